@@ -1,0 +1,62 @@
+# A fresh clone needs nothing first: every target builds .venv once and reuses it.
+
+TASK ?= pick_cube
+SEED ?= 1
+# Tried in this order; the first from 3.11 to 3.13 (what the ROS 2 wheels exist for) is used.
+PYTHON ?= python3 python3.13 python3.12 python3.11
+
+PIP := .venv/bin/python -m pip install -qq --disable-pip-version-check -c .venv/constraints.txt
+# A sourced ROS 2 install is used as it is, with the numpy that its messages were compiled against.
+SOURCED := import os; os.environ["ROS_DISTRO"]; import numpy, rclpy; print(f"numpy=={numpy.__version__}")
+
+.ONESHELL:
+.SHELLFLAGS := -ec
+.PHONY: train test check bench soak clean
+
+train: .venv/ready
+	.venv/bin/serl train $(TASK) --seed $(SEED)
+
+test: .venv/ready
+	.venv/bin/pytest
+
+check: .venv/ready
+	.venv/bin/ruff format --check
+	.venv/bin/ruff check
+	.venv/bin/mypy
+	.venv/bin/codespell
+
+bench: .venv/ready-bench
+	for script in tests/bench/*.py; do
+	  .venv/bin/python "$$script"
+	done
+
+soak: .venv/ready
+	.venv/bin/pytest -m slow
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+.venv/ready: pyproject.toml constraints.txt
+	@for python in $(PYTHON) none; do
+	  "$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && break
+	done
+	if [ "$$python" = none ]; then
+	  echo 'serl needs Python 3.11, 3.12 or 3.13; none of "$(PYTHON)" is (set PYTHON=/path/to/python3)' >&2
+	  exit 1
+	fi
+	echo "installing serl and what it needs into .venv; the first time takes minutes"
+	if numpy=$$("$$python" -c '$(SOURCED)' 2>/dev/null); then
+	  "$$python" -m venv --system-site-packages .venv
+	  echo "$$numpy" > .venv/constraints.txt
+	  $(PIP) -e '.[dev]'
+	else
+	  "$$python" -m venv .venv
+	  cp constraints.txt .venv/constraints.txt
+	  $(PIP) -e '.[dev,ros]'
+	fi
+	touch $@
+
+.venv/ready-bench: .venv/ready
+	@echo "adding the packages that only make bench needs"
+	$(PIP) -e '.[bench]'
+	touch $@

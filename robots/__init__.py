@@ -1,0 +1,1 @@
+"""Arms, one a file."""

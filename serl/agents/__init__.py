@@ -1,0 +1,1 @@
+"""Learning algorithms; the only place where torch is imported."""

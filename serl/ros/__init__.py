@@ -1,0 +1,1 @@
+"""The ROS 2 edge of serl: the only place that imports rclpy; never torch."""

@@ -1,0 +1,1 @@
+"""Devices that a person drives with, one a file; all implement `serl.intervention.Teleop`."""

@@ -1,0 +1,1 @@
+"""MuJoCo: the simulated arm, its scenes and cameras."""

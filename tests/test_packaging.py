@@ -1,0 +1,117 @@
+"""What is installed is what is here: nothing is left out of the wheel or the sdist."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import serl
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SETUPTOOLS = PROJECT["tool"]["setuptools"]
+FOLDERS = {folder: name for name, folder in SETUPTOOLS["package-dir"].items()}
+
+
+def source_files() -> set[str]:
+    """All files of the source folders, relative to the root."""
+    return {
+        str(path.relative_to(ROOT))
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An sdist, and the wheel built from it, of a copy of the sources; without a network."""
+    copy = tmp_path_factory.mktemp("source")
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, copy)
+    subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", copy], check=True, capture_output=True
+    )
+    return copy / "dist"
+
+
+def test_every_package_is_listed() -> None:
+    found = {
+        ".".join([name, *init.parent.relative_to(ROOT / folder).parts])
+        for folder, name in FOLDERS.items()
+        for init in (ROOT / folder).rglob("__init__.py")
+    }
+    assert found == set(SETUPTOOLS["packages"])
+
+
+def test_every_folder_with_python_is_a_package() -> None:
+    without_init = {
+        str(path.parent.relative_to(ROOT))
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*.py")
+        if not (path.parent / "__init__.py").exists()
+    }
+    assert without_init == set()
+
+
+def test_the_wheel_holds_every_file(archives: Path) -> None:
+    expected = {
+        str(Path(FOLDERS[file.split("/")[0]].replace(".", "/"), *Path(file).parts[1:]))
+        for file in source_files()
+    }
+    with zipfile.ZipFile(next(archives.glob("*.whl"))) as wheel:
+        names = set(wheel.namelist())
+    assert expected == {name for name in names if ".dist-info/" not in name}
+    assert "serl/py.typed" in names
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+
+
+def test_the_sdist_holds_every_file(archives: Path) -> None:
+    with tarfile.open(next(archives.glob("*.tar.gz"))) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    assert source_files() | {"LICENSE", "README.md", "pyproject.toml"} <= names
+
+
+def test_entry_points_lead_to_functions() -> None:
+    for point in importlib.metadata.distribution("serl").entry_points:
+        assert callable(point.load()), point
+
+
+def test_the_changelog_knows_the_version() -> None:
+    assert f"## [{serl.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_type_checkers_find_the_folders_at_the_top() -> None:
+    links = ROOT / "tests/typings/serl"
+    assert {path.name: path.resolve() for path in links.iterdir()} == {
+        folder: ROOT / folder for folder in FOLDERS if folder != "serl"
+    }
+
+
+def test_constraints_pin_every_dependency() -> None:
+    pinned = {
+        line.partition("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines()
+    }
+    extras = PROJECT["project"]["optional-dependencies"]
+    wanted = {
+        *PROJECT["project"]["dependencies"],
+        *(name for extra in extras.values() for name in extra),
+    }
+    names = {requirement_name(text) for text in wanted}
+    assert names <= pinned
+
+
+def requirement_name(text: str) -> str:
+    for sign in "=<>!":
+        text = text.partition(sign)[0]
+    return text.lower().replace("_", "-")
