@@ -1,0 +1,51 @@
+"""The contract of a learning algorithm. Free of torch, so that the core can name it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from serl.types import Action, Array, Batch, Observation
+
+State = Mapping[str, np.ndarray[Any, Any]]
+"""Arrays by dotted name: what safetensors can hold."""
+
+
+class Agent(Protocol):
+    """An off-policy algorithm: acts, learns from batches, and can be saved and restored."""
+
+    def act(self, observation: Observation, explore: bool) -> Action:
+        """Action in [-1, 1], shape (A,): sampled when exploring, else the mode."""
+        ...
+
+    def fit_normaliser(self, states: Array) -> None:
+        """Scale observations by the statistics of these state vectors, from now on.  # (N, D)."""
+        ...
+
+    def update(self, batch: Batch) -> dict[str, float]:
+        """One outer step: `utd` critic updates on equal parts of the batch, one actor update.
+
+        Returns metrics, empty unless `metrics_due` (reading a metric costs a device sync).
+        """
+        ...
+
+    def actor_weights(self) -> State:
+        """Copies of the arrays that acting needs, the normaliser included."""
+        ...
+
+    def load_actor_weights(self, weights: State) -> None:
+        """Take over `actor_weights` of an equal agent, whole or not at all.
+
+        Raises `SpecMismatch` when a name, shape or type differs or a value is not finite.
+        """
+        ...
+
+    def state_dict(self) -> State:
+        """Everything that exact continuation needs: all networks, optimisers, generators."""
+        ...
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from `state_dict`; raises `SpecMismatch` and changes nothing on a mismatch."""
+        ...

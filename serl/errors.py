@@ -1,0 +1,19 @@
+"""Errors that a person can mend: one line that names what is wrong and what is allowed."""
+
+from __future__ import annotations
+
+
+class SerlError(Exception):
+    """Something went wrong at run time; the command ends with exit code 1."""
+
+
+class BadInput(SerlError):
+    """The user gave something that cannot be used; the command ends with exit code 2."""
+
+
+class SpecMismatch(BadInput):
+    """Data does not have the shapes, types or names that were agreed on."""
+
+
+class CorruptData(BadInput):
+    """Bytes (a file, a message) that are damaged, foreign, or beyond the allowed bounds."""

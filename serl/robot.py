@@ -1,0 +1,70 @@
+"""The contract of everything that can be driven: simulated, replayed or real."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Protocol, Self, runtime_checkable
+
+from serl.specs import ArraySpec, ObservationSpec
+from serl.types import Action, Array, Observation
+
+Truth = Mapping[str, Array]
+"""The privileged state of a simulation: named float32 arrays, never shown to a policy as such."""
+
+
+@runtime_checkable
+class Robot(Protocol):
+    """An arm (or a car) with its sensors."""
+
+    @property
+    def observation_spec(self) -> ObservationSpec:
+        """Names, shapes, types and units of a reading."""
+        ...
+
+    @property
+    def action_spec(self) -> ArraySpec:
+        """Shape and bounds of an action: float32 in [-1, 1]."""
+        ...
+
+    def observe(self) -> Observation:
+        """Newest stamped reading; never blocks for a control period."""
+        ...
+
+    def act(self, action: Action) -> Action:
+        """Send an action and return what was really sent after limits, in the same scale."""
+        ...
+
+    def stop(self, reason: str) -> None:
+        """Hold still now; the first reason is kept until `recover`."""
+        ...
+
+    def recover(self) -> None:
+        """Allow motion again after a stop; never clears a robot's error by itself."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+@runtime_checkable
+class SimulatedRobot(Robot, Protocol):
+    """A robot whose time stands still between calls of `advance`."""
+
+    def advance(self, dt_s: float) -> None:
+        """Let simulated time pass."""
+        ...
+
+    def reset(self, seed: int) -> Observation:
+        """Place robot and scene anew; the same seed gives the same start."""
+        ...
+
+    def truth(self) -> Truth:
+        """The privileged state behind `is_success` and the scripted experts."""
+        ...

@@ -1,0 +1,118 @@
+"""Shapes, types, bounds and units of observations and actions, and the checks against them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from serl.errors import SpecMismatch
+from serl.types import Array, Observation
+
+
+class ArraySpec(BaseModel):
+    """Shape, type, bounds and unit of one array.
+
+    Attributes:
+        shape: exact shape, without a batch axis.
+        dtype: "float32" for state and actions, "uint8" for images.
+        low: smallest allowed value, or None.
+        high: largest allowed value, or None.
+        unit: in words, for people ("m", "rad", "m xyzw").
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    shape: tuple[int, ...]
+    dtype: Literal["float32", "uint8"] = "float32"
+    low: float | None = None
+    high: float | None = None
+    unit: str = ""
+
+    def validate_array(self, value: np.ndarray[Any, Any], name: str) -> None:
+        """Raise `SpecMismatch` unless `value` has this shape and type, is finite and in bounds."""
+        if value.shape != self.shape or value.dtype != self.dtype:
+            raise SpecMismatch(
+                f"{name}: expected {self.dtype}{list(self.shape)}, "
+                f"got {value.dtype}{list(value.shape)}"
+            )
+        if self.dtype == "float32" and not np.isfinite(value).all():
+            raise SpecMismatch(f"{name}: not finite: {value.tolist()}")
+        if self.low is not None and value.size and value.min() < self.low:
+            raise SpecMismatch(f"{name}: {value.min():g} is below {self.low:g}")
+        if self.high is not None and value.size and value.max() > self.high:
+            raise SpecMismatch(f"{name}: {value.max():g} is above {self.high:g}")
+
+
+class ObservationSpec(BaseModel):
+    """Names, in their declared order, and specs of state arrays and images."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    state: dict[str, ArraySpec]
+    images: dict[str, ArraySpec] = {}
+
+    @property
+    def state_size(self) -> int:
+        """Length D of the flat state vector."""
+        return sum(int(np.prod(spec.shape)) for spec in self.state.values())
+
+    def validate_observation(self, observation: Observation) -> None:
+        """Raise `SpecMismatch`, naming the key, unless the observation fits exactly."""
+        _same_names("state", self.state, observation.state)
+        _same_names("images", self.images, observation.images)
+        for name, spec in self.state.items():
+            spec.validate_array(observation.state[name], f"state {name}")
+        for name, spec in self.images.items():
+            spec.validate_array(observation.images[name], f"image {name}")
+
+    def flatten(self, observation: Observation) -> Array:
+        """The state arrays, in declared order, as one vector of shape (D,)."""
+        return np.concatenate([observation.state[name].ravel() for name in self.state])
+
+
+class Spec(BaseModel):
+    """What an actor and a learner must agree on before a single step is sent."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: str
+    observation: ObservationSpec
+    action: ArraySpec
+    rate_hz: float
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hex digits that differ when any name, order, shape, type or unit differs."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
+
+    def difference(self, other: Spec) -> str:
+        """One readable line of what differs from `other`; empty when nothing does."""
+        mine, theirs = _leaves(self.model_dump()), _leaves(other.model_dump())
+        lines = [
+            f"{name}: {mine.get(name, 'absent')} != {theirs.get(name, 'absent')}"
+            for name in sorted(mine.keys() | theirs.keys())
+            if mine.get(name) != theirs.get(name)
+        ]
+        if not lines and self.digest != other.digest:
+            lines = ["the order of the state arrays differs"]
+        return "; ".join(lines)
+
+
+def _same_names(kind: str, expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    if expected.keys() != found.keys():
+        raise SpecMismatch(f"{kind}: expected {sorted(expected)}, got {sorted(found)}")
+
+
+def _leaves(tree: Any, prefix: str = "") -> dict[str, str]:
+    if isinstance(tree, dict) and tree:
+        return {
+            name: leaf
+            for key, value in tree.items()
+            for name, leaf in _leaves(value, f"{prefix}.{key}" if prefix else key).items()
+        }
+    return {prefix: json.dumps(tree)}

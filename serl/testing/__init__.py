@@ -1,0 +1,36 @@
+"""What every implementation of a contract must hold, as suites to subclass, and fakes that do.
+
+    class TestMyArm(RobotSuite):
+        def make(self) -> Robot:
+            return MyArm()
+
+Each suite needs one method, `make`, and pytest finds its tests. Every call of `make` gives a new
+one, equal to the others.
+"""
+
+from serl.testing.agent import AgentSuite
+from serl.testing.fakes import FakeRobot, FakeTask, FakeTaskConfig
+from serl.testing.policy import PolicySuite, TeleopSuite
+from serl.testing.robot import RobotSuite, SimulatedRobotSuite
+from serl.testing.samples import episode, failures, random_array, random_batch, random_observation
+from serl.testing.task import SimulatedTaskSuite, TaskSuite
+from serl.testing.transport import TransportSuite
+
+__all__ = [
+    "AgentSuite",
+    "FakeRobot",
+    "FakeTask",
+    "FakeTaskConfig",
+    "PolicySuite",
+    "RobotSuite",
+    "SimulatedRobotSuite",
+    "SimulatedTaskSuite",
+    "TaskSuite",
+    "TeleopSuite",
+    "TransportSuite",
+    "episode",
+    "failures",
+    "random_array",
+    "random_batch",
+    "random_observation",
+]

@@ -1,0 +1,139 @@
+"""Conformance of agents."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from serl.agents.agent import Agent, State
+from serl.errors import SpecMismatch
+from serl.specs import Spec
+from serl.testing.samples import assert_refused, copies, equal, random_batch, random_observation
+from serl.types import Batch, Observation
+
+
+class AgentSuite(ABC):
+    """What `serl.agents.agent.Agent` promises.
+
+    Attributes:
+        rows: transitions that one `update` takes.
+    """
+
+    rows = 64
+
+    @abstractmethod
+    def make(self) -> tuple[Agent, Spec]:
+        """A fresh agent, equal to the ones made before, and what it was made for."""
+
+    def test_actions_fit_their_spec(self) -> None:
+        """Exploring or not, and the observation stays as it was."""
+        agent, spec = self.make()
+        for explore in (False, True):
+            for seed in range(5):
+                observation = _observation(spec, seed)
+                before = copies(observation.state)
+                spec.action.validate_array(agent.act(observation, explore), "action")
+                assert equal(observation.state, before), "act changed its observation"
+
+    def test_only_exploration_is_random(self) -> None:
+        """The mode repeats itself, samples do not."""
+        agent, spec = self.make()
+        seen = _observation(spec)
+        assert np.array_equal(agent.act(seen, False), agent.act(seen, False))
+        assert not np.array_equal(agent.act(seen, True), agent.act(seen, True))
+
+    def test_updates_change_the_actor(self) -> None:
+        """And report finite numbers, if any; the batch stays as it was."""
+        agent, spec = self.make()
+        before = agent.actor_weights()
+        batch = self._batch(spec, 0)
+        kept = batch.state.copy()
+        for _ in range(3):
+            metrics = agent.update(batch)
+            assert all(np.isfinite(value) for value in metrics.values()), metrics
+        assert not equal(agent.actor_weights(), before), "the actor did not change"
+        assert np.array_equal(batch.state, kept), "update changed the batch"
+
+    def test_weights_are_copies(self) -> None:
+        """What was handed out stays as it was while the agent learns on."""
+        agent, spec = self.make()
+        for given in (agent.actor_weights(), agent.state_dict()):
+            before = {name: value.copy() for name, value in given.items()}
+            agent.update(self._batch(spec, 0))
+            assert equal(given, before), "weights that were handed out changed"
+
+    def test_equal_agents_learn_equally(self) -> None:
+        """Bit by bit from equal batches."""
+        (agent, spec), (other, _) = self.make(), self.make()
+        for seed in range(3):
+            agent.update(self._batch(spec, seed))
+            other.update(self._batch(spec, seed))
+        assert equal(agent.state_dict(), other.state_dict())
+
+    def test_the_actor_part_is_all_that_acting_needs(self) -> None:
+        """An agent that takes them over acts the same: the normaliser is among them."""
+        (agent, spec), (other, _) = self.make(), self.make()
+        agent.fit_normaliser(5.0 * self._batch(spec, 0).state + 3.0)
+        agent.update(self._batch(spec, 0))
+        other.load_actor_weights(agent.actor_weights())
+        assert equal(agent.actor_weights(), other.actor_weights())
+        assert _modes(agent, spec) == _modes(other, spec)
+
+    def test_a_restored_agent_continues_exactly(self) -> None:
+        """Networks, optimisers and generators: the next updates and samples are equal."""
+        (agent, spec), (other, _) = self.make(), self.make()
+        agent.update(self._batch(spec, 0))
+        agent.act(_observation(spec), True)
+        other.load_state_dict(agent.state_dict())
+        for each in (agent, other):
+            each.update(self._batch(spec, 1))
+        assert equal(agent.state_dict(), other.state_dict())
+        seen = _observation(spec)
+        assert np.array_equal(agent.act(seen, True), other.act(seen, True))
+
+    def test_weights_that_do_not_fit_are_refused_whole(self) -> None:
+        """`SpecMismatch` for a missing, foreign, misshapen or non-finite array."""
+        agent, spec = self.make()
+        donor, _ = self.make()
+        donor.update(self._batch(spec, 0))
+        self._refuses(agent, agent.load_actor_weights, donor.actor_weights(), finite=True)
+
+    def test_a_state_that_does_not_fit_is_refused_whole(self) -> None:
+        """`SpecMismatch` for a missing, foreign or misshapen array."""
+        agent, spec = self.make()
+        donor, _ = self.make()
+        donor.update(self._batch(spec, 0))
+        self._refuses(agent, agent.load_state_dict, donor.state_dict(), finite=False)
+
+    def _refuses(
+        self, agent: Agent, load: Callable[[State], None], state: State, finite: bool
+    ) -> None:
+        """Damage one array at a time, the last first: the others must not be loaded either."""
+        before = agent.state_dict()
+        name = next(name for name in reversed(list(state)) if state[name].dtype == np.float32)
+        rest = {other: value for other, value in state.items() if other != name}
+        damaged: dict[str, State] = {
+            f"without {name}": rest,
+            "with a foreign name": {**state, "foreign": np.zeros(1, np.float32)},
+            f"with {name} of another shape": {**state, name: np.zeros((3, 5, 7), np.float32)},
+            f"with {name} of another type": {**state, name: state[name].astype(np.float64)},
+        }
+        if finite:
+            damaged["with NaN"] = {**state, name: np.full_like(state[name], np.nan)}
+        for what, bad in damaged.items():
+            assert_refused(SpecMismatch, partial(load, bad), f"weights {what}")
+            assert equal(agent.state_dict(), before), f"weights {what} were half loaded"
+
+    def _batch(self, spec: Spec, seed: int) -> Batch:
+        return random_batch(spec, self.rows, np.random.default_rng(seed))
+
+
+def _observation(spec: Spec, seed: int = 0) -> Observation:
+    return random_observation(spec.observation, np.random.default_rng(seed))
+
+
+def _modes(agent: Agent, spec: Spec) -> list[list[float]]:
+    return [agent.act(_observation(spec, seed), False).tolist() for seed in range(5)]

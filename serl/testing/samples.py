@@ -1,0 +1,116 @@
+"""Values to test with: random ones that fit a spec, and the records of an episode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from serl.clock import VirtualClock
+from serl.loop import EpisodeKey, run
+from serl.policy import Policy
+from serl.robot import SimulatedRobot
+from serl.specs import ArraySpec, ObservationSpec, Spec
+from serl.task import Task
+from serl.types import Array, Batch, Observation, Record
+
+
+def random_array(spec: ArraySpec, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Values within the bounds of `spec`; +-1 where it has none."""
+    if spec.dtype == "uint8":
+        return rng.integers(0, 256, spec.shape, np.uint8)
+    low, high = spec.low, spec.high
+    low = low if low is not None else min(-1.0, high if high is not None else 0.0)
+    high = high if high is not None else max(1.0, low)
+    return rng.uniform(low, high, spec.shape).astype(np.float32)
+
+
+def random_observation(spec: ObservationSpec, rng: np.random.Generator) -> Observation:
+    """An observation that fits `spec`."""
+    return Observation(
+        state={name: random_array(array, rng) for name, array in spec.state.items()},
+        images={name: random_array(array, rng) for name, array in spec.images.items()},
+        stamps={"robot": 0.0},
+    )
+
+
+def random_batch(spec: Spec, rows: int, rng: np.random.Generator) -> Batch:
+    """Transitions that fit `spec`: one in ten terminated, half of them demonstrated."""
+
+    def frames() -> dict[str, Any]:
+        images = spec.observation.images.items()
+        return {
+            name: rng.integers(0, 256, (rows, *image.shape), np.uint8) for name, image in images
+        }
+
+    size = spec.observation.state_size
+    return Batch(
+        state=rng.normal(size=(rows, size)).astype(np.float32),
+        action=rng.uniform(-1, 1, (rows, *spec.action.shape)).astype(np.float32),
+        reward=rng.uniform(size=rows).astype(np.float32),
+        discount=np.where(rng.uniform(size=rows) < 0.1, 0.0, 0.97).astype(np.float32),
+        next_state=rng.normal(size=(rows, size)).astype(np.float32),
+        prior=rng.uniform(size=rows) < 0.5,
+        images=frames(),
+        next_images=frames(),
+    )
+
+
+def episode(
+    robot: SimulatedRobot,
+    task: Task,
+    policy: Policy,
+    seed: int = 0,
+    key: EpisodeKey | None = None,
+) -> list[Record]:
+    """The records of one episode in simulated time from the start that `seed` gives.
+
+    An episode that a task fails to end is interrupted after twice its time limit.
+    """
+    robot.reset(seed)
+    records: list[Record] = []
+    clock = VirtualClock(robot.advance, task.config.rate_hz)
+    run(
+        robot,
+        task,
+        policy,
+        clock,
+        key or EpisodeKey("run", "actor", 0, 0),
+        records.append,
+        interrupted=lambda: len(records) > 2 * task.config.max_steps,
+    )
+    return records
+
+
+def copies(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Copies that no one else holds."""
+    return {name: value.copy() for name, value in arrays.items()}
+
+
+def equal(a: Mapping[str, np.ndarray[Any, Any]], b: Mapping[str, np.ndarray[Any, Any]]) -> bool:
+    """Whether two sets of named arrays have equal names, types, shapes and values."""
+    return a.keys() == b.keys() and all(
+        a[name].dtype == b[name].dtype and np.array_equal(a[name], b[name]) for name in a
+    )
+
+
+def assert_refused(error: type[Exception], call: Callable[[], object], what: str) -> None:
+    """Fail unless `call` raises `error`."""
+    try:
+        call()
+    except error:
+        return
+    raise AssertionError(f"{what}: expected {error.__name__}, but it was accepted")
+
+
+def failures(suite: object) -> set[str]:
+    """Names of the tests of a suite that fail, for whatever reason; without pytest."""
+    failed = set()
+    for name in dir(suite):
+        if name.startswith("test_"):
+            try:
+                getattr(suite, name)()
+            except Exception:
+                failed.add(name)
+    return failed

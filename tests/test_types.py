@@ -1,0 +1,68 @@
+"""Values: immutable, ordered by time within a stream, and counted by who acted."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from serl.types import End, Episode, Key, Observation, Source, Step
+
+
+def key(index: int = 0, episode: int = 0, epoch: int = 1) -> Key:
+    return Key("run", "actor0", epoch, episode, index)
+
+
+def step(index: int, source: Source) -> Step:
+    action = np.zeros(2, np.float32)
+    return Step(
+        key=key(index),
+        observation=Observation({}),
+        requested=action,
+        action=action,
+        reward=0.0,
+        reward_provenance="truth",
+        terminated=False,
+        truncated=False,
+        source=source,
+        policy_version=0,
+        monotonic_s=0.0,
+        wall_s=0.0,
+    )
+
+
+def end(success: bool) -> End:
+    return End(key(3), Observation({}), success, "success" if success else "time limit", 0.0, 0.0)
+
+
+def test_keys_sort_in_the_order_of_a_stream() -> None:
+    stream = [key(0), key(1), key(0, episode=1), key(7, episode=1), key(0, epoch=2)]
+    assert sorted(reversed(stream)) == stream
+    assert len({*stream, key(1)}) == len(stream)
+
+
+def test_an_episode_counts_who_acted() -> None:
+    sources = (Source.POLICY, Source.HUMAN, Source.HUMAN, Source.SCRIPT)
+    episode = Episode(tuple(step(index, source) for index, source in enumerate(sources)), None)
+    assert [episode.count(source) for source in Source] == [1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("last", "success"), [(end(True), True), (end(False), False), (None, False)]
+)
+def test_only_an_end_makes_an_episode_a_success(last: End | None, success: bool) -> None:
+    assert Episode((step(0, Source.POLICY),), last).success is success
+
+
+@pytest.mark.parametrize("value", [key(), step(0, Source.POLICY), end(True), Observation({})])
+def test_values_are_frozen_and_hold_nothing_else(value: object) -> None:
+    field = dataclasses.fields(value)[0].name  # type: ignore[arg-type]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(value, field, None)
+    assert not hasattr(value, "__dict__")
+
+
+def test_a_source_is_written_as_its_word() -> None:
+    assert [str(source) for source in Source] == ["policy", "human", "script"]
+    assert Source("human") is Source.HUMAN

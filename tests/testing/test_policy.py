@@ -1,0 +1,97 @@
+"""What the suites for policies and devices pass and catch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from serl.intervention import Event, HandsOff, Teleop
+from serl.policy import Hold, Policy, Random
+from serl.specs import ArraySpec, ObservationSpec, Spec
+from serl.testing import (
+    FakeRobot,
+    FakeTask,
+    PolicySuite,
+    TeleopSuite,
+    failures,
+)
+from serl.types import Action, Observation
+
+FAKE_SPEC = Spec(
+    task="fake",
+    observation=FakeTask.observation_spec,
+    action=FakeRobot.action_spec,
+    rate_hz=10.0,
+)
+
+
+class TestHold(PolicySuite):
+    def make(self) -> tuple[Policy, ObservationSpec, ArraySpec]:
+        return Hold(FAKE_SPEC.action), FAKE_SPEC.observation, FAKE_SPEC.action
+
+
+class TestRandom(PolicySuite):
+    def make(self) -> tuple[Policy, ObservationSpec, ArraySpec]:
+        return Random(FAKE_SPEC.action, seed=0), FAKE_SPEC.observation, FAKE_SPEC.action
+
+
+class TestHandsOff(TeleopSuite):
+    def make(self) -> tuple[Teleop, ArraySpec]:
+        return HandsOff(), FAKE_SPEC.action
+
+
+class Reuses(Random):
+    def __call__(self, observation: Observation) -> Action:
+        action = super().__call__(observation)
+        shared: Action = self.__dict__.setdefault("shared", action)
+        shared[:] = action
+        return shared
+
+
+class TooMuch(Random):
+    def __call__(self, observation: Observation) -> Action:
+        return super().__call__(observation) * 3.0
+
+
+class Scribbles(Random):
+    def __call__(self, observation: Observation) -> Action:
+        observation.state["position"][:] = 0.0
+        return super().__call__(observation)
+
+
+@pytest.mark.parametrize(
+    ("policy", "caught_by"),
+    [
+        (Reuses, "test_an_action_never_changes"),
+        (TooMuch, "test_actions_fit_their_spec"),
+        (Scribbles, "test_an_observation_is_only_read"),
+    ],
+)
+def test_a_broken_policy_is_caught(policy: type[Random], caught_by: str) -> None:
+    class Suite(PolicySuite):
+        def make(self) -> tuple[Policy, ObservationSpec, ArraySpec]:
+            return policy(FAKE_SPEC.action, 0), FAKE_SPEC.observation, FAKE_SPEC.action
+
+    assert caught_by in failures(Suite())
+
+
+class RepeatsItself(HandsOff):
+    def events(self) -> tuple[Event, ...]:
+        return (Event.SUCCESS,)
+
+
+class Shouts(HandsOff):
+    def __call__(self) -> Action | None:
+        return np.full(2, 2.0, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("teleop", "caught_by"),
+    [(RepeatsItself, "test_events_are_told_once"), (Shouts, "test_actions_fit_their_spec")],
+)
+def test_a_broken_device_is_caught(teleop: type[HandsOff], caught_by: str) -> None:
+    class Suite(TeleopSuite):
+        def make(self) -> tuple[Teleop, ArraySpec]:
+            return teleop(), FAKE_SPEC.action
+
+    assert caught_by in failures(Suite())
