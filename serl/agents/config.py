@@ -1,0 +1,63 @@
+"""Hyper-parameters of the agents. Free of torch, so that the core can check them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class SACConfig(BaseModel):
+    """Hyper-parameters of `SAC`.
+
+    Attributes:
+        hidden: widths of the hidden layers of actor and critics.
+        critics: size of the critic ensemble; 10 is worth it on a GPU.
+        subset: how many target critics, drawn anew per step, the minimum is over (REDQ).
+        discount: gamma; used by the replay.
+        tau: share of the critic that its target takes over per critic step.
+        learning_rate: of Adam, for actor, critic and temperature.
+        batch_size: transitions per critic step.
+        utd: critic steps per `update`; the actor and the temperature take one.
+        temperature: initial weight of the entropy.
+        target_entropy: in nats; None for minus half the size of the action.
+        return_bounds: least and greatest possible return; the critic's target is clipped to it.
+        backup_entropy: count the entropy of the next action in the critic's target.
+        layer_norm: LayerNorm in actor and critics.
+        normalise: scale observations by the statistics given to `fit_normaliser`.
+        bc_weight: weight of the squared error to actions of demonstrations and humans in the
+            actor's loss; falls linearly to 0 over `bc_steps` updates.
+        bc_steps: see `bc_weight`.
+        bc_warm_start: so many first updates train the actor by cloning alone.
+        metrics_every: updates between two reports of metrics.
+        matmul: products in float32, or in bfloat16 (TF32 on CUDA); "auto" for the latter where
+            the processor has units for it.
+        compile: compile the losses (10 to 30 s at the first update).
+        device: "auto" for CUDA where there is one.
+        threads: of torch, for this process; None leaves them alone.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    hidden: tuple[int, ...] = (256, 256)
+    critics: int = Field(2, ge=1)
+    subset: int = Field(2, ge=1)
+    discount: float = Field(0.97, gt=0.0, le=1.0)
+    tau: float = Field(0.005, gt=0.0, le=1.0)
+    learning_rate: float = Field(3e-4, gt=0.0)
+    batch_size: int = Field(256, ge=1)
+    utd: int = Field(4, ge=1)
+    temperature: float = Field(0.01, gt=0.0)
+    target_entropy: float | None = None
+    return_bounds: tuple[float, float] | None = None
+    backup_entropy: bool = False
+    layer_norm: bool = True
+    normalise: bool = True
+    bc_weight: float = Field(0.0, ge=0.0)
+    bc_steps: int = Field(0, ge=0)
+    bc_warm_start: int = Field(0, ge=0)
+    metrics_every: int = Field(50, ge=1)
+    matmul: Literal["auto", "float32", "bfloat16"] = "auto"
+    compile: bool = False
+    device: str = "auto"
+    threads: int | None = Field(None, ge=1)

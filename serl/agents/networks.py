@@ -1,0 +1,178 @@
+"""Networks as pure functions of one flat parameter matrix, and the optimiser of such a matrix.
+
+One tensor per group makes Adam one fused kernel, the target update one `lerp_`, and every loss a
+function of tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.optim.adam import adam
+
+LOG_STD = (-10.0, 2.0)
+_LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+
+
+@dataclass(frozen=True)
+class EnsembleMLP:
+    """`members` independent perceptrons of equal shape.
+
+    Each layer but the last is linear, LayerNorm (when asked, else a bias), relu; the last one is
+    affine. The parameters of member e are row e of the flat matrix.
+
+    Attributes:
+        members: size of the ensemble E.
+        sizes: widths from input to output.
+        layer_norm: normalise before each relu (RLPD, Ball et al. 2023, section 4.2).
+    """
+
+    members: int
+    sizes: tuple[int, ...]
+    layer_norm: bool
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of a member's parameters, in the order of its row."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for layer, (fan_in, fan_out) in enumerate(pairwise(self.sizes)):
+            shapes[f"{layer}.weight"] = (fan_in, fan_out)
+            if self._normed(layer):
+                shapes[f"{layer}.norm.scale"] = (fan_out,)
+                shapes[f"{layer}.norm.shift"] = (fan_out,)
+            else:
+                shapes[f"{layer}.bias"] = (fan_out,)
+        return shapes
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        return [math.prod(shape) for shape in self.shapes.values()]
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """The parameters of all members by name, as views of the flat matrix.  # (E, ...)."""
+        parts = torch.split(flat, self._lengths, dim=1)
+        return {
+            name: part.view(self.members, *shape)
+            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
+
+    def init(self, generator: torch.Generator, head_scale: float = 1.0) -> Tensor:
+        """A fresh flat matrix: Glorot-uniform weights, the last layer's scaled; zero biases."""
+        flat = torch.zeros(self.members, sum(self._lengths))
+        last = f"{len(self.sizes) - 2}."
+        for name, part in self.views(flat).items():
+            if name.endswith("weight"):
+                bound = math.sqrt(6.0 / (part.shape[1] + part.shape[2]))
+                bound *= head_scale if name.startswith(last) else 1.0
+                part.uniform_(-bound, bound, generator=generator)
+            elif name.endswith("scale"):
+                part.fill_(1.0)
+        return flat
+
+    def __call__(self, flat: Tensor, x: Tensor) -> Tensor:
+        """Outputs of all members, or of those whose rows are given.
+
+        A CPU takes member by member, because the layers of one stay in its cache (1.6 times as
+        fast as batched); a GPU all at once, because it is bound by the number of kernels.
+
+        Args:
+            flat: parameters, one row a member.  # (E, P)
+            x: inputs, shared by the members.  # (B, I)
+
+        Returns:
+            Outputs.  # (E, B, O)
+        """
+        if flat.is_cuda:
+            outputs: Tensor = torch.vmap(self.member, in_dims=(0, None))(flat, x)
+            return outputs
+        return torch.stack([self.member(row, x) for row in flat.unbind()])
+
+    def member(self, row: Tensor, x: Tensor) -> Tensor:
+        """Output of the member with these parameters, shape (B, O)."""
+        parts = iter(torch.split(row, self._lengths))
+        last = len(self.sizes) - 2
+        for layer, shape in enumerate(pairwise(self.sizes)):
+            weight = next(parts).view(shape)
+            if self._normed(layer):
+                x = functional.layer_norm(x @ weight, shape[1:], next(parts), next(parts))
+            else:
+                x = torch.addmm(next(parts), x, weight)
+            if layer < last:
+                x = x.relu_()
+        return x
+
+    def _normed(self, layer: int) -> bool:
+        return self.layer_norm and layer < len(self.sizes) - 2
+
+
+def split_head(head: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and clamped log standard deviation, before tanh, of a policy's output.  # (B, A)."""
+    mean, log_std = head.chunk(2, dim=-1)
+    return mean, log_std.clamp(*LOG_STD)
+
+
+def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Reparametrised sample of the tanh-Gaussian, and its log-probability.
+
+    Haarnoja et al. 2018, equation 21, with log(1 - tanh(u)^2) written so that it stays finite.
+
+    Args:
+        mean: before tanh.  # (B, A)
+        log_std: before tanh.  # (B, A)
+        noise: standard normal.  # (B, A)
+
+    Returns:
+        Actions in [-1, 1] and their log-probability.  # (B, A), (B,)
+    """
+    raw = mean + log_std.exp() * noise
+    log_normal = -0.5 * noise.square() - log_std - _LOG_SQRT_TWO_PI
+    log_slope = 2.0 * (math.log(2.0) - raw - functional.softplus(-2.0 * raw))
+    return torch.tanh(raw), (log_normal - log_slope).sum(-1)
+
+
+@dataclass
+class Group:
+    """Parameters that one Adam moves, as one flat tensor.
+
+    A step whose gradient is not finite changes nothing; this is decided on the device.
+    """
+
+    flat: Tensor
+    learning_rate: float
+    moment: Tensor = field(init=False)
+    square: Tensor = field(init=False)
+    steps: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.flat.requires_grad_()
+        self.moment = torch.zeros_like(self.flat.detach())
+        self.square = torch.zeros_like(self.flat.detach())
+        self.steps = torch.zeros((), device=self.flat.device)
+
+    def step(self, loss: Tensor) -> None:
+        """One step of Adam (Kingma & Ba 2015, algorithm 1) down the gradient of `loss`."""
+        (gradient,) = torch.autograd.grad(loss, self.flat)
+        with torch.no_grad():
+            adam(
+                [self.flat],
+                [gradient],
+                [self.moment],
+                [self.square],
+                [],
+                [self.steps],
+                fused=True,
+                found_inf=(~gradient.sum().isfinite()).float(),
+                amsgrad=False,
+                beta1=0.9,
+                beta2=0.999,
+                lr=self.learning_rate,
+                weight_decay=0.0,
+                eps=1e-8,
+                maximize=False,
+            )

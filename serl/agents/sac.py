@@ -1,0 +1,349 @@
+"""RLPD (Ball et al. 2023) on soft actor-critic (Haarnoja et al. 2018), for state observations.
+
+The losses are pure functions of flat parameters, a batch and given randomness. Randomness
+is drawn on the host from saved generators, so that a run can be repeated and continued exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from serl.agents.agent import State
+from serl.agents.config import SACConfig
+from serl.agents.networks import EnsembleMLP, Group, split_head, squash
+from serl.agents.weights import copy_into, to_arrays
+from serl.errors import BadInput, SpecMismatch
+from serl.specs import Spec
+from serl.types import Action, Array, Batch, Observation
+
+_SMALLEST_STD = 1e-3  # an observation that hardly moved in the demonstrations is not blown up
+_NORMALISED_RANGE = 10.0
+_ACTOR_HEAD = 0.01  # the first policy is centred and wide whatever it sees
+
+
+class Tensors(NamedTuple):
+    """A `Batch` on the device, its observations encoded."""
+
+    state: Tensor  # (B, D)
+    action: Tensor  # (B, A)
+    reward: Tensor  # (B,)
+    discount: Tensor  # (B,)
+    next_state: Tensor  # (B, D)
+    prior: Tensor  # (B,) float32, 0 or 1
+
+
+@dataclass(frozen=True)
+class Networks:
+    """The shapes of actor and critics; their parameters are passed to the losses."""
+
+    actor: EnsembleMLP
+    critic: EnsembleMLP
+
+    def sample(self, actor: Tensor, state: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Sampled actions (B, A), their log-probabilities (B,) and the modes (B, A)."""
+        mean, log_std = split_head(self.actor(actor, state)[0])
+        return *squash(mean, log_std, noise), torch.tanh(mean)
+
+    def values(self, critic: Tensor, state: Tensor, action: Tensor) -> Tensor:
+        """Q-values of the critics whose parameters are given, shape (E, B)."""
+        return self.critic(critic, torch.cat([state, action], -1)).squeeze(-1)
+
+
+def critic_target(
+    networks: Networks,
+    target: Tensor,
+    batch: Tensors,
+    next_action: Tensor,
+    next_bonus: Tensor,
+    subset: Tensor,
+) -> Tensor:
+    """What the critics are to say, shape (B,): r + discount * (min over `subset` + bonus).
+
+    Chen et al. 2021 (REDQ), algorithm 1. `batch.discount` is 0 where the task terminated, and not
+    where an episode was merely cut.
+    """
+    chosen = target.index_select(0, subset)
+    values = networks.values(chosen, batch.next_state, next_action)  # (M, B)
+    return batch.reward + batch.discount * (values.amin(0) + next_bonus)
+
+
+def critic_loss(networks: Networks, critic: Tensor, batch: Tensors, target: Tensor) -> Tensor:
+    """Squared error to `target`: mean over the batch, sum over the members.
+
+    The sum leaves each member the gradient that it would have alone.
+    """
+    values = networks.values(critic, batch.state, batch.action)  # (E, B)
+    return (values - target).square().mean(1).sum()
+
+
+def actor_loss(
+    networks: Networks,
+    actor: Tensor,
+    critic: Tensor,
+    batch: Tensors,
+    noise: Tensor,
+    temperature: Tensor,
+    weights: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Loss of the actor, and its mean entropy (no gradient).
+
+    temperature * log pi - mean of all critics, plus the squared error of the mode to the actions
+    of demonstrations and humans. The mode's error, not the likelihood, because human actions lie
+    on the bounds, where a tanh-Gaussian would saturate. `weights` (2,) are those of the two terms.
+    """
+    action, log_probability, mode = networks.sample(actor, batch.state, noise)
+    value = networks.values(critic, batch.state, action).mean(0)  # (B,)
+    improvement = (temperature * log_probability - value).mean()
+    error = (mode - batch.action).square().sum(-1)  # (B,)
+    cloning = (batch.prior * error).sum() / batch.prior.sum().clamp(min=1.0)
+    return weights[0] * improvement + weights[1] * cloning, -log_probability.detach().mean()
+
+
+def temperature_loss(log_temperature: Tensor, entropy: Tensor, target_entropy: float) -> Tensor:
+    """Its gradient step raises the temperature while the entropy is below the target."""
+    return log_temperature.exp().sum() * (entropy - target_entropy)
+
+
+def actor_terms(config: SACConfig, updates: int) -> tuple[float, float]:
+    """Weights of improvement and cloning in the actor's loss after `updates` updates."""
+    since = updates - config.bc_warm_start
+    if since < 0:
+        return 0.0, 1.0
+    left = max(0.0, 1.0 - since / config.bc_steps) if config.bc_steps else 0.0
+    return 1.0, config.bc_weight * left
+
+
+class SAC:
+    """The agent; see `serl.agents.agent.Agent`. Make one with `SAC.create`."""
+
+    def __init__(self, spec: Spec, config: SACConfig, seed: int) -> None:
+        if config.subset > config.critics:
+            raise BadInput(f"subset {config.subset} is larger than critics {config.critics}")
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        self.spec, self.config = spec, config
+        self.device = _device(config.device)
+        _set_matmul(config.matmul, self.device)
+        state_size, action_size = spec.observation.state_size, math.prod(spec.action.shape)
+        self.target_entropy = (
+            -0.5 * action_size if config.target_entropy is None else config.target_entropy
+        )
+        self.networks = Networks(
+            EnsembleMLP(1, (state_size, *config.hidden, 2 * action_size), config.layer_norm),
+            EnsembleMLP(
+                config.critics, (state_size + action_size, *config.hidden, 1), config.layer_norm
+            ),
+        )
+        self._acting = torch.Generator().manual_seed(seed)
+        self._learning = torch.Generator().manual_seed(seed + 1)
+        init = torch.Generator().manual_seed(seed + 2)
+        rate = config.learning_rate
+        self.actor = Group(self.networks.actor.init(init, _ACTOR_HEAD).to(self.device), rate)
+        self.critic = Group(self.networks.critic.init(init).to(self.device), rate)
+        self.target = self.critic.flat.detach().clone()
+        start = torch.tensor([math.log(config.temperature)], device=self.device)
+        self.temperature = Group(start, rate)
+        self.mean = torch.zeros(state_size, device=self.device)
+        self.std = torch.ones(state_size, device=self.device)
+        self.updates = 0
+        wrap: Callable[[Any], Any] = torch.compile if config.compile else lambda function: function
+        self._critic_target, self._critic_loss = wrap(critic_target), wrap(critic_loss)
+        self._actor_loss = wrap(actor_loss)
+
+    @classmethod
+    def create(cls, spec: Spec, config: SACConfig, seed: int) -> SAC:
+        """A fresh agent; equal arguments give equal parameters.
+
+        Raises:
+            BadInput: the configuration contradicts itself, or the device does not exist.
+        """
+        return cls(spec, config, seed)
+
+    def fit_normaliser(self, states: Array) -> None:
+        """Take mean and standard deviation of `states` (N, D); nothing when `normalise` is off.
+
+        Normalised observations are clipped to +-10.
+        """
+        if self.config.normalise:
+            self.mean.copy_(torch.from_numpy(states.mean(0)))
+            self.std.copy_(torch.from_numpy(np.maximum(states.std(0), _SMALLEST_STD)))
+
+    def encode(self, state: Tensor) -> Tensor:
+        """What actor and critics see of observations (B, D); an image encoder joins here."""
+        return ((state - self.mean) / self.std).clamp(-_NORMALISED_RANGE, _NORMALISED_RANGE)
+
+    @torch.inference_mode()
+    def act(self, observation: Observation, explore: bool) -> Action:
+        """Action in [-1, 1], shape (A,): sampled when exploring, else the mode."""
+        state = torch.from_numpy(self.spec.observation.flatten(observation)).to(self.device)
+        head = self.networks.actor.member(self.actor.flat[0], self.encode(state).unsqueeze(0))
+        mean, log_std = split_head(head[0])
+        if explore:
+            noise = torch.randn(mean.shape, generator=self._acting).to(self.device)
+            mean = mean + log_std.exp() * noise
+        action: Action = torch.tanh(mean).cpu().numpy()
+        return action
+
+    def update(self, batch: Batch) -> dict[str, float]:
+        """One outer step: `utd` critic updates, one of the actor, one of the temperature.
+
+        The batch is cut, in its order, into a part per critic update; the others take the last.
+        A step whose gradient is not finite is skipped. Metrics come every `metrics_every` updates.
+
+        Raises:
+            SpecMismatch: the batch has not utd * batch_size rows.
+        """
+        config = self.config
+        rows = config.utd * config.batch_size
+        if len(batch.reward) != rows:
+            raise SpecMismatch(f"batch: expected {rows} transitions, got {len(batch.reward)}")
+        tensors = self._tensors(batch)
+        noise, subsets = self._randomness(rows + config.batch_size, tensors.action.shape[1])
+        temperature = self.temperature.flat.detach().exp()
+        with torch.no_grad():  # the actor stands still during the critic's steps
+            next_action, log_probability, _ = self.networks.sample(
+                self.actor.flat, tensors.next_state, noise[:rows]
+            )
+            bonus = -temperature * log_probability * float(config.backup_entropy)
+        for step in range(config.utd):
+            part = slice(step * config.batch_size, (step + 1) * config.batch_size)
+            last = Tensors(*(tensor[part] for tensor in tensors))
+            with torch.no_grad():
+                target = self._critic_target(
+                    self.networks, self.target, last, next_action[part], bonus[part], subsets[step]
+                )
+                if config.return_bounds is not None:
+                    target = target.clamp(*config.return_bounds)
+            loss = self._critic_loss(self.networks, self.critic.flat, last, target)
+            self.critic.step(loss)
+            with torch.no_grad():
+                self.target.lerp_(self.critic.flat, config.tau)
+        weights = torch.tensor(actor_terms(config, self.updates), device=self.device)
+        objective, entropy = self._actor_loss(
+            self.networks,
+            self.actor.flat,
+            self.critic.flat.detach(),
+            last,
+            noise[rows:],
+            temperature,
+            weights,
+        )
+        self.actor.step(objective)
+        error = temperature_loss(self.temperature.flat, entropy, self.target_entropy)
+        self.temperature.step(weights[0] * error)
+        self.updates += 1
+        if self.updates % config.metrics_every:
+            return {}
+        return {
+            "critic_loss": loss.item() / config.critics,
+            "actor_loss": objective.item(),
+            "entropy": entropy.item(),
+            "temperature": temperature.item(),
+            "q": target.mean().item(),
+        }
+
+    def actor_weights(self) -> State:
+        """Copies of the actor's parameters and the normaliser, by name."""
+        return to_arrays(self._actor_tensors())
+
+    def load_actor_weights(self, weights: State) -> None:
+        """Take over `actor_weights` of an agent of equal spec and config, whole or not at all.
+
+        Raises:
+            SpecMismatch: a name, shape or type differs or a value is not finite.
+        """
+        copy_into(self._actor_tensors(), weights)
+
+    def state_dict(self) -> State:
+        """Everything that exact continuation needs, by name."""
+        return to_arrays(self._all_tensors())
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from `state_dict` of an agent of equal spec and config, whole or not at all.
+
+        Raises:
+            SpecMismatch: a name, shape or type differs or a value is not finite.
+        """
+        tensors = self._all_tensors()
+        copy_into(tensors, state)
+        self.updates = int(tensors["updates"])
+        self._acting.set_state(tensors["generator.acting"])
+        self._learning.set_state(tensors["generator.learning"])
+
+    def _tensors(self, batch: Batch) -> Tensors:
+        state, next_state = (
+            self.encode(torch.from_numpy(rows).to(self.device))
+            for rows in (batch.state, batch.next_state)
+        )
+        action, reward, discount, prior = (
+            torch.from_numpy(np.asarray(rows, np.float32)).to(self.device)
+            for rows in (batch.action, batch.reward, batch.discount, batch.prior)
+        )
+        return Tensors(state, action, reward, discount, next_state, prior)
+
+    def _randomness(self, rows: int, action_size: int) -> tuple[Tensor, Tensor]:
+        """Standard normal noise (rows, A) and the subsets of target critics (utd, M)."""
+        noise = torch.randn(rows, action_size, generator=self._learning)
+        scores = torch.rand(self.config.utd, self.config.critics, generator=self._learning)
+        subsets = scores.topk(self.config.subset, sorted=False).indices
+        return noise.to(self.device), subsets.to(self.device)
+
+    def _actor_tensors(self) -> dict[str, Tensor]:
+        return {
+            **_named("actor", self.networks.actor, self.actor.flat),
+            "normaliser.mean": self.mean,
+            "normaliser.std": self.std,
+        }
+
+    def _all_tensors(self) -> dict[str, Tensor]:
+        actor, critic = self.networks.actor, self.networks.critic
+        return {
+            **self._actor_tensors(),
+            **_named("critic", critic, self.critic.flat),
+            **_named("target", critic, self.target),
+            "temperature.log": self.temperature.flat.detach(),
+            **_named("adam.actor.moment", actor, self.actor.moment),
+            **_named("adam.actor.square", actor, self.actor.square),
+            **_named("adam.critic.moment", critic, self.critic.moment),
+            **_named("adam.critic.square", critic, self.critic.square),
+            "adam.temperature.moment": self.temperature.moment,
+            "adam.temperature.square": self.temperature.square,
+            "adam.actor.steps": self.actor.steps,
+            "adam.critic.steps": self.critic.steps,
+            "adam.temperature.steps": self.temperature.steps,
+            "updates": torch.tensor(self.updates),
+            "generator.acting": self._acting.get_state(),
+            "generator.learning": self._learning.get_state(),
+        }
+
+
+def _named(prefix: str, network: EnsembleMLP, flat: Tensor) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}": part for name, part in network.views(flat.detach()).items()}
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise BadInput(f"device {name!r} cannot be used here: {error}") from None
+
+
+def _set_matmul(mode: str, device: torch.device) -> None:
+    """Set the precision of float32 products, for the whole process."""
+    units = torch.cpu.get_capabilities()
+    fast = device.type == "cuda" or units.get("avx512_bf16") or units.get("amx_bf16")
+    low = mode == "bfloat16" or (mode == "auto" and fast)
+    reduced = "high" if device.type == "cuda" else "medium"
+    torch.set_float32_matmul_precision(reduced if low else "highest")
+
+
+agent = SAC

@@ -1,0 +1,53 @@
+"""Tensors to named arrays and back, whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from serl.agents.agent import State
+from serl.errors import SpecMismatch
+
+
+def to_arrays(tensors: Mapping[str, Tensor]) -> State:
+    """Copies on the host."""
+    return {name: np.array(tensor.numpy(force=True)) for name, tensor in tensors.items()}
+
+
+def copy_into(tensors: Mapping[str, Tensor], state: State) -> None:
+    """Copy arrays into the tensors of the same names, once all of them have been checked.
+
+    Names that end in "std" must hold positive values, and those that start with "generator" the
+    state of a CPU generator.
+
+    Raises:
+        SpecMismatch: a name, shape or type differs or a value is not allowed; nothing was copied.
+    """
+    if tensors.keys() != state.keys():
+        missing, unknown = tensors.keys() - state.keys(), state.keys() - tensors.keys()
+        raise SpecMismatch(f"weights: missing {sorted(missing)}, unknown {sorted(unknown)}")
+    fresh = {name: _checked(name, tensor, state) for name, tensor in tensors.items()}
+    for name, tensor in tensors.items():
+        tensor.copy_(fresh[name])
+
+
+def _checked(name: str, tensor: Tensor, state: State) -> Tensor:
+    array, dtype = state[name], str(tensor.dtype).removeprefix("torch.")
+    if array.shape != tensor.shape or array.dtype != dtype:
+        raise SpecMismatch(
+            f"{name}: expected {dtype}{list(tensor.shape)}, got {array.dtype}{list(array.shape)}"
+        )
+    if not np.isfinite(array).all():
+        raise SpecMismatch(f"{name}: not finite")
+    if name.endswith("std") and not (array > 0).all():
+        raise SpecMismatch(f"{name}: not positive")
+    fresh = torch.from_numpy(np.array(array))
+    if name.startswith("generator"):
+        try:
+            torch.Generator().set_state(fresh)
+        except RuntimeError:
+            raise SpecMismatch(f"{name}: not the state of a generator") from None
+    return fresh

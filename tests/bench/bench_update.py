@@ -1,0 +1,291 @@
+"""Speed of the learner's update against Stable-Baselines3; ratios of one interleaved run.
+
+    python tests/bench/bench_update.py [--compile] [--rounds N]
+
+One update is UTD 4: four batches of 256, sampling included. Stable-Baselines3 and the naive
+formulation have no LayerNorm; ours has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import math
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from serl.agents.config import SACConfig
+from serl.agents.sac import SAC
+from serl.replay import Replay
+from serl.specs import ArraySpec, ObservationSpec, Spec
+from serl.types import End, Key, Observation, Source, Step
+
+BATCH, UTD, HIDDEN = 256, 4, 256
+TRANSITIONS, EPISODE = 4000, 50
+THREADS = (1, 2)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=8, help="updates per cell of the table")
+    parser.add_argument("--compile", action="store_true", help="also torch.compile (a minute)")
+    options = parser.parse_args()
+    against_others(options.rounds, options.compile)
+    alone(options.rounds)
+
+
+def against_others(rounds: int, compiled: bool) -> None:
+    """10 critics, 30 observations, 7 actions: ours, naive, Stable-Baselines3."""
+    spec, critics = make_spec(30, 7), 10
+    updates = {
+        "serl": serl_update(spec, critics=critics, matmul="float32"),
+        "serl, bfloat16 products": serl_update(spec, critics=critics, matmul="bfloat16"),
+    }
+    if compiled:
+        updates["serl, compiled"] = serl_update(
+            spec, critics=critics, matmul="float32", compile=True
+        )
+    updates["naive, an actor step per update"] = naive_update(spec, critics, actor_every=UTD)
+    updates["naive, an actor step per critic step"] = naive_update(spec, critics, actor_every=1)
+    updates["Stable-Baselines3"] = sb3_update(spec, critics)
+    measured = interleaved(updates, rounds)
+    best = {name: min(times.values()) for name, times in measured.items()}
+    base = best["Stable-Baselines3"]
+    print(f"{critics} critics, batch {BATCH}, UTD {UTD}, {torch.get_num_threads()} threads at most")
+    print(f"{'':38}{'1 thread':>12}{'2 threads':>12}{'updates/s':>12}{'x SB3':>8}")
+    for name, times in measured.items():
+        cells = "".join(f"{1e3 * times[threads]:>9.1f} ms" for threads in THREADS)
+        print(f"{name:38}{cells}{1 / best[name]:>12.1f}{base / best[name]:>8.2f}")
+
+
+def alone(rounds: int) -> None:
+    """Ours by size: update, acting and sampling."""
+    sizes = [(15, 5), (30, 7)]
+    updates = {
+        f"{critics:2} critics, {states} observations, {actions} actions": serl_update(
+            make_spec(states, actions), critics=critics
+        )
+        for critics in (2, 10)
+        for states, actions in sizes
+    }
+    print(f"\n{'serl':38}{'1 thread':>12}{'2 threads':>12}")
+    for name, times in interleaved(updates, rounds).items():
+        print(f"{name:38}" + "".join(f"{1e3 * times[n]:>9.1f} ms" for n in THREADS))
+    torch.set_num_threads(1)
+    for states, actions in sizes:
+        spec = make_spec(states, actions)
+        agent, replay = SAC.create(spec, SACConfig(device="cpu"), 0), fill(spec)
+        observation = observe(np.random.default_rng(0), spec)
+        act_s = timed(partial(agent.act, observation, explore=True), 300)
+        sample_s = timed(partial(replay.sample, UTD * BATCH), 100)
+        print(
+            f"{states} observations: act {1e6 * act_s:.0f} us, "
+            f"sample({UTD * BATCH}) {1e6 * sample_s:.0f} us"
+        )
+
+
+def interleaved(
+    updates: dict[str, Callable[[], object]], rounds: int
+) -> dict[str, dict[int, float]]:
+    """Least seconds by name and threads; every round measures everything once."""
+    times: dict[str, dict[int, list[float]]] = {name: {n: [] for n in THREADS} for name in updates}
+    for update in updates.values():
+        update()
+    for _ in range(rounds):
+        for threads in THREADS:
+            torch.set_num_threads(threads)
+            for name, update in updates.items():
+                times[name][threads].append(timed(update, 1))
+    return {
+        name: {n: min(values) for n, values in by_threads.items()}
+        for name, by_threads in times.items()
+    }
+
+
+def timed(function: Callable[[], object], repeats: int) -> float:
+    """Median seconds of one call."""
+    times = []
+    for _ in range(repeats):
+        start_s = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start_s)
+    return statistics.median(times)
+
+
+def make_spec(states: int, actions: int) -> Spec:
+    return Spec(
+        task="bench",
+        observation=ObservationSpec(state={"state": ArraySpec(shape=(states,))}),
+        action=ArraySpec(shape=(actions,), low=-1.0, high=1.0),
+        rate_hz=10.0,
+    )
+
+
+def observe(rng: np.random.Generator, spec: Spec) -> Observation:
+    return Observation({"state": rng.standard_normal(spec.observation.state_size, np.float32)})
+
+
+def fill(spec: Spec) -> Replay:
+    """A replay of random episodes, every fourth one a human's."""
+    replay, rng = Replay(spec, 2 * TRANSITIONS, 0.97), np.random.default_rng(0)
+    for episode in range(TRANSITIONS // EPISODE):
+        source = Source.POLICY if episode % 4 else Source.HUMAN
+        for index in range(EPISODE):
+            action = rng.uniform(-1, 1, spec.action.shape).astype(np.float32)
+            key = Key("bench", "actor", 0, episode, index)
+            observation, reward = observe(rng, spec), float(rng.random())
+            replay.add(
+                Step(
+                    *(key, observation, action, action, reward, "truth"),
+                    *(False, False, source, 0, 0.0, 0.0),
+                )
+            )
+        key = Key("bench", "actor", 0, episode, EPISODE)
+        replay.add(End(key, observe(rng, spec), False, "time limit", 0.0, 0.0))
+    return replay
+
+
+def serl_update(spec: Spec, **config: Any) -> Callable[[], object]:
+    """Our update; the precision of products is one for the process, so it is set each time."""
+    settings = SACConfig(**{"device": "cpu", "batch_size": BATCH, "utd": UTD, **config})
+    agent, replay = SAC.create(spec, settings, 0), fill(spec)
+    agent.fit_normaliser(replay.prior_states())
+    precision = torch.get_float32_matmul_precision()
+
+    def update() -> None:
+        torch.set_float32_matmul_precision(precision)
+        agent.update(replay.sample(UTD * BATCH))
+        torch.set_float32_matmul_precision("highest")
+
+    return update
+
+
+def perceptron(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(inputs, HIDDEN),
+        nn.ReLU(),
+        nn.Linear(HIDDEN, HIDDEN),
+        nn.ReLU(),
+        nn.Linear(HIDDEN, outputs),
+    )
+
+
+class Naive:
+    """SAC as most code bases write it: a list of critics, an Adam over their tensors."""
+
+    def __init__(self, states: int, actions: int, critics: int) -> None:
+        self.actor = perceptron(states, 2 * actions)
+        self.critics = nn.ModuleList(perceptron(states + actions, 1) for _ in range(critics))
+        self.targets = copy.deepcopy(self.critics)
+        self.log_temperature = torch.zeros(1, requires_grad=True)
+        self.actor_adam = torch.optim.Adam(self.actor.parameters(), 3e-4)
+        self.critic_adam = torch.optim.Adam(self.critics.parameters(), 3e-4)
+        self.temperature_adam = torch.optim.Adam([self.log_temperature], 3e-4)
+        self.target_entropy = -float(actions)
+
+    def sample(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = self.actor(state).chunk(2, -1)
+        log_std = log_std.clamp(-20, 2)
+        noise = torch.randn_like(mean)
+        action = torch.tanh(mean + log_std.exp() * noise)
+        log_normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+        log_probability = log_normal - torch.log(1 - action.square() + 1e-6)
+        return action, log_probability.sum(-1, keepdim=True)
+
+    @staticmethod
+    def values(critics: nn.ModuleList, state: Tensor, action: Tensor) -> list[Tensor]:
+        joined = torch.cat([state, action], -1)
+        return [critic(joined) for critic in critics]
+
+    def critic_step(self, rows: tuple[Tensor, ...]) -> None:
+        state, action, reward, discount, next_state = rows
+        with torch.no_grad():
+            next_action, log_probability = self.sample(next_state)
+            values = torch.cat(self.values(self.targets, next_state, next_action), -1)
+            lowest = values.min(-1, keepdim=True).values
+            bonus = self.log_temperature.exp() * log_probability
+            target = reward + discount * (lowest - bonus)
+        losses = [
+            nn.functional.mse_loss(value, target)
+            for value in self.values(self.critics, state, action)
+        ]
+        self.critic_adam.zero_grad()
+        torch.autograd.backward(torch.stack(losses).sum())
+        self.critic_adam.step()
+        with torch.no_grad():
+            pairs = zip(self.critics.parameters(), self.targets.parameters(), strict=True)
+            for parameter, target in pairs:
+                target.mul_(0.995).add_(parameter, alpha=0.005)
+
+    def actor_step(self, state: Tensor) -> None:
+        action, log_probability = self.sample(state)
+        entropy_gap = (log_probability + self.target_entropy).detach()
+        self.temperature_adam.zero_grad()
+        torch.autograd.backward((-self.log_temperature * entropy_gap).mean())
+        self.temperature_adam.step()
+        value = torch.cat(self.values(self.critics, state, action), -1).min(-1, keepdim=True).values
+        loss = (self.log_temperature.exp().detach() * log_probability - value).mean()
+        self.actor_adam.zero_grad()
+        torch.autograd.backward(loss)
+        self.actor_adam.step()
+
+
+def naive_update(spec: Spec, critics: int, actor_every: int) -> Callable[[], object]:
+    agent, replay = Naive(spec.observation.state_size, spec.action.shape[0], critics), fill(spec)
+
+    def update() -> None:
+        for step in range(1, UTD + 1):
+            batch = replay.sample(BATCH)
+            column = batch.reward[:, None], batch.discount[:, None]
+            arrays = batch.state, batch.action, *column, batch.next_state
+            rows = tuple(torch.from_numpy(array) for array in arrays)
+            agent.critic_step(rows)
+            if step % actor_every == 0:
+                agent.actor_step(rows[0])
+
+    return update
+
+
+class _Spaces(gymnasium.Env[Any, Any]):
+    """All that Stable-Baselines3 asks of an environment here."""
+
+    def __init__(self, spec: Spec) -> None:
+        size = spec.observation.state_size
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, spec.action.shape, np.float32)
+
+
+def sb3_update(spec: Spec, critics: int) -> Callable[[], object]:
+    """`train` of the real library: four gradient steps of critics and actor."""
+    try:
+        from stable_baselines3 import SAC as SB3
+        from stable_baselines3.common.logger import Logger
+    except ImportError:
+        raise SystemExit("bench needs stable-baselines3: pip install 'serl[bench]'") from None
+    model = SB3(
+        "MlpPolicy",
+        _Spaces(spec),
+        batch_size=BATCH,
+        policy_kwargs={"net_arch": [HIDDEN, HIDDEN], "n_critics": critics},
+        device="cpu",
+    )
+    model.set_logger(Logger(None, []))
+    rng = np.random.default_rng(0)
+    for _ in range(TRANSITIONS):
+        states = rng.standard_normal((2, 1, spec.observation.state_size), np.float32)
+        action = rng.uniform(-1, 1, (1, *spec.action.shape)).astype(np.float32)
+        model.replay_buffer.add(*states, action, rng.random(1), np.zeros(1), [{}])
+    return lambda: model.train(gradient_steps=UTD, batch_size=BATCH)
+
+
+if __name__ == "__main__":
+    main()
