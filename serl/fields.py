@@ -1,0 +1,83 @@
+"""Bounded JSON objects with exactly the declared fields: what every decoder starts with."""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+from serl.errors import CorruptData
+
+MAX_JSON_BYTES = 1 << 20
+
+_lines = reprlib.Repr()
+_lines.maxstring = _lines.maxother = 120
+_encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+
+
+def dump_object(value: Mapping[str, Any]) -> bytes:
+    """Compact JSON; raises `ValueError` when a number is not finite."""
+    return _encoder.encode(value).encode()
+
+
+def parse_object(text: bytes | memoryview, what: str) -> dict[str, Any]:
+    """The JSON object in `text`, at most 1 MiB, without NaN or infinity.
+
+    Raises:
+        CorruptData: anything else; `what` names it.
+    """
+    if len(text) > MAX_JSON_BYTES:
+        raise CorruptData(f"{what}: {len(text)} bytes of JSON, allowed {MAX_JSON_BYTES}")
+    try:
+        value = json.loads(bytes(text).decode(), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise CorruptData(f"{what}: not JSON: {short(str(error))}") from error
+    if not isinstance(value, dict):
+        raise CorruptData(f"{what}: expected a JSON object, got {short(value)}")
+    return value
+
+
+def check_fields(value: Any, fields: Mapping[str, type], what: str) -> None:
+    """Raise `CorruptData` unless `value` is an object of exactly these fields and types.
+
+    Counts lie in [0, 2^63), numbers are finite, text can be written as UTF-8.
+    """
+    if not isinstance(value, dict) or value.keys() != fields.keys():
+        raise CorruptData(f"{what}: expected the fields {sorted(fields)}, got {short(value)}")
+    for name, kind in fields.items():
+        if type(value[name]) is not kind or not _in_bounds(value[name]):
+            found = short(value[name])
+            raise CorruptData(f"{what} {short(name)}: expected {kind.__name__}, got {found}")
+
+
+def _in_bounds(item: object) -> bool:
+    match item:
+        case bool():
+            return True
+        case int():
+            return 0 <= item < 1 << 63
+        case float():
+            return isfinite(item)
+        case str():
+            return _is_text(item)
+    return True
+
+
+def _is_text(item: str) -> bool:
+    """JSON can smuggle lone surrogates in, which no file or terminal takes."""
+    try:
+        item.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def short(value: object) -> str:
+    """`value` for an error line, cut to a readable length."""
+    return _lines.repr(value)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not allowed")

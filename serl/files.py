@@ -1,0 +1,105 @@
+"""Writing files so that a crash leaves the old content or the new, and locks between processes."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from serl.errors import BadInput
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+def checked_name(name: str, what: str) -> str:
+    """`name` itself when it can be one part of a path; raises `BadInput` otherwise."""
+    if not _NAME.fullmatch(name):
+        raise BadInput(
+            f"{what} {name[:80]!r}: expected 1 to 64 letters, digits, '_', '-' or '.', "
+            "the first a letter or digit"
+        )
+    return name
+
+
+def write_all(descriptor: int, *pieces: bytes) -> None:
+    """Write every byte or raise `OSError`; the operating system may take only a part at a time."""
+    written = os.writev(descriptor, pieces)
+    if written < sum(map(len, pieces)):
+        rest = memoryview(b"".join(pieces))[written:]
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+
+
+def sync_folder(folder: Path) -> None:
+    """Make creations and renames inside `folder` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Write a new file and wait until the disk has it."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        write_all(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replace `path`: at every moment a reader sees the old content or the new, whole."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write_synced(scratch, data)
+        scratch.replace(path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+class FileLock:
+    """An exclusive lock that the kernel gives back when its owner dies, however it dies.
+
+    Args:
+        path: the lock file; it holds the owner's process id and is never removed.
+        what: what is locked, in words, for the refusal.
+
+    Raises:
+        BadInput: another process holds it; the line names its process id.
+    """
+
+    def __init__(self, path: Path, what: str) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(self._descriptor, 32).decode(errors="replace").strip()
+            os.close(self._descriptor)
+            raise BadInput(f"{what} is in use by process {owner or 'unknown'} ({path})") from None
+        os.ftruncate(self._descriptor, 0)
+        write_all(self._descriptor, f"{os.getpid()}\n".encode())
+
+    def close(self) -> None:
+        """Give the lock back; a second call does nothing."""
+        with contextlib.suppress(OSError):
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,196 @@
+"""The folder of a training run: what lies where, its configuration, and who may learn in it."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from serl import checkpoint
+from serl.config import TrainConfig
+from serl.errors import BadInput, CorruptData
+from serl.fields import MAX_JSON_BYTES, short
+from serl.files import FileLock, checked_name, write_atomic
+
+FORMAT = 1
+_CONFIG = "config.yaml"
+_VERSIONED = ("serl", "numpy", "torch", "mujoco")
+
+
+class RunInfo(BaseModel):
+    """The content of `config.yaml`.
+
+    Attributes:
+        format: version of the layout of the folder.
+        created: local time at which the run was made.
+        versions: of serl, Python and the packages that results depend on.
+        config: the resolved configuration.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = FORMAT
+    created: datetime
+    versions: dict[str, str]
+    config: TrainConfig
+
+
+class RunFolder:
+    """Paths and files of one run. Made by `create` or `open`."""
+
+    def __init__(self, path: Path, info: RunInfo) -> None:
+        self.path = path
+        self.info = info
+
+    @classmethod
+    def create(cls, root: Path, config: TrainConfig, now: datetime) -> RunFolder:
+        """Make a new folder `root/<task>/<stamp>`; a stamp that is taken gets a number.
+
+        Raises:
+            BadInput: the folder cannot be made.
+        """
+        task = checked_name(Path(config.task).stem, "task")
+        stamp = now.strftime("%Y-%m-%d_%H-%M-%S")
+        info = RunInfo(created=now, versions=_versions(), config=config)
+        text = yaml.safe_dump(info.model_dump(mode="json"), sort_keys=False)
+        try:
+            path = _new_folder(root / task, stamp)
+            write_atomic(path / _CONFIG, text.encode())
+        except OSError as error:
+            raise BadInput(f"cannot make a run in {root}: {error}") from error
+        return cls(path, info)
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """Open an existing run.
+
+        Raises:
+            BadInput: there is no such folder, or it is none of ours.
+            CorruptData: `config.yaml` is damaged, or of another version.
+        """
+        if not path.is_dir():
+            raise BadInput(f"{path}: expected the folder of a run, found no folder")
+        file = path / _CONFIG
+        if not file.is_file():
+            found = ", ".join(sorted(child.name for child in path.iterdir())[:5]) or "nothing"
+            raise BadInput(f"{path}: expected the folder of a run with {_CONFIG}, found {found}")
+        values = _read_config(file)
+        if values.get("format") != FORMAT:
+            found = short(values.get("format"))
+            raise CorruptData(f"{file}: expected format {FORMAT}, found {found}")
+        try:
+            info = RunInfo.model_validate(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise CorruptData(
+                f"{file}: {where}: {first['msg']}, found {short(first['input'])}"
+            ) from error
+        return cls(path, info)
+
+    @property
+    def name(self) -> str:
+        """The run's name: its stamp."""
+        return self.path.resolve().name
+
+    @property
+    def config(self) -> TrainConfig:
+        """The resolved configuration."""
+        return self.info.config
+
+    @property
+    def demonstrations(self) -> Path:
+        """Episodes of the demonstrations that the run starts from."""
+        return self.path / "demonstrations"
+
+    @property
+    def checkpoints(self) -> Path:
+        """See `serl.checkpoint`."""
+        return self.path / "checkpoints"
+
+    @property
+    def videos(self) -> Path:
+        """Videos of evaluations."""
+        return self.path / "videos"
+
+    @property
+    def metrics(self) -> Path:
+        """Rows of measurements; see `serl.metrics`."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def report(self) -> Path:
+        """The self-contained report."""
+        return self.path / "report.html"
+
+    @property
+    def log(self) -> Path:
+        """What the processes print, and ROS's own logs."""
+        return self.path / "log"
+
+    def episodes(self, actor: str) -> Path:
+        """The folder of an actor's episode files; see `serl.recording`."""
+        return self.path / "episodes" / checked_name(actor, "actor")
+
+    def actors(self) -> list[str]:
+        """Names of the actors that recorded something."""
+        return sorted(folder.name for folder in self.path.glob("episodes/*") if folder.is_dir())
+
+    def link(self, actor: str) -> Path:
+        """The folder in which an actor and its link process meet: hello and weights."""
+        return self.path / "link" / checked_name(actor, "actor")
+
+    def save_checkpoint(
+        self, step: int, arrays: Mapping[str, checkpoint.Arrays], info: Mapping[str, Any]
+    ) -> Path:
+        """Save a checkpoint; as many remain as the choice of the best one compares."""
+        keep = max(3, self.config.selection_checkpoints)
+        return checkpoint.save(self.checkpoints, step, arrays, info, keep)
+
+    def lock_learner(self) -> FileLock:
+        """Become the run's learner until the lock is closed.
+
+        Raises:
+            BadInput: the run has one; the line names its process id.
+        """
+        return FileLock(self.path / "learner.lock", f"the run {self.path}: its learner")
+
+
+def _new_folder(parent: Path, stamp: str) -> Path:
+    parent.mkdir(parents=True, exist_ok=True)
+    for number in range(1, 1000):
+        path = parent / (stamp if number == 1 else f"{stamp}-{number}")
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        return path
+    raise FileExistsError(f"{parent / stamp} and 998 more exist")
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    if file.stat().st_size > MAX_JSON_BYTES:
+        raise CorruptData(f"{file}: larger than {MAX_JSON_BYTES} bytes")
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise CorruptData(f"{file}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise CorruptData(f"{file}: expected a mapping, found {short(values)}")
+    return values
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in _VERSIONED:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "not installed"
+    return versions
