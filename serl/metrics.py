@@ -1,0 +1,208 @@
+"""What a run tells about itself: one JSON line per row, and the same numbers for TensorBoard.
+
+A row of `metrics.jsonl` is the fields of one of the row classes below and "kind", "time_s" and
+"steps" (online environment steps of all actors so far).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Literal, Self
+
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from serl.errors import CorruptData
+
+FILE = "metrics.jsonl"
+MetricsRow = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeRow:
+    """One online episode.
+
+    Attributes:
+        actor: name of the actor.
+        episode: number of the episode at this actor.
+        length: steps.
+        success: the task was solved.
+        assisted: a human drove at least one step.
+        reward: return, not discounted.
+        human_steps: steps that a human drove.
+        interventions: takeovers, that is segments of human steps.
+        reason: why it ended.
+        duration_s: task time.
+        weight_age: versions that the actor's weights were behind at the end.
+    """
+
+    kind: ClassVar[str] = "episode"
+    actor: str
+    episode: int
+    length: int
+    success: bool
+    assisted: bool
+    reward: float
+    human_steps: int
+    interventions: int
+    reason: str
+    duration_s: float
+    weight_age: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRow:
+    """The learner's state after an update; None where it has no value yet.
+
+    Attributes:
+        updates: outer updates so far.
+        updates_per_s: rate since the last row.
+        utd: critic updates per online step, achieved since the start.
+        critic_loss: mean over the ensemble.
+        actor_loss: of the last batch.
+        q: mean value of the batch's actions.
+        temperature: of the entropy bonus.
+        entropy: of the policy, in nats.
+        lag: online steps received and not yet trained on.
+    """
+
+    kind: ClassVar[str] = "update"
+    updates: int
+    updates_per_s: float
+    utd: float
+    critic_loss: float | None = None
+    actor_loss: float | None = None
+    q: float | None = None
+    temperature: float | None = None
+    entropy: float | None = None
+    lag: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRow:
+    """Unassisted trials of one checkpoint.
+
+    Attributes:
+        checkpoint: online steps of the checkpoint.
+        trials: how many.
+        successes: how many of them solved the task.
+        cycle_time_s: mean task time of the successes; None without any.
+        purpose: to choose a checkpoint, or to report on the chosen one.
+    """
+
+    kind: ClassVar[str] = "evaluation"
+    checkpoint: int
+    trials: int
+    successes: int
+    cycle_time_s: float | None
+    purpose: Literal["selection", "final"]
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """Something a person should know of: a start, a resume, a restart, a warning."""
+
+    kind: ClassVar[str] = "event"
+    text: str
+
+
+Row = EpisodeRow | UpdateRow | EvaluationRow | EventRow
+
+
+class MetricsWriter:
+    """Appends rows to `metrics.jsonl` and to event files under `tensorboard/`.
+
+    A row is one write of one line, so a kill costs at most the line being written; opening a run
+    again drops such a cut line. Not for several threads.
+
+    Args:
+        folder: the run folder; made if absent.
+        monotonic_s: monotonic seconds.
+
+    Raises:
+        CorruptData: the folder's `metrics.jsonl` is not one.
+    """
+
+    def __init__(self, folder: Path, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        path = folder / FILE
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = read_metrics(path)
+        self._now_s = monotonic_s
+        self._origin_s = monotonic_s() - (rows[-1]["time_s"] if rows else 0.0)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        os.ftruncate(self._file, path.read_bytes().rfind(b"\n") + 1)
+        self._events = EventFileWriter(str(folder / "tensorboard"), flush_secs=10)
+
+    @property
+    def time_s(self) -> float:
+        """Seconds that the run has been running, over all its resumes."""
+        return self._now_s() - self._origin_s
+
+    def write(self, steps: int, row: Row) -> None:
+        """Append a row, as of now and `steps` online environment steps."""
+        fields = {name: _finite(value) for name, value in asdict(row).items()}
+        line = {"kind": row.kind, "time_s": round(self.time_s, 3), "steps": steps, **fields}
+        os.write(self._file, (json.dumps(line, allow_nan=False) + "\n").encode())
+        scalars = [
+            Summary.Value(tag=f"{row.kind}/{name}", simple_value=value)
+            for name, value in fields.items()
+            if isinstance(value, int | float)
+        ]
+        if scalars:
+            summary = Summary(value=scalars)
+            self._events.add_event(Event(wall_time=time.time(), step=steps, summary=summary))
+
+    def close(self) -> None:
+        """Write out what TensorBoard's writer still holds."""
+        os.close(self._file)
+        self._events.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read_metrics(path: Path) -> list[MetricsRow]:
+    """The rows of a `metrics.jsonl`, in order; a cut last line is left out, no file has no rows.
+
+    Raises:
+        CorruptData: a line is not a row; names the line.
+    """
+    if not path.exists():
+        return []
+    *lines, _cut = path.read_bytes().split(b"\n")
+    return [_row(line, f"{path}: line {number}") for number, line in enumerate(lines, 1)]
+
+
+def _row(line: bytes, where: str) -> MetricsRow:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise CorruptData(f"{where} is not JSON: {error}") from None
+    if not isinstance(row, dict) or not isinstance(row.get("kind"), str):
+        raise CorruptData(f'{where}: expected an object with "kind", got {line[:60]!r}')
+    for name in ("time_s", "steps"):
+        value = row.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
+            raise CorruptData(f"{where}: {name} must be a number from 0, got {value!r}")
+    return row
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: such a value is absent."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
