@@ -1,0 +1,82 @@
+"""The process that drives an arm: a ROS 2 node around `serl.actor`.
+
+It writes its log and reads its weights from files; the link process beside it does the talking,
+so that no DDS stall reaches the control loop. The node itself beats and can be paused or stopped.
+
+    python -m serl.ros.actor_node --run runs/pick_cube/2026-11-21_10-00-00 --actor actor0
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from serl.assembly import make_actor, make_spec, make_task
+from serl.episodes import episode_paths, read_records
+from serl.files import checked_name, write_atomic
+from serl.link import WeightsFile
+from serl.recording import EpisodeLog, recover
+from serl.ros.node import RosNode, run_node
+from serl.ros.services import Pause
+from serl.ros.stats import Stats, Value
+from serl.run_folder import RunFolder
+from serl.supervisor import orphaned
+from serl.types import Source, Step
+from serl.wire import Hello, encode_hello
+
+
+def run(run_folder: Path, name: str) -> None:
+    """Run episodes until the process is told to stop."""
+    folder = RunFolder.open(run_folder)
+    config = folder.config
+    spec = make_spec(make_task(config))
+    episodes, link = folder.episodes(checked_name(name, "actor")), folder.link(name)
+    recover(episodes)
+    before = episode_paths(episodes)
+    steps_before = sum(
+        isinstance(record, Step) and record.source is not Source.SCRIPT
+        for record in read_records(before, spec)
+    )
+    epoch = time.time_ns()
+    with (
+        RosNode(name, run_folder) as node,
+        EpisodeLog(episodes, spec, folder.name, name, epoch) as log,
+    ):
+        pause = Pause(node)
+        actor = make_actor(
+            config,
+            folder.name,
+            name,
+            WeightsFile(link / "weights.safetensors", spec.digest),
+            log.append,
+            stopping=lambda: node.stopping or orphaned() or pause.wait(),
+            start=len(before),
+            steps_before=steps_before,
+            epoch=epoch,
+        )
+        numbers: dict[str, Value] = {"episodes": 0, "successes": 0, "version": 0}
+        Stats(node, f"actor {name}", lambda: numbers | {"paused": float(pause.paused)})
+        link.mkdir(parents=True, exist_ok=True)
+        write_atomic(link / "hello.json", encode_hello(Hello(folder.name, name, epoch, spec)))
+        for result in actor.episodes():
+            numbers = {
+                "episodes": float(numbers["episodes"]) + 1,
+                "successes": float(numbers["successes"]) + result.success,
+                "version": actor.policy.version,
+            }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; exit code 2 on bad input, with one line on why."""
+    parser = argparse.ArgumentParser(prog="python -m serl.ros.actor_node", description=__doc__)
+    parser.add_argument("--run", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--actor", required=True, help="name of the actor")
+    options = parser.parse_args(arguments)
+    return run_node(lambda: run(options.run, options.actor))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+"""The ROS 2 surroundings of a run: its domain, its variables, its shared memory. Free of rclpy."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.metadata
+import importlib.util
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, NamedTuple, Self
+
+from serl.errors import BadInput
+from serl.files import FileLock
+
+DOMAINS = range(102)
+"""Above 101 the UDP ports of a domain collide with Linux's ephemeral ports."""
+
+SHARED_MEMORY = Path("/dev/shm")
+_DISCOVERY = ("ROS_AUTOMATIC_DISCOVERY_RANGE", "ROS_LOCALHOST_ONLY", "ROS_STATIC_PEERS")
+_INSTALL = 'install the pip wheels (pip install "serl[ros]") or source a ROS 2 Jazzy install'
+
+
+class Domain:
+    """A ROS domain that this process holds until `close` or its death.
+
+    Attributes:
+        id: the domain id, 0 to 101.
+    """
+
+    def __init__(self, domain_id: int, lock: FileLock | None) -> None:
+        self.id = domain_id
+        self._lock = lock
+
+    def close(self) -> None:
+        """Let another run use the domain."""
+        if self._lock is not None:
+            self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def free_domain(environ: Mapping[str, str] = os.environ) -> Domain:
+    """The domain that `ROS_DOMAIN_ID` asks for, or else one that nobody on this machine uses.
+
+    A domain that the user asked for is not locked: runs that share it differ by namespace.
+    Domain 0 is left to other ROS programs, whose default it is.
+
+    Raises:
+        BadInput: `ROS_DOMAIN_ID` is not 0 to 101, or all domains are in use.
+    """
+    asked = environ.get("ROS_DOMAIN_ID", "")
+    if asked:
+        return Domain(_domain_id(asked), None)
+    folder = Path(tempfile.gettempdir()) / f"serl-domains-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for domain_id in DOMAINS[1:]:
+        if _is_held(SHARED_MEMORY / f"fastrtps_port{_discovery_port(domain_id)}_sl"):
+            continue  # by somebody who takes no locks of ours
+        with suppress(BadInput):
+            return Domain(domain_id, FileLock(folder / str(domain_id), f"ROS domain {domain_id}"))
+    raise BadInput("no free ROS domain: 1 to 101 are all in use; set ROS_DOMAIN_ID to share one")
+
+
+def settle(environ: MutableMapping[str, str], domain_id: int, run_folder: Path) -> None:
+    """Set the variables of a process of the run, before rclpy is initialised in it.
+
+    Shared memory is the only transport and no discovery variable stays, so that no socket is
+    opened. A user who sets `FASTDDS_BUILTIN_TRANSPORTS` has asked for a network of his own, which
+    is then left alone.
+    """
+    environ["ROS_DOMAIN_ID"] = str(domain_id)
+    environ["ROS_LOG_DIR"] = str(run_folder / "log")
+    if "FASTDDS_BUILTIN_TRANSPORTS" not in environ:
+        environ["FASTDDS_BUILTIN_TRANSPORTS"] = "SHM"
+        for name in _DISCOVERY:
+            environ.pop(name, None)
+    if ros_status().wheels:
+        environ["AMENT_PREFIX_PATH"] = sys.prefix
+
+
+def environment(domain_id: int, run_folder: Path) -> dict[str, str]:
+    """This process's environment, settled for a child process of the run."""
+    environ = dict(os.environ)
+    settle(environ, domain_id, run_folder)
+    return environ
+
+
+def domain_id_of(environ: Mapping[str, str] = os.environ) -> int:
+    """The domain that a process was given: `ROS_DOMAIN_ID`, or ROS's default 0."""
+    return _domain_id(environ.get("ROS_DOMAIN_ID") or "0")
+
+
+class RosStatus(NamedTuple):
+    """What ROS 2 this Python would use.
+
+    Attributes:
+        wheels: rclpy comes from the pip wheels, not from a sourced install.
+        problem: what is missing and how to get it; empty when all is there.
+        version: of rclpy, with its origin; empty when it is missing.
+    """
+
+    wheels: bool
+    problem: str
+    version: str
+
+
+def ros_status() -> RosStatus:
+    """Look for rclpy and the message packages without importing them."""
+    found = importlib.util.find_spec("rclpy")
+    if found is None or found.origin is None:
+        return RosStatus(False, f"ROS 2 is missing (no rclpy): {_INSTALL}", "")
+    wheels = Path(found.origin).is_relative_to(sys.prefix)
+    missing = [
+        name for name in ("std_msgs", "diagnostic_msgs") if importlib.util.find_spec(name) is None
+    ]
+    problem = f"ROS 2 is incomplete (no {', '.join(missing)}): {_INSTALL}" if missing else ""
+    name = "ros-rclpy" if wheels else "rclpy"
+    try:
+        number = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        number = "unknown version"
+    origin = "pip wheels" if wheels else str(Path(found.origin).parents[1])
+    return RosStatus(wheels, problem, f"rclpy {number} ({origin})")
+
+
+def clean_shared_memory(folder: Path = SHARED_MEMORY, older_than_s: float = 10.0) -> int:
+    """Remove what dead Fast DDS processes left in shared memory; returns the number of files.
+
+    A living owner holds an flock on the `_el` (exclusive) or `_sl` (shared) file beside its
+    segment or port; the kernel drops it when the owner dies, by whatever cause. Files without such
+    a companion, files of other users, and files younger than `older_than_s` (between creation and
+    lock) are left alone.
+    """
+    removed = 0
+    for lock_path in [*folder.glob("fastrtps_*_el"), *folder.glob("fastrtps_*_sl")]:
+        with suppress(OSError):
+            if time.time() - lock_path.stat().st_mtime < older_than_s:
+                continue
+            lock = _locked(lock_path)
+            if lock is None:
+                continue
+            with lock:  # held meanwhile, so that nobody adopts the segment while it goes
+                segment = lock_path.name[: -len("_el")]
+                for name in (segment, f"sem.{segment}_mutex", lock_path.name):
+                    with suppress(FileNotFoundError):
+                        (folder / name).unlink()
+                        removed += 1
+    return removed
+
+
+def _domain_id(text: str) -> int:
+    if not text.isdecimal() or int(text) not in DOMAINS:
+        raise BadInput(f"ROS_DOMAIN_ID is {text!r}, expected a number from 0 to {DOMAINS[-1]}")
+    return int(text)
+
+
+def _discovery_port(domain_id: int) -> int:
+    """The multicast port of a domain (DDSI-RTPS 9.6.1), which all its participants listen on."""
+    return 7400 + 250 * domain_id
+
+
+def _locked(path: Path) -> IO[str] | None:
+    """The file, opened (created where missing) and locked exclusively; None when it is held."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
+
+
+def _is_held(path: Path) -> bool:
+    """Whether a living process holds a lock on the file."""
+    if not path.exists():
+        return False
+    lock = _locked(path)
+    if lock is None:
+        return True
+    lock.close()
+    return False

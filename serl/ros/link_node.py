@@ -1,0 +1,144 @@
+"""The process beside an actor that ships its log to the learner and fetches weights.
+
+A DDS call may stall for a second when a peer dies; it stalls here and not in the control loop.
+
+    python -m serl.ros.link_node --run runs/pick_cube/2026-11-21_10-00-00 --actor actor0
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from serl.episodes import Tail, episode_name, episode_paths
+from serl.errors import BadInput
+from serl.files import checked_name
+from serl.ros.node import RosNode
+from serl.ros.stats import Stats, Value
+from serl.ros.stream_sender import StreamSender
+from serl.ros.weights import WeightsReceiver
+from serl.wire import Hello, decode_hello
+
+POLL_S = 0.005
+
+_HELLO_PERIOD_S = 0.2
+
+
+def link_folder(run_folder: Path, actor: str) -> Path:
+    """Where an actor and its link meet: `hello.json` one way, `weights.safetensors` the other."""
+    return run_folder / "link" / actor
+
+
+class Link:
+    """Ships all epochs of an actor in order, oldest first; the learner says what it has already.
+
+    Args:
+        node: the process's node.
+        run_folder: the run.
+        actor: name of the actor.
+    """
+
+    def __init__(self, node: RosNode, run_folder: Path, actor: str) -> None:
+        self._node = node
+        self._folder = link_folder(run_folder, actor)
+        self._episodes = run_folder / "episodes" / actor
+        self._actor = actor
+        self._sender = StreamSender(node)
+        self._weights: WeightsReceiver | None = None
+        self._waiting: deque[Hello] = deque()
+        self._newest: Hello | None = None
+        self._looked_s = float("-inf")
+        self._idle = True
+        self._stats = Stats(node, f"link {actor}", self._numbers)
+
+    @property
+    def refused(self) -> str:
+        """Why the learner does not take this actor; empty while it does."""
+        return self._sender.refused
+
+    def step(self) -> bool:
+        """Do what is due; False when there was nothing to send."""
+        if time.monotonic() - self._looked_s > _HELLO_PERIOD_S:
+            self._looked_s = time.monotonic()
+            self._look_for_actor()
+        busy = self._sender.pump()
+        if self._waiting and (self._idle or self._sender.drained):
+            self._start(self._waiting.popleft())
+        if self._weights is not None:
+            self._weights.poll()
+        return busy
+
+    def close(self) -> None:
+        """Let go of the log."""
+        self._sender.close()
+
+    def _look_for_actor(self) -> None:
+        """Queue the epoch that the actor announced, and at first the ones before it."""
+        try:
+            hello = decode_hello((self._folder / "hello.json").read_bytes())
+        except FileNotFoundError:
+            return
+        if hello.actor != self._actor:
+            raise BadInput(f"{self._folder}: hello of {hello.actor!r}, expected {self._actor!r}")
+        if self._newest is None:
+            self._weights = WeightsReceiver(
+                self._node, self._folder / "weights.safetensors", hello.spec.digest
+            )
+            epochs = {episode_name(path).epoch for path in episode_paths(self._episodes)}
+            earlier = sorted(epoch for epoch in epochs if epoch < hello.epoch)
+            self._waiting.extend(hello._replace(epoch=epoch) for epoch in earlier)
+        if self._newest is None or hello.epoch > self._newest.epoch:
+            self._newest = hello
+            self._waiting.append(hello)
+
+    def _start(self, hello: Hello) -> None:
+        self._idle = False
+        self._sender.start(hello, partial(Tail, self._episodes, hello.epoch))
+
+    def _numbers(self) -> dict[str, Value]:
+        sender, weights = self._sender, self._weights
+        return {
+            "sent": sender.sent,
+            "acknowledged": sender.acknowledged,
+            "in_flight": sender.in_flight,
+            "resent": sender.resent,
+            "connected": float(sender.connected),
+            "weights_version": weights.version if weights else 0,
+            "weights_rejected": weights.rejected if weights else 0,
+        }
+
+
+def run(run_folder: Path, actor: str) -> None:
+    """Link the actor until the process is told to stop; raises `BadInput` when refused."""
+    link_folder(run_folder, checked_name(actor, "actor")).mkdir(parents=True, exist_ok=True)
+    with RosNode(f"link_{actor}", run_folder) as node:
+        link = Link(node, run_folder, actor)
+        while not node.stopping and not link.refused:
+            if not link.step():
+                node.wait(POLL_S)
+        link.close()
+    if link.refused:
+        raise BadInput(f"the learner refused actor {actor!r}: {link.refused}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; the exit code is 2 when refused, with one line on why."""
+    parser = argparse.ArgumentParser(prog="python -m serl.ros.link_node", description=__doc__)
+    parser.add_argument("--run", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--actor", required=True, help="name of the actor")
+    options = parser.parse_args(arguments)
+    try:
+        run(options.run, options.actor)
+    except BadInput as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

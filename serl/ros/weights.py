@@ -1,0 +1,71 @@
+"""The actor's end of the weights: the newest valid snapshot as one file, replaced whole."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from pathlib import Path
+
+from serl.errors import BadInput
+from serl.ros.node import RosNode
+from serl.ros.topics import WEIGHTS, from_cdr
+from serl.wire import decode_snapshot
+
+_MAX_WAITING = 4
+
+
+class WeightsReceiver:
+    """Writes each newer snapshot to a file; anything older, damaged or foreign is not written.
+
+    Args:
+        node: the process's node.
+        path: the file; versions that are not above the one in it are ignored.
+        spec_digest: `Spec.digest` that the weights must be made for.
+
+    Attributes:
+        version: of the weights in the file; 0 for none.
+        outdated: sound messages that were not newer.
+        rejected: messages that were damaged or foreign.
+        problem: why the last one of them was rejected.
+    """
+
+    def __init__(self, node: RosNode, path: Path, spec_digest: str) -> None:
+        self.outdated = self.rejected = 0
+        self.problem = ""
+        self._path = path
+        self._spec_digest = spec_digest
+        self.version = self._version_on_disk()
+        self._messages: deque[bytes] = deque(maxlen=_MAX_WAITING)
+        node.subscribe(WEIGHTS, self._messages.append, raw=True)
+
+    def poll(self) -> bool:
+        """Write what arrived since the last call; True when there are new weights."""
+        before = self.version
+        while self._messages:
+            try:
+                self._take(self._messages.popleft())
+            except BadInput as error:
+                self.rejected += 1
+                self.problem = str(error)
+        return self.version > before
+
+    def _take(self, message: bytes) -> None:
+        data = bytes(from_cdr(message))
+        version = decode_snapshot(data, self._spec_digest).version
+        if version <= self.version:
+            self.outdated += 1
+            return
+        self._replace(data)
+        self.version = version
+
+    def _version_on_disk(self) -> int:
+        try:
+            return decode_snapshot(self._path.read_bytes(), self._spec_digest).version
+        except (OSError, BadInput):
+            return 0
+
+    def _replace(self, data: bytes) -> None:
+        """Not synced to the disk: a file that a power cut damaged fails its checksum."""
+        scratch = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
+        scratch.write_bytes(data)
+        scratch.replace(self._path)

@@ -1,0 +1,143 @@
+"""Real processes over real DDS, in a ROS domain of their own, all ended after each test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serl.recording import EpisodeLog
+from serl.ros.environment import clean_shared_memory, environment, free_domain
+from serl.specs import ArraySpec, ObservationSpec, Spec
+from serl.types import End, Key, Observation, Source, Step
+from serl.wire import Hello, encode_hello
+
+SPEC = Spec(
+    task="test",
+    observation=ObservationSpec(state={"tcp": ArraySpec(shape=(7,))}),
+    action=ArraySpec(shape=(4,), low=-1, high=1),
+    rate_hz=10,
+)
+EPISODE_STEPS = 49
+LIMIT_S = 30.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _domain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with free_domain() as domain, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROS_DOMAIN_ID", str(domain.id))
+        yield
+    clean_shared_memory()
+
+
+def eventually(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
+    """Return once the condition holds; fail when it does not within the limit."""
+    deadline_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"did not happen within {limit_s} s"
+        time.sleep(0.1)
+
+
+@dataclass
+class Run:
+    """The folder and the processes of one run."""
+
+    folder: Path
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            env=environment(int(os.environ["ROS_DOMAIN_ID"]), self.folder),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.processes.append(process)
+        return process
+
+    def start_link(self, actor: str) -> subprocess.Popen[str]:
+        return self.start("-m", "serl.ros.link_node", "--run", str(self.folder), "--actor", actor)
+
+    def start_learner(self, actor: str) -> subprocess.Popen[str]:
+        script = Path(__file__).with_name("learner_process.py")
+        return self.start(
+            str(script), str(self.folder), str(self.link_folder(actor) / "hello.json")
+        )
+
+    def start_learner_when_announced(self, actor: str) -> subprocess.Popen[str]:
+        eventually((self.link_folder(actor) / "hello.json").exists)
+        return self.start_learner(actor)
+
+    def link_folder(self, actor: str) -> Path:
+        return self.folder / "link" / actor
+
+    def announce(self, actor: str, epoch: int, spec: Spec = SPEC) -> None:
+        folder = self.link_folder(actor)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "new").write_bytes(encode_hello(Hello(self.folder.name, actor, epoch, spec)))
+        (folder / "new").replace(folder / "hello.json")
+
+    def act(self, actor: str, epoch: int, episodes: int, pause_s: float = 0.0) -> None:
+        """Do what an actor does: announce, then log episodes of 50 records."""
+        self.announce(actor, epoch)
+        rng = np.random.default_rng(epoch)
+        folder = self.folder / "episodes" / actor
+        with EpisodeLog(folder, SPEC, self.folder.name, actor, epoch) as log:
+            for episode in range(episodes):
+                for index in range(EPISODE_STEPS + 1):
+                    key = Key(self.folder.name, actor, epoch, episode, index)
+                    log.append(record(key, rng))
+                    time.sleep(pause_s)
+
+    def received(self) -> list[tuple[str, int, int, int]]:
+        """Keys that the learner process wrote down."""
+        path = self.folder / "received.txt"
+        text = path.read_text() if path.exists() else ""
+        lines = text[: text.rfind("\n") + 1].splitlines()
+        return [(a, int(e), int(n), int(i)) for a, e, n, i in (line.split() for line in lines)]
+
+
+def record(key: Key, rng: np.random.Generator) -> Step | End:
+    observation = Observation({"tcp": rng.normal(size=7).astype(np.float32)}, stamps={"robot": 1.0})
+    if key.index == EPISODE_STEPS:
+        return End(key, observation, False, "time limit", 1.0, 1.0)
+    action = rng.uniform(-1, 1, 4).astype(np.float32)
+    return Step(
+        key=key,
+        observation=observation,
+        requested=action,
+        action=action,
+        reward=0.0,
+        reward_provenance="truth",
+        terminated=False,
+        truncated=key.index == EPISODE_STEPS - 1,
+        source=Source.POLICY,
+        policy_version=0,
+        monotonic_s=1.0,
+        wall_s=1.0,
+    )
+
+
+def expected(actor: str, epoch: int, episodes: int) -> list[tuple[str, int, int, int]]:
+    """The keys of `Run.act`, in order."""
+    return [(actor, epoch, n, i) for n in range(episodes) for i in range(EPISODE_STEPS + 1)]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    folder = tmp_path / "2026-11-21_10-00-00"
+    folder.mkdir()
+    started = Run(folder)
+    yield started
+    for process in started.processes:
+        process.send_signal(signal.SIGTERM)
+    for process in started.processes:
+        process.communicate(timeout=10)

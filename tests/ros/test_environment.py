@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from serl.errors import BadInput
+from serl.ros import environment
+from serl.ros.environment import (
+    clean_shared_memory,
+    domain_id_of,
+    free_domain,
+    ros_status,
+    settle,
+)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Locks and shared memory of an imaginary machine."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(environment, "SHARED_MEMORY", tmp_path)
+    return tmp_path
+
+
+def test_two_runs_get_two_domains_and_a_closed_one_is_free_again(elsewhere: Path) -> None:
+    with free_domain({}) as first, free_domain({}) as second:
+        assert (first.id, second.id) == (1, 2)
+    with free_domain({}) as third:
+        assert third.id == 1
+
+
+def test_a_dead_holder_frees_its_domain(elsewhere: Path) -> None:
+    code = (
+        "import os, tempfile; tempfile.tempdir = os.environ['HERE']\n"
+        "from serl.ros.environment import free_domain\n"
+        "domain = free_domain({}); print(domain.id, flush=True); input()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=os.environ | {"HERE": str(elsewhere)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout is not None
+    held = int(holder.stdout.readline())
+    with free_domain({}) as other:
+        assert other.id != held
+    holder.send_signal(signal.SIGKILL)
+    holder.communicate()
+    with free_domain({}) as again:
+        assert again.id == min(held, other.id)
+
+
+def test_a_domain_in_use_by_other_programs_is_left_alone(elsewhere: Path) -> None:
+    with (elsewhere / f"fastrtps_port{7400 + 250}_sl").open("w") as port:
+        fcntl.flock(port, fcntl.LOCK_SH)
+        with free_domain({}) as domain:
+            assert domain.id == 2
+
+
+def test_all_domains_in_use(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "DOMAINS", range(3))
+    with free_domain({}), free_domain({}), pytest.raises(BadInput, match="ROS_DOMAIN_ID"):
+        free_domain({})
+
+
+def test_the_domain_that_the_user_set_is_used_and_shared() -> None:
+    with free_domain({"ROS_DOMAIN_ID": "42"}) as first, free_domain({"ROS_DOMAIN_ID": "42"}) as two:
+        assert first.id == two.id == 42
+    assert domain_id_of({}) == domain_id_of({"ROS_DOMAIN_ID": ""}) == 0
+
+
+@pytest.mark.parametrize("bad", ["102", "-1", "x", "1.5", " ", "\u00b2"])
+def test_a_bad_domain_is_one_clear_line(bad: str) -> None:
+    with pytest.raises(BadInput, match="from 0 to 101"):
+        free_domain({"ROS_DOMAIN_ID": bad})
+
+
+def test_a_run_is_local(tmp_path: Path) -> None:
+    environ = {"ROS_AUTOMATIC_DISCOVERY_RANGE": "SUBNET", "ROS_LOCALHOST_ONLY": "1", "HOME": "/h"}
+    settle(environ, 7, tmp_path)
+    once = dict(environ)
+    settle(environ, 7, tmp_path)
+    environ.pop("AMENT_PREFIX_PATH", None)
+    once.pop("AMENT_PREFIX_PATH", None)
+    assert environ == once
+    assert environ == {
+        "HOME": "/h",
+        "ROS_DOMAIN_ID": "7",
+        "ROS_LOG_DIR": str(tmp_path / "log"),
+        "FASTDDS_BUILTIN_TRANSPORTS": "SHM",
+    }
+
+
+def test_a_network_that_the_user_set_up_is_left_alone(tmp_path: Path) -> None:
+    network = {"FASTDDS_BUILTIN_TRANSPORTS": "LARGE_DATA", "ROS_STATIC_PEERS": "10.0.0.2"}
+    environ = dict(network)
+    settle(environ, 7, tmp_path)
+    assert environ.items() >= network.items()
+
+
+def test_missing_ros_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    status = ros_status()
+    assert "rclpy" in status.problem
+    assert "pip install" in status.problem
+    assert status.version == ""
+
+
+def test_only_what_the_dead_left_is_removed(tmp_path: Path) -> None:
+    dead, alive, fresh = "fastrtps_00000000000000aa", "fastrtps_port7410", "fastrtps_port7660"
+    for segment in (dead, alive, fresh):
+        for name in (segment, f"{segment}_el", f"sem.{segment}_mutex"):
+            (tmp_path / name).touch()
+    for name in ("fastrtps_without_lock", "other_el", f"{dead}_el", f"{alive}_el"):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (0, 0))
+    with (tmp_path / f"{alive}_el").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert clean_shared_memory(tmp_path) == 3
+    left = {path.name for path in tmp_path.iterdir()}
+    assert not {name for name in left if dead in name}
+    assert left == {
+        *(alive, f"{alive}_el", f"sem.{alive}_mutex"),
+        *(fresh, f"{fresh}_el", f"sem.{fresh}_mutex"),
+        *("fastrtps_without_lock", "other_el"),
+    }

@@ -1,0 +1,181 @@
+"""The acknowledged stream between real processes, some of which are killed on the way."""
+
+from __future__ import annotations
+
+import subprocess
+from array import array
+from threading import Thread
+
+import pytest
+from std_msgs.msg import UInt64MultiArray
+
+from serl.ros.node import RosNode
+from serl.ros.topics import ACKS, ACTORS, TRANSITIONS, to_cdr
+from serl.ros.transport import LearnerTransport
+from serl.types import Record
+from serl.wire import Frame, actor_number, encode_frame
+
+from .conftest import LIMIT_S, SPEC, Run, eventually, expected
+
+pytestmark = pytest.mark.ros
+
+
+def test_two_actors_reach_the_learner_exactly_once_in_order(run: Run) -> None:
+    run.act("a", 1, episodes=20)
+    run.act("b", 2, episodes=20)
+    run.start_learner("a")
+    run.start_link("a")
+    run.start_link("b")
+    eventually(lambda: len(run.received()) >= 2000)
+    received = run.received()
+    assert [key for key in received if key[0] == "a"] == expected("a", 1, 20)
+    assert [key for key in received if key[0] == "b"] == expected("b", 2, 20)
+
+
+def test_kills_on_both_sides_lose_and_repeat_nothing(run: Run) -> None:
+    actor = Thread(target=run.act, args=("a", 1, 20, 0.004))  # some 5 s
+    actor.start()
+    learner, link = run.start_learner_when_announced("a"), run.start_link("a")
+    eventually(lambda: len(run.received()) > 50)
+    learner.kill()
+    learner.wait()
+    before = len(run.received())
+    learner = run.start_learner("a")
+    eventually(lambda: len(run.received()) > before)
+    link.kill()
+    run.start_link("a")
+    actor.join()
+    eventually(lambda: len(run.received()) >= 1000)
+    assert run.received() == expected("a", 1, 20)
+
+
+def test_a_restarted_actor_is_a_new_stream_behind_the_old_one(run: Run) -> None:
+    run.act("a", 1, episodes=2)
+    run.start_learner("a")
+    run.start_link("a")
+    eventually(lambda: len(run.received()) == 100)
+    run.act("a", 2, episodes=2)
+    eventually(lambda: len(run.received()) == 200)
+    assert run.received() == expected("a", 1, 2) + expected("a", 2, 2)
+
+
+def test_epochs_before_the_link_started_are_shipped_too(run: Run) -> None:
+    run.act("a", 1, episodes=2)
+    run.act("a", 2, episodes=2)
+    run.start_learner("a")
+    run.start_link("a")
+    eventually(lambda: len(run.received()) == 200)
+    assert run.received() == expected("a", 1, 2) + expected("a", 2, 2)
+
+
+def test_another_spec_is_refused_with_the_difference(run: Run) -> None:
+    run.announce("a", 1, SPEC.model_copy(update={"rate_hz": 20.0}))
+    with RosNode("learner", run.folder) as node:
+        transport = LearnerTransport(node, SPEC, run.folder.name)
+        link = run.start_link("a")
+        message = _refusal(link)
+        assert link.returncode == 2
+        assert "rate_hz: 20.0 != 10.0" in message
+        assert message.count("\n") == 1
+        assert transport.actors == set()
+
+
+def test_another_run_is_refused(run: Run) -> None:
+    run.announce("a", 1)
+    with RosNode("learner", run.folder) as node:
+        LearnerTransport(node, SPEC, "other")
+        link = run.start_link("a")
+        assert "the learner's is 'other'" in _refusal(link)
+        assert link.returncode == 2
+
+
+def test_a_record_that_does_not_decode_refuses_the_stream(run: Run) -> None:
+    run.act("a", 1, episodes=1)
+    with RosNode("learner", run.folder) as node:
+        frames = node.publisher(TRANSITIONS)
+        transport = LearnerTransport(node, SPEC, run.folder.name, {("a", 1): 50})
+        link = run.start_link("a")
+        eventually(lambda: transport.actors == {"a"})
+        number = actor_number(run.folder.name, "a")
+        frames.publish(to_cdr(encode_frame(Frame(number, 1, 50, 0, b"nonsense"))))
+        eventually(lambda: transport.receive() or not transport.actors)
+        assert "record 50" in _refusal(link)
+        assert transport.cursors == {("a", 1): 50}
+
+
+def test_garbage_on_the_topic_is_counted_and_changes_nothing(run: Run) -> None:
+    run.act("a", 1, episodes=4)
+    with RosNode("learner", run.folder) as node:
+        frames = node.publisher(TRANSITIONS)
+        transport = LearnerTransport(node, SPEC, run.folder.name)
+        eventually(lambda: frames.get_subscription_count() == 1)
+        good = encode_frame(Frame(actor_number(run.folder.name, "a"), 1, 0, 0, b"x" * 100))
+        broken = [b"", b"x", good[:-1], good[:50] + b"y" + good[51:], good + b"z"]
+        for payload in broken:
+            frames.publish(to_cdr(payload))
+        frames.publish(to_cdr(encode_frame(Frame(7, 1, 0, 0, b"from nobody"))))
+        eventually(lambda: transport.counts["stranger"] == 1)
+        assert transport.counts["corrupt"] == len(broken)
+        run.start_link("a")
+        assert _keys(transport, 200) == expected("a", 1, 4)
+        assert transport.counts["refused"] == 0
+
+
+def test_undecodable_messages_do_not_deafen_a_node(run: Run) -> None:
+    run.act("a", 1, episodes=4)
+    with RosNode("learner", run.folder) as node, RosNode("stranger", run.folder) as stranger:
+        transport = LearnerTransport(node, SPEC, run.folder.name)
+        hellos, acks = stranger.publisher(ACTORS), stranger.publisher(ACKS)
+        run.start_link("a")
+        eventually(lambda: hellos.get_subscription_count() and acks.get_subscription_count())
+        hellos.publish(b"\x00\x01\x00\x00\x03\x00\x00\x00\xff\xff\x00")  # not UTF-8
+        acks.publish(b"\x00\x01\x00\x00\xff\xff\xff\x7f")
+        acks.publish(UInt64MultiArray(data=array("Q", (1, 2))))
+        number = actor_number(run.folder.name, "a")
+        acks.publish(UInt64MultiArray(data=array("Q", (number, 1, 1 << 60, 1 << 62, 0))))
+        assert _keys(transport, 200) == expected("a", 1, 4)
+        eventually(lambda: transport.counts["corrupt"] > 0)
+
+
+def test_what_was_received_is_acknowledged_at_the_next_call(run: Run) -> None:
+    run.act("a", 1, episodes=4)
+    with RosNode("learner", run.folder) as node:
+        transport = LearnerTransport(node, SPEC, run.folder.name)
+        run.start_link("a")
+        records: list[Record] = []
+        eventually(lambda: records.extend(transport.receive()) or records)
+        cursors = transport.cursors  # durable here, but not acknowledged
+        assert cursors == {("a", 1): len(records)}
+    with RosNode("learner", run.folder) as node:
+        successor = LearnerTransport(node, SPEC, run.folder.name, cursors)
+        rest = _keys(successor, 200 - len(records))
+    assert len(rest) == 200 - len(records)
+    assert rest == expected("a", 1, 4)[len(records) :]
+
+
+def test_what_no_sender_holds_any_more_is_counted_as_lost(run: Run) -> None:
+    run.act("a", 1, episodes=1)
+    with RosNode("learner", run.folder) as node:
+        frames = node.publisher(TRANSITIONS)
+        transport = LearnerTransport(node, SPEC, run.folder.name, {("a", 1): 50})
+        run.start_link("a")
+        eventually(lambda: transport.actors == {"a"})
+        number = actor_number(run.folder.name, "a")
+        frames.publish(to_cdr(encode_frame(Frame(number, 1, 61, 60, b"later"))))
+        eventually(lambda: transport.counts["lost"] == 10)
+        assert transport.counts["gap"] == 1
+
+
+def _keys(transport: LearnerTransport, count: int) -> list[tuple[str, int, int, int]]:
+    records: list[Record] = []
+
+    def enough() -> bool:
+        records.extend(transport.receive())
+        return len(records) >= count
+
+    eventually(enough)
+    return [(r.key.actor, r.key.epoch, r.key.episode, r.key.index) for r in records]
+
+
+def _refusal(link: subprocess.Popen[str]) -> str:
+    return link.communicate(timeout=LIMIT_S)[1]

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from serl.errors import CorruptData
+from serl.ros.node import RosNode, namespace, ros_name
+from serl.ros.stats import Stats, StatsMonitor
+from serl.ros.topics import ACTORS, from_cdr, to_cdr
+
+from .conftest import eventually
+
+pytestmark = pytest.mark.ros
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("actor0", "actor0"),
+        ("2026-11-21_10-00-00", "run_2026_11_21_10_00_00"),
+        ("__a--b..c ", "a_b_c"),
+        ("", "run"),
+        ("\u00fcber", "ber"),
+    ],
+)
+def test_any_text_becomes_a_valid_name(text: str, name: str) -> None:
+    assert ros_name(text) == name
+
+
+def test_the_namespace_is_the_folders_name(tmp_path: Path) -> None:
+    assert namespace(tmp_path / "run_1" / "..") == namespace(tmp_path)
+
+
+def test_the_first_signal_asks_and_the_second_interrupts(tmp_path: Path) -> None:
+    with RosNode("a", tmp_path) as node:
+        assert not node.stopping
+        os.kill(os.getpid(), signal.SIGINT)
+        assert node.stopping
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_failing_callback_ends_the_process_loudly(tmp_path: Path) -> None:
+    def fail(message: object) -> None:
+        raise ZeroDivisionError("a defect")
+
+    with pytest.raises(ZeroDivisionError, match="a defect"):
+        _listen(tmp_path, fail)
+
+
+def test_a_run_opens_no_network_socket(tmp_path: Path) -> None:
+    with RosNode("a", tmp_path) as node:
+        node.publisher(ACTORS)
+        assert psutil.Process().net_connections("inet") == []
+
+
+def test_stats_of_every_source_are_kept_with_their_age(tmp_path: Path) -> None:
+    with RosNode("a", tmp_path) as node:
+        Stats(node, "one", lambda: {"steps": 3, "success": 0.5, "state": "training"})
+        Stats(node, "two", lambda: {})
+        monitor = StatsMonitor(node)
+        eventually(lambda: len(monitor.latest()) == 2)
+        reading = monitor.latest()["one"]
+        assert reading.values == {"steps": 3.0, "success": 0.5, "state": "training"}
+        assert 0 <= reading.age_s < 5
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 98_000])
+def test_bulk_messages_carry_their_payload(size: int) -> None:
+    payload = os.urandom(size)
+    message = to_cdr(payload)
+    assert from_cdr(message) == payload
+    for bad in (message[:-1], message[:10], b"\x00\x00" + message[2:], message + bytes(4)):
+        with pytest.raises(CorruptData):
+            from_cdr(bad)
+
+
+def _listen(folder: Path, callback: Callable[[object], None]) -> None:
+    with RosNode("a", folder) as node:
+        publisher = node.publisher(ACTORS)
+        node.subscribe(ACTORS, callback)
+        publisher.publish(ACTORS.kind())
+        eventually(lambda: node.stopping)

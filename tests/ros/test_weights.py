@@ -1,0 +1,90 @@
+"""Weights from a learner to real link processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serl.ros.node import RosNode
+from serl.ros.topics import WEIGHTS, to_cdr
+from serl.ros.transport import LearnerTransport
+from serl.ros.weights import WeightsReceiver
+from serl.transport import Snapshot
+from serl.wire import decode_snapshot, encode_snapshot
+
+from .conftest import SPEC, Run, eventually
+
+pytestmark = pytest.mark.ros
+
+
+def test_late_joiners_get_the_newest_five_megabytes(run: Run) -> None:
+    actors = [f"actor{number}" for number in range(4)]
+    for actor in actors:
+        run.announce(actor, 1)
+    with RosNode("learner", run.folder) as node:
+        transport = LearnerTransport(node, SPEC, run.folder.name)
+        for version in (1, 2):
+            transport.publish(_snapshot(version, size=1_250_000))
+        for actor in actors:
+            run.start_link(actor)
+        eventually(lambda: all(_version(run, actor) == 2 for actor in actors))
+        transport.publish(_snapshot(3, size=1_250_000))
+        eventually(lambda: all(_version(run, actor) == 3 for actor in actors))
+
+
+def test_only_newer_sound_weights_of_this_spec_are_written(run: Run) -> None:
+    sound = encode_snapshot(_snapshot(6), SPEC.digest)
+    flipped = sound[:-1] + bytes([sound[-1] ^ 1])
+    path = run.folder / "weights.safetensors"
+    with RosNode("learner", run.folder) as sender, RosNode("link", run.folder) as node:
+        topic = sender.publisher(WEIGHTS)
+        receiver = WeightsReceiver(node, path, SPEC.digest)
+        eventually(lambda: topic.get_subscription_count() == 1)
+
+        def deliver(data: bytes) -> None:
+            taken = _taken(receiver)
+            topic.publish(to_cdr(data))
+            eventually(lambda: receiver.poll() or _taken(receiver) > taken)
+
+        deliver(encode_snapshot(_snapshot(5), SPEC.digest))
+        written = path.read_bytes()
+        assert receiver.version == 5
+        deliver(encode_snapshot(_snapshot(4), SPEC.digest))
+        assert receiver.outdated == 1
+        for bad in (sound[: len(sound) // 2], flipped, b"", encode_snapshot(_snapshot(6), "other")):
+            deliver(bad)
+        assert path.read_bytes() == written
+        assert receiver.rejected == 4
+        assert "other" in receiver.problem
+        deliver(sound)
+        assert path.read_bytes() == sound
+        assert list(run.folder.glob(".*")) == []
+
+
+def test_a_restarted_receiver_keeps_the_version_on_disk(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    with RosNode("link", run.folder) as node:
+        assert WeightsReceiver(node, path, SPEC.digest).version == 0
+        path.write_bytes(encode_snapshot(_snapshot(9), SPEC.digest))
+        assert WeightsReceiver(node, path, SPEC.digest).version == 9
+        path.write_bytes(b"damaged")
+        assert WeightsReceiver(node, path, SPEC.digest).version == 0
+
+
+def _snapshot(version: int, size: int = 10) -> Snapshot:
+    return Snapshot(version, {"actor0": version}, {"w": np.full(size, version, np.float32)})
+
+
+def _taken(receiver: WeightsReceiver) -> int:
+    return receiver.outdated + receiver.rejected
+
+
+def _version(run: Run, actor: str) -> int:
+    path = run.link_folder(actor) / "weights.safetensors"
+    if not path.exists():
+        return 0
+    snapshot = decode_snapshot(path.read_bytes(), SPEC.digest)
+    assert (snapshot.weights["w"] == snapshot.version).all()
+    return snapshot.version
