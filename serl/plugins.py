@@ -1,0 +1,94 @@
+"""Tasks, robots, simulators and agents by name or by file: the only way in which they are loaded.
+
+A plug-in is a module with an attribute of its kind's name: `task = PickCube`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from serl.errors import BadInput
+from serl.robot import SimulatedRobot
+from serl.task import SimulatedTask
+
+Kind = Literal["task", "robot", "sim", "renderer", "agent"]
+_PACKAGES: dict[Kind, str] = {
+    "task": "serl.tasks",
+    "robot": "serl.robots",
+    "sim": "serl.sim",
+    "renderer": "serl.sim",
+    "agent": "serl.agents",
+}
+
+
+def names(kind: Kind) -> list[str]:
+    """The names that `load` knows for this kind, sorted; imports none of them."""
+    folder = Path(next(iter(importlib.import_module(_PACKAGES[kind]).__path__)))
+    declaration = re.compile(rf"^{kind} = ", re.MULTILINE)
+    return sorted(
+        module.name
+        for module in pkgutil.iter_modules([str(folder)])
+        if declaration.search((folder / f"{module.name}.py").read_text(encoding="utf-8"))
+    )
+
+
+def load(kind: Kind, name_or_path: str) -> Any:
+    """The attribute `<kind>` of a plug-in's module, a class.
+
+    Args:
+        kind: what is wanted.
+        name_or_path: a known name, or the path of a `.py` file.
+
+    Raises:
+        BadInput: no such name or file, or its module has no attribute `<kind>`.
+        ImportError: the plug-in itself needs something that is not installed.
+    """
+    if name_or_path.endswith(".py"):
+        module = _load_file(Path(name_or_path))
+    elif name_or_path in (known := names(kind)):
+        module = importlib.import_module(f"{_PACKAGES[kind]}.{name_or_path}")
+    else:
+        listed = ", ".join(known) or "none"
+        raise BadInput(f"unknown {kind} {name_or_path!r}: expected one of {listed}, or a .py file")
+    if not hasattr(module, kind):
+        raise BadInput(f"{name_or_path}: expected a module with the attribute {kind!r}")
+    return getattr(module, kind)
+
+
+def make_simulation(task: SimulatedTask) -> SimulatedRobot:
+    """A new simulated arm in the scene of `task`."""
+    robot: SimulatedRobot = load("sim", "arm")(task.scene, task.config)
+    return robot
+
+
+def make_renderer(robot: SimulatedRobot, supersampling: int = 1) -> Any:
+    """A renderer of a simulated arm: `frame(camera, width, height)` is uint8 (H, W, 3)."""
+    return load("renderer", "render")(robot, supersampling)
+
+
+def _load_file(path: Path) -> ModuleType:
+    """The module of a file, loaded once for each absolute path."""
+    path = path.resolve()
+    name = f"serl_plugin:{path}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if not path.is_file():
+        raise BadInput(f"{path}: no such file")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

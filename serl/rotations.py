@@ -1,0 +1,78 @@
+"""Quaternions (xyzw, unit) and rotation vectors (rad) as plain tuples: cheap at 100 Hz."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from serl.errors import BadInput
+from serl.vectors import Vector
+
+Quaternion = tuple[float, float, float, float]
+
+IDENTITY: Quaternion = (0.0, 0.0, 0.0, 1.0)
+_NORM_TOLERANCE = 1e-2
+
+
+def multiply(a: Quaternion, b: Quaternion) -> Quaternion:
+    """Hamilton product: the rotation `b` followed by the rotation `a`."""
+    ax, ay, az, aw = a
+    bx, by, bz, bw = b
+    return (
+        aw * bx + ax * bw + ay * bz - az * by,
+        aw * by - ax * bz + ay * bw + az * bx,
+        aw * bz + ax * by - ay * bx + az * bw,
+        aw * bw - ax * bx - ay * by - az * bz,
+    )
+
+
+def conjugate(q: Quaternion) -> Quaternion:
+    """The inverse rotation."""
+    return -q[0], -q[1], -q[2], q[3]
+
+
+def rotate(q: Quaternion, v: Vector) -> Vector:
+    """The vector `v`, turned by `q`."""
+    x, y, z, w = q
+    vx, vy, vz = v
+    tx, ty, tz = 2 * (y * vz - z * vy), 2 * (z * vx - x * vz), 2 * (x * vy - y * vx)
+    return (
+        vx + w * tx + y * tz - z * ty,
+        vy + w * ty + z * tx - x * tz,
+        vz + w * tz + x * ty - y * tx,
+    )
+
+
+def from_rotation_vector(v: Vector) -> Quaternion:
+    """The quaternion of a rotation by |v| rad about v."""
+    angle = math.sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2])
+    scale = math.sin(0.5 * angle) / angle if angle > 1e-12 else 0.5
+    return v[0] * scale, v[1] * scale, v[2] * scale, math.cos(0.5 * angle)
+
+
+def to_rotation_vector(q: Quaternion) -> Vector:
+    """The shortest rotation vector of `q`; its length is at most pi."""
+    x, y, z, w = q if q[3] >= 0.0 else (-q[0], -q[1], -q[2], -q[3])
+    sine = math.sqrt(x * x + y * y + z * z)
+    scale = 2.0 * math.atan2(sine, w) / sine if sine > 1e-12 else 2.0
+    return x * scale, y * scale, z * scale
+
+
+def align_sign(q: Quaternion, reference: Quaternion) -> Quaternion:
+    """`q` or `-q` (the same rotation), whichever is nearer to `reference`."""
+    dot = q[0] * reference[0] + q[1] * reference[1] + q[2] * reference[2] + q[3] * reference[3]
+    return q if dot >= 0.0 else (-q[0], -q[1], -q[2], -q[3])
+
+
+def normalized(q: Sequence[float]) -> Quaternion:
+    """`q` with unit norm.
+
+    Raises:
+        BadInput: not four finite numbers, or the norm is off by more than 0.01: such a value is
+            no rounding error but a wrong message.
+    """
+    norm = math.sqrt(sum(c * c for c in q)) if len(q) == 4 else math.nan
+    if not abs(norm - 1.0) <= _NORM_TOLERANCE:
+        raise BadInput(f"quaternion {[*q]}: expected four finite numbers (xyzw) of norm 1")
+    x, y, z, w = (c / norm for c in q)
+    return x, y, z, w

@@ -1,0 +1,239 @@
+"""What an action means and how far, how fast and how hard an arm may move: pure functions.
+
+The same limits hold in simulation and on a real arm, so that a learned policy asks for nothing
+that an arm may not execute. How a setpoint follows its target is in `serl.setpoint`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from serl.errors import BadInput
+from serl.rotations import (
+    Quaternion,
+    conjugate,
+    from_rotation_vector,
+    multiply,
+    normalized,
+    rotate,
+    to_rotation_vector,
+)
+from serl.specs import ArraySpec
+from serl.types import Action
+from serl.vectors import Vector, add, shortened, subtract
+
+Axis = Literal["x", "y", "z", "roll", "pitch", "yaw"]
+_AXES: tuple[Axis, ...] = ("x", "y", "z", "roll", "pitch", "yaw")
+
+
+class Limits(BaseModel):
+    """The one table of limits; a value above its hard maximum is refused.
+
+    The profile for stopping is faster than the one for driving: a stop from 0.15 m/s takes less
+    than 80 ms. Rotational values belong to translational ones as 1 rad/s to 0.2 m/s.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    speed_m_s: float = Field(0.15, gt=0, le=0.25)
+    angular_speed_rad_s: float = Field(1.0, gt=0, le=1.0)
+    lead_m: float = Field(0.010, gt=0, le=0.020)
+    lead_rad: float = Field(0.05, gt=0, le=0.05)
+    acceleration_m_s2: float = Field(1.0, gt=0, le=2.0)
+    jerk_m_s3: float = Field(20.0, gt=0, le=50.0)
+    angular_acceleration_rad_s2: float = Field(5.0, gt=0, le=10.0)
+    angular_jerk_rad_s3: float = Field(100.0, gt=0, le=250.0)
+    stop_acceleration_m_s2: float = Field(4.0, gt=0, le=4.0)
+    stop_jerk_m_s3: float = Field(150.0, gt=0, le=150.0)
+    stop_angular_acceleration_rad_s2: float = Field(20.0, gt=0, le=20.0)
+    stop_angular_jerk_rad_s3: float = Field(750.0, gt=0, le=750.0)
+    slow_force_n: float = Field(15.0, gt=0, le=15.0)
+    stop_force_n: float = Field(30.0, gt=0, le=30.0)
+    stop_torque_nm: float = Field(5.0, gt=0, le=5.0)
+
+
+class Motion(BaseModel):
+    """What an action means.
+
+    Attributes:
+        axes: the axes that an action moves, in its order.
+        translation_m: metres that an action of 1 moves the target.
+        rotation_rad: radians that an action of 1 turns the target.
+        frame: the frame of translation and rotation: the base, or the tool as it is targeted.
+        box_low_m: lowest corner of where the target may be, in the base frame.
+        box_high_m: highest corner.
+        max_rotation_rad: how far the target may turn from the orientation at the start.
+        gripper: whether the last entry of an action commands the gripper.
+        gripper_interval_s: least time between two switches of the gripper.
+        limits: speeds, leads, accelerations and forces.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    axes: tuple[Axis, ...]
+    translation_m: float = Field(gt=0)
+    rotation_rad: float = Field(0.1, gt=0)
+    frame: Literal["base", "tool"] = "base"
+    box_low_m: Vector
+    box_high_m: Vector
+    max_rotation_rad: float = Field(math.pi, gt=0, le=math.pi)
+    gripper: bool = False
+    gripper_interval_s: float = Field(0.5, ge=0.3, le=0.6)
+    limits: Limits = Limits()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not all(low < high for low, high in zip(self.box_low_m, self.box_high_m, strict=True)):
+            raise ValueError(
+                f"box_low_m {self.box_low_m} must be below box_high_m {self.box_high_m}"
+            )
+        if len(set(self.axes)) != len(self.axes):
+            raise ValueError(f"axes {self.axes} must differ from each other")
+        return self
+
+    @property
+    def action_spec(self) -> ArraySpec:
+        """float32 in [-1, 1]: one entry an axis, and one for the gripper."""
+        unit = " ".join((*self.axes, *(("gripper",) if self.gripper else ())))
+        return ArraySpec(shape=(len(self.axes) + self.gripper,), low=-1.0, high=1.0, unit=unit)
+
+
+class Pose(NamedTuple):
+    """Position (m) and orientation (xyzw) in the base frame."""
+
+    position: Vector
+    quaternion: Quaternion
+
+
+def pose_from(values: Iterable[float]) -> Pose:
+    """A pose from x y z and a quaternion xyzw; raises `BadInput` unless finite and of norm 1."""
+    x, y, z, *quaternion = (float(value) for value in values)
+    if not math.isfinite(x + y + z):
+        raise BadInput(f"position {[x, y, z]}: expected three finite numbers")
+    return Pose((x, y, z), normalized(quaternion))
+
+
+def check_action(action: Action, spec: ArraySpec) -> None:
+    """Raise `BadInput` unless `action` has the shape of `spec` and is finite and in [-1, 1]."""
+    if not isinstance(action, np.ndarray) or action.shape != spec.shape:
+        found = getattr(action, "shape", type(action).__name__)
+        raise BadInput(f"action: expected shape {spec.shape} ({spec.unit}), got {found}")
+    # One comparison refuses NaN as well.
+    if not all(-1.0 <= value <= 1.0 for value in action.tolist()):
+        raise BadInput(f"action {action.tolist()}: expected finite numbers in [-1, 1]")
+
+
+def is_stale(stamp_s: float, now_s: float, max_age_s: float) -> bool:
+    """Whether a reading is too old, from the future by as much, or has no finite stamp."""
+    return not abs(now_s - stamp_s) <= max_age_s
+
+
+def next_target(
+    previous: Pose, action: Sequence[float], measured: Pose, start: Pose, motion: Motion
+) -> tuple[Pose, tuple[float, ...]]:
+    """Move the target by an action, within the box and not far ahead of the measured pose.
+
+    The target may be ahead by one full action more than the setpoint (see `within_lead`), so that
+    the arm can keep moving from one action to the next. The box wins over the lead: an arm pushed
+    out of its box is led back in.
+
+    Args:
+        previous: the target before.
+        action: one entry an axis, in [-1, 1]; a gripper entry is ignored.
+        measured: where the tool is.
+        start: where the tool was when the episode began; rotations are limited about it.
+        motion: what an action means.
+
+    Returns:
+        The new target, and the executed action: what the target really moved, in the scale of an
+        action and clipped to [-1, 1], one entry an axis.
+    """
+    moved = [0.0] * 6
+    indices = [_AXES.index(axis) for axis in motion.axes]
+    for index, value in zip(indices, action, strict=False):
+        moved[index] = value * (motion.translation_m if index < 3 else motion.rotation_rad)
+    shift, turn = _in_base(moved, previous.quaternion, motion)
+    position = _bounded_position(add(previous.position, shift), measured.position, motion)
+    quaternion = _bounded_rotation(
+        multiply(from_rotation_vector(turn), previous.quaternion), measured, start, motion
+    )
+    turned = to_rotation_vector(multiply(quaternion, conjugate(previous.quaternion)))
+    shift = subtract(position, previous.position)
+    if motion.frame == "tool":
+        back = conjugate(previous.quaternion)
+        shift, turned = rotate(back, shift), rotate(back, turned)
+    moved = [*(m / motion.translation_m for m in shift), *(t / motion.rotation_rad for t in turned)]
+    executed = tuple(min(1.0, max(-1.0, moved[index])) for index in indices)
+    return Pose(position, quaternion), executed
+
+
+def next_gripper(
+    closed: bool, requested: float, since_switch_s: float, motion: Motion
+) -> tuple[bool, float]:
+    """Decide whether the gripper is to be closed: below -0.5 closes, above 0.5 opens.
+
+    A switch before `gripper_interval_s` is over is refused, not delayed.
+
+    Returns:
+        Whether the gripper is to be closed, and the executed entry of the action: the requested
+        one, clamped to the interval [-0.5, 0.5] that keeps the gripper where it was refused.
+    """
+    wanted = requested < -0.5 if abs(requested) > 0.5 else closed
+    if wanted != closed and since_switch_s < motion.gripper_interval_s - 1e-9:
+        return closed, min(0.5, max(-0.5, requested))
+    return wanted, requested
+
+
+def within_lead(target: Pose, measured: Pose, limits: Limits) -> Pose:
+    """The part of the way to the target that the setpoint may be ahead of the measured pose.
+
+    This bounds the force of a controller that is a spring: stiffness times lead.
+    """
+    offset = subtract(target.position, measured.position)
+    position = add(measured.position, shortened(offset, limits.lead_m))
+    turn = to_rotation_vector(multiply(target.quaternion, conjugate(measured.quaternion)))
+    if shortening(*turn, limits.lead_rad) == 1.0:
+        return Pose(position, target.quaternion)
+    turn = shortened(turn, limits.lead_rad)
+    return Pose(position, multiply(from_rotation_vector(turn), measured.quaternion))
+
+
+def _in_base(moved: list[float], tool: Quaternion, motion: Motion) -> tuple[Vector, Vector]:
+    """Translation and rotation vector in the base frame. A frame only rotates them."""
+    shift: Vector = (moved[0], moved[1], moved[2])
+    turn: Vector = (moved[3], moved[4], moved[5])
+    if motion.frame == "tool":
+        return rotate(tool, shift), rotate(tool, turn)
+    return shift, turn
+
+
+def _bounded_position(wanted: Vector, measured: Vector, motion: Motion) -> Vector:
+    """The box first, then the lead, then the box again for an arm that is outside."""
+    low, high = motion.box_low_m, motion.box_high_m
+    inside = _clamped(wanted, low, high)
+    lead = shortened(subtract(inside, measured), motion.limits.lead_m + motion.translation_m)
+    return _clamped(add(measured, lead), low, high)
+
+
+def _clamped(v: Vector, low: Vector, high: Vector) -> Vector:
+    x, y, z = (min(high[i], max(low[i], v[i])) for i in range(3))
+    return x, y, z
+
+
+def _bounded_rotation(
+    wanted: Quaternion, measured: Pose, start: Pose, motion: Motion
+) -> Quaternion:
+    for reference, longest in (
+        (start.quaternion, motion.max_rotation_rad),
+        (measured.quaternion, motion.limits.lead_rad + motion.rotation_rad),
+    ):
+        offset = to_rotation_vector(multiply(wanted, conjugate(reference)))
+        shortened = shortened(offset, longest)
+        if shortened is not offset:
+            wanted = multiply(from_rotation_vector(shortened), reference)
+    return wanted

@@ -1,0 +1,278 @@
+"""The simulated arm: a Franka under Cartesian impedance control, in process and in lock-step."""
+
+from __future__ import annotations
+
+import math
+from types import TracebackType
+from typing import Any, Self
+
+import mujoco
+import numpy as np
+
+from serl.errors import BadInput, SerlError
+from serl.rotations import Quaternion
+from serl.safety import (
+    PROFILE_PERIOD_S,
+    Pose,
+    Setpoint,
+    advance_setpoint,
+    at_rest,
+    brake_setpoint,
+    check_action,
+    next_gripper,
+    next_target,
+    pose_from,
+    within_lead,
+)
+from serl.sim.franka import HOME_RAD
+from serl.sim.gripper import Gripper
+from serl.sim.kinematics import site_pose, solve_ik, to_wxyz
+from serl.sim.scene import PHYSICS_DT_S, build_model
+from serl.specs import ArraySpec, ObservationSpec
+from serl.task import Scene, TaskConfig
+from serl.types import Action, Array, Observation
+
+_JOINTS = 7
+_STEPS_PER_TICK = round(PROFILE_PERIOD_S / PHYSICS_DT_S)
+_SETTLE_STEPS = 50
+_HOME = np.array(HOME_RAD)
+# Joint-space posture control in the null space of the tool; holds the elbow to 1e-3 rad.
+_POSTURE_STIFFNESS, _POSTURE_DAMPING = 10.0, 2.0
+_REGULARIZATION = 1e-6  # smallest pivot, at a singularity
+
+Vector64 = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class SimArm:
+    """A Franka in MuJoCo with a task's scene; implements `serl.robot.SimulatedRobot`.
+
+    A reading carries `tcp_pose`, `tcp_twist` and `wrench` in the base frame, `gripper` (opening,
+    0 to 1), `q`, `dq`, `target_pose` (what was commanded last) and `<name>_pose` of each tracked
+    body. The wrench is what the surroundings exert on the tool, the mean over the last `advance`
+    less its value after the reset. Its stamp "robot" is simulated time.
+
+    Attributes:
+        stop_reason: why the arm was stopped first; None while motion is allowed.
+    """
+
+    def __init__(self, scene: Scene, config: TaskConfig) -> None:
+        self.model = build_model(scene)
+        self.data = mujoco.MjData(self.model)
+        self.stop_reason: str | None = None
+        self._scene, self._motion = scene, config.motion
+        self._bodies = {name: self.model.body(name).id for name in scene.tracked}
+        self._gripper = Gripper(self.model, self.data)
+        self._tcp = self.model.site("tcp").id
+        self._jacobian = np.zeros((6, self.model.nv))
+        self._observation_spec = _observation_spec(scene)
+        self._action_spec = config.motion.action_spec
+        self._warnings = self.data.warning.number
+        self._targets = self.data.mocap_pos  # of position and rotation, the model's first two
+        self._commanded: Quaternion | None = None
+        self._tare = np.zeros(6)
+        self.reset(0)
+
+    @property
+    def observation_spec(self) -> ObservationSpec:
+        """Names, shapes and units of a reading."""
+        return self._observation_spec
+
+    @property
+    def action_spec(self) -> ArraySpec:
+        """As the task's motion says."""
+        return self._action_spec
+
+    @property
+    def time_s(self) -> float:
+        """Simulated time since the reset."""
+        return float(self.data.time)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Nothing to release: the model lives in this process."""
+
+    def reset(self, seed: int) -> Observation:
+        """Place arm and scene as the scene draws it from `seed`, at rest with an open gripper."""
+        placement = self._scene.place(np.random.default_rng(seed))
+        model, data = self.model, self.data
+        mujoco.mj_resetData(model, data)
+        for name, pose in placement.bodies.items():
+            self._place(model.body(name), pose_from(pose))
+        data.qpos[:_JOINTS] = HOME_RAD
+        self._gripper.reset()
+        self._closed, self._switched_s = False, -math.inf
+        self._start = self._target = pose_from(placement.tcp)
+        solve_ik(model, data, self._tcp, _HOME, self._start)
+        self._setpoint = Setpoint(self._start)
+        self._commanded = None
+        self._command(self._start)
+        self.stop_reason = None
+        mujoco.mj_forward(model, data)
+        self._hold_posture()
+        mujoco.mj_step(model, data, nstep=_SETTLE_STEPS)
+        data.time = 0.0
+        self._tare = self._wrench = self._sensed_wrench(data.sensordata)
+        return self.observe()
+
+    def observe(self) -> Observation:
+        """The reading now.
+
+        Raises:
+            SerlError: the simulation became unstable; only a reset helps.
+        """
+        data = self.data
+        if self._warnings.any():
+            names = [mujoco.mjtWarning(i).name for i in np.flatnonzero(self._warnings).tolist()]
+            raise SerlError(f"the simulation became unstable ({', '.join(names)}): reset it")
+        twist = np.empty(6)
+        mujoco.mj_objectVelocity(self.model, data, mujoco.mjtObj.mjOBJ_SITE, self._tcp, twist, 0)
+        state = {
+            "tcp_pose": _array(site_pose(data, self._tcp)),
+            "tcp_twist": np.concatenate((twist[3:], twist[:3])).astype(np.float32),
+            "wrench": (self._wrench - self._tare).astype(np.float32),
+            "gripper": np.array([self._gripper.opening], np.float32),
+            "q": data.qpos[:_JOINTS].astype(np.float32),
+            "dq": data.qvel[:_JOINTS].astype(np.float32),
+            "target_pose": _array(self._target),
+        }
+        for name, body in self._bodies.items():
+            state[f"{name}_pose"] = self._body_pose(body)
+        return Observation(state=state, stamps={"robot": float(data.time)})
+
+    def act(self, action: Action) -> Action:
+        """Move the target by `action`; returns what was executed, zeros while stopped."""
+        motion = self._motion
+        check_action(action, self._action_spec)
+        if self.stop_reason is not None:
+            return np.zeros_like(action)
+        values = action.tolist()
+        measured = site_pose(self.data, self._tcp)
+        self._target, executed = next_target(self._target, values, measured, self._start, motion)
+        if motion.gripper:
+            since_s = self.data.time - self._switched_s
+            closed, done = next_gripper(self._closed, values[-1], since_s, motion)
+            if closed != self._closed:
+                self._closed, self._switched_s = closed, self.data.time
+                self._gripper.command(closed)
+            executed = (*executed, done)
+        return np.array(executed, np.float32)
+
+    def advance(self, dt_s: float) -> None:
+        """Let `dt_s`, a multiple of 10 ms, pass."""
+        ticks = round(dt_s / PROFILE_PERIOD_S) if math.isfinite(dt_s) else 0
+        if ticks < 1 or abs(ticks * PROFILE_PERIOD_S - dt_s) > 1e-9:
+            raise BadInput(f"dt_s {dt_s}: expected a positive multiple of {PROFILE_PERIOD_S}")
+        model, data = self.model, self.data
+        self._hold_posture()
+        sensordata, sensed = data.sensordata, np.zeros(6)
+        for _ in range(ticks):
+            self._advance_setpoint()
+            mujoco.mj_step(model, data, nstep=_STEPS_PER_TICK)
+            sensed += sensordata
+        self._wrench = self._sensed_wrench(sensed / ticks)
+
+    def stop(self, reason: str) -> None:
+        """Brake at once, then hold the measured pose until `recover`."""
+        if self.stop_reason is None:
+            self.stop_reason = reason
+            self._held = False
+
+    def recover(self) -> None:
+        """Allow motion again, from where the arm is."""
+        if self.stop_reason is not None:
+            self.stop_reason = None
+            self._target = site_pose(self.data, self._tcp)
+
+    def truth(self) -> dict[str, Array]:
+        """Poses of the tool, its target and the tracked bodies, time, opening, and grasps.
+
+        `<name>_grasped` is 1 while both pads touch the body.
+        """
+        truth = {
+            "time_s": np.array([self.data.time], np.float32),
+            "tcp_pose": _array(site_pose(self.data, self._tcp)),
+            "start_pose": _array(self._start),
+            "target_pose": _array(self._target),
+            "gripper": np.array([self._gripper.opening], np.float32),
+        }
+        for name, body in self._bodies.items():
+            truth[f"{name}_pose"] = self._body_pose(body)
+            truth[f"{name}_grasped"] = np.array([self._gripper.grasps(body)], np.float32)
+        return truth
+
+    def _advance_setpoint(self) -> None:
+        limits = self._motion.limits
+        if self.stop_reason is not None and not self._held:
+            self._setpoint = brake_setpoint(self._setpoint, limits, PROFILE_PERIOD_S)
+            if at_rest(self._setpoint):
+                self._held, self._target = True, site_pose(self.data, self._tcp)
+        else:
+            goal = within_lead(self._target, site_pose(self.data, self._tcp), limits)
+            self._setpoint = advance_setpoint(self._setpoint, goal, limits, PROFILE_PERIOD_S)
+        self._command(self._setpoint.pose)
+
+    def _place(self, body: Any, pose: Pose) -> None:
+        mocap = self.model.body_mocapid[body.id]
+        if mocap >= 0:
+            self.data.mocap_pos[mocap] = pose.position
+            self.data.mocap_quat[mocap] = to_wxyz(pose.quaternion)
+        else:
+            address = self.model.jnt_qposadr[body.jntadr[0]]
+            self.data.qpos[address : address + 7] = (*pose.position, *to_wxyz(pose.quaternion))
+
+    def _command(self, pose: Pose) -> None:
+        self._targets[0] = self._targets[1] = pose.position
+        if pose.quaternion is not self._commanded:
+            self._commanded = pose.quaternion
+            self.data.mocap_quat[1] = to_wxyz(pose.quaternion)
+
+    def _hold_posture(self) -> None:
+        """Torque towards the home posture, projected to where it does not move the tool."""
+        data = self.data
+        mujoco.mj_jacSite(self.model, data, self._jacobian[:3], self._jacobian[3:], self._tcp)
+        jacobian = self._jacobian[:, :_JOINTS]
+        torque = _POSTURE_STIFFNESS * (_HOME - data.qpos[:_JOINTS])
+        torque -= _POSTURE_DAMPING * data.qvel[:_JOINTS]
+        gram = jacobian @ jacobian.T
+        mujoco.mju_cholFactor(gram, _REGULARIZATION)
+        force = np.empty(6)
+        mujoco.mju_cholSolve(force, gram, jacobian @ torque)
+        data.qfrc_applied[:_JOINTS] = torque - jacobian.T @ force
+
+    def _sensed_wrench(self, sensed: Vector64) -> Vector64:
+        """The sensors' force and torque (6,), turned into the base frame."""
+        rotation = self.data.site_xmat[self._tcp].reshape(3, 3)
+        return -np.concatenate((rotation @ sensed[:3], rotation @ sensed[3:]))
+
+    def _body_pose(self, body: int) -> Array:
+        w, x, y, z = self.data.xquat[body].tolist()
+        return np.array((*self.data.xpos[body].tolist(), x, y, z, w), np.float32)
+
+
+def _array(pose: Pose) -> Array:
+    return np.array((*pose.position, *pose.quaternion), np.float32)
+
+
+def _observation_spec(scene: Scene) -> ObservationSpec:
+    pose = ArraySpec(shape=(7,), unit="m, quaternion xyzw, base frame")
+    state = {
+        "tcp_pose": pose,
+        "tcp_twist": ArraySpec(shape=(6,), unit="m/s rad/s, base frame"),
+        "wrench": ArraySpec(shape=(6,), unit="N Nm, base frame"),
+        "gripper": ArraySpec(shape=(1,), unit="opening, 0 to 1"),
+        "q": ArraySpec(shape=(_JOINTS,), unit="rad"),
+        "dq": ArraySpec(shape=(_JOINTS,), unit="rad/s"),
+        "target_pose": pose,
+    }
+    state.update({f"{name}_pose": pose for name in scene.tracked})
+    return ObservationSpec(state=state)
+
+
+sim = SimArm

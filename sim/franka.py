@@ -1,0 +1,166 @@
+"""A light Franka Emika Panda as MJCF: exact kinematics and inertias, capsules instead of meshes.
+
+Kinematics are the vendor's (modified DH), inertias the identified ones of Gaz et al. 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+HOME_RAD = (0.0, -0.785398, 0.0, -2.356194, 0.0, 1.570796, 0.785398)
+"""The vendor's ready pose: the tool points down at (0.3069, 0, 0.4869)."""
+
+MAX_FINGER_M = 0.04
+"""Travel of one finger; the gripper opens twice as wide."""
+
+_WHITE, _GREY, _DARK = "0.93 0.94 0.95 1", "0.60 0.63 0.67 1", "0.16 0.17 0.19 1"
+
+
+class _Link(NamedTuple):
+    position: tuple[float, float, float]
+    quaternion: tuple[float, float, float, float]  # wxyz, MuJoCo normalises it
+    range_rad: tuple[float, float]
+    torque_nm: float
+    mass_kg: float
+    center: tuple[float, float, float]
+    inertia: tuple[float, float, float, float, float, float]  # xx yy zz xy xz yz
+    capsules: tuple[tuple[str, float, str], ...]  # from-to, radius, colour
+
+
+_LINKS = (
+    _Link(
+        (0, 0, 0.333), (1, 0, 0, 0), (-2.8973, 2.8973), 87, 4.970684,
+        (0.003875, 0.002081, -0.04762),
+        (0.70337, 0.70661, 0.009117, -0.000139, 0.006772, 0.019169),
+        (("0 0 -0.19 0 0 -0.03", 0.062, _WHITE),),
+    ),
+    _Link(
+        (0, 0, 0), (1, -1, 0, 0), (-1.7628, 1.7628), 87, 0.646926,
+        (-0.003141, -0.02872, 0.003495),
+        (0.007962, 0.02811, 0.025995, -0.003925, 0.010254, 0.000704),
+        (("0 0 -0.055 0 0 0.055", 0.062, _GREY), ("0 0 0 0 -0.12 0", 0.058, _WHITE)),
+    ),
+    _Link(
+        (0, -0.316, 0), (1, 1, 0, 0), (-2.8973, 2.8973), 87, 3.228604,
+        (0.027518, 0.039252, -0.066502),
+        (0.037242, 0.036155, 0.01083, -0.004761, -0.011396, -0.012805),
+        (("0 0 -0.17 0 0 -0.04", 0.058, _WHITE), ("0 0 -0.04 0.0825 0 0", 0.05, _WHITE)),
+    ),
+    _Link(
+        (0.0825, 0, 0), (1, 1, 0, 0), (-3.0718, -0.0698), 87, 3.587895,
+        (-0.05317, 0.104419, 0.027454),
+        (0.025853, 0.019552, 0.028323, 0.007796, -0.001332, 0.008641),
+        (("0 0 -0.05 0 0 0.05", 0.056, _GREY), ("0 0 0 -0.0825 0.10 0", 0.05, _WHITE)),
+    ),
+    _Link(
+        (-0.0825, 0.384, 0), (1, -1, 0, 0), (-2.8973, 2.8973), 12, 1.225946,
+        (-0.011953, 0.041065, -0.038437),
+        (0.035549, 0.029474, 0.008627, -0.002117, -0.004037, 0.000229),
+        (("0 0 -0.26 0 0.02 -0.15", 0.052, _WHITE), ("0 0.03 -0.16 0 0.07 -0.06", 0.036, _WHITE)),
+    ),
+    _Link(
+        (0, 0, 0), (1, 1, 0, 0), (-0.0175, 3.7525), 12, 1.666555,
+        (0.060149, -0.014117, -0.010517),
+        (0.001964, 0.004354, 0.005433, 0.000109, -0.001158, 0.000341),
+        (("0 0 -0.05 0 0 0.06", 0.05, _GREY), ("0 0 0 0.088 0.01 0", 0.046, _WHITE)),
+    ),
+    _Link(
+        (0.088, 0, 0), (1, 1, 0, 0), (-2.8973, 2.8973), 12, 0.735522,
+        (0.010517, -0.004252, 0.061597),
+        (0.012516, 0.010027, 0.004815, -0.000428, -0.001196, -0.000741),
+        (("0 0 0.01 0 0 0.075", 0.046, _GREY),),
+    ),
+)  # fmt: skip
+
+DEFAULTS = f"""
+<default class="joint7"><joint axis="0 0 1" armature="0.1" damping="1"/></default>
+<default class="finger">
+  <joint type="slide" axis="0 1 0" range="-0.001 0.041" armature="0.1" damping="150"/>
+</default>
+<default class="looks"><geom contype="0" conaffinity="0" mass="0" group="1"/></default>
+<default class="shell"><geom contype="2" conaffinity="1" mass="0"/></default>
+<default class="pad">
+  <geom contype="2" conaffinity="1" condim="4" friction="1.2 0.01 0.001" priority="1" mass="0"
+    solref="0.005 1" solimp="0.95 0.99 0.001" rgba="{_DARK}"/>
+</default>
+"""
+
+_HAND = f"""
+<body name="hand" pos="0 0 0.107" quat="0.92388 0 0 -0.382683" gravcomp="1">
+  <site name="ft"/>
+  <inertial mass="0.73" pos="-0.01 0 0.03" diaginertia="0.001 0.0025 0.0017"/>
+  <geom class="looks" type="cylinder" pos="0 0 -0.008" size="0.04 0.012" rgba="{_DARK}"/>
+  <geom class="shell" type="box" pos="0 0 0.033" size="0.028 0.1 0.031" rgba="{_WHITE}"/>
+  <geom class="looks" type="box" pos="0 0 0.061" size="0.02 0.085 0.006" rgba="{_GREY}"/>
+  <camera name="wrist" pos="0.075 0 0.02" xyaxes="0 1 0 0.966 0 0.259" fovy="64"/>
+  <site name="tcp" pos="0 0 0.1034"/>
+  {{fingers}}
+</body>
+"""
+
+_FINGER = f"""
+<body name="finger_{{side}}" pos="0 0 0.0584" quat="{{quaternion}}" gravcomp="1">
+  <inertial mass="0.03" pos="0 0.01 0.025" diaginertia="1e-5 1e-5 1e-5"/>
+  <joint name="finger_{{side}}" class="finger"/>
+  <geom class="shell" type="box" pos="0 0.014 0.018" size="0.0095 0.008 0.018" rgba="{_GREY}"/>
+  <geom name="pad_{{side}}" class="pad" type="box" pos="0 0.006 0.045"
+    size="0.0105 0.006 0.0115"/>
+</body>
+"""
+
+# The fingers move as one: a stiff spring couples them. A constraint would do the same, but then
+# the solver has to run even where nothing touches.
+GRIPPER_TENDONS = """
+<fixed name="gripper">
+  <joint joint="finger_left" coef="0.5"/><joint joint="finger_right" coef="0.5"/>
+</fixed>
+<fixed name="coupling" stiffness="20000" damping="60" springlength="0">
+  <joint joint="finger_left" coef="1"/><joint joint="finger_right" coef="-1"/>
+</fixed>
+"""
+
+# The tendon's coefficients halve the force: 70 N are 35 N on each finger.
+GRIPPER_ACTUATOR = f"""
+<general name="gripper" tendon="gripper" ctrlrange="0 {MAX_FINGER_M}" forcerange="-70 70"
+  gaintype="fixed" gainprm="8000" biastype="affine" biasprm="0 -8000 -100"/>
+"""
+
+
+def arm_mjcf() -> str:
+    """The arm with hand, fingers, wrist camera and the sites `ft` and `tcp`, for `worldbody`."""
+    fingers = "".join(
+        _FINGER.format(side=side, quaternion=quaternion)
+        for side, quaternion in (("left", "1 0 0 0"), ("right", "0 0 0 1"))
+    )
+    body = _HAND.format(fingers=fingers)
+    for number in range(7, 0, -1):
+        body = _link_mjcf(number, _LINKS[number - 1], body)
+    return f"""
+<body name="base">
+  <geom class="looks" type="cylinder" pos="0 0 0.012" size="0.11 0.012" rgba="{_DARK}"/>
+  <geom class="looks" type="capsule" fromto="0 0 0.04 0 0 0.14" size="0.075" rgba="{_WHITE}"/>
+  {body}
+</body>
+"""
+
+
+def _link_mjcf(number: int, link: _Link, inner: str) -> str:
+    low, high = link.range_rad
+    geoms = "".join(
+        f'<geom class="looks" type="capsule" fromto="{line}" size="{radius}" rgba="{colour}"/>'
+        for line, radius, colour in link.capsules
+    )
+    return f"""
+<body name="link{number}" pos="{_text(link.position)}" quat="{_text(link.quaternion)}" gravcomp="1">
+  <inertial mass="{link.mass_kg}" pos="{_text(link.center)}" fullinertia="{_text(link.inertia)}"/>
+  <joint name="joint{number}" class="joint7" range="{low} {high}"
+    actuatorfrcrange="-{link.torque_nm} {link.torque_nm}"/>
+  {geoms}
+  {inner}
+</body>
+"""
+
+
+def _text(numbers: Iterable[float]) -> str:
+    return " ".join(f"{number:g}" for number in numbers)

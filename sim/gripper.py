@@ -1,0 +1,51 @@
+"""The two-finger gripper of the simulated arm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from serl.sim.franka import MAX_FINGER_M
+
+
+class Gripper:
+    """Commands the fingers and tells which body lies between them."""
+
+    def __init__(self, model: mujoco.MjModel, data: mujoco.MjData) -> None:
+        self._model, self._data = model, data
+        self._actuator = model.actuator("gripper").id
+        joints = [model.joint(f"finger_{side}") for side in ("left", "right")]
+        self._positions = [int(joint.qposadr[0]) for joint in joints]
+        self._pads = [model.geom(f"pad_{side}").id for side in ("left", "right")]
+
+    @property
+    def opening(self) -> float:
+        """Mean finger position: 0 closed, 1 open."""
+        qpos = self._data.qpos
+        left, right = (float(qpos[index]) for index in self._positions)
+        return 0.5 * (left + right) / MAX_FINGER_M
+
+    def reset(self) -> None:
+        """Open at once; for resets."""
+        for index in self._positions:
+            self._data.qpos[index] = MAX_FINGER_M
+        self.command(closed=False)
+
+    def command(self, closed: bool) -> None:
+        """Set what the fingers go to."""
+        self._data.ctrl[self._actuator] = 0.0 if closed else MAX_FINGER_M
+
+    def grasps(self, body: int) -> bool:
+        """Whether both pads touch `body`."""
+        geoms: np.ndarray[Any, Any] = self._data.contact.geom  # (contacts, 2)
+        owners = self._model.geom_bodyid
+        touching = {
+            pad
+            for pad in self._pads
+            for first, second in geoms.tolist()
+            if (first == pad and owners[second] == body)
+            or (second == pad and owners[first] == body)
+        }
+        return len(touching) == len(self._pads)

@@ -1,0 +1,77 @@
+"""Inverse kinematics by damped least squares, for resets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from serl.errors import BadInput
+from serl.rotations import Quaternion, conjugate, multiply, to_rotation_vector
+from serl.safety import Pose
+
+Vector64 = np.ndarray[Any, np.dtype[np.float64]]
+
+_MAX_ITERATIONS = 100
+_MAX_STEP_RAD = 0.3
+_DAMPING = 1e-6
+_TOLERANCE = 1e-5
+_POSTURE_TOLERANCE_RAD = 1e-3
+
+
+def solve_ik(
+    model: mujoco.MjModel, data: mujoco.MjData, site: int, posture: Vector64, target: Pose
+) -> None:
+    """Move the first joints of `data` until `site` is at `target` within 1e-5 m and rad.
+
+    Of all solutions it takes the one nearest to `posture`, one angle for each joint.
+
+    Raises:
+        BadInput: the pose cannot be reached within the joint ranges.
+    """
+    jacobian = np.zeros((6, model.nv))
+    joints = len(posture)
+    low, high = model.jnt_range[:joints].T
+    for _ in range(_MAX_ITERATIONS):
+        mujoco.mj_kinematics(model, data)
+        mujoco.mj_comPos(model, data)
+        error = pose_error(target, site_pose(data, site))
+        mujoco.mj_jacSite(model, data, jacobian[:3], jacobian[3:], site)
+        j = jacobian[:, :joints]
+        away = posture - data.qpos[:joints]
+        gram = j @ j.T + _DAMPING * np.eye(6)
+        aside = away - j.T @ np.linalg.solve(gram, j @ away)
+        reached = np.abs(error).max() < _TOLERANCE
+        if reached and np.abs(aside).max() < _POSTURE_TOLERANCE_RAD:
+            return
+        step = aside + j.T @ np.linalg.solve(gram, error)
+        step *= min(1.0, _MAX_STEP_RAD / np.abs(step).max())
+        data.qpos[:joints] = np.clip(data.qpos[:joints] + step, low, high)
+    raise BadInput(f"the tool cannot reach {target.position} with quaternion {target.quaternion}")
+
+
+def pose_error(target: Pose, pose: Pose) -> Vector64:
+    """Translation and rotation vector (6,) from `pose` to `target`, in the base frame."""
+    turn = to_rotation_vector(multiply(target.quaternion, conjugate(pose.quaternion)))
+    return np.array([*np.subtract(target.position, pose.position), *turn])
+
+
+def site_pose(data: mujoco.MjData, site: int) -> Pose:
+    """base_T_site; the quaternion is xyzw."""
+    quaternion = np.empty(4)
+    mujoco.mju_mat2Quat(quaternion, data.site_xmat[site])
+    x, y, z = data.site_xpos[site].tolist()
+    return Pose((x, y, z), from_wxyz(quaternion.tolist()))
+
+
+def from_wxyz(quaternion: list[float]) -> Quaternion:
+    """MuJoCo's order to ours."""
+    w, x, y, z = quaternion
+    return x, y, z, w
+
+
+def to_wxyz(quaternion: Quaternion) -> Quaternion:
+    """Our order to MuJoCo's."""
+    x, y, z, w = quaternion
+    return w, x, y, z

@@ -1,0 +1,246 @@
+"""Pick up a cube that lies anywhere on a 25 x 40 cm field, from a sparse reward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from serl.policy import Policy
+from serl.robot import Truth
+from serl.rotations import Quaternion, from_rotation_vector, rotate
+from serl.safety import Limits, Motion
+from serl.specs import ArraySpec, ObservationSpec
+from serl.task import Placement, Scene, TaskConfig
+from serl.types import Action, Array, Observation, Outcome
+
+_HALF_M = 0.02
+_DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
+
+_BODIES = f"""
+<geom type="box" pos="0.475 0 0" size="0.155 0.23 0.0005" rgba="0.62 0.76 0.80 1"
+  contype="0" conaffinity="0"/>
+<body name="cube">
+  <freejoint/>
+  <geom type="box" size="{_HALF_M} {_HALF_M} {_HALF_M}" mass="0.1" condim="4"
+    rgba="0.94 0.45 0.20 1"/>
+</body>
+"""
+
+
+class PickCubeConfig(TaskConfig):
+    """The task's numbers.
+
+    Attributes:
+        field_low_m: lowest x and y of the cube at the start.
+        field_high_m: highest x and y.
+        max_yaw_rad: the cube's yaw at the start is within this of zero, either way.
+        lift_m: the cube must be lifted by more than this...
+        hold_steps: ... for so many steps in a row.
+    """
+
+    motion: Motion = Motion(
+        axes=("x", "y", "z", "yaw"),
+        translation_m=0.015,
+        rotation_rad=0.1,
+        box_low_m=(0.30, -0.25, 0.015),
+        box_high_m=(0.65, 0.25, 0.35),
+        max_rotation_rad=0.8,
+        gripper=True,
+        gripper_interval_s=0.3,
+        limits=Limits(lead_m=0.020),
+    )
+    field_low_m: tuple[float, float] = (0.35, -0.20)
+    field_high_m: tuple[float, float] = (0.60, 0.20)
+    max_yaw_rad: float = 0.6
+    lift_m: float = 0.10
+    hold_steps: int = 5
+
+
+class PickCube:
+    """Grasp the cube, lift it by more than 10 cm and hold it there for half a second.
+
+    Everything that the policy sees is relative: to where the tool started, or of the cube to the
+    tool, so that what is learned in one spot works in another.
+    """
+
+    name = "pick_cube"
+
+    def __init__(self, config: PickCubeConfig | None = None) -> None:
+        self.config = config or PickCubeConfig()
+        self._start = np.zeros(3, np.float32)
+        self._start_yaw = 0.0
+        self._held = 0
+
+    @property
+    def observation_spec(self) -> ObservationSpec:
+        """Sixteen numbers."""
+        position = ArraySpec(shape=(3,), unit="m, base frame")
+        return ObservationSpec(
+            state={
+                "tcp_from_start": position,
+                "yaw_from_start": ArraySpec(shape=(1,), unit="rad"),
+                "tcp_velocity": ArraySpec(shape=(3,), unit="m/s, base frame"),
+                "gripper": ArraySpec(shape=(1,), unit="opening, 0 to 1"),
+                "lead": position,
+                "cube_from_tcp": position,
+                "cube_yaw": ArraySpec(shape=(1,), unit="rad from the tool's, modulo 90 degrees"),
+                "cube_height": ArraySpec(shape=(1,), unit="m above the table"),
+            }
+        )
+
+    @property
+    def scene(self) -> Scene:
+        """A table with one cube."""
+        return Scene(bodies=_BODIES, place=self._place, tracked=("cube",))
+
+    def begin(self, reading: Observation) -> None:
+        """Keep where the tool starts."""
+        pose = reading.state["tcp_pose"]
+        self._start, self._start_yaw = pose[:3].copy(), _yaw(pose)
+        self._held = 0
+
+    def observation(self, reading: Observation) -> Observation:
+        """What the policy sees of a reading."""
+        tcp, cube = reading.state["tcp_pose"], reading.state["cube_pose"]
+        yaw = _yaw(tcp)
+        state = {
+            "tcp_from_start": tcp[:3] - self._start,
+            "yaw_from_start": _scalar(_wrapped(yaw - self._start_yaw, 2.0 * math.pi)),
+            "tcp_velocity": reading.state["tcp_twist"][:3],
+            "gripper": reading.state["gripper"],
+            "lead": reading.state["target_pose"][:3] - tcp[:3],
+            "cube_from_tcp": cube[:3] - tcp[:3],
+            "cube_yaw": _scalar(_wrapped(_yaw(cube) - yaw, 0.5 * math.pi)),
+            "cube_height": _scalar(float(cube[2]) - _HALF_M),
+        }
+        return Observation(state=state, stamps=reading.stamps)
+
+    def outcome(self, reading: Observation, index: int) -> Outcome:
+        """Reward 1 and the end once the cube has been held up; truncated at the time limit."""
+        self._held = self._held + 1 if self._is_up(reading.state) else 0
+        success = self._held >= self.config.hold_steps
+        return Outcome(
+            reward=float(success),
+            terminated=success,
+            truncated=not success and index + 1 >= self.config.max_steps,
+            success=success,
+        )
+
+    def reset(self, reading: Observation) -> Policy | None:
+        """The simulation places the cube itself."""
+        return None
+
+    def is_success(self, truth: Truth) -> bool:
+        """The cube is up, in the hand."""
+        return self._is_up(truth)
+
+    def progress(self, truth: Truth) -> float:
+        """0.3 for approaching, 0.1 for aligning, 0.2 for grasping, 0.4 for lifting."""
+        tcp, cube = truth["tcp_pose"], truth["cube_pose"]
+        distance = float(np.linalg.norm(cube[:3] - tcp[:3]))
+        turned = abs(_wrapped(_yaw(cube) - _yaw(tcp), 0.5 * math.pi))
+        between = math.exp(-((distance / 0.02) ** 2))
+        closing = min(1.0, 2.0 * (1.0 - float(truth["gripper"][0])))
+        lifted = min(1.0, max(0.0, _height(cube) / self.config.lift_m))
+        return (
+            0.3 * max(0.0, 1.0 - distance / 0.4)
+            + 0.1 * (1.0 - turned / (0.25 * math.pi))
+            + 0.2 * between * closing
+            + 0.4 * lifted
+        )
+
+    def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
+        """A scripted picker without memory."""
+        return _Expert(truth, self.config.motion, seed)
+
+    def training_defaults(self) -> Mapping[str, Any]:
+        """Tuned settings."""
+        return {}
+
+    def _is_up(self, state: Mapping[str, Array]) -> bool:
+        cube = state["cube_pose"]
+        in_hand = np.linalg.norm(cube[:3] - state["tcp_pose"][:3]) < 2.0 * _HALF_M
+        return _height(cube) > self.config.lift_m and bool(in_hand)
+
+    def _place(self, rng: np.random.Generator) -> Placement:
+        low, high = self.config.field_low_m, self.config.field_high_m
+        yaw = rng.uniform(-self.config.max_yaw_rad, self.config.max_yaw_rad)
+        x, y = rng.uniform(low, high)
+        start = rng.uniform((0.40, -0.10), (0.50, 0.10))
+        cube = np.array((x, y, _HALF_M, *from_rotation_vector((0.0, 0.0, yaw))))
+        return Placement(tcp=np.array((*start, 0.20, *_DOWN)), bodies={"cube": cube})
+
+
+class _Expert:
+    """Decides from the truth alone what to do next, so it can go on from any state.
+
+    It goes over the cube, turns, descends as it gets aligned, closes, lifts; it opens and starts
+    again when the gripper has closed on nothing. Motions carry a little noise from the seed.
+    """
+
+    NOISE = 0.05
+    HOVER_M = 0.065  # the pads reach 12 mm below the tool point, the cube 20 mm above its centre
+    LIFT_M = 0.13
+
+    def __init__(self, truth: Callable[[], Truth], motion: Motion, seed: int) -> None:
+        self._truth, self._motion = truth, motion
+        self._rng = np.random.default_rng(seed)
+
+    def __call__(self, observation: Observation) -> Action:
+        """The next action; needs only the truth."""
+        truth = self._truth()
+        tcp, cube, target = truth["tcp_pose"], truth["cube_pose"], truth["target_pose"]
+        opening = float(truth["gripper"][0])
+        offset = (cube[:3] - tcp[:3]).astype(np.float64)
+        turn = _wrapped(_yaw(cube) - _yaw(tcp), 0.5 * math.pi)
+        if truth["cube_grasped"][0] > 0.5:
+            height = max(0.0, self.LIFT_M - _height(cube))
+            return self._action(np.array((0.0, 0.0, height)), 0.0, -1.0)
+        # Beside the cube and turned: that much may the tool be off before it must stay above.
+        off = math.hypot(offset[0], offset[1]) + 0.05 * abs(turn)
+        goal = cube[:3].astype(np.float64)
+        goal[2] = max(goal[2], self._motion.box_low_m[2])
+        if off < 0.008 and abs(offset[2]) < 0.010 and opening > 0.4:
+            return self._action(goal - target[:3], 0.0, -1.0)
+        clear = min(1.0, max(0.0, (off - 0.006) / 0.012)) if opening > 0.9 else 1.0
+        goal[2] += self.HOVER_M * clear
+        turned_target = _wrapped(_yaw(cube) - _yaw(target), 0.5 * math.pi)
+        return self._action(goal - target[:3], turned_target, 1.0)
+
+    def _action(self, shift_m: np.ndarray[Any, Any], turn_rad: float, gripper: float) -> Action:
+        """Straight towards the goal at the highest allowed speed."""
+        shift = shift_m / self._motion.translation_m
+        shift /= max(1.0, float(np.abs(shift).max()))
+        turn = turn_rad / self._motion.rotation_rad
+        motion = np.array((*shift, turn)) + self._rng.normal(0.0, self.NOISE, 4)
+        return np.array((*motion.clip(-1.0, 1.0), gripper), np.float32)
+
+
+def _scalar(value: float) -> Array:
+    return np.array([value], np.float32)
+
+
+def _height(pose: Array) -> float:
+    """Of the cube above where it lies."""
+    return float(pose[2]) - _HALF_M
+
+
+def _wrapped(angle: float, period: float) -> float:
+    """`angle` modulo `period`, in [-period / 2, period / 2)."""
+    return (angle + 0.5 * period) % period - 0.5 * period
+
+
+def _yaw(pose: Array) -> float:
+    """Angle about the vertical of the axis x, or of the most level axis of a cube that tipped."""
+    x, y, z, w = pose[3:].tolist()
+    quaternion: Quaternion = (x, y, z, w)
+    axis = rotate(quaternion, (1.0, 0.0, 0.0))
+    if abs(axis[2]) > 0.8:
+        axis = rotate(quaternion, (0.0, 1.0, 0.0))
+    return math.atan2(axis[1], axis[0])
+
+
+task = PickCube

@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+
+from serl import plugins
+from serl.errors import BadInput
+from serl.sim.arm import SimArm
+from serl.sim.render import Renderer
+from serl.tasks.pick_cube import PickCube
+from serl.types import Image
+
+
+def make_arm(seed: int = 0) -> SimArm:
+    task = PickCube()
+    arm = SimArm(task.scene, task.config)
+    arm.reset(seed)
+    return arm
+
+
+def orange(image: Image) -> int:
+    red, green, blue = (image[..., channel].astype(int) for channel in range(3))
+    return int(((red > green + 40) & (red > blue + 60)).sum())
+
+
+@pytest.mark.parametrize("camera", ["front", "wrist"])
+@pytest.mark.parametrize(("width", "height"), [(64, 64), (80, 45)])
+def test_frames_have_the_size_that_was_asked_for(camera: str, width: int, height: int) -> None:
+    image = Renderer(make_arm()).frame(camera, width, height)
+    assert image.shape == (height, width, 3)
+    assert image.dtype == np.uint8
+    assert image.std() > 10, "a picture of something"
+
+
+def test_the_cube_is_seen_where_it_is() -> None:
+    arm = make_arm()
+    renderer = Renderer(arm)
+    columns = []
+    for seed in range(6):
+        y_m = float(arm.reset(seed).state["cube_pose"][1])
+        image = renderer.frame("front", 96, 96)
+        assert orange(image) > 5
+        red = image.astype(int)
+        column = np.argwhere((red[..., 0] > red[..., 1] + 40) & (red[..., 0] > red[..., 2] + 60))
+        columns.append((y_m, column[:, 1].mean()))
+    columns.sort()
+    assert columns[0][1] < columns[-1][1] - 5
+
+
+def test_equal_scenes_give_equal_frames() -> None:
+    first, second = (Renderer(make_arm(3)).frame("wrist", 48, 48) for _ in range(2))
+    assert np.array_equal(first, second)
+
+
+def test_supersampling_softens_edges_only() -> None:
+    arm = make_arm()
+    hard = Renderer(arm).frame("front", 64, 64).astype(int)
+    soft = Renderer(arm, supersampling=3).frame("front", 64, 64).astype(int)
+    changed = np.abs(hard - soft).max(axis=2) > 0
+    assert 0.02 < changed.mean() < 0.6
+    assert abs(hard.mean() - soft.mean()) < 2.0
+
+
+def test_an_unknown_camera_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"'back'.*front, wrist"):
+        Renderer(make_arm()).frame("back", 8, 8)
+
+
+def test_a_renderer_is_made_by_name() -> None:
+    task = plugins.load("task", "reach")()
+    robot = plugins.make_simulation(task)
+    assert plugins.make_renderer(robot).frame("front", 16, 16).shape == (16, 16, 3)

@@ -1,0 +1,69 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from serl import plugins
+from serl.errors import BadInput
+from serl.robot import SimulatedRobot
+from serl.tasks.pick_cube import PickCube
+
+
+def test_known_names_are_those_of_plugins_only() -> None:
+    assert plugins.names("task") == ["pick_cube", "reach"]
+    assert plugins.names("sim") == ["arm"]
+    assert plugins.names("renderer") == ["render"]
+
+
+def test_listing_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from serl import plugins; plugins.names('task'); plugins.names('sim');"
+        "sys.exit(' '.join({'mujoco', 'torch', 'rclpy'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stderr.strip() == ""
+
+
+def test_a_name_gives_the_class() -> None:
+    assert plugins.load("task", "pick_cube") is PickCube
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(BadInput, match=r"unknown task 'pick_cub'.*pick_cube, reach"):
+        plugins.load("task", "pick_cub")
+
+
+def test_a_file_gives_the_class(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("class Mine:\n    name = 'mine'\n\n\ntask = Mine\n")
+    mine = plugins.load("task", str(path))
+    assert mine.name == "mine"
+    assert plugins.load("task", str(path)) is mine
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "match"),
+    [
+        (None, BadInput, "no such file"),
+        ("x = 1\n", BadInput, "attribute 'task'"),
+        ("import not_installed\n", ModuleNotFoundError, "not_installed"),
+        ("task = 1 / 0\n", ZeroDivisionError, "division"),
+    ],
+)
+def test_a_bad_file_says_why(
+    tmp_path: Path, source: str | None, error: type[Exception], match: str
+) -> None:
+    path = tmp_path / "bad.py"
+    if source is not None:
+        path.write_text(source)
+    for _ in range(2):  # a failed load leaves nothing behind
+        with pytest.raises(error, match=match):
+            plugins.load("task", str(path))
+
+
+def test_a_simulation_fits_its_task() -> None:
+    task = plugins.load("task", "reach")()
+    robot = plugins.make_simulation(task)
+    assert isinstance(robot, SimulatedRobot)
+    assert robot.action_spec == task.config.motion.action_spec
