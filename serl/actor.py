@@ -1,0 +1,236 @@
+"""An actor: reset, run an episode, record and ship it, swap weights, repeat."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from serl.agents.agent import Agent
+from serl.clock import Clock
+from serl.errors import SerlError
+from serl.intervention import Teleop
+from serl.loop import EpisodeKey, Result, run
+from serl.policy import Policy
+from serl.robot import Robot
+from serl.task import Task
+from serl.transport import Snapshot, WeightSource
+from serl.types import Action, Observation, Outcome, Record, Source, Step
+
+logger = logging.getLogger(__name__)
+
+
+class ActorConfig(BaseModel):
+    """How an actor behaves.
+
+    Attributes:
+        reset_attempts: failed resets before a person is asked.
+        reset_time_limit_s: time for one attempt.
+        max_lead_steps: simulated time stands still while the learner has this many steps of this
+            actor still to train on, so that the training schedule does not depend on speed.
+        patience_s: simulated time goes on after the learner was silent for this long.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    reset_attempts: int = Field(3, ge=1)
+    reset_time_limit_s: float = Field(20.0, gt=0)
+    max_lead_steps: int = Field(64, ge=1)
+    patience_s: float = Field(60.0, gt=0)
+
+
+class LearnedPolicy:
+    """An agent as a policy that swaps to the newest weights, whole, between steps.
+
+    Args:
+        agent: acts.
+        weights: where new weights appear.
+        explore: sample actions instead of taking the mode.
+
+    Attributes:
+        snapshot: the weights in use; None before the first.
+    """
+
+    def __init__(self, agent: Agent, weights: WeightSource, explore: bool = True) -> None:
+        self._agent = agent
+        self._weights = weights
+        self._explore = explore
+        self.snapshot: Snapshot | None = None
+
+    @property
+    def version(self) -> int:
+        """Version of the weights in use; 0 before the first."""
+        return self.snapshot.version if self.snapshot else 0
+
+    def refresh(self) -> bool:
+        """Take over newer weights if there are any; weights that do not fit are refused whole."""
+        snapshot = self._weights.latest(self.version)
+        if snapshot is None:
+            return False
+        self._agent.load_actor_weights(snapshot.weights)
+        self.snapshot = snapshot
+        return True
+
+    def __call__(self, observation: Observation) -> Action:
+        """The agent's action with the newest weights."""
+        self.refresh()
+        return self._agent.act(observation, self._explore)
+
+
+class Pace:
+    """Lets simulated time stand still while the learner is behind; never used on a real arm.
+
+    Args:
+        config: how far ahead, and for how long to wait.
+        policy: knows what the learner has trained on.
+        actor: name of this actor.
+        stopping: asked while waiting.
+    """
+
+    def __init__(
+        self,
+        config: ActorConfig,
+        policy: LearnedPolicy,
+        actor: str,
+        stopping: Callable[[], bool],
+        trained_before: int = 0,
+    ) -> None:
+        self._config = config
+        self._policy = policy
+        self._actor = actor
+        self._stopping = stopping
+        self._sent = trained_before
+        self._silent = False
+
+    def count(self, record: Record) -> None:
+        """A record was sent."""
+        self._sent += isinstance(record, Step) and record.source is not Source.SCRIPT
+
+    def __call__(self) -> None:
+        """Return once the learner is near enough, or has been silent for too long."""
+        deadline_s = time.monotonic() + (0.0 if self._silent else self._config.patience_s)
+        while self._lead() > self._config.max_lead_steps and not self._stopping():
+            if self._policy.refresh():
+                self._silent = False
+                deadline_s = time.monotonic() + self._config.patience_s
+            elif time.monotonic() > deadline_s:
+                if not self._silent:
+                    logger.warning("no news from the learner: going on with the last weights")
+                self._silent = True
+                return
+            time.sleep(0.001)
+
+    def _lead(self) -> int:
+        snapshot = self._policy.snapshot
+        return self._sent - (snapshot.trained.get(self._actor, 0) if snapshot else 0)
+
+
+class ResetTask:
+    """A reset, as a task: the same loop with another end. It is over when the scene is ready."""
+
+    def __init__(self, task: Task, time_limit_s: float) -> None:
+        self._task = task
+        self.name = f"reset of {task.name}"
+        self.config = task.config
+        self._max_steps = round(time_limit_s * task.config.rate_hz)
+        self.observation_spec = task.observation_spec
+
+    def begin(self, reading: Observation) -> None:
+        """As the task."""
+        self._task.begin(reading)
+
+    def observation(self, reading: Observation) -> Observation:
+        """As the task."""
+        return self._task.observation(reading)
+
+    def outcome(self, reading: Observation, index: int) -> Outcome:
+        """Success when the task needs no further reset."""
+        ready = self._task.reset(reading) is None
+        late = index + 1 >= self._max_steps
+        return Outcome(float(ready), terminated=ready, truncated=late and not ready, success=ready)
+
+    def reset(self, reading: Observation) -> Policy | None:
+        """A reset needs none."""
+        return None
+
+
+class NeedsPerson(SerlError):
+    """The scene could not be restored; the robot holds until a person helps."""
+
+
+@dataclass
+class Actor:
+    """Runs episodes and hands every record to a sink.
+
+    Attributes:
+        name: of this actor, unique within the run.
+        run: of the run.
+        robot: what is driven.
+        task: what is learned.
+        policy: what acts.
+        clock: keeps the rate.
+        sink: takes every record before the next action.
+        config: see `ActorConfig`.
+        teleop: a person who may take over.
+        place: simulation only: puts the scene into its start for an episode number.
+        epoch: identity of this start of the actor; never repeats.
+        stopping: asked at every step; True ends the episode and the actor.
+    """
+
+    name: str
+    run: str
+    robot: Robot
+    task: Task
+    policy: LearnedPolicy
+    clock: Clock
+    sink: Callable[[Record], None]
+    config: ActorConfig
+    teleop: Teleop | None = None
+    place: Callable[[int], object] | None = None
+    epoch: int = 0
+    stopping: Callable[[], bool] = lambda: False
+    _episode: int = 0
+
+    def __post_init__(self) -> None:
+        self.epoch = self.epoch or time.time_ns()
+
+    def episodes(self) -> Iterator[Result]:
+        """Run episodes until `stopping`; each result is yielded as it ends."""
+        while not self.stopping():
+            if self.place is not None:
+                self.place(self._episode)
+            if not self._reset():
+                return
+            yield self._run(self.task, self.policy, Source.POLICY)
+
+    def _reset(self) -> bool:
+        """Restore the scene by scripted episodes; False when stopped meanwhile."""
+        for _ in range(self.config.reset_attempts):
+            script = self.task.reset(self.robot.observe())
+            if script is None or self.stopping():
+                return not self.stopping()
+            self._run(ResetTask(self.task, self.config.reset_time_limit_s), script, Source.SCRIPT)
+        if self.task.reset(self.robot.observe()) is None:
+            return True
+        reason = f"reset failed {self.config.reset_attempts} times: a person is needed"
+        self.robot.stop(reason)
+        raise NeedsPerson(reason)
+
+    def _run(self, task: Task, policy: Policy, source: Source) -> Result:
+        key = EpisodeKey(self.run, self.name, self.epoch, self._episode)
+        self._episode += 1
+        return run(
+            self.robot,
+            task,
+            policy,
+            self.clock,
+            key,
+            self.sink,
+            teleop=self.teleop,
+            chosen_by=source,
+            policy_version=lambda: self.policy.version,
+            interrupted=self.stopping,
+        )

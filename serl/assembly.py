@@ -1,0 +1,177 @@
+"""Puts the parts of a run together as its configuration says; nodes and tests share it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from serl import plugins
+from serl.actor import Actor, LearnedPolicy, Pace
+from serl.agents.agent import Agent, State
+from serl.checkpoint import Checkpoint
+from serl.clock import VirtualClock
+from serl.config import TrainConfig, checked, merge
+from serl.evaluation import Purpose, start_seed
+from serl.intervention import Teleop
+from serl.learner import Learner, Metrics, restore_progress
+from serl.replay import Replay
+from serl.robot import SimulatedRobot
+from serl.specs import Spec
+from serl.task import SimulatedTask
+from serl.teleop.scripted import ScriptedHuman
+from serl.transport import LearnerEnd, WeightSource
+from serl.types import Record
+
+
+def make_task(config: TrainConfig) -> SimulatedTask:
+    """The task by name or path, with its configuration's overrides checked."""
+    kind = plugins.load("task", config.task)
+    task: SimulatedTask = kind()
+    if config.task_config:
+        merged = merge(task.config.model_dump(), config.task_config)
+        task = kind(checked(type(task.config), merged))
+    return task
+
+
+def make_spec(task: SimulatedTask) -> Spec:
+    """What actor and learner agree on; needs no robot."""
+    return Spec(
+        task=task.name,
+        observation=task.observation_spec,
+        action=task.config.motion.action_spec,
+        rate_hz=task.config.rate_hz,
+    )
+
+
+def make_agent(config: TrainConfig, spec: Spec, seed: int) -> Agent:
+    """A fresh agent; equal seeds give equal parameters."""
+    agent: Agent = plugins.load("agent", "sac").create(spec, config.agent, seed)
+    return agent
+
+
+def make_human(
+    config: TrainConfig,
+    task: SimulatedTask,
+    robot: SimulatedRobot,
+    actor: str,
+    steps_before: int = 0,
+) -> Teleop | None:
+    """The person of the configuration, or None."""
+    if config.intervention == "none":
+        return None
+    return ScriptedHuman(
+        config.human,
+        expert=lambda seed: task.expert(robot.truth, seed),
+        observe=robot.observe,
+        truth=robot.truth,
+        progress=task.progress,
+        planned_steps=config.steps // config.actors,
+        steps_before=steps_before,
+        seed=start_seed(Purpose.TRAINING, config.seed, f"{actor}/human", steps_before),
+    )
+
+
+def make_actor(
+    config: TrainConfig,
+    run: str,
+    name: str,
+    weights: WeightSource,
+    sink: Callable[[Record], None],
+    stopping: Callable[[], bool] = lambda: False,
+    pace: Callable[[], None] | None = None,
+    start: int = 0,
+    steps_before: int = 0,
+    epoch: int = 0,
+) -> Actor:
+    """An actor that drives the simulated arm.
+
+    Args:
+        config: of the run.
+        run: its name.
+        name: of the actor.
+        weights: where new weights appear.
+        sink: takes every record.
+        stopping: ends the actor.
+        pace: called before each control period; by default it waits for the learner.
+        start: number of the first start, so that a restarted actor goes on with fresh ones.
+        steps_before: online steps that this actor made before it was restarted.
+        epoch: identity of this start of the actor; 0 for a new one.
+    """
+    task = make_task(config)
+    robot = plugins.make_simulation(task)
+    seed = start_seed(Purpose.TRAINING, config.seed, f"{name}/agent", start)
+    policy = LearnedPolicy(make_agent(config, make_spec(task), seed), weights)
+    wait = Pace(config.actor, policy, name, stopping, steps_before)
+
+    def record(item: Record) -> None:
+        wait.count(item)
+        sink(item)
+
+    return Actor(
+        name=name,
+        run=run,
+        robot=robot,
+        task=task,
+        policy=policy,
+        clock=VirtualClock(robot.advance, task.config.rate_hz, pace or wait),
+        sink=record,
+        config=config.actor,
+        teleop=make_human(config, task, robot, name, steps_before),
+        place=lambda episode: robot.reset(
+            start_seed(Purpose.TRAINING, config.seed, name, start + episode)
+        ),
+        epoch=epoch,
+        stopping=stopping,
+    )
+
+
+def make_learner(
+    config: TrainConfig,
+    transport: LearnerEnd,
+    metrics: Metrics,
+    save: Callable[[int, dict[str, State], dict[str, Any]], object],
+    demonstrations: Iterable[Record],
+    checkpoint: Checkpoint | None = None,
+    log: Iterable[Record] = (),
+) -> Learner:
+    """A learner with the demonstrations in its replay.
+
+    Args:
+        config: of the run.
+        transport: brings records, takes weights.
+        metrics: takes rows.
+        save: writes checkpoints.
+        demonstrations: records of demonstrations, in a fixed order.
+        checkpoint: to continue from; a learner without one is prepared on the demonstrations.
+        log: what the actors logged so far, in the order of arrival.
+    """
+    spec = make_spec(make_task(config))
+    agent = make_agent(config, spec, start_seed(Purpose.TRAINING, config.seed, "learner", -1))
+    replay = Replay(
+        spec,
+        config.learner.capacity,
+        config.agent.discount,
+        config.learner.n_step,
+        seed=start_seed(Purpose.TRAINING, config.seed, "replay", -1),
+    )
+    for record in demonstrations:
+        replay.add(record, prior=True)
+    learner = Learner(
+        agent,
+        replay,
+        transport,
+        config.learner,
+        config.agent.batch_size,
+        config.agent.utd,
+        spec.rate_hz,
+        metrics,
+        save,
+        restore_progress(checkpoint.info) if checkpoint else None,
+    )
+    learner.restore(log)
+    if checkpoint:
+        agent.load_state_dict(checkpoint.arrays["agent"])
+        replay.load_sampler_state(checkpoint.arrays["replay"])
+    else:
+        learner.prepare()
+    return learner

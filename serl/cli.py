@@ -1,0 +1,216 @@
+"""The command line.
+
+Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted after a clean stop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from serl import __version__, plugins
+from serl.config import TrainConfig, parse_overrides, read_yaml, resolve
+from serl.display import Display
+from serl.episodes import episode_paths
+from serl.errors import BadInput, SerlError
+from serl.files import checked_name
+from serl.loop import EpisodeKey
+from serl.run_folder import RunFolder
+from serl.supervisor import Supervisor
+
+DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; errors that a person can mend are one line on standard error."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return BAD_INPUT
+    try:
+        if rest and not options.overridable:
+            raise BadInput(f"serl {options.command}: unexpected argument {rest[0]!r}")
+        options.overrides = rest
+        return int(options.run_command(options))
+    except BadInput as error:
+        _complain(error)
+        return BAD_INPUT
+    except SerlError as error:
+        _complain(error)
+        return FAILED
+    except KeyboardInterrupt:
+        _complain("interrupted; everything is stopped and saved")
+        return INTERRUPTED
+
+
+def _complain(what: object) -> None:
+    Console(stderr=True, highlight=False).print(
+        f"serl: {what}", style="red", markup=False, soft_wrap=True
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="serl", description="Reinforcement learning on robots.")
+    parser.add_argument("--version", action="version", version=f"serl {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+
+    def command(
+        name: str,
+        function: Callable[[argparse.Namespace], int],
+        text: str,
+        overridable: bool = False,
+    ) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(run_command=function, overridable=overridable)
+        return sub
+
+    train = command("train", _train, "train a task in simulation, to the end", True)
+    train.add_argument("task", nargs="?", help="name of a task or path of a .py file")
+    train.add_argument("--config", type=Path, help="YAML file of settings")
+    train.add_argument("--resume", type=Path, metavar="RUN", help="go on with this run")
+    train.add_argument("--runs", type=Path, default=Path("runs"), help="where runs are kept")
+    learner = command("learner", _learner, "run a learner node, of a new run or an old one", True)
+    learner.add_argument("task", metavar="TASK|RUN", help="a task, or the folder of a run")
+    learner.add_argument("--config", type=Path, help="YAML file of settings")
+    learner.add_argument("--runs", type=Path, default=Path("runs"), help="where runs are kept")
+    actor = command("actor", _actor, "run an actor node and its link")
+    actor.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
+    actor.add_argument("--name", default="actor0", help="unique within the run")
+    record = command("record", _record, "record demonstrations of the scripted expert", True)
+    record.add_argument("task", help="name of a task or path of a .py file")
+    record.add_argument("--demos", type=int, default=20, help="successes to record")
+    record.add_argument("--seed", type=int, default=0)
+    record.add_argument("--out", type=Path, help="folder of the recording")
+    evaluate = command("eval", _evaluate, "run a trained policy unassisted")
+    evaluate.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
+    evaluate.add_argument("--trials", type=int, default=50)
+    evaluate.add_argument("--checkpoint", type=int, help="steps of a checkpoint; else the best")
+    command("list", _list, "list tasks, robots and settings")
+    command("doctor", _doctor, "check this installation")
+    return parser
+
+
+def _settings(options: argparse.Namespace) -> TrainConfig:
+    """Defaults, the task's tuned settings, the file, the command line; later ones win."""
+    file = read_yaml(options.config) if options.config else {}
+    overrides = parse_overrides(options.overrides)
+    named: Mapping[str, Any] = {"task": options.task} if options.task else {}
+    task = resolve(file, named).task
+    tuned = plugins.load("task", task)().training_defaults()
+    return resolve({"task": task}, tuned, file, overrides, named)
+
+
+def _train(options: argparse.Namespace) -> int:
+    from serl.train import train  # mujoco and the parts of a run: not for `serl list`
+
+    if options.resume:
+        if options.overrides or options.task or options.config:
+            raise BadInput("--resume goes on with the run's own settings: give no others")
+        run = RunFolder.open(options.resume)
+    else:
+        run = RunFolder.create(options.runs, _settings(options), datetime.now())
+    print(f"run: {run.path}")
+    try:
+        return DONE if train(run, Display()) else FAILED
+    except (SerlError, KeyboardInterrupt):
+        print(f"to go on: serl train --resume {run.path}", file=sys.stderr)
+        raise
+
+
+def _learner(options: argparse.Namespace) -> int:
+    from serl.ros.graph import learner_processes, started
+    from serl.train import demonstrate
+
+    if (path := Path(options.task)).is_dir():
+        if options.overrides or options.config:
+            raise BadInput(f"{path} has its own settings: give no others")
+        run = RunFolder.open(path)
+    else:
+        run = RunFolder.create(options.runs, _settings(options), datetime.now())
+    demonstrate(run, Display())
+    print(f"run: {run.path}\nto join with an actor: serl actor {run.path} --name actor0")
+    with started(run, learner_processes(run)) as supervisor:
+        return _attend(supervisor, "learner")
+
+
+def _actor(options: argparse.Namespace) -> int:
+    from serl.ros.graph import actor_processes, joined
+
+    run = RunFolder.open(options.run)
+    with joined(run, actor_processes(run, checked_name(options.name, "actor"))) as supervisor:
+        return _attend(supervisor, options.name)
+
+
+def _attend(supervisor: Supervisor, name: str) -> int:
+    """Watch processes until one of them is done; its restarts are told."""
+    told = 0
+    while not supervisor.finished(name):
+        supervisor.check()
+        for event in supervisor.events[told:]:
+            print(event)
+        told = len(supervisor.events)
+        time.sleep(0.2)
+    return DONE
+
+
+def _record(options: argparse.Namespace) -> int:
+    from serl.assembly import make_spec, make_task
+    from serl.demonstrations import record_expert
+    from serl.recording import EpisodeLog
+
+    overrides = {"task": options.task, **parse_overrides(options.overrides)}
+    task = make_task(resolve(overrides))
+    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    folder = options.out or Path("runs") / task.name / f"demonstrations_{stamp}"
+    if episode_paths(folder):
+        raise BadInput(f"{folder}: already holds episodes; give another --out")
+    key = EpisodeKey(folder.resolve().name, "expert", time.time_ns(), 0)
+    with (
+        plugins.make_simulation(task) as robot,
+        EpisodeLog(folder, make_spec(task), key.run, key.actor, key.epoch) as log,
+    ):
+        failed = record_expert(robot, task, log.append, options.demos, options.seed, key)
+    print(f"{options.demos} demonstrations in {folder} ({failed} failures left out)")
+    return DONE
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from serl.train import evaluate
+
+    run = RunFolder.open(options.run)
+    evaluation, video = evaluate(run, options.trials, options.checkpoint)
+    print(f"{evaluation.summary()}\nvideo: {video}")
+    return DONE
+
+
+def _list(options: argparse.Namespace) -> int:
+    for kind in ("task", "robot"):
+        for name in plugins.names(kind):
+            made = plugins.load(kind, name)
+            first = (made.__doc__ or "").strip().splitlines()[0]
+            print(f"{kind:6} {name:20} {first}")
+    return DONE
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from serl.doctor import findings
+
+    sound = True
+    for finding in findings():
+        print(finding)
+        sound &= finding.sound
+    return DONE if sound else FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""Recording demonstrations with a scripted expert: successes are kept, failures counted apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from serl.clock import VirtualClock
+from serl.errors import SerlError
+from serl.evaluation import Purpose, start_seed
+from serl.loop import EpisodeKey, Result, run
+from serl.robot import SimulatedRobot
+from serl.task import SimulatedTask
+from serl.types import Record, Source
+
+
+def record_expert(
+    robot: SimulatedRobot,
+    task: SimulatedTask,
+    sink: Callable[[Record], None],
+    count: int,
+    seed: int,
+    key: EpisodeKey,
+    progress: Callable[[int, int], None] = lambda kept, failed: None,
+) -> int:
+    """Record `count` successful episodes of the task's expert; returns the number of failures.
+
+    Args:
+        robot: simulated robot, placed anew for each episode.
+        task: what is demonstrated.
+        sink: takes the records of successful episodes.
+        count: successes to record.
+        seed: of the run; starts are those of demonstrations and coincide with no others.
+        key: identity of the first episode.
+        progress: told successes and failures after each episode.
+
+    Raises:
+        SerlError: the expert fails more often than it succeeds.
+    """
+    clock = VirtualClock(robot.advance, task.config.rate_hz)
+    kept, failed = 0, 0
+    while kept < count:
+        start = start_seed(Purpose.DEMONSTRATION, seed, key.actor, kept + failed)
+        robot.reset(start)
+        records: list[Record] = []
+        result = _demonstrate(robot, task, clock, records, start, key, kept)
+        if result.success:
+            for record in records:
+                sink(record)
+        kept, failed = kept + result.success, failed + (not result.success)
+        progress(kept, failed)
+        if failed > max(10, kept):
+            raise SerlError(f"{task.name}: the expert failed {failed} of {kept + failed} times")
+    return failed
+
+
+def _demonstrate(
+    robot: SimulatedRobot,
+    task: SimulatedTask,
+    clock: VirtualClock,
+    records: list[Record],
+    start: int,
+    key: EpisodeKey,
+    episode: int,
+) -> Result:
+    expert = task.expert(robot.truth, start)
+    numbered = EpisodeKey(key.run, key.actor, key.epoch, episode)
+    return run(robot, task, expert, clock, numbered, records.append, chosen_by=Source.SCRIPT)

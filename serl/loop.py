@@ -1,0 +1,151 @@
+"""The only control loop: training, demonstration, evaluation, reset and dry run are arguments."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from serl.clock import Clock
+from serl.errors import SpecMismatch
+from serl.intervention import Event, HandsOff, Teleop, arbitrate
+from serl.policy import Policy
+from serl.robot import Robot
+from serl.task import Task
+from serl.types import End, Key, Observation, Outcome, Record, Source, Step
+
+Sink = Callable[[Record], None]
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeKey:
+    """What the keys of an episode's steps share."""
+
+    run: str
+    actor: str
+    epoch: int
+    episode: int
+
+    def at(self, index: int) -> Key:
+        """The key of the step `index`."""
+        return Key(self.run, self.actor, self.epoch, self.episode, index)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How an episode went: number of steps, return, success, human steps, and why it ended."""
+
+    steps: int
+    reward: float
+    success: bool
+    human_steps: int
+    reason: str
+
+
+def run(
+    robot: Robot,
+    task: Task,
+    policy: Policy,
+    clock: Clock,
+    key: EpisodeKey,
+    sink: Sink,
+    *,
+    teleop: Teleop | None = None,
+    chosen_by: Source = Source.POLICY,
+    policy_version: Callable[[], int] = lambda: 0,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Result:
+    """Run one episode from where the robot is, until the task, time, a person or a fault ends it.
+
+    Each step reaches `sink` before the next action is issued; the episode's `End` closes it.
+    A reading that does not fit its spec (NaN, wrong shape, missing camera) stops the robot and
+    truncates the episode; the last good observation then closes it.
+
+    Args:
+        robot: what is driven.
+        task: what is seen, and what counts as done.
+        policy: what acts while hands are off.
+        clock: keeps the control rate.
+        key: identity of the episode.
+        sink: takes every record.
+        teleop: a person, who may take over at any step.
+        chosen_by: the source that `policy` stands for.
+        policy_version: version of the weights in use.
+        interrupted: asked once a step; True ends the episode as truncated.
+    """
+    teleop = teleop or HandsOff()
+    clock.start()
+    task.begin(reading := robot.observe())
+    teleop.begin()
+    observation = _checked(task, reading)
+    total, human_steps, index = 0.0, 0, 0
+    while True:
+        requested = policy(observation)
+        chosen, source = arbitrate(requested, chosen_by, teleop())
+        version, issued_s, wall_s = policy_version(), clock.now_s(), time.time()
+        executed = robot.act(chosen)
+        clock.wait()
+        successor, outcome, fault = _observe(robot, task, index)
+        outcome, reason = _ending(outcome, teleop.events(), interrupted(), fault)
+        step = Step(
+            key=key.at(index),
+            observation=observation,
+            requested=np.asarray(requested, np.float32),
+            action=executed,
+            reward=outcome.reward,
+            reward_provenance=outcome.provenance,
+            terminated=outcome.terminated,
+            truncated=outcome.truncated,
+            source=source,
+            policy_version=version,
+            monotonic_s=issued_s,
+            wall_s=wall_s,
+        )
+        sink(step)
+        index += 1
+        total += outcome.reward
+        human_steps += source is Source.HUMAN
+        observation = successor or observation
+        if outcome.terminated or outcome.truncated:
+            end = End(
+                key.at(index), observation, outcome.success, reason, clock.now_s(), time.time()
+            )
+            sink(end)
+            return Result(index, total, outcome.success, human_steps, reason)
+
+
+def _checked(task: Task, reading: Observation) -> Observation:
+    observation = task.observation(reading)
+    task.observation_spec.validate_observation(observation)
+    return observation
+
+
+def _observe(robot: Robot, task: Task, index: int) -> tuple[Observation | None, Outcome, str]:
+    """The successor and its outcome, or the fault that made the reading useless."""
+    try:
+        reading = robot.observe()
+        robot.observation_spec.validate_observation(reading)
+        return _checked(task, reading), task.outcome(reading, index), ""
+    except SpecMismatch as error:
+        robot.stop(str(error))
+        return None, Outcome(truncated=True), str(error)
+
+
+def _ending(
+    outcome: Outcome, events: tuple[Event, ...], interrupted: bool, fault: str
+) -> tuple[Outcome, str]:
+    """The outcome with a person's word applied, and why the episode ends (empty: it does not)."""
+    if fault:
+        return outcome, fault
+    if Event.SUCCESS in events:
+        return Outcome(1.0, terminated=True, success=True, provenance="human"), "success"
+    if Event.FAILURE in events:
+        return Outcome(0.0, terminated=True, provenance="human"), "failure"
+    if outcome.terminated:
+        return outcome, "success" if outcome.success else "failure"
+    if Event.STOP in events or Event.RESET in events or interrupted:
+        ended = Outcome(outcome.reward, truncated=True, provenance=outcome.provenance)
+        return ended, "interrupted" if interrupted else "operator"
+    return outcome, "time limit" if outcome.truncated else ""

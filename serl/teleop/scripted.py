@@ -1,0 +1,185 @@
+"""A simulated person: corrects a policy now and then, imperfectly, late, and within a budget.
+
+It makes training with interventions run in CI and in benchmarks, reproducibly. It corrects, it
+does not do the task: it takes over when the policy makes no progress or heads away from the goal,
+and hands back as soon as it has helped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from serl.intervention import Event
+from serl.policy import Policy
+from serl.robot import Truth
+from serl.types import Action, Observation
+
+
+class ScriptedHumanConfig(BaseModel):
+    """When a simulated person takes over, how well it drives, and how much it may.
+
+    Attributes:
+        patience_steps: takes over after this many steps without progress.
+        regress: takes over when progress falls this far below its best of the episode.
+        progress_step: progress smaller than this counts as none.
+        reaction_steps: steps from the wish to take over to hands on.
+        gain: hands back when progress has grown by this much ...
+        hold_steps: ... but not before this many steps ...
+        max_hold_steps: ... and at the latest after this many.
+        noise: standard deviation of its action error.
+        share: share of the steps that it may drive at the start of training; falls linearly ...
+        final_share: ... to this share at three quarters of the planned steps.
+        bucket_steps: unused budget is kept up to this many steps.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    patience_steps: int = Field(15, ge=1)
+    regress: float = Field(0.15, gt=0)
+    progress_step: float = Field(0.02, gt=0)
+    reaction_steps: int = Field(2, ge=0)
+    gain: float = Field(0.2, gt=0)
+    hold_steps: int = Field(5, ge=1)
+    max_hold_steps: int = Field(15, ge=1)
+    noise: float = Field(0.2, ge=0)
+    share: float = Field(0.5, ge=0, le=1)
+    final_share: float = Field(0.02, ge=0, le=1)
+    bucket_steps: int = Field(60, ge=1)
+
+
+class Budget:
+    """A token bucket whose rate falls over training: one token is one step of the human.
+
+    Args:
+        config: shares and bucket size.
+        planned_steps: online steps after which training ends.
+        steps_before: online steps already done, by an actor that was restarted.
+
+    Attributes:
+        steps: online steps so far.
+        used: those of them that the human drove.
+    """
+
+    def __init__(
+        self, config: ScriptedHumanConfig, planned_steps: int, steps_before: int = 0
+    ) -> None:
+        self._config = config
+        self._planned_steps = max(planned_steps, 1)
+        self.steps = steps_before
+        self.used = 0
+        self._tokens = self._bucket()
+
+    def share(self) -> float:
+        """Share of the steps that the human may drive now."""
+        done = min(1.0, self.steps / (0.75 * self._planned_steps))
+        return self._config.share + done * (self._config.final_share - self._config.share)
+
+    def tick(self, human: bool) -> None:
+        """One step passed; `human` says who drove."""
+        self.steps += 1
+        self.used += human
+        refilled = self._tokens + self.share() - human
+        self._tokens = min(refilled, self._bucket())
+
+    def _bucket(self) -> float:
+        """The bucket shrinks with the share, so that little is left for the end."""
+        share = self._config.share
+        return self._config.bucket_steps * self.share() / share if share else 0.0
+
+    def allows(self, steps: int) -> bool:
+        """There are tokens for an intervention of this length."""
+        return self._tokens >= steps
+
+
+class ScriptedHuman:
+    """A `Teleop` that sees the simulation's truth and knows an expert's way.
+
+    Args:
+        config: habits.
+        expert: makes the expert that it imitates, from a seed.
+        observe: the observation that the expert is given (unused by most).
+        truth: privileged state of the simulation.
+        progress: of a truth, from 0 to 1.
+        planned_steps: online steps of the whole training.
+        seed: of its noise.
+        steps_before: online steps already done.
+    """
+
+    def __init__(
+        self,
+        config: ScriptedHumanConfig,
+        expert: Callable[[int], Policy],
+        observe: Callable[[], Observation],
+        truth: Callable[[], Truth],
+        progress: Callable[[Truth], float],
+        planned_steps: int,
+        seed: int,
+        steps_before: int = 0,
+    ) -> None:
+        self.config = config
+        self.budget = Budget(config, planned_steps, steps_before)
+        self._make_expert = expert
+        self._observe = observe
+        self._truth = truth
+        self._progress = progress
+        self._rng: np.random.Generator = np.random.default_rng(seed)
+        self.begin()
+
+    def begin(self) -> None:
+        """An episode starts: hands off."""
+        self._expert = self._make_expert(int(self._rng.integers(2**31)))
+        self._best = -np.inf
+        self._idle_steps = 0
+        self._reacting: int | None = None
+        self._driving_steps = 0
+        self._start_progress = 0.0
+
+    def __call__(self) -> Action | None:
+        """The correction, or None while hands are off."""
+        progress = self._progress(self._truth())
+        action = self._go_on(progress) if self._driving_steps else self._watch(progress)
+        self.budget.tick(action is not None)
+        return action
+
+    def events(self) -> tuple[Event, ...]:
+        """None: the simulated person labels nothing."""
+        return ()
+
+    def _watch(self, progress: float) -> Action | None:
+        """Hands off: judge the policy, and take over after the reaction time."""
+        if progress > self._best + self.config.progress_step:
+            self._best, self._idle_steps, self._reacting = progress, 0, None
+            return None
+        self._idle_steps += 1
+        if self._reacting is None:
+            stuck = self._idle_steps >= self.config.patience_steps
+            worse = progress < self._best - self.config.regress
+            if (stuck or worse) and self.budget.allows(self.config.hold_steps):
+                self._reacting = self.config.reaction_steps
+        elif self._reacting > 0:
+            self._reacting -= 1
+        if self._reacting != 0:
+            return None
+        self._start_progress = progress
+        return self._drive()
+
+    def _go_on(self, progress: float) -> Action | None:
+        """Hands on: hand back once it has helped, or after a while in any case."""
+        helped = progress >= self._start_progress + self.config.gain
+        enough = self._driving_steps >= self.config.hold_steps and helped
+        broke = not self.budget.allows(1)
+        if enough or broke or self._driving_steps >= self.config.max_hold_steps:
+            self._driving_steps, self._idle_steps, self._reacting = 0, 0, None
+            self._best = progress
+            return None
+        return self._drive()
+
+    def _drive(self) -> Action:
+        self._driving_steps += 1
+        action = self._expert(self._observe())
+        noise = self._rng.normal(0.0, self.config.noise, action.shape).astype(np.float32)
+        noisy: Action = np.clip(action + noise, -1.0, 1.0)
+        return noisy

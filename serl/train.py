@@ -1,0 +1,157 @@
+"""`serl train`: demonstrations, a learner and actors over ROS 2, the final trials, the report."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from serl import plugins
+from serl.agents.agent import State
+from serl.assembly import make_spec, make_task
+from serl.checkpoint import Checkpoint, best, checkpoint_paths, load, mark_best
+from serl.curves import quarters
+from serl.demonstrations import record_expert
+from serl.display import Display, Summary, print_summary
+from serl.episodes import episode_paths
+from serl.errors import BadInput
+from serl.evaluation import Evaluation, Purpose, evaluation_seeds
+from serl.loop import EpisodeKey
+from serl.metrics import EvaluationRow, MetricsRow, MetricsWriter, read_metrics
+from serl.progress import ProgressReader
+from serl.recording import EpisodeLog
+from serl.report import write_report
+from serl.ros.graph import all_processes, started
+from serl.run_folder import RunFolder
+from serl.trials import Examiner, choose
+from serl.video import write_video
+
+POLL_S = 0.25
+FILM_TRIALS = 4
+FILM_SIZE = (320, 240)
+
+
+def train(run: RunFolder, display: Display) -> bool:
+    """Train to the end, or go on where the run was interrupted.
+
+    Returns:
+        Whether the final trials reached `required_successes`.
+
+    Raises:
+        SerlError: a process failed for good; the run can be resumed.
+        KeyboardInterrupt: Ctrl-C; everything was stopped cleanly, the run can be resumed.
+    """
+    demonstrate(run, display)
+    if trained_steps(run) < run.config.steps:
+        learn(run, display)
+    evaluation = examine(run, display)
+    rows = read_metrics(run.metrics)
+    summary = Summary(
+        task=run.config.task,
+        folder=run.path,
+        evaluation=evaluation,
+        steps=trained_steps(run),
+        duration_s=rows[-1]["time_s"],
+        human_shares=[quarter.human_share for quarter in quarters(_episodes(rows))],
+        report=write_report(run.path),
+    )
+    print_summary(display.console, summary)
+    required = run.config.required_successes
+    return required is None or evaluation.successes >= required
+
+
+def demonstrate(run: RunFolder, display: Display) -> None:
+    """Record what is still missing of the expert's demonstrations."""
+    config = run.config
+    if config.demo_paths or episode_paths(run.demonstrations) or not config.demos:
+        return
+    display.say(f"recording {config.demos} demonstrations of the scripted expert")
+    task = make_task(config)
+    key = EpisodeKey(run.name, "expert", time.time_ns(), 0)
+    with (
+        plugins.make_simulation(task) as robot,
+        EpisodeLog(run.demonstrations, make_spec(task), key.run, key.actor, key.epoch) as log,
+    ):
+        record_expert(robot, task, log.append, config.demos, config.seed, key)
+
+
+def learn(run: RunFolder, display: Display) -> None:
+    """Run learner and actors over ROS 2 until the run's steps are trained on."""
+    reader = ProgressReader(run.config.task, run.metrics, run.config.steps)
+    told = 0
+    with started(run, all_processes(run)) as supervisor, display:
+        while not supervisor.finished("learner"):
+            supervisor.check()
+            display.update(reader.read(supervisor))
+            for event in supervisor.events[told:]:
+                display.say(event)
+            told = len(supervisor.events)
+            time.sleep(POLL_S)
+
+
+def examine(run: RunFolder, display: Display) -> Evaluation:
+    """Choose the best of the last checkpoints, run the final trials on it once, film some."""
+    config = run.config
+    paths = checkpoint_paths(run.checkpoints)[-config.selection_checkpoints :]
+    if not paths:
+        raise BadInput(f"{run.path}: no checkpoint to evaluate")
+    candidates: dict[int, Checkpoint] = {path.step: path for path in map(load, paths)}
+    display.say(f"comparing the last {len(candidates)} checkpoints, then {config.trials} trials")
+    examiner = Examiner(config)
+    with MetricsWriter(run.path) as metrics:
+
+        def told(step: int, evaluation: Evaluation, purpose: str = "selection") -> None:
+            metrics.write(trained_steps(run), _row(step, evaluation, purpose))
+
+        weights = [(step, found.arrays["actor"]) for step, found in candidates.items()]
+        chosen = choose(config, examiner, weights, told)
+        mark_best(candidates[chosen].path)
+        winner = candidates[chosen].arrays["actor"]
+        evaluation = examiner.evaluate(winner, Purpose.FINAL, config.trials)
+        told(chosen, evaluation, "final")
+    film(run, examiner, winner, run.videos / "final.webm")
+    return evaluation
+
+
+def evaluate(run: RunFolder, trials: int, step: int | None) -> tuple[Evaluation, Path]:
+    """Trials of a checkpoint (the best by default) on the final starts, and a film of some.
+
+    Raises:
+        BadInput: there is no such checkpoint.
+    """
+    paths = {int(path.name): path for path in checkpoint_paths(run.checkpoints)}
+    default = best(run.checkpoints) or max(paths.values(), default=None)
+    path = default if step is None else paths.get(step)
+    if path is None:
+        known = ", ".join(map(str, paths)) or "none"
+        raise BadInput(f"{run.path}: no checkpoint {step or ''}; there are: {known}")
+    examiner, weights = Examiner(run.config), load(path).arrays["actor"]
+    evaluation = examiner.evaluate(weights, Purpose.FINAL, trials)
+    return evaluation, film(run, examiner, weights, run.videos / f"eval-{path.name}.webm")
+
+
+def film(run: RunFolder, examiner: Examiner, weights: State, path: Path) -> Path:
+    """A film of the first final trials, at twice their speed."""
+    seeds = evaluation_seeds(Purpose.FINAL, run.config.seed, FILM_TRIALS)
+    frames = examiner.film(weights, seeds, FILM_SIZE)
+    write_video(path, frames, 2 * make_task(run.config).config.rate_hz)
+    return path
+
+
+def trained_steps(run: RunFolder) -> int:
+    """Online steps of the newest checkpoint; 0 before the first."""
+    paths = checkpoint_paths(run.checkpoints)
+    return int(paths[-1].name) if paths else 0
+
+
+def _episodes(rows: list[MetricsRow]) -> list[MetricsRow]:
+    return [row for row in rows if row["kind"] == "episode"]
+
+
+def _row(step: int, evaluation: Evaluation, purpose: str) -> EvaluationRow:
+    return EvaluationRow(
+        checkpoint=step,
+        trials=len(evaluation.trials),
+        successes=evaluation.successes,
+        cycle_time_s=evaluation.cycle_time_s,
+        purpose="final" if purpose == "final" else "selection",
+    )

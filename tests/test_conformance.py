@@ -1,0 +1,75 @@
+"""What ships with serl holds its contracts."""
+
+from __future__ import annotations
+
+from serl.agents.agent import Agent
+from serl.agents.config import SACConfig
+from serl.agents.sac import SAC
+from serl.intervention import Teleop
+from serl.sim.arm import SimArm
+from serl.specs import ArraySpec, Spec
+from serl.tasks.pick_cube import PickCube
+from serl.tasks.reach import Reach
+from serl.teleop.scripted import ScriptedHuman, ScriptedHumanConfig
+from serl.testing import (
+    AgentSuite,
+    FakeRobot,
+    FakeTask,
+    SimulatedRobotSuite,
+    SimulatedTaskSuite,
+    TeleopSuite,
+)
+
+
+class TestSimArmWithReach(SimulatedRobotSuite):
+    def make(self) -> SimArm:
+        task = Reach()
+        return SimArm(task.scene, task.config)
+
+
+class TestSimArmWithPickCube(SimulatedRobotSuite):
+    def make(self) -> SimArm:
+        task = PickCube()
+        return SimArm(task.scene, task.config)
+
+
+class TestReach(SimulatedTaskSuite):
+    def make(self) -> tuple[SimArm, Reach]:
+        task = Reach()
+        return SimArm(task.scene, task.config), task
+
+
+class TestPickCube(SimulatedTaskSuite):
+    def make(self) -> tuple[SimArm, PickCube]:
+        task = PickCube()
+        return SimArm(task.scene, task.config), task
+
+
+class TestSAC(AgentSuite):
+    rows = 2 * 32
+
+    def make(self) -> tuple[Agent, Spec]:
+        task = FakeTask()
+        spec = Spec(
+            task=task.name,
+            observation=task.observation_spec,
+            action=task.config.motion.action_spec,
+            rate_hz=task.config.rate_hz,
+        )
+        config = SACConfig(hidden=(32, 32), utd=2, batch_size=32, device="cpu")
+        return SAC.create(spec, config, seed=0), spec
+
+
+class TestScriptedHuman(TeleopSuite):
+    def make(self) -> tuple[Teleop, ArraySpec]:
+        robot, task = FakeRobot(), FakeTask()
+        human = ScriptedHuman(
+            ScriptedHumanConfig(patience_steps=3, reaction_steps=1),
+            expert=lambda seed: task.expert(robot.truth, seed),
+            observe=robot.observe,
+            truth=robot.truth,
+            progress=task.progress,
+            planned_steps=1000,
+            seed=0,
+        )
+        return human, robot.action_spec
