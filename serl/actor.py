@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from serl.agents.agent import Agent
 from serl.clock import Clock
-from serl.errors import SerlError
+from serl.errors import BadInput, SerlError
 from serl.intervention import Teleop
 from serl.loop import EpisodeKey, Result, run
 from serl.policy import Policy
@@ -59,6 +59,7 @@ class LearnedPolicy:
         self._weights = weights
         self._explore = explore
         self.snapshot: Snapshot | None = None
+        self._refused = 0
 
     @property
     def version(self) -> int:
@@ -66,11 +67,20 @@ class LearnedPolicy:
         return self.snapshot.version if self.snapshot else 0
 
     def refresh(self) -> bool:
-        """Take over newer weights if there are any; weights that do not fit are refused whole."""
-        snapshot = self._weights.latest(self.version)
-        if snapshot is None:
+        """Take over newer weights if there are any.
+
+        Weights that are damaged or do not fit are refused whole; the old ones stay in use.
+        """
+        snapshot = None
+        try:
+            snapshot = self._weights.latest(max(self.version, self._refused))
+            if snapshot is None:
+                return False
+            self._agent.load_actor_weights(snapshot.weights)
+        except BadInput as error:
+            self._refused = snapshot.version if snapshot else self._refused
+            logger.warning("new weights refused, going on with version %d: %s", self.version, error)
             return False
-        self._agent.load_actor_weights(snapshot.weights)
         self.snapshot = snapshot
         return True
 
@@ -88,6 +98,7 @@ class Pace:
         policy: knows what the learner has trained on.
         actor: name of this actor.
         stopping: asked while waiting.
+        sent_before: online steps that this actor sent before it was restarted.
     """
 
     def __init__(
@@ -96,13 +107,13 @@ class Pace:
         policy: LearnedPolicy,
         actor: str,
         stopping: Callable[[], bool],
-        trained_before: int = 0,
+        sent_before: int = 0,
     ) -> None:
         self._config = config
         self._policy = policy
         self._actor = actor
         self._stopping = stopping
-        self._sent = trained_before
+        self._sent = sent_before
         self._silent = False
 
     def count(self, record: Record) -> None:
@@ -208,13 +219,13 @@ class Actor:
 
     def _reset(self) -> bool:
         """Restore the scene by scripted episodes; False when stopped meanwhile."""
-        for _ in range(self.config.reset_attempts):
+        for left in reversed(range(self.config.reset_attempts + 1)):
             script = self.task.reset(self.robot.observe())
             if script is None or self.stopping():
                 return not self.stopping()
-            self._run(ResetTask(self.task, self.config.reset_time_limit_s), script, Source.SCRIPT)
-        if self.task.reset(self.robot.observe()) is None:
-            return True
+            if left:
+                reset = ResetTask(self.task, self.config.reset_time_limit_s)
+                self._run(reset, script, Source.SCRIPT)
         reason = f"reset failed {self.config.reset_attempts} times: a person is needed"
         self.robot.stop(reason)
         raise NeedsPerson(reason)

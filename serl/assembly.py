@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from serl import plugins
 from serl.actor import Actor, LearnedPolicy, Pace
 from serl.agents.agent import Agent, State
+from serl.agents.config import SACConfig
 from serl.checkpoint import Checkpoint
 from serl.clock import VirtualClock
 from serl.config import TrainConfig, checked, merge
@@ -21,6 +23,8 @@ from serl.task import SimulatedTask
 from serl.teleop.scripted import ScriptedHuman
 from serl.transport import LearnerEnd, WeightSource
 from serl.types import Record
+
+_STATISTICS_STEPS = 500
 
 
 def make_task(config: TrainConfig) -> SimulatedTask:
@@ -44,8 +48,23 @@ def make_spec(task: SimulatedTask) -> Spec:
 
 
 def make_agent(config: TrainConfig, spec: Spec, seed: int) -> Agent:
-    """A fresh agent; equal seeds give equal parameters."""
-    agent: Agent = plugins.load("agent", "sac").create(spec, config.agent, seed)
+    """A fresh agent that learns; equal seeds give equal parameters.
+
+    On a CPU it leaves one processor to each actor unless told otherwise: threads that wait for
+    each other on a busy processor cost far more than they bring.
+    """
+    threads = config.agent.threads or max(1, (os.cpu_count() or 1) - config.actors)
+    return _agent(spec, config.agent.model_copy(update={"threads": threads}), seed)
+
+
+def make_acting_agent(config: TrainConfig, spec: Spec, seed: int) -> Agent:
+    """A fresh agent that only acts: on one thread of the CPU, as a control process should."""
+    acting = {"threads": 1, "device": "cpu", "compile": False}
+    return _agent(spec, config.agent.model_copy(update=acting), seed)
+
+
+def _agent(spec: Spec, config: SACConfig, seed: int) -> Agent:
+    agent: Agent = plugins.load("agent", "sac").create(spec, config, seed)
     return agent
 
 
@@ -100,8 +119,10 @@ def make_actor(
     task = make_task(config)
     robot = plugins.make_simulation(task)
     seed = start_seed(Purpose.TRAINING, config.seed, f"{name}/agent", start)
-    policy = LearnedPolicy(make_agent(config, make_spec(task), seed), weights)
-    wait = Pace(config.actor, policy, name, stopping, steps_before)
+    policy = LearnedPolicy(make_acting_agent(config, make_spec(task), seed), weights)
+    lead = max(config.actor.max_lead_steps, first_update_at(config))
+    pacing = config.actor.model_copy(update={"max_lead_steps": lead})
+    wait = Pace(pacing, policy, name, stopping, steps_before)
 
     def record(item: Record) -> None:
         wait.count(item)
@@ -123,6 +144,12 @@ def make_actor(
         epoch=epoch,
         stopping=stopping,
     )
+
+
+def first_update_at(config: TrainConfig) -> int:
+    """Online steps before the first update; some, to scale observations, without demonstrations."""
+    demonstrated = config.demos or config.demo_paths
+    return max(config.learner.starts_at, 0 if demonstrated else _STATISTICS_STEPS)
 
 
 def make_learner(
@@ -160,7 +187,7 @@ def make_learner(
         agent,
         replay,
         transport,
-        config.learner,
+        config.learner.model_copy(update={"starts_at": first_update_at(config)}),
         config.agent.batch_size,
         config.agent.utd,
         spec.rate_hz,

@@ -9,7 +9,7 @@ import argparse
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; errors that a person can mend are one line on standard error."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     parser = _parser()
-    options, rest = parser.parse_known_args(arguments)
+    options, rest = parser.parse_known_args(
+        _joined(sys.argv[1:] if arguments is None else arguments)
+    )
     if options.command is None:
-        parser.print_help()
+        parser.print_help(sys.stderr)
         return BAD_INPUT
     try:
         if rest and not options.overridable:
@@ -51,6 +53,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _complain("interrupted; everything is stopped and saved")
         return INTERRUPTED
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """Settings as one word each (`--seed=3`), so that no value is taken for the task."""
+    joined, rest = [], list(words)
+    while rest:
+        word = rest.pop(0)
+        setting = word.removeprefix("--").split(".")[0].replace("-", "_")
+        alone = word.startswith("--") and "=" not in word and setting in TrainConfig.model_fields
+        joined.append(f"{word}={rest.pop(0)}" if alone and rest else word)
+    return joined
 
 
 def _complain(what: object) -> None:
@@ -70,7 +83,10 @@ def _parser() -> argparse.ArgumentParser:
         text: str,
         overridable: bool = False,
     ) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=text, description=text)
+        usage = (
+            "; settings: --name value, --agent.utd 8, as `serl list` shows" if overridable else ""
+        )
+        sub = commands.add_parser(name, help=text, description=f"{text}{usage}", allow_abbrev=False)
         sub.set_defaults(run_command=function, overridable=overridable)
         return sub
 
@@ -101,36 +117,51 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _settings(options: argparse.Namespace) -> TrainConfig:
-    """Defaults, the task's tuned settings, the file, the command line; later ones win."""
+    """Defaults, the task's tuned settings, the file, the command line; later ones win.
+
+    Paths are made absolute, so that the run can be resumed from anywhere.
+    """
+    from serl.assembly import make_task
+
     file = read_yaml(options.config) if options.config else {}
     overrides = parse_overrides(options.overrides)
     named: Mapping[str, Any] = {"task": options.task} if options.task else {}
-    task = resolve(file, named).task
+    task = resolve(file, overrides, named).task
     tuned = plugins.load("task", task)().training_defaults()
-    return resolve({"task": task}, tuned, file, overrides, named)
+    found = {"task": str(Path(task).resolve())} if task.endswith(".py") else {"task": task}
+    config = resolve(tuned, file, overrides, found)
+    make_task(config)  # refuses its settings before anything is written
+    return config.model_copy(
+        update={"demo_paths": tuple(path.resolve() for path in config.demo_paths)}
+    )
 
 
 def _train(options: argparse.Namespace) -> int:
+    from serl.ros.graph import require_ros
     from serl.train import train  # mujoco and the parts of a run: not for `serl list`
 
+    require_ros()
     if options.resume:
         if options.overrides or options.task or options.config:
             raise BadInput("--resume goes on with the run's own settings: give no others")
         run = RunFolder.open(options.resume)
     else:
         run = RunFolder.create(options.runs, _settings(options), datetime.now())
-    print(f"run: {run.path}")
+    print(f"run: {run.path}", flush=True)
     try:
         return DONE if train(run, Display()) else FAILED
+    except BadInput:
+        raise
     except (SerlError, KeyboardInterrupt):
         print(f"to go on: serl train --resume {run.path}", file=sys.stderr)
         raise
 
 
 def _learner(options: argparse.Namespace) -> int:
-    from serl.ros.graph import learner_processes, started
+    from serl.ros.graph import learner_processes, require_ros, started
     from serl.train import demonstrate
 
+    require_ros()
     if (path := Path(options.task)).is_dir():
         if options.overrides or options.config:
             raise BadInput(f"{path} has its own settings: give no others")
@@ -138,7 +169,8 @@ def _learner(options: argparse.Namespace) -> int:
     else:
         run = RunFolder.create(options.runs, _settings(options), datetime.now())
     demonstrate(run, Display())
-    print(f"run: {run.path}\nto join with an actor: serl actor {run.path} --name actor0")
+    print(f"run: {run.path}")
+    print(f"to join with an actor: serl actor {run.path} --name actor0", flush=True)
     with started(run, learner_processes(run)) as supervisor:
         return _attend(supervisor, "learner")
 
@@ -157,7 +189,7 @@ def _attend(supervisor: Supervisor, name: str) -> int:
     while not supervisor.finished(name):
         supervisor.check()
         for event in supervisor.events[told:]:
-            print(event)
+            print(event, flush=True)
         told = len(supervisor.events)
         time.sleep(0.2)
     return DONE
@@ -198,8 +230,18 @@ def _list(options: argparse.Namespace) -> int:
         for name in plugins.names(kind):
             made = plugins.load(kind, name)
             first = (made.__doc__ or "").strip().splitlines()[0]
-            print(f"{kind:6} {name:20} {first}")
+            print(f"{kind:8} {name:30} {first}")
+    for name, value in _leaves(TrainConfig().model_dump(mode="json")):
+        print(f"{'setting':8} {name:30} {value}")
     return DONE
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -36,7 +36,7 @@ class TrainConfig(BaseModel):
         demo_paths: ... or recordings to use instead.
         intervention: who may take over during training.
         trials: unassisted trials of the final evaluation.
-        required_successes: of those trials, for exit code 0; None asks for nothing.
+        required_success_rate: share of those trials for exit code 0; None asks for nothing.
         selection_trials: trials per checkpoint when the best of the last ones is chosen.
         selection_checkpoints: how many of the last checkpoints are compared.
     """
@@ -52,7 +52,7 @@ class TrainConfig(BaseModel):
     demo_paths: tuple[Path, ...] = ()
     intervention: Literal["scripted", "none"] = "scripted"
     trials: int = Field(50, ge=1)
-    required_successes: int | None = Field(None, ge=0)
+    required_success_rate: float | None = Field(None, ge=0, le=1)
     selection_trials: int = Field(30, ge=1)
     selection_checkpoints: int = Field(5, ge=1)
     agent: SACConfig = SACConfig()

@@ -1,7 +1,6 @@
 """Any simulated task as a Gymnasium environment, for outside code.
 
-Importing this module registers the tasks: `gymnasium.make("serl/PickCube-v0")` works after it, and
-`gymnasium.make("serl.environment:serl/PickCube-v0")` without it. Gymnasium has no entry points.
+Importing `serl` registers the tasks: `gymnasium.make("serl/PickCube-v0")` works after it.
 """
 
 from __future__ import annotations
@@ -84,6 +83,3 @@ def register() -> None:
             entry_point="serl.environment:TaskEnv",
             kwargs={"task": name},
         )
-
-
-register()

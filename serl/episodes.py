@@ -261,7 +261,7 @@ def read_episode(path: Path, spec: Spec) -> Episode:
     """
     name = episode_name(path)
     with closing(_open(path)) as file:
-        stored = list(file.prefix() if path.name.endswith(PART) else file.whole())
+        stored = list(file.prefix() if file.path.name.endswith(PART) else file.whole())
         if file.spec is None:
             return Episode((), None)
         if difference := file.spec.difference(spec):
@@ -359,8 +359,11 @@ class Tail:
 
 
 def _open(path: Path) -> EpisodeFile:
+    """Open a file, under its final name if it was sealed since it was listed."""
     try:
-        return EpisodeFile(path)
+        with suppress(FileNotFoundError):
+            return EpisodeFile(path)
+        return EpisodeFile(episode_name(path).path(path.parent, SEALED))
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from error
 

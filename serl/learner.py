@@ -21,6 +21,10 @@ from serl.types import End, Record, Source, Step
 
 logger = logging.getLogger(__name__)
 
+# A restarted learner counts versions on from beyond what its predecessor may have published since
+# the last logged step: actors take only newer ones.
+_VERSIONS_AHEAD = 1000
+
 _MEASURED = ("critic_loss", "actor_loss", "q", "temperature", "entropy")
 
 
@@ -129,7 +133,11 @@ class Learner:
         """
         seen: Counter[str] = Counter()
         for record in records:
+            if isinstance(record, Step):
+                newest = record.policy_version + _VERSIONS_AHEAD
+                self.progress.version = max(self.progress.version, newest)
             self.replay.add(record)
+            self._episodes.follow(record)
             if _online(record):
                 seen[record.key.actor] += 1
                 self.progress.received += 1
@@ -158,10 +166,11 @@ class Learner:
         arrived = self._transport.receive()
         for record in arrived:
             self._store(record)
-        ready = self._untrained and self.progress.received >= self._config.starts_at
+        enough = self.progress.received >= self._config.starts_at and len(self.replay) > 0
+        ready = bool(self._untrained) and enough
         if ready:
             self._train()
-        return bool(arrived or ready)
+        return ready or bool(arrived)
 
     def publish(self) -> None:
         """Offer the actor's weights; weights that are not finite are never offered."""
@@ -200,9 +209,9 @@ class Learner:
             self._untrained.append(record.key.actor)
 
     def _train(self) -> None:
-        if len(self.replay) == 0:
-            return
         batch = self.replay.sample(self._utd * self._batch_size, self._config.prior_share)
+        if self.progress.steps == 0 and self.replay.demonstrations == 0:
+            self.agent.fit_normaliser(self.replay.states())
         measured = self.agent.update(batch)
         self.progress.trained[self._untrained.popleft()] += 1
         steps = self.progress.steps
@@ -221,6 +230,7 @@ class Learner:
             updates_per_s=self._rate.of(steps),
             utd=self._utd * steps / max(self.progress.received, 1),
             lag=len(self._untrained),
+            weights_version=self.progress.version,
             **measured,
         )
 
@@ -240,15 +250,22 @@ class EpisodeTracker:
 
     def add(self, record: Record, steps: int, version: int) -> None:
         """Take a record; an `End` closes its episode and writes a row."""
+        episode = self.follow(record)
+        if isinstance(record, End) and episode:
+            self._metrics.write(steps, self._row(episode, record, version))
+
+    def follow(self, record: Record) -> list[Step]:
+        """Take a record without a row for it; an `End` returns its episode unless scripted."""
         if isinstance(record, Step):
             if record.key.index == 0:
                 self._open[record.key.actor] = []
             self._open.setdefault(record.key.actor, []).append(record)
-            return
+            return []
         episode = self._open.pop(record.key.actor, [])
-        if episode and not all(step.source is Source.SCRIPT for step in episode):
-            self._successes.append(record.success)
-            self._metrics.write(steps, self._row(episode, record, version))
+        if all(step.source is Source.SCRIPT for step in episode):
+            return []
+        self._successes.append(record.success)
+        return episode
 
     def _row(self, steps: list[Step], end: End, version: int) -> EpisodeRow:
         human = [step.source is Source.HUMAN for step in steps]
@@ -264,7 +281,7 @@ class EpisodeTracker:
             interventions=sum(now and not was for was, now in zip(before, human, strict=True)),
             reason=end.reason,
             duration_s=len(steps) / self._rate_hz,
-            weight_age=version - steps[-1].policy_version,
+            weight_age=max(0, version - steps[-1].policy_version),  # a resumed one counts anew
         )
 
 

@@ -29,8 +29,8 @@ class WeightsFile:
         """The weights in the file if it was replaced since the last look and they are newer.
 
         Raises:
-            CorruptData: the file is damaged.
-            SpecMismatch: the weights belong to another spec.
+            CorruptData: the file is damaged; said once.
+            SpecMismatch: the weights belong to another spec; said once.
         """
         try:
             status = self._path.stat()
@@ -39,6 +39,6 @@ class WeightsFile:
         seen = (status.st_mtime_ns, status.st_ino)
         if seen == self._seen:
             return None
-        snapshot = decode_snapshot(self._path.read_bytes(), self._spec_digest)
         self._seen = seen
+        snapshot = decode_snapshot(self._path.read_bytes(), self._spec_digest)
         return snapshot if snapshot.version > newer_than else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from serl.clock import Clock
-from serl.errors import SpecMismatch
+from serl.errors import SerlError, SpecMismatch
 from serl.intervention import Event, HandsOff, Teleop, arbitrate
 from serl.policy import Policy
 from serl.robot import Robot
@@ -60,8 +60,9 @@ def run(
     """Run one episode from where the robot is, until the task, time, a person or a fault ends it.
 
     Each step reaches `sink` before the next action is issued; the episode's `End` closes it.
-    A reading that does not fit its spec (NaN, wrong shape, missing camera) stops the robot and
-    truncates the episode; the last good observation then closes it.
+    A robot that cannot be read, or a reading that does not fit its spec (NaN, wrong shape, missing
+    camera), stops the robot and truncates the episode; the last good observation then closes it. An
+    episode whose first reading does not fit never begins.
 
     Args:
         robot: what is driven.
@@ -74,12 +75,16 @@ def run(
         chosen_by: the source that `policy` stands for.
         policy_version: version of the weights in use.
         interrupted: asked once a step; True ends the episode as truncated.
+
+    Raises:
+        SpecMismatch: the first reading does not fit its spec; the robot was stopped.
     """
     teleop = teleop or HandsOff()
     clock.start()
-    task.begin(reading := robot.observe())
+    reading = _checked(robot)
+    task.begin(reading)
     teleop.begin()
-    observation = _checked(task, reading)
+    observation = _seen(task, reading)
     total, human_steps, index = 0.0, 0, 0
     while True:
         requested = policy(observation)
@@ -116,7 +121,18 @@ def run(
             return Result(index, total, outcome.success, human_steps, reason)
 
 
-def _checked(task: Task, reading: Observation) -> Observation:
+def _checked(robot: Robot) -> Observation:
+    """The newest reading, once it is known to fit; the robot is stopped when it does not."""
+    reading = robot.observe()
+    try:
+        robot.observation_spec.validate_observation(reading)
+    except SpecMismatch as error:
+        robot.stop(str(error))
+        raise
+    return reading
+
+
+def _seen(task: Task, reading: Observation) -> Observation:
     observation = task.observation(reading)
     task.observation_spec.validate_observation(observation)
     return observation
@@ -125,10 +141,9 @@ def _checked(task: Task, reading: Observation) -> Observation:
 def _observe(robot: Robot, task: Task, index: int) -> tuple[Observation | None, Outcome, str]:
     """The successor and its outcome, or the fault that made the reading useless."""
     try:
-        reading = robot.observe()
-        robot.observation_spec.validate_observation(reading)
-        return _checked(task, reading), task.outcome(reading, index), ""
-    except SpecMismatch as error:
+        reading = _checked(robot)
+        return _seen(task, reading), task.outcome(reading, index), ""
+    except SerlError as error:
         robot.stop(str(error))
         return None, Outcome(truncated=True), str(error)
 

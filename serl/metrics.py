@@ -72,6 +72,7 @@ class UpdateRow:
         temperature: of the entropy bonus.
         entropy: of the policy, in nats.
         lag: online steps received and not yet trained on.
+        weights_version: of the newest published weights.
     """
 
     kind: ClassVar[str] = "update"
@@ -84,6 +85,7 @@ class UpdateRow:
     temperature: float | None = None
     entropy: float | None = None
     lag: int = 0
+    weights_version: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from serl.display import ActorProgress, ProcessProgress, Progress
 from serl.supervisor import Supervisor
 
 WINDOW = 20
+_LINK = "link-"
 
 
 class ProgressReader:
@@ -39,7 +41,7 @@ class ProgressReader:
         """The newest state."""
         for row in self._rows():
             self._take(row)
-        processes = supervisor.states().items()
+        states = supervisor.states()
         return replace(
             self._progress,
             elapsed_s=time.monotonic() - self._started_s,
@@ -47,12 +49,16 @@ class ProgressReader:
             unassisted_success=_rate([r for r in self._recent if not r["assisted"]]),
             assisted_success=_rate([r for r in self._recent if r["assisted"]]),
             human_share=self._human_share(),
-            actors=tuple(
-                ActorProgress(name, link=True, weights_age=age)
-                for name, age in sorted(self._ages.items())
-            ),
-            processes=tuple(ProcessProgress(name, state) for name, state in processes),
+            actors=tuple(self._actor(name, states) for name in sorted(states) if _LINK in name),
+            processes=tuple(ProcessProgress(name, state) for name, state in states.items()),
         )
+
+    def _actor(self, link: str, states: Mapping[str, str]) -> ActorProgress:
+        """Up: its link process runs, and an episode of it arrived."""
+        name = link.removeprefix(_LINK)
+        age = self._ages.get(name)
+        up = None if age is None else True
+        return ActorProgress(name, up if states[link] == "running" else False, age)
 
     def _take(self, row: dict[str, Any]) -> None:
         if row["kind"] == "episode":
@@ -66,6 +72,7 @@ class ProgressReader:
                 steps=row["steps"],
                 updates_per_s=row["updates_per_s"],
                 utd=row["utd"],
+                weights_version=row["weights_version"],
                 left_s=self._left_s(row),
             )
 

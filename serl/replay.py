@@ -130,6 +130,11 @@ class Replay:
         states: Array = self._state[np.sort(self._of_prior.slots)]
         return states
 
+    def states(self) -> Array:
+        """State vectors before each action of all transitions.  # (N, D)."""
+        states: Array = self._state[np.sort(self._all.slots)]
+        return states
+
     def order(self) -> tuple[Span, ...]:
         """All online records in the order they were added.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -60,8 +62,7 @@ class RunFolder:
         info = RunInfo(created=now, versions=_versions(), config=config)
         text = yaml.safe_dump(info.model_dump(mode="json"), sort_keys=False)
         try:
-            path = _new_folder(root / task, stamp)
-            write_atomic(path / _CONFIG, text.encode())
+            path = _new_folder(root / task, stamp, text.encode())
         except OSError as error:
             raise BadInput(f"cannot make a run in {root}: {error}") from error
         return cls(path, info)
@@ -162,15 +163,15 @@ class RunFolder:
         return FileLock(self.path / "learner.lock", f"the run {self.path}: its learner")
 
 
-def _new_folder(parent: Path, stamp: str) -> Path:
+def _new_folder(parent: Path, stamp: str, config: bytes) -> Path:
+    """A folder that appears with its configuration in it."""
     parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=parent))
+    write_atomic(scratch / _CONFIG, config)
     for number in range(1, 1000):
         path = parent / (stamp if number == 1 else f"{stamp}-{number}")
-        try:
-            path.mkdir(mode=0o700)
-        except FileExistsError:
-            continue
-        return path
+        with suppress(OSError):  # a folder that holds something is not replaced
+            return scratch.rename(path)
     raise FileExistsError(f"{parent / stamp} and 998 more exist")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from operator import mul
 from typing import Literal, NamedTuple, Self
 
 import numpy as np
@@ -196,9 +197,10 @@ def within_lead(target: Pose, measured: Pose, limits: Limits) -> Pose:
     """
     offset = subtract(target.position, measured.position)
     position = add(measured.position, shortened(offset, limits.lead_m))
-    turn = to_rotation_vector(multiply(target.quaternion, conjugate(measured.quaternion)))
-    if shortening(*turn, limits.lead_rad) == 1.0:
+    cosine = sum(map(mul, target.quaternion, measured.quaternion))  # of half the angle between
+    if abs(cosine) >= math.cos(0.5 * limits.lead_rad):
         return Pose(position, target.quaternion)
+    turn = to_rotation_vector(multiply(target.quaternion, conjugate(measured.quaternion)))
     turn = shortened(turn, limits.lead_rad)
     return Pose(position, multiply(from_rotation_vector(turn), measured.quaternion))
 
@@ -233,7 +235,7 @@ def _bounded_rotation(
         (measured.quaternion, motion.limits.lead_rad + motion.rotation_rad),
     ):
         offset = to_rotation_vector(multiply(wanted, conjugate(reference)))
-        shortened = shortened(offset, longest)
-        if shortened is not offset:
-            wanted = multiply(from_rotation_vector(shortened), reference)
+        bounded = shortened(offset, longest)
+        if bounded is not offset:
+            wanted = multiply(from_rotation_vector(bounded), reference)
     return wanted

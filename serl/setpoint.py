@@ -78,7 +78,7 @@ def brake_setpoint(state: Setpoint, limits: Limits, dt_s: float) -> Setpoint:
 
 def at_rest(state: Setpoint) -> bool:
     """Whether the setpoint neither moves nor accelerates."""
-    return not any((*state.velocity, *state.angular_velocity, *state.acceleration))
+    return not any(map(any, state[1:]))
 
 
 def _integrate(

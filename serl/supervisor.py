@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from serl.errors import SerlError
+from serl.errors import BadInput, SerlError
 
 BAD_INPUT = 2
 """Exit code of a process that was given something it cannot use; a restart would not help."""
@@ -31,12 +31,14 @@ class ProcessSpec:
         module: run by `python -m`.
         arguments: of the module.
         restarts: how often it is started again after a crash.
+        ends: exit code 0 means that its work is done; otherwise it is started again then, too.
     """
 
     name: str
     module: str
     arguments: tuple[str, ...] = ()
     restarts: int = 3
+    ends: bool = True
 
 
 @dataclass
@@ -86,15 +88,18 @@ class Supervisor:
         """Restart what crashed.
 
         Raises:
-            SerlError: a process refused its input, or crashed more often than it may.
+            BadInput: a process refused its input; a restart would not help.
+            SerlError: a process crashed more often than it may.
         """
         for name, child in list(self._children.items()):
             code = child.process.poll()
-            if code in (None, 0):
+            if code is None or (code == 0 and child.spec.ends):
                 continue
             self._crashes[name] += 1
             why = _state(code)
-            if code == BAD_INPUT or self._crashes[name] > child.spec.restarts:
+            if code == BAD_INPUT:
+                raise BadInput(f"{name}: {self._last_line(name)}")
+            if self._crashes[name] > child.spec.restarts:
                 raise SerlError(f"{name} {why}: {self._last_line(name)}")
             self.events.append(f"{name} {why}: started again ({self._last_line(name)})")
             self._start(child.spec)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -13,20 +14,20 @@ from serl.curves import quarters
 from serl.demonstrations import record_expert
 from serl.display import Display, Summary, print_summary
 from serl.episodes import episode_paths
-from serl.errors import BadInput
+from serl.errors import BadInput, SerlError
 from serl.evaluation import Evaluation, Purpose, evaluation_seeds
 from serl.loop import EpisodeKey
 from serl.metrics import EvaluationRow, MetricsRow, MetricsWriter, read_metrics
 from serl.progress import ProgressReader
 from serl.recording import EpisodeLog
 from serl.report import write_report
-from serl.ros.graph import all_processes, started
+from serl.ros.graph import actor_names, all_processes, started
 from serl.run_folder import RunFolder
 from serl.trials import Examiner, choose
 from serl.video import write_video
 
 POLL_S = 0.25
-FILM_TRIALS = 4
+FILM_TRIALS = 3
 FILM_SIZE = (320, 240)
 
 
@@ -34,7 +35,7 @@ def train(run: RunFolder, display: Display) -> bool:
     """Train to the end, or go on where the run was interrupted.
 
     Returns:
-        Whether the final trials reached `required_successes`.
+        Whether the final trials reached `required_success_rate`.
 
     Raises:
         SerlError: a process failed for good; the run can be resumed.
@@ -55,32 +56,45 @@ def train(run: RunFolder, display: Display) -> bool:
         report=write_report(run.path),
     )
     print_summary(display.console, summary)
-    required = run.config.required_successes
-    return required is None or evaluation.successes >= required
+    required = run.config.required_success_rate
+    return required is None or evaluation.success_rate >= required
 
 
 def demonstrate(run: RunFolder, display: Display) -> None:
-    """Record what is still missing of the expert's demonstrations."""
+    """Record the expert's demonstrations, all or none; an interrupted recording starts anew.
+
+    Raises:
+        BadInput: another process is at it.
+    """
     config = run.config
     if config.demo_paths or episode_paths(run.demonstrations) or not config.demos:
         return
     display.say(f"recording {config.demos} demonstrations of the scripted expert")
     task = make_task(config)
     key = EpisodeKey(run.name, "expert", time.time_ns(), 0)
-    with (
-        plugins.make_simulation(task) as robot,
-        EpisodeLog(run.demonstrations, make_spec(task), key.run, key.actor, key.epoch) as log,
-    ):
-        record_expert(robot, task, log.append, config.demos, config.seed, key)
+    scratch = run.path / ".demonstrations"
+    with run.lock_learner(), plugins.make_simulation(task) as robot:
+        shutil.rmtree(scratch, ignore_errors=True)
+        with EpisodeLog(scratch, make_spec(task), key.run, key.actor, key.epoch) as log:
+            record_expert(robot, task, log.append, config.demos, config.seed, key)
+        scratch.rename(run.demonstrations)
 
 
 def learn(run: RunFolder, display: Display) -> None:
     """Run learner and actors over ROS 2 until the run's steps are trained on."""
     reader = ProgressReader(run.config.task, run.metrics, run.config.steps)
     told = 0
+    if run.config.intervention == "scripted":
+        human = run.config.human
+        display.say(
+            f"a simulated human may drive {human.share:.0%} of the steps at first, falling to "
+            f"{human.final_share:.0%} at three quarters of them"
+        )
     with started(run, all_processes(run)) as supervisor, display:
         while not supervisor.finished("learner"):
             supervisor.check()
+            if all(supervisor.finished(name) for name in actor_names(run)):
+                raise SerlError("every actor was asked to stop before the training was over")
             display.update(reader.read(supervisor))
             for event in supervisor.events[told:]:
                 display.say(event)
@@ -130,10 +144,10 @@ def evaluate(run: RunFolder, trials: int, step: int | None) -> tuple[Evaluation,
 
 
 def film(run: RunFolder, examiner: Examiner, weights: State, path: Path) -> Path:
-    """A film of the first final trials, at twice their speed."""
+    """A film of the first final trials, at twice their speed: of every second step."""
     seeds = evaluation_seeds(Purpose.FINAL, run.config.seed, FILM_TRIALS)
     frames = examiner.film(weights, seeds, FILM_SIZE)
-    write_video(path, frames, 2 * make_task(run.config).config.rate_hz)
+    write_video(path, frames, make_task(run.config).config.rate_hz)
     return path
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from serl import plugins
 from serl.agents.agent import Agent, State
-from serl.assembly import make_agent, make_spec, make_task
+from serl.assembly import make_acting_agent, make_spec, make_task
 from serl.clock import VirtualClock
 from serl.config import TrainConfig
 from serl.evaluation import Evaluation, Purpose, Trial, evaluate, evaluation_seeds
@@ -28,7 +28,7 @@ class Examiner:
         self._config = config
         self._task: SimulatedTask = make_task(config)
         self._robot: SimulatedRobot = plugins.make_simulation(self._task)
-        self._agent: Agent = make_agent(config, make_spec(self._task), 0)
+        self._agent: Agent = make_acting_agent(config, make_spec(self._task), 0)
 
     def evaluate(self, weights: State, purpose: Purpose, trials: int) -> Evaluation:
         """Trials of one policy on the starts of a purpose."""
@@ -44,6 +44,8 @@ class Examiner:
         for number, seed in enumerate(seeds, 1):
 
             def shoot(record: Record, number: int = number) -> None:
+                if record.key.index % 2 and isinstance(record, Step):
+                    return  # every second step is enough to see what happens
                 frames.append(_captioned(camera.frame("front", *size), record, number))
 
             self._trial(seed, shoot)

@@ -12,17 +12,19 @@ import numpy as np
 from serl.errors import BadInput, SerlError
 from serl.rotations import Quaternion
 from serl.safety import (
-    PROFILE_PERIOD_S,
     Pose,
-    Setpoint,
-    advance_setpoint,
-    at_rest,
-    brake_setpoint,
     check_action,
     next_gripper,
     next_target,
     pose_from,
     within_lead,
+)
+from serl.setpoint import (
+    PROFILE_PERIOD_S,
+    Setpoint,
+    advance_setpoint,
+    at_rest,
+    brake_setpoint,
 )
 from serl.sim.franka import HOME_RAD
 from serl.sim.gripper import Gripper
@@ -82,11 +84,6 @@ class SimArm:
         """As the task's motion says."""
         return self._action_spec
 
-    @property
-    def time_s(self) -> float:
-        """Simulated time since the reset."""
-        return float(self.data.time)
-
     def __enter__(self) -> Self:
         return self
 
@@ -113,7 +110,7 @@ class SimArm:
         self._setpoint = Setpoint(self._start)
         self._commanded = None
         self._command(self._start)
-        self.stop_reason = None
+        self.stop_reason, self._braking = None, False
         mujoco.mj_forward(model, data)
         self._hold_posture()
         mujoco.mj_step(model, data, nstep=_SETTLE_STEPS)
@@ -182,7 +179,7 @@ class SimArm:
         """Brake at once, then hold the measured pose until `recover`."""
         if self.stop_reason is None:
             self.stop_reason = reason
-            self._held = False
+            self._braking = True
 
     def recover(self) -> None:
         """Allow motion again, from where the arm is."""
@@ -198,7 +195,6 @@ class SimArm:
         truth = {
             "time_s": np.array([self.data.time], np.float32),
             "tcp_pose": _array(site_pose(self.data, self._tcp)),
-            "start_pose": _array(self._start),
             "target_pose": _array(self._target),
             "gripper": np.array([self._gripper.opening], np.float32),
         }
@@ -209,10 +205,12 @@ class SimArm:
 
     def _advance_setpoint(self) -> None:
         limits = self._motion.limits
-        if self.stop_reason is not None and not self._held:
+        if self._braking:  # also after a recover: what was begun as a stop ends at rest
             self._setpoint = brake_setpoint(self._setpoint, limits, PROFILE_PERIOD_S)
             if at_rest(self._setpoint):
-                self._held, self._target = True, site_pose(self.data, self._tcp)
+                self._braking = False
+                if self.stop_reason is not None:
+                    self._target = site_pose(self.data, self._tcp)
         else:
             goal = within_lead(self._target, site_pose(self.data, self._tcp), limits)
             self._setpoint = advance_setpoint(self._setpoint, goal, limits, PROFILE_PERIOD_S)

@@ -392,6 +392,14 @@ def test_an_open_file_is_recovered_to_its_prefix(tmp_path: Path) -> None:
     assert recover(tmp_path) == []
 
 
+def test_a_file_that_is_sealed_after_it_was_listed_is_read_all_the_same(tmp_path: Path) -> None:
+    listed = leave_open(tmp_path, items := records(5, ended=False))
+    recover(tmp_path)
+    assert not listed.exists()
+    assert len(read_episode(listed, SPEC).steps) == 5
+    assert len(list(read_records([listed], SPEC))) == len(items)
+
+
 def test_a_whole_open_file_needs_no_quarantine(tmp_path: Path) -> None:
     items = records(2)
     leave_open(tmp_path, items[:2])

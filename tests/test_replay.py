@@ -50,7 +50,10 @@ class Plan:
     epoch: int = 0
 
     def records(self) -> Iterator[Record]:
-        """Steps and, unless the stream breaks off, the End. Step i sees frame `first + i`."""
+        """Steps and, unless the stream breaks off, the End. Step i sees frame `first + i`.
+
+        The action to learn from is its name: of a policy what it requested, else what was executed.
+        """
         size = len(self.sources)
         for index, source in enumerate(self.sources):
             name, last = self.first + index, index == size - 1
@@ -58,8 +61,8 @@ class Plan:
             yield Step(
                 key=self.key(index),
                 observation=frame(name),
-                requested=-value,
-                action=value,
+                requested=value if source is Source.POLICY else -value,
+                action=-value if source is Source.POLICY else value,
                 reward=float(name),
                 reward_provenance="truth",
                 terminated=last and self.ending == "terminated",
@@ -116,7 +119,7 @@ class Model:
                 self.stored.append(name)
         window = self.stored[-(self.capacity - self.pinned) :]
         if before is not None:
-            past = int(before.action[0])
+            past = int(before.observation.state["name"][0])
             if follows and (prior or past in window):
                 self.closed[past] = before.reward, before.terminated
                 if prior or before.source is Source.HUMAN:
@@ -126,7 +129,7 @@ class Model:
         lost = [
             key
             for key, step in self.open.items()
-            if not key[1] and int(step.action[0]) not in window
+            if not key[1] and int(step.observation.state["name"][0]) not in window
         ]
         for key in lost:
             del self.open[key]

@@ -10,33 +10,26 @@ from pydantic import ValidationError
 from serl.errors import BadInput
 from serl.rotations import (
     Quaternion,
-    Vector,
-    align_sign,
     conjugate,
     from_rotation_vector,
     multiply,
-    normalized,
-    rotate,
     to_rotation_vector,
 )
 from serl.safety import (
     Limits,
     Motion,
     Pose,
-    Setpoint,
-    advance_setpoint,
-    at_rest,
-    brake_setpoint,
     check_action,
     is_stale,
     next_gripper,
     next_target,
     pose_from,
+    within_lead,
 )
+from serl.vectors import Vector
 
 DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
 START = Pose((0.45, 0.0, 0.2), DOWN)
-DT_S = 0.01
 SLACK = 1.0 + 1e-9
 
 
@@ -60,14 +53,16 @@ def angle(a: Quaternion, b: Quaternion) -> float:
     return norm(to_rotation_vector(multiply(a, conjugate(b))))
 
 
-def vectors(size: float) -> st.SearchStrategy[Vector]:
-    number = st.floats(-size, size)
-    return st.tuples(number, number, number)
-
-
 @pytest.mark.parametrize("name", sorted(Limits.model_fields))
 def test_limits_refuse_values_above_the_hard_maximum(name: str) -> None:
-    hard = {"speed_m_s": 0.25, "lead_m": 0.02}
+    hard = {
+        "speed_m_s": 0.25,
+        "lead_m": 0.02,
+        "acceleration_m_s2": 2.0,
+        "jerk_m_s3": 50.0,
+        "angular_acceleration_rad_s2": 10.0,
+        "angular_jerk_rad_s3": 250.0,
+    }
     highest = hard.get(name, Limits.model_fields[name].default)
     assert getattr(Limits(**{name: highest}), name) == highest
     with pytest.raises(ValidationError, match=name):
@@ -127,7 +122,7 @@ def test_executed_action_is_what_box_and_lead_left() -> None:
     target, executed = next_target(edge, (1.0, 0, 0, 0, 0, 0), edge, edge, wide)
     assert target.position[0] == 0.6
     assert executed[0] == pytest.approx(0.25)
-    ahead = Pose((0.458, 0.0, 0.2), DOWN)  # already 8 of 10 mm ahead of the tool
+    ahead = Pose((0.478, 0.0, 0.2), DOWN)  # 28 of 30 mm ahead of the tool: the lead and an action
     _, executed = next_target(ahead, (1.0, 0, 0, 0, 0, 0), START, START, motion())
     assert executed[0] == pytest.approx(0.1)
 
@@ -142,6 +137,7 @@ def test_tool_frame_turns_actions_and_mixes_nothing() -> None:
     assert executed == pytest.approx((0.2, 0.2, 0.2, 0, 0, 0.2), abs=1e-9)
 
 
+@settings(deadline=None)
 @given(
     actions=st.lists(st.tuples(*[st.floats(-1, 1)] * 6), min_size=1, max_size=30),
     lag=st.floats(0, 1),
@@ -157,8 +153,11 @@ def test_box_lead_and_rotation_are_never_exceeded(
         target, executed = next_target(target, action, measured, START, bounds)
         low_high = zip(bounds.box_low_m, target.position, bounds.box_high_m, strict=True)
         assert all(low <= value <= high for low, value, high in low_high)
-        assert math.dist(target.position, measured.position) <= 0.010 * SLACK
-        assert angle(target.quaternion, measured.quaternion) <= 0.05 * SLACK
+        assert math.dist(target.position, measured.position) <= 0.030 * SLACK
+        assert angle(target.quaternion, measured.quaternion) <= 0.15 * SLACK
+        goal = within_lead(target, measured, bounds.limits)
+        assert math.dist(goal.position, measured.position) <= 0.010 * SLACK
+        assert angle(goal.quaternion, measured.quaternion) <= 0.05 * SLACK
         assert angle(target.quaternion, START.quaternion) <= 0.5 * SLACK
         replayed, again = next_target(previous, executed, measured, START, bounds)
         assert again == pytest.approx(executed, abs=1e-6)
@@ -196,81 +195,6 @@ def test_gripper_switches_by_threshold_and_interval(
     assert next_gripper(closed, requested, since_s, motion(gripper=True)) == expected
 
 
-@settings(max_examples=60)
-@given(
-    targets=st.lists(st.tuples(vectors(0.1), vectors(0.5)), min_size=1, max_size=8),
-    ticks=st.integers(1, 30),
-    speed=st.floats(0.02, 0.25),
-)
-def test_the_profile_never_exceeds_its_limits(
-    targets: list[tuple[Vector, Vector]], ticks: int, speed: float
-) -> None:
-    limits = Limits(speed_m_s=speed)
-    state = Setpoint(Pose((0.0, 0.0, 0.0), DOWN))
-    for position, turn in targets:
-        target = Pose(position, multiply(from_rotation_vector(turn), DOWN))
-        for _ in range(ticks):
-            after = advance_setpoint(state, target, limits, DT_S)
-            assert norm(after.velocity) <= speed * SLACK
-            assert norm(after.acceleration) <= 1.0 * SLACK
-            assert math.dist(after.acceleration, state.acceleration) <= 20.0 * DT_S * SLACK
-            assert norm(after.angular_velocity) <= 1.0 * SLACK
-            assert norm(after.angular_acceleration) <= 5.0 * SLACK
-            change = math.dist(after.angular_acceleration, state.angular_acceleration)
-            assert change <= 100.0 * DT_S * SLACK
-            # Position and velocity are the integrals of what was just bounded.
-            moved = math.dist(after.pose.position, state.pose.position)
-            assert moved == pytest.approx(norm(after.velocity) * DT_S, abs=1e-12)
-            assert math.dist(after.velocity, state.velocity) <= 1.0 * DT_S * SLACK
-            state = after
-
-
-@settings(max_examples=60)
-@given(goal=vectors(0.2), turn=vectors(0.8), speed=st.sampled_from([0.05, 0.15, 0.25]))
-def test_the_profile_arrives_without_overshoot(goal: Vector, turn: Vector, speed: float) -> None:
-    limits = Limits(speed_m_s=speed)
-    target = Pose(goal, multiply(from_rotation_vector(turn), DOWN))
-    state = Setpoint(Pose((0.0, 0.0, 0.0), DOWN))
-    distance, farthest = norm(goal), 0.0
-    for _ in range(round(100 * (2.0 + distance / speed + norm(turn)))):
-        state = advance_setpoint(state, target, limits, DT_S)
-        if distance > 1e-6:
-            along = sum(p * g for p, g in zip(state.pose.position, goal, strict=True)) / distance
-            farthest = max(farthest, along - distance)
-    assert math.dist(state.pose.position, goal) < 1e-6
-    assert angle(state.pose.quaternion, target.quaternion) < 1e-5
-    assert farthest < 2e-4
-    assert norm(state.velocity) < 1e-4
-
-
-def test_the_profile_comes_to_rest_exactly() -> None:
-    state, target = Setpoint(START), Pose((0.5, 0.03, 0.1), DOWN)
-    for _ in range(300):
-        state = advance_setpoint(state, target, Limits(), DT_S)
-    assert at_rest(state)
-    assert advance_setpoint(state, target, Limits(), DT_S) == state
-
-
-@given(velocity=vectors(0.14), spin=vectors(0.5))
-def test_stopping_keeps_its_own_limits(velocity: Vector, spin: Vector) -> None:
-    limits = Limits(speed_m_s=0.25)
-    state = Setpoint(START, velocity=velocity, angular_velocity=spin)
-    for _ in range(30):
-        after = brake_setpoint(state, limits, DT_S)
-        assert norm(after.acceleration) <= 4.0 * SLACK
-        assert math.dist(after.acceleration, state.acceleration) <= 150.0 * DT_S * SLACK
-        assert norm(after.angular_acceleration) <= 20.0 * SLACK
-        state = after
-    assert at_rest(state)
-
-
-def test_a_stop_from_full_default_speed_takes_at_most_80_ms() -> None:
-    state = Setpoint(START, velocity=(0.15, 0.0, 0.0))
-    for _ in range(8):
-        state = brake_setpoint(state, Limits(), DT_S)
-    assert state.velocity == (0.0, 0.0, 0.0)
-
-
 @pytest.mark.parametrize(
     ("stamp_s", "now_s", "stale"),
     [
@@ -283,27 +207,6 @@ def test_a_stop_from_full_default_speed_takes_at_most_80_ms() -> None:
 )
 def test_staleness(stamp_s: float, now_s: float, stale: bool) -> None:
     assert is_stale(stamp_s, now_s, 0.15) is stale
-
-
-@given(a=vectors(1.7), b=vectors(1.7), v=vectors(2.0))
-def test_rotations_compose_and_invert(a: Vector, b: Vector, v: Vector) -> None:
-    p, q = from_rotation_vector(a), from_rotation_vector(b)
-    assert rotate(multiply(p, q), v) == pytest.approx(rotate(p, rotate(q, v)), abs=1e-9)
-    assert rotate(conjugate(p), rotate(p, v)) == pytest.approx(v, abs=1e-9)
-    if norm(a) < math.pi - 1e-6:
-        assert to_rotation_vector(p) == pytest.approx(a, abs=1e-9)
-    minus = (-p[0], -p[1], -p[2], -p[3])
-    assert align_sign(minus, p) == pytest.approx(p)
-    assert norm(to_rotation_vector(minus)) <= math.pi + 1e-9
-
-
-@pytest.mark.parametrize(
-    "quaternion",
-    [(0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1.02), (0.0, 0.0, math.nan, 1.0), (0.0, 0.0, 1.0)],
-)
-def test_quaternions_that_are_none_are_refused(quaternion: tuple[float, ...]) -> None:
-    with pytest.raises(BadInput, match="quaternion"):
-        normalized(quaternion)
 
 
 def test_poses_are_normalised_and_checked() -> None:

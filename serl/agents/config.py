@@ -26,7 +26,8 @@ class SACConfig(BaseModel):
         layer_norm: LayerNorm in actor and critics.
         normalise: scale observations by the statistics given to `fit_normaliser`.
         bc_weight: weight of the squared error to actions of demonstrations and humans in the
-            actor's loss; falls linearly to 0 over `bc_steps` updates.
+            actor's loss; changes linearly to `bc_final_weight` over `bc_steps` updates.
+        bc_final_weight: see `bc_weight`.
         bc_steps: see `bc_weight`.
         bc_warm_start: so many first updates train the actor by cloning alone.
         metrics_every: updates between two reports of metrics.
@@ -54,6 +55,7 @@ class SACConfig(BaseModel):
     layer_norm: bool = True
     normalise: bool = True
     bc_weight: float = Field(0.0, ge=0.0)
+    bc_final_weight: float = Field(0.0, ge=0.0)
     bc_steps: int = Field(0, ge=0)
     bc_warm_start: int = Field(0, ge=0)
     metrics_every: int = Field(50, ge=1)

@@ -117,7 +117,7 @@ def actor_terms(config: SACConfig, updates: int) -> tuple[float, float]:
     if since < 0:
         return 0.0, 1.0
     left = max(0.0, 1.0 - since / config.bc_steps) if config.bc_steps else 0.0
-    return 1.0, config.bc_weight * left
+    return 1.0, left * config.bc_weight + (1.0 - left) * config.bc_final_weight
 
 
 class SAC:
@@ -169,9 +169,9 @@ class SAC:
     def fit_normaliser(self, states: Array) -> None:
         """Take mean and standard deviation of `states` (N, D); nothing when `normalise` is off.
 
-        Normalised observations are clipped to +-10.
+        Without states nothing changes either. Normalised observations are clipped to +-10.
         """
-        if self.config.normalise:
+        if self.config.normalise and len(states):
             self.mean.copy_(torch.from_numpy(states.mean(0)))
             self.std.copy_(torch.from_numpy(np.maximum(states.std(0), _SMALLEST_STD)))
 

@@ -52,7 +52,7 @@ def run(run_folder: Path, name: str) -> None:
             name,
             WeightsFile(link / "weights.safetensors", spec.digest),
             log.append,
-            stopping=lambda: node.stopping or orphaned() or pause.wait(),
+            stopping=lambda: pause.wait(lambda: node.stopping or orphaned()),
             start=len(before),
             steps_before=steps_before,
             epoch=epoch,
@@ -61,12 +61,13 @@ def run(run_folder: Path, name: str) -> None:
         Stats(node, f"actor {name}", lambda: numbers | {"paused": float(pause.paused)})
         link.mkdir(parents=True, exist_ok=True)
         write_atomic(link / "hello.json", encode_hello(Hello(folder.name, name, epoch, spec)))
-        for result in actor.episodes():
-            numbers = {
-                "episodes": float(numbers["episodes"]) + 1,
-                "successes": float(numbers["successes"]) + result.success,
-                "version": actor.policy.version,
-            }
+        with actor.robot:
+            for result in actor.episodes():
+                numbers = {
+                    "episodes": float(numbers["episodes"]) + 1,
+                    "successes": float(numbers["successes"]) + result.success,
+                    "version": actor.policy.version,
+                }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

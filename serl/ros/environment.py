@@ -6,11 +6,12 @@ import fcntl
 import importlib.metadata
 import importlib.util
 import os
+import re
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, MutableMapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, NamedTuple, Self
@@ -23,6 +24,7 @@ DOMAINS = range(102)
 
 SHARED_MEMORY = Path("/dev/shm")
 _DISCOVERY = ("ROS_AUTOMATIC_DISCOVERY_RANGE", "ROS_LOCALHOST_ONLY", "ROS_STATIC_PEERS")
+_SEGMENT = re.compile(r"fastrtps_(port\d{1,5}|[0-9a-f]{16})(_el|_sl)?")
 _INSTALL = 'install the pip wheels (pip install "serl[ros]") or source a ROS 2 Jazzy install'
 
 
@@ -69,10 +71,11 @@ def free_domain(environ: Mapping[str, str] = os.environ) -> Domain:
     folder = Path(tempfile.gettempdir()) / f"serl-domains-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     for domain_id in DOMAINS[1:]:
-        if _is_held(SHARED_MEMORY / f"fastrtps_port{_discovery_port(domain_id)}_sl"):
-            continue  # by somebody who takes no locks of ours
         with suppress(BadInput):
-            return Domain(domain_id, FileLock(folder / str(domain_id), f"ROS domain {domain_id}"))
+            domain = Domain(domain_id, FileLock(folder / str(domain_id), f"domain {domain_id}"))
+            if not _is_held(SHARED_MEMORY / f"fastrtps_port{_discovery_port(domain_id)}_sl"):
+                return domain
+            domain.close()  # somebody uses it who takes no locks of ours
     raise BadInput("no free ROS domain: 1 to 101 are all in use; set ROS_DOMAIN_ID to share one")
 
 
@@ -142,24 +145,31 @@ def clean_shared_memory(folder: Path = SHARED_MEMORY, older_than_s: float = 10.0
     """Remove what dead Fast DDS processes left in shared memory; returns the number of files.
 
     A living owner holds an flock on the `_el` (exclusive) or `_sl` (shared) file beside its
-    segment or port; the kernel drops it when the owner dies, by whatever cause. Files without such
-    a companion, files of other users, and files younger than `older_than_s` (between creation and
-    lock) are left alone.
+    segment or port; the kernel drops it when the owner dies, by whatever cause. A port whose lock
+    file is gone too is a trap for the next process that gets its number, and `fastdds shm clean`
+    overlooks it. Files of other users, and those younger than `older_than_s` (their owner may be
+    about to lock them), are left alone.
     """
+    names = [path.name for path in folder.iterdir() if _SEGMENT.fullmatch(path.name)]
+    segments = {name.removesuffix("_el").removesuffix("_sl") for name in names}
+    return sum(_remove_dead(folder / segment, older_than_s) for segment in segments)
+
+
+def _remove_dead(segment: Path, older_than_s: float) -> int:
+    """Remove a segment and what belongs to it unless somebody may hold it."""
+    locks = [segment.with_name(segment.name + suffix) for suffix in ("_el", "_sl")]
+    mutex = segment.with_name(f"sem.{segment.name}_mutex")
+    files = [path for path in (segment, mutex, *locks) if path.exists()]
     removed = 0
-    for lock_path in [*folder.glob("fastrtps_*_el"), *folder.glob("fastrtps_*_sl")]:
-        with suppress(OSError):
-            if time.time() - lock_path.stat().st_mtime < older_than_s:
-                continue
-            lock = _locked(lock_path)
-            if lock is None:
-                continue
-            with lock:  # held meanwhile, so that nobody adopts the segment while it goes
-                segment = lock_path.name[: -len("_el")]
-                for name in (segment, f"sem.{segment}_mutex", lock_path.name):
-                    with suppress(FileNotFoundError):
-                        (folder / name).unlink()
-                        removed += 1
+    with ExitStack() as stack, suppress(OSError):
+        if any(time.time() - path.stat().st_mtime < older_than_s for path in files):
+            return 0
+        for path in locks:
+            if path.exists():
+                stack.enter_context(_locked(path))  # nobody adopts the segment while it goes
+        for path in files:
+            path.unlink()
+            removed += 1
     return removed
 
 
@@ -174,23 +184,23 @@ def _discovery_port(domain_id: int) -> int:
     return 7400 + 250 * domain_id
 
 
-def _locked(path: Path) -> IO[str] | None:
-    """The file, opened (created where missing) and locked exclusively; None when it is held."""
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+def _locked(path: Path) -> IO[bytes]:
+    """The file, opened and locked exclusively; raises `BlockingIOError` when somebody holds it."""
+    file = path.open("rb")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        return None
+        raise
     return file
 
 
 def _is_held(path: Path) -> bool:
     """Whether a living process holds a lock on the file."""
-    if not path.exists():
-        return False
-    lock = _locked(path)
-    if lock is None:
+    try:
+        _locked(path).close()
+    except BlockingIOError:
         return True
-    lock.close()
+    except OSError:
+        return False
     return False

@@ -7,11 +7,23 @@ from contextlib import contextmanager
 
 from serl.errors import BadInput
 from serl.files import write_atomic
-from serl.ros.environment import clean_shared_memory, environment, free_domain, ros_status
+from serl.ros.environment import (
+    clean_shared_memory,
+    domain_id_of,
+    environment,
+    free_domain,
+    ros_status,
+)
 from serl.run_folder import RunFolder
 from serl.supervisor import ProcessSpec, Supervisor
 
 _DOMAIN = "ros_domain"
+
+
+def require_ros() -> None:
+    """Raise `BadInput` unless ROS 2 can be used."""
+    if problem := ros_status().problem:
+        raise BadInput(problem)
 
 
 def learner_processes(run: RunFolder) -> list[ProcessSpec]:
@@ -23,14 +35,19 @@ def actor_processes(run: RunFolder, name: str) -> list[ProcessSpec]:
     """An actor and the link beside it."""
     arguments = ("--run", str(run.path), "--actor", name)
     return [
-        ProcessSpec(f"link-{name}", "serl.ros.link_node", arguments, restarts=5),
+        ProcessSpec(f"link-{name}", "serl.ros.link_node", arguments, restarts=5, ends=False),
         ProcessSpec(name, "serl.ros.actor_node", arguments, restarts=5),
     ]
 
 
+def actor_names(run: RunFolder) -> list[str]:
+    """Names of the actors that a run starts."""
+    return [f"actor{index}" for index in range(run.config.actors)]
+
+
 def all_processes(run: RunFolder) -> list[ProcessSpec]:
     """A learner and all actors: the one list that supervisor and launch files share."""
-    actors = [actor_processes(run, f"actor{index}") for index in range(run.config.actors)]
+    actors = [actor_processes(run, name) for name in actor_names(run)]
     return [*learner_processes(run), *(spec for specs in actors for spec in specs)]
 
 
@@ -39,10 +56,10 @@ def started(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor
     """Run processes until the block is left, then stop them in order.
 
     Raises:
-        BadInput: ROS 2 is missing, or no ROS domain is free.
+        BadInput: ROS 2 is missing, no ROS domain is free, or the run has a learner already.
     """
-    if problem := ros_status().problem:
-        raise BadInput(problem)
+    require_ros()
+    run.lock_learner().close()  # the learner process takes it; whoever comes second changes nothing
     clean_shared_memory()
     with free_domain() as domain:
         write_atomic(run.path / _DOMAIN, str(domain.id).encode())
@@ -57,12 +74,12 @@ def joined(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]
     Raises:
         BadInput: ROS 2 is missing, or the run was never started.
     """
-    if problem := ros_status().problem:
-        raise BadInput(problem)
+    require_ros()
     file = run.path / _DOMAIN
     if not file.exists():
         raise BadInput(f"{run.path}: no learner was started yet: serl learner {run.path}")
-    with _supervised(run, specs, int(file.read_text())) as supervisor:
+    domain_id = domain_id_of({"ROS_DOMAIN_ID": file.read_text()})
+    with _supervised(run, specs, domain_id) as supervisor:
         yield supervisor
 
 

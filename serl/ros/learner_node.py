@@ -62,6 +62,8 @@ def _numbers(learner: Learner, transport: LearnerTransport) -> dict[str, Value]:
         "received": float(progress.received),
         "trained": float(progress.steps),
         "version": float(progress.version),
+        "replay": float(learner.replay.online),
+        "dropped": float(learner.replay.dropped),
         **{name: float(count) for name, count in transport.counts.items()},
     }
 
@@ -79,14 +81,15 @@ def _checkpoint(folder: RunFolder, metrics: MetricsWriter) -> Checkpoint | None:
 
 
 def _logged(folder: RunFolder, spec: Spec) -> Iterator[Record]:
-    """What all actors recorded so far, in the order in which episodes began."""
+    """What all actors recorded so far: by start of an actor, then by episode."""
     paths = [path for actor in folder.actors() for path in episode_paths(folder.episodes(actor))]
     return read_records(sorted(paths, key=episode_name), spec)
 
 
 def _demonstrations(folder: RunFolder, spec: Spec) -> Iterator[Record]:
-    for path in (folder.demonstrations, *folder.config.demo_paths):
-        if not episode_paths(path) and folder.config.demos:
+    recorded = (folder.demonstrations,) if folder.config.demos else ()
+    for path in folder.config.demo_paths or recorded:
+        if not episode_paths(path):
             raise BadInput(f"{path}: expected demonstrations, found no episode files")
         yield from read_records(path, spec)
 

@@ -18,13 +18,14 @@ from pathlib import Path
 from serl.episodes import Tail, episode_name, episode_paths
 from serl.errors import BadInput
 from serl.files import checked_name
-from serl.ros.node import RosNode
+from serl.ros.node import RosNode, run_node
 from serl.ros.stats import Stats, Value
 from serl.ros.stream_sender import StreamSender
 from serl.ros.weights import WeightsReceiver
+from serl.supervisor import orphaned
 from serl.wire import Hello, decode_hello
 
-POLL_S = 0.005
+POLL_S = 0.01
 
 _HELLO_PERIOD_S = 0.2
 
@@ -118,7 +119,7 @@ def run(run_folder: Path, actor: str) -> None:
     link_folder(run_folder, checked_name(actor, "actor")).mkdir(parents=True, exist_ok=True)
     with RosNode(f"link_{actor}", run_folder) as node:
         link = Link(node, run_folder, actor)
-        while not node.stopping and not link.refused:
+        while not (node.stopping or link.refused or orphaned()):
             if not link.step():
                 node.wait(POLL_S)
         link.close()
@@ -132,12 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--run", type=Path, required=True, help="folder of the run")
     parser.add_argument("--actor", required=True, help="name of the actor")
     options = parser.parse_args(arguments)
-    try:
-        run(options.run, options.actor)
-    except BadInput as error:
-        print(error, file=sys.stderr)  # noqa: T201
-        return 2
-    return 0
+    return run_node(lambda: run(options.run, options.actor))
 
 
 if __name__ == "__main__":

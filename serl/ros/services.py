@@ -48,11 +48,11 @@ class Pause:
         serve(node, "resume", lambda: self._set(False))
         serve(node, "stop", self._stop)
 
-    def wait(self, period_s: float = 0.02) -> bool:
-        """Return False, once no longer paused; True when the process was asked to stop."""
-        while self.paused and not self._node.stopping:
+    def wait(self, stopping: Callable[[], bool], period_s: float = 0.02) -> bool:
+        """Return once no longer paused, or once stopping; says which."""
+        while self.paused and not stopping():
             time.sleep(period_s)
-        return self._node.stopping
+        return stopping()
 
     def _set(self, paused: bool) -> str:
         self.paused = paused

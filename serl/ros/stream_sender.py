@@ -61,7 +61,7 @@ class StreamSender:
         self._log_ended = False  # for now, at the last look
         self._learner = 0
         self._welcome = False  # this learner said what it holds of this epoch
-        self._heard_s = self._progress_s = float("-inf")
+        self._heard_s = self._progress_s = self._announced_s = float("-inf")
         self._patience_s = _PATIENCE_S
         self._went_back = False  # and no progress since
         self._answers: deque[tuple[int, int, int, int, int]] = deque(maxlen=1024)
@@ -83,7 +83,7 @@ class StreamSender:
         self._number = actor_number(hello.run, hello.actor)
         self._welcome = False
         self._begin(0)
-        self._hellos.publish(String(data=encode_hello(hello).decode()))
+        self._announce()
 
     @property
     def in_flight(self) -> int:
@@ -110,6 +110,8 @@ class StreamSender:
         while self._answers:
             self._take_answer(*self._answers.popleft())
         if self.refused or not self.connected:
+            if time.monotonic() - self._announced_s > SILENCE_S and not self.refused:
+                self._announce()
             return False
         if self._published and time.monotonic() - self._progress_s > self._patience_s:
             self._patience_s = min(2 * self._patience_s, _LONGEST_PATIENCE_S)
@@ -122,6 +124,11 @@ class StreamSender:
         if self._log is not None:
             self._log.close()
             self._log = None
+
+    def _announce(self) -> None:
+        if self._hello is not None:
+            self._hellos.publish(String(data=encode_hello(self._hello).decode()))
+            self._announced_s = time.monotonic()
 
     def _on_ack(self, message: Any) -> None:
         if len(message.data) == 5:

@@ -38,8 +38,8 @@ ACKS = Topic("transitions/ack", UInt64MultiArray, _reliable(64, latched=True))
 """Five numbers, learner to actors: actor, epoch, first sequence number not yet held, the
 learner's epoch, 1 to ask for a resend. All but the learner's epoch are 0 in its hello."""
 
-ACTORS = Topic("actors", String, _reliable(1, latched=True))
-"""Hellos of `serl.wire`, actors to learner."""
+ACTORS = Topic("actors", String, _reliable(64, latched=True))
+"""Hellos of `serl.wire`, actors to learner; all senders share the depth of the reader's queue."""
 
 REFUSED = Topic("refused", String, _reliable(64, latched=True))
 """JSON, learner to actors: actor, epoch, reason."""

@@ -419,6 +419,9 @@ def test_ablations_run_and_differ(changes: dict[str, Any]) -> None:
 
 def test_normaliser_by_closed_form_floored_and_clipped() -> None:
     agent = make()
+    agent.fit_normaliser(np.zeros((0, STATE), np.float32))
+    assert not agent.mean.any()
+    assert (agent.std == 1.0).all()
     states = 5.0 + 2.0 * make_batch(rows=2 * ROWS).state
     states[:, 0] = 1.0  # never moves in the demonstrations
     agent.fit_normaliser(states)
@@ -436,6 +439,18 @@ def test_warm_start_clones_and_then_the_cloning_term_fades() -> None:
     terms = [actor_terms(settings, updates) for updates in range(5)]
     assert terms == [(0.0, 1.0), (0.0, 1.0), (1.0, 3.0), (1.0, 1.5), (1.0, 0.0)]
     assert actor_terms(SACConfig(), 0) == (1.0, 0.0)
+    assert actor_terms(config(bc_weight=3.0, bc_final_weight=1.0, bc_steps=2), 1) == (1.0, 2.0)
+    assert actor_terms(config(bc_final_weight=1.0), 9) == (1.0, 1.0)
+
+
+def test_targets_stay_within_the_bounds_of_the_return() -> None:
+    batch = make_batch()
+    batch.reward[:], batch.discount[:] = 7.0, 0.0
+    free, bounded = make(learning_rate=1e-2), make(learning_rate=1e-2, return_bounds=(0.0, 1.0))
+    for _ in range(150):
+        unbounded_value, value = free.update(batch)["q"], bounded.update(batch)["q"]
+    assert unbounded_value > 3.0
+    assert 0.5 < value < 1.5
 
 
 def test_cloning_alone_learns_the_actions_of_prior_rows_and_no_others() -> None:

@@ -56,27 +56,27 @@ def measure_stream(run: Path, spec: Spec, actors: int, records: int) -> None:
         write_log(run, name, spec, records)
     with links(run, names), RosNode("learner", run) as node:
         transport = LearnerTransport(node, spec, run.name)
-        wait_until(
-            lambda: (
-                node.handle.count_publishers(f"{node.handle.get_namespace()}/transitions") == actors
-            )
-        )
+        topic = f"{node.handle.get_namespace()}/transitions"
+        wait_until(lambda: node.handle.count_publishers(topic) == actors)
         for name in names:
             announce(run, name, spec)
         wait_until(lambda: transport.counts["accepted"] > 0)
-        start_s, received = time.perf_counter(), 0
-        while received < actors * records:
-            arrived = transport.receive()
-            received += len(arrived)
-            if not arrived:
-                node.wait(0.005)
-            if node.stopping or time.perf_counter() - start_s > LIMIT_S:
-                raise TimeoutError(f"{received} records in {LIMIT_S:.0f} s: {transport.counts}")
-        elapsed_s = time.perf_counter() - start_s
-        size = len(encode_record(record(spec, Key("r", "a", 1, 0, 0), np.random.default_rng())))
-        print(
-            f"stream, {size / 1e3:5.1f} kB, {actors} links: {received / elapsed_s:6.0f} records/s"
-        )
+        rate_hz = receive(transport, actors * records)
+    size = len(encode_record(record(spec, Key("r", "a", 1, 0, 0), np.random.default_rng())))
+    print(f"stream, {size / 1e3:5.1f} kB records, {actors} links: {rate_hz:6.0f} records/s")
+
+
+def receive(transport: LearnerTransport, records: int) -> float:
+    """Records per second until so many were received."""
+    start_s, received = time.perf_counter(), 0
+    while received < records:
+        arrived = transport.receive()
+        received += len(arrived)
+        if not arrived:
+            time.sleep(0.005)
+        if time.perf_counter() - start_s > LIMIT_S:
+            raise TimeoutError(f"{received} records in {LIMIT_S:.0f} s: {transport.counts}")
+    return received / (time.perf_counter() - start_s)
 
 
 def measure_weights(run: Path) -> None:
@@ -92,13 +92,8 @@ def measure_weights(run: Path) -> None:
         wait_until(lambda: all(file.exists() for file in files))
         latencies_s = []
         for version in range(2, 22):
-            before = [file.stat().st_ino for file in files]
-            start_s = time.perf_counter()
-            transport.publish(Snapshot(version, {}, weights))
-            wait_until(
-                lambda: all(f.stat().st_ino != i for f, i in zip(files, before, strict=True))
-            )
-            latencies_s.append(time.perf_counter() - start_s)
+            old = {file: file.stat().st_ino for file in files}
+            latencies_s.append(publish(transport, Snapshot(version, {}, weights), old))
             time.sleep(0.2)
         median_ms, worst_ms = 1e3 * statistics.median(latencies_s), 1e3 * max(latencies_s)
         print(f"weights, 5 MB to four actors: median {median_ms:.0f} ms, worst {worst_ms:.0f} ms")
@@ -107,6 +102,14 @@ def measure_weights(run: Path) -> None:
         time.sleep(5)
         memory_mb = link.memory_info().rss / 1e6
         print(f"idle link: {link.cpu_percent():.1f} % of a core, {memory_mb:.0f} MB")
+
+
+def publish(transport: LearnerTransport, snapshot: Snapshot, old: dict[Path, int]) -> float:
+    """Seconds until all files, given with their inodes, are replaced."""
+    start_s = time.perf_counter()
+    transport.publish(snapshot)
+    wait_until(lambda: all(file.stat().st_ino != inode for file, inode in old.items()))
+    return time.perf_counter() - start_s
 
 
 @contextmanager

@@ -1,9 +1,9 @@
 """Speed of the learner's update against Stable-Baselines3; ratios of one interleaved run.
 
-    python tests/bench/bench_update.py [--compile] [--rounds N]
+    python tests/bench/bench_update.py [--eager] [--rounds N]
 
 One update is UTD 4: four batches of 256, sampling included. Stable-Baselines3 and the naive
-formulation have no LayerNorm; ours has.
+formulation have no LayerNorm; ours has. Needs a quiet machine: two threads stall on a busy one.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=8, help="updates per cell of the table")
-    parser.add_argument("--compile", action="store_true", help="also torch.compile (a minute)")
+    parser.add_argument("--eager", action="store_true", help="leave out torch.compile (a minute)")
     options = parser.parse_args()
-    against_others(options.rounds, options.compile)
+    against_others(options.rounds, not options.eager)
     alone(options.rounds)
 
 
@@ -60,7 +60,7 @@ def against_others(rounds: int, compiled: bool) -> None:
     measured = interleaved(updates, rounds)
     best = {name: min(times.values()) for name, times in measured.items()}
     base = best["Stable-Baselines3"]
-    print(f"{critics} critics, batch {BATCH}, UTD {UTD}, {torch.get_num_threads()} threads at most")
+    print(f"{critics} critics, batch {BATCH}, UTD {UTD}; best of {rounds}")
     print(f"{'':38}{'1 thread':>12}{'2 threads':>12}{'updates/s':>12}{'x SB3':>8}")
     for name, times in measured.items():
         cells = "".join(f"{1e3 * times[threads]:>9.1f} ms" for threads in THREADS)

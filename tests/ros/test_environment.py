@@ -115,20 +115,17 @@ def test_missing_ros_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPat
 
 
 def test_only_what_the_dead_left_is_removed(tmp_path: Path) -> None:
-    dead, alive, fresh = "fastrtps_00000000000000aa", "fastrtps_port7410", "fastrtps_port7660"
-    for segment in (dead, alive, fresh):
-        for name in (segment, f"{segment}_el", f"sem.{segment}_mutex"):
-            (tmp_path / name).touch()
-    for name in ("fastrtps_without_lock", "other_el", f"{dead}_el", f"{alive}_el"):
+    segment, orphan = "fastrtps_00000000000000aa", "fastrtps_port7411"
+    alive, shared, fresh = "fastrtps_port7410", "fastrtps_port7400", "fastrtps_port7660"
+    dead = {segment, f"{segment}_el", orphan, f"sem.{orphan}_mutex"}
+    kept = {"other_el", *(f"{alive}{end}" for end in ("", "_el")), f"{shared}_sl", shared}
+    for name in dead | kept:
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (0, 0))
-    with (tmp_path / f"{alive}_el").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert clean_shared_memory(tmp_path) == 3
-    left = {path.name for path in tmp_path.iterdir()}
-    assert not {name for name in left if dead in name}
-    assert left == {
-        *(alive, f"{alive}_el", f"sem.{alive}_mutex"),
-        *(fresh, f"{fresh}_el", f"sem.{fresh}_mutex"),
-        *("fastrtps_without_lock", "other_el"),
-    }
+    for name in (fresh, f"{fresh}_el"):
+        (tmp_path / name).touch()
+    with (tmp_path / f"{alive}_el").open() as one, (tmp_path / f"{shared}_sl").open() as other:
+        fcntl.flock(one, fcntl.LOCK_EX)
+        fcntl.flock(other, fcntl.LOCK_SH)
+        assert clean_shared_memory(tmp_path) == len(dead)
+    assert {path.name for path in tmp_path.iterdir()} == kept | {fresh, f"{fresh}_el"}

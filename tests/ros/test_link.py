@@ -5,15 +5,16 @@ from __future__ import annotations
 import subprocess
 from array import array
 from threading import Thread
+from typing import Any
 
 import pytest
-from std_msgs.msg import UInt64MultiArray
+from std_msgs.msg import String, UInt64MultiArray
 
 from serl.ros.node import RosNode
 from serl.ros.topics import ACKS, ACTORS, TRANSITIONS, to_cdr
 from serl.ros.transport import LearnerTransport
 from serl.types import Record
-from serl.wire import Frame, actor_number, encode_frame
+from serl.wire import Frame, Hello, actor_number, encode_frame, encode_hello
 
 from .conftest import LIMIT_S, SPEC, Run, eventually, expected
 
@@ -137,20 +138,37 @@ def test_undecodable_messages_do_not_deafen_a_node(run: Run) -> None:
         eventually(lambda: transport.counts["corrupt"] > 0)
 
 
-def test_what_was_received_is_acknowledged_at_the_next_call(run: Run) -> None:
-    run.act("a", 1, episodes=4)
+def test_many_actors_at_once_are_all_let_in(run: Run) -> None:
+    names = {f"actor{number}" for number in range(20)}
     with RosNode("learner", run.folder) as node:
         transport = LearnerTransport(node, SPEC, run.folder.name)
+        hellos = node.publisher(ACTORS)
+        eventually(lambda: hellos.get_subscription_count() == 1)
+        for name in names:
+            hello = Hello(run.folder.name, name, 1, SPEC)
+            hellos.publish(String(data=encode_hello(hello).decode()))
+        eventually(lambda: transport.actors == names)
+
+
+def test_what_was_received_is_acknowledged_at_the_next_call(run: Run) -> None:
+    run.act("a", 1, episodes=4)
+    acks: list[Any] = []
+    with RosNode("learner", run.folder) as node:
+        node.subscribe(ACKS, acks.append)
+        transport = LearnerTransport(node, SPEC, run.folder.name)
         run.start_link("a")
-        records: list[Record] = []
-        eventually(lambda: records.extend(transport.receive()) or records)
-        cursors = transport.cursors  # durable here, but not acknowledged
-        assert cursors == {("a", 1): len(records)}
+        first = _keys(transport, 1)
+        cursors = transport.cursors
+        assert cursors == {("a", 1): len(first)}
+        seen = len(acks)
+        eventually(lambda: len(acks) > seen + 2)  # what the learner repeats each second
+        assert not any(ack.data[2] for ack in acks)
+        transport.receive()
+        eventually(lambda: acks[-1].data[2] == len(first))
     with RosNode("learner", run.folder) as node:
         successor = LearnerTransport(node, SPEC, run.folder.name, cursors)
-        rest = _keys(successor, 200 - len(records))
-    assert len(rest) == 200 - len(records)
-    assert rest == expected("a", 1, 4)[len(records) :]
+        rest = _keys(successor, 200 - len(first))
+    assert first + rest == expected("a", 1, 4)
 
 
 def test_what_no_sender_holds_any_more_is_counted_as_lost(run: Run) -> None:

@@ -84,9 +84,10 @@ def test_what_is_executed_is_what_the_target_moved() -> None:
     moved = arm.observe().state["target_pose"] - before
     assert executed == pytest.approx([0.4, -0.4, 0.2, 0.0, 0.7], abs=1e-6)
     assert moved[:3] == pytest.approx([0.008, -0.008, 0.004], abs=1e-6)
-    # The lead of 20 mm is used up: a second action before time passes moves it only a little.
+    # The target is ahead by at most the lead and one action: this one is cut short.
+    arm.act(act(1.0, 0.0, 0.0, 0.0, 0.0))
     executed = arm.act(act(1.0, 0.0, 0.0, 0.0, 0.0))
-    assert 0.3 < executed[0] < 0.6
+    assert 0.3 < executed[0] < 0.8
 
 
 def test_speed_and_box_hold_over_random_actions() -> None:
@@ -101,7 +102,7 @@ def test_speed_and_box_hold_over_random_actions() -> None:
             target = arm.observe().state["target_pose"][:3]
             assert (target >= low - 1e-6).all()
             assert (target <= high + 1e-6).all()
-            assert np.linalg.norm(target - measured) <= 0.02 + 1e-6
+            assert np.linalg.norm(target - measured) <= 0.04 + 1e-6
             arm.advance(0.1)
             reading = arm.observe()
             assert np.linalg.norm(reading.state["tcp_twist"][:3]) < 0.25 * 1.2
@@ -161,6 +162,19 @@ def test_a_stop_keeps_its_first_reason_and_holds() -> None:
     arm.recover()
     assert arm.stop_reason is None
     assert arm.act(act(0.2, 0, 0, 0, 0))[0] == pytest.approx(0.2, abs=1e-5)
+
+
+def test_recovering_while_braking_keeps_the_limits() -> None:
+    arm = make_arm()
+    arm.reset(0)
+    drive(arm, act(1, 0, 0, 0, 0), 5)
+    arm.stop("test")
+    arm.advance(0.02)
+    arm.recover()
+    drive(arm, act(0, 0, 0, 0, 0), 3)
+    assert np.linalg.norm(arm.observe().state["tcp_twist"][:3]) < 0.1
+    drive(arm, act(0.3, 0, 0, 0, 0), 8)
+    assert arm.observe().state["tcp_twist"][0] == pytest.approx(0.06, abs=0.03)
 
 
 def test_the_wrong_time_is_refused() -> None:

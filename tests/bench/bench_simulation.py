@@ -1,0 +1,193 @@
+"""What the simulation costs: experts, control steps, physics and pictures, by task.
+
+    python tests/bench/bench_simulation.py [--short]
+
+Actions are uniform and starts seeded; resets are not timed. The yardstick is `mj_step` of the same
+model from the same starts, with nothing around it. The kinds of episode take turns, and times are
+the thread's own, so that neighbours on the machine hardly matter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import mujoco
+import numpy as np
+
+from serl import plugins
+from serl.clock import VirtualClock
+from serl.evaluation import wilson
+from serl.loop import EpisodeKey, Result, run
+from serl.policy import Random
+from serl.sim.arm import SimArm
+from serl.sim.scene import PHYSICS_DT_S
+from serl.task import SimulatedTask
+from serl.types import Source
+
+TASKS = ("reach", "pick_cube")
+SIZES_PX = (84, 256)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--short", action="store_true", help="fewer episodes")
+    short = parser.parse_args().short
+    scenes = {name: _scene(name) for name in TASKS}
+    experts(scenes, episodes=10 if short else 100)
+    speed(scenes, rounds=5 if short else 40)
+    pictures(scenes, frames=5 if short else 40)
+
+
+Scenes = dict[str, tuple[SimulatedTask, SimArm]]
+
+
+def _scene(name: str) -> tuple[SimulatedTask, SimArm]:
+    task: SimulatedTask = plugins.load("task", name)()
+    return task, SimArm(task.scene, task.config)
+
+
+def experts(scenes: Scenes, episodes: int) -> None:
+    """Success and length of the scripted experts' episodes."""
+    print("| expert | success | 95 % interval | mean steps |")
+    print("|---|---|---|---|")
+    for name, (task, arm) in scenes.items():
+        results = [_expert_episode(task, arm, seed) for seed in range(episodes)]
+        successes = sum(result.success for result in results)
+        low, high = wilson(successes, episodes)
+        steps = statistics.mean(result.steps for result in results)
+        print(
+            f"| {name} | {successes} of {episodes} | {low:.1%} to {high:.1%} | {steps:.1f} |",
+            flush=True,
+        )
+
+
+def _expert_episode(task: SimulatedTask, arm: SimArm, seed: int) -> Result:
+    arm.reset(seed)
+    clock = VirtualClock(arm.advance, task.config.rate_hz)
+    key = EpisodeKey("bench", "expert", 1, seed)
+    expert = task.expert(arm.truth, seed)
+    return run(arm, task, expert, clock, key, lambda record: None, chosen_by=Source.SCRIPT)
+
+
+def speed(scenes: Scenes, rounds: int) -> None:
+    """Control steps per second with and without the task, and what of them is physics."""
+    print(
+        "\n| control steps/s, one core | mj_step alone | observe, act, advance | with task |",
+        end="",
+    )
+    print(" of it mj_step | cost / mj_step alone |\n|---|---|---|---|---|---|")
+    for name, (task, arm) in scenes.items():
+        physics = _Stopwatch(mujoco.mj_step)
+        kinds: dict[str, Callable[[SimulatedTask, SimArm], None]] = {
+            "plain": _plain_episode,
+            "robot": _robot_episode,
+            "task": _task_episode,
+            "watched": partial(_watched_episode, physics=physics),
+        }
+        seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
+        for seed in range(rounds):
+            for kind, episode in kinds.items():
+                task.begin(arm.reset(seed))
+                seconds[kind].append(_timed(partial(episode, task, arm)))
+        median_s = {kind: statistics.median(times) for kind, times in seconds.items()}
+        rate = {kind: task.config.max_steps / value for kind, value in median_s.items()}
+        share = physics.total_s / sum(seconds["watched"])
+        print(
+            f"| {name}, {task.config.rate_hz:g} Hz | {rate['plain']:.0f} | {rate['robot']:.0f} "
+            f"| {rate['task']:.0f} | {share:.0%} | {median_s['task'] / median_s['plain']:.2f} |",
+            flush=True,
+        )
+
+
+def _plain_episode(task: SimulatedTask, arm: SimArm) -> None:
+    steps = round(1.0 / task.config.rate_hz / PHYSICS_DT_S)
+    for _ in range(task.config.max_steps):
+        mujoco.mj_step(arm.model, arm.data, nstep=steps)
+
+
+def _robot_episode(task: SimulatedTask, arm: SimArm) -> None:
+    policy, dt_s = Random(arm.action_spec, 0), 1.0 / task.config.rate_hz
+    reading = arm.observe()
+    for _ in range(task.config.max_steps):
+        arm.act(policy(reading))
+        arm.advance(dt_s)
+        reading = arm.observe()
+
+
+def _task_episode(task: SimulatedTask, arm: SimArm) -> None:
+    policy, dt_s = Random(arm.action_spec, 0), 1.0 / task.config.rate_hz
+    observation = task.observation(arm.observe())
+    for index in range(task.config.max_steps):
+        arm.act(policy(observation))
+        arm.advance(dt_s)
+        reading = arm.observe()
+        task.outcome(reading, index)
+        observation = task.observation(reading)
+
+
+def _watched_episode(task: SimulatedTask, arm: SimArm, physics: _Stopwatch) -> None:
+    with mock.patch.object(mujoco, "mj_step", physics):
+        _task_episode(task, arm)
+
+
+class _Stopwatch:
+    """A function and the seconds spent in it."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
+        self.total_s = 0.0
+
+    def __call__(self, *arguments: Any, **named: Any) -> None:
+        start_s = time.thread_time()
+        self._function(*arguments, **named)
+        self.total_s += time.thread_time() - start_s
+
+
+def pictures(scenes: Scenes, frames: int) -> None:
+    """Frames per second of the renderer, and what of a frame is casting one ray per pixel."""
+    print("\n| renderer, one core | frames/s | of it mj_multiRay |\n|---|---|---|")
+    for name, (_, arm) in scenes.items():
+        arm.reset(0)
+        camera = plugins.make_renderer(arm)
+        for size in SIZES_PX:
+            draw = partial(camera.frame, "front", size, size)
+            cast = partial(_cast, arm, _rays(arm, size))
+            pairs = [(_timed(draw), _timed(cast)) for _ in range(frames)]
+            frame_s, cast_s = (statistics.median(times) for times in zip(*pairs, strict=True))
+            print(f"| {name}, {size} px | {1 / frame_s:.1f} | {cast_s / frame_s:.0%} |", flush=True)
+
+
+def _rays(arm: SimArm, size: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Directions of one ray per pixel of the front camera.  # (3 * size * size,)."""
+    camera = arm.model.camera("front").id
+    scale = 2.0 * np.tan(0.5 * np.radians(arm.model.cam_fovy[camera])) / size
+    y, x = (np.mgrid[0:size, 0:size] + 0.5 - 0.5 * size) * scale
+    rays = np.stack([x, -y, np.full_like(x, -1.0)], -1).reshape(-1, 3)
+    turned = rays @ arm.data.cam_xmat[camera].reshape(3, 3).T
+    return np.ascontiguousarray(turned.ravel())
+
+
+def _cast(arm: SimArm, rays: np.ndarray[Any, np.dtype[np.float64]]) -> None:
+    count = len(rays) // 3
+    geoms, distances, normals = np.empty(count, np.int32), np.empty(count), np.empty(3 * count)
+    origin = arm.data.cam_xpos[arm.model.camera("front").id]
+    mujoco.mj_multiRay(
+        arm.model, arm.data, origin, rays, None, 1, -1, geoms, distances, normals, count, 20.0
+    )
+
+
+def _timed(function: Callable[[], object]) -> float:
+    start_s = time.thread_time()
+    function()
+    return time.thread_time() - start_s
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""Trains as a user would and tells what came out; with `--ablations` also what each part is worth.
+
+    python tests/bench/bench_training.py [--seeds 0 1 2 3 4] [--ablations] [--steps N ...]
+
+Each run is a `serl train` of its own, one after the other; settings of `serl train` may follow and
+hold for every run. Results, failures too, are appended to OUT/results.jsonl, and what stands there
+is not run again, so that an interrupted bench goes on where it stopped. Seconds to 90 % count from
+the start of the learner, total ones from that of the command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from serl.curves import WINDOW, quarters, running_mean, series
+from serl.evaluation import wilson
+from serl.metrics import MetricsRow, read_metrics
+from serl.run_folder import RunFolder
+
+BASE = "serl"
+ABLATIONS = {
+    BASE: (),
+    "no demonstrations": ("--demos=0",),
+    "no interventions": ("--intervention=none",),
+    "no LayerNorm": ("--agent.layer_norm=false",),
+    "no observation normalisation": ("--agent.normalise=false",),
+}
+LEVEL = 0.9
+SHORT = ["--task_config.time_limit_s=2", "--steps=60", "--demos=2", "--trials=2"]
+BAD_INPUT, INTERRUPTED = 2, 130
+
+Result = dict[str, Any]
+
+
+def main() -> None:
+    """Run what is missing, then print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--task", default="pick_cube")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--ablations", action="store_true", help="also without each of its parts")
+    parser.add_argument("--ablation-seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--out", type=Path, default=Path("runs/bench"), help="folder of all runs")
+    parser.add_argument("--short", action="store_true", help="one seed of reach, hardly trained")
+    options, settings = parser.parse_known_args()
+    task, seeds, others = options.task, options.seeds, options.ablation_seeds
+    if options.short:
+        task, settings, seeds, others = "reach", [*SHORT, *settings], seeds[:1], others[:1]
+
+    def result(variant: str, seed: int) -> Result:
+        arguments = [task, f"--seed={seed}", *settings, *ABLATIONS[variant]]
+        return _result(options.out, variant, seed, arguments)
+
+    print_runs([result(BASE, seed) for seed in seeds])
+    if options.ablations:
+        print_ablations({v: [result(v, seed) for seed in others] for v in ABLATIONS})
+
+
+def _result(out: Path, variant: str, seed: int, arguments: list[str]) -> Result:
+    """What an earlier bench wrote down of the same command, or that of running it now."""
+    path = out / "results.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    for result in map(json.loads, lines):
+        if result["arguments"] == arguments:
+            return dict(result)
+    print(f"serl train {' '.join(arguments)}", file=sys.stderr, flush=True)
+    result = {"variant": variant, "seed": seed, "arguments": arguments, **_train(out, arguments)}
+    with path.open("a") as file:
+        file.write(json.dumps(result) + "\n")
+    return result
+
+
+def _train(out: Path, arguments: list[str]) -> Result:
+    """Run `serl train` to its end, however that is: only a refusal or a Ctrl-C ends the bench."""
+    out.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "serl.cli", "train", *arguments, "--runs", str(out)]
+    start_s = time.monotonic()
+    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    seconds = time.monotonic() - start_s
+    lines = [line for line in ended.stdout.splitlines() if line.strip()]
+    if ended.returncode in (BAD_INPUT, INTERRUPTED):
+        print(ended.stdout, file=sys.stderr)
+        raise SystemExit(ended.returncode)
+    runs = [line.removeprefix("run: ") for line in lines if line.startswith("run: ")]
+    measured = summary(RunFolder.open(Path(runs[0]))) if runs else {}
+    error = "" if measured.get("successes") is not None else lines[-1] if lines else "no output"
+    return {"exit": ended.returncode, "seconds": seconds, "error": error, **measured}
+
+
+def summary(run: RunFolder) -> Result:
+    """The numbers of a run; None where it did not get so far."""
+    rows = read_metrics(run.metrics)
+    episodes = [row for row in rows if row["kind"] == "episode"]
+    final = next((r for r in rows if r["kind"] == "evaluation" and r["purpose"] == "final"), {})
+    reached = min(_training_reached(episodes), _selection_reached(rows))
+    length = sum(row["length"] for row in episodes)
+    return {
+        "run": str(run.path),
+        "budget": run.config.steps,
+        "steps": max((row["steps"] for row in rows), default=0),
+        "trials": run.config.trials,
+        "successes": final.get("successes"),
+        "cycle_time_s": final.get("cycle_time_s"),
+        "reached": reached if math.isfinite(reached[0]) else None,
+        "human": sum(row["human_steps"] for row in episodes) / length if length else None,
+        "quarters": [quarter.human_share for quarter in quarters(episodes)],
+    }
+
+
+def _training_reached(episodes: list[MetricsRow]) -> tuple[float, float]:
+    """Steps and seconds at which the last 20 unassisted episodes were 90 % successes."""
+    alone = [row for row in episodes if not row["assisted"]]
+    good = running_mean(series(alone, "success"))[WINDOW - 1 :] >= LEVEL
+    row = alone[WINDOW - 1 + int(good.argmax())] if good.any() else None
+    return (row["steps"], row["time_s"]) if row else (math.inf, math.inf)
+
+
+def _selection_reached(rows: list[MetricsRow]) -> tuple[float, float]:
+    """Steps and seconds of the first compared checkpoint with 90 % successes."""
+    for row in rows:
+        if row["kind"] == "evaluation" and row["successes"] >= LEVEL * row["trials"]:
+            step = row["checkpoint"]
+            return step, next(other["time_s"] for other in rows if other["steps"] >= step)
+    return math.inf, math.inf
+
+
+def print_runs(results: Sequence[Result]) -> None:
+    """One row per seed, then all trials pooled."""
+    print(
+        "\n| seed | final trials | steps to 90 % | s to 90 % | steps | total s | cycle s |", end=""
+    )
+    print(" human, by quarter | human | exit |\n|" + "---|" * 10)
+    for result in results:
+        steps, seconds = result.get("reached") or ("never", "never")
+        shares = ", ".join(_percent(share) for share in result.get("quarters", []))
+        print(
+            f"| {result['seed']} | {_trials(result)} | {_number(steps)} | {_number(seconds)} "
+            f"| {_number(result.get('steps'))} | {_number(result['seconds'])} "
+            f"| {_number(result.get('cycle_time_s'), '.1f')} | {shares} "
+            f"| {_percent(result.get('human'))} | {result['exit']} |"
+        )
+    print(f"\npooled: {_pooled(results)}")
+
+
+def print_ablations(results: dict[str, list[Result]]) -> None:
+    """One row per variant: pooled trials, the difference to all parts together, and the effort."""
+    print(f"\n| variant, seeds {[r['seed'] for r in results[BASE]]} | pooled | each |", end="")
+    print(" worth, points | median steps to 90 % | median total s |\n|" + "---|" * 6)
+    shares = {v: np.divide(*_counts(runs)) for v, runs in results.items()}
+    for variant, runs in results.items():
+        reached = [(run.get("reached") or (math.inf,))[0] for run in runs]
+        worth = "" if variant == BASE else f"{100 * (shares[BASE] - shares[variant]):+.0f}"
+        middle = statistics.median(reached)
+        print(
+            f"| {variant} | {_pooled(runs)} | {', '.join(map(_trials, runs))} | {worth} "
+            f"| {_number(middle if math.isfinite(middle) else 'never')} "
+            f"| {_number(statistics.median(run['seconds'] for run in runs))} |"
+        )
+
+
+def _counts(results: Sequence[Result]) -> tuple[int, int]:
+    """Successes and trials of all runs; a run without final trials failed in all of them."""
+    successes = sum(result.get("successes") or 0 for result in results)
+    return successes, sum(result.get("trials", 50) for result in results)
+
+
+def _pooled(results: Sequence[Result]) -> str:
+    successes, trials = _counts(results)
+    low, high = wilson(successes, trials)
+    return f"{successes} of {trials}: {successes / trials:.1%} ({low:.1%} to {high:.1%})"
+
+
+def _trials(result: Result) -> str:
+    if result["error"]:
+        return f"failed: {result['error']}"
+    return f"{result['successes']} of {result['trials']}"
+
+
+def _number(value: Any, form: str = ",.0f") -> str:
+    return format(value, form) if isinstance(value, int | float) else value or "-"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None or math.isnan(share) else f"{share:.0%}"
+
+
+if __name__ == "__main__":
+    main()

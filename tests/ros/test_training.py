@@ -1,0 +1,296 @@
+"""Whole trainings: the commands that a person types, real processes, real DDS, some kills."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from std_srvs.srv import Trigger
+
+from serl import cli
+from serl.assembly import make_spec, make_task
+from serl.checkpoint import checkpoint_paths, load
+from serl.episodes import episode_paths, read_episode, read_records
+from serl.metrics import MetricsRow, read_metrics
+from serl.ros.node import RosNode
+from serl.ros.stats import StatsMonitor
+from serl.run_folder import RunFolder
+from serl.types import Source, Step
+
+from .conftest import LIMIT_S, eventually
+
+pytestmark = pytest.mark.ros
+
+TINY = {
+    "demos": 2,
+    "trials": 2,
+    "selection_trials": 1,
+    "selection_checkpoints": 2,
+    "task_config.time_limit_s": 1.0,
+    "task_config.reach_m": 0.05,
+    "agent.hidden": "[32,32]",
+    "agent.batch_size": 16,
+    "agent.utd": 1,
+    "agent.device": "cpu",
+    "actor.max_lead_steps": 16,
+    "learner.checkpoint_every": 100,
+    "learner.metrics_every": 50,
+    "learner.publish_every": 10,
+}
+
+
+class Command:
+    """A `serl` command in a process of its own, its output read line by line."""
+
+    def __init__(self, folder: Path, *words: object, **settings: object) -> None:
+        dotted = [f"--{name.replace('__', '.')}={value}" for name, value in settings.items()]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "serl.cli", *map(str, words), *dotted],
+            cwd=folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
+            stdout=(folder / f"{words[0]}.out").open("ab"),
+            stderr=subprocess.STDOUT,
+        )
+        self.path = folder / f"{words[0]}.out"
+
+    @property
+    def output(self) -> str:
+        return self.path.read_text()
+
+    def run_folder(self) -> RunFolder:
+        self.until(lambda: "run: " in self.output)
+        found = re.search(r"^run: (.+)$", self.output, re.MULTILINE)
+        assert found, self.output
+        return RunFolder.open(self.path.parent / found[1])
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Return once the condition holds; fail when the command ends before."""
+        eventually(lambda: self.process.poll() is not None or condition(), 2 * LIMIT_S)
+        assert condition(), self.output
+
+    def children(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def child(self, *words: str) -> psutil.Process:
+        """The child whose command line has these words."""
+
+        def found() -> list[psutil.Process]:
+            return [p for p in self.children() if set(words) <= set(_command_line(p))]
+
+        eventually(found)
+        return found()[0]
+
+    def interrupt(self) -> float:
+        """Press Ctrl-C; the exit takes so many seconds."""
+        self.process.send_signal(signal.SIGINT)
+        started_s = time.monotonic()
+        self.process.wait(LIMIT_S)
+        return time.monotonic() - started_s
+
+    def wait(self) -> int:
+        return self.process.wait(4 * LIMIT_S)
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Iterator[list[Command]]:
+    started: list[Command] = []
+    yield started
+    for command in started:
+        if command.process.poll() is None:
+            command.interrupt()
+
+
+def rows(run: RunFolder, kind: str) -> list[MetricsRow]:
+    return [row for row in read_metrics(run.metrics) if row["kind"] == kind]
+
+
+def logged(run: RunFolder, actor: str) -> int:
+    """Online steps in the log of an actor."""
+    records = read_records(run.episodes(actor), make_spec(make_task(run.config)))
+    return sum(isinstance(r, Step) and r.source is not Source.SCRIPT for r in records)
+
+
+def trained(run: RunFolder) -> dict[str, int]:
+    """Online steps that the newest checkpoint was trained on."""
+    paths = checkpoint_paths(run.checkpoints)
+    counts: dict[str, int] = load(paths[-1]).info["trained"] if paths else {}
+    return counts
+
+
+def test_a_training_survives_its_learners_death_and_leaves_a_whole_run(
+    tmp_path: Path, commands: list[Command]
+) -> None:
+    command = Command(tmp_path, "train", "reach", **TINY, steps=300)
+    commands.append(command)
+    run = command.run_folder()
+    command.until(lambda: trained(run))
+    command.child("serl.ros.learner_node").kill()
+    assert command.wait() == 0, command.output
+    assert "learner was killed by SIGKILL: started again" in command.output
+    assert sum(trained(run).values()) == run.config.steps
+    assert trained(run)["actor0"] <= logged(run, "actor0")
+
+    spec = make_spec(make_task(run.config))
+    demonstrations = [read_episode(path, spec) for path in episode_paths(run.demonstrations)]
+    assert [episode.success for episode in demonstrations] == [True, True]
+    assert all(path.suffixes == [".mcap"] for path in episode_paths(run.episodes("actor0")))
+    assert len(checkpoint_paths(run.checkpoints)) >= 2
+    assert (run.checkpoints / "best").exists()
+    assert any("resumed at" in row["text"] for row in rows(run, "event"))
+    assert [row["purpose"] for row in rows(run, "evaluation")] == ["selection"] * 2 + ["final"]
+    assert len(rows(run, "update")) >= 5
+    assert all(row["weight_age"] >= 0 for row in rows(run, "episode"))
+    assert list((run.path / "tensorboard").iterdir())
+    assert (run.videos / "final.webm").stat().st_size > 1000
+    assert "<html" in run.report.read_text()[:2000]
+    assert _online_rows_are_whole(run)
+
+
+def _online_rows_are_whole(run: RunFolder) -> bool:
+    """Each row's length is that of the episode in the log."""
+    spec = make_spec(make_task(run.config))
+    lengths = [len(read_episode(p, spec).steps) for p in episode_paths(run.episodes("actor0"))]
+    return all(row["length"] == lengths[row["episode"]] for row in rows(run, "episode"))
+
+
+class Watch:
+    """What a person with ROS tools sees of a run and can do to it."""
+
+    def __init__(self, node: RosNode) -> None:
+        self.node = node
+        self.monitor = StatsMonitor(node)
+
+    def number(self, source: str, name: str) -> float:
+        reading = self.monitor.latest().get(source)
+        return float(reading.values.get(name, 0.0)) if reading else 0.0
+
+    def call(self, service: str) -> str:
+        """Call a trigger of a node of the run; what it answered."""
+        client = self.node.handle.create_client(Trigger, service)
+        eventually(client.service_is_ready)
+        answer: Any = client.call_async(Trigger.Request())
+        eventually(answer.done)
+        return str(answer.result().message)
+
+
+def test_two_actors_share_a_learner_one_is_killed_and_the_run_is_interrupted_and_resumed(
+    tmp_path: Path, commands: list[Command]
+) -> None:
+    command = Command(tmp_path, "train", "reach", **TINY, steps=800, actors=2)
+    commands.append(command)
+    run = command.run_folder()
+    with RosNode("watch", run.path) as node:
+        watch = Watch(node)
+        command.until(lambda: sum(_received(run)) > 120)
+        assert min(_received(run)) >= 0.3 * sum(_received(run))
+
+        command.child("serl.ros.actor_node", "actor1").kill()
+        command.until(lambda: "actor1 was killed by SIGKILL: started again" in command.output)
+        at_the_kill = watch.number("learner", "trained")
+        command.until(lambda: watch.number("learner", "trained") > at_the_kill + 20)
+        command.until(lambda: len({path.name.split("-")[0] for path in _files(run, "actor1")}) == 2)
+        before = _received(run)
+        command.until(lambda: sum(_received(run)) > sum(before) + 120)
+        since = [now - then for now, then in zip(_received(run), before, strict=True)]
+        assert min(since) >= 0.3 * sum(since)
+
+        for actor in ("actor0", "actor1"):
+            assert watch.call(f"{actor}/pause") == "paused"
+
+        def settled() -> bool:
+            online = logged(run, "actor0") + logged(run, "actor1")
+            return watch.number("learner", "received") == online
+
+        command.until(settled)
+        received = watch.number("learner", "received")
+        open_steps = received - watch.number("learner", "replay")
+        assert 0 <= open_steps - watch.number("learner", "dropped") <= 2  # one for each actor
+        assert watch.number("learner", "lost") == 0
+        for actor in ("actor0", "actor1"):
+            assert watch.call(f"{actor}/resume") == "running"
+        command.until(lambda: watch.number("learner", "received") > received)
+
+    children = command.children()
+    assert len(children) == 5
+    seconds = command.interrupt()
+    assert command.process.returncode == 130, command.output
+    assert seconds < 8.0  # 4 s of grace, then what hangs is killed
+    assert not any(child.is_running() for child in children)
+    assert f"to go on: serl train --resume {run.path.relative_to(tmp_path)}" in command.output
+    trained_before = sum(trained(run).values())
+    assert 100 < trained_before < run.config.steps
+
+    resumed = Command(tmp_path, "train", "--resume", run.path)
+    commands.append(resumed)
+    assert resumed.wait() == 0, resumed.output
+    assert sum(trained(run).values()) == run.config.steps
+    assert any(f"resumed at {trained_before:,} steps" == row["text"] for row in rows(run, "event"))
+    assert run.report.exists()
+
+
+def _received(run: RunFolder) -> list[int]:
+    """Steps of whole episodes that the learner has of each actor."""
+    episodes = rows(run, "episode") if run.metrics.exists() else []
+    return [
+        sum(row["length"] for row in episodes if row["actor"] == actor)
+        for actor in ("actor0", "actor1")
+    ]
+
+
+def _files(run: RunFolder, actor: str) -> list[Path]:
+    return episode_paths(run.episodes(actor))
+
+
+def record_demonstrations(folder: Path, *words: str) -> Path:
+    """Two demonstrations of reach, by the command."""
+    settings = [f"--{name}={TINY[name]}" for name in TINY if name.startswith("task_config.")]
+    words = ("record", "reach", "--demos", "2", "--out", str(folder), *settings, *words)
+    assert cli.main(words) == 0
+    return folder
+
+
+def test_learner_and_actor_are_two_commands(tmp_path: Path, commands: list[Command]) -> None:
+    demos = record_demonstrations(tmp_path / "demos")
+    learner = Command(tmp_path, "learner", "reach", **TINY, steps=100, demo_paths="[demos]")
+    commands.append(learner)
+    run = learner.run_folder()
+    assert run.config.demo_paths == (demos,)
+    learner.until((run.path / "ros_domain").exists)
+    actor = Command(tmp_path, "actor", run.path, "--name", "somebody")
+    commands.append(actor)
+    assert learner.wait() == 0, learner.output
+    assert trained(run) == {"somebody": 100}
+    assert actor.process.poll() is None
+    actor.interrupt()
+    assert actor.process.returncode == 130
+    assert [path.name for path in sorted(run.path.glob("episodes/*"))] == ["somebody"]
+    assert logged(run, "somebody") >= 100
+    assert not run.demonstrations.exists()
+
+
+def test_demonstrations_of_another_spec_are_refused(
+    tmp_path: Path, commands: list[Command]
+) -> None:
+    record_demonstrations(tmp_path / "demos", "--task_config.rate_hz=20")
+    learner = Command(tmp_path, "learner", "reach", **TINY, demo_paths="[demos]")
+    commands.append(learner)
+    assert learner.wait() == 2
+    line = learner.output.splitlines()[-1]
+    assert line.startswith("serl: learner: ")
+    assert "rate_hz: 20.0 != 10.0" in line

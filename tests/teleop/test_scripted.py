@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from serl.clock import VirtualClock
+from serl.loop import EpisodeKey, run
+from serl.policy import Hold, Policy
+from serl.robot import Truth
+from serl.teleop.scripted import ScriptedHuman, ScriptedHumanConfig
+from serl.testing import FakeRobot, FakeTask
+from serl.types import Action, Record, Source, Step
+
+FULL = ScriptedHumanConfig(patience_steps=4, reaction_steps=2, hold_steps=3, max_hold_steps=6)
+GREAT = 10**9
+
+
+class Bench:
+    """A human who watches a progress that the test sets."""
+
+    def __init__(self, config: ScriptedHumanConfig = FULL, planned_steps: int = GREAT) -> None:
+        self.progress = 0.0
+        robot = FakeRobot()
+
+        def expert(seed: int) -> Policy:
+            return lambda observation: np.array([1.0, -1.0], np.float32)
+
+        def progress(truth: Truth) -> float:
+            return self.progress
+
+        self.human = ScriptedHuman(
+            config, expert, robot.observe, robot.truth, progress, planned_steps, seed=0
+        )
+
+    def watch(self, steps: int, gain: float = 0.0) -> list[bool]:
+        """Who drove in each of so many steps."""
+        drove = []
+        for _ in range(steps):
+            drove.append(self.human() is not None)
+            self.progress += gain
+        return drove
+
+
+def test_hands_are_on_after_patience_and_reaction() -> None:
+    bench = Bench()
+    idle = FULL.patience_steps + FULL.reaction_steps  # the first look sets the mark
+    assert bench.watch(idle + 2) == [False] * idle + [True] * 2
+
+
+def test_hands_stay_off_while_there_is_progress() -> None:
+    assert not any(Bench().watch(100, gain=2 * FULL.progress_step))
+
+
+def test_progress_while_reacting_keeps_hands_off() -> None:
+    bench = Bench()
+    bench.watch(1 + FULL.patience_steps)
+    bench.progress += 2 * FULL.progress_step
+    assert not any(bench.watch(FULL.patience_steps))
+
+
+def test_a_step_back_is_noticed_without_patience() -> None:
+    bench = Bench()
+    bench.progress = 0.5
+    bench.watch(1)
+    bench.progress = 0.5 - FULL.regress - 0.01
+    assert bench.watch(4) == [False] * FULL.reaction_steps + [True] * 2
+
+
+def test_hands_go_off_once_it_helped_but_not_at_once() -> None:
+    bench = Bench()
+    until_on = bench.watch(50).index(True)
+    bench = Bench()
+    bench.watch(until_on)
+    assert bench.watch(6, gain=FULL.gain) == [True] * FULL.hold_steps + [False] * 3
+
+
+def test_hands_go_off_when_it_does_not_help() -> None:
+    drove = Bench().watch(50)
+    first = drove.index(True)
+    assert drove[first:].index(False) == FULL.max_hold_steps
+    assert any(drove[first + FULL.max_hold_steps :]), "it tries again"
+
+
+def test_an_episode_starts_with_hands_off() -> None:
+    bench = Bench()
+    while bench.human() is None:
+        pass
+    bench.human.begin()
+    assert not any(bench.watch(FULL.patience_steps))
+
+
+def test_its_actions_are_imperfect_and_in_range() -> None:
+    bench = Bench()
+    actions = [action for _ in range(200) if (action := bench.human()) is not None]
+    assert len({action.tobytes() for action in actions}) > len(actions) / 2
+    assert all(action.dtype == np.float32 and np.abs(action).max() <= 1.0 for action in actions)
+    assert np.abs(np.mean(actions, 0) - [1.0, -1.0]).max() < 0.3
+
+
+def drive(config: ScriptedHumanConfig, planned: int, seed: int = 0) -> list[Step]:
+    """A whole training in which nothing ever succeeds, the human's help included."""
+    robot, task = FakeRobot(), FakeTask()
+    human = ScriptedHuman(
+        config,
+        expert=lambda seed: Hold(robot.action_spec),
+        observe=robot.observe,
+        truth=robot.truth,
+        progress=task.progress,
+        planned_steps=planned,
+        seed=seed,
+    )
+    records: list[Record] = []
+    steps: list[Step] = []
+    episode = 0
+    while len(steps) < planned:
+        robot.reset(episode)
+        key = EpisodeKey("run", "actor", 1, episode)
+        clock = VirtualClock(robot.advance, task.config.rate_hz)
+        run(robot, task, Hold(robot.action_spec), clock, key, records.append, teleop=human)
+        steps = [record for record in records if isinstance(record, Step)]
+        episode += 1
+    assert human.budget.used == sum(step.source is Source.HUMAN for step in steps)
+    return steps[:planned]
+
+
+def share(steps: list[Step]) -> float:
+    return sum(step.source is Source.HUMAN for step in steps) / len(steps)
+
+
+@pytest.fixture(scope="module")
+def training() -> list[Step]:
+    return drive(ScriptedHumanConfig(), 2400)
+
+
+def test_it_keeps_its_budget_even_when_the_policy_never_succeeds(training: list[Step]) -> None:
+    quarters = [share(training[600 * part : 600 * (part + 1)]) for part in range(4)]
+    assert 0.1 < share(training) <= 0.30
+    assert quarters[3] <= 0.05
+    assert quarters == sorted(quarters, reverse=True)
+
+
+def test_the_default_budget_holds_by_arithmetic() -> None:
+    """The line from `share` to `final_share` at three quarters, and a bucket that shrinks."""
+    config = ScriptedHumanConfig()
+    mean = 0.75 * (config.share + config.final_share) / 2 + 0.25 * config.final_share
+    assert mean <= 0.25
+    assert config.final_share <= 0.05
+
+
+def test_without_a_share_it_never_drives() -> None:
+    assert share(drive(ScriptedHumanConfig(share=0.0, final_share=0.0), 300)) == 0.0
+
+
+def test_equal_seeds_drive_equally(training: list[Step]) -> None:
+    def actions(steps: list[Step]) -> list[Action]:
+        return [step.action for step in steps[:300]]
+
+    again = drive(ScriptedHumanConfig(), 2400)
+    np.testing.assert_array_equal(actions(training), actions(again))
+    other = drive(ScriptedHumanConfig(), 300, seed=1)
+    assert not np.array_equal(actions(training), actions(other))
+
+
+def test_a_restarted_one_goes_on_with_the_budget_of_the_moment() -> None:
+    bench = Bench(planned_steps=1000)
+    late = ScriptedHuman(
+        FULL,
+        lambda seed: Hold(FakeRobot.action_spec),
+        FakeRobot().observe,
+        FakeRobot().truth,
+        lambda truth: 0.0,
+        planned_steps=1000,
+        seed=0,
+        steps_before=800,
+    )
+    assert bench.human.budget.share() == FULL.share
+    assert late.budget.share() == pytest.approx(FULL.final_share)
+    assert not late.budget.allows(FULL.hold_steps)

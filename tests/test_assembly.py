@@ -1,0 +1,192 @@
+"""A whole training in one process: the real algorithm and arm, on the in-process transport."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serl import plugins
+from serl.agents.agent import State
+from serl.assembly import make_actor, make_human, make_learner, make_spec, make_task
+from serl.checkpoint import Checkpoint
+from serl.config import TrainConfig, resolve
+from serl.demonstrations import record_expert
+from serl.errors import BadInput
+from serl.learner import Learner
+from serl.loop import EpisodeKey
+from serl.metrics import EpisodeRow, Row
+from serl.transport import InProcess
+from serl.types import Record, Source, Step
+
+CONFIG = resolve(
+    {
+        "task": "reach",
+        "seed": 3,
+        "steps": 100,
+        "agent": {
+            "hidden": [32, 32],
+            "batch_size": 16,
+            "utd": 2,
+            "threads": 1,
+            "device": "cpu",
+            "matmul": "float32",
+        },
+        "learner": {"publish_every": 10, "warm_up": 5},
+        "human": {"patience_steps": 5},
+    }
+)
+
+
+class Training:
+    """A learner and an actor that take turns, step by step, so that all is reproducible."""
+
+    def __init__(self, config: TrainConfig, before: Training | None = None) -> None:
+        self.rows: list[Row] = []
+        self.steps: int = config.steps
+        self.demonstrations: list[Record] = (
+            before.demonstrations if before else demonstrations(config)
+        )
+        self.log: list[Record] = list(before.log) if before else []
+        self.transport = InProcess()
+        self.saved: list[Checkpoint] = []
+        self.learner: Learner = make_learner(
+            config,
+            self.transport,
+            self,
+            self._save,
+            self.demonstrations,
+            before.saved[-1] if before else None,
+            self.log,
+        )
+        online = [r for r in self.log if isinstance(r, Step) and r.source is not Source.SCRIPT]
+        self.actor = make_actor(
+            config,
+            "run",
+            "actor0",
+            self.transport,
+            self._take,
+            stopping=lambda: self.learner.progress.steps >= self.steps,
+            pace=lambda: None,
+            start=len({record.key.episode for record in self.log}),
+            steps_before=len(online),
+            epoch=1 + sum(record.key.index == 0 for record in self.log),
+        )
+
+    def run(self, steps: int) -> Training:
+        """Until so many steps are trained on."""
+        self.steps = steps
+        self.learner.publish()
+        for _ in self.actor.episodes():
+            pass
+        self.learner.checkpoint()
+        return self
+
+    def write(self, steps: int, row: Row) -> None:
+        self.rows.append(row)
+
+    def weights(self) -> State:
+        return self.learner.agent.state_dict()
+
+    def _take(self, record: Record) -> None:
+        self.log.append(record)
+        self.transport.send([record])
+        while self.learner.progress.steps < self.steps and self.learner.step():
+            pass
+
+    def _save(
+        self, step: int, arrays: Mapping[str, Mapping[str, Any]], info: Mapping[str, Any]
+    ) -> None:
+        copies = {
+            group: {name: np.copy(array) for name, array in named.items()}
+            for group, named in arrays.items()
+        }
+        self.saved.append(Checkpoint(Path(str(step)), step, copies, dict(info)))
+
+
+def demonstrations(config: TrainConfig) -> list[Record]:
+    task = make_task(config)
+    records: list[Record] = []
+    with plugins.make_simulation(task) as robot:
+        key = EpisodeKey("run", "expert", 1, 0)
+        record_expert(robot, task, records.append, 2, config.seed, key)
+    return records
+
+
+def assert_equal(a: State, b: State) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def trained() -> Training:
+    return Training(CONFIG).run(100)
+
+
+def test_a_training_runs_to_its_end(trained: Training) -> None:
+    progress = trained.learner.progress
+    assert progress.steps == 100
+    assert trained.learner.replay.demonstrations > 0
+    assert trained.actor.policy.version > 5
+    episodes = [row for row in trained.rows if isinstance(row, EpisodeRow)]
+    assert sum(row.length for row in episodes) <= progress.received
+    assert any(row.human_steps for row in episodes)
+    versions = [record.policy_version for record in trained.log if isinstance(record, Step)]
+    assert versions == sorted(versions)
+    assert versions[0] == 1
+
+
+def test_two_trainings_of_one_seed_are_equal_to_the_bit(trained: Training) -> None:
+    again = Training(CONFIG).run(100)
+    assert_equal(trained.weights(), again.weights())
+    for first, second in zip(trained.log, again.log, strict=True):
+        if isinstance(first, Step) and isinstance(second, Step):
+            np.testing.assert_array_equal(first.action, second.action)
+            assert first.source is second.source
+
+
+def test_another_seed_gives_another_training(trained: Training) -> None:
+    other = Training(CONFIG.model_copy(update={"seed": 4})).run(20)
+    step, its = trained.log[0], other.log[0]
+    assert isinstance(step, Step)
+    assert isinstance(its, Step)
+    assert not np.array_equal(step.action, its.action)
+
+
+def test_a_resumed_training_goes_on_where_it_was() -> None:
+    first = Training(CONFIG).run(60)
+    second = Training(CONFIG, before=first)
+    assert_equal(first.weights(), second.weights())
+    assert second.learner.progress.trained == first.learner.progress.trained
+    online = [r for r in second.log if isinstance(r, Step)]
+    assert second.learner.replay.online + second.learner.replay.dropped == len(online)
+    second.run(100)
+    assert second.learner.progress.steps == 100
+    assert second.actor.policy.version > first.actor.policy.version
+    keys = [record.key for record in second.log]
+    assert len(set(keys)) == len(keys)
+
+
+def test_settings_of_a_task_are_applied_and_checked() -> None:
+    task = make_task(resolve({"task": "reach", "task_config": {"tolerance_m": 0.03}}))
+    assert task.config.model_dump()["tolerance_m"] == 0.03
+    with pytest.raises(BadInput, match=r"tolerance: unknown setting; known ones: .*tolerance_m"):
+        make_task(resolve({"task": "reach", "task_config": {"tolerance": 0.03}}))
+
+
+def test_nobody_takes_over_when_nobody_is_asked_to() -> None:
+    task = make_task(CONFIG)
+    with plugins.make_simulation(task) as robot:
+        nobody = CONFIG.model_copy(update={"intervention": "none"})
+        assert make_human(nobody, task, robot, "actor0") is None
+        assert make_human(CONFIG, task, robot, "actor0") is not None
+
+
+def test_actor_and_learner_agree_on_the_spec() -> None:
+    assert make_spec(make_task(CONFIG)).digest == make_spec(make_task(CONFIG)).digest
+    faster = CONFIG.model_copy(update={"task_config": {"rate_hz": 20.0}})
+    assert "rate_hz" in make_spec(make_task(faster)).difference(make_spec(make_task(CONFIG)))

@@ -1,0 +1,200 @@
+"""What a person types, and the one line that answers a mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from serl import cli
+from serl.assembly import make_agent, make_spec, make_task
+from serl.config import TrainConfig, resolve
+from serl.run_folder import RunFolder
+
+COMMANDS = ("train", "learner", "actor", "record", "eval", "list", "doctor")
+TINY = {"hidden": [8, 8], "device": "cpu", "threads": 1}
+Serl = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def serl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Serl:
+    """Runs a command in an empty folder: its exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: object) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = cli.main([str(word) for word in words])
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def refused(serl: Serl, *words: object) -> str:
+    """The one line with which a command is refused."""
+    code, _, errors = serl(*words)
+    assert code == cli.BAD_INPUT
+    assert errors.count("\n") == 1, errors
+    assert errors.startswith("serl: ")
+    return errors
+
+
+def make_run(root: Path, **settings: object) -> RunFolder:
+    config = resolve({"task": "reach", "demos": 0, "agent": TINY}, settings)
+    return RunFolder.create(root / "runs", config, datetime.now())
+
+
+def save_checkpoint(run: RunFolder, step: int = 100) -> Path:
+    agent = make_agent(run.config, make_spec(make_task(run.config)), 0)
+    return run.save_checkpoint(step, {"actor": agent.actor_weights()}, {})
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command, "--help"])
+    assert ended.value.code == 0
+    assert f"usage: serl {command}" in capsys.readouterr().out
+
+
+def test_without_a_command_the_commands_are_shown(serl: Serl) -> None:
+    code, _, errors = serl()
+    assert code == cli.BAD_INPUT
+    assert all(command in errors for command in COMMANDS)
+
+
+def test_list_shows_tasks_and_settings(serl: Serl) -> None:
+    code, out, _ = serl("list")
+    assert code == cli.DONE
+    for name in ("pick_cube", "reach", "agent.utd", "learner.publish_every", "seed"):
+        assert any(name in line.split() for line in out.splitlines()), name
+
+
+def test_doctor_finds_what_training_needs(serl: Serl) -> None:
+    code, out, _ = serl("doctor")
+    lines = out.splitlines()
+    assert (code == cli.DONE) == all(line.startswith("ok") for line in lines)
+    for subject in ("python", "torch", "mujoco", "ROS 2", "ROS domain", "shared memory", "disk"):
+        assert any(subject in line for line in lines), subject
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["train", "unicorn"], ["unknown task 'unicorn'", "pick_cube", "reach"]),
+        (["train", "absent.py"], ["absent.py: no such file"]),
+        (["train", "reach", "--agent.udt", "8"], ["agent.udt: unknown setting", "utd"]),
+        (["train", "reach", "--agent.utd", "x"], ["agent.utd: ", "integer", "'x'"]),
+        (["train", "reach", "--agent.utd"], ["--agent.utd: expected a value"]),
+        (["train", "reach", "--task_config.tol", "1"], ["tol: unknown setting", "tolerance_m"]),
+        (["train", "reach", "--config", "no.yaml"], ["no.yaml: cannot be read"]),
+        (["train", "--resume", "absent"], ["absent", "found no folder"]),
+        (["train", "--resume", ".", "--seed", "1"], ["--resume goes on", "give no others"]),
+        (["learner", "unicorn"], ["unknown task 'unicorn'"]),
+        (["actor", "absent"], ["absent", "found no folder"]),
+        (["record", "unicorn"], ["unknown task 'unicorn'"]),
+        (["eval", "absent"], ["absent", "found no folder"]),
+        (["eval", ".", "--sed", "1"], ["unexpected argument '--sed'"]),
+    ],
+)
+def test_a_mistake_is_answered_with_one_line_and_changes_nothing(
+    serl: Serl, tmp_path: Path, words: list[str], parts: list[str]
+) -> None:
+    line = refused(serl, *words)
+    assert all(part in line for part in parts), line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_setting_may_come_before_the_task() -> None:
+    assert cli._joined(["train", "--agent.utd", "8", "reach", "--seed", "3", "--runs", "x"]) == [
+        "train",
+        "--agent.utd=8",
+        "reach",
+        "--seed=3",
+        "--runs",
+        "x",
+    ]
+
+
+def test_the_command_line_wins_over_the_file(serl: Serl, tmp_path: Path) -> None:
+    (tmp_path / "my.yaml").write_text("task: reach\nsteps: 5\nseed: 1\nintervention: me\n")
+    line = refused(serl, "train", "--seed", 2, "--config", "my.yaml")
+    assert "intervention: input should be 'scripted' or 'none', got 'me'" in line
+
+
+def test_a_folder_that_is_no_run_is_refused(serl: Serl, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_text("")
+    for words in (["eval"], ["actor"], ["learner"], ["train", "--resume"]):
+        assert "found cat.jpg" in refused(serl, *words, "photos")
+    assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
+
+
+def test_a_run_without_a_learner_cannot_be_joined(serl: Serl, tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    assert "no learner was started yet" in refused(serl, "actor", run.path)
+    (run.path / "ros_domain").write_text("unicorn")
+    assert "expected a number from 0 to 101" in refused(serl, "actor", run.path)
+
+
+def test_a_second_learner_of_a_run_is_refused(serl: Serl, tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (run.path / "ros_domain").write_text("7")
+    with run.lock_learner():
+        for words in (["learner"], ["train", "--resume"]):
+            assert "its learner is in use by process" in refused(serl, *words, run.path)
+    assert (run.path / "ros_domain").read_text() == "7"
+
+
+def test_a_bad_ros_domain_is_refused(
+    serl: Serl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROS_DOMAIN_ID", "102")
+    run = make_run(tmp_path)
+    assert "ROS_DOMAIN_ID is '102'" in refused(serl, "learner", run.path)
+
+
+def test_recording_gives_demonstrations_and_overwrites_none(serl: Serl, tmp_path: Path) -> None:
+    out = tmp_path / "demos"
+    code, text, _ = serl("record", "reach", "--demos", 2, "--seed", 3, "--out", out)
+    assert code == cli.DONE
+    assert f"2 demonstrations in {out} (0 failures left out)" in text
+    files = {path.name: path.read_bytes() for path in out.glob("*.mcap")}
+    assert len(files) == 2
+    assert "already holds episodes" in refused(serl, "record", "reach", "--out", out)
+    assert {path.name: path.read_bytes() for path in out.glob("*.mcap")} == files
+
+
+def test_evaluation_prints_the_interval_and_leaves_a_film(serl: Serl, tmp_path: Path) -> None:
+    run = make_run(tmp_path, task_config={"time_limit_s": 0.5})
+    assert "no checkpoint" in refused(serl, "eval", run.path)
+    save_checkpoint(run)
+    code, text, _ = serl("eval", run.path, "--trials", 3)
+    assert code == cli.DONE
+    assert "of 3 trials succeeded" in text
+    assert "95 % interval" in text
+    assert list(run.videos.glob("eval-00000100.*"))
+    assert "there are: 100" in refused(serl, "eval", run.path, "--checkpoint", 7)
+    assert "at least one trial" in refused(serl, "eval", run.path, "--trials", 0)
+
+
+def test_a_damaged_checkpoint_is_refused(serl: Serl, tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    weights = save_checkpoint(run) / "actor.safetensors"
+    weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+    line = refused(serl, "eval", run.path)
+    assert "actor.safetensors" in line
+    assert "bytes, expected" in line
+    assert not run.videos.exists()
+
+
+def test_settings_keep_paths_that_work_from_anywhere(tmp_path: Path) -> None:
+    assert TrainConfig().demo_paths == ()
+    parser = cli._parser()
+    options, rest = parser.parse_known_args(["train", "reach", "--demo_paths=[demos]"])
+    options.overrides = rest
+    assert cli._settings(options).demo_paths == (Path("demos").resolve(),)

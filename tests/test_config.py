@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serl.config import TrainConfig, checked, merge, parse_overrides, read_yaml, resolve
+from serl.errors import BadInput
+from serl.tasks.reach import ReachConfig
+
+
+def test_later_layers_win_leaf_by_leaf() -> None:
+    tuned = {"steps": 500, "agent": {"utd": 8, "batch_size": 64}}
+    file = {"agent": {"utd": 2}, "seed": 3}
+    config = resolve(tuned, file, {"seed": 4})
+    assert (config.steps, config.seed) == (500, 4)
+    assert (config.agent.utd, config.agent.batch_size) == (2, 64)
+    assert config.agent.critics == TrainConfig().agent.critics
+
+
+def test_merging_changes_neither_side() -> None:
+    base, over = {"a": {"b": 1}}, {"a": {"c": 2}}
+    assert merge(base, over) == {"a": {"b": 1, "c": 2}}
+    assert (base, over) == ({"a": {"b": 1}}, {"a": {"c": 2}})
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--agent.utd", "8", "--task-config.reach_m", "0.2", "--intervention", "none"],
+        ["--agent.utd=8", "--task-config.reach_m=0.2", "--intervention=none"],
+    ],
+)
+def test_overrides_are_dotted_names(words: list[str]) -> None:
+    config = resolve(parse_overrides(words))
+    assert config.agent.utd == 8
+    assert config.task_config == {"reach_m": 0.2}
+    assert config.intervention == "none"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("3e-4", 3e-4), ("3.0e-4", 3e-4), ("1", 1.0), (".5", 0.5)]
+)
+def test_numbers_are_read_as_people_write_them(text: str, value: float) -> None:
+    assert resolve(parse_overrides(["--agent.learning_rate", text])).agent.learning_rate == value
+
+
+def test_lists_and_flags_are_yaml() -> None:
+    words = ["--agent.hidden", "[32, 32]", "--agent.layer_norm", "false", "--demo_paths", "[a, b]"]
+    config = resolve(parse_overrides(words))
+    assert config.agent.hidden == (32, 32)
+    assert not config.agent.layer_norm
+    assert config.demo_paths == (Path("a"), Path("b"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["agent.utd", "8"], r"unexpected argument 'agent.utd': overrides look like --agent.utd 8"),
+        (["--"], "unexpected argument '--'"),
+        (["--agent.utd"], "--agent.utd: expected a value"),
+        (["--agent.hidden", "[1, 2"], "--agent.hidden: not YAML"),
+    ],
+)
+def test_words_that_are_no_overrides_are_refused(words: list[str], message: str) -> None:
+    with pytest.raises(BadInput, match=message) as error:
+        parse_overrides(words)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("layer", "start", "named"),
+    [
+        ({"sede": 1}, "sede: unknown setting; known ones: actor, actors, agent", "seed"),
+        ({"agent": {"udt": 1}}, "agent.udt: unknown setting; known ones: backup_entropy", "utd"),
+        ({"agent": {"utd": "many"}}, "agent.utd: input should be a valid integer", "'many'"),
+        ({"agent": {"utd": 0}}, "agent.utd: input should be greater than or equal to 1", "0"),
+        ({"agent": 5}, "agent: ", "5"),
+        ({"intervention": "me"}, "intervention: input should be 'scripted' or 'none'", "'me'"),
+        ({"actors": 17}, "actors: input should be less than or equal to 16", "17"),
+    ],
+)
+def test_a_bad_setting_is_one_line_that_names_it(
+    layer: dict[str, object], start: str, named: str
+) -> None:
+    with pytest.raises(BadInput) as error:
+        resolve(layer)
+    assert str(error.value).startswith(start)
+    assert named in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_settings_of_a_task_are_checked_to_any_depth() -> None:
+    values = merge(ReachConfig().model_dump(), {"motion": {"limits": {"sped": 1}}})
+    with pytest.raises(BadInput, match=r"^motion\.limits\.sped: unknown setting; known ones: "):
+        checked(ReachConfig, values)
+
+
+def test_a_file_holds_a_mapping(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text("agent: {utd: 2}\n")
+    assert resolve(read_yaml(path)).agent.utd == 2
+    for text, message in (("[1]", "expected a YAML mapping, found list"), ("a: [", "not YAML")):
+        path.write_text(text)
+        with pytest.raises(BadInput, match=message):
+            read_yaml(path)
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_yaml(tmp_path / "absent.yaml")
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_yaml(path)

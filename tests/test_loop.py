@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+import numpy as np
+import pytest
+
+from serl.clock import VirtualClock
+from serl.errors import SerlError, SpecMismatch
+from serl.intervention import Event
+from serl.loop import EpisodeKey, Result, Sink, run
+from serl.policy import Hold, Policy
+from serl.testing import FakeRobot, FakeTask, FakeTaskConfig, episode
+from serl.types import Action, End, Key, Observation, Record, Source, Step
+
+KEY = EpisodeKey("run", "actor", 7, 3)
+LEFT = np.array([-1.0, 0.0], np.float32)
+
+
+class Person:
+    """Drives left at the given ticks, and says things at others."""
+
+    def __init__(self, drives: Collection[int] = (), says: dict[int, Event] | None = None) -> None:
+        self.drives, self.says = drives, says or {}
+        self.begun, self.tick = 0, -1
+
+    def begin(self) -> None:
+        self.begun += 1
+
+    def __call__(self) -> Action | None:
+        self.tick += 1
+        return LEFT if self.tick in self.drives else None
+
+    def events(self) -> tuple[Event, ...]:
+        event = self.says.pop(self.tick, None)
+        return () if event is None else (event,)
+
+
+class Run:
+    """One episode of the fake task, and what it sent to its sink."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.robot, self.task = FakeRobot(), FakeTask()
+        self.robot.reset(seed)
+        self.records: list[Record] = []
+
+    def __call__(
+        self,
+        policy: Policy | None = None,
+        person: Person | None = None,
+        sink: Sink | None = None,
+        version: Callable[[], int] = lambda: 0,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> Result:
+        return run(
+            self.robot,
+            self.task,
+            policy or Hold(self.robot.action_spec),
+            VirtualClock(self.robot.advance, self.task.config.rate_hz),
+            KEY,
+            sink or self.records.append,
+            teleop=person,
+            policy_version=version,
+            interrupted=interrupted,
+        )
+
+    @property
+    def steps(self) -> list[Step]:
+        return [record for record in self.records if isinstance(record, Step)]
+
+    @property
+    def end(self) -> End:
+        assert isinstance(self.records[-1], End)
+        return self.records[-1]
+
+
+def test_steps_are_numbered_and_their_end_comes_last() -> None:
+    one = Run()
+    result = one(one.task.expert(one.robot.truth, 0))
+    keys = [record.key for record in one.records]
+    assert keys == [Key("run", "actor", 7, 3, index) for index in range(len(keys))]
+    assert all(isinstance(record, Step) for record in one.records[:-1])
+    assert one.end.success
+    assert one.end.reason == "success"
+    assert result == Result(len(one.steps), 1.0, True, 0, "success")
+    assert [step.terminated for step in one.steps] == [False] * (result.steps - 1) + [True]
+    assert not any(step.truncated for step in one.steps)
+
+
+def test_each_step_saw_what_the_one_before_led_to() -> None:
+    robot, task = FakeRobot(), FakeTask()
+    records = episode(robot, task, task.expert(robot.truth, 0), seed=1)
+    robot.reset(1)
+    for record in records[:-1]:
+        assert isinstance(record, Step)
+        np.testing.assert_array_equal(
+            record.observation.state["position"], robot.observe().state["position"]
+        )
+        np.testing.assert_array_equal(robot.act(record.action), record.action)
+        robot.advance(0.1)
+    final = records[-1].observation
+    np.testing.assert_array_equal(final.state["position"], robot.observe().state["position"])
+
+
+def test_a_step_is_with_the_sink_before_the_next_action() -> None:
+    one = Run()
+    acted: list[str] = []
+    act = one.robot.act
+
+    def spy(action: Action) -> Action:
+        acted.append("act")
+        return act(action)
+
+    one.robot.act = spy  # type: ignore[method-assign]
+    one(sink=lambda record: acted.append(type(record).__name__))
+    assert acted == ["act", "Step"] * one.task.config.max_steps + ["End"]
+
+
+def test_an_error_of_the_sink_stops_the_episode() -> None:
+    def full(record: Record) -> None:
+        raise SerlError("the disk is full")
+
+    with pytest.raises(SerlError, match="disk is full"):
+        Run()(sink=full)
+
+
+def test_a_takeover_acts_in_the_same_tick_and_keeps_what_the_policy_wanted() -> None:
+    one = Run()
+    person = Person(drives={2, 3})
+    right = np.array([1.0, 0.0], np.float32)
+    result = one(lambda observation: right * 0.5, person)
+    human = [step.source is Source.HUMAN for step in one.steps]
+    assert human == [index in {2, 3} for index in range(len(human))]
+    assert {step.source for step in one.steps} == {Source.HUMAN, Source.POLICY}
+    for step in one.steps:
+        np.testing.assert_array_equal(step.requested, right * 0.5)
+    assert one.steps[2].action[0] < 0 < one.steps[1].action[0] + one.steps[4].action[0]
+    assert result.human_steps == 2
+    assert person.begun == 1
+
+
+def test_what_was_executed_is_kept_not_what_was_asked_for() -> None:
+    one = Run()
+    one(lambda observation: np.array([1.0, 1.0], np.float32))
+    assert any(not np.array_equal(step.action, step.requested) for step in one.steps)
+
+
+def test_a_step_names_the_version_that_chose_it() -> None:
+    one, version = Run(), 0
+
+    def policy(observation: Observation) -> Action:
+        nonlocal version
+        version += 1
+        return np.zeros(2, np.float32)
+
+    one(policy, version=lambda: version)
+    assert [step.policy_version for step in one.steps] == list(range(1, len(one.steps) + 1))
+
+
+@pytest.mark.parametrize(
+    ("event", "reward", "terminated", "truncated", "success", "reason"),
+    [
+        (Event.SUCCESS, 1.0, True, False, True, "success"),
+        (Event.FAILURE, 0.0, True, False, False, "failure"),
+        (Event.STOP, 0.0, False, True, False, "operator"),
+        (Event.RESET, 0.0, False, True, False, "operator"),
+    ],
+)
+def test_a_persons_word_ends_the_episode(
+    event: Event, reward: float, terminated: bool, truncated: bool, success: bool, reason: str
+) -> None:
+    one = Run()
+    result = one(person=Person(says={4: event}))
+    last = one.steps[-1]
+    assert (last.key.index, last.reward) == (4, reward)
+    assert (last.terminated, last.truncated) == (terminated, truncated)
+    assert last.reward_provenance == ("human" if terminated else "truth")
+    assert (one.end.success, one.end.reason) == (success, reason)
+    assert result.reason == reason
+
+
+def test_the_time_limit_truncates() -> None:
+    one = Run()
+    result = one()
+    assert result.steps == one.task.config.max_steps
+    assert (one.steps[-1].terminated, one.steps[-1].truncated) == (False, True)
+    assert one.end.reason == "time limit"
+
+
+def test_an_interruption_truncates_after_the_step() -> None:
+    one = Run()
+    asked = iter([False, False, True])
+    result = one(interrupted=lambda: next(asked))
+    assert (result.steps, result.reason) == (3, "interrupted")
+    assert (one.steps[-1].terminated, one.steps[-1].truncated) == (False, True)
+
+
+def test_a_success_counts_even_when_it_is_interrupted() -> None:
+    one = Run()
+    one.task = FakeTask(FakeTaskConfig(tolerance_m=1.0))
+    assert one(interrupted=lambda: True).success
+    assert one.steps[-1].terminated
+    assert not one.steps[-1].truncated
+
+
+def test_a_reading_that_is_not_finite_stops_the_robot_and_truncates() -> None:
+    one = Run()
+
+    def breaking() -> Iterator[Action]:
+        for tick in range(10):
+            one.robot.broken = tick == 2
+            yield LEFT
+
+    actions = breaking()
+    result = one(lambda observation: next(actions))
+    assert result.steps == 3
+    assert "position: not finite" in result.reason
+    assert one.robot.stop_reason == result.reason
+    assert (one.steps[-1].terminated, one.steps[-1].truncated) == (False, True)
+    assert one.steps[-1].reward == 0.0
+    np.testing.assert_array_equal(  # the last one that was good
+        one.end.observation.state["position"], one.steps[-1].observation.state["position"]
+    )
+
+
+def test_a_robot_that_cannot_be_read_is_stopped_too() -> None:
+    one = Run()
+    observe = one.robot.observe
+
+    def lost() -> Observation:
+        if len(one.records) == 1:
+            raise SerlError("no reading for 0.2 s")
+        return observe()
+
+    one.robot.observe = lost  # type: ignore[method-assign]
+    assert one().reason == "no reading for 0.2 s"
+    assert one.robot.stop_reason == "no reading for 0.2 s"
+
+
+def test_an_episode_does_not_begin_on_a_broken_reading() -> None:
+    one = Run()
+    one.robot.broken = True
+    with pytest.raises(SpecMismatch, match="position: not finite"):
+        one()
+    assert one.robot.stop_reason
+    assert one.records == []

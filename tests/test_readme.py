@@ -1,0 +1,269 @@
+"""What the README says can be done is done here: its commands, its Python, its links, its example.
+
+A training is run with the README's own command, made short by further settings.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serl import plugins
+from serl.checkpoint import checkpoint_paths
+from serl.cli import INTERRUPTED
+from serl.episodes import episode_paths
+from serl.run_folder import RunFolder
+from serl.testing import SimulatedTaskSuite, episode, failures
+from serl.types import End
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+EXAMPLE = "docs/examples/push_block.py"
+
+SHORT = (
+    " --steps 40 --demos 0 --task_config.time_limit_s 0.5 --trials 2 --selection_trials 1"
+    " --selection_checkpoints 1 --required_success_rate null --agent.hidden '[16, 16]'"
+    " --agent.batch_size 16 --agent.bc_warm_start 0 --learner.warm_up 0 --agent.threads 1"
+)
+LIMIT_S = 240.0
+
+NEWEST_RUN = "RUN=$(ls -d runs/pick_cube/2* | tail -1)"
+LIST = "serl list"
+DOCTOR = "serl doctor"
+TRAIN = "serl train pick_cube --seed 2"
+RESUME = "serl train --resume $RUN"
+EVALUATE = "serl eval $RUN --trials 100"
+RECORD = "serl record pick_cube --demos 30 --out demos"
+TRAIN_ON_RECORDED = "serl train pick_cube --demo_paths '[demos]' --agent.utd 8"
+LEARNER = "serl learner pick_cube"
+ACTOR = "serl actor $RUN --name actor0"
+TRAIN_EXAMPLE = f"serl train {EXAMPLE}"
+KNOWN = {
+    "make train",
+    "source .venv/bin/activate",
+    NEWEST_RUN,
+    LIST,
+    DOCTOR,
+    TRAIN,
+    RESUME,
+    EVALUATE,
+    RECORD,
+    TRAIN_ON_RECORDED,
+    LEARNER,
+    ACTOR,
+    TRAIN_EXAMPLE,
+}
+
+
+def blocks(language: str) -> list[str]:
+    found = re.findall(r"^```(\w*)\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    return [text for name, text in found if name == language]
+
+
+def commands() -> list[str]:
+    lines = "".join(blocks("bash")).splitlines()
+    return [command for line in lines if (command := re.sub(r"\s+#.*", "", line).strip())]
+
+
+class Shell:
+    """A bash in an empty folder beside which the repository's `docs` lie."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "bin").mkdir()
+        script = folder / "bin" / "serl"
+        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m serl.cli "$@"\n')
+        script.chmod(0o755)
+        (folder / "docs").symlink_to(ROOT / "docs")
+        path = f"{folder / 'bin'}:{os.environ['PATH']}"
+        self._variables = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
+
+    def start(self, command: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            ["bash", "-euc", command],
+            cwd=self.folder,
+            env=self._variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, command: str) -> str:
+        return finish(self.start(command), command)
+
+    def newest_run(self, task: str = "pick_cube") -> RunFolder:
+        return RunFolder.open(max((self.folder / "runs" / task).glob("2*")))
+
+
+def finish(process: subprocess.Popen[str], command: str) -> str:
+    """What it printed; fails when it fails, and ends it with its children when it hangs."""
+    try:
+        printed = process.communicate(timeout=LIMIT_S)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGINT)
+        printed = process.communicate(timeout=30)[0]
+        raise AssertionError(f"{command}: not done in {LIMIT_S} s\n{printed}") from None
+    assert process.returncode == 0, f"{command}: exit code {process.returncode}\n{printed}"
+    return printed
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    return Shell(tmp_path_factory.mktemp("readme"))
+
+
+@pytest.fixture(scope="module")
+def trained(shell: Shell) -> RunFolder:
+    """The run of the README's first `serl train`, made short."""
+    shell.run(TRAIN + SHORT)
+    return shell.newest_run()
+
+
+@pytest.fixture(scope="module")
+def recorded(shell: Shell) -> Path:
+    """What `serl record` leaves, made short."""
+    shell.run(RECORD.replace("--demos 30", "--demos 1"))
+    return shell.folder / "demos"
+
+
+def test_every_command_is_known() -> None:
+    assert set(commands()) == KNOWN
+
+
+def test_links_lead_somewhere() -> None:
+    targets = [target for target in re.findall(r"\]\(([^)#]+)", README) if "://" not in target]
+    assert "docs/images/takeover.webp" in targets
+    assert [target for target in targets if not (ROOT / target).is_file()] == []
+
+
+def test_the_picture_is_small_and_can_be_made_again() -> None:
+    assert (ROOT / "docs/images/takeover.webp").stat().st_size <= 600_000
+    made_by = re.search(r"<!-- made by: python (\S+) -->", README)
+    assert made_by is not None
+    compile((ROOT / made_by[1]).read_text(encoding="utf-8"), made_by[1], "exec")
+
+
+def test_make_train_trains_what_it_says() -> None:
+    printed = subprocess.run(
+        ["make", "--dry-run", "train", "SEED=2"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert f".venv/bin/{TRAIN}" in printed.stdout
+    assert plugins.load("task", "pick_cube")().training_defaults()["required_success_rate"] == 0.9
+
+
+def test_list(shell: Shell) -> None:
+    printed = shell.run(LIST)
+    for known in ("pick_cube", "reach", "agent.utd"):
+        assert known in printed
+
+
+@pytest.mark.ros
+def test_doctor(shell: Shell) -> None:
+    assert "ROS 2" in shell.run(DOCTOR)
+
+
+@pytest.mark.ros
+def test_a_run_holds_what_the_readme_lists(trained: RunFolder) -> None:
+    tree = next(block for block in blocks("") if block.startswith("runs/"))
+    listed = re.findall(r"^  (\S+)", tree, re.MULTILINE)
+    assert {"report.html", "episodes/", "checkpoints/"} <= set(listed)
+    missing = [name for name in listed if not (trained.path / name).exists()]
+    assert missing == ["demonstrations/"], "only these were left out, to be short"
+    assert trained.demonstrations == trained.path / "demonstrations"
+    assert (trained.path / "tensorboard").is_dir()
+
+
+@pytest.mark.ros
+def test_resume(shell: Shell, trained: RunFolder) -> None:
+    assert trained.path.name in shell.run(f"{NEWEST_RUN}; {RESUME}")
+
+
+@pytest.mark.ros
+def test_evaluate(shell: Shell, trained: RunFolder) -> None:
+    printed = shell.run(f"{NEWEST_RUN}; {EVALUATE.replace('100', '3')}")
+    assert "of 3 trials" in printed
+    assert "95 % interval" in printed
+    assert list(trained.videos.glob("eval-*.webm"))
+
+
+def test_record(recorded: Path) -> None:
+    assert len(episode_paths(recorded)) == 1
+
+
+@pytest.mark.ros
+def test_train_on_recorded_demonstrations(shell: Shell, trained: RunFolder, recorded: Path) -> None:
+    shell.run(TRAIN_ON_RECORDED + SHORT)
+    config = shell.newest_run().config
+    assert config.demo_paths == (recorded.resolve(),)
+    assert config.agent.utd == 8
+
+
+@pytest.mark.ros
+def test_learner_and_actor_in_two_terminals(shell: Shell, trained: RunFolder) -> None:
+    learner = shell.start(LEARNER + SHORT)
+    processes = [learner]
+    try:
+        run = joinable(shell, trained, learner)
+        processes.append(shell.start(f"{NEWEST_RUN}; {ACTOR}"))
+        finish(learner, LEARNER)
+        assert processes[1].poll() is None, "an actor goes on until Ctrl-C"
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGINT)
+                process.communicate(timeout=30)
+    assert processes[1].returncode == INTERRUPTED
+    assert checkpoint_paths(run.checkpoints)
+    assert run.actors() == ["actor0"]
+
+
+def joinable(shell: Shell, before: RunFolder, learner: subprocess.Popen[str]) -> RunFolder:
+    """The learner's run, once an actor can join it."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while (run := shell.newest_run()).path == before.path or not (run.path / "ros_domain").exists():
+        assert learner.poll() is None, learner.communicate()[0]
+        assert time.monotonic() < deadline_s, "the learner did not start"
+        time.sleep(0.1)
+    return run
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_python_runs(block: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    names: dict[str, Any] = {}
+    exec(compile(block, "README.md", "exec"), names)
+    for suite in suites(names):
+        assert failures(suite()) == set()
+
+
+def suites(names: dict[str, Any]) -> Iterator[type[SimulatedTaskSuite]]:
+    for name, value in names.items():
+        if name.startswith("Test"):
+            yield value
+
+
+def test_the_readme_tests_the_example() -> None:
+    assert any(EXAMPLE in block and "class Test" in block for block in blocks("python"))
+
+
+def test_the_expert_of_the_example_succeeds() -> None:
+    task = plugins.load("task", str(ROOT / EXAMPLE))()
+    robot = plugins.make_simulation(task)
+    ends = [episode(robot, task, task.expert(robot.truth, seed), seed)[-1] for seed in range(20)]
+    assert sum(isinstance(end, End) and end.success for end in ends) >= 18
+
+
+@pytest.mark.ros
+def test_train_the_example(shell: Shell) -> None:
+    shell.run(TRAIN_EXAMPLE + SHORT)
+    assert shell.newest_run("push_block").report.is_file()
