@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,6 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _complain("interrupted; everything is stopped and saved")
         return INTERRUPTED
+    except BrokenPipeError:  # whoever read our output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
 
 
 def _joined(words: Sequence[str]) -> list[str]:
@@ -177,8 +181,11 @@ def _learner(options: argparse.Namespace) -> int:
 
 def _actor(options: argparse.Namespace) -> int:
     from serl.ros.graph import actor_processes, joined
+    from serl.train import trained_steps
 
     run = RunFolder.open(options.run)
+    if trained_steps(run) >= run.config.steps:
+        raise BadInput(f"{run.path}: finished, all {run.config.steps:,} steps are trained on")
     with joined(run, actor_processes(run, checked_name(options.name, "actor"))) as supervisor:
         return _attend(supervisor, options.name)
 

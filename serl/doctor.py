@@ -13,7 +13,7 @@ from typing import NamedTuple
 from serl.errors import BadInput
 from serl.ros.environment import SHARED_MEMORY, free_domain, ros_status
 
-_PACKAGES = ("torch", "mujoco", "numpy", "gymnasium", "mcap", "safetensors")
+_PACKAGES = ("torch", "mujoco", "numpy", "gymnasium", "safetensors")
 _FREE_BYTES = 2 << 30
 
 

@@ -79,8 +79,10 @@ class Step:
     Attributes:
         key: identity.
         observation: what was seen before acting.
-        requested: what the policy asked for (also while a human drives), shape (A,).
-        action: what was executed after takeover and limits, shape (A,): this is learned from.
+        requested: what the policy asked for (also while a human drives), shape (A,); of a step of
+            the policy this is learned from, for the limits are part of the dynamics.
+        action: what was executed after takeover and limits, shape (A,); of a step of a human or a
+            script this is learned from.
         reward: reward with its provenance.
         terminated: the task ended with this step.
         truncated: the episode was cut after this step.
@@ -151,7 +153,7 @@ class Batch:
     Attributes:
         state: observation state vectors before the action.  # (B, D)
         images: frames before the action by camera.  # (B, H, W, 3)
-        action: executed actions.  # (B, A)
+        action: the actions to learn from.  # (B, A)
         reward: sum of discounted rewards over the n steps.  # (B,)
         discount: gamma^n, or 0 where the task terminated.  # (B,)
         next_state: observation state vectors n steps later.  # (B, D)

@@ -21,9 +21,10 @@ _DOMAIN = "ros_domain"
 
 
 def require_ros() -> None:
-    """Raise `BadInput` unless ROS 2 can be used."""
+    """Raise `BadInput` unless ROS 2 can be used, in a domain that is free or was asked for."""
     if problem := ros_status().problem:
         raise BadInput(problem)
+    free_domain().close()
 
 
 def learner_processes(run: RunFolder) -> list[ProcessSpec]:

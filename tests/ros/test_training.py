@@ -192,23 +192,20 @@ class Watch:
 def test_two_actors_share_a_learner_one_is_killed_and_the_run_is_interrupted_and_resumed(
     tmp_path: Path, commands: list[Command]
 ) -> None:
-    command = Command(tmp_path, "train", "reach", **TINY, steps=800, actors=2)
+    command = Command(tmp_path, "train", "reach", **TINY, steps=1000, actors=2)
     commands.append(command)
     run = command.run_folder()
     with RosNode("watch", run.path) as node:
         watch = Watch(node)
-        command.until(lambda: sum(_received(run)) > 120)
-        assert min(_received(run)) >= 0.3 * sum(_received(run))
+        command.until(lambda: all(_received(run)))
+        assert _both_contribute(command, run)
 
         command.child("serl.ros.actor_node", "actor1").kill()
         command.until(lambda: "actor1 was killed by SIGKILL: started again" in command.output)
         at_the_kill = watch.number("learner", "trained")
         command.until(lambda: watch.number("learner", "trained") > at_the_kill + 20)
         command.until(lambda: len({path.name.split("-")[0] for path in _files(run, "actor1")}) == 2)
-        before = _received(run)
-        command.until(lambda: sum(_received(run)) > sum(before) + 120)
-        since = [now - then for now, then in zip(_received(run), before, strict=True)]
-        assert min(since) >= 0.3 * sum(since)
+        assert _both_contribute(command, run)
 
         for actor in ("actor0", "actor1"):
             assert watch.call(f"{actor}/pause") == "paused"
@@ -230,7 +227,7 @@ def test_two_actors_share_a_learner_one_is_killed_and_the_run_is_interrupted_and
     assert len(children) == 5
     seconds = command.interrupt()
     assert command.process.returncode == 130, command.output
-    assert seconds < 8.0  # 4 s of grace, then what hangs is killed
+    assert seconds < 5.0  # 4 s of grace, then what hangs is killed
     assert not any(child.is_running() for child in children)
     assert f"to go on: serl train --resume {run.path.relative_to(tmp_path)}" in command.output
     trained_before = sum(trained(run).values())
@@ -251,6 +248,14 @@ def _received(run: RunFolder) -> list[int]:
         sum(row["length"] for row in episodes if row["actor"] == actor)
         for actor in ("actor0", "actor1")
     ]
+
+
+def _both_contribute(command: Command, run: RunFolder) -> bool:
+    """Of the next 150 steps that arrive, at least 30 % are of either actor."""
+    before = _received(run)
+    command.until(lambda: sum(_received(run)) >= sum(before) + 150)
+    since = [now - then for now, then in zip(_received(run), before, strict=True)]
+    return min(since) >= 0.3 * sum(since)
 
 
 def _files(run: RunFolder, actor: str) -> list[Path]:
@@ -282,6 +287,7 @@ def test_learner_and_actor_are_two_commands(tmp_path: Path, commands: list[Comma
     assert [path.name for path in sorted(run.path.glob("episodes/*"))] == ["somebody"]
     assert logged(run, "somebody") >= 100
     assert not run.demonstrations.exists()
+    assert cli.main(["actor", str(run.path)]) == cli.BAD_INPUT  # nothing left to do
 
 
 def test_demonstrations_of_another_spec_are_refused(
