@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class ActorConfig(BaseModel):
         reset_time_limit_s: time for one attempt.
         max_lead_steps: simulated time stands still while the learner has this many steps of this
             actor still to train on, so that the training schedule does not depend on speed.
-        patience_s: simulated time goes on after the learner was silent for this long.
+        patience_s: a warning says so when the learner was silent for this long.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -65,6 +66,11 @@ class LearnedPolicy:
     def version(self) -> int:
         """Version of the weights in use; 0 before the first."""
         return self.snapshot.version if self.snapshot else 0
+
+    @property
+    def trained_steps(self) -> int:
+        """Online steps, of all actors, that the weights in use were trained on."""
+        return sum(self.snapshot.trained.values()) if self.snapshot else 0
 
     def refresh(self) -> bool:
         """Take over newer weights if there are any.
@@ -114,29 +120,28 @@ class Pace:
         self._actor = actor
         self._stopping = stopping
         self._sent = sent_before
-        self._silent = False
 
     def count(self, record: Record) -> None:
         """A record was sent."""
         self._sent += isinstance(record, Step) and record.source is not Source.SCRIPT
 
     def __call__(self) -> None:
-        """Return once the learner is near enough, or has been silent for too long."""
-        deadline_s = time.monotonic() + (0.0 if self._silent else self._config.patience_s)
-        while self._lead() > self._config.max_lead_steps and not self._stopping():
+        """Return once there are weights and the learner is near enough, or when stopping."""
+        patience_s = self._config.patience_s
+        deadline_s = time.monotonic() + patience_s
+        while self._is_ahead() and not self._stopping():
             if self._policy.refresh():
-                self._silent = False
-                deadline_s = time.monotonic() + self._config.patience_s
+                deadline_s = time.monotonic() + patience_s
             elif time.monotonic() > deadline_s:
-                if not self._silent:
-                    logger.warning("no news from the learner: going on with the last weights")
-                self._silent = True
-                return
+                logger.warning("no news from the learner for %g s: time stands still", patience_s)
+                deadline_s = math.inf
             time.sleep(0.001)
 
-    def _lead(self) -> int:
+    def _is_ahead(self) -> bool:
         snapshot = self._policy.snapshot
-        return self._sent - (snapshot.trained.get(self._actor, 0) if snapshot else 0)
+        if snapshot is None:
+            return True
+        return self._sent - snapshot.trained.get(self._actor, 0) > self._config.max_lead_steps
 
 
 class ResetTask:

@@ -175,21 +175,24 @@ class Learner:
     def publish(self) -> None:
         """Offer the actor's weights; weights that are not finite are never offered."""
         weights = self.agent.actor_weights()
-        broken = [name for name, array in weights.items() if not np.isfinite(array).all()]
-        if broken:
-            text = f"weights not published, not finite: {broken[0]}"
-            self._metrics.write(self.progress.steps, EventRow(text))
+        if not self._is_finite(weights, "weights not published"):
             return
         self.progress.version += 1
         trained = dict(self.progress.trained)
         self._transport.publish(Snapshot(self.progress.version, trained, weights))
 
     def checkpoint(self) -> None:
-        """Save everything that continuation needs and the log does not hold."""
+        """Save everything that continuation needs and the log does not hold.
+
+        What is not finite is never saved: the checkpoint before it stays the newest.
+        """
         if self._saved_at == self.progress.steps and self.progress.steps:
             return
+        state = self.agent.state_dict()
+        if not self._is_finite(state, "no checkpoint"):
+            return
         arrays = {
-            "agent": self.agent.state_dict(),
+            "agent": state,
             "actor": self.agent.actor_weights(),
             "replay": self.replay.sampler_state(),
         }
@@ -200,6 +203,14 @@ class Learner:
         }
         self._save(self.progress.steps, arrays, info)
         self._saved_at = self.progress.steps
+
+    def _is_finite(self, arrays: State, otherwise: str) -> bool:
+        """Whether all arrays are finite; if not, an event names the first that is not."""
+        broken = [name for name, array in arrays.items() if not np.isfinite(array).all()]
+        if broken:
+            text = f"{otherwise}: {broken[0]} is not finite"
+            self._metrics.write(self.progress.steps, EventRow(text))
+        return not broken
 
     def _store(self, record: Record) -> None:
         self.replay.add(record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from pathlib import Path
@@ -27,6 +28,7 @@ from serl.trials import Examiner, choose
 from serl.video import write_video
 
 POLL_S = 0.25
+GRACE_S = 30.0  # for a learner to end after its actors
 FILM_TRIALS = 3
 FILM_SIZE = (320, 240)
 
@@ -83,7 +85,7 @@ def demonstrate(run: RunFolder, display: Display) -> None:
 def learn(run: RunFolder, display: Display) -> None:
     """Run learner and actors over ROS 2 until the run's steps are trained on."""
     reader = ProgressReader(run.config.task, run.metrics, run.config.steps)
-    told = 0
+    told, deserted_s = 0, math.inf
     if run.config.intervention == "scripted":
         human = run.config.human
         display.say(
@@ -93,7 +95,9 @@ def learn(run: RunFolder, display: Display) -> None:
     with started(run, all_processes(run)) as supervisor, display:
         while not supervisor.finished("learner"):
             supervisor.check()
-            if all(supervisor.finished(name) for name in actor_names(run)):
+            if not all(supervisor.finished(name) for name in actor_names(run)):
+                deserted_s = time.monotonic() + GRACE_S
+            elif time.monotonic() > deserted_s:
                 raise SerlError("every actor was asked to stop before the training was over")
             display.update(reader.read(supervisor))
             for event in supervisor.events[told:]:

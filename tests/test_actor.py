@@ -282,19 +282,39 @@ def test_simulated_time_waits_for_a_learner_that_is_behind() -> None:
     assert asked == 4  # three steps ahead are allowed: no waiting
 
 
-def test_simulated_time_goes_on_when_the_learner_stays_silent(
+def test_simulated_time_stands_still_while_the_learner_is_silent(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     pace, _ = paced(lead=1, patience_s=1e-6, sent_before=9)
-    for _ in range(3):
-        pace()
+    turns = iter(range(5))
+    pace._stopping = lambda: next(turns) == 4
+    pace()
+    assert next(turns, None) is None
     assert [record.message for record in caplog.records] == [
-        "no news from the learner: going on with the last weights"
+        "no news from the learner for 1e-06 s: time stands still"
     ]
 
 
+def test_simulated_time_waits_for_the_first_weights() -> None:
+    pace, weights = paced(lead=9, patience_s=60.0)
+    turns = 0
+
+    def publish_at_the_third() -> bool:
+        nonlocal turns
+        turns += 1
+        if turns == 3:
+            weights.publish(snapshot(1, 0.0, trained=0))
+        return turns > 10
+
+    pace._stopping = publish_at_the_third
+    pace()
+    assert turns == 3
+
+
 def test_steps_of_a_script_are_no_lead() -> None:
-    pace, _ = paced(lead=1, patience_s=60.0)
+    pace, weights = paced(lead=1, patience_s=60.0)
+    weights.publish(snapshot(1, 0.0, trained=0))
+    pace()
     stage = Stage(place=False)
     stage.robot.reset(0)
     stage.robot._position[:] = 0.0

@@ -48,7 +48,7 @@ class Counting:
         self.updates = int(weights["w"][0])
 
     def state_dict(self) -> State:
-        return {"updates": np.array(self.updates)}
+        return {"updates": np.array(self.updates), **self.actor_weights()}
 
     def load_state_dict(self, state: State) -> None:
         self.updates = int(state["updates"])
@@ -202,14 +202,15 @@ def test_weights_are_published_at_the_start_then_every_so_many_steps_and_at_the_
     assert [sum(snapshot.trained.values()) for snapshot in snapshots] == [0, 10, 20, 30, 35]
 
 
-def test_weights_that_are_not_finite_are_never_published() -> None:
+def test_what_is_not_finite_is_never_published_or_saved() -> None:
     desk = Desk(publish_every=10)
     desk.agent.broken = True
     desk.transport.send(list(episodes(4)))
     desk.run(35)
     assert desk.transport.snapshots == []
     texts = {row.text for _, row in desk.metrics.of(EventRow)}
-    assert texts == {"weights not published, not finite: w"}
+    assert texts == {"weights not published: w is not finite", "no checkpoint: w is not finite"}
+    assert not desk.saved
 
 
 def test_it_prepares_on_demonstrations_once() -> None:

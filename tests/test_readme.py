@@ -19,7 +19,6 @@ import pytest
 
 from serl import plugins
 from serl.checkpoint import checkpoint_paths
-from serl.cli import INTERRUPTED
 from serl.episodes import episode_paths
 from serl.run_folder import RunFolder
 from serl.testing import SimulatedTaskSuite, episode, failures
@@ -210,19 +209,19 @@ def test_train_on_recorded_demonstrations(shell: Shell, trained: RunFolder, reco
 
 @pytest.mark.ros
 def test_learner_and_actor_in_two_terminals(shell: Shell, trained: RunFolder) -> None:
+    before = shell.newest_run()
     learner = shell.start(LEARNER + SHORT)
     processes = [learner]
     try:
-        run = joinable(shell, trained, learner)
+        run = joinable(shell, before, learner)
         processes.append(shell.start(f"{NEWEST_RUN}; {ACTOR}"))
-        finish(learner, LEARNER)
-        assert processes[1].poll() is None, "an actor goes on until Ctrl-C"
+        for process, command in zip(processes, (LEARNER, ACTOR), strict=True):
+            finish(process, command)
     finally:
         for process in processes:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGINT)
                 process.communicate(timeout=30)
-    assert processes[1].returncode == INTERRUPTED
     assert checkpoint_paths(run.checkpoints)
     assert run.actors() == ["actor0"]
 

@@ -29,7 +29,7 @@ from serl.wire import Hello, encode_hello
 
 
 def run(run_folder: Path, name: str) -> None:
-    """Run episodes until the process is told to stop."""
+    """Run episodes until the training is over or the process is told to stop."""
     folder = RunFolder.open(run_folder)
     config = folder.config
     spec = make_spec(make_task(config))
@@ -52,7 +52,10 @@ def run(run_folder: Path, name: str) -> None:
             name,
             WeightsFile(link / "weights.safetensors", spec.digest),
             log.append,
-            stopping=lambda: pause.wait(lambda: node.stopping or orphaned()),
+            stopping=lambda: (
+                pause.wait(lambda: node.stopping or orphaned())
+                or actor.policy.trained_steps >= config.steps
+            ),
             start=len(before),
             steps_before=steps_before,
             epoch=epoch,
