@@ -446,8 +446,8 @@ def test_warm_start_clones_and_then_the_cloning_term_fades() -> None:
 def test_targets_stay_within_the_bounds_of_the_return() -> None:
     batch = make_batch()
     batch.reward[:], batch.discount[:] = 7.0, 0.0
-    free, bounded = make(learning_rate=1e-2), make(learning_rate=1e-2, return_bounds=(0.0, 1.0))
-    for _ in range(150):
+    free, bounded = make(learning_rate=3e-2), make(learning_rate=3e-2, return_bounds=(0.0, 1.0))
+    for _ in range(60):
         unbounded_value, value = free.update(batch)["q"], bounded.update(batch)["q"]
     assert unbounded_value > 3.0
     assert 0.5 < value < 1.5
