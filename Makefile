@@ -26,9 +26,10 @@ check: .venv/ready
 	.venv/bin/codespell
 
 bench: .venv/ready-bench
-	for script in tests/bench/*.py; do
-	  .venv/bin/python "$$script"
+	for script in simulation update link actor; do
+	  .venv/bin/python tests/bench/bench_$$script.py
 	done
+	.venv/bin/python tests/bench/bench_training.py --ablations
 
 soak: .venv/ready
 	.venv/bin/pytest -m slow
