@@ -22,12 +22,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from rich.console import Console
 
 from serl import plugins
 from serl.actor import Actor
 from serl.assembly import make_actor, make_spec, make_task
 from serl.clock import VirtualClock
 from serl.config import resolve
+from serl.display import Display
 from serl.files import write_atomic
 from serl.link import WeightsFile
 from serl.recording import EpisodeLog
@@ -38,6 +40,7 @@ from serl.ros.node import RosNode
 from serl.ros.stats import Stats
 from serl.run_folder import RunFolder
 from serl.supervisor import Supervisor
+from serl.train import demonstrate
 from serl.transport import InProcess
 from serl.types import End, Record
 from serl.wire import Hello, encode_hello
@@ -48,7 +51,7 @@ QUANTILES = (0.5, 0.9, 0.99)
 LIMIT_S = 60.0
 SETTLE_S = 0.2
 SETTINGS = {
-    "demos": 0,
+    "demos": 3,
     "intervention": "none",
     "steps": 10_000_000,
     "agent": {"utd": 1, "batch_size": 64, "threads": 1},
@@ -68,6 +71,7 @@ def main() -> None:
     with free_domain() as domain, tempfile.TemporaryDirectory() as folder:
         os.environ["ROS_DOMAIN_ID"] = str(domain.id)
         run = RunFolder.create(Path(folder), config, datetime.now())
+        demonstrate(run, Display(Console(quiet=True)))
         specs = [*learner_processes(run), actor_processes(run, NAME)[0]]
         with started(run, specs) as supervisor:
             measure(run, supervisor, rounds=1 if options.short else 20)
