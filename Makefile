@@ -11,7 +11,7 @@ SOURCED := import os; os.environ["ROS_DISTRO"]; import numpy, rclpy; print(f"num
 
 .ONESHELL:
 .SHELLFLAGS := -ec
-.PHONY: train test check bench soak clean
+.PHONY: train test check bench soak audit clean
 
 train: .venv/ready
 	.venv/bin/serl train $(TASK) --seed $(SEED)
@@ -33,6 +33,9 @@ bench: .venv/ready-bench
 
 soak: .venv/ready
 	.venv/bin/pytest -m slow
+
+audit: .venv/ready-audit
+	.venv/bin/python .ci/audit.py
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -60,4 +63,9 @@ clean:
 .venv/ready-bench: .venv/ready
 	@echo "adding the packages that only make bench needs"
 	$(PIP) -e '.[bench]'
+	touch $@
+
+.venv/ready-audit: .venv/ready
+	@echo "adding the packages that only make audit needs"
+	$(PIP) -e '.[audit]'
 	touch $@

@@ -35,7 +35,7 @@ class ActorConfig(BaseModel):
         patience_s: a warning says so when the learner was silent for this long.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     reset_attempts: int = Field(3, ge=1)
     reset_time_limit_s: float = Field(20.0, gt=0)
@@ -194,6 +194,7 @@ class Actor:
         place: simulation only: puts the scene into its start for an episode number.
         epoch: identity of this start of the actor; never repeats.
         stopping: asked at every step; True ends the episode and the actor.
+        admit: called before each episode; raises when it could not be recorded.
     """
 
     name: str
@@ -208,6 +209,7 @@ class Actor:
     place: Callable[[int], object] | None = None
     epoch: int = 0
     stopping: Callable[[], bool] = lambda: False
+    admit: Callable[[], object] = lambda: None
     _episode: int = 0
 
     def __post_init__(self) -> None:
@@ -236,6 +238,7 @@ class Actor:
         raise NeedsPerson(reason)
 
     def _run(self, task: Task, policy: Policy, source: Source) -> Result:
+        self.admit()
         key = EpisodeKey(self.run, self.name, self.epoch, self._episode)
         self._episode += 1
         return run(

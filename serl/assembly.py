@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from serl import plugins
@@ -15,7 +15,8 @@ from serl.clock import VirtualClock
 from serl.config import TrainConfig, checked, merge
 from serl.evaluation import Purpose, start_seed
 from serl.intervention import Teleop
-from serl.learner import Learner, Metrics, restore_progress
+from serl.learner import Learner
+from serl.metrics import Metrics
 from serl.replay import Replay
 from serl.robot import SimulatedRobot
 from serl.specs import Spec
@@ -101,6 +102,7 @@ def make_actor(
     start: int = 0,
     steps_before: int = 0,
     epoch: int = 0,
+    admit: Callable[[], object] = lambda: None,
 ) -> Actor:
     """An actor that drives the simulated arm.
 
@@ -115,6 +117,7 @@ def make_actor(
         start: number of the first start, so that a restarted actor goes on with fresh ones.
         steps_before: online steps that this actor made before it was restarted.
         epoch: identity of this start of the actor; 0 for a new one.
+        admit: called before each episode; raises when it could not be recorded.
     """
     task = make_task(config)
     robot = plugins.make_simulation(task)
@@ -143,6 +146,7 @@ def make_actor(
         ),
         epoch=epoch,
         stopping=stopping,
+        admit=admit,
     )
 
 
@@ -160,6 +164,8 @@ def make_learner(
     demonstrations: Iterable[Record],
     checkpoint: Checkpoint | None = None,
     log: Iterable[Record] = (),
+    taken: int = 0,
+    accept: Callable[[Sequence[Record]], object] = lambda records: None,
 ) -> Learner:
     """A learner with the demonstrations in its replay.
 
@@ -170,7 +176,12 @@ def make_learner(
         save: writes checkpoints.
         demonstrations: records of demonstrations, in a fixed order.
         checkpoint: to continue from; a learner without one is prepared on the demonstrations.
-        log: what the actors logged so far, in the order of arrival.
+        log: the records that were accepted so far, in that order.
+        taken: how many of the first of them the checkpoint's learner had taken.
+        accept: makes received records durable.
+
+    Raises:
+        BadInput: the checkpoint does not fit.
     """
     spec = make_spec(make_task(config))
     agent = make_agent(config, spec, start_seed(Purpose.TRAINING, config.seed, "learner", -1))
@@ -193,12 +204,11 @@ def make_learner(
         spec.rate_hz,
         metrics,
         save,
-        restore_progress(checkpoint.info) if checkpoint else None,
+        accept,
+        log,
     )
-    learner.restore(log)
     if checkpoint:
-        agent.load_state_dict(checkpoint.arrays["agent"])
-        replay.load_sampler_state(checkpoint.arrays["replay"])
+        learner.resume(checkpoint.arrays, checkpoint.info, taken)
     else:
         learner.prepare()
     return learner

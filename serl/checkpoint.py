@@ -69,7 +69,10 @@ def save(
         BadInput: `info` or a group cannot be saved.
         SerlError: the disk refused; older checkpoints are untouched.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not folder.exists():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sync_folder(folder.parent)
+    _undo_replacements(folder)
     path = folder / f"{step:08d}"
     scratch = folder / f".{path.name}.new"
     try:
@@ -126,6 +129,12 @@ def load(path: Path) -> Checkpoint:
     return Checkpoint(path, manifest["step"], arrays, info)
 
 
+def saved_before(folder: Path) -> bool:
+    """Whether there is a checkpoint, or was one: then there is no fresh start."""
+    _undo_replacements(folder)
+    return bool(checkpoint_paths(folder)) or (folder / LATEST).exists()
+
+
 def load_latest(folder: Path) -> tuple[Checkpoint, str]:
     """Load the newest sound checkpoint.
 
@@ -133,12 +142,12 @@ def load_latest(folder: Path) -> tuple[Checkpoint, str]:
         The checkpoint and a warning for the user: why newer ones were passed over, else "".
 
     Raises:
-        BadInput: there is no checkpoint at all (see `checkpoint_paths`).
-        CorruptData: there are some, but none is sound.
+        BadInput: there never was one (see `saved_before`).
+        CorruptData: there was one, but none is sound; the line says what is wrong with each.
     """
-    candidates = checkpoint_paths(folder)[::-1]
-    if not candidates:
+    if not saved_before(folder):
         raise BadInput(f"{folder}: no checkpoint")
+    candidates = checkpoint_paths(folder)[::-1]
     pointed = _pointed(folder, LATEST)
     refused = [] if pointed else [f"{folder / LATEST} does not name a checkpoint"]
     candidates.sort(key=lambda path: path != pointed)
@@ -151,6 +160,14 @@ def load_latest(folder: Path) -> tuple[Checkpoint, str]:
         note = f"; going on from {path.name}" if refused else ""
         return checkpoint, "; ".join(refused) + note
     raise CorruptData(f"no sound checkpoint: {'; '.join(refused)}")
+
+
+def _undo_replacements(folder: Path) -> None:
+    """A crash while a checkpoint was replaced by one of the same step: the old one stands."""
+    for old in folder.glob(".*.old"):
+        path = folder / old.name.split(".")[1]
+        if not path.exists():
+            old.rename(path)
 
 
 def _write(folder: Path, step: int, arrays: Mapping[str, Arrays], info: Mapping[str, Any]) -> None:
@@ -203,6 +220,8 @@ def _prune(folder: Path, saved: Path, keep: int) -> None:
         *folder.glob(".*.new"),
     ]:
         shutil.rmtree(path, ignore_errors=True)
+    for scratch in folder.glob(f".{LATEST}.*.tmp"):
+        scratch.unlink(missing_ok=True)
 
 
 def _pointed(folder: Path, pointer: str) -> Path | None:

@@ -18,6 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from serl import __version__, plugins
+from serl.clock import WallClock
 from serl.config import TrainConfig, parse_overrides, read_yaml, resolve
 from serl.display import Display
 from serl.episodes import episode_paths
@@ -115,8 +116,25 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     evaluate.add_argument("--trials", type=int, default=50)
     evaluate.add_argument("--checkpoint", type=int, help="steps of a checkpoint; else the best")
+    replay = command("replay", _replay, "show recorded episodes")
+    replay.add_argument("run", type=Path, metavar="RUN", help="a run, or a folder of episodes")
+    replay.add_argument("--actor", help="only what this actor recorded")
+    replay.add_argument("--last", type=int, metavar="N", help="only the last N episodes")
+    replay.add_argument("--episode", type=int, metavar="N", help="show one, at a glance")
+    replay.add_argument("--follow", action="store_true", help="... step by step in real time")
+    replay.add_argument("--video", type=Path, metavar="FILE", help="... as a film, a .webm file")
+    check = command("verify", _verify, "prove that a run lost nothing and is undamaged")
+    check.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     command("list", _list, "list tasks, robots and settings")
-    command("doctor", _doctor, "check this installation")
+    doctor = command("doctor", _doctor, "check this installation")
+    doctor.add_argument(
+        "--network",
+        nargs="?",
+        const="",
+        metavar="RUN",
+        help="list the sockets of a node of a run; of one with the defaults if none is named",
+    )
+    doctor.add_argument("--new-key", type=Path, metavar="FILE", help="make a key for several hosts")
     return parser
 
 
@@ -232,6 +250,42 @@ def _evaluate(options: argparse.Namespace) -> int:
     return DONE
 
 
+def _replay(options: argparse.Namespace) -> int:
+    from serl import review
+
+    console = Console(highlight=False)
+    found = review.of_actor(review.recordings(options.run), options.actor)
+    if options.episode is None:
+        if options.follow or options.video:
+            raise BadInput("--follow and --video show one episode: choose it with --episode N")
+        if options.last is not None and options.last < 1:
+            raise BadInput(f"--last: expected at least 1, got {options.last}")
+        review.print_table(console, found[-options.last :] if options.last else found)
+        return DONE
+    shown = review.replayed(review.pick(found, options.episode))
+    if shown is None:
+        raise BadInput(f"episode {options.episode}: no step was recorded yet")
+    if options.video:
+        from serl.film import write_film
+
+        with console.status("drawing the film"):
+            origin = write_film(shown, options.video)
+        print(f"video: {options.video} ({origin})")
+    elif options.follow:
+        review.follow(console, shown, WallClock(shown.spec.rate_hz))
+    else:
+        review.print_summary(console, shown)
+    return DONE
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from serl.verify import verify
+
+    report = verify(options.run)
+    print(report)
+    return DONE if report.sound else FAILED
+
+
 def _list(options: argparse.Namespace) -> int:
     for kind in ("task", "robot"):
         for name in plugins.names(kind):
@@ -252,10 +306,16 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from serl.doctor import findings
+    from serl.authentication import new_key
+    from serl.doctor import findings, network_findings
 
+    if options.new_key:
+        new_key(options.new_key)
+        print(f"a new key is in {options.new_key}; copy it to each host, and to nowhere else")
+        return DONE
     sound = True
-    for finding in findings():
+    run = RunFolder.open(Path(options.network)).path if options.network else None
+    for finding in findings() if options.network is None else network_findings(run):
         print(finding)
         sound &= finding.sound
     return DONE if sound else FAILED

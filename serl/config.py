@@ -18,6 +18,8 @@ from serl.actor import ActorConfig
 from serl.agents.config import SACConfig
 from serl.errors import BadInput
 from serl.learner import LearnerConfig
+from serl.network import NetworkConfig
+from serl.recording import LogConfig
 from serl.teleop.scripted import ScriptedHumanConfig
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -41,7 +43,7 @@ class TrainConfig(BaseModel):
         selection_checkpoints: how many of the last checkpoints are compared.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     task: str = "pick_cube"
     task_config: dict[str, Any] = {}
@@ -59,6 +61,8 @@ class TrainConfig(BaseModel):
     learner: LearnerConfig = LearnerConfig()
     actor: ActorConfig = ActorConfig()
     human: ScriptedHumanConfig = ScriptedHumanConfig()
+    network: NetworkConfig = NetworkConfig()
+    log: LogConfig = LogConfig()
 
 
 def resolve(*layers: Mapping[str, Any]) -> TrainConfig:
@@ -134,4 +138,6 @@ def _first_line(model: type[BaseModel], error: ValidationError) -> str:
         for part in first["loc"][:-1]:
             owner = owner.model_fields[part].annotation
         return f"{where}: unknown setting; known ones: {', '.join(sorted(owner.model_fields))}"
+    if first["type"] == "value_error":  # of a check over several settings, which it names itself
+        return f"{where}: {first['ctx']['error']}"
     return f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}, got {first['input']!r}"

@@ -18,13 +18,14 @@ from rich.table import Table
 from rich.text import Text
 
 from serl.evaluation import Evaluation
+from serl.link_status import LinkStatus
 
 WIDTH = 80
 LINE_PERIOD_S = 10.0
 
 GOOD, BAD, QUIET = "green", "bold red", "bright_black"
 POLICY, HUMAN = "blue", "yellow"
-PROCESS_STYLES = {"running": GOOD, "starting": HUMAN, "stopping": HUMAN, "ended": QUIET}
+PROCESS_STYLES = {"running": GOOD, "finished": QUIET}
 THIN_SPACE = "\N{NARROW NO-BREAK SPACE}"
 
 
@@ -34,18 +35,20 @@ class ActorProgress:
 
     Attributes:
         name: of the actor.
-        link: its messages arrive; None while it has not been seen yet.
+        running: its link process runs.
+        link: what that process says of itself; None while it says nothing.
         weights_age: versions that its weights are behind the newest.
     """
 
     name: str
-    link: bool | None = None
+    running: bool = True
+    link: LinkStatus | None = None
     weights_age: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessProgress:
-    """One process of the run: "starting", "running", "stopping", "ended" or what went wrong."""
+    """One process of the run: "running", "finished" or what went wrong."""
 
     name: str
     state: str
@@ -134,7 +137,7 @@ class Display:
 def panel(progress: Progress) -> RenderableType:
     """The live panel, at most 80 columns wide."""
     times = f"{_clock(progress.elapsed_s)} elapsed"
-    if progress.left_s is not None:
+    if progress.left_s:
         times += f" · about {_clock(progress.left_s)} left"
     rows: list[RenderableType] = [_steps(progress), Text(), _numbers(progress)]
     if progress.actors or progress.processes:
@@ -268,10 +271,12 @@ def _parts(progress: Progress) -> RenderableType:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style=QUIET, justify="right", min_width=16)
     grid.add_column()
-    grid.add_row("weights", f"v{_whole(progress.weights_version)}")
+    version = progress.weights_version
+    grid.add_row("weights", "-" if version is None else f"v{_whole(version)}")
     for actor in progress.actors:
-        style = {True: GOOD, False: BAD, None: QUIET}[actor.link]
-        state = Text.assemble(("● ", style), f"link {_link(actor)} ", (f"· {_age(actor)}", QUIET))
+        state = Text.assemble(
+            ("● ", _link_style(actor)), f"{_link(actor)} ", (f"· {_age(actor)}", QUIET)
+        )
         grid.add_row(actor.name, state)
     well = [part for part in progress.processes if part.state in PROCESS_STYLES]
     if well:
@@ -289,7 +294,21 @@ def _process(process: ProcessProgress) -> Text:
 
 
 def _link(actor: ActorProgress) -> str:
-    return {True: "up", False: "down", None: "waiting"}[actor.link]
+    if not actor.running:
+        return "link down"
+    if actor.link is None:
+        return "link starting"
+    if not actor.link.connected:
+        return "waiting for the learner"
+    return f"acked {_whole(actor.link.acknowledged)}, {_whole(actor.link.waiting)} waiting"
+
+
+def _link_style(actor: ActorProgress) -> str:
+    if not actor.running:
+        return BAD
+    if actor.link is None:
+        return QUIET
+    return GOOD if actor.link.connected else HUMAN
 
 
 def _age(actor: ActorProgress) -> str:

@@ -1,20 +1,33 @@
-"""`serl doctor`: what an installation has, and what it lacks."""
+"""`serl doctor`: what an installation has, what it lacks, and where a run can be reached."""
 
 from __future__ import annotations
 
 import os
 import platform
 import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from threading import Timer
 from typing import NamedTuple
 
 from serl.errors import BadInput
-from serl.ros.environment import SHARED_MEMORY, free_domain, ros_status
+from serl.ros.environment import (
+    SHARED_MEMORY,
+    environment,
+    free_domain,
+    network_of,
+    ros_status,
+    shared_memory_problem,
+)
+from serl.sockets import Socket, open_sockets
 
 _PACKAGES = ("torch", "mujoco", "numpy", "gymnasium", "safetensors")
 _FREE_BYTES = 2 << 30
+_START_LIMIT_S = 30.0
 
 
 class Finding(NamedTuple):
@@ -46,6 +59,53 @@ def findings() -> Iterator[Finding]:
     yield Finding(True, "processors", f"{os.cpu_count()}")
 
 
+def network_findings(run_folder: Path | None) -> Iterator[Finding]:
+    """Start a node as a run does, and list the sockets at which others can reach it.
+
+    Args:
+        run_folder: the run whose settings are used; None for one with the defaults.
+    """
+    if problem := ros_status().problem:
+        yield Finding(False, "ROS 2", problem)
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = run_folder or Path(scratch)
+        network = network_of(folder)
+        with free_domain(network=network) as domain:
+            sockets = _sockets_of_a_node(folder, environment(domain.id, folder, network))
+    if isinstance(sockets, str):
+        yield Finding(False, "node", sockets)
+        return
+    for found in sockets:
+        expected = found.address.is_loopback or found.address in network.hosts
+        yield Finding(expected, "socket", str(found))
+    if not sockets:
+        yield Finding(True, "sockets", "none: processes talk through shared memory alone")
+
+
+def _sockets_of_a_node(run_folder: Path, environ: dict[str, str]) -> list[Socket] | str:
+    """The sockets of a process of the run, or why it does not start."""
+    node = subprocess.Popen(
+        [sys.executable, "-m", "serl.ros.idle_node", "--run", str(run_folder)],
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    limit = Timer(_START_LIMIT_S, node.kill)
+    limit.start()
+    try:
+        assert node.stdout is not None
+        sockets = open_sockets(node.pid) if node.stdout.readline() == "ready\n" else None
+        lines = node.communicate()[1].splitlines()
+    finally:
+        limit.cancel()
+    if sockets is None:
+        return lines[-1] if lines else "did not start"
+    return sockets
+
+
 def _package(name: str) -> Finding:
     try:
         return Finding(True, name, version(name))
@@ -67,11 +127,10 @@ def _domain() -> Finding:
 
 
 def _shared_memory() -> Finding:
-    if not os.access(SHARED_MEMORY, os.W_OK):
-        return Finding(False, "shared memory", f"{SHARED_MEMORY} cannot be written")
+    if problem := shared_memory_problem():
+        return Finding(False, "shared memory", f"{problem}; processes talk over 127.0.0.1 instead")
     free = shutil.disk_usage(SHARED_MEMORY).free
-    sound = free > 64 << 20
-    return Finding(sound, "shared memory", f"{free >> 20} MB free in {SHARED_MEMORY}")
+    return Finding(True, "shared memory", f"{free >> 20} MB free in {SHARED_MEMORY}")
 
 
 def _disk(folder: Path) -> Finding:

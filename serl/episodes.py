@@ -1,16 +1,14 @@
 """Reading episode files: one at a time, all of a folder, or along while they are written.
 
-The format is MCAP as `serl.recording` writes it: one uncompressed chunk for each record, holding
-one JSON message (channel 1 for a step, 2 for an end) and then one message for each image.
+The format is MCAP as `serl.episode_writer` writes it: one uncompressed chunk for each record,
+holding one JSON message (channel 1 for a step, 2 for an end) and then one message for each image.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -18,28 +16,22 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from serl.errors import BadInput, CorruptData, SpecMismatch
-from serl.fields import short
-from serl.mcap import BLOCK, CHUNK, FOOTER, MAGIC, MESSAGE, U32, Opcode
+from serl.fields import dump_object, short
+from serl.images import ENCODINGS, decode
+from serl.mcap import Opcode
+from serl.mcap_reader import Block, McapReader, read_chunk, read_metadata
 from serl.specs import Spec
-from serl.types import End, Episode, Record, Step
+from serl.types import End, Episode, Key, Record, Step
 from serl.wire import END, MAX_RECORD_BYTES, STEP, Parts, decode_record, join_parts
 
-FORMAT = "1"
+FORMAT = "2"
 FIRST_IMAGE = 3  # channel
 PART, SEALED = ".part.mcap", ".mcap"
+_SUFFIXES = PART, SEALED
 
 _NAME = re.compile(r"(\d{1,20})-(\d{6,9})(\.part)?\.mcap")
 _MAX_BLOCK_BYTES = MAX_RECORD_BYTES + (1 << 20)
-_DATA_BLOCKS = {
-    Opcode.HEADER,
-    Opcode.METADATA,
-    Opcode.SCHEMA,
-    Opcode.CHANNEL,
-    Opcode.CHUNK,
-    Opcode.MESSAGE_INDEX,
-    Opcode.DATA_END,
-}
-_METADATA_FIELDS = {"format", "run", "actor", "epoch", "episode", "spec"}
+_METADATA_FIELDS = {"format", "run", "actor", "epoch", "episode", "images", "spec", "crc32"}
 
 
 class EpisodeName(NamedTuple):
@@ -54,34 +46,60 @@ class EpisodeName(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A stored record and its time in nanoseconds since 1970."""
+    """A record as it is stored: its kind, its JSON text, its images in their encoding.
 
-    parts: Parts
+    `time_ns` counts from 1970; `offset` is the byte of the file at which it starts.
+    """
+
+    kind: int
+    text: bytes
+    images: tuple[memoryview, ...]
     time_ns: int
+    offset: int
+
+
+def metadata_crc(metadata: Mapping[str, str]) -> str:
+    """The checksum of the metadata; until a file is sealed they have no other one."""
+    return f"{zlib.crc32(dump_object(metadata)):08x}"
 
 
 class EpisodeFile:
     """Reads the records of one file in order, also while it is being written.
 
+    Args:
+        path: of the file.
+        checksum: check every byte, not only those of the records.
+
     Attributes:
-        metadata: run, actor, epoch, episode, spec, format; None until they are written.
+        metadata: run, actor, epoch, episode, images, spec, format; empty until they are written.
         spec: what the records fit; None until it is written.
-        sealed: all records were read, and the file says that no more will come.
-        offset: where the next unread byte is.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, checksum: bool = False) -> None:
         self.path = path
-        self.metadata: dict[str, str] | None = None
+        self.metadata: dict[str, str] = {}
         self.spec: Spec | None = None
-        self.sealed = False
-        self.offset = 0
-        self._crc = 0
-        self._file = path.open("rb", buffering=0)
+        self._reader = McapReader(path, _MAX_BLOCK_BYTES, checksum)
+        self._count = 0
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self._reader.close()
+
+    @property
+    def sealed(self) -> bool:
+        """All records were read, and the file says that no more will come."""
+        return self._reader.ended
+
+    @property
+    def offset(self) -> int:
+        """Where the next unread byte is."""
+        return self._reader.offset
+
+    def key(self, index: int) -> Key:
+        """The key of the record `index` of this file, once its metadata were read."""
+        name, metadata = episode_name(self.path), self.metadata
+        return Key(metadata["run"], metadata["actor"], name.epoch, name.episode, index)
 
     def next_message(self) -> Message | None:
         """The next record, or None when no further one is complete.
@@ -89,29 +107,42 @@ class EpisodeFile:
         Raises:
             CorruptData: damaged or foreign; the line names the file and the byte.
         """
-        if self.offset == 0 and not self._read_magic():
-            return None
-        while not self.sealed:
-            start = self.offset
-            block = self._read_block()
-            if block is None:
-                return None
-            opcode, body = block
+        while (block := self._reader.next_block()) is not None:
             try:
-                if opcode == Opcode.CHUNK:
-                    if self.metadata is None:
-                        raise CorruptData("records before the metadata")
-                    return _read_chunk(body)
-                if opcode == Opcode.METADATA:
-                    self.spec = _spec_of(metadata := _read_metadata(body), self.path)
-                    self.metadata = metadata
-                elif opcode == Opcode.DATA_END:
-                    if U32.unpack(body)[0] != self._crc:
-                        raise CorruptData("the checksum of the data does not match")
-                    self.sealed = True
-            except (CorruptData, struct.error, UnicodeDecodeError) as error:
-                raise self._corrupt(start, str(error)) from error
+                if block.opcode == Opcode.CHUNK:
+                    return self._message(block)
+                self._take_metadata(block.body)
+            except CorruptData as error:
+                raise self._reader.corrupt(block.start, str(error)) from error
         return None
+
+    def parts(self, message: Message) -> Parts:
+        """The record of a message of this file, its images decoded.
+
+        Raises:
+            CorruptData: an image is damaged, or not of the declared shape.
+        """
+        assert self.spec is not None  # there was a message
+        images = sorted(self.spec.observation.images.items())
+        try:
+            if len(message.images) != len(images):
+                raise CorruptData(f"{len(message.images)} images, expected {len(images)}")
+            pixels = tuple(
+                decode(stored, self._encoding, name, image.shape)
+                for (name, image), stored in zip(images, message.images, strict=True)
+            )
+        except CorruptData as error:
+            raise self._reader.corrupt(message.offset, str(error)) from error
+        return Parts(message.kind, message.text, pixels)
+
+    def record(self, message: Message) -> Record:
+        """The decoded record of a message of this file; raises `CorruptData` or `SpecMismatch`."""
+        data = join_parts(self.parts(message))
+        assert self.spec is not None
+        try:
+            return decode_record(data, self.spec)
+        except (CorruptData, SpecMismatch) as error:
+            raise type(error)(f"{self.path}: byte {message.offset}: {error}") from error
 
     def prefix(self) -> Iterator[Message]:
         """The records up to the first damage or the end."""
@@ -128,112 +159,55 @@ class EpisodeFile:
         while (message := self.next_message()) is not None:
             yield message
         if not self.sealed:
-            raise self._corrupt(self.offset, "cut")
-        self._check_summary()
+            raise self._reader.corrupt(self.offset, "cut")
+        if (counted := self.count()) != self._count:
+            raise self._reader.corrupt(self.offset, f"{self._count} records, expected {counted}")
 
-    def _read_magic(self) -> bool:
-        magic = os.pread(self._file.fileno(), len(MAGIC), 0)
-        if not MAGIC.startswith(magic):
-            raise self._corrupt(0, "not an MCAP file")
-        if magic == MAGIC:
-            self.offset = len(magic)
-            self._crc = zlib.crc32(magic)
-        return magic == MAGIC
+    def count(self) -> int:
+        """The number of records of a sealed file, from its summary alone.
 
-    def _read_block(self) -> tuple[int, bytes] | None:
-        """The MCAP record at the offset, or None while it is incomplete."""
-        descriptor = self._file.fileno()
-        head = os.pread(descriptor, BLOCK.size, self.offset)
-        if len(head) < BLOCK.size:
-            return None
-        opcode, length = BLOCK.unpack(head)
-        if opcode not in _DATA_BLOCKS or length > _MAX_BLOCK_BYTES:
-            raise self._corrupt(self.offset, f"unexpected block {opcode} of {length} bytes")
-        start = self.offset + BLOCK.size
-        if os.fstat(descriptor).st_size < start + length:
-            return None
-        body = os.pread(descriptor, length, start)
-        if len(body) < length:
-            return None
-        if opcode != Opcode.DATA_END:
-            self._crc = zlib.crc32(body, zlib.crc32(head, self._crc))
-        self.offset = start + length
-        return opcode, body
+        Raises:
+            CorruptData: cut, or the summary is damaged.
+        """
+        counts = self._reader.summary_counts()
+        return counts.get(STEP, 0) + counts.get(END, 0)
 
-    def _check_summary(self) -> None:
-        descriptor = self._file.fileno()
-        size = os.fstat(descriptor).st_size - self.offset
-        if size > _MAX_BLOCK_BYTES:
-            raise self._corrupt(self.offset, f"a summary of {size} bytes")
-        tail = os.pread(descriptor, size, self.offset)
-        footer = len(tail) - len(MAGIC) - FOOTER.size
-        if footer < BLOCK.size or not tail.endswith(MAGIC):
-            raise self._corrupt(self.offset + len(tail), "cut inside the summary")
-        crc = FOOTER.unpack_from(tail, footer)[2]
-        if zlib.crc32(tail[: footer + FOOTER.size - U32.size]) != crc:
-            raise self._corrupt(self.offset, "the checksum of the summary does not match")
+    def _message(self, block: Block) -> Message:
+        """The record in a chunk; one that is missing before it is noticed."""
+        if self.spec is None:
+            raise CorruptData("records before the metadata")
+        chunk = read_chunk(block.body)
+        images = list(range(FIRST_IMAGE, FIRST_IMAGE + len(chunk.channels) - 1))
+        if chunk.channels[:1] not in ([STEP], [END]) or chunk.channels[1:] != images:
+            raise CorruptData(f"a chunk with the channels {short(chunk.channels)}")
+        if chunk.sequence != self._count:
+            raise CorruptData(f"expected record {self._count}, found {chunk.sequence}")
+        self._count += 1
+        kind, text, stored = chunk.channels[0], bytes(chunk.data[0]), tuple(chunk.data[1:])
+        return Message(kind, text, stored, chunk.time_ns, block.start)
 
-    def _corrupt(self, offset: int, cause: str) -> CorruptData:
-        return CorruptData(f"{self.path}: byte {offset}: {cause}")
-
-
-def _read_metadata(body: bytes) -> dict[str, str]:
-    name, rest = _read_text(memoryview(body))
-    (length,) = U32.unpack_from(rest)
-    rest = rest[U32.size :]
-    if len(rest) != length:
-        raise CorruptData("metadata: wrong length")
-    metadata = {}
-    while rest:
-        key, rest = _read_text(rest)
-        metadata[key], rest = _read_text(rest)
-    if name != "serl" or metadata.keys() != _METADATA_FIELDS:
-        raise CorruptData(f"expected metadata 'serl' with {sorted(_METADATA_FIELDS)}")
-    if metadata["format"] != FORMAT:
-        raise CorruptData(f"format {short(metadata['format'])}, this version reads {FORMAT!r}")
-    return metadata
-
-
-def _spec_of(metadata: dict[str, str], path: Path) -> Spec:
-    """The spec in the metadata, once they are known to belong to this file."""
-    name = episode_name(path)
-    if (metadata["epoch"], metadata["episode"]) != (str(name.epoch), str(name.episode)):
-        raise CorruptData(f"holds episode {short(metadata['episode'])}, named as another")
-    try:
-        return Spec.model_validate_json(metadata["spec"])
-    except ValidationError as error:
-        raise CorruptData("the spec cannot be read") from error
-
-
-def _read_text(data: memoryview) -> tuple[str, memoryview]:
-    (length,) = U32.unpack_from(data)
-    text = bytes(data[U32.size : U32.size + length])
-    if len(text) != length:
-        raise CorruptData("a text is cut")
-    return text.decode(), data[U32.size + length :]
-
-
-def _read_chunk(body: bytes) -> Message:
-    """One record out of one chunk."""
-    _, _, size, crc, compression, stored = CHUNK.unpack_from(body)
-    data = memoryview(body)[CHUNK.size :]
-    if compression != 0 or not size == stored == len(data):
-        raise CorruptData("a chunk that serl did not write")
-    if zlib.crc32(data) != crc:
-        raise CorruptData("the checksum of the chunk does not match")
-    channels, payloads, time_ns = [], [], 0
-    while data:
-        opcode, length = BLOCK.unpack_from(data)
-        message, data = data[BLOCK.size : BLOCK.size + length], data[BLOCK.size + length :]
-        channel, _, time_ns, _ = MESSAGE.unpack_from(message)
-        if opcode != Opcode.MESSAGE:
-            raise CorruptData(f"unexpected block {opcode} in a chunk")
-        channels.append(channel)
-        payloads.append(bytes(message[MESSAGE.size :]))
-    images = list(range(FIRST_IMAGE, FIRST_IMAGE + len(channels) - 1))
-    if channels[:1] not in ([STEP], [END]) or channels[1:] != images:
-        raise CorruptData(f"a chunk with the channels {short(channels)}")
-    return Message(Parts(channels[0], payloads[0], tuple(payloads[1:])), time_ns)
+    def _take_metadata(self, body: bytes) -> None:
+        """Keep the metadata once they are known to belong to this file."""
+        name, metadata = read_metadata(body)
+        if name != "serl" or metadata.keys() != _METADATA_FIELDS:
+            raise CorruptData(f"expected metadata 'serl' with {sorted(_METADATA_FIELDS)}")
+        if metadata["format"] != FORMAT:
+            found = short(metadata["format"])
+            raise CorruptData(f"format {found}, this version reads {FORMAT!r}")
+        if metadata.pop("crc32") != metadata_crc(metadata):
+            raise CorruptData("the checksum of the metadata does not match")
+        place = episode_name(self.path)
+        if (metadata["epoch"], metadata["episode"]) != (str(place.epoch), str(place.episode)):
+            found = short(metadata["episode"])
+            raise CorruptData(f"holds episode {found}, named as another")
+        if metadata["images"] not in ENCODINGS:
+            raise CorruptData(f"images in an unknown encoding: {short(metadata['images'])}")
+        try:
+            self.spec = Spec.model_validate_json(metadata["spec"])
+        except ValidationError as error:
+            raise CorruptData("the spec cannot be read") from error
+        self.metadata = metadata
+        self._encoding = ENCODINGS[metadata["images"]]
 
 
 def episode_name(path: Path) -> EpisodeName:
@@ -259,18 +233,38 @@ def read_episode(path: Path, spec: Spec) -> Episode:
         CorruptData: a sealed file is damaged; the line names the file and the byte.
         SpecMismatch: recorded with another spec; the line says what differs.
     """
-    name = episode_name(path)
-    with closing(_open(path)) as file:
+    with closing(open_episode(path)) as file:
         stored = list(file.prefix() if file.path.name.endswith(PART) else file.whole())
         if file.spec is None:
             return Episode((), None)
         if difference := file.spec.difference(spec):
-            raise SpecMismatch(f"{path}: recorded with another spec: {difference}")
-    try:
-        records = [decode_record(join_parts(message.parts), spec) for message in stored]
-    except (CorruptData, SpecMismatch) as error:
-        raise type(error)(f"{path}: {error}") from error
-    return _assemble(records, name, path)
+            raise SpecMismatch(f"{path}: recorded != expected: {difference}")
+        records = [file.record(message) for message in stored]
+        return _assemble(records, file)
+
+
+def read_spec(path: Path) -> Spec | None:
+    """What the records of a file fit; None when an open file does not say so yet.
+
+    Raises:
+        CorruptData: a sealed file is damaged; the line names the file and the byte.
+    """
+    with closing(open_episode(path)) as file:
+        messages = file.prefix() if file.path.name.endswith(PART) else file.whole()
+        next(messages, None)
+        return file.spec
+
+
+def count_records(path: Path) -> int:
+    """How many records a file holds; a sealed one is not read for that.
+
+    Raises:
+        CorruptData: a sealed file is damaged where it says so; the line names the file.
+    """
+    with closing(open_episode(path)) as file:
+        if file.path.name.endswith(PART):
+            return sum(1 for _ in file.prefix())
+        return file.count()
 
 
 def read_records(paths: Path | Iterable[Path], spec: Spec) -> Iterator[Record]:
@@ -320,8 +314,8 @@ class Tail:
         size = 0
         while size < limit_bytes and (message := self._next_message()) is not None:
             self._position += 1
-            if self._position > self._start:
-                records.append(join_parts(message.parts))
+            if self._position > self._start and self._file is not None:
+                records.append(join_parts(self._file.parts(message)))
                 size += len(records[-1])
         return records
 
@@ -331,51 +325,66 @@ class Tail:
             self._file.close()
 
     def _next_message(self) -> Message | None:
-        if self._file is None:
-            self._file = self._find(self._name)
-        while self._file is not None:
-            message = self._file.next_message()
+        while (file := self._current()) is not None:
+            message = file.next_message()
+            if message is None:
+                following = self._name._replace(episode=self._name.episode + 1)
+                if not any(following.path(self._folder, suffix).exists() for suffix in _SUFFIXES):
+                    return None
+                # The next file exists, so this one is complete; look again for what came since.
+                message = file.next_message()
             if message is not None:
                 return message
-            following_name = self._name._replace(episode=self._name.episode + 1)
-            following = self._find(following_name)
-            if following is None:
-                return None
-            # The next file exists, so this one is complete; look once more for what came since.
-            message = self._file.next_message()
-            if message is not None:
-                following.close()
-                return message
-            self._file.close()
-            self._file, self._name = following, following_name
+            file.close()
+            self._file, self._name = None, following
         return None
 
-    def _find(self, name: EpisodeName) -> EpisodeFile | None:
-        """Open a file under whichever name it has now; sealing renames it from the first."""
-        for suffix in (PART, SEALED):
+    def _current(self) -> EpisodeFile | None:
+        """The file that is being followed; those that end before the start are passed over."""
+        while self._file is None and (file := self._find()) is not None:
+            if self._ends_before_start(file):
+                file.close()
+                self._name = self._name._replace(episode=self._name.episode + 1)
+            else:
+                self._file = file
+        return self._file
+
+    def _find(self) -> EpisodeFile | None:
+        """Open the next file under whichever name it has; sealing renames it from the first."""
+        for suffix in _SUFFIXES:
             with suppress(FileNotFoundError):
-                return EpisodeFile(name.path(self._folder, suffix))
+                return EpisodeFile(self._name.path(self._folder, suffix))
         return None
 
+    def _ends_before_start(self, file: EpisodeFile) -> bool:
+        """Of a sealed file the summary says how much is in it; then nothing else is read."""
+        if self._position >= self._start or file.path.name.endswith(PART):
+            return False
+        with suppress(CorruptData):
+            end = self._position + file.count()
+            if end <= self._start:
+                self._position = end
+                return True
+        return False
 
-def _open(path: Path) -> EpisodeFile:
+
+def open_episode(path: Path) -> EpisodeFile:
     """Open a file, under its final name if it was sealed since it was listed."""
     try:
         with suppress(FileNotFoundError):
-            return EpisodeFile(path)
-        return EpisodeFile(episode_name(path).path(path.parent, SEALED))
+            return EpisodeFile(path, checksum=not path.name.endswith(PART))
+        return EpisodeFile(episode_name(path).path(path.parent, SEALED), checksum=True)
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from error
 
 
-def _assemble(records: list[Record], name: EpisodeName, path: Path) -> Episode:
+def _assemble(records: list[Record], file: EpisodeFile) -> Episode:
     """Steps and the end, after a check that they are the ones that belong here."""
-    end = records[-1] if records and isinstance(records[-1], End) else None
-    steps = records[:-1] if end is not None else records
     for index, record in enumerate(records):
-        found = record.key
-        if (found.epoch, found.episode, found.index) != (*name, index):
-            raise CorruptData(f"{path}: expected record {index} of the episode, got {found}")
-    if not all(isinstance(step, Step) for step in steps):
-        raise CorruptData(f"{path}: an end before the last record")
-    return Episode(tuple(step for step in steps if isinstance(step, Step)), end)
+        if record.key != (expected := file.key(index)):
+            raise CorruptData(f"{file.path}: expected {expected}, got {record.key}")
+    end = records[-1] if records and isinstance(records[-1], End) else None
+    steps = tuple(record for record in records if isinstance(record, Step))
+    if len(steps) + (end is not None) < len(records):
+        raise CorruptData(f"{file.path}: an end before the last record")
+    return Episode(steps, end)

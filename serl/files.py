@@ -12,6 +12,8 @@ from typing import Self
 
 from serl.errors import BadInput
 
+Buffer = bytes | memoryview
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -25,7 +27,7 @@ def checked_name(name: str, what: str) -> str:
     return name
 
 
-def write_all(descriptor: int, *pieces: bytes) -> None:
+def write_all(descriptor: int, *pieces: Buffer) -> None:
     """Write every byte or raise `OSError`; the operating system may take only a part at a time."""
     written = os.writev(descriptor, pieces)
     if written < sum(map(len, pieces)):
@@ -74,6 +76,7 @@ class FileLock:
 
     Raises:
         BadInput: another process holds it; the line names its process id.
+        OSError: the file cannot be written.
     """
 
     def __init__(self, path: Path, what: str) -> None:
@@ -84,8 +87,12 @@ class FileLock:
             owner = os.read(self._descriptor, 32).decode(errors="replace").strip()
             os.close(self._descriptor)
             raise BadInput(f"{what} is in use by process {owner or 'unknown'} ({path})") from None
-        os.ftruncate(self._descriptor, 0)
-        write_all(self._descriptor, f"{os.getpid()}\n".encode())
+        try:
+            os.ftruncate(self._descriptor, 0)
+            write_all(self._descriptor, f"{os.getpid()}\n".encode())
+        except OSError:
+            os.close(self._descriptor)
+            raise
 
     def close(self) -> None:
         """Give the lock back; a second call does nothing."""

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from serl.agents.agent import Agent, State
-from serl.errors import CorruptData
-from serl.metrics import EpisodeRow, EventRow, Row, UpdateRow
+from serl.episode_tracker import EpisodeTracker
+from serl.errors import CorruptData, SerlError
+from serl.index import Stream
+from serl.metrics import EventRow, Metrics, UpdateRow
 from serl.replay import Replay
 from serl.transport import LearnerEnd, Snapshot
-from serl.types import End, Record, Source, Step
-
-logger = logging.getLogger(__name__)
+from serl.types import Record, Step, is_online
 
 # A restarted learner counts versions on from beyond what its predecessor may have published since
-# the last logged step: actors take only newer ones.
+# the checkpoint: actors take only newer ones.
 _VERSIONS_AHEAD = 1000
+
+_MAX_PENDING = 256
+_RECEIVE_PERIOD_S = 0.05  # while there is work: each batch costs a commit of the index
+_MAX_SKIPPED = 3
 
 _MEASURED = ("critic_loss", "actor_loss", "q", "temperature", "entropy")
 
@@ -42,7 +46,7 @@ class LearnerConfig(BaseModel):
         metrics_every: online steps between rows of metrics.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     capacity: int = Field(200_000, ge=1)
     prior_share: float = Field(0.5, ge=0, le=1)
@@ -54,24 +58,18 @@ class LearnerConfig(BaseModel):
     metrics_every: int = Field(100, ge=1)
 
 
-class Metrics(Protocol):
-    """Takes rows of measurements; `serl.metrics.MetricsWriter` is one."""
-
-    def write(self, steps: int, row: Row) -> None:
-        """Append a row."""
-        ...
-
-
 @dataclass
 class Progress:
     """Counters of a learner; saved with each checkpoint.
 
     Attributes:
-        received: online steps received (policy and human).
+        taken: records taken into replay, those of scripts included, by actor and epoch.
+        received: online steps among them (of policy and human).
         trained: online steps trained on, by actor.
         version: of the newest published weights.
     """
 
+    taken: Counter[Stream] = field(default_factory=Counter)
     received: int = 0
     trained: Counter[str] = field(default_factory=Counter)
     version: int = 0
@@ -83,7 +81,11 @@ class Progress:
 
 
 class Learner:
-    """Ties updates to environment steps: one `agent.update` per online step, in order of arrival.
+    """Takes one record at a time; an online step is trained on, once, before the next is taken.
+
+    So the update of a step sees the records up to it and no others: parameters depend on the seed
+    and the order of the records, never on timing. A learner that is killed and goes on from a
+    checkpoint, in the same order, ends with the same parameters.
 
     Args:
         agent: what learns.
@@ -95,7 +97,9 @@ class Learner:
         rate_hz: control rate of the task.
         metrics: takes rows.
         save: writes a checkpoint of the given arrays and information.
-        progress: counters to go on from.
+        accept: makes received records durable; the transport acknowledges them afterwards.
+        log: records that were accepted before, in order; they come before new ones.
+        monotonic_s: monotonic seconds.
     """
 
     def __init__(
@@ -109,40 +113,31 @@ class Learner:
         rate_hz: float,
         metrics: Metrics,
         save: Callable[[int, dict[str, State], dict[str, Any]], object],
-        progress: Progress | None = None,
+        accept: Callable[[Sequence[Record]], object] = lambda records: None,
+        log: Iterable[Record] = (),
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.agent = agent
         self.replay = replay
-        self.progress = progress or Progress()
+        self.progress = Progress()
         self._transport = transport
         self._config = config
         self._batch_size = batch_size
         self._utd = utd
         self._metrics = metrics
         self._save = save
-        self._untrained: deque[str] = deque()
+        self._accept = accept
+        self._log = iter(log)
+        self._now_s = monotonic_s
+        self._pending: deque[Record] = deque()
+        self._received_s = float("-inf")
+        self._untrained: deque[str] = deque()  # actors of steps that were taken
         self._episodes = EpisodeTracker(metrics, rate_hz)
         self._measured: dict[str, float] = {}
         self._rate = _Rate()
-        self._saved_at = self.progress.steps
-
-    def restore(self, records: Iterable[Record]) -> None:
-        """Rebuild replay from the log, in the order in which it was received.
-
-        Steps that were logged but not yet trained on are trained on first.
-        """
-        seen: Counter[str] = Counter()
-        for record in records:
-            if isinstance(record, Step):
-                newest = record.policy_version + _VERSIONS_AHEAD
-                self.progress.version = max(self.progress.version, newest)
-            self.replay.add(record)
-            self._episodes.follow(record)
-            if _online(record):
-                seen[record.key.actor] += 1
-                self.progress.received += 1
-                if seen[record.key.actor] > self.progress.trained[record.key.actor]:
-                    self._untrained.append(record.key.actor)
+        self._sound = Saved(0, agent.state_dict())
+        self._saved_at: int | None = None
+        self._rolled_back_at: int | None = None
 
     def prepare(self) -> None:
         """In a fresh run: scale observations, warm up on demonstrations."""
@@ -151,6 +146,33 @@ class Learner:
         self.agent.fit_normaliser(self.replay.prior_states())
         for _ in range(self._config.warm_up):
             self.agent.update(self.replay.sample(self._utd * self._batch_size))
+        self._sound = Saved(0, self.agent.state_dict())
+
+    def resume(self, arrays: Mapping[str, State], info: Mapping[str, Any], taken: int) -> None:
+        """Go on from a checkpoint; replay is rebuilt from the first `taken` records of the log.
+
+        Raises:
+            CorruptData: the information is damaged, or the demonstrations are others.
+            SpecMismatch: the arrays are of another agent.
+        """
+        saved = restore_progress(info)
+        if info.get("demonstrations") != self.replay.demonstrations:
+            found = self.replay.demonstrations
+            raise CorruptData(
+                f"checkpoint: made with {info.get('demonstrations')} transitions of "
+                f"demonstrations, found {found}"
+            )
+        self.agent.load_state_dict(arrays["agent"])
+        self.progress = Progress(trained=saved.trained)
+        self._count_on_from(saved.version)
+        for record in islice(self._log, taken):
+            self._enter(record)
+            self._episodes.follow(record)
+        for _ in range(min(self.progress.steps, len(self._untrained))):
+            self._untrained.popleft()
+        self.replay.load_sampler_state(arrays["replay"])
+        self._sound = Saved(self.progress.steps, self.agent.state_dict())
+        self._saved_at = self.progress.steps
 
     def run(self, steps: int, stopping: Callable[[], bool], idle_s: float = 0.001) -> None:
         """Learn until `steps` online steps were trained on, or until told to stop."""
@@ -162,15 +184,19 @@ class Learner:
         self.checkpoint()
 
     def step(self) -> bool:
-        """Take in what arrived and train on one online step; False when there was nothing to do."""
-        arrived = self._transport.receive()
-        for record in arrived:
-            self._store(record)
-        enough = self.progress.received >= self._config.starts_at and len(self.replay) > 0
-        ready = bool(self._untrained) and enough
-        if ready:
+        """Take a record and train on it when it is an online step; False when none is there.
+
+        The steps from before `starts_at` are all trained on before the next record is taken.
+        """
+        if not self._can_train():
+            record = self._next()
+            if record is None:
+                return False
+            self._enter(record)
+            self._episodes.add(record, self.progress.steps, self.progress.version)
+        if self._can_train():
             self._train()
-        return ready or bool(arrived)
+        return True
 
     def publish(self) -> None:
         """Offer the actor's weights; weights that are not finite are never offered."""
@@ -186,7 +212,8 @@ class Learner:
 
         What is not finite is never saved: the checkpoint before it stays the newest.
         """
-        if self._saved_at == self.progress.steps and self.progress.steps:
+        steps = self.progress.steps
+        if self._saved_at == steps:
             return
         state = self.agent.state_dict()
         if not self._is_finite(state, "no checkpoint"):
@@ -197,12 +224,14 @@ class Learner:
             "replay": self.replay.sampler_state(),
         }
         info = {
+            "taken": [[*stream, count] for stream, count in sorted(self.progress.taken.items())],
             "trained": dict(self.progress.trained),
             "version": self.progress.version,
+            "demonstrations": self.replay.demonstrations,
             "success": self._episodes.recent_success(),
         }
-        self._save(self.progress.steps, arrays, info)
-        self._saved_at = self.progress.steps
+        self._save(steps, arrays, info)
+        self._sound, self._saved_at = Saved(steps, state), steps
 
     def _is_finite(self, arrays: State, otherwise: str) -> bool:
         """Whether all arrays are finite; if not, an event names the first that is not."""
@@ -212,12 +241,38 @@ class Learner:
             self._metrics.write(self.progress.steps, EventRow(text))
         return not broken
 
-    def _store(self, record: Record) -> None:
+    def _next(self) -> Record | None:
+        """The next record: of the log, then of the transport, from which some are kept waiting."""
+        logged = next(self._log, None)
+        if logged is not None:
+            return logged
+        now_s = self._now_s()
+        late = now_s - self._received_s > _RECEIVE_PERIOD_S and len(self._pending) < _MAX_PENDING
+        if late or not self._pending:
+            self._received_s = now_s
+            arrived = self._transport.receive()
+            self._accept(arrived)
+            self._pending.extend(arrived)
+        return self._pending.popleft() if self._pending else None
+
+    def _enter(self, record: Record) -> None:
+        progress = self.progress
         self.replay.add(record)
-        self._episodes.add(record, self.progress.steps, self.progress.version)
-        if _online(record):
-            self.progress.received += 1
+        progress.taken[record.key.actor, record.key.epoch] += 1
+        if isinstance(record, Step) and record.policy_version > progress.version:
+            self._count_on_from(record.policy_version)
+        if is_online(record):
+            progress.received += 1
             self._untrained.append(record.key.actor)
+
+    def _count_on_from(self, version: int) -> None:
+        """A predecessor published this version."""
+        self.progress.version = version + _VERSIONS_AHEAD
+        self._episodes.first_version = self.progress.version
+
+    def _can_train(self) -> bool:
+        enough = self.progress.received >= self._config.starts_at and len(self.replay) > 0
+        return bool(self._untrained) and enough
 
     def _train(self) -> None:
         batch = self.replay.sample(self._utd * self._batch_size, self._config.prior_share)
@@ -225,6 +280,8 @@ class Learner:
             self.agent.fit_normaliser(self.replay.states())
         measured = self.agent.update(batch)
         self.progress.trained[self._untrained.popleft()] += 1
+        if measured.get("skipped", 0) >= _MAX_SKIPPED:
+            self._roll_back(round(measured["skipped"]))
         steps = self.progress.steps
         if steps % self._config.publish_every == 0:
             self.publish()
@@ -234,66 +291,40 @@ class Learner:
         if steps % self._config.checkpoint_every == 0:
             self.checkpoint()
 
+    def _roll_back(self, skipped: int) -> None:
+        """Go back to the parameters that were saved last; when that was in vain, give up.
+
+        Raises:
+            SerlError: they had been gone back to before.
+        """
+        text = f"the last {skipped} updates were not finite"
+        if self._rolled_back_at == self._sound.steps:
+            raise SerlError(f"{text}, also from the parameters of step {self._sound.steps:,}")
+        self._metrics.write(
+            self.progress.steps,
+            EventRow(f"{text}: going on with the parameters of step {self._sound.steps:,}"),
+        )
+        self.agent.load_state_dict(self._sound.state)
+        self._rolled_back_at = self._sound.steps
+
     def _update_row(self, steps: int) -> UpdateRow:
         measured = {name: self._measured.get(name) for name in _MEASURED}
+        arrived = self.progress.received + sum(map(is_online, self._pending))
         return UpdateRow(
             updates=steps,
-            updates_per_s=self._rate.of(steps),
-            utd=self._utd * steps / max(self.progress.received, 1),
-            lag=len(self._untrained),
+            updates_per_s=self._rate.of(steps, self._now_s()),
+            utd=self._utd * steps / max(arrived, 1),
+            lag=arrived - steps,
             weights_version=self.progress.version,
             **measured,
         )
 
 
-class EpisodeTracker:
-    """Turns the stream of records into one row of metrics per episode."""
+class Saved(NamedTuple):
+    """The state of an agent that is known to be sound, and the online steps behind it."""
 
-    def __init__(self, metrics: Metrics, rate_hz: float) -> None:
-        self._metrics = metrics
-        self._rate_hz = rate_hz
-        self._open: dict[str, list[Step]] = {}
-        self._successes: deque[bool] = deque(maxlen=20)
-
-    def recent_success(self) -> float:
-        """Success rate of the last 20 episodes."""
-        return float(np.mean(self._successes)) if self._successes else 0.0
-
-    def add(self, record: Record, steps: int, version: int) -> None:
-        """Take a record; an `End` closes its episode and writes a row."""
-        episode = self.follow(record)
-        if isinstance(record, End) and episode:
-            self._metrics.write(steps, self._row(episode, record, version))
-
-    def follow(self, record: Record) -> list[Step]:
-        """Take a record without a row for it; an `End` returns its episode unless scripted."""
-        if isinstance(record, Step):
-            if record.key.index == 0:
-                self._open[record.key.actor] = []
-            self._open.setdefault(record.key.actor, []).append(record)
-            return []
-        episode = self._open.pop(record.key.actor, [])
-        if all(step.source is Source.SCRIPT for step in episode):
-            return []
-        self._successes.append(record.success)
-        return episode
-
-    def _row(self, steps: list[Step], end: End, version: int) -> EpisodeRow:
-        human = [step.source is Source.HUMAN for step in steps]
-        before = [False, *human[:-1]]
-        return EpisodeRow(
-            actor=end.key.actor,
-            episode=end.key.episode,
-            length=len(steps),
-            success=end.success,
-            assisted=any(human),
-            reward=sum(step.reward for step in steps),
-            human_steps=sum(human),
-            interventions=sum(now and not was for was, now in zip(before, human, strict=True)),
-            reason=end.reason,
-            duration_s=len(steps) / self._rate_hz,
-            weight_age=max(0, version - steps[-1].policy_version),  # a resumed one counts anew
-        )
+    steps: int
+    state: State
 
 
 class _Rate:
@@ -302,20 +333,18 @@ class _Rate:
     def __init__(self) -> None:
         self._at: tuple[int, float] | None = None
 
-    def of(self, steps: int) -> float:
-        now_s = time.monotonic()
+    def of(self, steps: int, now_s: float) -> float:
         before, self._at = self._at, (steps, now_s)
         return (steps - before[0]) / max(now_s - before[1], 1e-9) if before else 0.0
 
 
-def _online(record: Record) -> bool:
-    """Steps of the policy and of a human enter replay and the update budget."""
-    return isinstance(record, Step) and record.source is not Source.SCRIPT
-
-
-def restore_progress(info: dict[str, Any]) -> Progress:
+def restore_progress(info: Mapping[str, Any]) -> Progress:
     """Counters from a checkpoint's information; raises `CorruptData` when they are damaged."""
-    trained, version = info.get("trained"), info.get("version")
-    if not isinstance(trained, dict) or not isinstance(version, int):
-        raise CorruptData("checkpoint information: expected counters `trained` and `version`")
-    return Progress(trained=Counter({str(k): int(v) for k, v in trained.items()}), version=version)
+    try:
+        return Progress(
+            taken=Counter({(str(a), int(epoch)): int(n) for a, epoch, n in info["taken"]}),
+            trained=Counter({str(actor): int(n) for actor, n in info["trained"].items()}),
+            version=int(info["version"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptData("checkpoint: expected the counters taken, trained, version") from error

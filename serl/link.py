@@ -6,10 +6,38 @@ network does ever reaches the control loop.
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
+from uuid import uuid4
 
+from serl.files import write_atomic
+from serl.snapshots import decode_snapshot
+from serl.specs import Spec
 from serl.transport import Snapshot
-from serl.wire import decode_snapshot
+from serl.wire import Hello, encode_hello
+
+HELLO = "hello.json"
+HOME = "home"
+
+
+def announce(folder: Path, run: str, actor: str, epoch: int, spec: Spec) -> None:
+    """Introduce a start of an actor to the link process beside it.
+
+    Args:
+        folder: where actor and link process meet; made if absent. Its file `home`, made once,
+            tells it from the folder of any other actor, so that two of one name are noticed.
+        run: name of the run.
+        actor: name of the actor.
+        epoch: identity of this start.
+        spec: what its records fit.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    home = folder / HOME
+    if not home.exists():
+        write_atomic(home, uuid4().hex.encode())
+    place = f"{socket.gethostname()}:{folder.resolve()}"
+    hello = Hello(run, actor, epoch, spec, home.read_text(), place)
+    write_atomic(folder / HELLO, encode_hello(hello))
 
 
 class WeightsFile:

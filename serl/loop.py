@@ -13,7 +13,7 @@ from serl.errors import SerlError, SpecMismatch
 from serl.intervention import Event, HandsOff, Teleop, arbitrate
 from serl.policy import Policy
 from serl.robot import Robot
-from serl.task import Task
+from serl.task import TaskView
 from serl.types import End, Key, Observation, Outcome, Record, Source, Step
 
 Sink = Callable[[Record], None]
@@ -46,7 +46,7 @@ class Result:
 
 def run(
     robot: Robot,
-    task: Task,
+    task: TaskView,
     policy: Policy,
     clock: Clock,
     key: EpisodeKey,
@@ -132,13 +132,13 @@ def _checked(robot: Robot) -> Observation:
     return reading
 
 
-def _seen(task: Task, reading: Observation) -> Observation:
+def _seen(task: TaskView, reading: Observation) -> Observation:
     observation = task.observation(reading)
     task.observation_spec.validate_observation(observation)
     return observation
 
 
-def _observe(robot: Robot, task: Task, index: int) -> tuple[Observation | None, Outcome, str]:
+def _observe(robot: Robot, task: TaskView, index: int) -> tuple[Observation | None, Outcome, str]:
     """The successor and its outcome, or the fault that made the reading useless."""
     try:
         reading = _checked(robot)

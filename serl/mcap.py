@@ -2,20 +2,20 @@
 
 One uncompressed chunk for each call of `McapWriter.write`, handed over in one system call. The
 `mcap` package's own writer copies a camera image six times and checksums it twice; this one never
-copies it, and leaves the checksum of the whole file to `finish`.
+copies it, and leaves the checksum of the whole file to `finish`. `serl.mcap_reader` reads it.
 """
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from serl.files import write_all
+from serl.files import Buffer, write_all
 
 MAGIC = b"\x89MCAP0\r\n"
 
@@ -24,6 +24,10 @@ CHUNK = struct.Struct("<QQQIIQ")  # first and last time, size, CRC, length of co
 MESSAGE = struct.Struct("<HIQQ")  # channel, sequence, log time, publish time
 FOOTER = struct.Struct("<QQI")  # start of the summary, start of its offsets, CRC
 U32 = struct.Struct("<I")
+
+_U16 = struct.Struct("<H")
+INDEX_BYTES = 22
+"""Length of a message index of one entry, which is all that `McapWriter` writes."""
 
 _MESSAGE_HEAD = struct.Struct("<BQHIQQ")  # block and message in one
 _MESSAGE_INDEX = struct.Struct("<BQHIQQ")  # block, channel, length of the only entry, time, offset
@@ -48,19 +52,30 @@ class Opcode(IntEnum):
     DATA_END = 0x0F
 
 
+_MESSAGE, _INDEX = int(Opcode.MESSAGE), int(Opcode.MESSAGE_INDEX)  # an IntEnum packs slowly
+
+
+class Schema(NamedTuple):
+    """What messages look like: the schema's name, its language, and its text."""
+
+    name: str
+    encoding: str
+    text: str
+
+
 class Channel(NamedTuple):
     """A stream of messages; its number is its position in the file's list, from 1.
 
     Attributes:
         topic: its name.
         encoding: of the messages.
-        schema: JSON schema of the messages, or None.
+        schema: of the messages.
         metadata: anything else about it.
     """
 
     topic: str
     encoding: str
-    schema: Mapping[str, Any] | None = None
+    schema: Schema
     metadata: Mapping[str, str] = {}
 
 
@@ -102,23 +117,31 @@ class McapWriter:
         self._size = 0
         self._write(header, self._metadata, *self._schemas, *self._channels)
 
-    def write(self, messages: Sequence[tuple[int, bytes]], time_ns: int, sequence: int) -> None:
-        """Write messages (channel, data) as one chunk; at most one for each channel.
+    @property
+    def size(self) -> int:
+        """Bytes written."""
+        return self._size
+
+    def write(
+        self, messages: Iterable[tuple[int, Sequence[Buffer]]], time_ns: int, sequence: int
+    ) -> None:
+        """Write messages (channel, pieces of its data) as one chunk; at most one for each channel.
 
         Raises:
             OSError: the file takes no more; what follows the last whole chunk is garbage.
         """
-        pieces = [b""]  # the chunk's head comes here, once its checksum is known
+        pieces: list[Buffer] = [b""]  # the chunk's head comes here, once its checksum is known
         size = crc = 0
         index, offsets = [], {}
         for channel, data in messages:
-            length = MESSAGE.size + len(data)
-            head = _MESSAGE_HEAD.pack(Opcode.MESSAGE, length, channel, sequence, time_ns, time_ns)
-            index.append(_MESSAGE_INDEX.pack(Opcode.MESSAGE_INDEX, 22, channel, 16, time_ns, size))
+            length = MESSAGE.size + sum(map(len, data))
+            head = _MESSAGE_HEAD.pack(_MESSAGE, length, channel, sequence, time_ns, time_ns)
+            index.append(_MESSAGE_INDEX.pack(_INDEX, INDEX_BYTES, channel, 16, time_ns, size))
             offsets[channel] = size
-            size += len(head) + len(data)
-            crc = zlib.crc32(data, zlib.crc32(head, crc))
-            pieces += (head, data)
+            size += BLOCK.size + length
+            for piece in (head, *data):
+                crc = zlib.crc32(piece, crc)
+                pieces.append(piece)
             self._counts[channel] += 1
         pieces[0] = BLOCK.pack(Opcode.CHUNK, CHUNK.size + size) + CHUNK.pack(
             time_ns, time_ns, size, crc, 0, size
@@ -131,14 +154,25 @@ class McapWriter:
         self._write(*pieces, *index)
         self._chunks.append(_Chunk(time_ns, start, length, size, entries))
 
-    def finish(self) -> None:
+    def finish(self) -> str:
         """Write the checksum of all data, the summary and the end.
+
+        Returns:
+            The sha256 of the whole file.
 
         Raises:
             OSError: the file takes no more, or cannot be read back.
         """
-        self._write(_block(Opcode.DATA_END, U32.pack(self._data_crc())))
-        start = self._size
+        digest = hashlib.sha256()
+        crc = self._read_back(digest)
+        data_end = _block(Opcode.DATA_END, U32.pack(crc))
+        summary = self._summary(self._size + len(data_end))
+        self._write(data_end, summary, MAGIC)
+        digest.update(data_end + summary + MAGIC)
+        return digest.hexdigest()
+
+    def _summary(self, start: int) -> bytes:
+        """What follows the data, up to the closing magic; it begins at byte `start`."""
         groups = {
             Opcode.SCHEMA: self._schemas,
             Opcode.CHANNEL: self._channels,
@@ -160,19 +194,21 @@ class McapWriter:
             summary += group
         footer = _block(Opcode.FOOTER, FOOTER.pack(start, start + len(summary), 0))
         summary += offsets + footer[: -U32.size]
-        self._write(summary, U32.pack(zlib.crc32(summary)), MAGIC)
+        return summary + U32.pack(zlib.crc32(summary))
 
-    def _write(self, *pieces: bytes) -> None:
+    def _write(self, *pieces: Buffer) -> None:
         write_all(self._descriptor, *pieces)
         self._size += sum(map(len, pieces))
 
-    def _data_crc(self) -> int:
+    def _read_back(self, digest: hashlib._Hash) -> int:
+        """The CRC of all data as the file holds them; they also enter `digest`."""
         crc = offset = 0
         while offset < self._size:
             data = os.pread(self._descriptor, min(1 << 20, self._size - offset), offset)
             if not data:
                 raise OSError("the file is shorter than what was written to it")
             crc = zlib.crc32(data, crc)
+            digest.update(data)
             offset += len(data)
         return crc
 
@@ -193,34 +229,28 @@ class McapWriter:
 
 
 def _declarations(channels: Sequence[Channel]) -> tuple[list[bytes], list[bytes]]:
-    """The blocks of the schemas and of the channels."""
-    schemas: list[bytes] = []
-    declared: list[bytes] = []
-    for number, channel in enumerate(channels, start=1):
-        schema_number = 0
-        if channel.schema is not None:
-            schema_number = len(schemas) + 1
-            name = f"serl{channel.topic.replace('/', '.')}"
-            data = json.dumps(channel.schema).encode()
-            schemas.append(
-                _block(
-                    Opcode.SCHEMA,
-                    struct.pack("<H", schema_number),
-                    _text(name),
-                    _text("jsonschema"),
-                    U32.pack(len(data)) + data,
-                )
-            )
-        declared.append(
-            _block(
-                Opcode.CHANNEL,
-                struct.pack("<HH", number, schema_number),
-                _text(channel.topic),
-                _text(channel.encoding),
-                _map(channel.metadata),
-            )
+    """The blocks of the schemas, each once, and of the channels."""
+    schemas = list(dict.fromkeys(channel.schema for channel in channels))
+    declared = [
+        _block(
+            Opcode.SCHEMA,
+            _U16.pack(number),
+            _text(schema.name),
+            _text(schema.encoding),
+            _text(schema.text),
         )
-    return schemas, declared
+        for number, schema in enumerate(schemas, start=1)
+    ]
+    return declared, [
+        _block(
+            Opcode.CHANNEL,
+            _U16.pack(number) + _U16.pack(schemas.index(channel.schema) + 1),
+            _text(channel.topic),
+            _text(channel.encoding),
+            _map(channel.metadata),
+        )
+        for number, channel in enumerate(channels, start=1)
+    ]
 
 
 def _chunk_index(chunk: _Chunk) -> bytes:

@@ -10,13 +10,14 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import compress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
-from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
@@ -116,7 +117,28 @@ class EventRow:
     text: str
 
 
-Row = EpisodeRow | UpdateRow | EvaluationRow | EventRow
+@dataclass(frozen=True, slots=True)
+class ResumeRow:
+    """A learner went on from a checkpoint: what was learned after it is learned again.
+
+    Attributes:
+        rows: rows there were when the checkpoint was saved; episodes and updates that came after
+            them and before this row are superseded.
+    """
+
+    kind: ClassVar[str] = "resume"
+    rows: int
+
+
+Row = EpisodeRow | UpdateRow | EvaluationRow | EventRow | ResumeRow
+
+
+class Metrics(Protocol):
+    """Takes rows of measurements; `MetricsWriter` is one."""
+
+    def write(self, steps: int, row: Row) -> None:
+        """Append a row."""
+        ...
 
 
 class MetricsWriter:
@@ -129,6 +151,9 @@ class MetricsWriter:
         folder: the run folder; made if absent.
         monotonic_s: monotonic seconds.
 
+    Attributes:
+        rows: rows in the file.
+
     Raises:
         CorruptData: the folder's `metrics.jsonl` is not one.
     """
@@ -136,7 +161,8 @@ class MetricsWriter:
     def __init__(self, folder: Path, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         path = folder / FILE
         folder.mkdir(parents=True, exist_ok=True)
-        rows = read_metrics(path)
+        rows = _all_rows(path)
+        self.rows = len(rows)
         self._now_s = monotonic_s
         self._origin_s = monotonic_s() - (rows[-1]["time_s"] if rows else 0.0)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -153,6 +179,11 @@ class MetricsWriter:
         fields = {name: _finite(value) for name, value in asdict(row).items()}
         line = {"kind": row.kind, "time_s": round(self.time_s, 3), "steps": steps, **fields}
         os.write(self._file, (json.dumps(line, allow_nan=False) + "\n").encode())
+        self.rows += 1
+        if isinstance(row, ResumeRow):  # TensorBoard, too, drops what is superseded
+            start = SessionLog(status=SessionLog.START)
+            self._events.add_event(Event(wall_time=time.time(), step=steps + 1, session_log=start))
+            return
         scalars = [
             Summary.Value(tag=f"{row.kind}/{name}", simple_value=value)
             for name, value in fields.items()
@@ -180,11 +211,27 @@ class MetricsWriter:
 
 
 def read_metrics(path: Path) -> list[MetricsRow]:
-    """The rows of a `metrics.jsonl`, in order; a cut last line is left out, no file has no rows.
+    """The rows of a `metrics.jsonl`, in order, without superseded ones; no file has no rows.
+
+    A cut last line is left out.
 
     Raises:
         CorruptData: a line is not a row; names the line.
     """
+    return standing(_all_rows(path))
+
+
+def standing(rows: Sequence[MetricsRow]) -> list[MetricsRow]:
+    """All rows of a file without the superseded ones, see `ResumeRow`."""
+    kept = [True] * len(rows)
+    for number, row in enumerate(rows):
+        if row["kind"] == ResumeRow.kind:
+            for after in range(int(row["rows"]), number):
+                kept[after] &= rows[after]["kind"] not in (EpisodeRow.kind, UpdateRow.kind)
+    return list(compress(rows, kept))
+
+
+def _all_rows(path: Path) -> list[MetricsRow]:
     if not path.exists():
         return []
     *lines, _cut = path.read_bytes().split(b"\n")
@@ -198,7 +245,8 @@ def _row(line: bytes, where: str) -> MetricsRow:
         raise CorruptData(f"{where} is not JSON: {error}") from None
     if not isinstance(row, dict) or not isinstance(row.get("kind"), str):
         raise CorruptData(f'{where}: expected an object with "kind", got {line[:60]!r}')
-    for name in ("time_s", "steps"):
+    resumes = row["kind"] == ResumeRow.kind
+    for name in ("time_s", "steps", "rows") if resumes else ("time_s", "steps"):
         value = row.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
             raise CorruptData(f"{where}: {name} must be a number from 0, got {value!r}")

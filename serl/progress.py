@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from serl.display import ActorProgress, ProcessProgress, Progress
+from serl.link_status import read_status
+from serl.metrics import FILE, EventRow, ResumeRow, standing
 from serl.supervisor import Supervisor
 
 WINDOW = 20
@@ -22,12 +24,13 @@ class ProgressReader:
 
     Args:
         task: name of the task.
-        path: of the metrics; may not exist yet.
+        folder: of the run; need not hold metrics yet.
         total_steps: online steps to go to.
     """
 
-    def __init__(self, task: str, path: Path, total_steps: int) -> None:
-        self._path = path
+    def __init__(self, task: str, folder: Path, total_steps: int) -> None:
+        self._path = folder / FILE
+        self._links = folder / "link"
         self._offset = 0
         self._rest = b""
         self._episodes = 0
@@ -35,12 +38,19 @@ class ProgressReader:
         self._started_s = time.monotonic()
         self._first: tuple[float, int] | None = None
         self._ages: dict[str, int] = {}
+        self._news: list[str] = []
         self._progress = Progress(task=task, total_steps=total_steps)
+        self._follow()
+        self._news.clear()  # an earlier session told it
+
+    def news(self) -> list[str]:
+        """What a person should know of (a resume, a warning), since the last call."""
+        news, self._news = self._news, []
+        return news
 
     def read(self, supervisor: Supervisor) -> Progress:
         """The newest state."""
-        for row in self._rows():
-            self._take(row)
+        self._follow()
         states = supervisor.states()
         return replace(
             self._progress,
@@ -53,12 +63,21 @@ class ProgressReader:
             processes=tuple(ProcessProgress(name, state) for name, state in states.items()),
         )
 
+    def _follow(self) -> None:
+        """Take in the rows that were appended."""
+        rows = self._rows()
+        self._news += [row["text"] for row in rows if row["kind"] == EventRow.kind]
+        if any(row["kind"] == ResumeRow.kind for row in rows):  # begin again, without superseded
+            self._offset, self._rest, self._episodes, self._first = 0, b"", 0, None
+            self._recent.clear()
+            rows = standing(self._rows())
+        for row in rows:
+            self._take(row)
+
     def _actor(self, link: str, states: Mapping[str, str]) -> ActorProgress:
-        """Up: its link process runs, and an episode of it arrived."""
         name = link.removeprefix(_LINK)
-        age = self._ages.get(name)
-        up = None if age is None else True
-        return ActorProgress(name, up if states[link] == "running" else False, age)
+        status = read_status(self._links / name)
+        return ActorProgress(name, states[link] == "running", status, self._ages.get(name))
 
     def _take(self, row: dict[str, Any]) -> None:
         if row["kind"] == "episode":
@@ -70,7 +89,7 @@ class ProgressReader:
             self._progress = replace(
                 self._progress,
                 steps=row["steps"],
-                updates_per_s=row["updates_per_s"],
+                updates_per_s=row["updates_per_s"] or None,
                 utd=row["utd"],
                 weights_version=row["weights_version"],
                 left_s=self._left_s(row),

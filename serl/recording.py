@@ -2,34 +2,66 @@
 
 One file for each episode, `<epoch>-<episode>.part.mcap` while it is open and `.mcap` once it is
 sealed; one chunk for each record, so that a cut file loses nothing before the cut. The files open
-in Foxglove and with the `mcap` command line.
+in Foxglove and with the `mcap` command line. `serl.recovery` seals what a crash left open,
+`serl.compaction` compresses images, `serl.verify` checks it all.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Literal, Self
 
-from serl.episodes import FIRST_IMAGE, FORMAT, PART, SEALED, EpisodeFile, EpisodeName, episode_name
+from pydantic import BaseModel, ConfigDict, Field
+
+from serl.episode_writer import EpisodeWriter, metadata_of
+from serl.episodes import PART
 from serl.errors import BadInput, SerlError
-from serl.files import FileLock, sync_folder
-from serl.mcap import Channel, McapWriter
+from serl.files import FileLock
+from serl.images import Encoding
 from serl.specs import Spec
 from serl.types import Key, Record, Step
-from serl.wire import END, STEP, Parts, record_parts
+from serl.wire import Parts, record_parts
+
+logger = logging.getLogger(__name__)
 
 _MAX_UNSEALED = 8
+
+
+class LogConfig(BaseModel):
+    """How an actor's log is kept.
+
+    Attributes:
+        fsync: "interval": a power cut costs at most about the last `interval_s`, and no append
+            waits for the disk; "step": it costs nothing, and every append waits.
+        interval_s: time between two syncs of the open file.
+        min_free_bytes: no episode is begun with less than this free on the disk.
+        images: how they are kept once an episode is over: "png" is lossless, "jpeg" is not.
+        jpeg_quality: of "jpeg"; 0 to 100.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    fsync: Literal["interval", "step"] = "interval"
+    interval_s: float = Field(1.0, gt=0)
+    min_free_bytes: int = Field(2_000_000_000, ge=0)
+    images: Encoding = "png"
+    jpeg_quality: int = Field(95, ge=0, le=100)
 
 
 class EpisodeLog:
     """Appends an actor's records; each is with the operating system when `append` returns.
 
-    Episodes are counted from 0 in each epoch, steps from 0 in each episode. An episode that has
-    no `End` when the next one starts is sealed without one.
+    Episodes are counted from 0 in each epoch, steps from 0 in each episode, and an `End` comes
+    after the last one. When the disk refuses, the log takes no more: the episode ends there, and
+    `recover` seals at the next start what was appended.
 
     Args:
         folder: the actor's episodes; locked against a second actor of the same name.
@@ -37,32 +69,72 @@ class EpisodeLog:
         run: the run's name.
         actor: the actor's name.
         epoch: a number that grows with each start of the actor, such as `time.time_ns()`.
+        config: see `LogConfig`; the defaults if None.
 
     Raises:
-        BadInput: another process writes to the folder, or the epoch was used before.
+        BadInput: another process writes to the folder, or none may; the epoch was used before; the
+            disk is nearly full.
     """
 
-    def __init__(self, folder: Path, spec: Spec, run: str, actor: str, epoch: int) -> None:
-        self._lock = _lock(folder)
-        if any(folder.glob(f"{epoch}-*")):
-            self._lock.close()
-            raise BadInput(f"log: {folder} already has episodes of the epoch {epoch}")
+    def __init__(
+        self,
+        folder: Path,
+        spec: Spec,
+        run: str,
+        actor: str,
+        epoch: int,
+        config: LogConfig | None = None,
+    ) -> None:
+        self._lock = lock_log(folder)
         self._folder = folder
         self._spec = spec
+        self._config = config or LogConfig()
         self._stream = (run, actor, epoch)
         self._next = (0, 0)  # episode, index
-        self._file: _EpisodeWriter | None = None
-        self._sealer = ThreadPoolExecutor(1, "seal")
-        self._sealing: deque[Future[None]] = deque()
+        self._warned = False
+        try:
+            if any(folder.glob(f"{epoch}-*")):
+                raise BadInput(f"log: {folder} already has episodes of the epoch {epoch}")
+            self.admit()
+        except BadInput:
+            self._lock.close()
+            raise
+        self._file: EpisodeWriter | None = None
+        in_background = self._config.fsync == "interval"
+        self._disk = _DiskThread(folder, self._config.interval_s if in_background else None)
+
+    def admit(self) -> None:
+        """Called before an episode begins; one that has begun is always finished.
+
+        Raises:
+            BadInput: the disk is nearly full.
+        """
+        disk = os.statvfs(self._folder)
+        free, least = disk.f_bavail * disk.f_frsize, self._config.min_free_bytes
+        if free < least:
+            raise BadInput(
+                f"log: {free / 1e9:.2f} GB free in {self._folder}, an episode is begun with "
+                f"{least / 1e9:.2f} GB at least (log.min_free_bytes): free some space"
+            )
+        if free < max(2 * least, disk.f_blocks * disk.f_frsize // 10) and not self._warned:
+            self._warned = True
+            logger.warning(
+                "log: only %.1f GB free in %s; no episode is begun below %.1f GB",
+                free / 1e9,
+                self._folder,
+                least / 1e9,
+            )
 
     def append(self, record: Record) -> None:
         """Write one record; an `End` seals the file on a helper thread.
 
         Raises:
             SpecMismatch: the record does not fit the spec; nothing was written.
-            BadInput: not the next record of this actor; nothing was written.
-            SerlError: the disk refused, now or at an earlier seal; the open file takes no more.
+            BadInput: not the next record of this actor, or the disk is nearly full; nothing was
+                written.
+            SerlError: the disk refused, now or at an earlier sync or seal.
         """
+        self._disk.check()
         key = record.key
         self._check_order(key)
         self._spec.observation.validate_observation(record.observation)
@@ -70,13 +142,13 @@ class EpisodeLog:
             self._spec.action.validate_array(record.requested, "requested action")
             self._spec.action.validate_array(record.action, "action")
         parts = record_parts(record)
+        if key.index == 0:
+            self.admit()
         try:
-            if key.index == 0:
-                self._open(key)
-            assert self._file is not None
-            self._file.write(parts, key.index, round(record.wall_s * 1e9))
+            self._write(parts, key, round(record.wall_s * 1e9))
         except OSError as error:
-            raise SerlError(f"log: cannot write to {self._folder}: {error}") from error
+            self._disk.fail(error)
+            self._disk.check()
         if isinstance(record, Step):
             self._next = (key.episode, key.index + 1)
         else:
@@ -87,15 +159,13 @@ class EpisodeLog:
         """Wait for seals under way; an episode without `End` is sealed as it is.
 
         Raises:
-            SerlError: the disk refused.
+            SerlError: the disk refused, now or before.
         """
         try:
             self._seal()
-            self._collect(0)
-        except OSError as error:
-            raise SerlError(f"log: cannot seal in {self._folder}: {error}") from error
+            self._disk.close()
+            self._disk.check()
         finally:
-            self._sealer.shutdown()
             self._lock.close()
 
     def __enter__(self) -> Self:
@@ -107,157 +177,109 @@ class EpisodeLog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        with suppress(*([SerlError] if kind else [])):  # the first error is the one to tell
+            self.close()
 
     def _check_order(self, key: Key) -> None:
-        episode, index = self._next
-        allowed = [self._next] if index == 0 else [self._next, (episode + 1, 0)]
-        stream = (key.run, key.actor, key.epoch)
-        if stream != self._stream or (key.episode, key.index) not in allowed:
-            raise BadInput(f"log: expected the record {(*self._stream, *self._next)}, got {key}")
+        expected = (*self._stream, *self._next)
+        if (key.run, key.actor, key.epoch, key.episode, key.index) != expected:
+            raise BadInput(f"log: expected the record {expected}, got {key}")
 
-    def _open(self, key: Key) -> None:
-        self._seal()
-        self._collect(_MAX_UNSEALED)
-        metadata = {
-            "format": FORMAT,
-            "run": key.run,
-            "actor": key.actor,
-            "epoch": str(key.epoch),
-            "episode": str(key.episode),
-            "spec": self._spec.model_dump_json(),
-        }
-        self._file = _EpisodeWriter(self._folder, metadata, self._spec)
+    def _write(self, parts: Parts, key: Key, time_ns: int) -> None:
+        if self._file is None:
+            metadata = metadata_of(key, self._spec)
+            self._file = EpisodeWriter(self._folder, PART, metadata, self._spec)
+            self._disk.keep_synced(self._file)
+        self._file.write(parts, time_ns)
+        if self._config.fsync == "step":
+            self._file.sync()
 
     def _seal(self) -> None:
         if self._file is not None:
-            self._sealing.append(self._sealer.submit(self._file.seal))
+            self._disk.seal(self._file)
             self._file = None
 
-    def _collect(self, leave: int) -> None:
-        """Raise what went wrong in seals; wait while more than `leave` are under way."""
-        while self._sealing and (len(self._sealing) > leave or self._sealing[0].done()):
-            self._sealing.popleft().result()
 
-
-def _lock(folder: Path) -> FileLock:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return FileLock(folder / "writer.lock", f"the log in {folder}")
-
-
-def recover(folder: Path) -> list[Path]:
-    """Seal what an actor left open when it died: the undamaged beginning, without an `End`.
-
-    A file of which a part had to be left out is kept in `quarantine/`.
-
-    Returns:
-        The sealed files.
+def lock_log(folder: Path) -> FileLock:
+    """Become the one who writes in an actor's folder, which is made if absent.
 
     Raises:
-        BadInput: the actor is alive.
-        SerlError: the disk refused.
+        BadInput: another process is, or the folder cannot be written to.
     """
-    with _lock(folder):
-        sealed = []
-        for part in sorted(folder.glob(f"*{PART}"), key=episode_name):
-            try:
-                sealed += _recover_file(part)
-            except OSError as error:
-                raise SerlError(f"log: cannot recover {part}: {error}") from error
-        return sealed
-
-
-def _recover_file(part: Path) -> list[Path]:
-    """Rewrite one file under a hidden name, seal it, then take the old one away."""
-    sealed: list[Path] = []
-    source = EpisodeFile(part)
     try:
-        messages = list(source.prefix())
-        whole = source.sealed or source.offset == part.stat().st_size
-        if messages and source.metadata and source.spec:
-            writer = _EpisodeWriter(part.parent, source.metadata, source.spec, ".recovered")
-            for index, message in enumerate(messages):
-                writer.write(message.parts, index, message.time_ns)
-            writer.seal()
-            sealed.append(writer.sealed_path)
-    finally:
-        source.close()
-    if whole:
-        part.unlink()
-    else:
-        quarantine = part.parent / "quarantine"
-        quarantine.mkdir(mode=0o700, exist_ok=True)
-        part.rename(quarantine / part.name)
-    sync_folder(part.parent)
-    return sealed
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return FileLock(folder / "writer.lock", f"the log in {folder}")
+    except OSError as error:
+        raise BadInput(f"log: cannot write to {folder}: {error.strerror}") from error
 
 
-class _EpisodeWriter:
-    """One episode file; `metadata` are those of `EpisodeFile`."""
+class _DiskThread:
+    """Waits for the disk so that `append` does not: syncs the open file, seals finished ones.
 
-    def __init__(
-        self, folder: Path, metadata: dict[str, str], spec: Spec, suffix: str = PART
-    ) -> None:
-        name = EpisodeName(int(metadata["epoch"]), int(metadata["episode"]))
-        self.sealed_path = name.path(folder, SEALED)
-        self._path = name.path(folder, suffix)
-        self._broken = False
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-        self._writer = McapWriter(self._descriptor, _channels(spec), "serl", metadata)
+    One thing at a time, in the order in which it was asked for. After an error nothing more is
+    done: files are left for `recover`.
 
-    def write(self, parts: Parts, index: int, time_ns: int) -> None:
-        """One record, one chunk, one write."""
-        if self._broken:
-            raise OSError(f"an earlier write to {self._path} failed")
-        self._broken = True
-        images = enumerate(parts.images, start=FIRST_IMAGE)
-        self._writer.write([(parts.kind, parts.text), *images], time_ns, index)
-        self._broken = False
+    Args:
+        folder: of the files, for people.
+        interval_s: time between two syncs; None for never.
+    """
 
-    def seal(self) -> None:
-        """Write the index, wait for the disk, and give the file its final name."""
+    def __init__(self, folder: Path, interval_s: float | None) -> None:
+        self._folder = folder
+        self._interval_s = interval_s
+        self._open: EpisodeWriter | None = None
+        self._finished: queue.Queue[EpisodeWriter | None] = queue.Queue(_MAX_UNSEALED)
+        self._error = ""
+        self._thread = threading.Thread(target=self._run, name="disk", daemon=True)
+        self._thread.start()
+
+    def keep_synced(self, file: EpisodeWriter) -> None:
+        """Sync this file from now on until it is sealed."""
+        self._open = file
+
+    def seal(self, file: EpisodeWriter) -> None:
+        """Seal the file soon; waits while too many others are to be sealed before it."""
+        self._open = None
+        self._finished.put(file)
+
+    def close(self) -> None:
+        """Wait until all is done."""
+        self._finished.put(None)
+        self._thread.join()
+
+    def fail(self, error: Exception) -> None:
+        """Do nothing more."""
+        self._error = self._error or f"log: cannot write to {self._folder}: {error}"
+
+    def check(self) -> None:
+        """Raise `SerlError` if there was an error; what was appended before is for `recover`."""
+        if self._error:
+            raise SerlError(
+                f"{self._error}; the episode ends here, what was written is kept and recovered "
+                "at the next start"
+            )
+
+    def _run(self) -> None:
+        while (job := self._next_job()) is not None:
+            try:
+                job()
+            except Exception as error:  # whatever it is, the actor has to hear of it
+                self.fail(error)
+
+    def _next_job(self) -> Callable[[], None] | None:
         try:
-            if self._broken:
-                raise OSError(f"an earlier write to {self._path} failed")
-            self._writer.finish()
-            os.fsync(self._descriptor)
-        finally:
-            os.close(self._descriptor)
-        self._path.rename(self.sealed_path)
-        sync_folder(self._path.parent)
+            file = self._finished.get(timeout=self._interval_s)
+        except queue.Empty:
+            return self._sync
+        return None if file is None else partial(self._seal, file)
 
+    def _sync(self) -> None:
+        file = self._open
+        if file is not None and not self._error:
+            file.sync()
 
-def _channels(spec: Spec) -> list[Channel]:
-    """Steps are channel `STEP`, ends channel `END`, images follow by name, as in `Parts`."""
-    return [
-        Channel("/step", "json", _json_schema(spec, STEP)),
-        Channel("/end", "json", _json_schema(spec, END)),
-        *(
-            Channel(f"/image/{name}", "raw", None, {"shape": str(list(image.shape))})
-            for name, image in sorted(spec.observation.images.items())
-        ),
-    ]
-
-
-def _json_schema(spec: Spec, kind: int) -> dict[str, Any]:
-    """What Foxglove needs in order to offer the values for plots."""
-    number, text, flag = {"type": "number"}, {"type": "string"}, {"type": "boolean"}
-    numbers = {"type": "array", "items": number}
-    key = dict.fromkeys(("run", "actor"), text)
-    key |= dict.fromkeys(("epoch", "episode", "index"), number)
-    properties = {
-        "key": {"type": "object", "properties": key},
-        "state": {"type": "object", "properties": dict.fromkeys(spec.observation.state, numbers)},
-        "images": {"type": "object"},
-        "stamps": {"type": "object"},
-        "monotonic_s": number,
-        "wall_s": number,
-    }
-    if kind == END:
-        properties |= {"success": flag, "reason": text}
-    else:
-        properties |= dict.fromkeys(("requested", "action"), numbers)
-        properties |= dict.fromkeys(("terminated", "truncated"), flag)
-        properties |= dict.fromkeys(("source", "reward_provenance"), text)
-        properties |= dict.fromkeys(("reward", "policy_version"), number)
-    return {"type": "object", "properties": properties}
+    def _seal(self, file: EpisodeWriter) -> None:
+        if self._error:
+            file.close()
+        else:
+            file.seal()

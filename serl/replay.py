@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,20 +17,14 @@ Stream = tuple[str, str, bool]  # run, actor, prior
 _NONE = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """`count` records of one episode, in order from `first`, that arrived without a gap."""
-
-    first: Key
-    count: int
-
-
 class Replay:
     """Transitions of interleaved actors, every observation stored once.
 
     A slot holds a frame and, once its successor is known, the transition that starts there; the
     successor is the next frame of the same episode or the one of its `End`, never merely the next
     slot. Demonstrations fill the first slots and stay; the rest is a ring that forgets the oldest.
+    The action of a transition is the executed one. Equal records in an equal order give equal
+    contents.
 
     Attributes:
         online: steps of policy and human entered so far, forgotten ones included.
@@ -61,7 +54,6 @@ class Replay:
         self._owner: dict[int, Stream] = {}
         self._pinned: int | None = None  # known from the first online frame on
         self._next = 0
-        self._spans: list[Span] = []
         self._rng = np.random.default_rng(seed)
 
     def __len__(self) -> int:
@@ -82,8 +74,6 @@ class Replay:
         Raises:
             BadInput: a demonstration after an online record, or more of them than fit.
         """
-        if not prior:
-            self._note(record.key)
         stream = (record.key.run, record.key.actor, prior)
         follows = stream in self._open and _follows(record.key, self._open[stream][1].key)
         if stream in self._open and not follows:
@@ -134,13 +124,6 @@ class Replay:
         """State vectors before each action of all transitions.  # (N, D)."""
         states: Array = self._state[np.sort(self._all.slots)]
         return states
-
-    def order(self) -> tuple[Span, ...]:
-        """All online records in the order they were added.
-
-        Demonstrations and these records, added in this order, rebuild equal contents.
-        """
-        return tuple(self._spans)
 
     def sampler_state(self) -> dict[str, NDArray[np.uint64]]:
         """The state of the random generator."""
@@ -224,10 +207,7 @@ class Replay:
         slot, step = self._open.pop(stream)
         del self._owner[slot]
         prior = stream[2]
-        # Of a policy, what it asked for: the limits are part of the dynamics, and the critic has
-        # data on the actions that the policy prefers. On pick_cube no gain over `action` was found.
-        policy = step.source is Source.POLICY
-        self._action[slot] = step.requested if policy else step.action
+        self._action[slot] = step.action
         self._reward[slot] = step.reward
         self._terminated[slot] = step.terminated
         self._successor[slot] = successor
@@ -241,14 +221,6 @@ class Replay:
         else:
             self.online += 1
             self.human += human
-
-    def _note(self, key: Key) -> None:
-        if self._spans:
-            first, count = self._spans[-1].first, self._spans[-1].count
-            if key == Key(first.run, first.actor, first.epoch, first.episode, first.index + count):
-                self._spans[-1] = Span(first, count + 1)
-                return
-        self._spans.append(Span(key, 1))
 
 
 class _Members:

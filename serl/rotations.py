@@ -58,6 +58,39 @@ def to_rotation_vector(q: Quaternion) -> Vector:
     return x * scale, y * scale, z * scale
 
 
+def between(start: Quaternion, end: Quaternion) -> Vector:
+    """The shortest rotation vector that turns `start` into `end`, in the base frame."""
+    ax, ay, az, aw = end
+    bx, by, bz, bw = start
+    # end times the conjugate of start
+    x = ax * bw - aw * bx - ay * bz + az * by
+    y = ay * bw - aw * by - az * bx + ax * bz
+    z = az * bw - aw * bz - ax * by + ay * bx
+    w = aw * bw + ax * bx + ay * by + az * bz
+    sine = math.sqrt(x * x + y * y + z * z)
+    scale = 2.0 * math.atan2(sine, abs(w)) / sine if sine > 1e-12 else 2.0
+    if w < 0.0:
+        scale = -scale
+    return x * scale, y * scale, z * scale
+
+
+def nearest_rotation(q: Quaternion, centre: Quaternion, radius_rad: float) -> Quaternion:
+    """The rotation nearest to `q` within `radius_rad` of `centre`: `q` itself where it is within.
+
+    The radius is at most 2 pi; from pi on everything is within.
+    """
+    cx, cy, cz, cw = centre
+    x, y, z, w = q
+    dot = cx * x + cy * y + cz * z + cw * w  # the cosine of half the angle between them
+    cosine = math.cos(0.5 * radius_rad)
+    if abs(dot) >= cosine:
+        return q
+    # On the arc from the centre to q, or to -q where that is nearer.
+    b = math.copysign(math.sin(0.5 * radius_rad) / math.sqrt(1.0 - dot * dot), dot)
+    a = cosine - b * dot
+    return a * cx + b * x, a * cy + b * y, a * cz + b * z, a * cw + b * w
+
+
 def align_sign(q: Quaternion, reference: Quaternion) -> Quaternion:
     """`q` or `-q` (the same rotation), whichever is nearer to `reference`."""
     dot = q[0] * reference[0] + q[1] * reference[1] + q[2] * reference[2] + q[3] * reference[3]

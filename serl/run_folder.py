@@ -21,7 +21,7 @@ from serl.fields import MAX_JSON_BYTES, short
 from serl.files import FileLock, checked_name, write_atomic
 
 FORMAT = 1
-_CONFIG = "config.yaml"
+CONFIG = "config.yaml"
 _VERSIONED = ("serl", "numpy", "torch", "mujoco")
 
 
@@ -77,10 +77,10 @@ class RunFolder:
         """
         if not path.is_dir():
             raise BadInput(f"{path}: expected the folder of a run, found no folder")
-        file = path / _CONFIG
+        file = path / CONFIG
         if not file.is_file():
             found = ", ".join(sorted(child.name for child in path.iterdir())[:5]) or "nothing"
-            raise BadInput(f"{path}: expected the folder of a run with {_CONFIG}, found {found}")
+            raise BadInput(f"{path}: expected the folder of a run with {CONFIG}, found {found}")
         values = _read_config(file)
         if values.get("format") != FORMAT:
             found = short(values.get("format"))
@@ -119,6 +119,11 @@ class RunFolder:
     def videos(self) -> Path:
         """Videos of evaluations."""
         return self.path / "videos"
+
+    @property
+    def index(self) -> Path:
+        """Which records the learner accepted, in order; see `serl.index`."""
+        return self.path / "index.sqlite"
 
     @property
     def metrics(self) -> Path:
@@ -167,7 +172,7 @@ def _new_folder(parent: Path, stamp: str, config: bytes) -> Path:
     """A folder that appears with its configuration in it."""
     parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=parent))
-    write_atomic(scratch / _CONFIG, config)
+    write_atomic(scratch / CONFIG, config)
     for number in range(1, 1000):
         path = parent / (stamp if number == 1 else f"{stamp}-{number}")
         with suppress(OSError):  # a folder that holds something is not replaced

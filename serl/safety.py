@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from operator import mul
 from typing import Literal, NamedTuple, Self
 
 import numpy as np
@@ -17,19 +16,20 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from serl.errors import BadInput
 from serl.rotations import (
     Quaternion,
+    between,
     conjugate,
     from_rotation_vector,
     multiply,
+    nearest_rotation,
     normalized,
     rotate,
-    to_rotation_vector,
 )
 from serl.specs import ArraySpec
 from serl.types import Action
-from serl.vectors import Vector, add, shortened, subtract
+from serl.vectors import Vector, add, nearest_point, subtract
 
 Axis = Literal["x", "y", "z", "roll", "pitch", "yaw"]
-_AXES: tuple[Axis, ...] = ("x", "y", "z", "roll", "pitch", "yaw")
+_INDEX: dict[Axis, int] = {"x": 0, "y": 1, "z": 2, "roll": 3, "pitch": 4, "yaw": 5}
 
 
 class Limits(BaseModel):
@@ -39,7 +39,7 @@ class Limits(BaseModel):
     than 80 ms. Rotational values belong to translational ones as 1 rad/s to 0.2 m/s.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     speed_m_s: float = Field(0.15, gt=0, le=0.25)
     angular_speed_rad_s: float = Field(1.0, gt=0, le=1.0)
@@ -74,11 +74,11 @@ class Motion(BaseModel):
         limits: speeds, leads, accelerations and forces.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     axes: tuple[Axis, ...]
     translation_m: float = Field(gt=0)
-    rotation_rad: float = Field(0.1, gt=0)
+    rotation_rad: float = Field(0.1, gt=0, le=math.pi)
     frame: Literal["base", "tool"] = "base"
     box_low_m: Vector
     box_high_m: Vector
@@ -154,23 +154,22 @@ def next_target(
         The new target, and the executed action: what the target really moved, in the scale of an
         action and clipped to [-1, 1], one entry an axis.
     """
-    moved = [0.0] * 6
-    indices = [_AXES.index(axis) for axis in motion.axes]
+    indices = [_INDEX[axis] for axis in motion.axes]
+    asked = [0.0] * 6
     for index, value in zip(indices, action, strict=False):
-        moved[index] = value * (motion.translation_m if index < 3 else motion.rotation_rad)
-    shift, turn = _in_base(moved, previous.quaternion, motion)
-    position = _bounded_position(add(previous.position, shift), measured.position, motion)
-    quaternion = _bounded_rotation(
-        multiply(from_rotation_vector(turn), previous.quaternion), measured, start, motion
-    )
-    turned = to_rotation_vector(multiply(quaternion, conjugate(previous.quaternion)))
-    shift = subtract(position, previous.position)
+        asked[index] = value * (motion.translation_m if index < 3 else motion.rotation_rad)
+    shift, turn = _in_base(asked, previous.quaternion, motion)
+    wanted = Pose(add(previous.position, shift), _turned(previous.quaternion, turn))
+    target = _bounded(wanted, measured, start, motion)
+    if target is wanted:
+        return target, tuple(action[: len(indices)])
+    shift = subtract(target.position, previous.position)
+    turn = between(previous.quaternion, target.quaternion)
     if motion.frame == "tool":
         back = conjugate(previous.quaternion)
-        shift, turned = rotate(back, shift), rotate(back, turned)
-    moved = [*(m / motion.translation_m for m in shift), *(t / motion.rotation_rad for t in turned)]
-    executed = tuple(min(1.0, max(-1.0, moved[index])) for index in indices)
-    return Pose(position, quaternion), executed
+        shift, turn = rotate(back, shift), rotate(back, turn)
+    moved = [*(s / motion.translation_m for s in shift), *(t / motion.rotation_rad for t in turn)]
+    return target, tuple(min(1.0, max(-1.0, moved[index])) for index in indices)
 
 
 def next_gripper(
@@ -195,47 +194,46 @@ def within_lead(target: Pose, measured: Pose, limits: Limits) -> Pose:
 
     This bounds the force of a controller that is a spring: stiffness times lead.
     """
-    offset = subtract(target.position, measured.position)
-    position = add(measured.position, shortened(offset, limits.lead_m))
-    cosine = sum(map(mul, target.quaternion, measured.quaternion))  # of half the angle between
-    if abs(cosine) >= math.cos(0.5 * limits.lead_rad):
-        return Pose(position, target.quaternion)
-    turn = to_rotation_vector(multiply(target.quaternion, conjugate(measured.quaternion)))
-    turn = shortened(turn, limits.lead_rad)
-    return Pose(position, multiply(from_rotation_vector(turn), measured.quaternion))
+    position = nearest_point(target.position, measured.position, limits.lead_m)
+    quaternion = nearest_rotation(target.quaternion, measured.quaternion, limits.lead_rad)
+    if position is target.position and quaternion is target.quaternion:
+        return target
+    return Pose(position, quaternion)
 
 
-def _in_base(moved: list[float], tool: Quaternion, motion: Motion) -> tuple[Vector, Vector]:
+def _in_base(asked: list[float], tool: Quaternion, motion: Motion) -> tuple[Vector, Vector]:
     """Translation and rotation vector in the base frame. A frame only rotates them."""
-    shift: Vector = (moved[0], moved[1], moved[2])
-    turn: Vector = (moved[3], moved[4], moved[5])
+    shift: Vector = (asked[0], asked[1], asked[2])
+    turn: Vector = (asked[3], asked[4], asked[5])
     if motion.frame == "tool":
         return rotate(tool, shift), rotate(tool, turn)
     return shift, turn
 
 
-def _bounded_position(wanted: Vector, measured: Vector, motion: Motion) -> Vector:
-    """The box first, then the lead, then the box again for an arm that is outside."""
-    low, high = motion.box_low_m, motion.box_high_m
-    inside = _clamped(wanted, low, high)
-    lead = shortened(subtract(inside, measured), motion.limits.lead_m + motion.translation_m)
-    return _clamped(add(measured, lead), low, high)
+def _turned(q: Quaternion, turn: Vector) -> Quaternion:
+    return multiply(from_rotation_vector(turn), q) if any(turn) else q
+
+
+def _bounded(wanted: Pose, measured: Pose, start: Pose, motion: Motion) -> Pose:
+    """`wanted`, or what the box, the leads and the largest rotation leave of it.
+
+    The box comes first, then the lead, then the box again for an arm that is outside.
+    """
+    low, high, limits = motion.box_low_m, motion.box_high_m, motion.limits
+    position = _clamped(wanted.position, low, high)
+    position = nearest_point(position, measured.position, limits.lead_m + motion.translation_m)
+    position = _clamped(position, low, high)
+    quaternion = nearest_rotation(wanted.quaternion, start.quaternion, motion.max_rotation_rad)
+    lead_rad = limits.lead_rad + motion.rotation_rad
+    quaternion = nearest_rotation(quaternion, measured.quaternion, lead_rad)
+    if position is wanted.position and quaternion is wanted.quaternion:
+        return wanted
+    return Pose(position, quaternion)
 
 
 def _clamped(v: Vector, low: Vector, high: Vector) -> Vector:
+    x, y, z = v
+    if low[0] <= x <= high[0] and low[1] <= y <= high[1] and low[2] <= z <= high[2]:
+        return v
     x, y, z = (min(high[i], max(low[i], v[i])) for i in range(3))
     return x, y, z
-
-
-def _bounded_rotation(
-    wanted: Quaternion, measured: Pose, start: Pose, motion: Motion
-) -> Quaternion:
-    for reference, longest in (
-        (start.quaternion, motion.max_rotation_rad),
-        (measured.quaternion, motion.limits.lead_rad + motion.rotation_rad),
-    ):
-        offset = to_rotation_vector(multiply(wanted, conjugate(reference)))
-        bounded = shortened(offset, longest)
-        if bounded is not offset:
-            wanted = multiply(from_rotation_vector(bounded), reference)
-    return wanted

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from serl.rotations import conjugate, from_rotation_vector, multiply, to_rotation_vector
+from serl.rotations import between, from_rotation_vector, multiply
 from serl.safety import Limits, Pose
 from serl.vectors import Vector, shortened, shortening, subtract
 
@@ -42,7 +42,7 @@ def advance_setpoint(state: Setpoint, target: Pose, limits: Limits, dt_s: float)
     angular_velocity, angular_acceleration = _REST
     if target.quaternion != quaternion or any(state.angular_velocity):
         angular_velocity, angular_acceleration = _track(
-            to_rotation_vector(multiply(target.quaternion, conjugate(quaternion))),
+            between(quaternion, target.quaternion),
             state.angular_velocity,
             state.angular_acceleration,
             limits.angular_speed_rad_s,
@@ -121,56 +121,71 @@ def _track(
     ex, ey, ez = error
     vx, vy, vz = velocity
     ax, ay, az = acceleration
+    distance = math.sqrt(ex * ex + ey * ey + ez * ez)
+    now = math.sqrt(vx * vx + vy * vy + vz * vz)
     calm = 0.125 * jerk * dt_s
-    near = calm * dt_s * dt_s
     if (
-        abs(ex) + abs(ey) + abs(ez) < near
-        and abs(vx) + abs(vy) + abs(vz) < calm * dt_s
-        and abs(ax) + abs(ay) + abs(az) < 3.0 * calm
+        distance < calm * dt_s * dt_s
+        and now < calm * dt_s
+        and ax * ax + ay * ay + az * az < 9.0 * calm * calm
     ):
         # Close enough to land exactly on the target within the jerk limit.
-        if not (any(velocity) or any(acceleration)) and abs(ex) + abs(ey) + abs(ez) < 1e-9:
+        if distance < 1e-9 and not (any(velocity) or any(acceleration)):
             return _REST
         wx, wy, wz = ex / dt_s, ey / dt_s, ez / dt_s
         return (wx, wy, wz), ((wx - vx) / dt_s, (wy - vy) / dt_s, (wz - vz) / dt_s)
 
     gain = jerk / peak
     # Braking from full speed must begin half a ramp before the curve is met.
-    ahead = 0.5 * math.sqrt(vx * vx + vy * vy + vz * vz) / gain
-    _, slope = _curve(math.sqrt(ex * ex + ey * ey + ez * ez) - ahead, speed, peak, gain)
-    fall = -slope * shortening(slope * vx, slope * vy, slope * vz, peak)
-    bx, by, bz = fall * vx, fall * vy, fall * vz
+    slope = _slope(distance - 0.5 * now / gain, speed, peak, gain)
+    fall = slope if slope * now <= peak else peak / now  # the curve's acceleration is -fall v
+    bx, by, bz = ax + fall * vx, ay + fall * vy, az + fall * vz
     # A ramp from the acceleration a to b at full jerk takes t and moves v t + (2 a + b) t^2 / 6.
-    cx, cy, cz = ax - bx, ay - by, az - bz
-    t = math.sqrt(cx * cx + cy * cy + cz * cz) / jerk
+    t = math.sqrt(bx * bx + by * by + bz * bz) / jerk
     h, k = 0.5 * t, t * t / 6.0
-    px = ex - vx * t - (2.0 * ax + bx) * k
-    py = ey - vy * t - (2.0 * ay + by) * k
-    pz = ez - vz * t - (2.0 * az + bz) * k
+    of_v, of_a = t - fall * k, 2.0 * k
+    px = ex - of_v * vx - of_a * ax
+    py = ey - of_v * vy - of_a * ay
+    pz = ez - of_v * vz - of_a * az
     distance = math.sqrt(px * px + py * py + pz * pz)
-    per_metre = _curve(distance, speed, peak, gain)[0] / distance if distance > 1e-12 else 0.0
-    wx = bx + gain * (per_metre * px - vx - (ax + bx) * h)
-    wy = by + gain * (per_metre * py - vy - (ay + by) * h)
-    wz = bz + gain * (per_metre * pz - vz - (az + bz) * h)
+    of_p = gain * _approach(distance, speed, peak, gain) / distance if distance > 1e-12 else 0.0
+    of_v, of_a = fall + gain * (1.0 - fall * h), gain * h
+    wx = of_p * px - of_v * vx - of_a * ax
+    wy = of_p * py - of_v * vy - of_a * ay
+    wz = of_p * pz - of_v * vz - of_a * az
     f = shortening(wx, wy, wz, peak)
-    return _limited(velocity, acceleration, (f * wx, f * wy, f * wz), speed, jerk, dt_s)
+    wanted = f * wx, f * wy, f * wz
+    return _limited(velocity, acceleration, wanted, now, speed, jerk, dt_s)
 
 
-def _curve(distance: float, speed: float, peak: float, gain: float) -> tuple[float, float]:
-    """Wanted speed at a distance, and its slope; `gain` is that of the linear part, in 1/s."""
+def _approach(distance: float, speed: float, peak: float, gain: float) -> float:
+    """Wanted speed at a distance from the target; `gain` is that of the linear part, in 1/s."""
     knee = peak / (gain * gain)
     if distance <= knee:
-        wanted, slope = gain * distance, gain
-    else:
-        wanted = math.sqrt(2.0 * peak * (distance - 0.5 * knee))
-        slope = peak / wanted
-    return (speed, 0.0) if wanted >= speed else (wanted, slope)
+        return min(speed, gain * distance)
+    return min(speed, math.sqrt(2.0 * peak * (distance - 0.5 * knee)))
+
+
+def _slope(distance: float, speed: float, peak: float, gain: float) -> float:
+    """How much the wanted speed rises with the distance, in 1/s."""
+    wanted = _approach(distance, speed, peak, gain)
+    if wanted == speed:
+        return 0.0
+    return gain if wanted * gain <= peak else peak / wanted
 
 
 def _limited(
-    velocity: Vector, acceleration: Vector, wanted: Vector, speed: float, jerk: float, dt_s: float
+    velocity: Vector,
+    acceleration: Vector,
+    wanted: Vector,
+    now: float,
+    speed: float,
+    jerk: float,
+    dt_s: float,
 ) -> tuple[Vector, Vector]:
     """Go to the wanted acceleration at limited jerk, unless the speed limit would be broken.
+
+    `now` is the length of the velocity.
 
     Invariant: ramping the acceleration a to zero from here never exceeds `speed`, that is
     |v + a |a| / (2 jerk)| <= speed. Ramping down keeps it, so it is always possible.
@@ -180,12 +195,14 @@ def _limited(
     dx, dy, dz = wanted[0] - ax, wanted[1] - ay, wanted[2] - az
     f = shortening(dx, dy, dz, jerk * dt_s)
     nx, ny, nz = ax + f * dx, ay + f * dy, az + f * dz
-    reserve = dt_s + 0.5 * math.sqrt(nx * nx + ny * ny + nz * nz) / jerk
-    rx, ry, rz = vx + nx * reserve, vy + ny * reserve, vz + nz * reserve
-    if rx * rx + ry * ry + rz * rz > speed * speed:
-        size = math.sqrt(ax * ax + ay * ay + az * az)
-        scale = max(0.0, 1.0 - jerk * dt_s / size) if size > 0.0 else 0.0
-        nx, ny, nz = ax * scale, ay * scale, az * scale
+    size = math.sqrt(nx * nx + ny * ny + nz * nz)
+    reserve = dt_s + 0.5 * size / jerk
+    if now + size * reserve > speed:  # the exact test is needed near the limit only
+        rx, ry, rz = vx + nx * reserve, vy + ny * reserve, vz + nz * reserve
+        if rx * rx + ry * ry + rz * rz > speed * speed:
+            size = math.sqrt(ax * ax + ay * ay + az * az)
+            scale = max(0.0, 1.0 - jerk * dt_s / size) if size > 0.0 else 0.0
+            nx, ny, nz = ax * scale, ay * scale, az * scale
     return (vx + nx * dt_s, vy + ny * dt_s, vz + nz * dt_s), (nx, ny, nz)
 
 

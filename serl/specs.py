@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any, Literal
 
 import numpy as np
@@ -40,12 +41,16 @@ class ArraySpec(BaseModel):
                 f"{name}: expected {self.dtype}{list(self.shape)}, "
                 f"got {value.dtype}{list(value.shape)}"
             )
-        if self.dtype == "float32" and not np.isfinite(value).all():
+        low, high = self.low, self.high
+        if self.dtype == "uint8" and low is None and high is None:
+            return
+        numbers = _telling(value)
+        if not isfinite(sum(numbers)):
             raise SpecMismatch(f"{name}: not finite: {value.tolist()}")
-        if self.low is not None and value.size and value.min() < self.low:
-            raise SpecMismatch(f"{name}: {value.min():g} is below {self.low:g}")
-        if self.high is not None and value.size and value.max() > self.high:
-            raise SpecMismatch(f"{name}: {value.max():g} is above {self.high:g}")
+        if low is not None and numbers and min(numbers) < low:
+            raise SpecMismatch(f"{name}: {min(numbers):g} is below {low:g}")
+        if high is not None and numbers and max(numbers) > high:
+            raise SpecMismatch(f"{name}: {max(numbers):g} is above {high:g}")
 
 
 class ObservationSpec(BaseModel):
@@ -90,8 +95,19 @@ class Spec(BaseModel):
         """Sixteen hex digits that differ when any name, order, shape, type or unit differs."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
 
+    @property
+    def action_names(self) -> list[str]:
+        """What an action's entries are called: the words of its unit, or numbers."""
+        names, (size,) = self.action.unit.split(), self.action.shape
+        return names if len(names) == size else [f"action[{index}]" for index in range(size)]
+
     def difference(self, other: Spec) -> str:
-        """One readable line of what differs from `other`; empty when nothing does."""
+        """One readable line of what differs from `other`; empty when nothing does.
+
+        Of another task nothing else is said: what it sees and does differs in everything.
+        """
+        if self.task != other.task:
+            return f'task: "{self.task}" != "{other.task}"'
         mine, theirs = _leaves(self.model_dump()), _leaves(other.model_dump())
         lines = [
             f"{name}: {mine.get(name, 'absent')} != {theirs.get(name, 'absent')}"
@@ -101,6 +117,14 @@ class Spec(BaseModel):
         if not lines and self.digest != other.digest:
             lines = ["the order of the state arrays differs"]
         return "; ".join(lines)
+
+
+def _telling(value: np.ndarray[Any, Any]) -> list[float]:
+    """Numbers that tell whether all are finite and in bounds: all of a few, two of many.
+
+    Up to some size this takes a third of the time that numpy takes for any single question.
+    """
+    return value.ravel().tolist() if value.size <= 64 else [float(value.min()), float(value.max())]
 
 
 def _same_names(kind: str, expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:

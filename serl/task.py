@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from serl.policy import Policy
 from serl.robot import Truth
@@ -29,10 +29,10 @@ class TaskConfig(BaseModel):
         motion: what an action means and within which limits (see `serl.safety`).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    rate_hz: float = 10.0
-    time_limit_s: float = 10.0
+    rate_hz: float = Field(10.0, gt=0)
+    time_limit_s: float = Field(10.0, gt=0)
     motion: Motion
 
     @property
@@ -72,15 +72,8 @@ class Scene:
     extra: str = ""
 
 
-class Task(Protocol):
-    """What an actor needs to know of a task."""
-
-    name: str
-
-    @property
-    def config(self) -> TaskConfig:
-        """Box, rate, time limit and whatever else the task declares."""
-        ...
+class TaskView(Protocol):
+    """What the control loop needs of a task: what is seen, and what counts as done."""
 
     @property
     def observation_spec(self) -> ObservationSpec:
@@ -97,6 +90,17 @@ class Task(Protocol):
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
         """Judge the reading after the step `index` (0 is the first step of the episode)."""
+        ...
+
+
+class Task(TaskView, Protocol):
+    """What an actor needs to know of a task."""
+
+    name: str
+
+    @property
+    def config(self) -> TaskConfig:
+        """Box, rate, time limit and whatever else the task declares."""
         ...
 
     def reset(self, reading: Observation) -> Policy | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from serl import plugins
@@ -15,7 +16,7 @@ from serl.curves import quarters
 from serl.demonstrations import record_expert
 from serl.display import Display, Summary, print_summary
 from serl.episodes import episode_paths
-from serl.errors import BadInput, SerlError
+from serl.errors import BadInput, CorruptData, SerlError
 from serl.evaluation import Evaluation, Purpose, evaluation_seeds
 from serl.loop import EpisodeKey
 from serl.metrics import EvaluationRow, MetricsRow, MetricsWriter, read_metrics
@@ -84,7 +85,7 @@ def demonstrate(run: RunFolder, display: Display) -> None:
 
 def learn(run: RunFolder, display: Display) -> None:
     """Run learner and actors over ROS 2 until the run's steps are trained on."""
-    reader = ProgressReader(run.config.task, run.metrics, run.config.steps)
+    reader = ProgressReader(run.config.task, run.path, run.config.steps)
     told, deserted_s = 0, math.inf
     if run.config.intervention == "scripted":
         human = run.config.human
@@ -100,7 +101,7 @@ def learn(run: RunFolder, display: Display) -> None:
             elif time.monotonic() > deserted_s:
                 raise SerlError("every actor was asked to stop before the training was over")
             display.update(reader.read(supervisor))
-            for event in supervisor.events[told:]:
+            for event in (*supervisor.events[told:], *reader.news()):
                 display.say(event)
             told = len(supervisor.events)
             time.sleep(POLL_S)
@@ -112,13 +113,15 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
     paths = checkpoint_paths(run.checkpoints)[-config.selection_checkpoints :]
     if not paths:
         raise BadInput(f"{run.path}: no checkpoint to evaluate")
-    candidates: dict[int, Checkpoint] = {path.step: path for path in map(load, paths)}
-    display.say(f"comparing the last {len(candidates)} checkpoints, then {config.trials} trials")
+    candidates = _sound(paths, display)
+    display.say(f"comparing checkpoints ({len(candidates)}), then {config.trials} trials")
     examiner = Examiner(config)
     with MetricsWriter(run.path) as metrics:
 
         def told(step: int, evaluation: Evaluation, purpose: str = "selection") -> None:
             metrics.write(trained_steps(run), _row(step, evaluation, purpose))
+            won, trials = evaluation.successes, len(evaluation.trials)
+            display.say(f"checkpoint {step:,}: {won} of {trials} {purpose} trials succeeded")
 
         weights = [(step, found.arrays["actor"]) for step, found in candidates.items()]
         chosen = choose(config, examiner, weights, told)
@@ -153,6 +156,19 @@ def film(run: RunFolder, examiner: Examiner, weights: State, path: Path) -> Path
     frames = examiner.film(weights, seeds, FILM_SIZE)
     write_video(path, frames, make_task(run.config).config.rate_hz)
     return path
+
+
+def _sound(paths: Sequence[Path], display: Display) -> dict[int, Checkpoint]:
+    """Checkpoints by step; damaged ones are told and passed over while another one is sound."""
+    found = {}
+    for path in paths:
+        try:
+            found[int(path.name)] = load(path)
+        except CorruptData as error:
+            display.say(f"passed over: {error}")
+            if path == paths[-1] and not found:
+                raise
+    return found
 
 
 def trained_steps(run: RunFolder) -> int:

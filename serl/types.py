@@ -79,10 +79,8 @@ class Step:
     Attributes:
         key: identity.
         observation: what was seen before acting.
-        requested: what the policy asked for (also while a human drives), shape (A,); of a step of
-            the policy this is learned from, for the limits are part of the dynamics.
-        action: what was executed after takeover and limits, shape (A,); of a step of a human or a
-            script this is learned from.
+        requested: what the policy asked for (also while a human drives), shape (A,).
+        action: what was executed after takeover and limits, shape (A,); this is learned from.
         reward: reward with its provenance.
         terminated: the task ended with this step.
         truncated: the episode was cut after this step.
@@ -127,6 +125,11 @@ class End:
 
 Record = Step | End
 """An actor's stream: the steps of an episode, its `End`, the steps of the next one, ..."""
+
+
+def is_online(record: Record) -> bool:
+    """Steps of the policy and of a human enter replay and the update budget."""
+    return isinstance(record, Step) and record.source is not Source.SCRIPT
 
 
 @dataclass(frozen=True, slots=True)

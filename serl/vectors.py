@@ -17,6 +17,17 @@ def subtract(a: Vector, b: Vector) -> Vector:
     return a[0] - b[0], a[1] - b[1], a[2] - b[2]
 
 
+def nearest_point(v: Vector, centre: Vector, radius: float) -> Vector:
+    """The point nearest to `v` within `radius` of `centre`: `v` itself where it is within."""
+    x, y, z = centre
+    dx, dy, dz = v[0] - x, v[1] - y, v[2] - z
+    square = dx * dx + dy * dy + dz * dz
+    if square <= radius * radius:
+        return v
+    part = radius / math.sqrt(square)
+    return x + part * dx, y + part * dy, z + part * dz
+
+
 def shortening(x: float, y: float, z: float, longest: float) -> float:
     """The factor, at most 1, that makes a vector no longer than `longest`."""
     square = x * x + y * y + z * z

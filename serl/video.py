@@ -59,8 +59,7 @@ def write_video(path: Path, frames: Iterable[Image], fps: float) -> int:
         BadInput: there is no frame, the sizes differ, or the name has another ending.
         SerlError: this OpenCV cannot write the codec.
     """
-    if path.suffix != ".webm":
-        raise BadInput(f"a video's name must end in .webm, got {path.name}")
+    check_name(path)
     iterator = iter(frames)
     first = next(iterator, None)
     if first is None:
@@ -91,6 +90,12 @@ def write_video(path: Path, frames: Iterable[Image], fps: float) -> int:
     return count
 
 
+def check_name(path: Path) -> None:
+    """Raise `BadInput` unless `path` can be the name of a film."""
+    if path.suffix != ".webm":
+        raise BadInput(f"a video's name must end in .webm, got {path.name}")
+
+
 def read_video(path: Path) -> list[Image]:
     """All frames of a film.
 
@@ -114,7 +119,7 @@ def draw_caption(frame: Image, caption: Caption) -> Image:
     """
     height, width = frame.shape[:2]
     size = max(9, round(height / 22))
-    font = _font(size)
+    face = font(size)
     band, pad = round(2.2 * size), round(0.8 * size)
     shaded = frame.copy()
     shade = np.linspace(1.0, 0.25, band)[:, None, None]
@@ -129,14 +134,20 @@ def draw_caption(frame: Image, caption: Caption) -> Image:
     draw.ellipse((x, middle - radius, x + 2 * radius, middle + radius), fill=colour)
     x += 3.4 * radius
     for text, ink in _words(caption):
-        length = draw.textlength(text, font=font)
+        length = draw.textlength(text, font=face)
         if x + length > width - pad:
             break
-        draw.text((x, middle), text, fill=ink, font=font, anchor="lm")
+        draw.text((x, middle), text, fill=ink, font=face, anchor="lm")
         x += length + 0.9 * size
     if caption.success:
         draw.rectangle((0, 0, width - 1, height - 1), outline=GREEN, width=max(2, size // 5))
     return np.asarray(picture)
+
+
+@lru_cache(maxsize=8)
+def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """The typeface of all pictures, that many pixels high."""
+    return ImageFont.load_default(size)
 
 
 def filmstrip(frames: Sequence[Image], columns: int) -> Image:
@@ -180,11 +191,6 @@ def _words(caption: Caption) -> Iterator[tuple[str, tuple[int, int, int]]]:
 def _with_first(first: Image, rest: Iterator[Image]) -> Iterator[Image]:
     yield first
     yield from rest
-
-
-@lru_cache(maxsize=8)
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(size)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Records and weights <-> bytes: versioned, bounded, validated, without pickle.
+"""Records and introductions <-> bytes: versioned, bounded, validated, without pickle.
 
 Every decoder checks sizes before it allocates, and raises `CorruptData` (damaged, foreign or
 out of bounds) or `SpecMismatch` (sound, but of another spec), never anything else.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 import zlib
 from collections.abc import Mapping
@@ -16,22 +17,17 @@ from math import isfinite, prod
 from typing import Any, NamedTuple
 
 import numpy as np
-import safetensors.numpy
 from pydantic import ValidationError
-from safetensors import SafetensorError
 
-from serl.errors import BadInput, CorruptData, SpecMismatch
+from serl.errors import CorruptData, SpecMismatch
 from serl.fields import check_fields, dump_object, parse_object, short
 from serl.specs import ArraySpec, Spec
-from serl.transport import Snapshot, Weights
 from serl.types import Array, End, Image, Key, Observation, Record, Source, Step
 
 Buffer = bytes | memoryview
 
 VERSION = 1
 MAX_RECORD_BYTES = 64 << 20
-MAX_SNAPSHOT_BYTES = 512 << 20
-MAX_TENSORS = 4096
 
 STEP, END = 1, 2
 """Kinds of records."""
@@ -41,8 +37,6 @@ _RECORD_MAGIC = b"SRLR"
 _FRAME = struct.Struct("<4sIQQQQI")  # magic, flags, actor, epoch, sequence, base, length
 _FRAME_MAGIC = b"SRLF"
 _CRC = struct.Struct("<I")
-_TENSOR_TYPES = {"F16", "F32", "F64", "I32", "I64", "U8", "BOOL"}
-_SNAPSHOT_FIELDS = dict.fromkeys(("format", "version", "trained", "spec", "sha256"), str)
 
 _KEY_FIELDS = {"run": str, "actor": str, "epoch": int, "episode": int, "index": int}
 _COMMON_FIELDS = {
@@ -64,7 +58,17 @@ _STEP_FIELDS = _COMMON_FIELDS | {
     "policy_version": int,
 }
 _END_FIELDS = _COMMON_FIELDS | {"success": bool, "reason": str}
-_HELLO_FIELDS = {"format": int, "run": str, "actor": str, "epoch": int, "spec": dict}
+_HELLO_FORMAT = 2
+_HELLO_FIELDS = {
+    "format": int,
+    "run": str,
+    "actor": str,
+    "epoch": int,
+    "spec": dict,
+    "home": str,
+    "place": str,
+}
+_HOME = re.compile(r"[0-9a-f]{32}")
 
 
 class Parts(NamedTuple):
@@ -72,7 +76,7 @@ class Parts(NamedTuple):
 
     kind: int
     text: bytes
-    images: tuple[bytes, ...]
+    images: tuple[Buffer, ...]
 
 
 class Frame(NamedTuple):
@@ -96,12 +100,23 @@ class Frame(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """How an actor introduces itself, before its first record."""
+    """How an actor introduces itself, before its first record.
+
+    Attributes:
+        run: name of the run that it belongs to.
+        actor: its name.
+        epoch: this start of it.
+        spec: what its records fit.
+        home: 32 hex digits that tell the actor's folder from all others.
+        place: where that folder is, for people.
+    """
 
     run: str
     actor: str
     epoch: int
     spec: Spec
+    home: str
+    place: str
 
 
 def record_parts(record: Record) -> Parts:
@@ -141,7 +156,7 @@ def record_parts(record: Record) -> Parts:
         rest = dump_object(fields)
     except ValueError as error:
         raise SpecMismatch(f"record {key.index} of episode {key.episode}: {error}") from error
-    images = tuple(observation.images[name].tobytes() for name in cameras)
+    images = tuple(np.ascontiguousarray(observation.images[name]).data.cast("B") for name in cameras)
     return Parts(kind, text.encode() + rest[1:], images)
 
 
@@ -246,94 +261,6 @@ def _decode_images(shapes: dict[str, Any], data: memoryview, spec: Spec) -> dict
     return {name: images[name] for name in specs}
 
 
-def encode_snapshot(snapshot: Snapshot, spec_digest: str) -> bytes:
-    """Weights as safetensors; the metadata holds format, version, trained, spec, sha256.
-
-    Raises:
-        BadInput: a type that is not allowed, or too many arrays or bytes.
-    """
-    weights = {name: np.asarray(array, order="C") for name, array in snapshot.weights.items()}
-    metadata = {
-        "format": str(VERSION),
-        "version": str(snapshot.version),
-        "trained": dump_object(snapshot.trained).decode(),
-        "spec": spec_digest,
-    }
-    metadata["sha256"] = _digest(metadata, weights)
-    try:
-        data: bytes = safetensors.numpy.save(weights, metadata)
-        _snapshot_header(data)
-    except (SafetensorError, KeyError, CorruptData) as error:
-        raise BadInput(f"weights cannot be sent: {error}") from error
-    return data
-
-
-def decode_snapshot(data: bytes, spec_digest: str) -> Snapshot:
-    """The weights in `data`, checked against their sha256; all values are finite.
-
-    Raises:
-        CorruptData: not a snapshot, damaged, or out of bounds.
-        SpecMismatch: sound, but made for another spec.
-    """
-    metadata = _snapshot_header(data)
-    trained = parse_object(metadata["trained"].encode(), "weights metadata trained")
-    check_fields(trained, dict.fromkeys(trained, int), "weights metadata trained")
-    if metadata["spec"] != spec_digest:
-        found = short(metadata["spec"])
-        raise SpecMismatch(f"weights: made for the spec {found}, expected {spec_digest!r}")
-    try:
-        weights: dict[str, np.ndarray[Any, Any]] = safetensors.numpy.load(data)
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise CorruptData(f"weights: {short(str(error))}") from error
-    sha256 = metadata.pop("sha256")
-    if _digest(metadata, weights) != sha256:
-        raise CorruptData("weights: the sha256 does not match")
-    for name, array in weights.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise CorruptData(f"weights {name}: not finite")
-    return Snapshot(_count(metadata["version"]), trained, weights)
-
-
-def _snapshot_header(data: bytes) -> dict[str, str]:
-    """Check the bounds of a safetensors text and return its metadata."""
-    if not 8 <= len(data) <= MAX_SNAPSHOT_BYTES:
-        raise CorruptData(f"weights: {len(data)} bytes, allowed 8-{MAX_SNAPSHOT_BYTES}")
-    length = int.from_bytes(data[:8], "little")
-    if length > len(data) - 8:
-        raise CorruptData(f"weights: cut at {len(data)} bytes, expected at least {8 + length}")
-    header = parse_object(memoryview(data)[8 : 8 + length], "weights")
-    metadata = header.pop("__metadata__", None)
-    check_fields(metadata, _SNAPSHOT_FIELDS, "weights metadata")
-    if metadata["format"] != str(VERSION):
-        found = short(metadata["format"])
-        raise CorruptData(f"weights: format {found}, this version reads '{VERSION}'")
-    if len(header) > MAX_TENSORS:
-        raise CorruptData(f"weights: {len(header)} arrays, allowed {MAX_TENSORS}")
-    for name, entry in header.items():
-        kind = entry.get("dtype") if isinstance(entry, dict) else None
-        if kind not in _TENSOR_TYPES:
-            raise CorruptData(
-                f"weights {short(name)}: type {short(kind)}, allowed {sorted(_TENSOR_TYPES)}"
-            )
-    return dict(metadata)
-
-
-def _digest(metadata: Mapping[str, str], weights: Weights) -> str:
-    """Sha256 over metadata, names, types, shapes and values."""
-    digest = hashlib.sha256(dump_object({name: metadata[name] for name in sorted(metadata)}))
-    for name in sorted(weights):
-        array = weights[name]
-        digest.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise CorruptData(f"weights metadata: expected a count, got {short(text)}")
-    return int(text)
-
-
 def actor_number(run: str, actor: str) -> int:
     """An actor's identity in a frame: 64 bits of a hash of the run's and the actor's name."""
     return int.from_bytes(hashlib.sha256(f"{run}\0{actor}".encode()).digest()[:8], "little")
@@ -372,7 +299,7 @@ def _frame_crc(head: Buffer, payload: Buffer) -> int:
 def encode_hello(hello: Hello) -> bytes:
     """An introduction as JSON."""
     fields = hello._asdict() | {"spec": hello.spec.model_dump(mode="json")}
-    return dump_object({"format": VERSION} | fields)
+    return dump_object({"format": _HELLO_FORMAT} | fields)
 
 
 def decode_hello(data: Buffer) -> Hello:
@@ -382,17 +309,20 @@ def decode_hello(data: Buffer) -> Hello:
         CorruptData: not an introduction, or one of another version of the format.
     """
     fields = parse_object(memoryview(data), "hello")
-    if fields.get("format") != VERSION:
+    if fields.get("format") != _HELLO_FORMAT:
         found = short(fields.get("format"))
-        raise CorruptData(f"hello: format {found}, this version speaks {VERSION}")
+        raise CorruptData(f"hello: format {found}, this version speaks {_HELLO_FORMAT}")
     check_fields(fields, _HELLO_FIELDS, "hello")
+    if not _HOME.fullmatch(fields["home"]):
+        raise CorruptData(f"hello home: expected 32 hex digits, got {short(fields['home'])}")
     try:
         spec = Spec.model_validate(fields["spec"])
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise CorruptData(f"hello spec: {short(where)}: {first['msg']}") from error
-    return Hello(fields["run"], fields["actor"], fields["epoch"], spec)
+    run, actor, epoch, home = (fields[name] for name in ("run", "actor", "epoch", "home"))
+    return Hello(run, actor, epoch, spec, home, fields["place"][:200])
 
 
 def _same_names(what: str, expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:

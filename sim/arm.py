@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 from types import TracebackType
 from typing import Any, Self
 
@@ -28,15 +29,17 @@ from serl.setpoint import (
 )
 from serl.sim.franka import HOME_RAD
 from serl.sim.gripper import Gripper
-from serl.sim.kinematics import site_pose, solve_ik, to_wxyz
+from serl.sim.kinematics import body_frame, site_frame, solve_ik, to_wxyz
 from serl.sim.scene import PHYSICS_DT_S, build_model
+from serl.sim.wrist import Wrist
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Scene, TaskConfig
 from serl.types import Action, Array, Observation
 
 _JOINTS = 7
 _STEPS_PER_TICK = round(PROFILE_PERIOD_S / PHYSICS_DT_S)
-_SETTLE_STEPS = 50
+_SITE = mujoco.mjtObj.mjOBJ_SITE
+_SETTLE_S = 0.1
 _HOME = np.array(HOME_RAD)
 # Joint-space posture control in the null space of the tool; holds the elbow to 1e-3 rad.
 _POSTURE_STIFFNESS, _POSTURE_DAMPING = 10.0, 2.0
@@ -62,16 +65,22 @@ class SimArm:
         self.data = mujoco.MjData(self.model)
         self.stop_reason: str | None = None
         self._scene, self._motion = scene, config.motion
-        self._bodies = {name: self.model.body(name).id for name in scene.tracked}
+        self._bodies = {name: body_frame(self.model, self.data, name) for name in scene.tracked}
         self._gripper = Gripper(self.model, self.data)
-        self._tcp = self.model.site("tcp").id
-        self._jacobian = np.zeros((6, self.model.nv))
+        self._wrist = Wrist(self.model, self.data)
+        self._site = self.model.site("tcp").id
+        self._tcp = site_frame(self.model, self.data, self._site)
+        self._twist = np.zeros(6)  # angular, then linear
+        self._jacobian, self._torque = np.zeros((6, self.model.nv)), np.zeros(self.model.nv)
         self._observation_spec = _observation_spec(scene)
+        self._parts = _parts(self._observation_spec)
         self._action_spec = config.motion.action_spec
-        self._warnings = self.data.warning.number
-        self._targets = self.data.mocap_pos  # of position and rotation, the model's first two
+        # Views, for looking an array up takes longer than reading it.
+        data = self.data
+        self._q, self._dq = data.qpos[:_JOINTS], data.qvel[:_JOINTS]
+        self._warnings = data.warning.number
+        self._position_target, self._rotation_target = data.mocap_pos[0], data.mocap_quat[1]
         self._commanded: Quaternion | None = None
-        self._tare = np.zeros(6)
         self.reset(0)
 
     @property
@@ -106,16 +115,16 @@ class SimArm:
         self._gripper.reset()
         self._closed, self._switched_s = False, -math.inf
         self._start = self._target = pose_from(placement.tcp)
-        solve_ik(model, data, self._tcp, _HOME, self._start)
+        solve_ik(model, data, self._site, _HOME, self._start)
         self._setpoint = Setpoint(self._start)
         self._commanded = None
         self._command(self._start)
         self.stop_reason, self._braking = None, False
         mujoco.mj_forward(model, data)
         self._hold_posture()
-        mujoco.mj_step(model, data, nstep=_SETTLE_STEPS)
-        data.time = 0.0
-        self._tare = self._wrench = self._sensed_wrench(data.sensordata)
+        mujoco.mj_step(model, data, round(_SETTLE_S / PHYSICS_DT_S))
+        self._wrist.tare()
+        self._period_s = PROFILE_PERIOD_S
         return self.observe()
 
     def observe(self) -> Observation:
@@ -124,24 +133,20 @@ class SimArm:
         Raises:
             SerlError: the simulation became unstable; only a reset helps.
         """
-        data = self.data
-        if self._warnings.any():
+        if any(self._warnings.tolist()):
             names = [mujoco.mjtWarning(i).name for i in np.flatnonzero(self._warnings).tolist()]
             raise SerlError(f"the simulation became unstable ({', '.join(names)}): reset it")
-        twist = np.empty(6)
-        mujoco.mj_objectVelocity(self.model, data, mujoco.mjtObj.mjOBJ_SITE, self._tcp, twist, 0)
-        state = {
-            "tcp_pose": _array(site_pose(data, self._tcp)),
-            "tcp_twist": np.concatenate((twist[3:], twist[:3])).astype(np.float32),
-            "wrench": (self._wrench - self._tare).astype(np.float32),
-            "gripper": np.array([self._gripper.opening], np.float32),
-            "q": data.qpos[:_JOINTS].astype(np.float32),
-            "dq": data.qvel[:_JOINTS].astype(np.float32),
-            "target_pose": _array(self._target),
-        }
-        for name, body in self._bodies.items():
-            state[f"{name}_pose"] = self._body_pose(body)
-        return Observation(state=state, stamps={"robot": float(data.time)})
+        mujoco.mj_objectVelocity(self.model, self.data, _SITE, self._site, self._twist, 0)
+        twist = self._twist.tolist()
+        numbers = [*_numbers(self._tcp.pose), *twist[3:], *twist[:3]]
+        numbers += self._wrist.wrench(self._period_s).tolist()
+        numbers += self._gripper.opening, *self._q.tolist(), *self._dq.tolist()
+        numbers += _numbers(self._target)
+        for body in self._bodies.values():
+            numbers += _numbers(body.pose)
+        values = np.array(numbers, np.float32)
+        state = {name: values[part] for name, part in self._parts.items()}
+        return Observation(state=state, stamps={"robot": self._time_s})
 
     def act(self, action: Action) -> Action:
         """Move the target by `action`; returns what was executed, zeros while stopped."""
@@ -150,8 +155,9 @@ class SimArm:
         if self.stop_reason is not None:
             return np.zeros_like(action)
         values = action.tolist()
-        measured = site_pose(self.data, self._tcp)
-        self._target, executed = next_target(self._target, values, measured, self._start, motion)
+        self._target, executed = next_target(
+            self._target, values, self._tcp.pose, self._start, motion
+        )
         if motion.gripper:
             since_s = self.data.time - self._switched_s
             closed, done = next_gripper(self._closed, values[-1], since_s, motion)
@@ -167,13 +173,11 @@ class SimArm:
         if ticks < 1 or abs(ticks * PROFILE_PERIOD_S - dt_s) > 1e-9:
             raise BadInput(f"dt_s {dt_s}: expected a positive multiple of {PROFILE_PERIOD_S}")
         model, data = self.model, self.data
+        self._period_s = dt_s
         self._hold_posture()
-        sensordata, sensed = data.sensordata, np.zeros(6)
         for _ in range(ticks):
             self._advance_setpoint()
-            mujoco.mj_step(model, data, nstep=_STEPS_PER_TICK)
-            sensed += sensordata
-        self._wrench = self._sensed_wrench(sensed / ticks)
+            mujoco.mj_step(model, data, _STEPS_PER_TICK)
 
     def stop(self, reason: str) -> None:
         """Brake at once, then hold the measured pose until `recover`."""
@@ -185,7 +189,7 @@ class SimArm:
         """Allow motion again, from where the arm is."""
         if self.stop_reason is not None:
             self.stop_reason = None
-            self._target = site_pose(self.data, self._tcp)
+            self._target = self._tcp.pose
 
     def truth(self) -> dict[str, Array]:
         """Poses of the tool, its target and the tracked bodies, time, opening, and grasps.
@@ -193,15 +197,20 @@ class SimArm:
         `<name>_grasped` is 1 while both pads touch the body.
         """
         truth = {
-            "time_s": np.array([self.data.time], np.float32),
-            "tcp_pose": _array(site_pose(self.data, self._tcp)),
+            "time_s": np.array([self._time_s], np.float32),
+            "tcp_pose": _array(self._tcp.pose),
             "target_pose": _array(self._target),
             "gripper": np.array([self._gripper.opening], np.float32),
         }
         for name, body in self._bodies.items():
-            truth[f"{name}_pose"] = self._body_pose(body)
-            truth[f"{name}_grasped"] = np.array([self._gripper.grasps(body)], np.float32)
+            truth[f"{name}_pose"] = _array(body.pose)
+            truth[f"{name}_grasped"] = np.array([self._gripper.grasps(name)], np.float32)
         return truth
+
+    @property
+    def _time_s(self) -> float:
+        """Simulated time since the reset."""
+        return float(self.data.time) - _SETTLE_S
 
     def _advance_setpoint(self) -> None:
         limits = self._motion.limits
@@ -210,9 +219,9 @@ class SimArm:
             if at_rest(self._setpoint):
                 self._braking = False
                 if self.stop_reason is not None:
-                    self._target = site_pose(self.data, self._tcp)
+                    self._target = self._tcp.pose
         else:
-            goal = within_lead(self._target, site_pose(self.data, self._tcp), limits)
+            goal = within_lead(self._target, self._tcp.pose, limits)
             self._setpoint = advance_setpoint(self._setpoint, goal, limits, PROFILE_PERIOD_S)
         self._command(self._setpoint.pose)
 
@@ -226,36 +235,39 @@ class SimArm:
             self.data.qpos[address : address + 7] = (*pose.position, *to_wxyz(pose.quaternion))
 
     def _command(self, pose: Pose) -> None:
-        self._targets[0] = self._targets[1] = pose.position
+        target = self._position_target
+        target[0], target[1], target[2] = pose.position
         if pose.quaternion is not self._commanded:
             self._commanded = pose.quaternion
-            self.data.mocap_quat[1] = to_wxyz(pose.quaternion)
+            self._rotation_target[:] = to_wxyz(pose.quaternion)
 
     def _hold_posture(self) -> None:
         """Torque towards the home posture, projected to where it does not move the tool."""
-        data = self.data
-        mujoco.mj_jacSite(self.model, data, self._jacobian[:3], self._jacobian[3:], self._tcp)
-        jacobian = self._jacobian[:, :_JOINTS]
-        torque = _POSTURE_STIFFNESS * (_HOME - data.qpos[:_JOINTS])
-        torque -= _POSTURE_DAMPING * data.qvel[:_JOINTS]
+        jacobian, torque = self._jacobian, self._torque
+        mujoco.mj_jacSite(self.model, self.data, jacobian[:3], jacobian[3:], self._site)
+        torque[:_JOINTS] = _POSTURE_STIFFNESS * (_HOME - self._q) - _POSTURE_DAMPING * self._dq
         gram = jacobian @ jacobian.T
         mujoco.mju_cholFactor(gram, _REGULARIZATION)
         force = np.empty(6)
         mujoco.mju_cholSolve(force, gram, jacobian @ torque)
-        data.qfrc_applied[:_JOINTS] = torque - jacobian.T @ force
+        self.data.qfrc_applied[:] = torque - force @ jacobian
 
-    def _sensed_wrench(self, sensed: Vector64) -> Vector64:
-        """The sensors' force and torque (6,), turned into the base frame."""
-        rotation = self.data.site_xmat[self._tcp].reshape(3, 3)
-        return -np.concatenate((rotation @ sensed[:3], rotation @ sensed[3:]))
 
-    def _body_pose(self, body: int) -> Array:
-        w, x, y, z = self.data.xquat[body].tolist()
-        return np.array((*self.data.xpos[body].tolist(), x, y, z, w), np.float32)
+def _numbers(pose: Pose) -> tuple[float, ...]:
+    return (*pose.position, *pose.quaternion)
 
 
 def _array(pose: Pose) -> Array:
-    return np.array((*pose.position, *pose.quaternion), np.float32)
+    return np.array(_numbers(pose), np.float32)
+
+
+def _parts(spec: ObservationSpec) -> dict[str, slice]:
+    """Where each array of the state is in one vector of all."""
+    ends = accumulate(array.shape[0] for array in spec.state.values())
+    return {
+        name: slice(end - array.shape[0], end)
+        for (name, array), end in zip(spec.state.items(), ends, strict=True)
+    }
 
 
 def _observation_spec(scene: Scene) -> ObservationSpec:

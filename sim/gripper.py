@@ -37,15 +37,16 @@ class Gripper:
         """Set what the fingers go to."""
         self._data.ctrl[self._actuator] = 0.0 if closed else MAX_FINGER_M
 
-    def grasps(self, body: int) -> bool:
-        """Whether both pads touch `body`."""
+    def grasps(self, body: str) -> bool:
+        """Whether both pads touch the body of this name."""
+        held = self._model.body(body).id
         geoms: np.ndarray[Any, Any] = self._data.contact.geom  # (contacts, 2)
         owners = self._model.geom_bodyid
         touching = {
             pad
             for pad in self._pads
             for first, second in geoms.tolist()
-            if (first == pad and owners[second] == body)
-            or (second == pad and owners[first] == body)
+            if (first == pad and owners[second] == held)
+            or (second == pad and owners[first] == held)
         }
         return len(touching) == len(self._pads)

@@ -1,4 +1,4 @@
-"""Inverse kinematics by damped least squares, for resets."""
+"""Where a site of the model is, and inverse kinematics by damped least squares for resets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 
 from serl.errors import BadInput
-from serl.rotations import Quaternion, conjugate, multiply, to_rotation_vector
+from serl.rotations import Quaternion, between
 from serl.safety import Pose
 
 Vector64 = np.ndarray[Any, np.dtype[np.float64]]
@@ -18,6 +18,31 @@ _MAX_STEP_RAD = 0.3
 _DAMPING = 1e-6
 _TOLERANCE = 1e-5
 _POSTURE_TOLERANCE_RAD = 1e-3
+
+
+class Frame:
+    """A frame of the model, bound to its arrays: looking them up takes longer than reading them."""
+
+    def __init__(self, position: Vector64, quaternion: Vector64) -> None:
+        self._position, self._quaternion = position, quaternion
+
+    @property
+    def pose(self) -> Pose:
+        """base_T_frame, as it is now."""
+        x, y, z = self._position.tolist()
+        w, qx, qy, qz = self._quaternion.tolist()
+        return Pose((x, y, z), (qx, qy, qz, w))
+
+
+def body_frame(model: mujoco.MjModel, data: mujoco.MjData, name: str) -> Frame:
+    """The frame of a body."""
+    body = model.body(name).id
+    return Frame(data.xpos[body], data.xquat[body])
+
+
+def site_frame(model: mujoco.MjModel, data: mujoco.MjData, site: int) -> Frame:
+    """The frame of a site that is turned as its body is."""
+    return Frame(data.site_xpos[site], data.xquat[model.site_bodyid[site]])
 
 
 def solve_ik(
@@ -30,13 +55,13 @@ def solve_ik(
     Raises:
         BadInput: the pose cannot be reached within the joint ranges.
     """
-    jacobian = np.zeros((6, model.nv))
+    jacobian, frame = np.zeros((6, model.nv)), site_frame(model, data, site)
     joints = len(posture)
     low, high = model.jnt_range[:joints].T
     for _ in range(_MAX_ITERATIONS):
         mujoco.mj_kinematics(model, data)
         mujoco.mj_comPos(model, data)
-        error = pose_error(target, site_pose(data, site))
+        error = pose_error(target, frame.pose)
         mujoco.mj_jacSite(model, data, jacobian[:3], jacobian[3:], site)
         j = jacobian[:, :joints]
         away = posture - data.qpos[:joints]
@@ -53,22 +78,8 @@ def solve_ik(
 
 def pose_error(target: Pose, pose: Pose) -> Vector64:
     """Translation and rotation vector (6,) from `pose` to `target`, in the base frame."""
-    turn = to_rotation_vector(multiply(target.quaternion, conjugate(pose.quaternion)))
+    turn = between(pose.quaternion, target.quaternion)
     return np.array([*np.subtract(target.position, pose.position), *turn])
-
-
-def site_pose(data: mujoco.MjData, site: int) -> Pose:
-    """base_T_site; the quaternion is xyzw."""
-    quaternion = np.empty(4)
-    mujoco.mju_mat2Quat(quaternion, data.site_xmat[site])
-    x, y, z = data.site_xpos[site].tolist()
-    return Pose((x, y, z), from_wxyz(quaternion.tolist()))
-
-
-def from_wxyz(quaternion: list[float]) -> Quaternion:
-    """MuJoCo's order to ours."""
-    w, x, y, z = quaternion
-    return x, y, z, w
 
 
 def to_wxyz(quaternion: Quaternion) -> Quaternion:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mujoco
 
 from serl.sim import franka
+from serl.sim.wrist import WRIST_SENSORS
 from serl.task import Scene
 
 PHYSICS_DT_S = 0.002
@@ -38,7 +39,7 @@ _MODEL = """
 </worldbody>
 <tendon>{tendons}</tendon>
 <actuator>{gripper}{impedance}</actuator>
-<sensor><force site="ft" name="force"/><torque site="ft" name="torque"/></sensor>
+<sensor>{sensors}</sensor>
 {extra}
 </mujoco>
 """
@@ -55,6 +56,7 @@ def build_model(scene: Scene) -> mujoco.MjModel:
             tendons=franka.GRIPPER_TENDONS,
             gripper=franka.GRIPPER_ACTUATOR,
             impedance=_impedance_mjcf(),
+            sensors=WRIST_SENSORS,
             extra=scene.extra,
         )
     )

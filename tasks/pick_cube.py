@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from pydantic import Field
 
 from serl.policy import Policy
 from serl.robot import Truth
@@ -54,9 +55,9 @@ class PickCubeConfig(TaskConfig):
     )
     field_low_m: tuple[float, float] = (0.35, -0.20)
     field_high_m: tuple[float, float] = (0.60, 0.20)
-    max_yaw_rad: float = 0.6
-    lift_m: float = 0.10
-    hold_steps: int = 5
+    max_yaw_rad: float = Field(0.6, ge=0)
+    lift_m: float = Field(0.10, gt=0)
+    hold_steps: int = Field(5, ge=1)
 
 
 class PickCube:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from pydantic import Field
 
 from serl.policy import Policy
 from serl.robot import Truth
@@ -32,7 +33,7 @@ class ReachConfig(TaskConfig):
         hold_steps: ... for so many steps in a row.
     """
 
-    time_limit_s: float = 5.0
+    time_limit_s: float = Field(5.0, gt=0)
     motion: Motion = Motion(
         axes=("x", "y", "z"),
         translation_m=0.02,
@@ -40,9 +41,9 @@ class ReachConfig(TaskConfig):
         box_high_m=(0.70, 0.30, 0.45),
         limits=Limits(speed_m_s=0.25, lead_m=0.020),
     )
-    reach_m: float = 0.15
-    tolerance_m: float = 0.01
-    hold_steps: int = 2
+    reach_m: float = Field(0.15, gt=0)
+    tolerance_m: float = Field(0.01, gt=0)
+    hold_steps: int = Field(2, ge=1)
 
 
 class Reach:

@@ -12,10 +12,10 @@ from serl.clock import VirtualClock
 from serl.errors import CorruptData, SpecMismatch
 from serl.link import WeightsFile
 from serl.policy import Hold, Policy
+from serl.snapshots import encode_snapshot
 from serl.testing import FakeRobot, FakeTask
 from serl.transport import InProcess, Snapshot
 from serl.types import Action, Batch, End, Observation, Record, Source, Step
-from serl.wire import encode_snapshot
 
 
 class Constant:

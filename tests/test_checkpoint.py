@@ -1,15 +1,27 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
+import shutil
+import sys
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from serl.checkpoint import best, checkpoint_paths, load, load_latest, mark_best, save
+from serl.checkpoint import (
+    best,
+    checkpoint_paths,
+    load,
+    load_latest,
+    mark_best,
+    save,
+    saved_before,
+)
 from serl.errors import BadInput, CorruptData, SerlError
 from serl.testing.samples import equal
 
@@ -129,8 +141,68 @@ def test_no_sound_checkpoint_is_never_a_fresh_start(tmp_path: Path) -> None:
 
 def test_no_checkpoint_is_another_matter(tmp_path: Path) -> None:
     assert checkpoint_paths(tmp_path / "checkpoints") == []
+    assert not saved_before(tmp_path / "checkpoints")
     with pytest.raises(BadInput, match="no checkpoint"):
         load_latest(tmp_path / "checkpoints")
+
+
+def test_checkpoints_that_somebody_removed_are_no_fresh_start(tmp_path: Path) -> None:
+    shutil.rmtree(save(tmp_path, 1, arrays(), INFO))
+    assert saved_before(tmp_path)
+    with pytest.raises(CorruptData, match=r"no sound checkpoint: .*latest does not name"):
+        load_latest(tmp_path)
+
+
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_kill_at_any_moment_keeps_a_whole_checkpoint(
+    tmp_path: Path, before: int, step: int
+) -> None:
+    """Killed at each operation on a file in turn, until a save gets through."""
+    last = 0 if before else None
+    for moment in count():
+        folder = tmp_path / str(moment)
+        if before:
+            save(folder, 1, arrays(0), INFO)
+        code = _save_and_die(folder, step, moment)
+        if not saved_before(folder):
+            assert not before
+        else:
+            found, _ = load_latest(folder)
+            seed = 1 if equal(found.arrays["agent"], arrays(1)["agent"]) else 0
+            assert equal(found.arrays["agent"], arrays(seed)["agent"])
+            assert last is None or seed >= last
+            assert seed or before
+            last = seed
+        save(folder, 3, arrays(3), INFO)
+        assert load_latest(folder)[0].step == 3
+        assert {child.name for child in folder.iterdir()} <= {*map(name, range(4)), "latest"}
+        if code == 0:
+            break
+    assert moment > 15
+    assert last == 1
+
+
+def name(step: int) -> str:
+    return f"{step:08d}"
+
+
+def _save_and_die(folder: Path, step: int, moment: int) -> int:
+    """Save in a process that is killed before its operation number `moment`; the exit code."""
+    operations = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod"}
+    seen = count()
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        ours = event in operations and str(arguments[0]).startswith(str(folder))
+        if ours and next(seen) == moment:
+            os._exit(9)
+
+    child = os.fork()
+    if child == 0:
+        sys.addaudithook(hook)
+        save(folder, step, arrays(1), INFO)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @pytest.mark.parametrize("pointer", [b"", b"../..", b"00000009", b"\xff\xfe"])

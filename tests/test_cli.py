@@ -12,8 +12,9 @@ from serl import cli
 from serl.assembly import make_agent, make_spec, make_task
 from serl.config import TrainConfig, resolve
 from serl.run_folder import RunFolder
+from serl.video import read_video
 
-COMMANDS = ("train", "learner", "actor", "record", "eval", "list", "doctor")
+COMMANDS = ("train", "learner", "actor", "record", "eval", "replay", "list", "doctor")
 TINY = {"hidden": [8, 8], "device": "cpu", "threads": 1}
 Serl = Callable[..., tuple[int, str, str]]
 
@@ -98,6 +99,8 @@ def test_doctor_finds_what_training_needs(serl: Serl) -> None:
         (["actor", "absent"], ["absent", "found no folder"]),
         (["record", "unicorn"], ["unknown task 'unicorn'"]),
         (["eval", "absent"], ["absent", "found no folder"]),
+        (["replay", "absent"], ["absent", "found no folder"]),
+        (["replay", "."], ["expected the folder of a run", "found nothing"]),
         (["eval", ".", "--sed", "1"], ["unexpected argument '--sed'"]),
     ],
 )
@@ -129,7 +132,7 @@ def test_the_command_line_wins_over_the_file(serl: Serl, tmp_path: Path) -> None
 def test_a_folder_that_is_no_run_is_refused(serl: Serl, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_text("")
-    for words in (["eval"], ["actor"], ["learner"], ["train", "--resume"]):
+    for words in (["eval"], ["actor"], ["learner"], ["replay"], ["train", "--resume"]):
         assert "found cat.jpg" in refused(serl, *words, "photos")
     assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
 
@@ -167,6 +170,33 @@ def test_recording_gives_demonstrations_and_overwrites_none(serl: Serl, tmp_path
     assert len(files) == 2
     assert "already holds episodes" in refused(serl, "record", "reach", "--out", out)
     assert {path.name: path.read_bytes() for path in out.glob("*.mcap")} == files
+
+
+def test_a_replay_shows_all_episodes_or_one_of_them(serl: Serl, tmp_path: Path) -> None:
+    serl("record", "reach", "--demos", 3, "--out", "demos")
+    code, table, _ = serl("replay", "demos", "--last", 2)
+    assert code == cli.DONE
+    assert [line.split()[:2] for line in table.splitlines()[1:]] == [["demos", "1"], ["demos", "2"]]
+    code, summary, _ = serl("replay", "demos", "--episode", 1)
+    assert code == cli.DONE
+    steps = summary.split("success after ")[1].split()[0]
+    assert "reach · demos · episode 1" in summary
+    code, told, _ = serl("replay", "demos", "--episode", 1, "--video", "films/1.webm")
+    assert code == cli.DONE
+    assert told == "video: films/1.webm (simulated again for its pictures)\n"
+    assert len(read_video(tmp_path / "films" / "1.webm")) == int(steps) + 10
+    for words, part in (
+        (["--episode", 7], "no episode 7: there are demos 0 to 2"),
+        (["--actor", "me"], "no actor 'me': expected one of demos"),
+        (["--last", 0], "--last: expected at least 1, got 0"),
+        (["--video", "x.webm"], "choose it with --episode N"),
+        (["--episode", 1, "--video", "x.mp4"], "must end in .webm"),
+    ):
+        assert part in refused(serl, "replay", "demos", *words)
+    path = sorted((tmp_path / "demos").glob("*.mcap"))[1]
+    path.write_bytes(path.read_bytes()[:-100])
+    line = refused(serl, "replay", "demos")
+    assert f"{path.name}: byte " in line
 
 
 def test_evaluation_prints_the_interval_and_leaves_a_film(serl: Serl, tmp_path: Path) -> None:

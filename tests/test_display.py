@@ -15,6 +15,7 @@ from serl.display import (
     print_summary,
 )
 from serl.evaluation import Evaluation, Trial
+from serl.link_status import LinkStatus
 
 FULL = Progress(
     task="pick_cube",
@@ -30,12 +31,14 @@ FULL = Progress(
     utd=3.98,
     weights_version=371,
     actors=(
-        ActorProgress("actor-0", True, 0),
-        ActorProgress("actor-1", False, 3),
+        ActorProgress("actor-0", True, LinkStatus(51234, 3, True), 0),
+        ActorProgress("actor-1", False, LinkStatus(7, 0, True), 3),
         ActorProgress("actor-2"),
+        ActorProgress("actor-3", True, LinkStatus(0, 64, False)),
     ),
     processes=(
         ProcessProgress("learner", "running"),
+        ProcessProgress("actor-0", "finished"),
         ProcessProgress("actor-1", "[red]killed by signal 9[/red]"),
     ),
 )
@@ -81,8 +84,18 @@ def test_the_panel_shows_everything_within_80_columns() -> None:
     assert max(map(len, text.splitlines())) == 80
     for part in (
         *("pick_cube", "3:12 elapsed", "1:02:05 left", "7\u202f412 of 12\u202f000 steps", "214"),
-        *("85%", "95%", "7%", "41.3", "4.0", "v371", "learner", "[red]killed by signal 9[/red]"),
-        *("link up · newest weights", "link down · 3 behind", "link waiting · no weights yet"),
+        *(
+            "85%",
+            "95%",
+            "7%",
+            "41.3",
+            "4.0",
+            "v371",
+            "● learner   ● actor-0 finished",
+            "[red]killed by signal 9[/red]",
+        ),
+        *("acked 51\u202f234, 3 waiting · newest weights", "link down · 3 behind"),
+        *("link starting · no weights yet", "waiting for the learner · no weights yet"),
     ):
         assert part in text
 
@@ -93,8 +106,15 @@ def test_the_panel_fits_narrow_terminals(width: int) -> None:
 
 
 def test_nothing_is_known_at_first() -> None:
-    assert "starting" in shown(Progress())
+    text = shown(Progress(actors=(ActorProgress("actor-0"),)))
+    assert "serl starting" in text
+    assert "weights  -" in text
     assert line(Progress()).startswith("- | steps -/- | episodes -")
+
+
+def test_at_the_end_no_time_is_left() -> None:
+    assert "left" in shown(Progress(elapsed_s=1.0, left_s=3.0))
+    assert "left" not in shown(Progress(elapsed_s=1.0, left_s=0.0))
 
 
 def test_more_steps_than_planned_are_no_trouble() -> None:
@@ -104,9 +124,10 @@ def test_more_steps_than_planned_are_no_trouble() -> None:
 def test_the_line_is_plain_and_names_what_is_wrong() -> None:
     assert line(FULL) == (
         "3:12 | steps 7412/12000 | episodes 214 | success alone 85% | assisted 95% | human 7% | "
-        "updates/s 41.3 | utd 4.0 | weights v371 | actor-0 up (newest weights) | "
-        "actor-1 down (3 behind) | actor-2 waiting (no weights yet) | "
-        "actor-1 [red]killed by signal 9[/red] | left 1:02:05"
+        "updates/s 41.3 | utd 4.0 | weights v371 | "
+        "actor-0 acked 51234, 3 waiting (newest weights) | actor-1 link down (3 behind) | "
+        "actor-2 link starting (no weights yet) | actor-3 waiting for the learner (no weights yet) | "
+        "actor-0 finished | actor-1 [red]killed by signal 9[/red] | left 1:02:05"
     )
     assert line(FULL).isascii()
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,8 @@ import pytest
 
 from serl.agents.agent import State
 from serl.assembly import make_spec
-from serl.errors import CorruptData
-from serl.learner import Learner, LearnerConfig, Progress, restore_progress
+from serl.errors import CorruptData, SerlError
+from serl.learner import Learner, LearnerConfig, restore_progress
 from serl.loop import EpisodeKey
 from serl.metrics import EpisodeRow, EventRow, Row, UpdateRow
 from serl.policy import Random
@@ -29,6 +30,7 @@ class Counting:
         self.batches: list[Batch] = []
         self.normalised: Array | None = None
         self.broken = False
+        self.skipped = 0
 
     def act(self, observation: Observation, explore: bool) -> Action:
         return np.zeros(2, np.float32)
@@ -39,7 +41,7 @@ class Counting:
     def update(self, batch: Batch) -> dict[str, float]:
         self.updates += 1
         self.batches.append(batch)
-        return {"q": float(self.updates), "critic_loss": 0.5}
+        return {"q": float(self.updates), "critic_loss": 0.5, "skipped": self.skipped}
 
     def actor_weights(self) -> State:
         return {"w": np.full(1, np.nan if self.broken else self.updates, np.float32)}
@@ -82,8 +84,16 @@ class Published(InProcess):
 class Desk:
     """A learner with everything around it at hand."""
 
-    def __init__(self, progress: Progress | None = None, **settings: Any) -> None:
-        self.agent, self.transport, self.metrics = Counting(), Published(), Rows()
+    def __init__(
+        self,
+        log: Iterable[Record] = (),
+        transport: Published | None = None,
+        period_s: float = 0.0,
+        **settings: Any,
+    ) -> None:
+        self.accepted: list[Record] = []
+        self.agent, self.transport, self.metrics = Counting(), transport or Published(), Rows()
+        clock = count(step=period_s)
         self.replay = Replay(make_spec(FakeTask()), 5000, discount=0.9)
         self.saved: list[tuple[int, dict[str, State], dict[str, Any]]] = []
         self.learner = Learner(
@@ -96,7 +106,9 @@ class Desk:
             rate_hz=10.0,
             metrics=self.metrics,
             save=lambda step, arrays, info: self.saved.append((step, arrays, info)),
-            progress=progress,
+            accept=self.accepted.extend,
+            log=log,
+            monotonic_s=lambda: next(clock),
         )
 
     def run(self, steps: int) -> None:
@@ -109,6 +121,11 @@ class Desk:
             return idle > 1000
 
         self.learner.run(steps, stuck, idle_s=0.0)
+
+    def go_on_from(self, other: Desk) -> None:
+        """From the last checkpoint of another one."""
+        _, arrays, info = other.saved[-1]
+        self.learner.resume(arrays, info, sum(count for _, _, count in info["taken"]))
 
 
 def episodes(
@@ -184,6 +201,51 @@ def test_it_waits_for_enough_steps_then_catches_up() -> None:
     assert desk.agent.updates == count_steps(first + rest)
 
 
+def states(batches: Sequence[Batch]) -> list[list[float]]:
+    return [batch.state.ravel().tolist() for batch in batches]
+
+
+def test_an_update_sees_the_records_up_to_its_step_however_they_arrived() -> None:
+    sent = list(episodes(3))
+    together, apart = Desk(), Desk()
+    together.transport.send(sent)
+    while together.learner.step():
+        pass
+    for record in sent:
+        apart.transport.send([record])
+        while apart.learner.step():
+            pass
+    assert len(together.agent.batches) == count_steps(sent)
+    assert states(together.agent.batches) == states(apart.agent.batches)
+
+
+def test_steps_from_before_the_start_are_trained_on_before_the_next_record_is_taken() -> None:
+    desk = Desk(starts_at=20, publish_every=1)
+    desk.transport.send(sent := list(episodes(3)))
+    while desk.learner.progress.steps < 20:
+        assert desk.learner.step()
+    assert desk.learner.progress.received == 20
+    while desk.learner.step():
+        pass
+    assert desk.learner.progress.steps == count_steps(sent)
+
+
+def test_records_are_accepted_when_they_are_received_and_not_all_at_once() -> None:
+    class Endless(Published):
+        def receive(self) -> Sequence[Record]:
+            return next(batches)
+
+    sent = list(episodes(100))
+    batches = (sent[start : start + 200] for start in range(0, len(sent), 200))
+    desk = Desk(transport=Endless(), period_s=1.0)
+    while desk.learner.progress.steps < 1000:
+        assert desk.learner.step()
+        taken = desk.learner.progress.taken.total()
+        assert desk.accepted == sent[: len(desk.accepted)]
+        assert taken <= len(desk.accepted) <= taken + 256 + 200
+    assert len(desk.accepted) > taken + 200  # more came while there was work
+
+
 def test_a_step_without_a_successor_is_no_reason_to_spin() -> None:
     desk = Desk()
     desk.transport.send(list(episodes(1))[:1])
@@ -244,15 +306,15 @@ def test_an_episode_becomes_a_row() -> None:
 
 def test_the_state_of_learning_becomes_a_row_every_so_often() -> None:
     desk = Desk(metrics_every=20)
-    desk.transport.send(list(episodes(4)))
+    desk.transport.send(sent := list(episodes(4)))
     desk.run(50)
     steps, rows = zip(*desk.metrics.of(UpdateRow), strict=True)
     assert steps == (20, 40)
     assert [row.q for row in rows] == [20.0, 40.0]
     assert rows[0].critic_loss == 0.5
     assert rows[0].actor_loss is None
-    assert rows[1].lag == desk.learner.progress.received - 40
-    assert rows[1].utd == pytest.approx(UTD * 40 / desk.learner.progress.received)
+    assert rows[1].lag == count_steps(sent) - 40
+    assert rows[1].utd == pytest.approx(UTD * 40 / count_steps(sent))
     assert rows[1].weights_version == 5
 
 
@@ -261,43 +323,128 @@ def test_checkpoints_hold_what_the_log_does_not() -> None:
     desk.transport.send(list(episodes(4)))
     desk.run(60)
     assert [step for step, _, _ in desk.saved] == [25, 50, 60]
-    _, arrays, info = desk.saved[0]
+    _, arrays, info = desk.saved[1]
     assert arrays.keys() == {"agent", "actor", "replay"}
-    assert info["trained"] == {"a": 25}
-    assert info["version"] == 3  # at 0, 10 and 20
+    assert info["trained"] == {"a": 50}
+    assert info["taken"] == [["a", 1, 51]]  # an end among them
+    assert info["version"] == 6  # at 0, 10, 20, ...
     desk.learner.checkpoint()
     assert len(desk.saved) == 3  # nothing happened since
 
 
-def test_a_successor_trains_on_what_was_logged_but_not_trained_on() -> None:
+def test_a_successor_goes_on_as_if_nothing_had_happened() -> None:
     log = list(episodes(4))
-    first = Desk()
-    first.transport.send(log)
-    first.run(40)
-    _, arrays, info = first.saved[-1]
+    whole, first = Desk(starts_at=30), Desk(starts_at=30, checkpoint_every=40)
+    for desk in (whole, first):
+        desk.transport.send(log)
+    whole.run(10**6)
+    first.run(50)
+    first.saved.pop()  # killed before the last one
 
-    second = Desk(restore_progress(info))
-    second.agent.load_state_dict(arrays["agent"])
-    second.learner.restore(log)
-    assert second.learner.progress.received == count_steps(log)
-    assert second.learner.progress.steps == 40
+    second = Desk(log, starts_at=30)
+    second.go_on_from(first)
+    assert second.learner.progress.steps == second.agent.updates == 40
+    assert not second.accepted
     second.run(10**6)
-    assert second.agent.updates == count_steps(log)
+    assert states(second.agent.batches) == states(whole.agent.batches[40:])
     assert second.learner.progress.trained == {"a": count_steps(log)}
+    assert second.learner.progress.taken == {("a", 1): len(log)}
     assert second.replay.online == count_steps(log)
     assert second.transport.snapshots[0].version > first.transport.snapshots[-1].version
+    lengths = [row.length for _, row in whole.metrics.of(EpisodeRow)]
+    assert [row.length for _, row in second.metrics.of(EpisodeRow)] == lengths[1:]
+
+
+def test_steps_that_were_taken_but_not_trained_on_are_trained_on_by_a_successor() -> None:
+    log = list(episodes(4))
+    first = Desk(starts_at=30, checkpoint_every=10)
+    first.transport.send(log)
+    first.run(10)  # of 30 that were taken
+    assert first.learner.progress.received == 30
+    second = Desk(log, starts_at=30)
+    second.go_on_from(first)
+    second.run(10**6)
+    assert second.agent.updates == count_steps(log)
+
+
+def test_a_log_without_a_checkpoint_is_learned_from_anew() -> None:
+    desk = Desk(log := list(episodes(2)))
+    desk.transport.send(rest := list(episodes(1, first=2)))
+    desk.run(10**6)
+    assert desk.learner.progress.taken == {("a", 1): len(log + rest)}
+    assert desk.agent.updates == count_steps(log + rest)
+    assert desk.accepted == rest
+
+
+def test_versions_go_beyond_those_of_a_predecessor_that_left_no_checkpoint() -> None:
+    newer = [
+        Step(**{name: getattr(r, name) for name in Step.__slots__} | {"policy_version": 70})
+        for r in episodes(1)
+        if isinstance(r, Step)
+    ]
+    desk = Desk(newer)
+    desk.run(10**6)
+    assert desk.transport.snapshots[-1].version > 70
+
+
+def test_other_demonstrations_than_the_checkpoints_are_refused() -> None:
+    first, second = Desk(), Desk()
+    for record in episodes(1, source=Source.SCRIPT):
+        first.replay.add(record, prior=True)
+    first.transport.send(list(episodes(1, first=1)))
+    first.run(10)
+    with pytest.raises(CorruptData, match=r"made with \d+ transitions .* found 0"):
+        second.go_on_from(first)
 
 
 def test_an_episode_that_a_successor_joins_midway_has_its_whole_length() -> None:
     records = list(episodes(1))
-    desk = Desk()
-    desk.learner.restore(records[:10])
-    desk.transport.send(records[10:])
-    desk.run(10**6)
-    assert [row.length for _, row in desk.metrics.of(EpisodeRow)] == [count_steps(records)]
+    first = Desk()
+    first.transport.send(records[:10])
+    first.run(10**6)
+    second = Desk(records[:10])
+    second.go_on_from(first)
+    second.transport.send(records[10:])
+    second.run(10**6)
+    (row,) = (row for _, row in second.metrics.of(EpisodeRow))
+    assert row.length == count_steps(records)
+    assert row.weight_age <= 5  # versions that were skipped do not count
 
 
-@pytest.mark.parametrize("info", [{}, {"trained": 3, "version": 1}, {"trained": {"a": 1}}])
+def test_after_three_updates_that_were_not_finite_it_goes_back_to_what_was_saved() -> None:
+    desk = Desk(checkpoint_every=10)
+    desk.transport.send(list(episodes(4)))
+    desk.run(15)
+    desk.saved.clear()
+    desk.agent.skipped = 2
+    desk.run(16)
+    assert desk.agent.updates == 16
+    desk.agent.skipped = 3
+    desk.learner.step()
+    assert desk.agent.updates == 16  # as at the end of the last run, which saved
+    (event,) = (row.text for _, row in desk.metrics.of(EventRow))
+    assert event == "the last 3 updates were not finite: going on with the parameters of step 16"
+    desk.agent.skipped = 0
+    desk.run(25)
+    assert desk.agent.updates == 16 + 25 - 17
+
+
+def test_going_back_in_vain_ends_it() -> None:
+    desk = Desk(checkpoint_every=10)
+    desk.agent.skipped = 3
+    desk.transport.send(list(episodes(1)))
+    with pytest.raises(SerlError, match="also from the parameters of step 0"):
+        desk.run(15)
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        {},
+        {"trained": 3, "version": 1, "taken": []},
+        {"trained": {}, "version": 1, "taken": [["a"]]},
+    ],
+)
 def test_damaged_counters_are_refused(info: dict[str, Any]) -> None:
-    with pytest.raises(CorruptData, match="expected counters"):
+    with pytest.raises(CorruptData, match="expected the counters"):
         restore_progress(info)

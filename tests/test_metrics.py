@@ -1,11 +1,21 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from serl.errors import CorruptData
-from serl.metrics import EpisodeRow, EvaluationRow, EventRow, MetricsWriter, UpdateRow, read_metrics
+from serl.metrics import (
+    EpisodeRow,
+    EvaluationRow,
+    EventRow,
+    MetricsWriter,
+    ResumeRow,
+    UpdateRow,
+    read_metrics,
+)
 
 EPISODE = EpisodeRow("actor-0", 3, 42, True, False, 1.0, 0, 0, "success", 4.2, 1)
 
@@ -73,6 +83,50 @@ def test_values_that_json_lacks_become_null(tmp_path: Path) -> None:
     assert (row["critic_loss"], row["q"], row["utd"]) == (None, None, 4.0)
 
 
+def test_what_is_learned_again_after_a_resume_counts_once(tmp_path: Path) -> None:
+    def episode(number: int) -> EpisodeRow:
+        return EpisodeRow("actor-0", number, 10, True, False, 1.0, 0, 0, "success", 1.0, 1)
+
+    def told() -> list[tuple[str, object]]:
+        rows = read_metrics(tmp_path / "metrics.jsonl")
+        return [(row["kind"], row.get("episode", row.get("updates"))) for row in rows]
+
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(10, episode(0))
+        saved = writer.rows
+        writer.write(10, episode(1))  # taken after the checkpoint, before the next step
+        writer.write(20, UpdateRow(20, 1.0, 1.0))
+        writer.write(20, EventRow("a warning"))
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(10, ResumeRow(saved))
+        assert told() == [("episode", 0), ("event", None), ("resume", None)]
+        writer.write(10, episode(1))
+        saved = writer.rows
+        writer.write(20, episode(2))
+    with MetricsWriter(tmp_path) as writer:
+        assert writer.rows == 7
+        writer.write(20, ResumeRow(saved))
+        writer.write(20, episode(2))
+    kept = [number for kind, number in told() if kind == "episode"]
+    assert kept == [0, 1, 2]
+
+
+def test_tensorboard_drops_what_is_learned_again(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        for steps in (10, 20, 30):
+            writer.write(steps, UpdateRow(steps, 1.0, 1.0))
+        writer.write(20, ResumeRow(2))
+        writer.write(30, UpdateRow(30, 2.0, 1.0))
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [scalar.step for scalar in _scalars(events, "update/updates_per_s")] == [10, 20, 30]
+
+
+def _scalars(events: EventAccumulator, tag: str) -> Any:
+    tags = events.Tags()
+    return events.Tensors(tag) if tag in tags["tensors"] else events.Scalars(tag)
+
+
 def test_no_file_has_no_rows(tmp_path: Path) -> None:
     assert read_metrics(tmp_path / "metrics.jsonl") == []
 
@@ -85,6 +139,7 @@ def test_no_file_has_no_rows(tmp_path: Path) -> None:
         ('{"kind": 3, "time_s": 0, "steps": 0}', "line 2: expected an object"),
         ('{"kind": "event", "steps": 0}', "line 2: time_s must be a number from 0, got None"),
         ('{"kind": "event", "time_s": 0, "steps": true}', "line 2: steps must be"),
+        ('{"kind": "resume", "time_s": 0, "steps": 1}', "line 2: rows must be a number from 0"),
         ('{"kind": "event", "time_s": NaN, "steps": 0}', "line 2: time_s must be"),
     ],
 )

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from serl.metrics import EpisodeRow, EventRow, MetricsWriter, UpdateRow
+from serl.display import ActorProgress
+from serl.link_status import LinkStatus, write_status
+from serl.metrics import EpisodeRow, EventRow, MetricsWriter, ResumeRow, UpdateRow
 from serl.progress import ProgressReader
 from serl.supervisor import Supervisor
 
@@ -44,18 +46,18 @@ def played(success: bool, human_steps: int, actor: str = "actor0", age: int = 1)
 
 
 def test_nothing_is_known_before_the_first_row(tmp_path: Path) -> None:
-    progress = ProgressReader("reach", tmp_path / "metrics.jsonl", 1000).read(RUNNING)
+    progress = ProgressReader("reach", tmp_path, 1000).read(RUNNING)
     assert (progress.task, progress.total_steps) == ("reach", 1000)
     assert progress.steps is progress.episodes is progress.left_s is None
     assert progress.unassisted_success is progress.human_share is None
-    assert [(actor.name, actor.link) for actor in progress.actors] == [("actor0", None)]
+    assert progress.actors == (ActorProgress("actor0"),)
     assert [part.state for part in progress.processes] == ["running"] * 3
 
 
 def test_rows_are_taken_in_as_they_are_appended(tmp_path: Path) -> None:
     now_s = 0.0
     with MetricsWriter(tmp_path, lambda: now_s) as writer:
-        reader = ProgressReader("reach", tmp_path / "metrics.jsonl", 1000)
+        reader = ProgressReader("reach", tmp_path, 1000)
         writer.write(0, EventRow("started"))
         writer.write(40, played(success=False, human_steps=10))
         writer.write(100, update(100))
@@ -75,13 +77,27 @@ def test_rows_are_taken_in_as_they_are_appended(tmp_path: Path) -> None:
         assert reader.read(RUNNING).episodes == 2
 
 
+def test_events_are_news_once_and_only_those_of_this_session(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(0, EventRow("started"))
+        reader = ProgressReader("reach", tmp_path, 1000)
+        writer.write(100, ResumeRow(0))
+        writer.write(100, EventRow("resumed at 100 steps"))
+        reader.read(RUNNING)
+        writer.write(100, EventRow("update skipped"))
+        reader.read(RUNNING)
+        assert reader.news() == ["resumed at 100 steps", "update skipped"]
+        assert reader.read(RUNNING).steps is None
+        assert reader.news() == []
+
+
 def test_a_line_that_is_being_written_is_read_later(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     with MetricsWriter(tmp_path) as writer:
         writer.write(100, update(100))
     line = path.read_bytes()
-    reader = ProgressReader("reach", path, 1000)
     path.write_bytes(line[:30])
+    reader = ProgressReader("reach", tmp_path, 1000)
     assert reader.read(RUNNING).steps is None
     with path.open("ab") as file:
         file.write(line[30:])
@@ -92,7 +108,7 @@ def test_rates_are_over_the_last_twenty_episodes(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path) as writer:
         for number in range(50):
             writer.write(40 * (number + 1), played(success=number >= 30, human_steps=0))
-    progress = ProgressReader("reach", tmp_path / "metrics.jsonl", 1000).read(RUNNING)
+    progress = ProgressReader("reach", tmp_path, 1000).read(RUNNING)
     assert (progress.episodes, progress.unassisted_success) == (50, 1.0)
 
 
@@ -106,12 +122,16 @@ def test_each_actor_has_its_link_and_the_age_of_its_weights(tmp_path: Path) -> N
         link_actor1="running",
         link_actor2="running",
     )
-    progress = ProgressReader("reach", tmp_path / "metrics.jsonl", 1000).read(dead)
-    assert [(actor.name, actor.link, actor.weights_age) for actor in progress.actors] == [
-        ("actor0", False, 0),
-        ("actor1", True, 3),
-        ("actor2", None, None),
-    ]
+    told = LinkStatus(acknowledged=120, waiting=3, connected=True)
+    for actor in ("actor0", "actor1"):
+        (tmp_path / "link" / actor).mkdir(parents=True)
+        write_status(tmp_path / "link" / actor, told)
+    progress = ProgressReader("reach", tmp_path, 1000).read(dead)
+    assert progress.actors == (
+        ActorProgress("actor0", False, told, 0),
+        ActorProgress("actor1", True, told, 3),
+        ActorProgress("actor2", True, None, None),
+    )
 
 
 def test_rows_are_those_that_metrics_hold(tmp_path: Path) -> None:

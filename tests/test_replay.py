@@ -52,7 +52,7 @@ class Plan:
     def records(self) -> Iterator[Record]:
         """Steps and, unless the stream breaks off, the End. Step i sees frame `first + i`.
 
-        The action to learn from is its name: of a policy what it requested, else what was executed.
+        The executed action is its name; nothing else is learned from.
         """
         size = len(self.sources)
         for index, source in enumerate(self.sources):
@@ -61,8 +61,8 @@ class Plan:
             yield Step(
                 key=self.key(index),
                 observation=frame(name),
-                requested=value if source is Source.POLICY else -value,
-                action=-value if source is Source.POLICY else value,
+                requested=-value,
+                action=value,
                 reward=float(name),
                 reward_provenance="truth",
                 terminated=last and self.ending == "terminated",
@@ -359,8 +359,6 @@ def test_equal_records_and_sampler_give_equal_batches() -> None:
         left, right = original.sample(31), rebuilt.sample(31)
         assert np.array_equal(left.action, right.action)
         assert np.array_equal(left.next_state, right.next_state)
-    order = [(span.first.episode, span.first.index, span.count) for span in original.order()]
-    assert order == [(i, 0, 3) for i in range(9)]
     state = original.sampler_state()
     for wrong in ({}, {"generator": state["generator"][:5]}, state | {"more": np.zeros(1)}):
         with pytest.raises(SpecMismatch, match="sampler"):

@@ -142,6 +142,10 @@ def test_specs_that_differ_say_where(changes: dict[str, Any], expected: str) -> 
     assert "\n" not in mine.difference(theirs)
 
 
+def test_of_another_task_only_the_task_is_named() -> None:
+    assert spec().difference(spec(task="pick", rate_hz=20.0)) == 'task: "reach" != "pick"'
+
+
 def test_equal_specs_agree_also_after_a_journey_as_json() -> None:
     mine = spec()
     theirs = Spec.model_validate_json(mine.model_dump_json())

@@ -4,6 +4,7 @@ import io
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -12,7 +13,7 @@ from serl.assembly import make_spec, make_task
 from serl.config import resolve
 from serl.display import Display
 from serl.episodes import episode_paths, read_episode
-from serl.errors import BadInput
+from serl.errors import BadInput, CorruptData
 from serl.recording import EpisodeLog
 from serl.run_folder import RunFolder
 from serl.types import Record
@@ -81,3 +82,15 @@ def test_recordings_that_were_given_are_enough(tmp_path: Path, display: Display)
 def test_a_run_without_a_checkpoint_cannot_be_examined(tmp_path: Path, display: Display) -> None:
     with pytest.raises(BadInput, match="no checkpoint to evaluate"):
         train.examine(make_run(tmp_path), display)
+
+
+def test_a_damaged_checkpoint_is_not_compared(tmp_path: Path, display: Display) -> None:
+    run = make_run(tmp_path)
+    paths = [run.save_checkpoint(step, {"actor": {"w": np.ones(1)}}, {}) for step in (100, 200)]
+    (paths[1] / "actor.safetensors").write_bytes(b"")
+    assert list(train._sound(paths, display)) == [100]
+    assert isinstance(display.console.file, io.StringIO)
+    assert f"passed over: {paths[1]}/actor.safetensors" in display.console.file.getvalue()
+    (paths[0] / "actor.safetensors").write_bytes(b"")
+    with pytest.raises(CorruptData, match=r"00000200/actor\.safetensors"):
+        train._sound(paths, display)

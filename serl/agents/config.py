@@ -38,7 +38,7 @@ class SACConfig(BaseModel):
         threads: of torch, for this process; None leaves them alone.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     hidden: tuple[int, ...] = (256, 256)
     critics: int = Field(2, ge=1)

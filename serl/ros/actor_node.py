@@ -16,16 +16,16 @@ from pathlib import Path
 
 from serl.assembly import make_actor, make_spec, make_task
 from serl.episodes import episode_paths, read_records
-from serl.files import checked_name, write_atomic
-from serl.link import WeightsFile
-from serl.recording import EpisodeLog, recover
+from serl.files import checked_name
+from serl.link import WeightsFile, announce
+from serl.recording import EpisodeLog
+from serl.recovery import recover
 from serl.ros.node import RosNode, run_node
 from serl.ros.services import Pause
 from serl.ros.stats import Stats, Value
 from serl.run_folder import RunFolder
 from serl.supervisor import orphaned
 from serl.types import Source, Step
-from serl.wire import Hello, encode_hello
 
 
 def run(run_folder: Path, name: str) -> None:
@@ -42,8 +42,8 @@ def run(run_folder: Path, name: str) -> None:
     )
     epoch = time.time_ns()
     with (
-        RosNode(name, run_folder) as node,
-        EpisodeLog(episodes, spec, folder.name, name, epoch) as log,
+        RosNode(name, run_folder, local=True) as node,
+        EpisodeLog(episodes, spec, folder.name, name, epoch, config.log) as log,
     ):
         pause = Pause(node)
         actor = make_actor(
@@ -59,11 +59,11 @@ def run(run_folder: Path, name: str) -> None:
             start=len(before),
             steps_before=steps_before,
             epoch=epoch,
+            admit=log.admit,
         )
         numbers: dict[str, Value] = {"episodes": 0, "successes": 0, "version": 0}
         Stats(node, f"actor {name}", lambda: numbers | {"paused": float(pause.paused)})
-        link.mkdir(parents=True, exist_ok=True)
-        write_atomic(link / "hello.json", encode_hello(Hello(folder.name, name, epoch, spec)))
+        announce(link, folder.name, name, epoch, spec)
         with actor.robot:
             for result in actor.episodes():
                 numbers = {

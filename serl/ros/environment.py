@@ -5,25 +5,49 @@ from __future__ import annotations
 import fcntl
 import importlib.metadata
 import importlib.util
+import logging
 import os
 import re
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, MutableMapping
 from contextlib import ExitStack, suppress
+from ipaddress import IPv4Address
 from pathlib import Path
 from types import TracebackType
 from typing import IO, NamedTuple, Self
 
 from serl.errors import BadInput
 from serl.files import FileLock
+from serl.network import NetworkConfig
+from serl.ros.profile import write_profile
+from serl.run_folder import CONFIG, RunFolder
+
+logger = logging.getLogger(__name__)
 
 DOMAINS = range(102)
 """Above 101 the UDP ports of a domain collide with Linux's ephemeral ports."""
 
 SHARED_MEMORY = Path("/dev/shm")
-_DISCOVERY = ("ROS_AUTOMATIC_DISCOVERY_RANGE", "ROS_LOCALHOST_ONLY", "ROS_STATIC_PEERS")
+LEAST_SHARED_BYTES = 32 << 20
+"""What a run with 16 actors takes of it: half a MB for each of 33 processes, and some."""
+
+LOOPBACK = IPv4Address("127.0.0.1")
+LOCAL = NetworkConfig()
+
+_NETWORKING = (
+    "FASTDDS_BUILTIN_TRANSPORTS",
+    "FASTDDS_DEFAULT_PROFILES_FILE",
+    "FASTRTPS_DEFAULT_PROFILES_FILE",
+    "ROS_AUTOMATIC_DISCOVERY_RANGE",
+    "ROS_DISCOVERY_SERVER",
+    "ROS_LOCALHOST_ONLY",
+    "ROS_STATIC_PEERS",
+)
+"""Variables that open sockets, or close them only in part."""
+
 _SEGMENT = re.compile(r"fastrtps_(port\d{1,5}|[0-9a-f]{16})(_el|_sl)?")
 _INSTALL = 'install the pip wheels (pip install "serl[ros]") or source a ROS 2 Jazzy install'
 
@@ -56,18 +80,21 @@ class Domain:
         self.close()
 
 
-def free_domain(environ: Mapping[str, str] = os.environ) -> Domain:
-    """The domain that `ROS_DOMAIN_ID` asks for, or else one that nobody on this machine uses.
+def free_domain(
+    environ: Mapping[str, str] = os.environ, network: NetworkConfig = LOCAL
+) -> Domain:
+    """The domain that `ROS_DOMAIN_ID` asks for, else the network's, else one that nobody uses.
 
-    A domain that the user asked for is not locked: runs that share it differ by namespace.
-    Domain 0 is left to other ROS programs, whose default it is.
+    Only the last one is locked: runs that share a domain differ by namespace. Domain 0 is left to
+    other ROS programs, whose default it is.
 
     Raises:
         BadInput: `ROS_DOMAIN_ID` is not 0 to 101, or all domains are in use.
     """
-    asked = environ.get("ROS_DOMAIN_ID", "")
-    if asked:
+    if asked := environ.get("ROS_DOMAIN_ID", ""):
         return Domain(_domain_id(asked), None)
+    if not network.local:
+        return Domain(network.domain, None)
     folder = Path(tempfile.gettempdir()) / f"serl-domains-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     for domain_id in DOMAINS[1:]:
@@ -79,33 +106,70 @@ def free_domain(environ: Mapping[str, str] = os.environ) -> Domain:
     raise BadInput("no free ROS domain: 1 to 101 are all in use; set ROS_DOMAIN_ID to share one")
 
 
-def settle(environ: MutableMapping[str, str], domain_id: int, run_folder: Path) -> None:
+def settle(
+    environ: MutableMapping[str, str],
+    domain_id: int,
+    run_folder: Path,
+    network: NetworkConfig = LOCAL,
+) -> None:
     """Set the variables of a process of the run, before rclpy is initialised in it.
 
-    Shared memory is the only transport and no discovery variable stays, so that no socket is
-    opened. A user who sets `FASTDDS_BUILTIN_TRANSPORTS` has asked for a network of his own, which
-    is then left alone.
+    On one host shared memory is the only transport, and no socket is opened; where there is too
+    little of it, 127.0.0.1 is, with a warning. Several hosts talk UDP at their own addresses.
+
+    Raises:
+        BadInput: this host is none of the network's.
     """
+    for name in _NETWORKING:
+        environ.pop(name, None)
     environ["ROS_DOMAIN_ID"] = str(domain_id)
     environ["ROS_LOG_DIR"] = str(run_folder / "log")
-    if "FASTDDS_BUILTIN_TRANSPORTS" not in environ:
-        environ["FASTDDS_BUILTIN_TRANSPORTS"] = "SHM"
-        for name in _DISCOVERY:
-            environ.pop(name, None)
     if ros_status().wheels:
         environ["AMENT_PREFIX_PATH"] = sys.prefix
+    if network.local and not (problem := shared_memory_problem()):
+        environ["FASTDDS_BUILTIN_TRANSPORTS"] = "SHM"
+        return
+    if network.local:
+        logger.warning("%s: processes talk over 127.0.0.1 instead", problem)
+        profile, addresses, hosts = "loopback.xml", (LOOPBACK,), (LOOPBACK,)
+    else:
+        profile, addresses, hosts = "network.xml", network.own_addresses(), network.hosts
+    path = run_folder.resolve() / profile
+    write_profile(path, addresses, hosts)
+    environ["FASTRTPS_DEFAULT_PROFILES_FILE"] = str(path)
 
 
-def environment(domain_id: int, run_folder: Path) -> dict[str, str]:
+def environment(
+    domain_id: int, run_folder: Path, network: NetworkConfig = LOCAL
+) -> dict[str, str]:
     """This process's environment, settled for a child process of the run."""
     environ = dict(os.environ)
-    settle(environ, domain_id, run_folder)
+    settle(environ, domain_id, run_folder, network)
     return environ
 
 
-def domain_id_of(environ: Mapping[str, str] = os.environ) -> int:
-    """The domain that a process was given: `ROS_DOMAIN_ID`, or ROS's default 0."""
-    return _domain_id(environ.get("ROS_DOMAIN_ID") or "0")
+def network_of(run_folder: Path) -> NetworkConfig:
+    """The network of a run; local for a folder without configuration."""
+    if not (run_folder / CONFIG).exists():
+        return LOCAL
+    return RunFolder.open(run_folder).config.network
+
+
+def shared_memory_problem() -> str:
+    """Why shared memory cannot carry a run; empty when it can."""
+    if not os.access(SHARED_MEMORY, os.W_OK):
+        return f"{SHARED_MEMORY} cannot be written"
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    if free < LEAST_SHARED_BYTES:
+        return f"{SHARED_MEMORY} has {free >> 20} MB free, a run needs {LEAST_SHARED_BYTES >> 20}"
+    return ""
+
+
+def domain_id_of(
+    environ: Mapping[str, str] = os.environ, network: NetworkConfig = LOCAL
+) -> int:
+    """The domain that a process was given: `ROS_DOMAIN_ID`, else the network's or ROS's own 0."""
+    return _domain_id(environ.get("ROS_DOMAIN_ID") or str(0 if network.local else network.domain))
 
 
 class RosStatus(NamedTuple):

@@ -62,7 +62,7 @@ def started(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor
     require_ros()
     run.lock_learner().close()  # the learner process takes it; whoever comes second changes nothing
     clean_shared_memory()
-    with free_domain() as domain:
+    with free_domain(network=run.config.network) as domain:
         write_atomic(run.path / _DOMAIN, str(domain.id).encode())
         with _supervised(run, specs, domain.id) as supervisor:
             yield supervisor
@@ -70,25 +70,30 @@ def started(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor
 
 @contextmanager
 def joined(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]:
-    """The same in the domain of a run that has been started.
+    """The same in the domain of a run that has been started, on this host or on another.
 
     Raises:
         BadInput: ROS 2 is missing, or the run was never started.
     """
     require_ros()
+    with _supervised(run, specs, _started_domain_id(run)) as supervisor:
+        yield supervisor
+
+
+def _started_domain_id(run: RunFolder) -> int:
+    if not run.config.network.local:
+        return free_domain(network=run.config.network).id
     file = run.path / _DOMAIN
     if not file.exists():
         raise BadInput(f"{run.path}: no learner was started yet: serl learner {run.path}")
-    domain_id = domain_id_of({"ROS_DOMAIN_ID": file.read_text()})
-    with _supervised(run, specs, domain_id) as supervisor:
-        yield supervisor
+    return domain_id_of({"ROS_DOMAIN_ID": file.read_text()})
 
 
 @contextmanager
 def _supervised(
     run: RunFolder, specs: Sequence[ProcessSpec], domain_id: int
 ) -> Iterator[Supervisor]:
-    supervisor = Supervisor(specs, environment(domain_id, run.path), run.log)
+    supervisor = Supervisor(specs, environment(domain_id, run.path, run.config.network), run.log)
     try:
         supervisor.start()
         yield supervisor

@@ -7,47 +7,38 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
-from serl.assembly import make_learner, make_spec, make_task
-from serl.checkpoint import Checkpoint, checkpoint_paths, load_latest
-from serl.episodes import episode_name, episode_paths, read_records
-from serl.errors import BadInput
+from serl.continuation import Continuation
 from serl.learner import Learner
-from serl.metrics import EventRow, MetricsWriter
+from serl.metrics import MetricsWriter
 from serl.ros.node import RosNode, run_node
 from serl.ros.services import Request
 from serl.ros.stats import Stats, Value
 from serl.ros.transport import LearnerTransport
 from serl.run_folder import RunFolder
-from serl.specs import Spec
 from serl.supervisor import orphaned
-from serl.types import Record
 
 
 def run(run_folder: Path) -> None:
     """Learn until the run's steps are done or the process is told to stop."""
     folder = RunFolder.open(run_folder)
-    config = folder.config
-    spec = make_spec(make_task(config))
     with (
         folder.lock_learner(),
         RosNode("learner", run_folder) as node,
         MetricsWriter(folder.path) as metrics,
+        closing(Continuation(folder, metrics)) as continuation,
     ):
-        checkpoint = _checkpoint(folder, metrics)
-        logged = list(_logged(folder, spec))
-        cursors = Counter((record.key.actor, record.key.epoch) for record in logged)
-        transport = LearnerTransport(node, spec, folder.name, dict(cursors))
-        demonstrations = _demonstrations(folder, spec)
-        learner = make_learner(
-            config, transport, metrics, folder.save_checkpoint, demonstrations, checkpoint, logged
+        index = continuation.index
+        transport = LearnerTransport(
+            node, continuation.spec, folder.name, index.cursors, continuation.claim
         )
+        learner = continuation.learner(transport)
         Stats(node, "learner", lambda: _numbers(learner, transport))
         save = Request(node, "save")
-        learner.run(config.steps, lambda: _interrupted(node, learner, save))
+        learner.run(folder.config.steps, lambda: _interrupted(node, learner, save))
 
 
 def _interrupted(node: RosNode, learner: Learner, save: Request) -> bool:
@@ -66,32 +57,6 @@ def _numbers(learner: Learner, transport: LearnerTransport) -> dict[str, Value]:
         "dropped": float(learner.replay.dropped),
         **{name: float(count) for name, count in transport.counts.items()},
     }
-
-
-def _checkpoint(folder: RunFolder, metrics: MetricsWriter) -> Checkpoint | None:
-    """The newest sound checkpoint, None at the first start; damage is never a fresh start."""
-    if not checkpoint_paths(folder.checkpoints):
-        return None
-    checkpoint, warning = load_latest(folder.checkpoints)
-    metrics.write(checkpoint.step, EventRow(f"resumed at {checkpoint.step:,} steps"))
-    if warning:
-        metrics.write(checkpoint.step, EventRow(warning))
-        print(warning, file=sys.stderr)  # noqa: T201
-    return checkpoint
-
-
-def _logged(folder: RunFolder, spec: Spec) -> Iterator[Record]:
-    """What all actors recorded so far: by start of an actor, then by episode."""
-    paths = [path for actor in folder.actors() for path in episode_paths(folder.episodes(actor))]
-    return read_records(sorted(paths, key=episode_name), spec)
-
-
-def _demonstrations(folder: RunFolder, spec: Spec) -> Iterator[Record]:
-    recorded = (folder.demonstrations,) if folder.config.demos else ()
-    for path in folder.config.demo_paths or recorded:
-        if not episode_paths(path):
-            raise BadInput(f"{path}: expected demonstrations, found no episode files")
-        yield from read_records(path, spec)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,7 +17,9 @@ from pathlib import Path
 
 from serl.episodes import Tail, episode_name, episode_paths
 from serl.errors import BadInput
-from serl.files import checked_name
+from serl.files import FileLock, checked_name
+from serl.link import HELLO
+from serl.link_status import PERIOD_S, LinkStatus, write_status
 from serl.ros.node import RosNode, run_node
 from serl.ros.stats import Stats, Value
 from serl.ros.stream_sender import StreamSender
@@ -53,7 +55,7 @@ class Link:
         self._weights: WeightsReceiver | None = None
         self._waiting: deque[Hello] = deque()
         self._newest: Hello | None = None
-        self._looked_s = float("-inf")
+        self._looked_s = self._told_s = float("-inf")
         self._idle = True
         self._stats = Stats(node, f"link {actor}", self._numbers)
 
@@ -72,6 +74,11 @@ class Link:
             self._start(self._waiting.popleft())
         if self._weights is not None:
             self._weights.poll()
+        if time.monotonic() - self._told_s > PERIOD_S:
+            self._told_s = time.monotonic()
+            sender = self._sender
+            status = LinkStatus(sender.acknowledged, sender.in_flight, sender.connected)
+            write_status(self._folder, status)
         return busy
 
     def close(self) -> None:
@@ -81,7 +88,7 @@ class Link:
     def _look_for_actor(self) -> None:
         """Queue the epoch that the actor announced, and at first the ones before it."""
         try:
-            hello = decode_hello((self._folder / "hello.json").read_bytes())
+            hello = decode_hello((self._folder / HELLO).read_bytes())
         except FileNotFoundError:
             return
         if hello.actor != self._actor:
@@ -116,8 +123,12 @@ class Link:
 
 def run(run_folder: Path, actor: str) -> None:
     """Link the actor until the process is told to stop; raises `BadInput` when refused."""
-    link_folder(run_folder, checked_name(actor, "actor")).mkdir(parents=True, exist_ok=True)
-    with RosNode(f"link_{actor}", run_folder) as node:
+    folder = link_folder(run_folder, checked_name(actor, "actor"))
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        FileLock(folder / "link.lock", f"the link of actor {actor!r}"),
+        RosNode(f"link_{actor}", run_folder) as node,
+    ):
         link = Link(node, run_folder, actor)
         while not (node.stopping or link.refused or orphaned()):
             if not link.step():

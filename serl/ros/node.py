@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from ipaddress import IPv4Address
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -15,10 +19,19 @@ from typing import Any, Self
 import rclpy
 from rclpy.context import Context
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.parameter import Parameter
+from rclpy.serialization import deserialize_message, serialize_message
 
+from serl.authentication import load_key, sign, topic_key, verify
 from serl.errors import BadInput, SerlError
-from serl.ros.environment import domain_id_of, settle
+from serl.ros.environment import LOCAL, domain_id_of, network_of, settle
+from serl.ros.memory import keep_freed_memory
 from serl.ros.topics import Topic
+from serl.sockets import open_sockets
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
 
 
 class RosNode:
@@ -28,29 +41,36 @@ class RosNode:
     no node. The executor is the single-threaded one on purpose: the others lose messages or starve
     threads (measured, rclpy 7.1.6).
 
+    In a run of several hosts, messages bear the tag of its key; what does not is dropped and
+    counted. Services cannot be signed, so there are none.
+
     Args:
         name: name of the node, made valid if it is not.
         run_folder: the run; its name gives the namespace, its `log` folder takes ROS's logs.
+        local: stay on this host, and trust it, whatever the run does.
 
     Attributes:
         stopping: the process was asked to end, or a callback failed.
         handle: the rclpy node.
+        signed: messages bear a tag.
+
+    Raises:
+        BadInput: this host is none of the run's, its key is missing, or ROS 2 opened a socket
+            that others can reach.
     """
 
-    def __init__(self, name: str, run_folder: Path) -> None:
+    def __init__(self, name: str, run_folder: Path, *, local: bool = False) -> None:
+        network = LOCAL if local else network_of(run_folder)
+        self._key = None if network.local else load_key(network.key_file)
+        self.signed = self._key is not None
         self.stopping = False
+        self._strangers: Counter[str] = Counter()
         self._failure: Exception | None = None
         self._arrived = threading.Event()
-        settle(os.environ, domain_id_of(), run_folder)
-        self._context = Context()
-        rclpy.init(context=self._context)
-        self.handle: Any = rclpy.create_node(
-            ros_name(name),
-            context=self._context,
-            namespace=namespace(run_folder),
-            enable_rosout=False,
-            start_parameter_services=False,
-        )
+        self._namespace = namespace(run_folder)
+        settle(os.environ, domain_id_of(network=network), run_folder, network)
+        keep_freed_memory()
+        self._join(ros_name(name), set() if network.local else set(network.own_addresses()))
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self.handle)
         self._thread = threading.Thread(target=self._spin, name="ros", daemon=True)
@@ -71,15 +91,15 @@ class RosNode:
     ) -> None:
         self._executor.shutdown()
         self._thread.join()
-        self.handle.destroy_node()
-        self._context.try_shutdown()
+        self._leave()
         self._restore_signals()
         if self._failure is not None and error is None:
             raise self._failure
 
     def publisher(self, topic: Topic) -> Any:
-        """A publisher on a topic of the run."""
-        return self.handle.create_publisher(topic.kind, topic.name, topic.qos)
+        """A publisher on a topic of the run; it takes messages, and CDR bytes as they are."""
+        publisher = self.handle.create_publisher(topic.kind, topic.name, topic.qos)
+        return publisher if self._key is None else _Signer(publisher, self._key_of(topic))
 
     def subscribe(
         self, topic: Topic, callback: Callable[[Any], None], *, raw: bool = False
@@ -90,7 +110,15 @@ class RosNode:
             callback(message)
             self._arrived.set()
 
-        self.handle.create_subscription(topic.kind, topic.name, deliver, topic.qos, raw=raw)
+        heed = deliver if self._key is None else self._verified(topic, deliver, raw)
+        self.handle.create_subscription(
+            topic.kind, topic.name, heed, topic.qos, raw=raw or self.signed
+        )
+
+    @property
+    def counts(self) -> Mapping[str, float]:
+        """How many messages were dropped because they did not bear the run's tag."""
+        return {"unauthenticated": float(self._strangers.total())} if self.signed else {}
 
     def wait(self, timeout_s: float) -> None:
         """Sleep until a message arrives; one that arrived since the last call ends it at once."""
@@ -100,6 +128,59 @@ class RosNode:
     def every(self, period_s: float, callback: Callable[[], None]) -> None:
         """Call back in the executor's thread, periodically."""
         self.handle.create_timer(period_s, callback)
+
+    def _join(self, name: str, addresses: set[IPv4Address]) -> None:
+        """Create the node, once its addresses are up, and see where it can be reached."""
+        told = False
+        while True:
+            self._context = Context()
+            rclpy.init(context=self._context)
+            self.handle: Any = rclpy.create_node(
+                name,
+                context=self._context,
+                namespace=self._namespace,
+                enable_rosout=False,
+                start_parameter_services=False,
+                parameter_overrides=[Parameter("start_type_description_service", value=False)],
+            )
+            sockets = open_sockets()
+            strange = [s for s in sockets if not (s.address.is_loopback or s.address in addresses)]
+            if not strange and addresses <= {found.address for found in sockets}:
+                return
+            self._leave()
+            if strange:
+                found = ", ".join(map(str, strange))
+                allowed = ", ".join(sorted(map(str, addresses))) or "this host alone"
+                raise BadInput(f"{name}: can be reached at {found}; expected {allowed}")
+            if not told:
+                logger.warning("waiting until the network of %s is up", *addresses)
+                told = True
+            time.sleep(_RETRY_S)
+
+    def _leave(self) -> None:
+        self.handle.destroy_node()
+        self._context.try_shutdown()
+
+    def _key_of(self, topic: Topic) -> bytes:
+        assert self._key is not None
+        return topic_key(self._key, f"{self._namespace}/{topic.name}")
+
+    def _verified(
+        self, topic: Topic, deliver: Callable[[Any], None], raw: bool
+    ) -> Callable[[bytes], None]:
+        """Deliver only messages that bear the tag."""
+        key = self._key_of(topic)
+
+        def heed(signed: bytes) -> None:
+            message = verify(key, signed)
+            if message is not None:
+                deliver(message if raw else deserialize_message(message, topic.kind))
+                return
+            if not self._strangers[topic.name]:
+                logger.warning("%s: dropped a message without this run's tag", topic.name)
+            self._strangers[topic.name] += 1
+
+        return heed
 
     def _spin(self) -> None:
         try:
@@ -117,6 +198,23 @@ class RosNode:
     def _restore_signals(self) -> None:
         while self._previous:
             signal.signal(*self._previous.popitem())
+
+
+class _Signer:
+    """A publisher of messages that bear the tag of a topic."""
+
+    def __init__(self, publisher: Any, key: bytes) -> None:
+        self._publisher = publisher
+        self._key = key
+
+    def publish(self, message: Any) -> None:
+        """Sign and publish a message, or its CDR bytes."""
+        serialized = message if isinstance(message, bytes) else serialize_message(message)
+        self._publisher.publish(sign(self._key, serialized))
+
+    def get_subscription_count(self) -> int:
+        """As rclpy's publishers."""
+        return int(self._publisher.get_subscription_count())
 
 
 def run_node(run: Callable[[], None]) -> int:

@@ -12,7 +12,12 @@ from serl.ros.node import RosNode
 
 
 def serve(node: RosNode, name: str, act: Callable[[], str]) -> None:
-    """Offer `<node>/<name>`; `act` runs in the executor's thread and says what it did."""
+    """Offer `<node>/<name>`; `act` runs in the executor's thread and says what it did.
+
+    Not in a run of several hosts, where anybody in the network could call it.
+    """
+    if node.signed:
+        return
 
     def answer(request: Any, response: Any) -> Any:
         response.success, response.message = True, act()

@@ -37,7 +37,8 @@ class Stats:
         node.every(PERIOD_S, self._publish)
 
     def _publish(self) -> None:
-        values = [KeyValue(key=key, value=str(value)) for key, value in self._collect().items()]
+        numbers = {**self._collect(), **self._node.counts}
+        values = [KeyValue(key=key, value=str(value)) for key, value in numbers.items()]
         message = DiagnosticArray()
         message.header.stamp = self._node.handle.get_clock().now().to_msg()
         message.status = [

@@ -45,7 +45,7 @@ REFUSED = Topic("refused", String, _reliable(64, latched=True))
 """JSON, learner to actors: actor, epoch, reason."""
 
 WEIGHTS = Topic("policy/weights", UInt8MultiArray, _reliable(1, latched=True))
-"""Snapshots of `serl.wire`, learner to actors."""
+"""Snapshots of `serl.snapshots`, learner to actors."""
 
 STATS = Topic("stats", DiagnosticArray, _reliable(10))
 """Numbers by source, everybody to whoever looks."""

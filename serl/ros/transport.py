@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-import logging
 import threading
 import time
 from array import array
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from std_msgs.msg import String, UInt64MultiArray
 
 from serl.errors import BadInput, CorruptData
+from serl.index import Cursors, Stream
 from serl.ros.node import RosNode
 from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, WEIGHTS, from_cdr, to_cdr
+from serl.snapshots import encode_snapshot
 from serl.specs import Spec
 from serl.transport import Snapshot
 from serl.types import Record
@@ -27,15 +28,14 @@ from serl.wire import (
     decode_frame,
     decode_hello,
     decode_record,
-    encode_snapshot,
 )
 
-logger = logging.getLogger(__name__)
+Claim = Callable[[str, str, str], str]
+"""Why an actor of this name, home and place is not let in; empty when it is."""
 
-Cursors = Mapping[tuple[str, int], int]
-"""By actor and epoch: the sequence number of the first record that the learner does not hold."""
-
-_MAX_STREAMS = 1024
+_MAX_ACTORS = 1024
+_MAX_WAITING = 1024
+_MAX_WAITING_BYTES = 128 << 20
 _ACK_RECORDS = 16
 _ACK_PERIOD_S = 0.02
 _NACK_PERIOD_S = 0.1
@@ -49,9 +49,10 @@ class _Stream:
         hello: its introduction.
         number: the actor in frames.
         expected: sequence number of the next frame that is let in.
-        received: sequence number after the last record that `receive` returned.
+        received: sequence number after the last record that `receive` took out.
         acknowledged: what the sender was told.
-        frames: let in, not yet returned.
+        frames: let in, not yet returned; bounded, what does not fit is sent again.
+        waiting_bytes: their size.
         refused: why nothing more is let in; empty while it is.
         answered_s: when the sender was told last.
     """
@@ -62,6 +63,7 @@ class _Stream:
     received: int
     acknowledged: int
     frames: deque[Frame] = field(default_factory=deque)
+    waiting_bytes: int = 0
     refused: str = ""
     answered_s: float = float("-inf")
 
@@ -71,32 +73,58 @@ class _Stream:
         late = now_s - self.answered_s >= _ACK_PERIOD_S
         return waiting >= _ACK_RECORDS or (waiting > 0 and late)
 
+    @property
+    def key(self) -> Stream:
+        """Actor and epoch."""
+        return self.hello.actor, self.hello.epoch
+
+    @property
+    def full(self) -> bool:
+        """No further frame is let in: the learner is slow."""
+        return len(self.frames) >= _MAX_WAITING or self.waiting_bytes >= _MAX_WAITING_BYTES
+
+    def take_frames(self) -> deque[Frame]:
+        """Hand over what was let in."""
+        frames, self.frames, self.waiting_bytes = self.frames, deque(), 0
+        self.received += len(frames)
+        return frames
+
 
 class LearnerTransport:
     """The two calls that a learner uses of `serl.transport.Transport`, over ROS 2.
 
     What `receive` returned is not acknowledged before `receive` is called again: a learner that
-    makes its records and `cursors` durable in between loses and repeats nothing, whenever it dies.
-    Callbacks check frames and keep them; records are decoded in the thread that calls `receive`.
+    makes its records durable in between (see `serl.index`) loses and repeats nothing, whenever it
+    dies. Callbacks check frames and keep them; records are decoded in the thread that calls
+    `receive`. An actor has one stream at a time, that of the epoch it introduced last.
 
     Args:
         node: the process's node.
         spec: what actors must fit.
         run: name of the run that actors must belong to.
         cursors: where a predecessor stopped.
+        claim: whether an actor's name is its own.
 
     Attributes:
-        counts: frames and hellos by fate: accepted, duplicate, gap, corrupt, stranger, lost,
+        counts: frames and hellos by fate: accepted, duplicate, gap, full, corrupt, stranger,
             refused.
     """
 
-    def __init__(self, node: RosNode, spec: Spec, run: str, cursors: Cursors | None = None) -> None:
+    def __init__(
+        self,
+        node: RosNode,
+        spec: Spec,
+        run: str,
+        cursors: Cursors | None = None,
+        claim: Claim = lambda actor, home, place: "",
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self._spec = spec
         self._run = run
         self._epoch = time.time_ns()
         self._cursors = dict(cursors or {})
-        self._streams: dict[tuple[int, int], _Stream] = {}
+        self._claim = claim
+        self._streams: dict[int, _Stream] = {}
         self._lock = threading.Lock()
         self._acks = node.publisher(ACKS)
         self._refusals = node.publisher(REFUSED)
@@ -120,13 +148,10 @@ class LearnerTransport:
         return [record for stream in streams for record in self._records(stream)]
 
     @property
-    def cursors(self) -> dict[tuple[str, int], int]:
+    def cursors(self) -> dict[Stream, int]:
         """How far `receive` has returned each stream; a successor's argument."""
         with self._lock:
-            return self._cursors | {
-                (stream.hello.actor, stream.hello.epoch): stream.received
-                for stream in self._streams.values()
-            }
+            return dict(self._cursors)
 
     @property
     def actors(self) -> set[str]:
@@ -142,16 +167,18 @@ class LearnerTransport:
         """Decode what was let in; stops at the first payload that is not this stream's record."""
         records: list[Record] = []
         with self._lock:
-            frames, stream.frames = stream.frames, deque()
+            frames = stream.take_frames()
+            self._cursors[stream.key] = stream.received
         for frame in frames:
             try:
                 record = decode_record(frame.payload, self._spec)
                 _check_sender(record, stream.hello)
             except BadInput as error:
-                self._refuse_stream(stream, f"record {frame.sequence}: {error}")
+                with self._lock:
+                    self._cursors[stream.key] = stream.received = frame.sequence
+                    self._refuse_stream(stream, f"record {frame.sequence}: {error}")
                 break
             records.append(record)
-            stream.received = frame.sequence + 1
         return records
 
     def _on_hello(self, message: Any) -> None:
@@ -160,18 +187,20 @@ class LearnerTransport:
         except BadInput:
             self.counts["corrupt"] += 1
             return
-        number = actor_number(hello.run, hello.actor)
         with self._lock:
-            stream = self._streams.get((number, hello.epoch))
-            reason = stream.refused if stream else self._objection(hello)
-            if reason:
+            stream = self._streams.get(actor_number(hello.run, hello.actor))
+            known = stream is not None and stream.hello == hello
+            if reason := stream.refused if stream and known else self._objection(hello):
                 self._refuse(hello, reason)
                 return
-            if stream is None:
-                cursor = self._cursors.get((hello.actor, hello.epoch), 0)
-                stream = _Stream(hello, number, cursor, cursor, cursor)
-                self._streams[number, hello.epoch] = stream
-            self._answer(stream)
+            self._answer(stream if stream and known else self._admit(hello))
+
+    def _admit(self, hello: Hello) -> _Stream:
+        """Make the actor's stream; what waits in its last one will be sent again some day."""
+        number = actor_number(hello.run, hello.actor)
+        cursor = self._cursors.get((hello.actor, hello.epoch), 0)
+        stream = self._streams[number] = _Stream(hello, number, cursor, cursor, cursor)
+        return stream
 
     def _objection(self, hello: Hello) -> str:
         """Why an actor cannot be let in; empty when it can."""
@@ -179,9 +208,10 @@ class LearnerTransport:
             return f"run {hello.run!r}, the learner's is {self._run!r}"
         if difference := hello.spec.difference(self._spec):
             return f"spec differs, actor's != learner's: {difference}"
-        if len(self._streams) >= _MAX_STREAMS:
-            return f"{_MAX_STREAMS} streams were let in already"
-        return ""
+        known = actor_number(hello.run, hello.actor) in self._streams
+        if len(self._streams) >= _MAX_ACTORS and not known:
+            return f"{_MAX_ACTORS} actors were let in already"
+        return self._claim(hello.actor, hello.home, hello.place)
 
     def _on_frame(self, message: bytes) -> None:
         try:
@@ -190,26 +220,27 @@ class LearnerTransport:
             self.counts["corrupt"] += 1
             return
         with self._lock:
-            stream = self._streams.get((frame.actor, frame.epoch))
-            if stream is None or stream.refused:
+            stream = self._streams.get(frame.actor)
+            if stream is None or stream.hello.epoch != frame.epoch or stream.refused:
                 self.counts["stranger"] += 1
             else:
                 self._let_in(stream, frame)
 
     def _let_in(self, stream: _Stream, frame: Frame) -> None:
-        if (lost := frame.base - stream.expected) > 0:
-            self.counts["lost"] += lost
-            logger.error("actor %s lost %d records for good", stream.hello.actor, lost)
-            stream.expected = frame.base
-        if frame.sequence == stream.expected:
+        if frame.sequence == stream.expected and not stream.full:
             stream.frames.append(frame)
+            stream.waiting_bytes += len(frame.payload)
             stream.expected += 1
             self.counts["accepted"] += 1
             return
+        if frame.base > stream.expected:
+            gone = f"records {stream.expected} to {frame.base - 1}"
+            self._refuse_stream(stream, f"{gone} are gone from the actor's log")
+            return
         gap = frame.sequence > stream.expected
-        self.counts["gap" if gap else "duplicate"] += 1
+        self.counts["gap" if gap else "full" if stream.full else "duplicate"] += 1
         if time.monotonic() - stream.answered_s >= _NACK_PERIOD_S:
-            self._answer(stream, resend=gap)
+            self._answer(stream, resend=gap and not stream.full)
 
     def _answer(self, stream: _Stream, resend: bool = False) -> None:
         stream.answered_s = time.monotonic()
@@ -228,9 +259,8 @@ class LearnerTransport:
         self._acks.publish(UInt64MultiArray(data=numbers))
 
     def _refuse_stream(self, stream: _Stream, reason: str) -> None:
-        with self._lock:
-            stream.refused = reason
-            self._refuse(stream.hello, reason)
+        stream.refused = reason
+        self._refuse(stream.hello, reason)
 
     def _refuse(self, hello: Hello, reason: str) -> None:
         self.counts["refused"] += 1

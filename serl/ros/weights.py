@@ -9,7 +9,7 @@ from pathlib import Path
 from serl.errors import BadInput
 from serl.ros.node import RosNode
 from serl.ros.topics import WEIGHTS, from_cdr
-from serl.wire import decode_snapshot
+from serl.snapshots import decode_snapshot
 
 _MAX_WAITING = 4
 

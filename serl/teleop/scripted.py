@@ -35,7 +35,7 @@ class ScriptedHumanConfig(BaseModel):
         bucket_steps: unused budget is kept up to this many steps.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     patience_steps: int = Field(15, ge=1)
     regress: float = Field(0.15, gt=0)

@@ -30,8 +30,7 @@ from serl.assembly import make_actor, make_spec, make_task
 from serl.clock import VirtualClock
 from serl.config import resolve
 from serl.display import Display
-from serl.files import write_atomic
-from serl.link import WeightsFile
+from serl.link import WeightsFile, announce
 from serl.recording import EpisodeLog
 from serl.robot import SimulatedRobot
 from serl.ros.environment import free_domain
@@ -43,7 +42,6 @@ from serl.supervisor import Supervisor
 from serl.train import demonstrate
 from serl.transport import InProcess
 from serl.types import End, Record
-from serl.wire import Hello, encode_hello
 
 NAME = "actor0"
 EPISODES = 3
@@ -89,9 +87,7 @@ def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
         alone = Timed(make_actor(config, run.name, NAME, local, drop))
         linked = Timed(make_actor(config, run.name, NAME, file, log.append, epoch=epoch))
         Stats(node, f"actor {NAME}", lambda: {"version": linked.actor.policy.version})
-        run.link(NAME).mkdir(parents=True, exist_ok=True)
-        hello = encode_hello(Hello(run.name, NAME, epoch, spec))
-        write_atomic(run.link(NAME) / "hello.json", hello)
+        announce(run.link(NAME), run.name, NAME, epoch, spec)
         for turn in range(rounds + 1):
             linked.run(EPISODES, lambda: wait(linked, supervisor, config.actor.max_lead_steps))
             wait(linked, supervisor, config.learner.publish_every)

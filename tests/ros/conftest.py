@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from serl.link import announce
 from serl.recording import EpisodeLog
 from serl.ros.environment import clean_shared_memory, environment, free_domain
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.types import End, Key, Observation, Source, Step
-from serl.wire import Hello, encode_hello
 
 SPEC = Spec(
     task="test",
@@ -48,14 +48,15 @@ def eventually(condition: Callable[[], object], limit_s: float = LIMIT_S) -> Non
 
 @dataclass
 class Run:
-    """The folder and the processes of one run."""
+    """The folder and the processes of one run; `before` is put before each command."""
 
     folder: Path
+    before: tuple[str, ...] = ()
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [*self.before, sys.executable, *arguments],
             env=environment(int(os.environ["ROS_DOMAIN_ID"]), self.folder),
             stderr=subprocess.PIPE,
             text=True,
@@ -80,10 +81,7 @@ class Run:
         return self.folder / "link" / actor
 
     def announce(self, actor: str, epoch: int, spec: Spec = SPEC) -> None:
-        folder = self.link_folder(actor)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "new").write_bytes(encode_hello(Hello(self.folder.name, actor, epoch, spec)))
-        (folder / "new").replace(folder / "hello.json")
+        announce(self.link_folder(actor), self.folder.name, actor, epoch, spec)
 
     def act(self, actor: str, epoch: int, episodes: int, pause_s: float = 0.0) -> None:
         """Do what an actor does: announce, then log episodes of 50 records."""
@@ -96,6 +94,14 @@ class Run:
                     key = Key(self.folder.name, actor, epoch, episode, index)
                     log.append(record(key, rng))
                     time.sleep(pause_s)
+
+    def end(self) -> list[str]:
+        """Stop all processes; what they said on standard error."""
+        for process in self.processes:
+            process.send_signal(signal.SIGTERM)
+        said = [process.communicate(timeout=10)[1] for process in self.processes]
+        self.processes.clear()
+        return said
 
     def received(self) -> list[tuple[str, int, int, int]]:
         """Keys that the learner process wrote down."""
@@ -137,7 +143,4 @@ def run(tmp_path: Path) -> Iterator[Run]:
     folder.mkdir()
     started = Run(folder)
     yield started
-    for process in started.processes:
-        process.send_signal(signal.SIGTERM)
-    for process in started.processes:
-        process.communicate(timeout=10)
+    started.end()

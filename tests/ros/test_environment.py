@@ -6,15 +6,18 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
-from serl.errors import BadInput
+from serl.errors import BadInput, CorruptData
+from serl.network import NetworkConfig
 from serl.ros import environment
 from serl.ros.environment import (
     clean_shared_memory,
     domain_id_of,
     free_domain,
+    network_of,
     ros_status,
     settle,
 )
@@ -83,14 +86,15 @@ def test_a_bad_domain_is_one_clear_line(bad: str) -> None:
         free_domain({"ROS_DOMAIN_ID": bad})
 
 
-def test_a_run_is_local(tmp_path: Path) -> None:
-    environ = {"ROS_AUTOMATIC_DISCOVERY_RANGE": "SUBNET", "ROS_LOCALHOST_ONLY": "1", "HOME": "/h"}
+def test_a_run_is_local_whatever_is_set(tmp_path: Path) -> None:
+    environ = {"HOME": "/h", "ROS_LOCALHOST_ONLY": "1", "ROS_STATIC_PEERS": "10.0.0.2"}
+    environ |= {"ROS_AUTOMATIC_DISCOVERY_RANGE": "SUBNET", "FASTDDS_BUILTIN_TRANSPORTS": "UDPv4"}
+    environ |= {"FASTRTPS_DEFAULT_PROFILES_FILE": "x", "ROS_DISCOVERY_SERVER": "10.0.0.2:11811"}
     settle(environ, 7, tmp_path)
     once = dict(environ)
     settle(environ, 7, tmp_path)
-    environ.pop("AMENT_PREFIX_PATH", None)
-    once.pop("AMENT_PREFIX_PATH", None)
     assert environ == once
+    environ.pop("AMENT_PREFIX_PATH", None)
     assert environ == {
         "HOME": "/h",
         "ROS_DOMAIN_ID": "7",
@@ -99,11 +103,58 @@ def test_a_run_is_local(tmp_path: Path) -> None:
     }
 
 
-def test_a_network_that_the_user_set_up_is_left_alone(tmp_path: Path) -> None:
-    network = {"FASTDDS_BUILTIN_TRANSPORTS": "LARGE_DATA", "ROS_STATIC_PEERS": "10.0.0.2"}
-    environ = dict(network)
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("SHARED_MEMORY", Path("/absent"), "/absent cannot be written"),
+        ("LEAST_SHARED_BYTES", 1 << 60, "MB free, a run needs"),
+    ],
+)
+def test_without_shared_memory_a_run_talks_over_loopback_and_says_so(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    value: object,
+    problem: str,
+) -> None:
+    monkeypatch.setattr(environment, name, value)
+    environ: dict[str, str] = {}
     settle(environ, 7, tmp_path)
-    assert environ.items() >= network.items()
+    assert "FASTDDS_BUILTIN_TRANSPORTS" not in environ
+    assert _addresses(environ) == (["127.0.0.1"], ["127.0.0.1"])
+    assert problem in caplog.text
+    assert "over 127.0.0.1 instead" in caplog.text
+
+
+def test_several_hosts_talk_udp_at_their_own_addresses(tmp_path: Path) -> None:
+    network = NetworkConfig(hosts=("198.51.100.77", "127.0.0.1"), domain=9)
+    environ = {"FASTDDS_BUILTIN_TRANSPORTS": "SHM"}
+    with free_domain({}, network) as domain, free_domain({"ROS_DOMAIN_ID": "8"}, network) as asked:
+        assert (domain.id, asked.id) == (9, 8)
+    assert (domain_id_of({}, network), domain_id_of({})) == (9, 0)
+    settle(environ, 9, tmp_path, network)
+    assert "FASTDDS_BUILTIN_TRANSPORTS" not in environ
+    assert _addresses(environ) == (["127.0.0.1"], ["198.51.100.77", "127.0.0.1"])
+    with pytest.raises(BadInput, match=r"none of 198.51.100.77 is an address of this host"):
+        settle(environ, 9, tmp_path, NetworkConfig(hosts=("198.51.100.77",)))
+
+
+def test_a_folder_without_configuration_is_local(tmp_path: Path) -> None:
+    assert network_of(tmp_path) == NetworkConfig()
+    (tmp_path / "config.yaml").write_text("damaged")
+    with pytest.raises(CorruptData):
+        network_of(tmp_path)
+
+
+def _addresses(environ: dict[str, str]) -> tuple[list[str | None], list[str | None]]:
+    """White list and initial peers of the profile."""
+    root = ElementTree.parse(environ["FASTRTPS_DEFAULT_PROFILES_FILE"]).getroot()
+    lists = (
+        root.iterfind(f".//{{*}}{name}") for name in ("interfaceWhiteList", "initialPeersList")
+    )
+    white, peers = ([found.text for found in one.iterfind(".//{*}address")] for (one,) in lists)
+    return white, peers
 
 
 def test_missing_ros_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from array import array
 from threading import Thread
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from std_msgs.msg import String, UInt64MultiArray
 
+from serl.index import Index
 from serl.ros.node import RosNode
 from serl.ros.topics import ACKS, ACTORS, TRANSITIONS, to_cdr
 from serl.ros.transport import LearnerTransport
@@ -145,7 +147,7 @@ def test_many_actors_at_once_are_all_let_in(run: Run) -> None:
         hellos = node.publisher(ACTORS)
         eventually(lambda: hellos.get_subscription_count() == 1)
         for name in names:
-            hello = Hello(run.folder.name, name, 1, SPEC)
+            hello = Hello(run.folder.name, name, 1, SPEC, "0" * 32, "here")
             hellos.publish(String(data=encode_hello(hello).decode()))
         eventually(lambda: transport.actors == names)
 
@@ -171,17 +173,78 @@ def test_what_was_received_is_acknowledged_at_the_next_call(run: Run) -> None:
     assert first + rest == expected("a", 1, 4)
 
 
-def test_what_no_sender_holds_any_more_is_counted_as_lost(run: Run) -> None:
+def test_what_no_sender_holds_any_more_refuses_the_stream(run: Run) -> None:
     run.act("a", 1, episodes=1)
     with RosNode("learner", run.folder) as node:
         frames = node.publisher(TRANSITIONS)
         transport = LearnerTransport(node, SPEC, run.folder.name, {("a", 1): 50})
-        run.start_link("a")
+        link = run.start_link("a")
         eventually(lambda: transport.actors == {"a"})
         number = actor_number(run.folder.name, "a")
         frames.publish(to_cdr(encode_frame(Frame(number, 1, 61, 60, b"later"))))
-        eventually(lambda: transport.counts["lost"] == 10)
-        assert transport.counts["gap"] == 1
+        assert "records 50 to 59 are gone" in _refusal(link)
+        assert transport.cursors == {("a", 1): 50}
+
+
+def test_a_second_actor_of_a_name_is_refused_and_the_first_goes_on(run: Run) -> None:
+    other = Run(run.folder.parent / "elsewhere" / run.folder.name, processes=run.processes)
+    run.act("a", 1, episodes=4)
+    other.act("a", 2, episodes=4)
+    with RosNode("learner", run.folder) as node, Index(run.folder / "index.sqlite") as index:
+        transport = LearnerTransport(node, SPEC, run.folder.name, claim=index.claim)
+        run.start_link("a")
+        first = _keys(transport, 1)
+        second = other.start_link("a")
+        line = _refusal(second)
+        assert second.returncode == 2
+        place = f"{socket.gethostname()}:{run.link_folder('a')}"
+        refusal = f"actor 'a' of this run is at {place}; choose another --name\n"
+        assert line == f"the learner refused actor 'a': {refusal}"
+        assert first + _keys(transport, 200 - len(first)) == expected("a", 1, 4)
+    with RosNode("learner", run.folder) as node, Index(run.folder / "index.sqlite") as index:
+        LearnerTransport(node, SPEC, run.folder.name, claim=index.claim)  # a learner restarted
+        assert line == _refusal(other.start_link("a"))
+
+
+def test_an_actor_has_one_stream_however_often_it_starts(run: Run) -> None:
+    number = actor_number(run.folder.name, "a")
+    with RosNode("learner", run.folder) as node:
+        transport = LearnerTransport(node, SPEC, run.folder.name)
+        hellos, frames = node.publisher(ACTORS), node.publisher(TRANSITIONS)
+        eventually(lambda: hellos.get_subscription_count() and frames.get_subscription_count())
+        for epoch in (*range(1, 40), 1, 40):
+            hello = Hello(run.folder.name, "a", epoch, SPEC, "0" * 32, "here")
+            hellos.publish(String(data=encode_hello(hello).decode()))
+            frame = encode_frame(Frame(number, epoch, 0, 0, b"waiting"))
+
+            def let_in(frame: bytes = frame, before: int = transport.counts["accepted"]) -> bool:
+                frames.publish(to_cdr(frame))
+                return transport.counts["accepted"] > before
+
+            eventually(let_in)
+        assert len(transport._streams) == 1
+        assert not any(transport.cursors.values())
+
+
+def test_a_learner_that_takes_nothing_is_not_buried(run: Run) -> None:
+    """A sender without a window: what does not fit is not let in, and counted."""
+    number = actor_number(run.folder.name, "a")
+    with RosNode("learner", run.folder) as node:
+        transport = LearnerTransport(node, SPEC, run.folder.name)
+        hellos, frames = node.publisher(ACTORS), node.publisher(TRANSITIONS)
+        hello = Hello(run.folder.name, "a", 1, SPEC, "0" * 32, "here")
+        eventually(lambda: hellos.get_subscription_count() and frames.get_subscription_count())
+        hellos.publish(String(data=encode_hello(hello).decode()))
+        eventually(lambda: transport.actors == {"a"})
+
+        def flood() -> bool:
+            first = transport.counts["accepted"]
+            for sequence in range(first, first + 100):
+                frames.publish(to_cdr(encode_frame(Frame(number, 1, sequence, 0, b"x"))))
+            return transport.counts["full"] > 0
+
+        eventually(flood)
+        assert transport.counts["accepted"] == 1024
 
 
 def _keys(transport: LearnerTransport, count: int) -> list[tuple[str, int, int, int]]:

@@ -290,13 +290,42 @@ def test_learner_and_actor_are_two_commands(tmp_path: Path, commands: list[Comma
     assert cli.main(["actor", str(run.path)]) == cli.BAD_INPUT  # nothing left to do
 
 
-def test_demonstrations_of_another_spec_are_refused(
-    tmp_path: Path, commands: list[Command]
+@pytest.mark.parametrize(
+    ("task", "settings", "difference"),
+    [
+        ("reach", ["--task_config.rate_hz=20"], "rate_hz: 20.0 != 10.0"),
+        ("pick_cube", [], 'task: "pick_cube" != "reach"'),
+    ],
+)
+def test_demonstrations_of_another_spec_or_task_are_refused(
+    tmp_path: Path, commands: list[Command], task: str, settings: list[str], difference: str
 ) -> None:
-    record_demonstrations(tmp_path / "demos", "--task_config.rate_hz=20")
+    demos = tmp_path / "demos"
+    assert cli.main(["record", task, "--demos", "1", "--out", str(demos), *settings]) == 0
     learner = Command(tmp_path, "learner", "reach", **TINY, demo_paths="[demos]")
     commands.append(learner)
     assert learner.wait() == 2
     line = learner.output.splitlines()[-1]
-    assert line.startswith("serl: learner: ")
-    assert "rate_hz: 20.0 != 10.0" in line
+    assert line.startswith(f"serl: learner: {demos}/")
+    assert line.endswith(f".mcap: recorded != expected: {difference}")
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_loudly(
+    tmp_path: Path, commands: list[Command]
+) -> None:
+    command = Command(tmp_path, "train", "reach", **TINY, steps=400)
+    commands.append(command)
+    run = command.run_folder()
+    command.until(lambda: len(checkpoint_paths(run.checkpoints)) == 2)
+    command.interrupt()
+    older, newest = checkpoint_paths(run.checkpoints)[-2:]
+    weights = newest / "agent.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+
+    resumed = Command(tmp_path, "train", "--resume", run.path)
+    commands.append(resumed)
+    assert resumed.wait() == 0, resumed.output
+    assert sum(trained(run).values()) == run.config.steps
+    told = next(line for line in resumed.output.splitlines() if str(weights) in line)
+    assert told.endswith(f"going on from {older.name}")
+    assert any(told == row["text"] for row in rows(run, "event"))

@@ -11,8 +11,8 @@ from serl.ros.node import RosNode
 from serl.ros.topics import WEIGHTS, to_cdr
 from serl.ros.transport import LearnerTransport
 from serl.ros.weights import WeightsReceiver
+from serl.snapshots import decode_snapshot, encode_snapshot
 from serl.transport import Snapshot
-from serl.wire import decode_snapshot, encode_snapshot
 
 from .conftest import SPEC, Run, eventually
 

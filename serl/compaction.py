@@ -1,0 +1,139 @@
+"""Compressing the images of sealed episodes, away from the process that drives the arm."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from contextlib import closing, suppress
+from pathlib import Path
+
+from serl.episode_writer import EpisodeWriter
+from serl.episodes import PART, EpisodeFile, Message, episode_paths
+from serl.errors import SerlError
+from serl.files import FileLock
+from serl.images import compress, head
+from serl.manifest import read_entries
+from serl.recording import LogConfig
+
+logger = logging.getLogger(__name__)
+
+_SCRATCH = ".compact"
+_NICENESS = 15
+
+
+def compact(path: Path, config: LogConfig) -> bool:
+    """Rewrite a sealed episode with its images compressed; it is whole at every moment.
+
+    Readers that have it open go on with the old content, and see no difference.
+
+    Returns:
+        False when it was left as it is: without raw images, or for want of space.
+
+    Raises:
+        BadInput: another process is compressing this actor's episodes.
+        CorruptData: the file is damaged; it is left as it is.
+        SerlError: the disk refused; the file is left as it is.
+    """
+    if config.images == "raw":
+        return False
+    lock = path.parent / "compaction.lock"
+    try:
+        disk = os.statvfs(path.parent)
+        if disk.f_bavail * disk.f_frsize < config.min_free_bytes:
+            return False
+        with (
+            FileLock(lock, f"the compaction of {path.parent}"),
+            closing(EpisodeFile(path, checksum=True)) as source,
+        ):
+            return _rewrite(source, config)
+    except OSError as error:
+        raise SerlError(f"{path}: cannot be compressed: {error}") from error
+
+
+def _rewrite(source: EpisodeFile, config: LogConfig) -> bool:
+    writer: EpisodeWriter | None = None
+    try:
+        for message in source.whole():
+            if not message.images or source.metadata["images"] != "raw":
+                return False
+            if writer is None:
+                writer = _writer(source, config)
+            writer.copy(_compressed(source, message, config))
+    except BaseException:
+        if writer is not None:
+            writer.discard()
+        raise
+    if writer is not None:
+        entries = read_entries(source.path.parent).get(source.path.name, [])
+        writer.seal(recovered=any(entry.recovered for entry in entries))
+    return writer is not None
+
+
+def _writer(source: EpisodeFile, config: LogConfig) -> EpisodeWriter:
+    assert source.spec is not None  # there was a message
+    metadata = source.metadata | {"images": config.images}
+    return EpisodeWriter(source.path.parent, _SCRATCH, metadata, source.spec)
+
+
+def _compressed(source: EpisodeFile, message: Message, config: LogConfig) -> Message:
+    assert source.spec is not None
+    images = []
+    cameras = sorted(source.spec.observation.images.items())
+    for (name, spec), pixels in zip(cameras, source.parts(message).images, strict=True):
+        data = compress(pixels, spec.shape, config.images, config.jpeg_quality)
+        start = head(config.images, name, spec.shape, len(data), message.time_ns)
+        images.append(memoryview(start + data))
+    return message._replace(images=tuple(images))
+
+
+class Compactor:
+    """Compresses an actor's sealed episodes, the oldest first, one at a time.
+
+    It works on a thread of low priority; what cannot be compressed is left as it is.
+
+    Args:
+        folder: the actor's episodes; need not exist yet.
+        config: says how.
+    """
+
+    def __init__(self, folder: Path, config: LogConfig) -> None:
+        self._folder = folder
+        self._config = config
+        self._waiting: deque[Path] = deque()
+        self._done: set[Path] = set()
+        self._looked_ns = 0
+        self._thread: threading.Thread | None = None
+
+    def step(self) -> None:
+        """Begin with the next file, if there is one and none is under way; never waits."""
+        if self._config.images == "raw" or (self._thread and self._thread.is_alive()):
+            return
+        if not self._waiting:
+            self._look()
+        if self._waiting:
+            path = self._waiting.popleft()
+            self._done.add(path)
+            self._thread = threading.Thread(target=self._compact, args=(path,), daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Wait for the file that is under way."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _look(self) -> None:
+        with suppress(FileNotFoundError):
+            changed_ns = self._folder.stat().st_mtime_ns
+            if changed_ns != self._looked_ns:
+                self._looked_ns = changed_ns
+                sealed = (p for p in episode_paths(self._folder) if not p.name.endswith(PART))
+                self._waiting.extend(path for path in sealed if path not in self._done)
+
+    def _compact(self, path: Path) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        try:
+            compact(path, self._config)
+        except SerlError as error:
+            logger.warning("not compressed: %s", error)

@@ -1,0 +1,390 @@
+"""Which records the learner accepted, in which order: `index.sqlite` of a run.
+
+The order makes learning repeatable: replay is rebuilt, and learning goes on, in this order. It is
+a cache: without it, it is rebuilt from the episode files.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from threading import Lock
+from typing import NamedTuple, Self
+
+from serl.errors import BadInput, CorruptData, SerlError
+from serl.files import sync_folder
+from serl.types import End, Record
+
+Stream = tuple[str, int]
+"""An actor's name and one of its epochs; a record's ordinal in it is its sequence number."""
+
+Cursors = Mapping[Stream, int]
+"""By stream: the sequence number of the first record that is not held."""
+
+FORMAT = 1
+_SCHEMA = f"""
+BEGIN;
+CREATE TABLE span (
+    id INTEGER PRIMARY KEY, actor TEXT NOT NULL, epoch INTEGER NOT NULL,
+    first INTEGER NOT NULL, length INTEGER NOT NULL,
+    next_episode INTEGER, next_step INTEGER  -- what follows it; NULL when it is not known
+) STRICT;
+CREATE TABLE home (
+    actor TEXT PRIMARY KEY, home TEXT NOT NULL, place TEXT NOT NULL
+) STRICT;
+PRAGMA user_version = {FORMAT};
+COMMIT;
+"""
+_SPANS = "SELECT actor, epoch, first, length FROM span ORDER BY id"
+
+
+class Span(NamedTuple):
+    """`length` records of one stream from the sequence number `first` on, accepted in a row."""
+
+    actor: str
+    epoch: int
+    first: int
+    length: int
+
+    @property
+    def stream(self) -> Stream:
+        """The stream that it is of."""
+        return self.actor, self.epoch
+
+
+class _Place(NamedTuple):
+    """Where a stream stands: its records so far, and episode and step of the next one.
+
+    The episode is None when it is not known, after a rebuild.
+    """
+
+    length: int = 0
+    episode: int | None = 0
+    step: int = 0
+
+    def after(self, record: Record) -> _Place:
+        """The place behind the record; raises `BadInput` when it is not the next one."""
+        key, expected = record.key, (self.episode, self.step)
+        found = key.episode, key.index
+        if self.episode is not None and found != expected:
+            stream = f"{key.actor}/{key.epoch}"
+            raise BadInput(f"index: expected record {expected} of {stream}, got {found}")
+        if isinstance(record, End):
+            return _Place(self.length + 1, key.episode + 1, 0)
+        return _Place(self.length + 1, key.episode, key.index + 1)
+
+
+class DamagedIndex(CorruptData):
+    """An index that has to be rebuilt."""
+
+
+class Index:
+    """The accepted records as spans, and the home of each actor; every change is durable at once.
+
+    Safe between threads.
+
+    Args:
+        path: of the database; made if absent.
+
+    Raises:
+        DamagedIndex: it can be rebuilt, see `open_index`.
+        CorruptData: made by another version of serl.
+        SerlError: the disk refused.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = Lock()
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            self._prepare()
+            self._places: dict[Stream, _Place] = {}
+            self._last = (0, Span("", 0, 0, 0))
+            self._load()
+            self._homes = {
+                actor: (home, place)
+                for actor, home, place in self._database.execute("SELECT * FROM home")
+            }
+        except sqlite3.OperationalError as error:
+            self.close()
+            raise SerlError(f"{path}: {error}") from error
+        except sqlite3.DatabaseError as error:
+            self.close()
+            raise DamagedIndex(f"{path}: {error}") from error
+        except BadInput:
+            self.close()
+            raise
+
+    @property
+    def cursors(self) -> dict[Stream, int]:
+        """How many records of each stream were accepted."""
+        with self._lock:
+            return {stream: place.length for stream, place in self._places.items()}
+
+    def spans(self) -> list[Span]:
+        """The order in which records were accepted."""
+        return [Span(*row) for row in self._database.execute(_SPANS).fetchall()]
+
+    def accept(self, records: Sequence[Record]) -> None:
+        """Append records to the order; on the disk when this returns, all of them or none.
+
+        Raises:
+            BadInput: a record that is not the next one of its stream; nothing was accepted.
+            SerlError: the disk refused; nothing was accepted.
+        """
+        places: dict[Stream, _Place] = {}
+        spans: list[Span] = []
+        for record in records:
+            stream = record.key.actor, record.key.epoch
+            before = places.get(stream) or self._places.get(stream, _Place())
+            places[stream] = before.after(record)
+            if spans and spans[-1].stream == stream:
+                spans[-1] = spans[-1]._replace(length=spans[-1].length + 1)
+            else:
+                spans.append(Span(*stream, before.length, 1))
+        self._append(spans, places)
+
+    def claim(self, actor: str, home: str, place: str) -> str:
+        """Why an actor cannot have this name; empty when it can.
+
+        Args:
+            actor: its name; belongs for good to the home that asked first.
+            home: what tells its folder from all others.
+            place: where that is, for people.
+        """
+        with self._lock:
+            owner, known_place = self._homes.get(actor, (home, ""))
+            if owner != home:
+                return f"actor {actor!r} of this run is at {known_place}; choose another --name"
+            if known_place != place:
+                with self._transaction():
+                    row = (actor, home, place)
+                    self._database.execute("INSERT OR REPLACE INTO home VALUES (?, ?, ?)", row)
+                self._homes[actor] = (home, place)
+        return ""
+
+    def cut(self, held: Cursors) -> dict[Stream, int]:
+        """Forget what the log does not hold; returns how many records of which streams that is."""
+        lost = {
+            stream: cursor - held.get(stream, 0)
+            for stream, cursor in self.cursors.items()
+            if cursor > held.get(stream, 0)
+        }
+        with self._lock, self._transaction():
+            for stream in lost:
+                end = held.get(stream, 0)
+                mine = "WHERE actor = ? AND epoch = ? AND"
+                self._database.execute(f"DELETE FROM span {mine} first >= ?", (*stream, end))
+                self._database.execute(
+                    "UPDATE span SET length = ? - first, next_episode = NULL, next_step = NULL "
+                    f"{mine} first + length >= ?",
+                    (end, *stream, end),
+                )
+        if lost:
+            self._load()
+        return lost
+
+    def rebuild(self, taken: Cursors, logged: Cursors) -> None:
+        """Fill an empty index: what was taken comes first, then what else is logged."""
+        spans = [Span(*stream, 0, taken[stream]) for stream in sorted(taken, key=_by_epoch)]
+        for stream in sorted(logged, key=_by_epoch):
+            first = taken.get(stream, 0)
+            spans.append(Span(*stream, first, logged[stream] - first))
+        places = {stream: _Place(cursor, None) for stream, cursor in logged.items()}
+        self._append([span for span in spans if span.length], places)
+
+    def close(self) -> None:
+        """Close the database; a second call does nothing."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _prepare(self) -> None:
+        database = self._database
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        if version not in (0, FORMAT):
+            raise CorruptData(f"{self.path}: format {version}, this version reads {FORMAT}")
+        (finding,) = database.execute("PRAGMA quick_check(1)").fetchone()
+        if finding != "ok":
+            raise DamagedIndex(f"{self.path}: {' '.join(finding.split())}")
+        tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if version == 0 and tables:
+            raise DamagedIndex(f"{self.path}: not an index of a run")
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        if version == 0:
+            database.executescript(_SCHEMA)
+            sync_folder(self.path.parent)
+
+    def _load(self) -> None:
+        """Read where each stream stands; spans that do not follow each other are damage."""
+        rows = self._database.execute("SELECT * FROM span ORDER BY id")
+        self._places, self._last = {}, (0, Span("", 0, 0, 0))
+        for number, actor, epoch, first, length, episode, step in rows:
+            span = Span(actor, epoch, first, length)
+            if length < 1 or first != self._places.get(span.stream, _Place()).length:
+                raise DamagedIndex(f"{self.path}: {span} does not follow the ones before it")
+            self._places[span.stream] = _Place(first + length, episode, step or 0)
+            self._last = number, span
+
+    def _append(self, spans: Sequence[Span], places: Mapping[Stream, _Place]) -> None:
+        """One transaction; the first span may continue the last one."""
+        if not spans:
+            return
+        number, last = self._last
+        follows = last.stream == spans[0].stream
+        if follows:
+            grown = last.length + spans[0].length
+            spans = [Span(*last.stream, last.first, grown), *spans[1:]]
+        numbers = count(number if follows else number + 1)
+        rows = [
+            (number, *span, places[span.stream].episode, places[span.stream].step)
+            for number, span in zip(numbers, spans, strict=False)
+        ]
+        with self._lock:
+            with self._transaction():
+                insert = "INSERT OR REPLACE INTO span VALUES (?, ?, ?, ?, ?, ?, ?)"
+                self._database.executemany(insert, rows)
+            self._last = rows[-1][0], spans[-1]
+            self._places.update(places)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            yield
+            self._database.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise SerlError(f"{self.path}: {error}") from error
+
+
+def read_spans(path: Path) -> list[Span]:
+    """The spans as they are stored, unchecked; none when there is no index. Changes nothing.
+
+    Raises:
+        CorruptData: not an index, damaged, or of another version.
+    """
+    if not path.exists():
+        return []
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            (version,) = database.execute("PRAGMA user_version").fetchone()
+            if version != FORMAT:
+                raise CorruptData(f"{path}: format {version}, this version reads {FORMAT}")
+            return [Span(*row) for row in database.execute(_SPANS)]
+    except sqlite3.Error as error:
+        raise CorruptData(f"{path}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An index that agrees with the log and the checkpoint.
+
+    Attributes:
+        index: the order of the accepted records.
+        taken: how many of the first of them the checkpoint's learner had taken.
+        notices: what a person should know of.
+    """
+
+    index: Index
+    taken: int
+    notices: tuple[str, ...]
+
+
+def open_index(path: Path, logged: Cursors, taken: Cursors | None = None) -> Opened:
+    """Open the index of a run; rebuild it from the log where it is damaged or missing.
+
+    Args:
+        path: of the database.
+        logged: how many records the log holds.
+        taken: how many of them the checkpoint's learner had taken; None without a checkpoint.
+
+    Raises:
+        CorruptData: made by another version of serl.
+        SerlError: the disk refused.
+    """
+    notices = []
+    held = {stream: min(cursor, logged.get(stream, 0)) for stream, cursor in (taken or {}).items()}
+    problem = f"{path} was missing" if taken is not None else ""
+    if path.exists():
+        try:
+            index = Index(path)
+        except DamagedIndex as error:
+            problem = f"{error}: kept as {_move_aside(path)}"
+        else:
+            notices += [
+                f"the log of {actor}/{epoch} lost its last {lost} records, which were accepted"
+                for (actor, epoch), lost in index.cut(logged).items()
+            ]
+            if _begins_with(index.spans(), held):
+                return Opened(index, sum(held.values()), tuple(notices))
+            index.close()
+            problem = f"{path} does not fit the checkpoint: kept as {_move_aside(path)}"
+    index = Index(path)
+    index.rebuild(held, logged)
+    if problem:
+        notices.append(f"{problem}; rebuilt from the log, {sum(logged.values())} records")
+    return Opened(index, sum(held.values()), tuple(notices))
+
+
+def accepted(
+    spans: Sequence[Span], open_stream: Callable[[Stream], Iterator[Record]]
+) -> Iterator[Record]:
+    """The records of the spans in order; a stream is open from its first to its last one.
+
+    Raises:
+        CorruptData: a stream ends too early.
+    """
+    last = {span.stream: number for number, span in enumerate(spans)}
+    streams: dict[Stream, Iterator[Record]] = {}
+    for number, span in enumerate(spans):
+        if span.stream not in streams:
+            streams[span.stream] = open_stream(span.stream)
+        for given in range(span.length):
+            record = next(streams[span.stream], None)
+            if record is None:
+                missing = f"{span.actor}/{span.epoch} has no record {span.first + given}"
+                raise CorruptData(f"log: {missing}, which was accepted")
+            yield record
+        if last[span.stream] == number:
+            del streams[span.stream]
+
+
+def _by_epoch(stream: Stream) -> tuple[int, str]:
+    """Streams in the order in which their actors started."""
+    return stream[1], stream[0]
+
+
+def _begins_with(spans: Sequence[Span], cursors: Cursors) -> bool:
+    """Whether the first records are those before the cursors, whatever their order."""
+    left, seen = sum(cursors.values()), Counter[Stream]()
+    for span in spans:
+        seen[span.stream] += min(span.length, left)
+        left -= min(span.length, left)
+    return left == 0 and seen == Counter(cursors)
+
+
+def _move_aside(path: Path) -> Path:
+    """Rename a database and what SQLite keeps beside it; returns the new path."""
+    for number in count(1):
+        aside = path.with_name(f"{path.name}.{number}")
+        if not aside.exists():
+            break
+    for suffix in ("-wal", "-shm", ""):
+        beside = path.with_name(path.name + suffix)
+        if beside.exists():
+            beside.rename(aside.with_name(aside.name + suffix))
+    return aside

@@ -1,0 +1,201 @@
+"""A recorded episode as a robot: the loop that made it runs on it once more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from serl.clock import Clock
+from serl.errors import BadInput, SerlError
+from serl.intervention import Event
+from serl.loop import EpisodeKey, Result, run
+from serl.safety import check_action
+from serl.specs import ArraySpec, ObservationSpec, Spec
+from serl.types import Action, Episode, Observation, Outcome, Record, Source
+
+CUT = "the recording was cut here"
+
+# An episode that ended for any other reason has no reading after its last action.
+_WITH_LAST_READING = {"success", "failure", "time limit", "operator", "interrupted"}
+
+
+class ReplayRobot:
+    """Does what it did: each `act` executes the recorded action and goes on to the next reading.
+
+    What was recorded is what the task saw, so that is what a reading holds. A stopped robot holds
+    its place in the recording.
+
+    Args:
+        episode: the recording.
+        spec: what its observations and actions fit.
+
+    Attributes:
+        stop_reason: the first reason for a stop; empty while motion is allowed.
+        position: number of steps that were executed.
+
+    Raises:
+        BadInput: the recording has no step.
+    """
+
+    def __init__(self, episode: Episode, spec: Spec) -> None:
+        if not episode.steps:
+            raise BadInput("a recording without a step cannot be replayed")
+        self._steps = episode.steps
+        self._end = episode.end
+        self._spec = spec
+        self.stop_reason = ""
+        self.position = 0
+
+    @property
+    def observation_spec(self) -> ObservationSpec:
+        """What the task saw."""
+        return self._spec.observation
+
+    @property
+    def action_spec(self) -> ArraySpec:
+        """As recorded."""
+        return self._spec.action
+
+    def observe(self) -> Observation:
+        """The recorded reading; after the last step the final one.
+
+        Raises:
+            SerlError: there is none, for a fault or a crash ended the episode; says which.
+        """
+        if self.position < len(self._steps):
+            return self._steps[self.position].observation
+        if self._end is None:
+            raise SerlError(CUT)
+        if self._end.reason not in _WITH_LAST_READING:
+            raise SerlError(self._end.reason)
+        return self._end.observation
+
+    def act(self, action: Action) -> Action:
+        """The action that was executed; zeros, and no progress, while stopped or at the end."""
+        check_action(action, self.action_spec)
+        if self.stop_reason or self.position == len(self._steps):
+            return np.zeros_like(action)
+        executed = self._steps[self.position].action
+        self.position += 1
+        return executed.copy()
+
+    def stop(self, reason: str) -> None:
+        """Hold the place; the first reason is kept."""
+        self.stop_reason = self.stop_reason or reason
+
+    def recover(self) -> None:
+        """Go on."""
+        self.stop_reason = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Nothing to release."""
+
+
+class RecordedTask:
+    """The task as it was recorded: rewards, provenance and endings are the recorded ones."""
+
+    def __init__(self, episode: Episode, spec: Spec) -> None:
+        self._episode = episode
+        self.observation_spec = spec.observation
+
+    def begin(self, reading: Observation) -> None:
+        """Nothing to remember."""
+
+    def observation(self, reading: Observation) -> Observation:
+        """The reading: it was recorded as the task saw it."""
+        return reading
+
+    def outcome(self, reading: Observation, index: int) -> Outcome:
+        """What the task, or a person, said of the step `index`."""
+        step = self._episode.steps[index]
+        last = index + 1 == len(self._episode.steps)
+        return Outcome(
+            reward=step.reward,
+            terminated=step.terminated,
+            truncated=step.truncated,
+            success=last and self._episode.success,
+            provenance=step.reward_provenance,
+        )
+
+
+class RecordedPolicy:
+    """Asks step by step for what the policy, or the script, asked for.
+
+    Attributes:
+        version: version of the weights that computed the last action.
+    """
+
+    def __init__(self, episode: Episode) -> None:
+        self._steps = iter(episode.steps)
+        self.version = 0
+
+    def __call__(self, observation: Observation) -> Action:
+        """The next requested action.
+
+        Raises:
+            SerlError: the recording has no further step.
+        """
+        step = next(self._steps, None)
+        if step is None:
+            raise SerlError("the recording has no further step")
+        self.version = step.policy_version
+        return step.requested
+
+
+class RecordedHuman:
+    """Takes over at the recorded steps, with what was executed of the human's actions."""
+
+    def __init__(self, episode: Episode) -> None:
+        self._episode = episode
+        self._next = 0
+
+    def begin(self) -> None:
+        """From the first step."""
+        self._next = 0
+
+    def __call__(self) -> Action | None:
+        """The human's action of the next step, or None."""
+        step = self._episode.steps[self._next]
+        self._next += 1
+        return step.action if step.source is Source.HUMAN else None
+
+    def events(self) -> tuple[Event, ...]:
+        """A stop, at the end of an episode that was stopped by a person."""
+        end = self._episode.end
+        over = self._next == len(self._episode.steps)
+        return (Event.STOP,) if over and end and end.reason == "operator" else ()
+
+
+def replay(episode: Episode, spec: Spec, clock: Clock, sink: Callable[[Record], None]) -> Result:
+    """Run the control loop on a recorded episode; but for times the records are the recorded ones.
+
+    An episode that a crash cut has no final observation: it ends as truncated, with its last one.
+    """
+    robot, policy = ReplayRobot(episode, spec), RecordedPolicy(episode)
+    key = episode.steps[0].key
+    scripted = episode.count(Source.SCRIPT) > 0
+    reason = episode.end.reason if episode.end else CUT
+    with robot:
+        return run(
+            robot,
+            RecordedTask(episode, spec),
+            policy,
+            clock,
+            EpisodeKey(key.run, key.actor, key.epoch, key.episode),
+            sink,
+            teleop=RecordedHuman(episode),
+            chosen_by=Source.SCRIPT if scripted else Source.POLICY,
+            policy_version=lambda: policy.version,
+            interrupted=lambda: reason == "interrupted" and robot.position == len(episode.steps),
+        )

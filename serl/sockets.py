@@ -1,0 +1,69 @@
+"""The sockets at which a process can be reached, as the kernel lists them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
+from typing import NamedTuple
+
+_LISTENING = {"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07"}
+"""State by table: TCP that accepts connections, UDP that takes datagrams from anybody."""
+
+
+class Socket(NamedTuple):
+    """A bound socket that answers to nobody in particular.
+
+    Attributes:
+        protocol: tcp, tcp6, udp or udp6.
+        address: that it is bound to; 0.0.0.0 and :: are every address of the host.
+        port: that it is bound to.
+    """
+
+    protocol: str
+    address: IPv4Address | IPv6Address
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.protocol} {self.address} port {self.port}"
+
+
+def open_sockets(process: int | None = None) -> list[Socket]:
+    """Listening TCP and unconnected UDP sockets of a process, by default of this one."""
+    proc = Path("/proc") / str(process or "self")
+    own = set(_inodes(proc / "fd"))
+    found = [
+        Socket(protocol, _address(where.partition(":")[0]), int(where.partition(":")[2], 16))
+        for protocol, state in _LISTENING.items()
+        for where, found_state, inode in _rows(proc / "net" / protocol)
+        if found_state == state and inode in own
+    ]
+    return sorted(found, key=str)
+
+
+def _inodes(folder: Path) -> Iterator[str]:
+    for entry in os.listdir(folder):
+        with suppress(FileNotFoundError):  # closed since it was listed
+            kind, _, inode = os.readlink(folder / entry).partition(":")
+            if kind == "socket":
+                yield inode[1:-1]
+
+
+def _rows(table: Path) -> Iterator[tuple[str, str, str]]:
+    """Local address, state and inode of each row; none where the kernel has no such table."""
+    with suppress(FileNotFoundError):
+        for line in table.read_text().splitlines()[1:]:
+            words = line.split()
+            yield words[1], words[3], words[9]
+
+
+def _address(text: str) -> IPv4Address | IPv6Address:
+    """The kernel prints words of 32 bits in the byte order of the machine."""
+    raw = bytes.fromhex(text)
+    if sys.byteorder == "little":
+        raw = b"".join(raw[start : start + 4][::-1] for start in range(0, len(raw), 4))
+    address = ip_address(raw)
+    return getattr(address, "ipv4_mapped", None) or address

@@ -1,0 +1,267 @@
+"""Proves that a run is sound: every record once and undamaged, every checkpoint as it was saved.
+
+The log is compared with itself (keys, hashes, counts), and with what the learner accepted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from serl import checkpoint
+from serl.episodes import PART, SEALED, EpisodeName, episode_name, episode_paths, open_episode
+from serl.errors import BadInput, CorruptData, SerlError
+from serl.index import Span, Stream, read_spans
+from serl.learner import restore_progress
+from serl.manifest import MANIFEST, Entry, read_entries, sha256
+from serl.recovery import QUARANTINE
+from serl.run_folder import RunFolder
+from serl.types import End
+
+
+class Contents(NamedTuple):
+    """What the log of one actor holds.
+
+    Attributes:
+        actor: its name.
+        starts: how often it was started.
+        episodes: files, open ones included.
+        records: steps and ends.
+        truncated: episodes without an `End`: a crash cut them.
+        open: files that are being written, or wait to be recovered.
+        quarantined: files in quarantine.
+        accepted: records that the learner accepted.
+    """
+
+    actor: str
+    starts: int
+    episodes: int
+    records: int
+    truncated: int
+    open: int
+    quarantined: int
+    accepted: int
+
+
+class Report(NamedTuple):
+    """What `verify` found.
+
+    Attributes:
+        contents: of each log, demonstrations last.
+        checkpoints: how many there are.
+        lost: records that are known to have existed and are not in the log, or that the learner
+            passed over.
+        duplicated: records that the learner accepted more than once.
+        findings: what is wrong, one line each; names the file, and the byte where there is one.
+    """
+
+    contents: tuple[Contents, ...]
+    checkpoints: int
+    lost: int
+    duplicated: int
+    findings: tuple[str, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Nothing is wrong."""
+        return not (self.findings or self.lost or self.duplicated)
+
+    def __str__(self) -> str:
+        """A table, what is wrong, and one line of result."""
+        rows = [Contents._fields, *self.contents]
+        widths = [max(len(str(row[column])) for row in rows) for column in range(len(rows[0]))]
+        lines = [
+            "  ".join(str(cell).rjust(width) for cell, width in zip(row, widths, strict=True))
+            for row in rows
+        ]
+        counts = f"lost {self.lost}, duplicated {self.duplicated}"
+        verdict = "sound" if self.sound else f"{len(self.findings)} findings"
+        return "\n".join([*lines, *self.findings, f"{counts}: {verdict}"])
+
+
+def verify(path: Path) -> Report:
+    """Check all of a run; also while it goes on.
+
+    Raises:
+        BadInput: it is not a run.
+    """
+    run = RunFolder.open(path)
+    findings: list[str] = []
+    spans = _spans(run.index, findings)  # first: what is accepted later is in the log by then
+    accepted, passed_over, duplicated = _coverage(spans)
+    logs = [_Log(run.episodes(actor), actor) for actor in run.actors()]
+    held = {stream: count for log in logs for stream, count in log.held.items()}
+    gone = {stream: count for log in logs for stream, count in log.gone.items()}
+    for stream, cursor in accepted.items():
+        missing = cursor - held.get(stream, 0)
+        if missing > 0:
+            gone[stream] = max(missing, gone.get(stream, 0))
+            findings.append(
+                f"{run.episodes(stream[0])}: {missing} records of the start {stream[1]} are "
+                "missing, which the learner accepted"
+            )
+    if passed_over or duplicated:
+        findings.append(f"{run.index}: {passed_over} passed over, {duplicated} accepted again")
+    if run.demonstrations.is_dir():
+        logs.append(_Log(run.demonstrations, None))
+    checkpoints = checkpoint.checkpoint_paths(run.checkpoints)
+    return Report(
+        contents=tuple(log.contents(accepted) for log in logs),
+        checkpoints=len(checkpoints),
+        lost=sum(gone.values()) + passed_over,
+        duplicated=duplicated,
+        findings=(
+            *(text for log in logs for text in log.findings),
+            *findings,
+            *(text for path in checkpoints for text in _of_checkpoint(path, held)),
+        ),
+    )
+
+
+class _File(NamedTuple):
+    """An episode file that was read to its end or its first damage."""
+
+    path: Path
+    name: EpisodeName
+    origin: tuple[str, str, str]  # run, actor, digest of the spec; empty when it holds nothing
+    records: int
+    ended: bool
+    sha256: str  # empty while it is open
+    damage: str
+
+
+class _Log:
+    """One folder of episodes, read in full.
+
+    Attributes:
+        held: readable records by stream.
+        gone: records by stream that the manifest lists and that are not there.
+        findings: what is wrong.
+    """
+
+    def __init__(self, folder: Path, actor: str | None) -> None:
+        self._folder = folder
+        self._files = [_read(path) for path in episode_paths(folder)]
+        self._entries = read_entries(folder)  # after the hashes: lines come before files
+        self._actor = actor or next((file.origin[1] for file in self._files), "")
+        self.held: Counter[Stream] = Counter()
+        for file in self._files:
+            self.held[self._actor, file.name.epoch] += file.records
+        self.gone: Counter[Stream] = Counter()
+        self.findings = [file.damage for file in self._files if file.damage]
+        self.findings += self._of_origin()
+        self.findings += self._of_order()
+        self.findings += self._of_manifest()
+
+    def contents(self, accepted: Counter[Stream]) -> Contents:
+        """The log in numbers."""
+        quarantine = self._folder / QUARANTINE
+        return Contents(
+            actor=self._actor,
+            starts=len(self.held),
+            episodes=len(self._files),
+            records=self.held.total(),
+            truncated=sum(not file.ended for file in self._files if file.sha256),
+            open=sum(not file.sha256 for file in self._files),
+            quarantined=len(list(quarantine.iterdir())) if quarantine.is_dir() else 0,
+            accepted=sum(accepted[stream] for stream in self.held),
+        )
+
+    def _of_origin(self) -> Iterator[str]:
+        """All files are of one run, one actor and one spec."""
+        known = [file for file in self._files if file.records]
+        for file in known:
+            run, _, digest = known[0].origin
+            if file.origin != (run, self._actor, digest):
+                found, expected = "/".join(file.origin), f"{run}/{self._actor}/{digest}"
+                yield f"{file.path}: of {found} (run, actor, spec), expected {expected}"
+
+    def _of_order(self) -> Iterator[str]:
+        """No episode is missing, and only the last one of a start may lack its end."""
+        for epoch, group in groupby(self._files, key=lambda file: file.name.epoch):
+            files = list(group)
+            missing = set(range(len(files))) - {file.name.episode for file in files}
+            for episode in sorted(missing):
+                yield f"{EpisodeName(epoch, episode).path(self._folder, SEALED)}: missing"
+            for file in files[:-1]:
+                if not (file.ended or file.damage):
+                    yield f"{file.path}: cut after {file.records} records, yet others follow"
+
+    def _of_manifest(self) -> Iterator[str]:
+        """Every sealed file is as it was listed, and every listed file is there."""
+        for file in self._files:
+            listed = self._entries.pop(file.name.path(self._folder, SEALED).name, [])
+            if not file.sha256 or file.damage:
+                continue
+            if not listed:
+                yield f"{file.path}: not listed in {MANIFEST}"
+            elif not any(_is_of(entry, file) for entry in listed):
+                yield f"{file.path}: sha256 or number of records are not those in {MANIFEST}"
+        for name, listed in self._entries.items():
+            path, records = self._folder / name, listed[-1].records
+            self.gone[self._actor, episode_name(path).epoch] += records
+            yield f"{path}: gone, with {records} records"
+
+
+def _is_of(entry: Entry, file: _File) -> bool:
+    return (entry.sha256, entry.records, entry.ended) == (file.sha256, file.records, file.ended)
+
+
+def _read(path: Path) -> _File:
+    """Decode every record of a file and check its key."""
+    origin, records, ended, digest, damage = ("", "", ""), 0, False, "", ""
+    try:
+        with closing(open_episode(path)) as file:
+            is_open = file.path.name.endswith(PART)
+            for message in file.prefix() if is_open else file.whole():
+                record = file.record(message)
+                if ended or record.key != file.key(records):
+                    raise CorruptData(
+                        f"{file.path}: byte {message.offset}: expected "
+                        f"{'nothing' if ended else file.key(records)}, got {record.key}"
+                    )
+                records, ended = records + 1, isinstance(record, End)
+            if file.spec is not None:
+                origin = file.metadata["run"], file.metadata["actor"], file.spec.digest
+        digest = "" if is_open else sha256(file.path)
+    except BadInput as error:
+        digest, damage = "?", str(error)
+    return _File(path, episode_name(path), origin, records, ended, digest, damage)
+
+
+def _spans(path: Path, findings: list[str]) -> list[Span]:
+    try:
+        return read_spans(path)
+    except SerlError as error:
+        findings.append(str(error))
+        return []
+
+
+def _coverage(spans: Sequence[Span]) -> tuple[Counter[Stream], int, int]:
+    """Where each stream's acceptance ends; records passed over, and accepted again."""
+    ends: Counter[Stream] = Counter()
+    passed_over = duplicated = 0
+    for span in spans:
+        end = ends[span.stream]
+        passed_over += max(0, span.first - end)
+        duplicated += max(0, min(end, span.first + span.length) - span.first)
+        ends[span.stream] = max(end, span.first + span.length)
+    return ends, passed_over, duplicated
+
+
+def _of_checkpoint(path: Path, held: Mapping[Stream, int]) -> Iterator[str]:
+    """A checkpoint is whole, and its learner took nothing that the log does not hold."""
+    try:
+        taken = restore_progress(checkpoint.load(path).info).taken
+    except CorruptData as error:
+        if path.exists():  # else it was replaced by newer ones meanwhile
+            yield str(error)
+        return
+    for (actor, epoch), count in taken.items():
+        logged = held.get((actor, epoch), 0)
+        if count > logged:
+            yield f"{path}: took {count} records of {actor}/{epoch}, of which {logged} are logged"

@@ -1,0 +1,159 @@
+"""The mathematics of SAC: networks, targets, losses, one step of the optimiser."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from serl.agents.networks import LOG_STD, EnsembleMLP, Group, split_head, squash
+from serl.agents.sac import actor_loss, critic_loss, critic_target, temperature_loss
+
+from .conftest import ACTION, ROWS, SMALL, make, make_tensors
+
+
+def test_ensemble_equals_single_networks_written_out() -> None:
+    network = EnsembleMLP(3, (5, 16, 16, 2), layer_norm=True)
+    flat = network.init(torch.Generator().manual_seed(0))
+    flat = flat + 0.1 * torch.randn(flat.shape, generator=torch.Generator().manual_seed(1))
+    x = torch.randn(7, 5)
+    parameters = network.views(flat)
+    together = network(flat, x)
+    for member in range(3):
+        y = x
+        for layer in range(3):
+            part = {
+                name.removeprefix(f"{layer}."): value[member]
+                for name, value in parameters.items()
+                if name.startswith(f"{layer}.")
+            }
+            y = y @ part["weight"]
+            if layer == 2:
+                y = y + part["bias"]
+            else:
+                scaled = (y - y.mean(-1, keepdim=True)) / (
+                    y.var(-1, False, keepdim=True) + 1e-5
+                ).sqrt()
+                y = torch.relu(scaled * part["norm.scale"] + part["norm.shift"])
+        torch.testing.assert_close(together[member], y)
+    batched = torch.vmap(network.member, in_dims=(0, None))(flat, x)  # what a GPU runs
+    torch.testing.assert_close(batched, together)
+
+
+def test_target_is_the_minimum_over_the_subset_only() -> None:
+    agent = make()
+    batch = make_tensors(agent)
+    next_action, bonus = torch.tanh(torch.randn(ROWS, ACTION)), torch.zeros(ROWS)
+    values = agent.networks.values(agent.target, batch.next_state, next_action)
+    subset = torch.tensor([3, 1])
+    target = critic_target(agent.networks, agent.target, batch, next_action, bonus, subset)
+    expected = batch.reward + batch.discount * torch.minimum(values[3], values[1])
+    torch.testing.assert_close(target, expected)
+    others = agent.target.clone()
+    others[[0, 2]] = torch.nan  # never read
+    again = critic_target(agent.networks, others, batch, next_action, bonus, subset)
+    assert torch.equal(again, target)
+
+
+def test_terminated_does_not_bootstrap_and_truncated_does() -> None:
+    agent = make()
+    batch = make_tensors(agent)._replace(
+        reward=torch.ones(ROWS), discount=torch.tensor([0.0, 0.9] * (ROWS // 2))
+    )
+    next_action, bonus = torch.zeros(ROWS, ACTION), torch.full((ROWS,), 0.5)
+    subset = torch.tensor([0, 1])
+    target = critic_target(agent.networks, agent.target, batch, next_action, bonus, subset)
+    values = agent.networks.values(agent.target[:2], batch.next_state, next_action).amin(0)
+    assert torch.equal(target[::2], torch.ones(ROWS // 2))
+    torch.testing.assert_close(target[1::2], 1.0 + 0.9 * (values[1::2] + 0.5))
+
+
+def test_each_critic_has_the_gradient_that_it_would_have_alone() -> None:
+    agent = make()
+    batch, target = make_tensors(agent), torch.randn(ROWS)
+    network = agent.networks.critic
+
+    def gradients(loss: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
+        flat = agent.critic.flat.detach().clone().requires_grad_()
+        return network.views(torch.autograd.grad(loss(flat), flat)[0])
+
+    together = gradients(lambda flat: critic_loss(agent.networks, flat, batch, target))
+    for member in range(SMALL.critics):
+
+        def alone(flat: torch.Tensor, member: int = member) -> torch.Tensor:
+            values = agent.networks.values(flat[[member]], batch.state, batch.action)
+            return (values[0] - target).square().mean()
+
+        single = gradients(alone)
+        for name, gradient in single.items():
+            torch.testing.assert_close(gradient[member], together[name][member])
+            assert not gradient[[other for other in range(4) if other != member]].any()
+
+
+def test_log_probability_matches_the_change_of_variables() -> None:
+    mean, log_std = torch.randn(5, ACTION), torch.rand(5, ACTION) - 1.0
+    noise = torch.randn(5, ACTION)
+    action, log_probability = squash(mean, log_std, noise)
+    raw = mean + log_std.exp() * noise
+    log_normal = -((raw - mean) / log_std.exp()).square() / 2 - log_std - math.log(2 * math.pi) / 2
+    expected = (log_normal - torch.log1p(-action.square())).sum(-1)
+    torch.testing.assert_close(log_probability, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mean", [-1e4, -30.0, 0.0, 30.0, 1e4])
+@pytest.mark.parametrize("log_std", [-1e6, 1e6])
+def test_log_probability_and_gradient_stay_finite_at_the_bounds(
+    mean: float, log_std: float
+) -> None:
+    head = torch.tensor([[mean, log_std]], requires_grad=True)
+    middle, spread = split_head(head)
+    assert LOG_STD[0] <= spread.item() <= LOG_STD[1]
+    action, log_probability = squash(middle, spread, torch.tensor([[1.0]]))
+    assert action.abs().item() <= 1.0
+    (gradient,) = torch.autograd.grad(log_probability.sum(), head)
+    assert torch.isfinite(log_probability).all()
+    assert torch.isfinite(gradient).all()
+
+
+def test_first_step_of_adam_is_the_learning_rate_times_the_sign() -> None:
+    group = Group(torch.zeros(3), learning_rate=0.1)
+    group.step((group.flat * torch.tensor([2.0, -5.0, 1e-3])).sum())
+    torch.testing.assert_close(
+        group.flat.detach(), torch.tensor([-0.1, 0.1, -0.1]), rtol=1e-3, atol=0
+    )
+
+
+@pytest.mark.parametrize(("offset", "rises"), [(-1.0, True), (1.0, False)])
+def test_temperature_rises_below_the_target_entropy(offset: float, rises: bool) -> None:
+    group = Group(torch.tensor([math.log(0.1)]), learning_rate=0.01)
+    before = group.flat.item()
+    group.step(temperature_loss(group.flat, torch.tensor(-1.5 + offset), -1.5))
+    assert (group.flat.item() > before) is rises
+
+
+def test_actor_loss_by_hand() -> None:
+    agent = make()
+    batch, noise = make_tensors(agent), torch.randn(ROWS, ACTION)
+    actor, critic = agent.actor.flat.detach(), agent.critic.flat.detach()
+    temperature, weights = torch.tensor([0.3]), torch.tensor([1.0, 2.0])
+    loss, entropy = actor_loss(agent.networks, actor, critic, batch, noise, temperature, weights)
+    action, log_probability, mode = agent.networks.sample(actor, batch.state, noise)
+    value = agent.networks.values(critic, batch.state, action).mean(0)
+    prior = batch.prior.bool()
+    cloning = (mode - batch.action)[prior].square().sum(-1).mean()
+    expected = (0.3 * log_probability - value).mean() + 2.0 * cloning
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(entropy, -log_probability.mean())
+
+
+def test_cloning_without_prior_rows_is_finite() -> None:
+    agent = make()
+    batch = make_tensors(agent)._replace(prior=torch.zeros(ROWS))
+    flat, noise = agent.actor.flat.detach(), torch.zeros(ROWS, ACTION)
+    weights = torch.tensor([0.0, 1.0])
+    loss, _ = actor_loss(
+        agent.networks, flat, agent.critic.flat.detach(), batch, noise, torch.ones(1), weights
+    )
+    assert loss.item() == 0.0

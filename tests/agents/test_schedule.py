@@ -1,0 +1,93 @@
+"""What an update of SAC changes, when and how often."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from serl.agents.config import SACConfig
+from serl.agents.networks import Group
+from serl.agents.sac import actor_terms
+from serl.errors import SpecMismatch
+from serl.types import Observation
+
+from .conftest import ROWS, SMALL, config, make, make_batch
+
+
+def test_target_networks_follow_by_the_closed_form() -> None:
+    agent = make(utd=1, tau=0.25)
+    before = agent.target.clone()
+    agent.update(make_batch(rows=ROWS))
+    torch.testing.assert_close(agent.target, 0.75 * before + 0.25 * agent.critic.flat.detach())
+
+
+@pytest.mark.parametrize("utd", [1, 3])
+def test_update_takes_utd_critic_steps_and_one_of_the_others(utd: int) -> None:
+    agent = make(utd=utd)
+    for _ in range(2):
+        agent.update(make_batch(rows=utd * ROWS))
+    assert agent.critic.steps.item() == 2 * utd
+    assert agent.actor.steps.item() == agent.temperature.steps.item() == 2
+
+
+def test_update_refuses_a_batch_of_the_wrong_size() -> None:
+    with pytest.raises(SpecMismatch, match="expected 16 transitions, got 15"):
+        make().update(make_batch(rows=15))
+
+
+def test_critic_steps_leave_the_actor_bit_identical(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = make(utd=3)
+    start = agent.state_dict()
+    seen: list[bool] = []
+    step = Group.step
+
+    def watched(group: Group, loss: torch.Tensor) -> None:
+        step(group, loss)
+        if group is agent.critic:
+            now = agent.state_dict()
+            frozen = [name for name in now if "actor" in name or "temperature" in name]
+            assert not np.array_equal(now["critic.0.weight"], start["critic.0.weight"])
+            seen.append(all(np.array_equal(now[name], start[name]) for name in frozen))
+
+    monkeypatch.setattr(Group, "step", watched)
+    agent.update(make_batch(rows=3 * ROWS))
+    assert seen == [True, True, True]
+
+
+def test_warm_start_clones_and_then_the_cloning_term_fades() -> None:
+    settings = config(bc_warm_start=2, bc_weight=3.0, bc_steps=2)
+    terms = [actor_terms(settings, updates) for updates in range(5)]
+    assert terms == [(0.0, 1.0), (0.0, 1.0), (1.0, 3.0), (1.0, 1.5), (1.0, 0.0)]
+    assert actor_terms(SACConfig(), 0) == (1.0, 0.0)
+    assert actor_terms(config(bc_weight=3.0, bc_final_weight=1.0, bc_steps=2), 1) == (1.0, 2.0)
+    assert actor_terms(config(bc_final_weight=1.0), 9) == (1.0, 1.0)
+
+
+def test_targets_stay_within_the_bounds_of_the_return() -> None:
+    batch = make_batch()
+    batch.reward[:], batch.discount[:] = 7.0, 0.0
+    free, bounded = make(learning_rate=3e-2), make(learning_rate=3e-2, return_bounds=(0.0, 1.0))
+    for _ in range(60):
+        unbounded_value, value = free.update(batch)["q"], bounded.update(batch)["q"]
+    assert unbounded_value > 3.0
+    assert 0.5 < value < 1.5
+
+
+def test_cloning_alone_learns_the_actions_of_prior_rows_and_no_others() -> None:
+    agent = make(bc_warm_start=150, learning_rate=3e-3)
+    batch = make_batch()
+    batch.action[:] = np.where(batch.prior[:, None], 0.6, -0.9)
+    for _ in range(150):
+        agent.update(batch)
+    seen = Observation(state={"a": batch.state[-1, :-1], "b": batch.state[-1, -1:]})
+    assert np.abs(agent.act(seen, explore=False) - 0.6).max() < 0.15
+    assert agent.temperature.flat.item() == pytest.approx(math.log(SMALL.temperature))
+
+
+def test_metrics_come_only_when_due() -> None:
+    agent = make(metrics_every=3)
+    reported = [bool(agent.update(make_batch(i))) for i in range(6)]
+    assert reported == [False, False, True, False, False, True]

@@ -1,0 +1,123 @@
+"""Faults of checkpoints."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from serl.checkpoint import checkpoint_paths, load, load_latest, save
+from serl.errors import CorruptData
+
+from .registry import REGISTRY, Level, Recipe
+from .strace import KILLED, inject
+
+CALLS = ("write", "writev", "fsync", "mkdir", "rename", "renameat")
+DAMAGES = 400
+
+
+def arrays(step: int) -> dict[str, dict[str, np.ndarray[Any, Any]]]:
+    """All values say which step they were saved at."""
+    return {group: {"value": np.full(300, step, np.float32)} for group in ("agent", "replay")}
+
+
+def holds(path: Path, step: int) -> bool:
+    """The checkpoint at `path` is the one of this step, whole."""
+    found = load(path)
+    return found.step == step and all(
+        (array == step).all() for group in found.arrays.values() for array in group.values()
+    )
+
+
+@REGISTRY.fault(
+    2,
+    "Learner killed inside a checkpoint",
+    injected="strace: SIGKILL at the N-th write, fsync and rename, for every N",
+    required="the previous checkpoint or the new one loads, whole; never a part of one",
+    level=Level.COMPONENT,
+    needs=(Recipe.STRACE,),
+)
+def killed_while_saving(folder: Path) -> None:
+    kills = sum(_kill_at_every(call, folder / call) for call in CALLS)
+    assert kills > 15
+
+
+def _kill_at_every(call: str, folder: Path) -> int:
+    """Kill saves at their first such call, the second, ... until one gets through."""
+    for number in range(1, 100):
+        target = folder / str(number)
+        save(target, 1, arrays(1), {})
+        code = inject(call, f"signal=KILL:when={number}", "checkpoints", [target]).returncode
+        found, warning = load_latest(target)
+        assert holds(found.path, found.step)
+        assert not warning
+        save(target, 3, arrays(3), {})  # nothing that the crash left is in the way
+        assert holds(load_latest(target)[0].path, 3)
+        assert list(target.glob(".*")) == []
+        if code != KILLED:
+            assert (code, found.step) == (0, 2)
+            return number - 1
+    raise AssertionError(f"more than {number} calls of {call}")
+
+
+@REGISTRY.fault(
+    24,
+    "Bad checkpoint",
+    injected="cut, flipped bit, empty, missing or foreign file, bad pointer, all at random",
+    required="the previous good one, with a warning; none good: refused; never a fresh start",
+    level=Level.UNIT,
+)
+def bad_checkpoint(folder: Path) -> None:
+    rng = Random(24)
+    save(folder / "good", 1, arrays(1), {})
+    save(folder / "good", 2, arrays(2), {})
+    for number in range(DAMAGES):
+        shutil.copytree(folder / "good", target := folder / "target")
+        damage = rng.choice(_DAMAGES)
+        newest = rng.choice(sorted(checkpoint_paths(target)[-1].iterdir()))
+        damage(newest, rng)
+        found, warning = load_latest(target)
+        assert holds(found.path, found.step), (number, damage.__name__, newest.name)
+        assert (found.step == 2) != bool(warning), (number, damage.__name__, newest.name, warning)
+        damage(checkpoint_paths(target)[0] / newest.name, rng)
+        try:
+            found = load_latest(target)[0]
+            assert holds(found.path, found.step), (number, damage.__name__, newest.name)
+        except CorruptData as error:
+            assert "\n" not in str(error)
+        shutil.rmtree(target)
+
+
+def _cut(file: Path, rng: Random) -> None:
+    file.write_bytes(file.read_bytes()[: rng.randrange(max(1, file.stat().st_size))])
+
+
+def _flip(file: Path, rng: Random) -> None:
+    data = bytearray(file.read_bytes())
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    file.write_bytes(data)
+
+
+def _empty(file: Path, rng: Random) -> None:
+    file.write_bytes(b"")
+
+
+def _remove(file: Path, rng: Random) -> None:
+    file.unlink()
+
+
+def _replace(file: Path, rng: Random) -> None:
+    file.write_bytes(rng.choice((b"GIF89a", json.dumps({"format": 1}).encode(), bytes(4096))))
+
+
+_DAMAGES: tuple[Callable[[Path, Random], None], ...] = (_cut, _flip, _empty, _remove, _replace)
+
+
+if __name__ == "__main__":
+    save(Path(sys.argv[1]), 2, arrays(2), {})

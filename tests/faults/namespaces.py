@@ -1,0 +1,48 @@
+"""Small worlds of their own for a process: disks that fill, networks that break. No root needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from .strace import QUIET, ROOT
+
+
+def inside(module: str, *arguments: object, limit_s: float = 300.0) -> str:
+    """Run a module of ours in new user, mount and network namespaces; returns what it printed.
+
+    It may mount what it likes; nothing of that is seen outside.
+
+    Raises:
+        AssertionError: it failed; with what it printed.
+    """
+    done = subprocess.run(
+        ["unshare", "-rmn", sys.executable, "-m", f"tests.faults.{module}", *map(str, arguments)],
+        cwd=ROOT,
+        env=QUIET,
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def mount(folder: Path, *options: str) -> None:
+    """Mount a file system of memory on a new folder; only `inside`."""
+    folder.mkdir(exist_ok=True)
+    _run("mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", str(folder))
+
+
+def make_read_only(folder: Path) -> None:
+    """Make what is in the folder unchangeable, even for root; only `inside`."""
+    _run("mount", "--bind", str(folder), str(folder))
+    _run("mount", "-o", "remount,bind,ro", str(folder))
+
+
+def _run(*command: str) -> None:
+    arguments: Sequence[str] = command
+    subprocess.run(arguments, check=True)

@@ -1,0 +1,295 @@
+"""Faults of whole processes: they die, hang, starve, or come twice."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from random import Random
+
+import psutil
+
+from serl.episodes import episode_paths, read_episode
+from serl.link import announce
+from serl.ros.environment import clean_shared_memory
+from serl.ros.link_node import Link, link_folder
+from serl.ros.node import RosNode
+
+from .registry import REGISTRY, Level
+from .system import LEARNER, System, link_of, running
+
+FEW = 20
+"""Records after which something is taken to be on its way."""
+
+ALLOWED_GROWTH_MB = 50.0
+
+
+@REGISTRY.strike
+def kill_learner(system: System, rng: Random) -> str:
+    system.kill(LEARNER)
+    return "learner killed"
+
+
+@REGISTRY.strike
+def kill_link(system: System, rng: Random) -> str:
+    system.kill(name := link_of(rng.choice(system.actors)))
+    return f"{name} killed"
+
+
+@REGISTRY.strike
+def kill_actor(system: System, rng: Random) -> str:
+    system.kill(name := rng.choice(system.actors))
+    return f"{name} killed"
+
+
+@REGISTRY.strike
+def lose_link(system: System, rng: Random) -> str:
+    """No word between actor and learner for 3 to 60 s, mostly short; steps go on."""
+    name, duration_s = link_of(rng.choice(system.actors)), 3.0 * 20.0 ** rng.random()
+    system.hang(name, duration_s)
+    return f"{name} lost for {duration_s:.0f} s"
+
+
+@REGISTRY.fault(
+    1,
+    "Learner dies",
+    injected="SIGKILL at random steps, three times",
+    required="the actor goes on; the learner continues behind what it accepted; lost 0, "
+    "duplicated 0",
+    level=Level.PROCESSES,
+)
+def learner_dies(folder: Path) -> None:
+    rng = Random(1)
+    with running(folder, rate_hz=300) as system:
+        for _ in range(3):
+            system.until(_moves(system.accepted, rng.randint(FEW, 5 * FEW)))
+            kill_learner(system, rng)
+            system.until(_moves(system.total, 5 * FEW), restart=False)
+        system.finish()
+        system.check()
+
+
+@REGISTRY.fault(
+    3,
+    "Learner hangs",
+    injected="SIGSTOP for 4 s (60 s in `make soak`), SIGCONT",
+    required="the actor goes on, the link keeps at most 50 MB; then the learner catches up; "
+    "lost 0, duplicated 0",
+    level=Level.PROCESSES,
+)
+def learner_hangs(folder: Path) -> None:
+    with running(folder, rate_hz=1000) as system:
+        system.until(_moves(system.accepted, FEW))
+        link, before = system.process(link_of("actor0")), system.total()
+        before_mb = _memory_mb(link)
+        system.hang(LEARNER, 4.0)
+        assert system.total() > before + FEW
+        assert _memory_mb(link) < before_mb + ALLOWED_GROWTH_MB
+        system.finish()
+        system.check()
+
+
+@REGISTRY.fault(
+    4,
+    "Actor dies in the middle of an episode",
+    injected="SIGKILL at random steps, three times",
+    required="the episode is kept, truncated, not terminated; lost 0, duplicated 0",
+    level=Level.PROCESSES,
+)
+def actor_dies(folder: Path) -> None:
+    rng = Random(4)
+    with running(folder, rate_hz=200) as system:
+        for _ in range(3):
+            system.until(_moves(system.accepted, rng.randint(FEW, 3 * FEW)))
+            kill_actor(system, rng)
+        system.finish()
+        system.check()
+        paths = episode_paths(system.run.episodes("actor0"))
+        episodes = [read_episode(path, system.spec) for path in paths]
+    cut = [found for found in episodes if found.end is None]
+    assert 0 < len(cut) <= system.kills + 1  # and the last one, when the records were up
+    assert not any(step.terminated for found in cut for step in found.steps)
+
+
+@REGISTRY.fault(
+    5,
+    "Actor hangs",
+    injected="SIGSTOP for 2 s in the middle of an episode (what it means for the arm comes with "
+    "the arms)",
+    required="the episode goes on afterwards; lost 0, duplicated 0",
+    level=Level.PROCESSES,
+)
+def actor_hangs(folder: Path) -> None:
+    with running(folder) as system:
+        system.until(_moves(system.accepted, FEW))
+        system.hang("actor0", 2.0)
+        system.finish()
+        system.check()
+        paths = episode_paths(system.run.episodes("actor0"))
+        assert len({path.name.split("-")[0] for path in paths}) == 1, "the actor was restarted"
+
+
+@REGISTRY.fault(
+    8,
+    "All at once",
+    injected="SIGKILL to learner, links and actors together, twice",
+    required="one restart brings all back; lost 0, duplicated 0",
+    level=Level.PROCESSES,
+)
+def everything_dies(folder: Path) -> None:
+    with running(folder, actors=2) as system:
+        for _ in range(2):
+            system.until(_moves(system.accepted, 5 * FEW))
+            system.kill(*system.names)
+        system.finish()
+        system.check()
+
+
+@REGISTRY.fault(
+    16,
+    "Two actors of one name",
+    injected="a second actor and link in the same folder; a second link from another folder",
+    required="the second is refused within 2 s, with who has the name; lost 0, duplicated 0",
+    level=Level.PROCESSES,
+)
+def same_name(folder: Path) -> None:
+    with running(folder) as system:
+        system.until(_moves(system.accepted, FEW))
+        run = system.run.path
+        _refused(system, "tests.faults.actor_process", str(run), "actor0", "0")
+        _refused(system, "serl.ros.link_node", "--run", str(run), "--actor", "actor0")
+        elsewhere = folder / "elsewhere" / run.name
+        announce(link_folder(elsewhere, "actor0"), run.name, "actor0", 1, system.spec)
+        with RosNode("elsewhere", elsewhere) as node, closing(_link(node, elsewhere)) as second:
+            system.until(lambda: second.step() or second.refused, limit_s=2.0)
+            assert str(link_folder(run, "actor0")) in second.refused, second.refused
+        system.finish()
+        system.check()
+
+
+def _link(node: RosNode, run: Path) -> Link:
+    return Link(node, run, "actor0")
+
+
+def _refused(system: System, module: str, *arguments: str) -> None:
+    """The process ends by itself, with one line that says why."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        env=dict(system.supervisor.environment),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "in use by process" in done.stderr.splitlines()[-1], done.stderr
+
+
+@REGISTRY.fault(
+    25,
+    "Leak in /dev/shm",
+    injected="SIGKILL to the link, 5 times (with `slow`: 100)",
+    required="what the dead left is removed at the next start of a run",
+    level=Level.PROCESSES,
+)
+def shared_memory_leak(folder: Path) -> None:
+    _leak(folder, kills=5)
+
+
+@REGISTRY.fault(
+    25,
+    "Leak in /dev/shm",
+    injected="SIGKILL to the link, 100 times",
+    required="what the dead left is removed at the next start of a run",
+    level=Level.SOAK,
+)
+def shared_memory_leak_of_many(folder: Path) -> None:
+    _leak(folder, kills=100)
+
+
+def _leak(folder: Path, kills: int) -> None:
+    left: set[Path] = set()
+    with running(folder, rate_hz=0) as system:
+        for _ in range(kills):
+            system.until(lambda: _segments(system, link_of("actor0")))
+            left |= _segments(system, link_of("actor0"))
+            system.kill(link_of("actor0"))
+        assert any(path.exists() for path in left), "nothing leaked: the test is blind"
+        system.finish()
+    for path in left:
+        for file in path.parent.glob(f"*{path.name}*"):
+            os.utime(file, (0, 0))  # young ones could be of a process that is just starting
+    clean_shared_memory()
+    assert not {path for path in left if path.exists()}
+
+
+def _segments(system: System, name: str) -> set[Path]:
+    """Files in shared memory that belong to this process."""
+    try:
+        maps = Path(f"/proc/{system.supervisor.pids()[name]}/maps").read_text()
+    except OSError:  # it is being started again
+        return set()
+    return set(map(Path, re.findall(r"/dev/shm/fastrtps_[0-9a-f]{16}\b", maps)))
+
+
+@REGISTRY.fault(
+    48,
+    "Starved CPU",
+    injected="two busy processes a core for 10 s (what it means for the arm comes with the arms)",
+    required="steps go on; lost 0, duplicated 0",
+    level=Level.SOAK,
+)
+def starved(folder: Path) -> None:
+    with running(folder) as system, _burners(2 * (os.cpu_count() or 1)):
+        system.until(_moves(system.accepted, FEW))
+        system.rest(10.0)
+        system.finish()
+        system.check()
+
+
+@contextmanager
+def _burners(count: int) -> Iterator[None]:
+    burn = [sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(burn) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+@REGISTRY.fault(
+    49,
+    "Memory pressure",
+    injected="the learner's address space limited to what it has; 10,000 records as fast as they "
+    "can be logged",
+    required="the learner may die; the link keeps at most 50 MB; lost 0, duplicated 0",
+    level=Level.PROCESSES,
+)
+def memory_pressure(folder: Path) -> None:
+    with running(folder, rate_hz=2000) as system:
+        system.until(_moves(system.accepted, FEW))
+        learner, link = system.process(LEARNER), system.process(link_of("actor0"))
+        before_mb = _memory_mb(link)
+        learner.rlimit(psutil.RLIMIT_AS, (learner.memory_info().vms, -1))
+        peak_mb = 0.0
+        while system.total() < 10_000:
+            system.rest(0.1)
+            peak_mb = max(peak_mb, _memory_mb(link))
+        system.finish()
+        assert peak_mb < before_mb + ALLOWED_GROWTH_MB
+        system.check()
+
+
+def _memory_mb(process: psutil.Process) -> float:
+    return float(process.memory_info().rss) / 1e6
+
+
+def _moves(count: Callable[[], int], by: int) -> Callable[[], bool]:
+    """Whether a count has grown by so much since now."""
+    before = count()
+    return lambda: count() >= before + by

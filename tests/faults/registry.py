@@ -1,0 +1,139 @@
+"""What a fault is: an injector with what must hold. `catalogue.py` collects all of them.
+
+One registry drives the tests (`test_faults.py`), the chaos of `make soak`
+(`tests/soak/test_chaos.py`) and the table in `docs/faults.md` (`python -m tests.faults`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+Trial = Callable[[Path], None]
+"""Injects a fault in an empty folder and fails unless what is required holds."""
+
+Strike = Callable[[Any, Random], str]
+"""Injects a fault into a living `tests.faults.system.System`; says in words what it did."""
+
+
+class Level(StrEnum):
+    """How much of the product a trial runs."""
+
+    UNIT = "U"
+    COMPONENT = "C"
+    PROCESSES = "S"
+    SOAK = "K"
+
+
+class Recipe(StrEnum):
+    """A means of injection that not every machine has."""
+
+    STRACE = "strace"
+    NAMESPACES = "user, mount and network namespaces"
+    NFTABLES = "nftables"
+    ROOT = "root"
+
+    @property
+    def missing(self) -> str:
+        """Why this machine cannot do it; empty when it can."""
+        return _missing(self)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One entry of the catalogue.
+
+    Attributes:
+        number: in the catalogue of faults; an entry may have several trials.
+        title: what happens.
+        injected: how.
+        required: what must hold, with its numbers.
+        level: how much runs.
+        trial: injects it, and fails unless what is required holds.
+        needs: means of injection; without one of them the trial is skipped, loudly.
+    """
+
+    number: int
+    title: str
+    injected: str
+    required: str
+    level: Level
+    trial: Trial
+    needs: tuple[Recipe, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Unique: number and trial."""
+        return f"{self.number:02d}-{self.trial.__name__}"
+
+    @property
+    def missing(self) -> str:
+        """Why it cannot be injected on this machine; empty when it can."""
+        return "; ".join(reason for need in self.needs if (reason := need.missing))
+
+
+class Registry:
+    """All faults, by number, and the strikes of them that a living system can be dealt."""
+
+    def __init__(self) -> None:
+        self._faults: list[Fault] = []
+        self.strikes: dict[str, Strike] = {}
+
+    def __iter__(self) -> Iterator[Fault]:
+        return iter(sorted(self._faults, key=lambda fault: (fault.number, fault.name)))
+
+    def fault(
+        self,
+        number: int,
+        title: str,
+        *,
+        injected: str,
+        required: str,
+        level: Level,
+        needs: tuple[Recipe, ...] = (),
+    ) -> Callable[[Trial], Trial]:
+        """Enter the decorated trial."""
+
+        def enter(trial: Trial) -> Trial:
+            self._faults.append(Fault(number, title, injected, required, level, trial, needs))
+            return trial
+
+        return enter
+
+    def strike(self, strike: Strike) -> Strike:
+        """Enter the decorated function into chaos, under its name."""
+        self.strikes[strike.__name__] = strike
+        return strike
+
+
+REGISTRY = Registry()
+
+
+@cache
+def _missing(recipe: Recipe) -> str:
+    match recipe:
+        case Recipe.STRACE:
+            works = _runs("strace", "-f", "-qq", "-o", "/dev/null", "true")
+            return "" if works else "strace is missing or may not trace (apt-get install strace)"
+        case Recipe.NAMESPACES:
+            works = _runs("unshare", "-rmn", "true") and shutil.which("ip") is not None
+            return "" if works else "unprivileged namespaces (unshare -rmn) or iproute2 are missing"
+        case Recipe.NFTABLES:
+            works = _runs("unshare", "-rn", "nft", "list", "ruleset")
+            return "" if works else "nft is missing or may not be used (apt-get install nftables)"
+        case Recipe.ROOT:
+            return "" if os.getuid() == 0 else "not root: cannot act as another user"
+
+
+def _runs(*command: str) -> bool:
+    if shutil.which(command[0]) is None:
+        return False
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0

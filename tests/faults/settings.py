@@ -1,0 +1,99 @@
+"""Faults of what a person types."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from serl import cli
+from serl.assembly import make_task
+from serl.config import TrainConfig, resolve
+from serl.errors import BadInput
+
+from .registry import REGISTRY, Level
+
+TASK = "pick_cube"
+LINES: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("--agent.utdd", "8"), "agent.utdd"),
+    (("--agent.utd", "many"), "agent.utd"),
+    (("--seed", "-1"), "seed"),
+    (("--task-config.rate_hz", ".nan"), "rate_hz"),
+    (("--task-config.motion.box_low_m", "[1.0, 0.0, 0.0]"), "box_low_m"),
+    (("--task-config.motion.limits.speed_m_s", "3.0"), "speed_m_s"),
+    (("--config", "absent.yaml"), "absent.yaml"),
+    (("--config", "damaged.yaml"), "damaged.yaml"),
+    (("--config", "folder"), "folder"),
+)
+
+
+@REGISTRY.fault(
+    59,
+    "Bad, missing, NaN or inverted configuration",
+    injected="each of all settings to NaN, infinity, and values of each other type; bad files",
+    required="refused with one line that names the setting, before anything is made",
+    level=Level.UNIT,
+)
+def bad_configuration(folder: Path) -> None:
+    tried = 0
+    for path, value in _leaves(_settings()):
+        for bad in _bad(value):
+            tried += 1
+            message = _refusal(_nested(path, bad))
+            assert message, f"accepted {'.'.join(path)} = {bad!r}"
+            assert path[-1] in message, message
+            assert "\n" not in message, message
+    assert tried > 500
+    (folder / "damaged.yaml").write_bytes(b"seed: [1\n\xff")
+    (folder / "folder").mkdir()
+    before = set(folder.rglob("*"))
+    for words, name in LINES:
+        given = [str(folder / word) if word == name else word for word in words]
+        code = cli.main(["train", TASK, "--runs", str(folder / "runs"), *given])
+        assert code == cli.BAD_INPUT, words
+    assert set(folder.rglob("*")) == before
+
+
+def _settings() -> dict[str, Any]:
+    """All settings of a training, those of its task included, with their defaults."""
+    config = TrainConfig(task=TASK)
+    task = make_task(config).config.model_dump(mode="json")
+    return {**config.model_dump(mode="json"), "task_config": task}
+
+
+def _leaves(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[Any, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, (*above, name))
+        else:
+            yield (*above, name), value
+
+
+def _bad(value: object) -> list[object]:
+    """Values that cannot stand in the place of `value`, whatever the setting means."""
+    numbers = [math.nan, math.inf, -math.inf]
+    others: list[object] = [{"a": 1}, [[{}]]]
+    match value:
+        case bool():
+            return [*numbers, *others, "perhaps", 7]
+        case int() | float():
+            return [*numbers, *others, "many", []]
+        case list():
+            return [*numbers, *others, "many", [math.nan]]
+    return [*numbers, *others]
+
+
+def _nested(path: tuple[str, ...], value: object) -> dict[str, Any]:
+    for name in reversed(path):
+        value = {name: value}
+    assert isinstance(value, dict)
+    return value
+
+
+def _refusal(layer: Mapping[str, Any]) -> str:
+    try:
+        make_task(resolve({"task": TASK}, layer))
+    except BadInput as error:
+        return str(error)
+    return ""

@@ -1,0 +1,38 @@
+"""Faults of system calls, by strace: calls that fail, and deaths at exactly the N-th of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+KILLED = -9
+ROOT = Path(__file__).parent.parent.parent
+
+QUIET = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+"""Environment of a process whose every system call counts."""
+
+
+def inject(
+    call: str, what: str, module: str, arguments: Sequence[object]
+) -> subprocess.CompletedProcess[str]:
+    """Run a module of ours while a fault is injected into its system calls.
+
+    Args:
+        call: name of the system call.
+        what: as strace says it: `signal=KILL:when=3`, `error=EIO:when=3+`.
+        module: its name below `tests.faults`.
+        arguments: of the module.
+    """
+    return subprocess.run(
+        ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}"]
+        + ["-e", f"inject={call}:{what}", sys.executable, "-m", f"tests.faults.{module}"]
+        + [str(argument) for argument in arguments],
+        cwd=ROOT,
+        env=QUIET,
+        capture_output=True,
+        text=True,
+        check=False,
+    )

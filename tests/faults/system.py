@@ -1,0 +1,207 @@
+"""A run of real processes: actors that log as fast as they are told, real links, a learner.
+
+The learner accepts records as the real one does (transport, index, acknowledgements) but does not
+train; actors log random records instead of driving a robot. So a kill costs a second, not ten.
+Both keep books of their own (`books.py`), against which the run is checked in the end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from unittest.mock import patch
+
+import psutil
+
+from serl.assembly import make_spec, make_task
+from serl.config import resolve
+from serl.episodes import episode_paths, read_records
+from serl.recovery import recover
+from serl.ros.environment import clean_shared_memory, environment, free_domain
+from serl.run_folder import RunFolder
+from serl.supervisor import ProcessSpec, Supervisor
+from serl.types import Key
+from serl.verify import verify
+
+from .books import accepted_book, appended_book, count_lines, enough_file, lines_of, read_book
+from .strace import ROOT
+
+LIMIT_S = 60.0
+LEARNER = "learner"
+SETTINGS = {"task": "reach", "demos": 0, "log": {"min_free_bytes": 0}}
+
+_FOREVER = 1_000_000  # restarts
+
+
+class System:
+    """Made by `running`.
+
+    Attributes:
+        run: its folder.
+        actors: names of the actors.
+        kills: of processes, so far.
+    """
+
+    def __init__(self, folder: Path, actors: int, rate_hz: float, domain: int) -> None:
+        settings = {**SETTINGS, "actors": actors}
+        self.run = RunFolder.create(folder, resolve(settings), datetime.now())
+        self.spec = make_spec(make_task(self.run.config))
+        self.actors = [f"actor{number}" for number in range(actors)]
+        self.kills = 0
+        (self.run.path / "spec.json").write_text(self.spec.model_dump_json())
+        environ = environment(domain, self.run.path)
+        environ |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        self.supervisor = Supervisor(self._specs(rate_hz), environ, self.run.log)
+
+    def _specs(self, rate_hz: float) -> list[ProcessSpec]:
+        path = str(self.run.path)
+        specs = [ProcessSpec(LEARNER, "tests.faults.learner_process", (path,), _FOREVER)]
+        for actor in self.actors:
+            link = ("--run", path, "--actor", actor)
+            specs += [
+                ProcessSpec(link_of(actor), "serl.ros.link_node", link, _FOREVER, ends=False),
+                ProcessSpec(
+                    actor,
+                    "tests.faults.actor_process",
+                    (path, actor, str(rate_hz)),
+                    _FOREVER,
+                ),
+            ]
+        return specs
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all processes."""
+        return [spec.name for spec in self.supervisor.specs]
+
+    def process(self, name: str) -> psutil.Process:
+        """The process as it is now."""
+        return psutil.Process(self.supervisor.pids()[name])
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal unless the process has ended."""
+        if self.supervisor.states()[name] == "running":
+            os.kill(self.supervisor.pids()[name], number)
+
+    def kill(self, *names: str) -> None:
+        """SIGKILL, and wait for the end; `until` starts them again."""
+        for name in names:
+            self.signal(name, signal.SIGKILL)
+            self.kills += 1
+        for name in names:
+            while self.supervisor.states()[name] == "running":
+                time.sleep(0.001)
+
+    def hang(self, name: str, duration_s: float) -> None:
+        """SIGSTOP for a while; the others go on."""
+        self.signal(name, signal.SIGSTOP)
+        self.rest(duration_s)
+        self.signal(name, signal.SIGCONT)
+
+    def rest(self, duration_s: float, restart: bool = True) -> None:
+        """Let time pass; what died is started again, unless told otherwise."""
+        deadline_s = time.monotonic() + duration_s
+        while time.monotonic() < deadline_s:
+            if restart:
+                self.supervisor.check()
+            time.sleep(0.02)
+
+    def until(
+        self, condition: Callable[[], object], limit_s: float = LIMIT_S, restart: bool = True
+    ) -> float:
+        """Rest until the condition holds; returns after how many seconds it did."""
+        begin_s = time.monotonic()
+        while not condition():
+            waited_s = time.monotonic() - begin_s
+            assert waited_s < limit_s, f"not within {limit_s:g} s: {self.tell()}"
+            self.rest(0.05, restart)
+        return time.monotonic() - begin_s
+
+    def appended(self, actor: str) -> int:
+        """Records that the actor knows to have logged."""
+        return count_lines(appended_book(self.run.path, actor))
+
+    def accepted(self) -> int:
+        """Records that the learner knows to have accepted."""
+        return count_lines(accepted_book(self.run.path))
+
+    def total(self) -> int:
+        """Records that all actors know to have logged."""
+        return sum(map(self.appended, self.actors))
+
+    def tell(self) -> str:
+        """Where everything stands, for people."""
+        states = ", ".join(f"{name} {state}" for name, state in self.supervisor.states().items())
+        return f"{self.total()} appended, {self.accepted()} accepted; {states}"
+
+    def finish(self, limit_s: float = LIMIT_S) -> None:
+        """Tell the actors to end, and let the learner have all that they logged."""
+        enough_file(self.run.path).touch()
+        self.until(lambda: all(map(self.supervisor.finished, self.actors)), limit_s)
+        expected = sum(len(self.logged(actor)) for actor in self.actors)
+        self.until(lambda: self.accepted() >= expected, limit_s)
+
+    def logged(self, actor: str) -> list[Key]:
+        """The keys in an actor's log."""
+        paths = episode_paths(self.run.episodes(actor))
+        return [record.key for record in read_records(paths, self.spec)]
+
+    def check(self) -> str:
+        """Stop everything; fail unless nothing was lost or doubled; says how much that was."""
+        self.supervisor.stop()
+        accepted = read_book(accepted_book(self.run.path))
+        total = 0
+        for actor in self.actors:
+            recover(self.run.episodes(actor))
+            logged = lines_of(self.logged(actor)).splitlines()
+            appended = read_book(appended_book(self.run.path, actor))
+            assert len(set(logged)) == len(logged), "duplicated in the log"
+            assert not set(appended) - set(logged), "lost in the log"
+            # A kill may fall between an append and the actor's note of it.
+            assert len(logged) - len(appended) <= self.kills, "never appended"
+            received = [line for line in accepted if line.split(" ")[0] == actor]
+            assert received == logged, _first_difference(received, logged)
+            total += len(logged)
+        assert len(accepted) == total
+        report = verify(self.run.path)
+        assert report.sound, report
+        return f"{total} records, lost 0, duplicated 0"
+
+
+def link_of(actor: str) -> str:
+    """The name of an actor's link process."""
+    return f"link-{actor}"
+
+
+def _first_difference(found: list[str], expected: list[str]) -> str:
+    pairs = zip(found, expected, strict=False)
+    place = next((n for n, (one, other) in enumerate(pairs) if one != other), len(expected))
+    return f"{len(found)} accepted, {len(expected)} logged; from {place} on: {found[place:][:2]}"
+
+
+@contextmanager
+def running(
+    folder: Path, *, actors: int = 1, rate_hz: float = 200.0
+) -> Iterator[System]:
+    """Start a system in a ROS domain of its own; end it when the block is left.
+
+    Args:
+        folder: empty.
+        actors: how many.
+        rate_hz: records per second of each actor; 0 for as fast as it can.
+    """
+    with free_domain() as domain, patch.dict(os.environ, {"ROS_DOMAIN_ID": str(domain.id)}):
+        system = System(folder, actors, rate_hz, domain.id)
+        try:
+            system.supervisor.start()
+            yield system
+        finally:
+            for name in system.names:
+                system.signal(name, signal.SIGCONT)
+            system.supervisor.stop()
+            clean_shared_memory()

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+AUDIT = runpy.run_path(str(Path(__file__).parents[1] / ".ci/audit.py"))
+
+SOUND = {"name": "numpy", "version": "2.4.6", "vulns": []}
+SKIPPED = {"name": "torch", "skip_reason": "Dependency not found on PyPI"}
+OURS = {"name": "serl", "skip_reason": "Dependency not found on PyPI"}
+BAD = {
+    "name": "pillow",
+    "version": "9.0",
+    "vulns": [
+        {"id": "CVE-1", "fix_versions": ["9.1", "10.0"]},
+        {"id": "CVE-2", "fix_versions": []},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("packages", "lines"),
+    [
+        ([SOUND, OURS], []),
+        (
+            [SOUND, BAD],
+            ["pillow 9.0: CVE-1, fixed in 9.1, 10.0", "pillow 9.0: CVE-2, fixed in no version"],
+        ),
+        ([SOUND, SKIPPED], ["torch was not audited: Dependency not found on PyPI"]),
+    ],
+)
+def test_what_is_known_and_what_cannot_be_known_is_said(
+    packages: list[dict[str, Any]], lines: list[str]
+) -> None:
+    assert list(AUDIT["problems"]({"dependencies": packages})) == lines
+
+
+@pytest.mark.parametrize("report", [None, {}, {"dependencies": [SKIPPED, OURS]}])
+def test_a_machine_without_the_index_is_told_that_nothing_was_audited(report: Any) -> None:
+    (line,) = AUDIT["problems"](report)
+    assert "NOTHING WAS AUDITED" in line
+
+
+def test_libraries_inside_wheels_are_listed(tmp_path: Path) -> None:
+    for name in ("libssl-60250281.so.1.1.1k", "libcrypto-bdaed0ea.so.1.1.1k", "libz.so.1"):
+        (tmp_path / "ros_rcl.libs").mkdir(exist_ok=True)
+        (tmp_path / "ros_rcl.libs" / name).touch()
+    found = AUDIT["bundled"](tmp_path)
+    assert found == {"ros_rcl": ["crypto 1.1.1k", "ssl 1.1.1k", "z 1"]}

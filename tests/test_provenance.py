@@ -1,0 +1,56 @@
+import json
+from typing import Any
+
+import pytest
+
+from serl.assembly import make_spec, make_task
+from serl.config import TrainConfig, resolve
+from serl.errors import BadInput
+from serl.provenance import check_provenance, provenance
+
+
+def of(config: TrainConfig) -> dict[str, Any]:
+    """As it comes back from a checkpoint."""
+    info: dict[str, Any] = json.loads(
+        json.dumps(provenance(config, make_spec(make_task(config))), allow_nan=False)
+    )
+    return info
+
+
+CONFIG = resolve({"task": "reach", "demo_paths": ["/demos"], "agent": {"return_bounds": [0, 1]}})
+
+
+def test_nothing_changed() -> None:
+    assert check_provenance(of(CONFIG), of(CONFIG)) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"seed": 3}, r"made with other settings: seed: 0 != 3$"),
+        ({"agent": CONFIG.agent.model_copy(update={"utd": 7})}, r"agent\.utd: \d != 7$"),
+        ({"task_config": {"rate_hz": 20.0}}, "made for the spec"),
+    ],
+)
+def test_what_parameters_depend_on_may_not_change(change: dict[str, Any], line: str) -> None:
+    with pytest.raises(BadInput, match=line):
+        check_provenance(of(CONFIG), of(CONFIG.model_copy(update=change)))
+
+
+@pytest.mark.parametrize("change", [{"steps": 7}, {"actors": 3}, {"trials": 2}])
+def test_what_they_do_not_depend_on_may(change: dict[str, Any]) -> None:
+    assert check_provenance(of(CONFIG), of(CONFIG.model_copy(update=change))) == ""
+
+
+def test_other_code_is_a_warning() -> None:
+    mine = of(CONFIG)
+    warning = check_provenance(mine | {"code": "0.0+abc"}, mine)
+    assert warning == f"checkpoint: made by serl '0.0+abc', this is {mine['code']}"
+
+
+@pytest.mark.parametrize("info", [{}, {"spec": 3}, {"settings": "none"}])
+def test_a_checkpoint_that_does_not_say_is_refused(info: dict[str, Any]) -> None:
+    mine = of(CONFIG)
+    spec = {"spec": mine["spec"]} if "settings" in info else {}
+    with pytest.raises(BadInput, match="checkpoint: made"):
+        check_provenance(info | spec, mine)
