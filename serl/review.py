@@ -188,8 +188,8 @@ def follow(console: Console, shown: Replayed, clock: Clock) -> None:
 def _headline(shown: Replayed) -> Iterator[Text]:
     (actor, number, path), result = shown.recording, shown.result
     yield Text.assemble((shown.spec.task, "bold"), f" · {actor} · episode {number}")
-    ending = Text(result.reason, _GOOD if result.success else "bold")
-    ending.append(f" after {result.steps} steps, {result.steps / shown.spec.rate_hz:.1f} s", "")
+    ending = Text.assemble((result.reason, _GOOD if result.success else "bold"))
+    ending.append(f" after {result.steps} steps, {result.steps / shown.spec.rate_hz:.1f} s")
     ending.append(f" · return {result.reward:g}")
     versions = [step.policy_version for step in shown.episode.steps if step.policy_version]
     if versions:

@@ -38,7 +38,7 @@ from serl.types import Action, Array, Observation
 
 _JOINTS = 7
 _STEPS_PER_TICK = round(PROFILE_PERIOD_S / PHYSICS_DT_S)
-_SITE = mujoco.mjtObj.mjOBJ_SITE
+_SITE = int(mujoco.mjtObj.mjOBJ_SITE)
 _SETTLE_S = 0.1
 _HOME = np.array(HOME_RAD)
 # Joint-space posture control in the null space of the tool; holds the elbow to 1e-3 rad.

@@ -17,20 +17,19 @@ class Gripper:
         self._model, self._data = model, data
         self._actuator = model.actuator("gripper").id
         joints = [model.joint(f"finger_{side}") for side in ("left", "right")]
-        self._positions = [int(joint.qposadr[0]) for joint in joints]
+        (first,), (last,) = (joint.qposadr for joint in joints)
+        self._fingers = data.qpos[first : last + 1]  # (2,)
         self._pads = [model.geom(f"pad_{side}").id for side in ("left", "right")]
 
     @property
     def opening(self) -> float:
         """Mean finger position: 0 closed, 1 open."""
-        qpos = self._data.qpos
-        left, right = (float(qpos[index]) for index in self._positions)
-        return 0.5 * (left + right) / MAX_FINGER_M
+        left, right = self._fingers.tolist()
+        return float(0.5 * (left + right) / MAX_FINGER_M)
 
     def reset(self) -> None:
         """Open at once; for resets."""
-        for index in self._positions:
-            self._data.qpos[index] = MAX_FINGER_M
+        self._fingers[:] = MAX_FINGER_M
         self.command(closed=False)
 
     def command(self, closed: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,7 @@ class PickCube:
         self._start_yaw = 0.0
         self._held = 0
 
-    @property
+    @cached_property
     def observation_spec(self) -> ObservationSpec:
         """Sixteen numbers."""
         position = ArraySpec(shape=(3,), unit="m, base frame")
@@ -174,8 +175,9 @@ class PickCube:
 
     def _is_up(self, state: Mapping[str, Array]) -> bool:
         cube = state["cube_pose"]
-        in_hand = np.linalg.norm(cube[:3] - state["tcp_pose"][:3]) < 2.0 * _HALF_M
-        return _height(cube) > self.config.lift_m and bool(in_hand)
+        if _height(cube) <= self.config.lift_m:
+            return False
+        return bool(np.linalg.norm(cube[:3] - state["tcp_pose"][:3]) < 2.0 * _HALF_M)
 
     def _place(self, rng: np.random.Generator) -> Placement:
         low, high = self.config.field_low_m, self.config.field_high_m

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ class Reach:
         self._start = np.zeros(3, np.float32)
         self._held = 0
 
-    @property
+    @cached_property
     def observation_spec(self) -> ObservationSpec:
         """Twelve numbers."""
         position = ArraySpec(shape=(3,), unit="m, base frame")

@@ -126,7 +126,8 @@ def test_the_line_is_plain_and_names_what_is_wrong() -> None:
         "3:12 | steps 7412/12000 | episodes 214 | success alone 85% | assisted 95% | human 7% | "
         "updates/s 41.3 | utd 4.0 | weights v371 | "
         "actor-0 acked 51234, 3 waiting (newest weights) | actor-1 link down (3 behind) | "
-        "actor-2 link starting (no weights yet) | actor-3 waiting for the learner (no weights yet) | "
+        "actor-2 link starting (no weights yet) | "
+        "actor-3 waiting for the learner (no weights yet) | "
         "actor-0 finished | actor-1 [red]killed by signal 9[/red] | left 1:02:05"
     )
     assert line(FULL).isascii()

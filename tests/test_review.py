@@ -151,7 +151,7 @@ def test_a_summary_says_what_limits_took_off(tmp_path: Path) -> None:
 
 def test_a_long_episode_fits_a_narrow_terminal(tmp_path: Path) -> None:
     task = FakeTask(FakeTaskConfig(time_limit_s=30.0))
-    items = human(records(expert=False, task=task), 150)
+    items = human(records(expert=False, task=task), 153)
     assert len(items) == 301  # and the end
     text = summary(record(tmp_path, items))
     assert "█" in text.splitlines()[4], "one step of a human must not vanish"

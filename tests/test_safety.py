@@ -161,7 +161,9 @@ def test_tool_frame_turns_actions_and_mixes_nothing() -> None:
     frame="base",
 )
 @example(
-    actions=[(1, 0, 0.8, 0, 0, 0), (0.25, 0, 0, 0, 0, 0), (-1, 0, 1, 0, 0, 0)], lag=0.0, frame="base"
+    actions=[(1, 0, 0.8, 0, 0, 0), (0.25, 0, 0, 0, 0, 0), (-1, 0, 1, 0, 0, 0)],
+    lag=0.0,
+    frame="base",
 )
 def test_box_lead_and_rotation_are_never_exceeded(
     actions: list[tuple[float, ...]], lag: float, frame: str

@@ -27,7 +27,8 @@ class Agent(Protocol):
     def update(self, batch: Batch) -> dict[str, float]:
         """One outer step: `utd` critic updates on equal parts of the batch, one actor update.
 
-        Returns metrics, empty unless `metrics_due` (reading a metric costs a device sync).
+        What is not finite changes nothing. Returns metrics when they are due (reading one costs a
+        device sync); "skipped" are the updates in a row, this one last, that were not finite.
         """
         ...
 

@@ -155,10 +155,15 @@ class Group:
         self.square = torch.zeros_like(self.flat.detach())
         self.steps = torch.zeros((), device=self.flat.device)
 
-    def step(self, loss: Tensor) -> None:
-        """One step of Adam (Kingma & Ba 2015, algorithm 1) down the gradient of `loss`."""
+    def step(self, loss: Tensor) -> Tensor:
+        """One step of Adam (Kingma & Ba 2015, algorithm 1) down the gradient of `loss`.
+
+        Returns:
+            Scalar: 1 when the step was skipped, else 0.
+        """
         (gradient,) = torch.autograd.grad(loss, self.flat)
         with torch.no_grad():
+            skipped = (~gradient.sum().isfinite()).float()
             adam(
                 [self.flat],
                 [gradient],
@@ -167,7 +172,7 @@ class Group:
                 [],
                 [self.steps],
                 fused=True,
-                found_inf=(~gradient.sum().isfinite()).float(),
+                found_inf=skipped,
                 amsgrad=False,
                 beta1=0.9,
                 beta2=0.999,
@@ -176,3 +181,4 @@ class Group:
                 eps=1e-8,
                 maximize=False,
             )
+        return skipped

@@ -153,6 +153,7 @@ class SAC:
         self.mean = torch.zeros(state_size, device=self.device)
         self.std = torch.ones(state_size, device=self.device)
         self.updates = 0
+        self.skipped = torch.zeros((), device=self.device)  # updates in a row, partly at least
         wrap: Callable[[Any], Any] = torch.compile if config.compile else lambda function: function
         self._critic_target, self._critic_loss = wrap(critic_target), wrap(critic_loss)
         self._actor_loss = wrap(actor_loss)
@@ -195,7 +196,8 @@ class SAC:
         """One outer step: `utd` critic updates, one of the actor, one of the temperature.
 
         The batch is cut, in its order, into a part per critic update; the others take the last.
-        A step whose gradient is not finite is skipped. Metrics come every `metrics_every` updates.
+        A step whose gradient is not finite is skipped, with its step of the target. Metrics come
+        every `metrics_every` updates.
 
         Raises:
             SpecMismatch: the batch has not utd * batch_size rows.
@@ -212,6 +214,7 @@ class SAC:
                 self.actor.flat, tensors.next_state, noise[:rows]
             )
             bonus = -temperature * log_probability * float(config.backup_entropy)
+        skipped = torch.zeros((), device=self.device)
         for step in range(config.utd):
             part = slice(step * config.batch_size, (step + 1) * config.batch_size)
             last = Tensors(*(tensor[part] for tensor in tensors))
@@ -222,9 +225,9 @@ class SAC:
                 if config.return_bounds is not None:
                     target = target.clamp(*config.return_bounds)
             loss = self._critic_loss(self.networks, self.critic.flat, last, target)
-            self.critic.step(loss)
+            skipped = skipped + (skip := self.critic.step(loss))
             with torch.no_grad():
-                self.target.lerp_(self.critic.flat, config.tau)
+                self.target.lerp_(self.critic.flat, config.tau * (1.0 - skip))
         weights = torch.tensor(actor_terms(config, self.updates), device=self.device)
         objective, entropy = self._actor_loss(
             self.networks,
@@ -235,13 +238,15 @@ class SAC:
             temperature,
             weights,
         )
-        self.actor.step(objective)
+        skipped = skipped + self.actor.step(objective)
         error = temperature_loss(self.temperature.flat, entropy, self.target_entropy)
-        self.temperature.step(weights[0] * error)
+        skipped = skipped + self.temperature.step(weights[0] * error)
+        self.skipped = (self.skipped + 1.0) * skipped.sign()
         self.updates += 1
         if self.updates % config.metrics_every:
-            return {}
+            return {"skipped": self.skipped.item()} if self.device.type == "cpu" else {}
         return {
+            "skipped": self.skipped.item(),
             "critic_loss": loss.item() / config.critics,
             "actor_loss": objective.item(),
             "entropy": entropy.item(),
@@ -319,6 +324,7 @@ class SAC:
             "adam.critic.steps": self.critic.steps,
             "adam.temperature.steps": self.temperature.steps,
             "updates": torch.tensor(self.updates),
+            "skipped": self.skipped,
             "generator.acting": self._acting.get_state(),
             "generator.learning": self._learning.get_state(),
         }

@@ -80,9 +80,7 @@ class Domain:
         self.close()
 
 
-def free_domain(
-    environ: Mapping[str, str] = os.environ, network: NetworkConfig = LOCAL
-) -> Domain:
+def free_domain(environ: Mapping[str, str] = os.environ, network: NetworkConfig = LOCAL) -> Domain:
     """The domain that `ROS_DOMAIN_ID` asks for, else the network's, else one that nobody uses.
 
     Only the last one is locked: runs that share a domain differ by namespace. Domain 0 is left to
@@ -131,17 +129,15 @@ def settle(
         return
     if network.local:
         logger.warning("%s: processes talk over 127.0.0.1 instead", problem)
-        profile, addresses, hosts = "loopback.xml", (LOOPBACK,), (LOOPBACK,)
+        profile = run_folder.resolve() / "loopback.xml"
+        write_profile(profile, (LOOPBACK,), (LOOPBACK,))
     else:
-        profile, addresses, hosts = "network.xml", network.own_addresses(), network.hosts
-    path = run_folder.resolve() / profile
-    write_profile(path, addresses, hosts)
-    environ["FASTRTPS_DEFAULT_PROFILES_FILE"] = str(path)
+        profile = run_folder.resolve() / "network.xml"
+        write_profile(profile, network.own_addresses(), network.hosts)
+    environ["FASTRTPS_DEFAULT_PROFILES_FILE"] = str(profile)
 
 
-def environment(
-    domain_id: int, run_folder: Path, network: NetworkConfig = LOCAL
-) -> dict[str, str]:
+def environment(domain_id: int, run_folder: Path, network: NetworkConfig = LOCAL) -> dict[str, str]:
     """This process's environment, settled for a child process of the run."""
     environ = dict(os.environ)
     settle(environ, domain_id, run_folder, network)
@@ -165,9 +161,7 @@ def shared_memory_problem() -> str:
     return ""
 
 
-def domain_id_of(
-    environ: Mapping[str, str] = os.environ, network: NetworkConfig = LOCAL
-) -> int:
+def domain_id_of(environ: Mapping[str, str] = os.environ, network: NetworkConfig = LOCAL) -> int:
     """The domain that a process was given: `ROS_DOMAIN_ID`, else the network's or ROS's own 0."""
     return _domain_id(environ.get("ROS_DOMAIN_ID") or str(0 if network.local else network.domain))
 

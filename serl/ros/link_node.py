@@ -15,15 +15,18 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from serl.compaction import Compactor
 from serl.episodes import Tail, episode_name, episode_paths
 from serl.errors import BadInput
 from serl.files import FileLock, checked_name
 from serl.link import HELLO
 from serl.link_status import PERIOD_S, LinkStatus, write_status
+from serl.recording import LogConfig
 from serl.ros.node import RosNode, run_node
 from serl.ros.stats import Stats, Value
 from serl.ros.stream_sender import StreamSender
 from serl.ros.weights import WeightsReceiver
+from serl.run_folder import CONFIG, RunFolder
 from serl.supervisor import orphaned
 from serl.wire import Hello, decode_hello
 
@@ -44,14 +47,16 @@ class Link:
         node: the process's node.
         run_folder: the run.
         actor: name of the actor.
+        log: how its log is kept.
     """
 
-    def __init__(self, node: RosNode, run_folder: Path, actor: str) -> None:
+    def __init__(self, node: RosNode, run_folder: Path, actor: str, log: LogConfig) -> None:
         self._node = node
         self._folder = link_folder(run_folder, actor)
         self._episodes = run_folder / "episodes" / actor
         self._actor = actor
         self._sender = StreamSender(node)
+        self._compactor = Compactor(self._episodes, log)
         self._weights: WeightsReceiver | None = None
         self._waiting: deque[Hello] = deque()
         self._newest: Hello | None = None
@@ -74,6 +79,8 @@ class Link:
             self._start(self._waiting.popleft())
         if self._weights is not None:
             self._weights.poll()
+        if self._sender.drained:
+            self._compactor.step()
         if time.monotonic() - self._told_s > PERIOD_S:
             self._told_s = time.monotonic()
             sender = self._sender
@@ -84,6 +91,7 @@ class Link:
     def close(self) -> None:
         """Let go of the log."""
         self._sender.close()
+        self._compactor.close()
 
     def _look_for_actor(self) -> None:
         """Queue the epoch that the actor announced, and at first the ones before it."""
@@ -121,6 +129,11 @@ class Link:
         }
 
 
+def log_of(run_folder: Path) -> LogConfig:
+    """How the logs of a run are kept; as by default in a folder without configuration."""
+    return RunFolder.open(run_folder).config.log if (run_folder / CONFIG).exists() else LogConfig()
+
+
 def run(run_folder: Path, actor: str) -> None:
     """Link the actor until the process is told to stop; raises `BadInput` when refused."""
     folder = link_folder(run_folder, checked_name(actor, "actor"))
@@ -129,7 +142,7 @@ def run(run_folder: Path, actor: str) -> None:
         FileLock(folder / "link.lock", f"the link of actor {actor!r}"),
         RosNode(f"link_{actor}", run_folder) as node,
     ):
-        link = Link(node, run_folder, actor)
+        link = Link(node, run_folder, actor, log_of(run_folder))
         while not (node.stopping or link.refused or orphaned()):
             if not link.step():
                 node.wait(POLL_S)

@@ -2,11 +2,11 @@
 
     python tests/bench/bench_actor.py [--short] [--task TASK]
 
-Over ROS 2 the actor writes its log and reads weights from its file, while a link and a learner
-(UTD 1, batches of 64) run beside it as processes. Alone, it throws its records away and the others
-rest. The two take turns, with the same weights and starts, in a process whose ROS 2 node is open.
-What a step waits for the learner is not counted, nor are resets. Beside the time that passed stands
-the control thread's own, which neighbours on the machine hardly change.
+Over ROS 2 the actor writes its log, reads weights from its file and can be paused; alone, it throws
+its records away. The two take turns, episode by episode, with the same weights and starts, in a
+process whose ROS 2 node is open, while a learner with more to train on than it ever gets done and
+a link run beside both. Resets are not counted. Beside the time that passed stands the control
+thread's own, which neighbours on the machine change less.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Callable
 from datetime import datetime
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +23,7 @@ import torch
 from rich.console import Console
 
 from serl import plugins
-from serl.actor import Actor
+from serl.actor import Actor, LearnedPolicy
 from serl.assembly import make_actor, make_spec, make_task
 from serl.clock import VirtualClock
 from serl.config import resolve
@@ -36,23 +34,22 @@ from serl.robot import SimulatedRobot
 from serl.ros.environment import free_domain
 from serl.ros.graph import actor_processes, learner_processes, started
 from serl.ros.node import RosNode
+from serl.ros.services import Pause
 from serl.ros.stats import Stats
 from serl.run_folder import RunFolder
-from serl.supervisor import Supervisor
+from serl.supervisor import Supervisor, orphaned
 from serl.train import demonstrate
-from serl.transport import InProcess
+from serl.transport import InProcess, Snapshot
 from serl.types import End, Record
 
 NAME = "actor0"
-EPISODES = 3
 QUANTILES = (0.5, 0.9, 0.99)
 LIMIT_S = 60.0
-SETTLE_S = 0.2
 SETTINGS = {
     "demos": 3,
     "intervention": "none",
     "steps": 10_000_000,
-    "agent": {"utd": 1, "batch_size": 64, "threads": 1},
+    "agent": {"utd": 4, "batch_size": 64, "threads": 1},
     "learner": {"checkpoint_every": 10_000_000},
 }
 
@@ -72,7 +69,7 @@ def main() -> None:
         demonstrate(run, Display(Console(quiet=True)))
         specs = [*learner_processes(run), actor_processes(run, NAME)[0]]
         with started(run, specs) as supervisor:
-            measure(run, supervisor, rounds=1 if options.short else 20)
+            measure(run, supervisor, rounds=5 if options.short else 60)
 
 
 def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
@@ -84,21 +81,46 @@ def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
         RosNode(NAME, run.path) as node,
         EpisodeLog(run.episodes(NAME), spec, run.name, NAME, epoch) as log,
     ):
+        pause = Pause(node)
         alone = Timed(make_actor(config, run.name, NAME, local, drop))
-        linked = Timed(make_actor(config, run.name, NAME, file, log.append, epoch=epoch))
-        Stats(node, f"actor {NAME}", lambda: {"version": linked.actor.policy.version})
+        linked = Timed(
+            make_actor(
+                config,
+                run.name,
+                NAME,
+                file,
+                log.append,
+                stopping=lambda: pause.wait(lambda: node.stopping or orphaned()),
+                epoch=epoch,
+                admit=log.admit,
+            )
+        )
+        policy = linked.actor.policy
+        Stats(node, f"actor {NAME}", lambda: {"version": policy.version})
         announce(run.link(NAME), run.name, NAME, epoch, spec)
         for turn in range(rounds + 1):
-            linked.run(EPISODES, lambda: wait(linked, supervisor, config.actor.max_lead_steps))
-            wait(linked, supervisor, config.learner.publish_every)
-            time.sleep(SETTLE_S)
-            if (snapshot := linked.actor.policy.snapshot) is not None:
-                local.publish(snapshot)
-            alone.run(EPISODES)
+            linked.run_episode()
+            snapshot = newest(policy, supervisor)
+            local.publish(snapshot)
+            alone.run_episode()
             if turn == 0:  # everything is warm from here on
                 alone.laps_s.clear()
                 linked.laps_s.clear()
+        if linked.steps <= snapshot.trained.get(NAME, 0):
+            print("the learner had nothing to do at times: the two had different neighbours")
         report(alone, linked)
+
+
+def newest(policy: LearnedPolicy, supervisor: Supervisor) -> Snapshot:
+    """The weights in use; waits for the first."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while not policy.refresh() and policy.snapshot is None:
+        supervisor.check()
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"no weights from the learner in {LIMIT_S:.0f} s")
+        time.sleep(0.01)
+    assert policy.snapshot is not None
+    return policy.snapshot
 
 
 def drop(record: Record) -> None:
@@ -106,35 +128,31 @@ def drop(record: Record) -> None:
 
 
 class Timed:
-    """An actor whose steps are timed, from the end of one wait for the learner to the next."""
+    """An actor whose steps are timed, from one control period to the next."""
 
     def __init__(self, actor: Actor) -> None:
         self.actor = actor
-        self.sent = 0
+        self.steps = 0
         self.laps_s: list[tuple[float, float]] = []  # passed, of the thread
         self._sink = actor.sink
         self._since_s: tuple[float, float] | None = None
-        self._pause: Callable[[], object] = lambda: None
         assert isinstance(actor.robot, SimulatedRobot)
         rate_hz = actor.task.config.rate_hz
         actor.sink = self._record
         actor.clock = VirtualClock(actor.robot.advance, rate_hz, self._lap)
 
-    def run(self, episodes: int, pause: Callable[[], object] = lambda: None) -> None:
-        """Run episodes, calling `pause` before each control period, untimed."""
-        self._pause = pause
-        for _ in islice(self.actor.episodes(), episodes):
-            pass
+    def run_episode(self) -> None:
+        """Run one episode."""
+        next(self.actor.episodes())
 
     def quantiles_ms(self) -> list[float]:
         """Quantiles of the time that a step took, then of the thread's own time in it."""
         return [float(1e3 * v) for v in np.quantile(self.laps_s, QUANTILES, axis=0).T.ravel()]
 
     def _lap(self) -> None:
+        passed, of_thread = _now()
         if self._since_s is not None:
-            passed, of_thread = _now()
             self.laps_s.append((passed - self._since_s[0], of_thread - self._since_s[1]))
-        self._pause()
         self._since_s = _now()
 
     def _record(self, record: Record) -> None:
@@ -142,23 +160,11 @@ class Timed:
         if isinstance(record, End):
             self._since_s = None  # a reset follows
         else:
-            self.sent += 1
+            self.steps += 1
 
 
 def _now() -> tuple[float, float]:
     return time.perf_counter(), time.thread_time()
-
-
-def wait(linked: Timed, supervisor: Supervisor, lead: int) -> None:
-    """Until the learner has all but `lead` steps trained on."""
-    deadline_s = time.monotonic() + LIMIT_S
-    policy = linked.actor.policy
-    while linked.sent - (policy.snapshot.trained.get(NAME, 0) if policy.snapshot else 0) > lead:
-        if not policy.refresh():
-            supervisor.check()
-            if time.monotonic() > deadline_s:
-                raise TimeoutError(f"no news from the learner in {LIMIT_S:.0f} s")
-            time.sleep(0.001)
 
 
 def report(alone: Timed, linked: Timed) -> None:

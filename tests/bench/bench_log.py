@@ -58,9 +58,8 @@ def main() -> None:
         steps = make_steps(spec, options.steps)
         size = len(encode_record(steps[0])) / 1000
         for pause_s, pace in ((0.0, "one after the other"), (0.02, "each 20 ms")):
-            print(
-                f"{f'{title}, {size:.1f} kB, {pace}; ms':<50}{'p50':>8}{'p99':>8}{'max':>8}{'CPU':>8}"
-            )
+            heading = f"{title}, {size:.1f} kB, {pace}; ms"
+            print(f"{heading:<50}{'p50':>8}{'p99':>8}{'max':>8}{'CPU':>8}")
             with plain_file(steps, options.folder) as append:
                 measure("plain write", append, len(steps), pause_s)
             for name, config in LOGS.items():

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 from serl.episodes import count_records, episode_name, episode_paths, read_records
 from serl.index import Index, Stream, accepted, open_index
+from serl.mirror import Mirror
 from serl.ros.node import RosNode
 from serl.ros.transport import LearnerTransport
+from serl.run_folder import RunFolder
 from serl.specs import Spec
 from serl.supervisor import orphaned
 from serl.types import Record
@@ -30,6 +32,7 @@ class Learner:
         self._spec = spec
         logged = {stream: sum(map(count_records, paths)) for stream, paths in self._files.items()}
         self.index: Index = open_index(run / "index.sqlite", logged).index
+        self.mirror = Mirror(RunFolder.open(run), spec)
         book = accepted_book(run)
         # The book is ahead of the index after a death between the two, behind one that was rebuilt.
         kept = read_book(book)[: sum(self.index.cursors.values())]
@@ -37,11 +40,18 @@ class Learner:
         self._book = os.open(book, os.O_WRONLY | os.O_APPEND)
         self._note(islice(accepted(self.index.spans(), self._read), len(kept), None))
 
-    def accept(self, records: Iterable[Record]) -> None:
-        """Note the records down, then make them part of the index, all or none."""
-        records = list(records)
+    def accept(self, records: Sequence[Record]) -> None:
+        """Note the records down, copy those of other hosts, then commit, all or none."""
         self._note(records)
+        self.mirror.append(records)
         self.index.accept(records)
+
+    def claim(self, actor: str, home: str, place: str) -> str:
+        """As the real one's."""
+        reason = self.index.claim(actor, home, place)
+        if not reason:
+            self.mirror.meet(actor, home)
+        return reason
 
     def _note(self, records: Iterable[Record]) -> None:
         os.write(self._book, lines_of(record.key for record in records).encode())
@@ -54,7 +64,7 @@ def main(run: Path) -> None:
     spec = Spec.model_validate_json((run / "spec.json").read_text())
     learner = Learner(run, spec)
     with RosNode("learner", run) as node, learner.index as index:
-        transport = LearnerTransport(node, spec, run.name, index.cursors, index.claim)
+        transport = LearnerTransport(node, spec, run.name, index.cursors, learner.claim)
         while not (node.stopping or orphaned()):
             records = transport.receive()
             learner.accept(records)

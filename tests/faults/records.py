@@ -11,11 +11,18 @@ import numpy as np
 
 from serl.episodes import episode_paths, read_episode
 from serl.recording import EpisodeLog, LogConfig
-from serl.specs import Spec
+from serl.specs import ArraySpec, Spec
 from serl.testing.logs import ACTOR, BLIND, RUN, random_step
 from serl.types import End, Key, Record, Step
 
 SPEC = BLIND
+LARGE = SPEC.model_copy(
+    update={
+        "observation": SPEC.observation.model_copy(
+            update={"images": {"wrist": ArraySpec(shape=(64, 64, 3), dtype="uint8")}}
+        )
+    }
+)
 ANY_DISK = LogConfig(min_free_bytes=0)
 """For logs on a disk that somebody else may have filled."""
 
@@ -42,11 +49,13 @@ def _templates(spec_json: str) -> tuple[Step, ...]:
     return tuple(random_step(Key(RUN, ACTOR, 1, 0, 0), spec, rng) for _ in range(_TEMPLATES))
 
 
-def write_log(folder: Path, episodes: int, steps: int, epoch: int = 1) -> list[Path]:
+def write_log(
+    folder: Path, episodes: int, steps: int, epoch: int = 1, spec: Spec = SPEC
+) -> list[Path]:
     """Log whole episodes; returns their sealed files."""
-    with EpisodeLog(folder, SPEC, RUN, ACTOR, epoch, ANY_DISK) as log:
+    with EpisodeLog(folder, spec, RUN, ACTOR, epoch, ANY_DISK) as log:
         for number in range(episodes):
-            for record in episode(number, steps, epoch):
+            for record in episode(number, steps, epoch, spec):
                 log.append(record)
     return episode_paths(folder)
 

@@ -27,7 +27,7 @@ from serl.types import Key
 from serl.wire import Frame, Hello, actor_number, encode_frame, encode_record
 
 from .cable import Cable
-from .records import SPEC, episode, write_log
+from .records import LARGE, SPEC, episode, write_log
 from .registry import REGISTRY, Level
 
 KILLS = 500
@@ -39,7 +39,7 @@ class Stream:
     """A sender and a learner that can die, with the log, the index and the cable between them."""
 
     def __init__(self, folder: Path, cable: Cable, episodes: int, steps: int, spec: Spec = SPEC) -> None:
-        write_log(folder / "log", episodes, steps)
+        write_log(folder / "log", episodes, steps, spec=spec)
         self.expected = [r.key for number in range(episodes) for r in episode(number, steps)]
         self.accepted: list[Key] = []
         self.cable = cable
@@ -62,7 +62,7 @@ class Stream:
 
     def _start_sender(self) -> None:
         self.sender = StreamSender(cast(RosNode, self.cable.node()), WINDOW)
-        hello = Hello(RUN, ACTOR, 1, SPEC, "0" * 32, "place")
+        hello = Hello(RUN, ACTOR, 1, self._spec, "0" * 32, "place")
         self.sender.start(hello, partial(Tail, self._folder / "log", 1))
 
     def turn(self) -> None:
@@ -101,7 +101,7 @@ class Stream:
 )
 def exactly_once(folder: Path) -> None:
     rng = Random(10)
-    stream = Stream(folder, Cable(rng), episodes=KILLS // 8, steps=49)
+    stream = Stream(folder, Cable(rng), episodes=KILLS // 25, steps=49, spec=LARGE)
     for _ in range(KILLS):
         for _ in range(rng.randrange(1, 4)):
             stream.turn()

@@ -8,17 +8,21 @@ Both keep books of their own (`books.py`), against which the run is checked in t
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import psutil
 
 from serl.assembly import make_spec, make_task
+from serl.authentication import new_key
 from serl.config import resolve
 from serl.episodes import episode_paths, read_records
 from serl.recovery import recover
@@ -28,6 +32,7 @@ from serl.supervisor import ProcessSpec, Supervisor
 from serl.types import Key
 from serl.verify import verify
 
+from ..ros.namespaces import ADDRESSES, Hosts
 from .books import accepted_book, appended_book, count_lines, enough_file, lines_of, read_book
 from .strace import ROOT
 
@@ -42,35 +47,43 @@ class System:
     """Made by `running`.
 
     Attributes:
-        run: its folder.
+        run: its folder; of several hosts, the learner's.
+        far: the actors' folder: the same one, unless they are on another host.
         actors: names of the actors.
         kills: of processes, so far.
     """
 
-    def __init__(self, folder: Path, actors: int, rate_hz: float, domain: int) -> None:
-        settings = {**SETTINGS, "actors": actors}
-        self.run = RunFolder.create(folder, resolve(settings), datetime.now())
+    def __init__(
+        self, folder: Path, actors: int, rate_hz: float, domain: int, hosts: Hosts | None
+    ) -> None:
+        settings: dict[str, Any] = {**SETTINGS, "actors": actors}
+        if hosts is not None:
+            new_key(folder / "key")
+            settings["network"] = {"hosts": ADDRESSES, "key_file": folder / "key"}
+        self.run = self.far = RunFolder.create(folder, resolve(settings), datetime.now())
+        if hosts is not None:
+            elsewhere = folder / "elsewhere" / self.run.name
+            self.far = RunFolder.open(Path(shutil.copytree(self.run.path, elsewhere)))
         self.spec = make_spec(make_task(self.run.config))
         self.actors = [f"actor{number}" for number in range(actors)]
         self.kills = 0
-        (self.run.path / "spec.json").write_text(self.spec.model_dump_json())
+        for run in (self.run, self.far):
+            (run.path / "spec.json").write_text(self.spec.model_dump_json())
         environ = environment(domain, self.run.path)
         environ |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        self.supervisor = Supervisor(self._specs(rate_hz), environ, self.run.log)
+        specs = self._specs(rate_hz)
+        if hosts is not None:
+            specs = [_on(hosts.pids[spec.name != LEARNER], spec) for spec in specs]
+        self.supervisor = Supervisor(specs, environ, self.run.log)
 
     def _specs(self, rate_hz: float) -> list[ProcessSpec]:
-        path = str(self.run.path)
-        specs = [ProcessSpec(LEARNER, "tests.faults.learner_process", (path,), _FOREVER)]
+        here, there = str(self.run.path), str(self.far.path)
+        specs = [ProcessSpec(LEARNER, "tests.faults.learner_process", (here,), _FOREVER)]
         for actor in self.actors:
-            link = ("--run", path, "--actor", actor)
+            link, acting = ("--run", there, "--actor", actor), (there, actor, str(rate_hz))
             specs += [
                 ProcessSpec(link_of(actor), "serl.ros.link_node", link, _FOREVER, ends=False),
-                ProcessSpec(
-                    actor,
-                    "tests.faults.actor_process",
-                    (path, actor, str(rate_hz)),
-                    _FOREVER,
-                ),
+                ProcessSpec(actor, "tests.faults.actor_process", acting, _FOREVER),
             ]
         return specs
 
@@ -124,7 +137,7 @@ class System:
 
     def appended(self, actor: str) -> int:
         """Records that the actor knows to have logged."""
-        return count_lines(appended_book(self.run.path, actor))
+        return count_lines(appended_book(self.far.path, actor))
 
     def accepted(self) -> int:
         """Records that the learner knows to have accepted."""
@@ -141,14 +154,14 @@ class System:
 
     def finish(self, limit_s: float = LIMIT_S) -> None:
         """Tell the actors to end, and let the learner have all that they logged."""
-        enough_file(self.run.path).touch()
+        enough_file(self.far.path).touch()
         self.until(lambda: all(map(self.supervisor.finished, self.actors)), limit_s)
         expected = sum(len(self.logged(actor)) for actor in self.actors)
         self.until(lambda: self.accepted() >= expected, limit_s)
 
     def logged(self, actor: str) -> list[Key]:
         """The keys in an actor's log."""
-        paths = episode_paths(self.run.episodes(actor))
+        paths = episode_paths(self.far.episodes(actor))
         return [record.key for record in read_records(paths, self.spec)]
 
     def check(self) -> str:
@@ -157,9 +170,9 @@ class System:
         accepted = read_book(accepted_book(self.run.path))
         total = 0
         for actor in self.actors:
-            recover(self.run.episodes(actor))
+            recover(self.far.episodes(actor))
             logged = lines_of(self.logged(actor)).splitlines()
-            appended = read_book(appended_book(self.run.path, actor))
+            appended = read_book(appended_book(self.far.path, actor))
             assert len(set(logged)) == len(logged), "duplicated in the log"
             assert not set(appended) - set(logged), "lost in the log"
             # A kill may fall between an append and the actor's note of it.
@@ -168,9 +181,16 @@ class System:
             assert received == logged, _first_difference(received, logged)
             total += len(logged)
         assert len(accepted) == total
-        report = verify(self.run.path)
-        assert report.sound, report
+        for run in (self.run, self.far):
+            report = verify(run)
+            assert report.sound, report
         return f"{total} records, lost 0, duplicated 0"
+
+
+def _on(pid: int, spec: ProcessSpec) -> ProcessSpec:
+    """The same process on the host that this one is on."""
+    arguments = (str(pid), spec.module, *spec.arguments)
+    return replace(spec, module="tests.faults.within", arguments=arguments)
 
 
 def link_of(actor: str) -> str:
@@ -186,7 +206,7 @@ def _first_difference(found: list[str], expected: list[str]) -> str:
 
 @contextmanager
 def running(
-    folder: Path, *, actors: int = 1, rate_hz: float = 200.0
+    folder: Path, *, actors: int = 1, rate_hz: float = 200.0, hosts: Hosts | None = None
 ) -> Iterator[System]:
     """Start a system in a ROS domain of its own; end it when the block is left.
 
@@ -194,9 +214,10 @@ def running(
         folder: empty.
         actors: how many.
         rate_hz: records per second of each actor; 0 for as fast as it can.
+        hosts: the learner is on the first, the actors on the second; None for one host.
     """
     with free_domain() as domain, patch.dict(os.environ, {"ROS_DOMAIN_ID": str(domain.id)}):
-        system = System(folder, actors, rate_hz, domain.id)
+        system = System(folder, actors, rate_hz, domain.id, hosts)
         try:
             system.supervisor.start()
             yield system

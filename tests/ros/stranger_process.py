@@ -13,8 +13,7 @@ from serl.ros import node
 
 
 def main() -> None:
-    node.sign = lambda key, message: message
-    node.verify = lambda key, signed: signed
+    vars(node).update(sign=lambda key, message: message, verify=lambda key, signed: signed)
     if sys.argv[1] == "-m":
         sys.argv = sys.argv[2:]
         runpy.run_module(sys.argv[0], run_name="__main__")
