@@ -19,7 +19,7 @@ from serl.policy import Policy
 from serl.robot import Robot
 from serl.task import Task
 from serl.transport import Snapshot, WeightSource
-from serl.types import Action, Observation, Outcome, Record, Source, Step
+from serl.types import Action, Observation, Outcome, Record, Source, is_online
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class Pace:
 
     def count(self, record: Record) -> None:
         """A record was sent."""
-        self._sent += isinstance(record, Step) and record.source is not Source.SCRIPT
+        self._sent += is_online(record)
 
     def __call__(self) -> None:
         """Return once there are weights and the learner is near enough, or when stopping."""

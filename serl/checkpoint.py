@@ -200,7 +200,8 @@ def _verified_manifest(path: Path) -> dict[str, Any]:
         raise CorruptData(f"{path}: format {manifest['format']}, this version reads {FORMAT}")
     found = {file.name for file in path.iterdir()} - {_MANIFEST}
     if found != manifest["files"].keys() or _INFO not in found:
-        raise CorruptData(f"{path}: expected {sorted(manifest['files'])}, found {sorted(found)}")
+        expected = short(sorted(manifest["files"]))
+        raise CorruptData(f"{path}: expected {expected}, found {short(sorted(found))}")
     for name, entry in manifest["files"].items():
         check_fields(entry, _FILE_FIELDS, f"{path / _MANIFEST} {short(name)}")
         size = (path / name).stat().st_size

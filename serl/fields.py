@@ -14,6 +14,7 @@ MAX_JSON_BYTES = 1 << 20
 
 _lines = reprlib.Repr()
 _lines.maxstring = _lines.maxother = 120
+_lines.maxlevel = 2
 _encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 

@@ -17,10 +17,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Protocol, Self
 
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
 from serl.errors import CorruptData
 
 FILE = "metrics.jsonl"
@@ -159,6 +155,8 @@ class MetricsWriter:
     """
 
     def __init__(self, folder: Path, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        from serl.event_files import EventFiles  # costly; who only reads metrics never needs it
+
         path = folder / FILE
         folder.mkdir(parents=True, exist_ok=True)
         rows = _all_rows(path)
@@ -167,7 +165,7 @@ class MetricsWriter:
         self._origin_s = monotonic_s() - (rows[-1]["time_s"] if rows else 0.0)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         os.ftruncate(self._file, path.read_bytes().rfind(b"\n") + 1)
-        self._events = EventFileWriter(str(folder / "tensorboard"), flush_secs=10)
+        self._events = EventFiles(folder / "tensorboard")
 
     @property
     def time_s(self) -> float:
@@ -181,20 +179,18 @@ class MetricsWriter:
         os.write(self._file, (json.dumps(line, allow_nan=False) + "\n").encode())
         self.rows += 1
         if isinstance(row, ResumeRow):  # TensorBoard, too, drops what is superseded
-            start = SessionLog(status=SessionLog.START)
-            self._events.add_event(Event(wall_time=time.time(), step=steps + 1, session_log=start))
+            self._events.restart(steps)
             return
-        scalars = [
-            Summary.Value(tag=f"{row.kind}/{name}", simple_value=value)
+        scalars = {
+            f"{row.kind}/{name}": value
             for name, value in fields.items()
             if isinstance(value, int | float)
-        ]
+        }
         if scalars:
-            summary = Summary(value=scalars)
-            self._events.add_event(Event(wall_time=time.time(), step=steps, summary=summary))
+            self._events.add(steps, scalars)
 
     def close(self) -> None:
-        """Write out what TensorBoard's writer still holds."""
+        """Write out what is still held."""
         os.close(self._file)
         self._events.close()
 

@@ -156,8 +156,9 @@ def record_parts(record: Record) -> Parts:
         rest = dump_object(fields)
     except ValueError as error:
         raise SpecMismatch(f"record {key.index} of episode {key.episode}: {error}") from error
-    images = tuple(np.ascontiguousarray(observation.images[name]).data.cast("B") for name in cameras)
-    return Parts(kind, text.encode() + rest[1:], images)
+    images = (np.ascontiguousarray(observation.images[name]) for name in cameras)
+    pixels = tuple(image.data.cast("B") for image in images)
+    return Parts(kind, text.encode() + rest[1:], pixels)
 
 
 def _numbers(arrays: Mapping[str, Array]) -> str:

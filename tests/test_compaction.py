@@ -62,6 +62,18 @@ def test_png_images_are_what_the_raw_ones_were(tmp_path: Path) -> None:
     assert {path.suffix for path in tmp_path.iterdir()} == {".mcap", ".jsonl", ".lock"}
 
 
+def test_a_tail_goes_on_while_the_file_is_replaced(tmp_path: Path) -> None:
+    items = random_records(3, 2)
+    paths = write_log(tmp_path, items)
+    tail = Tail(tmp_path, EPOCH)
+    found = tail.read(1)
+    for path in paths:
+        compact(path, config("png"))
+        found += tail.read(1)
+    assert found + tail.read(UNLIMITED) == encoded(items)
+    tail.close()
+
+
 def test_smooth_images_become_smaller(tmp_path: Path) -> None:
     (path,) = write_log(tmp_path, random_records(3, spec=SEEING), spec=SEEING)
     rows = np.arange(24, dtype=np.uint8)[:, None, None]

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from serl.episodes import PART, Tail, read_episode, read_records
+from serl.episodes import PART, EpisodeFile, Tail, read_episode, read_records
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.recovery import recover
 from serl.testing.logs import (
@@ -96,6 +96,37 @@ def test_every_damaged_byte_of_a_sealed_file_is_noticed(tmp_path: Path) -> None:
     assert len(read_episode(path, BLIND).steps) == 1
 
 
+def test_flipped_bits_cost_no_other_episode(tmp_path: Path) -> None:
+    items = random_records(2, 1, 3, spec=BLIND)
+    paths = write_log(tmp_path, items, spec=BLIND)
+    sound = [encoded(read_records([path], BLIND)) for path in paths]
+    assert [record for records in sound for record in records] == encoded(items)
+    rng = np.random.default_rng(0)
+    for number in range(2400):
+        path = paths[number % 3]
+        place, bit = int(rng.integers(path.stat().st_size)), int(rng.integers(8))
+        with damaged_byte(path, place, bit), pytest.raises(CorruptData, match=path.name):
+            read_episode(path, BLIND)
+        if number % 100 == 0:
+            with damaged_byte(path, place, bit):
+                for other, expected in zip(paths, sound, strict=True):
+                    if other != path:
+                        assert encoded(read_records([other], BLIND)) == expected
+
+
+def test_a_record_that_is_missing_from_an_open_file_ends_its_prefix(tmp_path: Path) -> None:
+    items = random_records(3, ended=False)
+    part = leave_open(tmp_path, items)
+    with closing(EpisodeFile(part)) as file:
+        first, second, third = [message.offset for message in file.prefix()]
+    data = part.read_bytes()
+    assert len(read_episode(part, SPEC).steps) == 3
+    part.write_bytes(data[:second] + data[third:])
+    assert encoded(read_episode(part, SPEC).steps) == encoded(items[:1])
+    part.write_bytes(data[:first] + data[second:])
+    assert read_episode(part, SPEC).steps == ()
+
+
 def test_damage_of_an_open_file_ends_its_prefix(tmp_path: Path) -> None:
     items = random_records(3, spec=BLIND, ended=False)
     part = leave_open(tmp_path, items, BLIND)
@@ -171,6 +202,25 @@ def test_a_tail_follows_across_episodes(tmp_path: Path) -> None:
         assert tail.read(UNLIMITED) == encoded(items)[len(seen) :]
     assert tail.read(UNLIMITED) == []
     tail.close()
+
+
+def test_a_tail_reads_no_file_that_ends_before_its_start(tmp_path: Path) -> None:
+    items = random_records(3, 2, 4)
+    first, second, _ = write_log(tmp_path, items)
+    with closing(EpisodeFile(first)) as file:
+        place = next(file.whole()).offset + 100
+    with damaged_byte(first, place, 0):
+        tail = Tail(tmp_path, EPOCH, 5)
+        assert tail.read(UNLIMITED) == encoded(items)[5:]
+        tail.close()
+        tail = Tail(tmp_path, EPOCH, 3)
+        with pytest.raises(CorruptData, match=first.name):
+            tail.read(UNLIMITED)
+        tail.close()
+    with damaged_byte(second, second.stat().st_size - 30, 0):  # its summary
+        tail = Tail(tmp_path, EPOCH, 8)
+        assert tail.read(UNLIMITED) == encoded(items)[8:]
+        tail.close()
 
 
 @pytest.mark.parametrize("start", [0, 1, 4, 7, 11, 12])

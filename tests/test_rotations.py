@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 from serl.errors import BadInput
 from serl.rotations import (
     align_sign,
+    between,
     conjugate,
     from_rotation_vector,
     multiply,
+    nearest_rotation,
     normalized,
     rotate,
     to_rotation_vector,
@@ -36,6 +38,39 @@ def test_rotations_compose_and_invert(a: Vector, b: Vector, v: Vector) -> None:
     minus = (-p[0], -p[1], -p[2], -p[3])
     assert align_sign(minus, p) == pytest.approx(p)
     assert norm(to_rotation_vector(minus)) <= math.pi + 1e-9
+
+
+@given(a=vectors(1.7), b=vectors(1.7))
+def test_what_is_between_two_rotations_turns_one_into_the_other(a: Vector, b: Vector) -> None:
+    p, q = from_rotation_vector(a), from_rotation_vector(b)
+    turn = between(p, q)
+    assert norm(turn) <= math.pi + 1e-9
+    reached = multiply(from_rotation_vector(turn), p)
+    assert align_sign(reached, q) == pytest.approx(q, abs=1e-9)
+    # Its length is found again by the product's rotation vector, whatever the signs.
+    minus = (-p[0], -p[1], -p[2], -p[3])
+    for start in (p, minus):
+        length = norm(to_rotation_vector(multiply(q, conjugate(start))))
+        assert norm(between(start, q)) == pytest.approx(length, abs=1e-9)
+
+
+@given(a=vectors(1.7), b=vectors(1.7), radius=st.floats(1e-3, math.pi))
+def test_the_nearest_rotation_is_on_the_way_and_not_beyond(
+    a: Vector, b: Vector, radius: float
+) -> None:
+    centre, q = from_rotation_vector(a), from_rotation_vector(b)
+    minus = (-q[0], -q[1], -q[2], -q[3])
+    whole = between(centre, q)
+    for given_q in (q, minus):
+        nearest = nearest_rotation(given_q, centre, radius)
+        kept = between(centre, nearest)
+        assert norm(kept) <= radius * (1.0 + 1e-9)
+        if norm(whole) <= radius * (1.0 - 1e-9):
+            assert nearest is given_q
+        elif radius * (1.0 + 1e-9) < norm(whole) < math.pi - 1e-6:
+            part = radius / norm(whole)
+            assert kept == pytest.approx([part * c for c in whole], abs=1e-6)
+            assert math.sqrt(sum(c * c for c in nearest)) == pytest.approx(1.0, abs=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from serl.ros.services import Pause
 from serl.ros.stats import Stats, Value
 from serl.run_folder import RunFolder
 from serl.supervisor import orphaned
-from serl.types import Source, Step
+from serl.types import is_online
 
 
 def run(run_folder: Path, name: str) -> None:
@@ -36,10 +36,7 @@ def run(run_folder: Path, name: str) -> None:
     episodes, link = folder.episodes(checked_name(name, "actor")), folder.link(name)
     recover(episodes)
     before = episode_paths(episodes)
-    steps_before = sum(
-        isinstance(record, Step) and record.source is not Source.SCRIPT
-        for record in read_records(before, spec)
-    )
+    steps_before = sum(map(is_online, read_records(before, spec)))
     epoch = time.time_ns()
     with (
         RosNode(name, run_folder, local=True) as node,

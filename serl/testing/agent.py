@@ -57,6 +57,21 @@ class AgentSuite(ABC):
         assert not equal(agent.actor_weights(), before), "the actor did not change"
         assert np.array_equal(batch.state, kept), "update changed the batch"
 
+    def test_a_batch_that_is_not_finite_changes_no_weights(self) -> None:
+        """And the next one that is finite does."""
+        agent, spec = self.make()
+        agent.update(self._batch(spec, 0))
+        before = agent.actor_weights()
+        poisoned = self._batch(spec, 1)
+        for values in (poisoned.state, poisoned.next_state, poisoned.action, poisoned.reward):
+            values[:] = np.nan
+        agent.update(poisoned)
+        assert equal(agent.actor_weights(), before), "it learned from NaN"
+        agent.update(self._batch(spec, 2))
+        after = agent.actor_weights()
+        assert all(np.isfinite(value).all() for value in after.values()), "NaN stayed"
+        assert not equal(after, before), "it stopped learning"
+
     def test_weights_are_copies(self) -> None:
         """What was handed out stays as it was while the agent learns on."""
         agent, spec = self.make()

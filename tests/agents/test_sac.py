@@ -150,13 +150,26 @@ def test_a_step_on_a_batch_that_is_not_finite_changes_no_parameter(field: str) -
     before = agent.state_dict()
     batch = make_batch(1)
     getattr(batch, field)[:] = np.nan
-    agent.update(batch)
+    for skipped in (1, 2, 3):
+        assert agent.update(batch)["skipped"] == skipped
     after = agent.state_dict()
     assert all(np.isfinite(array).all() for array in after.values())
-    assert np.array_equal(before["critic.0.weight"], after["critic.0.weight"])
-    assert np.array_equal(before["adam.critic.steps"], after["adam.critic.steps"])
-    agent.update(make_batch(2))
+    for name in before:
+        if name.startswith(("critic", "target", "adam.critic")):
+            assert np.array_equal(before[name], after[name]), name
+    assert agent.update(make_batch(2))["skipped"] == 0
     assert not np.array_equal(agent.state_dict()["critic.0.weight"], after["critic.0.weight"])
+
+
+def test_a_batch_that_is_not_finite_in_part_is_learned_from_in_part() -> None:
+    agent = make()
+    before = agent.state_dict()
+    batch = make_batch()
+    batch.reward[: BATCH_ROWS] = np.nan  # of the first critic step
+    assert agent.update(batch)["skipped"] == 1
+    after = agent.state_dict()
+    assert after["adam.critic.steps"] == before["adam.critic.steps"] + UTD_STEPS - 1
+    assert not np.array_equal(before["actor.0.weight"], after["actor.0.weight"])
 
 
 @pytest.mark.parametrize(

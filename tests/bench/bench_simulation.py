@@ -33,8 +33,8 @@ from serl.types import Action, Source
 
 TASKS = ("reach", "pick_cube")
 SIZES_PX = (84, 256)
-# What is to hold (state, 10 Hz, one core), on a machine that makes so many steps of 2 ms a second of
-# the prototype's model, which is a little heavier than ours.
+# What is to hold (state, 10 Hz, one core): set on a machine that made so many physics steps a
+# second of the prototype's model. Ours takes two thirds of its time.
 BAR_STEPS_S, BAR_PHYSICS_STEPS_S = 1500, 105_000
 
 

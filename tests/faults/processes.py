@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
@@ -15,18 +15,13 @@ import psutil
 
 from serl.episodes import episode_paths, read_episode
 from serl.link import announce
+from serl.recording import LogConfig
 from serl.ros.environment import clean_shared_memory
 from serl.ros.link_node import Link, link_folder
 from serl.ros.node import RosNode
 
 from .registry import REGISTRY, Level
-from .system import LEARNER, System, link_of, running
-
-FEW = 20
-"""Records after which something is taken to be on its way."""
-
-ALLOWED_GROWTH_MB = 50.0
-
+from .system import ALLOWED_GROWTH_MB, FEW, LEARNER, System, link_of, moves, running
 
 @REGISTRY.strike
 def kill_learner(system: System, rng: Random) -> str:
@@ -66,9 +61,9 @@ def learner_dies(folder: Path) -> None:
     rng = Random(1)
     with running(folder, rate_hz=300) as system:
         for _ in range(3):
-            system.until(_moves(system.accepted, rng.randint(FEW, 5 * FEW)))
+            system.until(moves(system.accepted, rng.randint(FEW, 5 * FEW)))
             kill_learner(system, rng)
-            system.until(_moves(system.total, 5 * FEW), restart=False)
+            system.until(moves(system.total, 5 * FEW), restart=False)
         system.finish()
         system.check()
 
@@ -83,7 +78,7 @@ def learner_dies(folder: Path) -> None:
 )
 def learner_hangs(folder: Path) -> None:
     with running(folder, rate_hz=1000) as system:
-        system.until(_moves(system.accepted, FEW))
+        system.until(moves(system.accepted, FEW))
         link, before = system.process(link_of("actor0")), system.total()
         before_mb = _memory_mb(link)
         system.hang(LEARNER, 4.0)
@@ -104,7 +99,7 @@ def actor_dies(folder: Path) -> None:
     rng = Random(4)
     with running(folder, rate_hz=200) as system:
         for _ in range(3):
-            system.until(_moves(system.accepted, rng.randint(FEW, 3 * FEW)))
+            system.until(moves(system.accepted, rng.randint(FEW, 3 * FEW)))
             kill_actor(system, rng)
         system.finish()
         system.check()
@@ -125,7 +120,7 @@ def actor_dies(folder: Path) -> None:
 )
 def actor_hangs(folder: Path) -> None:
     with running(folder) as system:
-        system.until(_moves(system.accepted, FEW))
+        system.until(moves(system.accepted, FEW))
         system.hang("actor0", 2.0)
         system.finish()
         system.check()
@@ -143,7 +138,7 @@ def actor_hangs(folder: Path) -> None:
 def everything_dies(folder: Path) -> None:
     with running(folder, actors=2) as system:
         for _ in range(2):
-            system.until(_moves(system.accepted, 5 * FEW))
+            system.until(moves(system.accepted, 5 * FEW))
             system.kill(*system.names)
         system.finish()
         system.check()
@@ -158,7 +153,7 @@ def everything_dies(folder: Path) -> None:
 )
 def same_name(folder: Path) -> None:
     with running(folder) as system:
-        system.until(_moves(system.accepted, FEW))
+        system.until(moves(system.accepted, FEW))
         run = system.run.path
         _refused(system, "tests.faults.actor_process", str(run), "actor0", "0")
         _refused(system, "serl.ros.link_node", "--run", str(run), "--actor", "actor0")
@@ -172,7 +167,7 @@ def same_name(folder: Path) -> None:
 
 
 def _link(node: RosNode, run: Path) -> Link:
-    return Link(node, run, "actor0")
+    return Link(node, run, "actor0", LogConfig())
 
 
 def _refused(system: System, module: str, *arguments: str) -> None:
@@ -244,7 +239,7 @@ def _segments(system: System, name: str) -> set[Path]:
 )
 def starved(folder: Path) -> None:
     with running(folder) as system, _burners(2 * (os.cpu_count() or 1)):
-        system.until(_moves(system.accepted, FEW))
+        system.until(moves(system.accepted, FEW))
         system.rest(10.0)
         system.finish()
         system.check()
@@ -272,7 +267,7 @@ def _burners(count: int) -> Iterator[None]:
 )
 def memory_pressure(folder: Path) -> None:
     with running(folder, rate_hz=2000) as system:
-        system.until(_moves(system.accepted, FEW))
+        system.until(moves(system.accepted, FEW))
         learner, link = system.process(LEARNER), system.process(link_of("actor0"))
         before_mb = _memory_mb(link)
         learner.rlimit(psutil.RLIMIT_AS, (learner.memory_info().vms, -1))
@@ -288,8 +283,3 @@ def memory_pressure(folder: Path) -> None:
 def _memory_mb(process: psutil.Process) -> float:
     return float(process.memory_info().rss) / 1e6
 
-
-def _moves(count: Callable[[], int], by: int) -> Callable[[], bool]:
-    """Whether a count has grown by so much since now."""
-    before = count()
-    return lambda: count() >= before + by

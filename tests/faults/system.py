@@ -37,6 +37,12 @@ from .books import accepted_book, appended_book, count_lines, enough_file, lines
 from .strace import ROOT
 
 LIMIT_S = 60.0
+FEW = 20
+"""Records after which something is taken to be on its way."""
+
+ALLOWED_GROWTH_MB = 50.0
+"""Of a process that has to keep what it cannot send on the disk."""
+
 LEARNER = "learner"
 SETTINGS = {"task": "reach", "demos": 0, "log": {"min_free_bytes": 0}}
 
@@ -182,7 +188,7 @@ class System:
             total += len(logged)
         assert len(accepted) == total
         for run in (self.run, self.far):
-            report = verify(run)
+            report = verify(run.path)
             assert report.sound, report
         return f"{total} records, lost 0, duplicated 0"
 
@@ -191,6 +197,12 @@ def _on(pid: int, spec: ProcessSpec) -> ProcessSpec:
     """The same process on the host that this one is on."""
     arguments = (str(pid), spec.module, *spec.arguments)
     return replace(spec, module="tests.faults.within", arguments=arguments)
+
+
+def moves(count: Callable[[], int], by: int) -> Callable[[], bool]:
+    """Whether a count has grown by so much since now."""
+    before = count()
+    return lambda: count() >= before + by
 
 
 def link_of(actor: str) -> str:

@@ -3,7 +3,7 @@
     python learner_process.py RUN_FOLDER HELLO_FILE
 
 The lines of `received.txt` are also its cursors: killed at any moment, it goes on behind them.
-Its weights are the name of its folder. Stopped in peace, it leaves what it counted in `counts.json`.
+Its weights are the name of its folder. Told to stop, it leaves what it counted in `counts.json`.
 """
 
 from __future__ import annotations

@@ -16,15 +16,15 @@ class Hosts:
     """Made by `two_hosts`; /dev/shm and all files are shared between them, the network is not."""
 
     def __init__(self, pids: tuple[int, int]) -> None:
-        self._pids = pids
+        self.pids = pids
 
     def inside(self, host: int) -> tuple[str, ...]:
         """What to put before a command to run it on host 0 or 1."""
-        return ("nsenter", f"--target={self._pids[host]}", *_ENTER)
+        return ("nsenter", f"--target={self.pids[host]}", *_ENTER)
 
     def connect(self) -> None:
         """Lay the cable."""
-        self.ip(0, f"link add cable type veth peer name cable netns {self._pids[1]}")
+        self.ip(0, f"link add cable type veth peer name cable netns {self.pids[1]}")
         for host, address in enumerate(ADDRESSES):
             self.ip(host, f"address add {address}/24 dev cable")
             self.ip(host, "link set lo up")
@@ -71,7 +71,9 @@ def _hold(stack: ExitStack, *words: str) -> int:
             bufsize=0,
         )
     )
-    assert holder.stdin and holder.stdout and holder.stderr
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    assert holder.stderr is not None
     stack.callback(holder.stdin.close)
     try:
         holder.stdin.write(b"\n")

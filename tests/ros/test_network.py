@@ -20,7 +20,7 @@ from serl.network import NetworkConfig
 from serl.run_folder import RunInfo
 from serl.snapshots import decode_snapshot
 
-from .conftest import SPEC, Run, eventually, expected
+from .conftest import LIMIT_S, SPEC, Run, eventually, expected
 from .namespaces import ADDRESSES, Hosts, two_hosts
 
 pytestmark = pytest.mark.ros
@@ -37,6 +37,7 @@ OPEN = """<?xml version="1.0" encoding="UTF-8"?>
   </rtps></participant>
 </profiles>
 """
+REPLAYING = str(Path(__file__).with_name("replaying_process.py"))
 LEARNER = str(Path(__file__).with_name("learner_process.py"))
 
 
@@ -152,6 +153,34 @@ def test_who_lacks_the_key_neither_feeds_nor_is_fed(
     else:
         assert strange.received() == expected("actor9", 1, 1)
     assert weights(strange, "actor9") == str(strange.folder).encode()
+
+
+def test_what_is_said_again_changes_nothing(ours: Run) -> None:
+    ours.start(REPLAYING, str(ours.folder))
+    ours.start_link("actor0")
+    ours.act("actor0", 1, episodes=2)
+    first = ours.start_learner("actor0")
+    eventually(lambda: len(ours.received()) == 100)
+    first.terminate()  # its acknowledgements will come again in the time of its successor
+    first.wait(LIMIT_S)
+    ours.start_learner("actor0")
+    ours.act("actor0", 2, episodes=1)
+    eventually(lambda: len(ours.received()) == 150)
+
+    again = ours.folder / "again"
+    again.touch()
+    eventually(again.read_text)
+    heard = json.loads(again.read_text())
+    assert heard["transitions"] >= 100
+    assert min(heard[name] for name in ("transitions/ack", "actors", "policy/weights")) >= 1
+    ours.act("actor0", 3, episodes=1)
+    eventually(lambda: len(ours.received()) >= 200)
+    ours.end()
+    wanted = [expected("actor0", 1, 2), expected("actor0", 2, 1), expected("actor0", 3, 1)]
+    assert ours.received() == [key for keys in wanted for key in keys]
+    assert counts(ours)["unauthenticated"] == 0
+    found = counts(ours)
+    assert found.get("duplicate", 0) + found.get("stranger", 0) >= heard["transitions"]
 
 
 @pytest.fixture

@@ -45,7 +45,8 @@ class FakeAgent:
     def update(self, batch: Batch) -> dict[str, float]:
         towards: Array = batch.state.T @ batch.action / np.float32(len(batch.reward))
         change = np.float32(0.1) * (towards + self._draw(self._weight.shape))
-        self._weight = np.asarray(self._weight + change, np.float32)
+        if np.isfinite(change).all():
+            self._weight = np.asarray(self._weight + change, np.float32)
         return {"size": float(np.abs(self._weight).max())}
 
     def actor_weights(self) -> State:
@@ -108,6 +109,12 @@ class ReportsNaN(FakeAgent):
         return {**super().update(batch), "loss": float("nan")}
 
 
+class LearnsFromNaN(FakeAgent):
+    def update(self, batch: Batch) -> dict[str, float]:
+        self._weight = self._weight + batch.reward.mean()
+        return super().update(batch)
+
+
 class HandsOutItself(FakeAgent):
     def update(self, batch: Batch) -> dict[str, float]:
         self._weight += 0.1
@@ -159,6 +166,7 @@ class LoadsAnything(FakeAgent):
         (AlwaysExplores, "test_only_exploration_is_random"),
         (LearnsNothing, "test_updates_change_the_actor"),
         (ReportsNaN, "test_updates_change_the_actor"),
+        (LearnsFromNaN, "test_a_batch_that_is_not_finite_changes_no_weights"),
         (HandsOutItself, "test_weights_are_copies"),
         (OwnNoise, "test_equal_agents_learn_equally"),
         (ForgetsItsScale, "test_the_actor_part_is_all_that_acting_needs"),

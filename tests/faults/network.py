@@ -1,0 +1,182 @@
+"""Faults of the network between an actor's host and the learner's, and of who else is in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from serl.ros.node import RosNode
+from serl.ros.topics import ACTORS, TRANSITIONS, to_cdr
+
+from ..ros.namespaces import Hosts, two_hosts
+from .registry import REGISTRY, Level, Recipe
+from .system import ALLOWED_GROWTH_MB, FEW, System, link_of, moves, running
+
+ROOT, NOBODY = 0, 65534
+PATIENCE_S = 5.0
+
+
+@contextmanager
+def apart(folder: Path, rate_hz: float = 200.0) -> Iterator[tuple[System, Hosts]]:
+    """A system whose actor and learner are on different hosts, and records on their way."""
+    with two_hosts() as hosts, running(folder, rate_hz=rate_hz, hosts=hosts) as system:
+        system.until(moves(system.accepted, FEW))
+        yield system, hosts
+
+
+@REGISTRY.fault(
+    11,
+    "Link down",
+    injected="the cable between two network namespaces out for 3 s",
+    required="the actor goes on; all is sent after; lost 0, duplicated 0",
+    level=Level.PROCESSES,
+    needs=(Recipe.NAMESPACES,),
+)
+def link_down(folder: Path) -> None:
+    _pull_cable(folder, 3.0)
+
+
+@REGISTRY.fault(
+    11,
+    "Link down",
+    injected="the cable between two network namespaces out for 30 s, then for 300 s",
+    required="the actor goes on; all is sent after; lost 0, duplicated 0",
+    level=Level.SOAK,
+    needs=(Recipe.NAMESPACES,),
+)
+def link_down_for_long(folder: Path) -> None:
+    for duration_s in (30.0, 300.0):
+        (inside := folder / f"{duration_s:.0f}").mkdir()
+        _pull_cable(inside, duration_s)
+
+
+def _pull_cable(folder: Path, duration_s: float) -> None:
+    with apart(folder) as (system, hosts):
+        hosts.pull_cable()
+        system.rest(0.5)  # for what was in flight
+        accepted, appended = system.accepted(), system.total()
+        system.rest(duration_s)
+        assert system.accepted() == accepted
+        assert system.total() > appended + FEW
+        hosts.plug_cable()
+        system.finish()
+        system.check()
+
+
+@REGISTRY.fault(
+    12,
+    "One packet in five is dropped",
+    injected="nftables between two network namespaces, for 30 s",
+    required="at least 80 % of what the actor makes meanwhile arrives meanwhile; lost 0, "
+    "duplicated 0",
+    level=Level.SOAK,
+    needs=(Recipe.NAMESPACES, Recipe.NFTABLES),
+)
+def packets_dropped(folder: Path) -> None:
+    with apart(folder) as (system, hosts):
+        for host in range(2):
+            for words in (
+                "add table inet lossy",
+                "add chain inet lossy input { type filter hook input priority 0; }",
+                "add rule inet lossy input meta l4proto udp numgen random mod 100 < 20 drop",
+            ):
+                subprocess.run([*hosts.inside(host), "nft", words], check=True)
+        accepted, appended = system.accepted(), system.total()
+        system.rest(30.0)
+        share = (system.accepted() - accepted) / (system.total() - appended)
+        assert share > 0.8, f"{share:.0%} of the records arrived"
+        system.finish()
+        system.check()
+
+
+@REGISTRY.fault(
+    13,
+    "Slow link",
+    injected="tc: 1 Mbit/s between two network namespaces, a quarter of what the actor makes",
+    required="what cannot be sent waits on the disk: the link keeps at most 50 MB; steps go on at "
+    "their rate; lost 0, duplicated 0",
+    level=Level.SOAK,
+    needs=(Recipe.NAMESPACES,),
+)
+def slow_link(folder: Path) -> None:
+    rate_hz = 500.0
+    with apart(folder, rate_hz) as (system, hosts):
+        link = system.process(link_of("actor0"))
+        before_bytes = link.memory_info().rss
+        _tc(hosts, "add dev cable root tbf rate 1mbit burst 32kbit latency 400ms")
+        accepted, appended, begin_s = system.accepted(), system.total(), time.monotonic()
+        system.rest(30.0)
+        made, arrived = system.total() - appended, system.accepted() - accepted
+        assert arrived < made / 2, f"{arrived} of {made} records arrived: the link was not slow"
+        assert made > 0.8 * rate_hz * (time.monotonic() - begin_s)
+        assert link.memory_info().rss < before_bytes + ALLOWED_GROWTH_MB * 1e6
+        _tc(hosts, "del dev cable root")
+        system.finish()
+        system.check()
+
+
+def _tc(hosts: Hosts, words: str) -> None:
+    """Change how fast the actor's host may send."""
+    subprocess.run([*hosts.inside(1), "tc", "qdisc", *words.split()], check=True)
+
+
+@REGISTRY.fault(
+    56,
+    "Unknown sender",
+    injected="another user of the host talks on the run's topics (another host without the key: "
+    "tests/ros/test_network.py)",
+    required="cannot connect; lost 0, duplicated 0",
+    level=Level.PROCESSES,
+    needs=(Recipe.ROOT,),
+)
+def other_user(folder: Path) -> None:
+    with running(folder) as system:
+        system.until(moves(system.accepted, FEW))
+        assert _met(system, ROOT) == 2, "the test is blind"
+        assert _met(system, NOBODY) == 0
+        system.finish()
+        system.check()
+
+
+def _met(system: System, user: int) -> int:
+    """How many readers of the run's topics a user's process finds; it talks to all of them."""
+    with TemporaryDirectory() as top:  # the folders of tests are closed to other users
+        Path(top).chmod(0o755)
+        (place := Path(top) / system.run.path.name).mkdir()
+        os.chown(place, user, user)
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.faults.network", str(place), str(user)],
+            env=dict(system.supervisor.environment),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+    return int(done.stdout)
+
+
+def _talk(folder: Path) -> int:
+    """Look for readers for a while and send them garbage; returns how many were found."""
+    with RosNode("stranger", folder) as node:
+        publishers = [node.publisher(topic) for topic in (TRANSITIONS, ACTORS)]
+        deadline_s = time.monotonic() + PATIENCE_S
+        found = 0
+        while found < len(publishers) and time.monotonic() < deadline_s:
+            publishers[0].publish(to_cdr(b"garbage"))
+            found = sum(publisher.get_subscription_count() for publisher in publishers)
+            time.sleep(0.1)
+        return found
+
+
+if __name__ == "__main__":
+    with RosNode("rehearsal", Path(sys.argv[1]).parent / "rehearsal"):
+        pass  # now all is loaded that another user might not be able to read
+    os.setgroups([])
+    os.setgid(int(sys.argv[2]))
+    os.setuid(int(sys.argv[2]))
+    sys.stdout.write(str(_talk(Path(sys.argv[1]))))

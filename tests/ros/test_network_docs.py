@@ -1,0 +1,92 @@
+"""The commands of docs/network.md, on two hosts, in one training; its learner is killed once.
+
+`ssh` and `scp` are stand-ins that reach the folder of the other host.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from serl.assembly import make_spec, make_task
+from serl.checkpoint import checkpoint_paths, load
+from serl.episodes import read_records
+from serl.run_folder import RunFolder
+from serl.wire import encode_record
+
+from .conftest import eventually
+from .namespaces import ADDRESSES, Hosts, two_hosts
+
+pytestmark = pytest.mark.ros
+
+PAGE = (Path(__file__).parents[2] / "docs/network.md").read_text(encoding="utf-8")
+ALONE, FIRST, SECOND = re.findall(r"^```bash\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+STEPS = 150
+SHORT = (
+    f" --steps {STEPS} --demos 0 --task_config.time_limit_s 1.0 --agent.hidden '[16, 16]'"
+    " --agent.batch_size 16 --agent.bc_warm_start 0 --learner.warm_up 0 --agent.threads 1"
+    " --learner.checkpoint_every 50 --actor.max_lead_steps 16 --log.min_free_bytes 0"
+)
+TOOLS = {
+    "ssh": '#!/bin/sh\nhost=$1; shift\nHOME="$HOSTS/$host"; cd "$HOME" && exec "$@"\n',
+    "scp": (
+        '#!/bin/sh\n[ "$1" = -p ] && shift\nplace() { case "$1" in '
+        '*:*) echo "$HOSTS/${1%%:*}/${1#*:}";; *) echo "$1";; esac; }\n'
+        'exec cp -p "$(place "$1")" "$(place "$2")"\n'
+    ),
+    "serl": f'#!/bin/sh\nexec {sys.executable} -m serl.cli "$@"\n',
+}
+
+
+class Host:
+    """A bash on one of the hosts, in a home of its own."""
+
+    def __init__(self, folder: Path, hosts: Hosts, number: int) -> None:
+        self.home = folder / ADDRESSES[number]
+        self.work = self.home / "serl"
+        self.work.mkdir(parents=True)
+        self._before = hosts.inside(number)
+        environ = {name: value for name, value in os.environ.items() if name != "ROS_DOMAIN_ID"}
+        path = f"{folder / 'bin'}:{os.environ['PATH']}"
+        self._environ = environ | {"HOME": str(self.home), "HOSTS": str(folder), "PATH": path}
+        self._environ["OMP_NUM_THREADS"] = "1"
+
+    def start(self, script: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*self._before, "bash", "-euc", script],
+            cwd=self.work,
+            env=self._environ,
+            stdout=(self.work / "out").open("ab"),
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    @property
+    def output(self) -> str:
+        return (self.work / "out").read_text()
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    try:
+        with two_hosts() as made:
+            yield made
+    except OSError as error:
+        pytest.skip(f"NOT TESTED between two hosts: this machine has no namespaces: {error}")
+
+
+@pytest.fixture
+def pair(tmp_path: Path, hosts: Hosts) -> tuple[Host, Host]:
+    (tmp_path / "bin").mkdir()
+    for name, text in TOOLS.items():
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    return Host(tmp_path, hosts, 0), Host(tmp_path, hosts, 1)
