@@ -20,8 +20,8 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from serl.errors import BadInput, CorruptData, SerlError
-from serl.fields import check_fields, dump_object, parse_object, short
-from serl.files import checked_name, sync_folder, write_atomic, write_synced
+from serl.fields import MAX_JSON_BYTES, check_fields, dump_object, parse_object, short
+from serl.files import checked_name, read_bounded, sync_folder, write_atomic, write_synced
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
@@ -118,7 +118,7 @@ def load(path: Path) -> Checkpoint:
     """
     try:
         manifest = _verified_manifest(path)
-        info = parse_object((path / _INFO).read_bytes(), str(path / _INFO))
+        info = _read_object(path / _INFO)
         arrays = {
             name.removesuffix(_TENSORS): safetensors.numpy.load_file(path / name)
             for name in manifest["files"]
@@ -192,9 +192,13 @@ def _write(folder: Path, step: int, arrays: Mapping[str, Arrays], info: Mapping[
     sync_folder(folder)
 
 
+def _read_object(path: Path) -> dict[str, Any]:
+    return parse_object(read_bounded(path, MAX_JSON_BYTES), str(path))
+
+
 def _verified_manifest(path: Path) -> dict[str, Any]:
     """The manifest, after every file was compared with it."""
-    manifest = parse_object((path / _MANIFEST).read_bytes(), str(path / _MANIFEST))
+    manifest = _read_object(path / _MANIFEST)
     check_fields(manifest, _MANIFEST_FIELDS, str(path / _MANIFEST))
     if manifest["format"] != FORMAT:
         raise CorruptData(f"{path}: format {manifest['format']}, this version reads {FORMAT}")

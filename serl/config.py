@@ -16,13 +16,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from serl.actor import ActorConfig
 from serl.agents.config import SACConfig
-from serl.errors import BadInput
+from serl.errors import BadInput, CorruptData
+from serl.fields import short
+from serl.files import read_bounded
 from serl.learner import LearnerConfig
 from serl.network import NetworkConfig
 from serl.recording import LogConfig
 from serl.teleop.scripted import ScriptedHumanConfig
 
 Model = TypeVar("Model", bound=BaseModel)
+
+MAX_YAML_BYTES = 64 << 10
 
 
 class TrainConfig(BaseModel):
@@ -104,7 +108,7 @@ def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
             if not rest:
                 raise BadInput(f"{word}: expected a value")
             text = rest.pop(0)
-        leaf = _yaml(text, word)
+        leaf = parse_yaml(text, word)
         for part in reversed(name.replace("-", "_").split(".")):
             leaf = {part: leaf}
         overrides = merge(overrides, leaf)
@@ -112,22 +116,45 @@ def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file that holds a mapping."""
+    """A YAML file that holds a mapping.
+
+    Raises:
+        BadInput: it is absent, or cannot be read.
+        CorruptData: as `parse_yaml`, or it holds something else.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: cannot be read: {error}") from None
-    values = _yaml(text, str(path))
+        text = read_bounded(path, MAX_YAML_BYTES).decode()
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise CorruptData(f"{path}: cannot be read: {error}") from None
+    values = parse_yaml(text, str(path))
     if not isinstance(values, dict):
-        raise BadInput(f"{path}: expected a YAML mapping, found {type(values).__name__}")
+        raise CorruptData(f"{path}: expected a YAML mapping, found {type(values).__name__}")
     return values
 
 
-def _yaml(text: str, where: str) -> Any:
+def parse_yaml(text: str, what: str) -> Any:
+    """The plain value that a YAML text of at most 64 KiB stands for.
+
+    Raises:
+        CorruptData: anything else, also aliases, which a few lines unfold to gigabytes, and tags.
+    """
+    if len(text) > MAX_YAML_BYTES:
+        raise CorruptData(f"{what}: {len(text)} characters of YAML, allowed {MAX_YAML_BYTES}")
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise BadInput(f"{where}: not YAML: {' '.join(str(error).split())}") from None
+        return yaml.load(text, _PlainLoader)  # noqa: S506 - a SafeLoader
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        cause = " ".join(str(error).split())
+        raise CorruptData(f"{what}: not YAML: {cause[:300]}") from None
+
+
+class _PlainLoader(yaml.SafeLoader):
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
+            raise yaml.YAMLError(f"aliases and tags are not allowed {event.start_mark}")
+        return super().compose_node(parent, index)
 
 
 def _first_line(model: type[BaseModel], error: ValidationError) -> str:
@@ -140,4 +167,4 @@ def _first_line(model: type[BaseModel], error: ValidationError) -> str:
         return f"{where}: unknown setting; known ones: {', '.join(sorted(owner.model_fields))}"
     if first["type"] == "value_error":  # of a check over several settings, which it names itself
         return f"{where}: {first['ctx']['error']}"
-    return f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}, got {first['input']!r}"
+    return f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}, got {short(first['input'])}"

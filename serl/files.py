@@ -1,4 +1,4 @@
-"""Writing files so that a crash leaves the old content or the new, and locks between processes."""
+"""Files: written so that a crash leaves the old content or the new, read within bounds, locked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from serl.errors import BadInput
+from serl.errors import BadInput, CorruptData
 
 Buffer = bytes | memoryview
 
@@ -25,6 +25,20 @@ def checked_name(name: str, what: str) -> str:
             "the first a letter or digit"
         )
     return name
+
+
+def read_bounded(path: Path, max_bytes: int) -> bytes:
+    """The content of a file.
+
+    Raises:
+        CorruptData: it is larger; nothing was read.
+        OSError: it is absent, or cannot be read.
+    """
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > max_bytes:
+            raise CorruptData(f"{path}: {size} bytes, allowed {max_bytes}")
+        return file.read(max_bytes)
 
 
 def write_all(descriptor: int, *pieces: Buffer) -> None:

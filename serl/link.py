@@ -10,8 +10,8 @@ import socket
 from pathlib import Path
 from uuid import uuid4
 
-from serl.files import write_atomic
-from serl.snapshots import decode_snapshot
+from serl.files import read_bounded, write_atomic
+from serl.snapshots import MAX_SNAPSHOT_BYTES, decode_snapshot
 from serl.specs import Spec
 from serl.transport import Snapshot
 from serl.wire import Hello, encode_hello
@@ -68,5 +68,6 @@ class WeightsFile:
         if seen == self._seen:
             return None
         self._seen = seen
-        snapshot = decode_snapshot(self._path.read_bytes(), self._spec_digest)
+        data = read_bounded(self._path, MAX_SNAPSHOT_BYTES)
+        snapshot = decode_snapshot(data, self._spec_digest)
         return snapshot if snapshot.version > newer_than else None

@@ -9,7 +9,6 @@ from html import escape
 from pathlib import Path
 
 import numpy as np
-import yaml
 
 from serl import page
 from serl.curves import (
@@ -100,8 +99,8 @@ def read_run(run_path: Path) -> RunData:
 def _task(config: str) -> str:
     """The task's name in a resolved configuration; empty when it has none."""
     try:
-        tree = yaml.safe_load(config)
-    except yaml.YAMLError:
+        tree = parse_yaml(config, "config.yaml")
+    except BadInput:
         return ""
     task = tree.get("task") if isinstance(tree, dict) else None
     if isinstance(task, dict):

@@ -15,9 +15,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from serl import checkpoint
-from serl.config import TrainConfig
+from serl.config import TrainConfig, read_yaml
 from serl.errors import BadInput, CorruptData
-from serl.fields import MAX_JSON_BYTES, short
+from serl.fields import short
 from serl.files import FileLock, checked_name, write_atomic
 
 FORMAT = 1
@@ -81,7 +81,7 @@ class RunFolder:
         if not file.is_file():
             found = ", ".join(sorted(child.name for child in path.iterdir())[:5]) or "nothing"
             raise BadInput(f"{path}: expected the folder of a run with {CONFIG}, found {found}")
-        values = _read_config(file)
+        values = read_yaml(file)
         if values.get("format") != FORMAT:
             found = short(values.get("format"))
             raise CorruptData(f"{file}: expected format {FORMAT}, found {found}")
@@ -178,18 +178,6 @@ def _new_folder(parent: Path, stamp: str, config: bytes) -> Path:
         with suppress(OSError):  # a folder that holds something is not replaced
             return scratch.rename(path)
     raise FileExistsError(f"{parent / stamp} and 998 more exist")
-
-
-def _read_config(file: Path) -> dict[str, Any]:
-    if file.stat().st_size > MAX_JSON_BYTES:
-        raise CorruptData(f"{file}: larger than {MAX_JSON_BYTES} bytes")
-    try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise CorruptData(f"{file}: not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(values, dict):
-        raise CorruptData(f"{file}: expected a mapping, found {short(values)}")
-    return values
 
 
 def _versions() -> dict[str, str]:

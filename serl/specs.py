@@ -6,29 +6,32 @@ import hashlib
 import json
 from collections.abc import Mapping
 from math import isfinite
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from serl.errors import SpecMismatch
 from serl.types import Array, Observation
+
+
+_Size = Annotated[int, Field(ge=0, le=1 << 20)]
 
 
 class ArraySpec(BaseModel):
     """Shape, type, bounds and unit of one array.
 
     Attributes:
-        shape: exact shape, without a batch axis.
+        shape: exact shape, without a batch axis; at most 8 axes of 2^20.
         dtype: "float32" for state and actions, "uint8" for images.
         low: smallest allowed value, or None.
         high: largest allowed value, or None.
         unit: in words, for people ("m", "rad", "m xyzw").
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    shape: tuple[int, ...]
+    shape: Annotated[tuple[_Size, ...], Field(max_length=8)]
     dtype: Literal["float32", "uint8"] = "float32"
     low: float | None = None
     high: float | None = None
@@ -83,12 +86,12 @@ class ObservationSpec(BaseModel):
 class Spec(BaseModel):
     """What an actor and a learner must agree on before a single step is sent."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     task: str
     observation: ObservationSpec
     action: ArraySpec
-    rate_hz: float
+    rate_hz: float = Field(gt=0)
 
     @property
     def digest(self) -> str:

@@ -34,7 +34,7 @@ STEP, END = 1, 2
 
 _RECORD = struct.Struct("<4sHHI")  # magic, version, kind, length of the JSON text
 _RECORD_MAGIC = b"SRLR"
-_FRAME = struct.Struct("<4sIQQQQI")  # magic, flags, actor, epoch, sequence, base, length
+_FRAME = struct.Struct("<4sIQQQQI")  # magic, version, actor, epoch, sequence, base, length
 _FRAME_MAGIC = b"SRLF"
 _CRC = struct.Struct("<I")
 
@@ -88,7 +88,6 @@ class Frame(NamedTuple):
         sequence: ordinal of the record in the epoch.
         base: oldest sequence number that the sender can still send.
         payload: an encoded record.
-        flags: reserved, 0.
     """
 
     actor: int
@@ -96,7 +95,6 @@ class Frame(NamedTuple):
     sequence: int
     base: int
     payload: Buffer
-    flags: int = 0
 
 
 class Hello(NamedTuple):
@@ -270,7 +268,7 @@ def actor_number(run: str, actor: str) -> int:
 def encode_frame(frame: Frame) -> bytes:
     """A frame as bytes; the checksum covers the header too."""
     ids = (frame.actor, frame.epoch, frame.sequence, frame.base)
-    head = _FRAME.pack(_FRAME_MAGIC, frame.flags, *ids, len(frame.payload))
+    head = _FRAME.pack(_FRAME_MAGIC, VERSION, *ids, len(frame.payload))
     return b"".join((head, _CRC.pack(_frame_crc(head, frame.payload)), frame.payload))
 
 
@@ -285,12 +283,12 @@ def decode_frame(data: Buffer) -> Frame:
     if not start <= len(view) <= start + MAX_RECORD_BYTES:
         raise CorruptData(f"frame: {len(view)} bytes, allowed {start}-{start + MAX_RECORD_BYTES}")
     head, payload = view[: _FRAME.size], view[start:]
-    magic, flags, actor, epoch, sequence, base, length = _FRAME.unpack(head)
-    if magic != _FRAME_MAGIC or length != len(payload):
+    magic, version, actor, epoch, sequence, base, length = _FRAME.unpack(head)
+    if (magic, version, length) != (_FRAME_MAGIC, VERSION, len(payload)):
         raise CorruptData(f"frame: unknown header {bytes(head[:8])!r} or length {length}")
     if _CRC.unpack_from(view, _FRAME.size)[0] != _frame_crc(head, payload):
         raise CorruptData("frame: the checksum does not match")
-    return Frame(actor, epoch, sequence, base, payload, flags)
+    return Frame(actor, epoch, sequence, base, payload)
 
 
 def _frame_crc(head: Buffer, payload: Buffer) -> int:

@@ -54,7 +54,7 @@ class SimArm:
     A reading carries `tcp_pose`, `tcp_twist` and `wrench` in the base frame, `gripper` (opening,
     0 to 1), `q`, `dq`, `target_pose` (what was commanded last) and `<name>_pose` of each tracked
     body. The wrench is what the surroundings exert on the tool, the mean over the last `advance`
-    less its value after the reset. Its stamp "robot" is simulated time.
+    (or over its last 100 ms) less its value after the reset. Its stamp "robot" is simulated time.
 
     Attributes:
         stop_reason: why the arm was stopped first; None while motion is allowed.

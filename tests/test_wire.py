@@ -48,7 +48,7 @@ STEP = Step(
 )
 LAST = End(STEP.key, OBSERVATION, True, "a fault\nin words", 13.0, 1763715241.0)
 HELLO = Hello("run", "actor0", 7, SPEC, "0f" * 16, "host:/runs/run")
-FRAME = Frame(wire.actor_number("run", "actor0"), 2**64 - 1, 3, 1, b"payload", flags=2)
+FRAME = Frame(wire.actor_number("run", "actor0"), 2**64 - 1, 3, 1, b"payload")
 
 ENCODED: dict[str, tuple[bytes, Callable[[bytes], object]]] = {
     "step": (wire.encode_record(STEP), lambda data: wire.decode_record(data, SPEC)),

@@ -18,7 +18,8 @@ from pathlib import Path
 from serl.compaction import Compactor
 from serl.episodes import Tail, episode_name, episode_paths
 from serl.errors import BadInput
-from serl.files import FileLock, checked_name
+from serl.fields import MAX_JSON_BYTES
+from serl.files import FileLock, checked_name, read_bounded
 from serl.link import HELLO
 from serl.link_status import PERIOD_S, LinkStatus, write_status
 from serl.recording import LogConfig
@@ -96,7 +97,7 @@ class Link:
     def _look_for_actor(self) -> None:
         """Queue the epoch that the actor announced, and at first the ones before it."""
         try:
-            hello = decode_hello((self._folder / HELLO).read_bytes())
+            hello = decode_hello(read_bounded(self._folder / HELLO, MAX_JSON_BYTES))
         except FileNotFoundError:
             return
         if hello.actor != self._actor:

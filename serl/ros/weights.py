@@ -7,9 +7,10 @@ from collections import deque
 from pathlib import Path
 
 from serl.errors import BadInput
+from serl.files import read_bounded
 from serl.ros.node import RosNode
 from serl.ros.topics import WEIGHTS, from_cdr
-from serl.snapshots import decode_snapshot
+from serl.snapshots import MAX_SNAPSHOT_BYTES, decode_snapshot
 
 _MAX_WAITING = 4
 
@@ -60,7 +61,8 @@ class WeightsReceiver:
 
     def _version_on_disk(self) -> int:
         try:
-            return decode_snapshot(self._path.read_bytes(), self._spec_digest).version
+            data = read_bounded(self._path, MAX_SNAPSHOT_BYTES)
+            return decode_snapshot(data, self._spec_digest).version
         except (OSError, BadInput):
             return 0
 

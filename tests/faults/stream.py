@@ -7,45 +7,56 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
-import numpy as np
 import psutil
+from pydantic import BaseModel
 from std_msgs.msg import String, UInt64MultiArray
 
-from serl.episodes import Tail
+from serl.episodes import Tail, episode_paths, next_epoch
 from serl.errors import BadInput
 from serl.index import Index
+from serl.recovery import recover
 from serl.ros.node import RosNode
 from serl.ros.stream_sender import StreamSender
-from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, WEIGHTS, to_cdr
+from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, WEIGHTS, Topic, to_cdr
 from serl.ros.transport import LearnerTransport
 from serl.ros.weights import WeightsReceiver
 from serl.specs import Spec
-from serl.testing.logs import ACTOR, RUN
+from serl.testing.logs import ACTOR, RUN, open_log
 from serl.types import Key
-from serl.wire import Frame, Hello, actor_number, encode_frame, encode_record
+from serl.wire import Frame, Hello, actor_number, encode_frame, encode_hello, encode_record
 
 from .cable import Cable
-from .records import LARGE, SPEC, episode, write_log
+from .records import LARGE, SPEC, episode, keys, write_log
 from .registry import REGISTRY, Level
 
 KILLS = 500
 WINDOW = 2
 LIMIT_S = 60.0
 
+Model = TypeVar("Model", bound=BaseModel)
+
 
 class Stream:
     """A sender and a learner that can die, with the log, the index and the cable between them."""
 
-    def __init__(self, folder: Path, cable: Cable, episodes: int, steps: int, spec: Spec = SPEC) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        cable: Cable,
+        episodes: int,
+        steps: int,
+        spec: Spec = SPEC,
+        sender_spec: Spec | None = None,
+    ) -> None:
         write_log(folder / "log", episodes, steps, spec=spec)
         self.expected = [r.key for number in range(episodes) for r in episode(number, steps)]
         self.accepted: list[Key] = []
         self.cable = cable
         self._folder = folder
         self._spec = spec
-        self._start_sender()
+        self._start_sender(sender_spec or spec)
         self.start_learner()
 
     def start_learner(self) -> None:
@@ -60,9 +71,9 @@ class Stream:
         self.cable.unplug(self._node)
         self.index.close()
 
-    def _start_sender(self) -> None:
+    def _start_sender(self, spec: Spec) -> None:
         self.sender = StreamSender(cast(RosNode, self.cable.node()), WINDOW)
-        hello = Hello(RUN, ACTOR, 1, self._spec, "0" * 32, "place")
+        hello = Hello(RUN, ACTOR, 1, spec, "0" * 32, "place")
         self.sender.start(hello, partial(Tail, self._folder / "log", 1))
 
     def turn(self) -> None:
@@ -145,3 +156,167 @@ def _through(folder: Path, cable: Cable, episodes: int) -> None:
     stream = Stream(folder, cable, episodes, steps=49)
     stream.until(lambda: len(stream.accepted) >= len(stream.expected))
     stream.check()
+
+
+@REGISTRY.fault(
+    17,
+    "Actor restarts, also with a clock that went back",
+    injected="20 starts on one folder, each with a clock of its own",
+    required="each start is an epoch of its own, in order; lost 0, duplicated 0",
+    level=Level.COMPONENT,
+)
+def restarted_actor(folder: Path) -> None:
+    rng = Random(17)
+    epochs = []
+    for number in range(20):
+        recover(folder)
+        epochs.append(next_epoch(folder, now_ns=lambda: rng.randrange(1, 10**18)))
+        with open_log(folder, epochs[-1]) as log:
+            for record in episode(0, 5, epochs[-1]):
+                log.append(record)
+    assert epochs == sorted(set(epochs))
+    try:
+        open_log(folder, epochs[-1])
+    except BadInput as error:
+        assert str(epochs[-1]) in str(error)
+    else:
+        raise AssertionError("an epoch was used twice")
+    assert len({key for path in episode_paths(folder) for key in keys(path)}) == 20 * 6
+
+
+@REGISTRY.fault(
+    18,
+    "Wrong specification or version",
+    injected="an actor whose spec differs in one shape, type, bound, unit, rate, name or order; a "
+    "frame, a record and a hello of another version",
+    required="refused before the first record, with the difference; nothing is accepted",
+    level=Level.COMPONENT,
+)
+def wrong_spec(folder: Path) -> None:
+    for number, (what, spec) in enumerate(_other_specs()):
+        (place := folder / str(number)).mkdir()
+        stream = Stream(place, Cable(Random(18)), 1, 3, sender_spec=spec)
+        stream.until(lambda stream=stream: stream.sender.refused)
+        assert what in stream.sender.refused, stream.sender.refused
+        assert stream.accepted == []
+    stream = Stream(folder, Cable(Random(18)), 1, 3)
+    stream.until(lambda: len(stream.accepted) >= len(stream.expected))
+    publish = stream.cable.node().publisher
+    for topic, message in _other_versions():
+        publish(topic).publish(message)
+        stream.turn()
+        assert stream.accept() == 0
+    assert stream.transport.counts["corrupt"] == 2
+    assert "header" in stream.sender.refused, stream.sender.refused
+
+
+def _other_specs() -> Iterator[tuple[str, Spec]]:
+    """A name for each difference from `SPEC`."""
+    first, second = SPEC.observation.state
+    array, action = SPEC.observation.state[first], SPEC.action
+    states = {
+        f"{first}.shape": {**SPEC.observation.state, first: changed(array, shape=(8,))},
+        f"{first}.dtype": {**SPEC.observation.state, first: changed(array, dtype="uint8")},
+        f"{first}.unit": {**SPEC.observation.state, first: changed(array, unit="mm")},
+        f"{first}.low": {**SPEC.observation.state, first: changed(array, low=-1.0)},
+        "extra": {**SPEC.observation.state, "extra": array},
+        "order": {name: SPEC.observation.state[name] for name in (second, first)},
+    }
+    for what, state in states.items():
+        yield what, changed(SPEC, observation=changed(SPEC.observation, state=state))
+    yield "action.shape", changed(SPEC, action=changed(action, shape=(4,)))
+    yield "action.high", changed(SPEC, action=changed(action, high=2.0))
+    yield "rate_hz", changed(SPEC, rate_hz=20.0)
+    yield "task", changed(SPEC, task="another")
+
+
+def changed(model: Model, **fields: object) -> Model:
+    return model.model_copy(update=fields)
+
+
+def _other_versions() -> Iterator[tuple[Topic, Any]]:
+    (record, _) = episode(0, 1)
+    payload = encode_record(record)
+    number = actor_number(RUN, ACTOR)
+    other_frame = bytearray(encode_frame(Frame(number, 1, 4, 0, payload)))
+    other_frame[4] ^= 0xFF
+    yield TRANSITIONS, to_cdr(bytes(other_frame))
+    other_hello = encode_hello(Hello(RUN, ACTOR, 1, SPEC, "0" * 32, "place"))
+    yield ACTORS, String(data=other_hello.replace(b'"format":', b'"format":9', 1).decode())
+    other_record = payload[:4] + b"\xff\xff" + payload[6:]
+    yield TRANSITIONS, to_cdr(encode_frame(Frame(number, 1, 4, 0, other_record)))
+
+
+@REGISTRY.fault(
+    54,
+    "Garbage on every topic",
+    injected="30,000 random and mutated messages on the five topics of the stream, mixed with it",
+    required="every record accepted exactly once; what arrived is counted; memory grows by less "
+    "than 50 MB",
+    level=Level.COMPONENT,
+)
+def garbage(folder: Path) -> None:
+    _garbage(folder, 30_000)
+
+
+@REGISTRY.fault(
+    54,
+    "Garbage on every topic",
+    injected="1,000,000 random and mutated messages on the five topics of the stream",
+    required="every record accepted exactly once; memory grows by less than 50 MB",
+    level=Level.SOAK,
+)
+def much_garbage(folder: Path) -> None:
+    _garbage(folder, 1_000_000)
+
+
+def _garbage(folder: Path, messages: int) -> None:
+    rng = Random(54)
+    stream = Stream(folder, Cable(rng), 20, 49)
+    receiver = WeightsReceiver(cast(RosNode, stream.cable.node()), folder / "weights", SPEC.digest)
+    overheard: dict[str, list[Any]] = {topic.name: [] for topic in _TOPICS}
+    listener = stream.cable.node()
+    for topic in _TOPICS:
+        listener.subscribe(topic, overheard[topic.name].append)
+    publishers = {topic: stream.cable.node().publisher(topic) for topic in _TOPICS}
+    process = psutil.Process()
+    before_bytes = 0
+    for number in range(messages):
+        topic = rng.choice(_TOPICS)
+        publishers[topic].publish(_mutated(topic, overheard[topic.name], rng))
+        for messages_ in overheard.values():
+            del messages_[:-8]
+        stream.turn()
+        receiver.poll()
+        if number % 8 == 0:
+            stream.accept()
+        if number == messages // 10:
+            before_bytes = process.memory_info().rss
+    assert process.memory_info().rss - before_bytes < 50e6
+    assert not stream.sender.refused, stream.sender.refused
+    stream.until(lambda: len(stream.accepted) >= len(stream.expected))
+    stream.check()
+    assert stream.transport.counts["corrupt"] > messages / 10
+    assert receiver.rejected > messages / 10
+    assert receiver.version == 0
+
+
+_TOPICS = (TRANSITIONS, ACTORS, ACKS, REFUSED, WEIGHTS)
+
+
+def _mutated(topic: Topic, heard: list[Any], rng: Random) -> Any:
+    """A message that nobody sent: random, or a real one with some bytes changed."""
+    data = rng.randbytes(rng.randrange(200))
+    if topic is ACKS:
+        return UInt64MultiArray(data=[rng.randrange(1 << 40) for _ in range(rng.randrange(8))])
+    if topic.kind is String:
+        if heard and rng.random() < 0.5:
+            text = rng.choice(heard).data
+            place = rng.randrange(len(text) + 1)
+            return String(data=text[:place] + chr(rng.randrange(32, 500)) + text[place + 1 :])
+        return String(data=data.decode("latin-1"))
+    if heard and rng.random() < 0.5:
+        real = bytearray(rng.choice(heard))
+        real[rng.randrange(len(real))] ^= rng.randrange(1, 256)
+        return bytes(real)
+    return to_cdr(data) if rng.random() < 0.5 else data

@@ -148,6 +148,26 @@ def test_pressing_on_the_table_is_felt_and_clipped() -> None:
     assert np.abs(force[:2]).max() < 3.0
 
 
+def test_the_wrench_is_the_mean_over_the_last_advance() -> None:
+    coarse, fine = make_arm(box_low_m=(0.3, -0.25, -0.05)), make_arm(box_low_m=(0.3, -0.25, -0.05))
+    for arm in (coarse, fine):
+        arm.reset(0)
+    ranges = []
+    for _ in range(40):
+        down = act(0, 0, -1, 0, 0)
+        coarse.act(down)
+        fine.act(down)
+        coarse.advance(0.1)
+        wrenches = []
+        for _ in range(10):
+            fine.advance(0.01)
+            wrenches.append(fine.observe().state["wrench"])
+        ranges.append(np.ptp(wrenches, axis=0).max())
+        # The posture's torque is computed more often in the one than in the other.
+        assert coarse.observe().state["wrench"] == pytest.approx(np.mean(wrenches, 0), abs=0.3)
+    assert max(ranges) > 5.0, "on touching the table the force must have changed a lot"
+
+
 def test_a_stop_keeps_its_first_reason_and_holds() -> None:
     arm = make_arm()
     arm.reset(0)
