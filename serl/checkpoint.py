@@ -102,6 +102,11 @@ def best(folder: Path) -> Path | None:
     return _pointed(folder, BEST)
 
 
+def latest(folder: Path) -> Path | None:
+    """The checkpoint that was saved last; None when nothing says so, or when it is gone."""
+    return _pointed(folder, LATEST)
+
+
 def checkpoint_paths(folder: Path) -> list[Path]:
     """All checkpoints by step; empty before the first one."""
     return sorted(
@@ -124,7 +129,9 @@ def load(path: Path) -> Checkpoint:
             for name in manifest["files"]
             if name.endswith(_TENSORS)
         }
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+    except OSError as error:
+        raise CorruptData(f"{error.filename or path}: {error.strerror}") from error
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise CorruptData(f"checkpoint {path}: {short(str(error))}") from error
     return Checkpoint(path, manifest["step"], arrays, info)
 
@@ -148,7 +155,7 @@ def load_latest(folder: Path) -> tuple[Checkpoint, str]:
     if not saved_before(folder):
         raise BadInput(f"{folder}: no checkpoint")
     candidates = checkpoint_paths(folder)[::-1]
-    pointed = _pointed(folder, LATEST)
+    pointed = latest(folder)
     refused = [] if pointed else [f"{folder / LATEST} does not name a checkpoint"]
     candidates.sort(key=lambda path: path != pointed)
     for path in candidates:

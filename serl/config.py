@@ -8,6 +8,7 @@ Unknown keys are errors; each error is one line that names the key.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -143,15 +144,18 @@ def parse_yaml(text: str, what: str) -> Any:
     if len(text) > MAX_YAML_BYTES:
         raise CorruptData(f"{what}: {len(text)} characters of YAML, allowed {MAX_YAML_BYTES}")
     try:
-        return yaml.load(text, _PlainLoader)  # noqa: S506 - a SafeLoader
+        with closing(_PlainLoader(text)) as loader:
+            return loader.get_single_data()
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         cause = " ".join(str(error).split())
         raise CorruptData(f"{what}: not YAML: {cause[:300]}") from None
 
 
 class _PlainLoader(yaml.SafeLoader):
+    close = yaml.SafeLoader.dispose
+
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event = self.peek_event()
+        event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
             raise yaml.YAMLError(f"aliases and tags are not allowed {event.start_mark}")
         return super().compose_node(parent, index)

@@ -7,8 +7,9 @@ holding one JSON message (channel 1 for a step, 2 for an end) and then one messa
 from __future__ import annotations
 
 import re
+import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -224,6 +225,12 @@ def episode_paths(folder: Path) -> list[Path]:
     # A crash inside `recover` can leave both forms of one episode: the sealed one stands.
     paths.sort(key=lambda path: path.name.endswith(PART), reverse=True)
     return [path for _, path in sorted({episode_name(path): path for path in paths}.items())]
+
+
+def next_epoch(folder: Path, now_ns: Callable[[], int] = time.time_ns) -> int:
+    """An epoch above all that the folder has episodes of, also after a clock that went back."""
+    newest = max((episode_name(path).epoch for path in episode_paths(folder)), default=0)
+    return max(now_ns(), newest + 1)
 
 
 def read_episode(path: Path, spec: Spec) -> Episode:

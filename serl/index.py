@@ -283,7 +283,8 @@ def read_spans(path: Path) -> list[Span]:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
             (version,) = database.execute("PRAGMA user_version").fetchone()
             if version != FORMAT:
-                raise CorruptData(f"{path}: format {version}, this version reads {FORMAT}")
+                found = f"format {version}" if version else "not an index of a run"
+                raise CorruptData(f"{path}: {found}, this version reads format {FORMAT}")
             return [Span(*row) for row in database.execute(_SPANS)]
     except sqlite3.Error as error:
         raise CorruptData(f"{path}: {error}") from error

@@ -89,7 +89,7 @@ class McapReader:
         closing = FOOTER.size + len(MAGIC)
         tail = os.pread(descriptor, closing, max(0, size - closing))
         if len(tail) < closing or not tail.endswith(MAGIC):
-            raise self.corrupt(size, "cut inside the summary")
+            raise self.corrupt(size, "does not end as it was sealed: cut, or added to")
         start, _, crc = FOOTER.unpack_from(tail)
         length = size - len(MAGIC) - U32.size - start
         if not 0 <= length <= self._max_block_bytes or (self.ended and start != self.offset):

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from serl import page
+from serl.config import parse_yaml
 from serl.curves import (
     WINDOW,
     Quarter,

@@ -104,7 +104,7 @@ def _checksum(metadata: Mapping[str, str], weights: Weights) -> str:
     for name in sorted(weights):
         array = weights[name]
         crc = zlib.crc32(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode(), crc)
-        crc = zlib.crc32(array, crc)
+        crc = zlib.crc32(array.data, crc)
     return f"{crc:08x}"
 
 

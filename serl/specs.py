@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from serl.errors import SpecMismatch
 from serl.types import Array, Observation
 
-
 _Size = Annotated[int, Field(ge=0, le=1 << 20)]
 
 

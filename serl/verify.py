@@ -79,7 +79,8 @@ class Report(NamedTuple):
             for row in rows
         ]
         counts = f"lost {self.lost}, duplicated {self.duplicated}"
-        verdict = "sound" if self.sound else f"{len(self.findings)} findings"
+        found = len(self.findings)
+        verdict = "sound" if self.sound else f"{found} finding{'s' * (found != 1)}"
         return "\n".join([*lines, *self.findings, f"{counts}: {verdict}"])
 
 
@@ -91,7 +92,10 @@ def verify(path: Path) -> Report:
     """
     run = RunFolder.open(path)
     findings: list[str] = []
+    checkpoints = checkpoint.checkpoint_paths(run.checkpoints)
     spans = _spans(run.index, findings)  # first: what is accepted later is in the log by then
+    if checkpoints and not run.index.exists():
+        findings.append(f"{run.index}: missing")
     accepted, passed_over, duplicated = _coverage(spans)
     logs = [_Log(run.episodes(actor), actor) for actor in run.actors()]
     held = {stream: count for log in logs for stream, count in log.held.items()}
@@ -108,7 +112,9 @@ def verify(path: Path) -> Report:
         findings.append(f"{run.index}: {passed_over} passed over, {duplicated} accepted again")
     if run.demonstrations.is_dir():
         logs.append(_Log(run.demonstrations, None))
-    checkpoints = checkpoint.checkpoint_paths(run.checkpoints)
+    pointer = run.checkpoints / checkpoint.LATEST
+    if pointer.exists() and checkpoint.latest(run.checkpoints) is None:
+        findings.append(f"{pointer}: does not name a checkpoint")
     return Report(
         contents=tuple(log.contents(accepted) for log in logs),
         checkpoints=len(checkpoints),
@@ -139,7 +145,7 @@ class _Log:
 
     Attributes:
         held: readable records by stream.
-        gone: records by stream that the manifest lists and that are not there.
+        gone: records by stream that the manifest lists and that cannot be read.
         findings: what is wrong.
     """
 
@@ -165,7 +171,7 @@ class _Log:
             starts=len(self.held),
             episodes=len(self._files),
             records=self.held.total(),
-            truncated=sum(not file.ended for file in self._files if file.sha256),
+            truncated=sum(not (file.ended or file.damage) for file in self._files if file.sha256),
             open=sum(not file.sha256 for file in self._files),
             quarantined=len(list(quarantine.iterdir())) if quarantine.is_dir() else 0,
             accepted=sum(accepted[stream] for stream in self.held),
@@ -173,7 +179,7 @@ class _Log:
 
     def _of_origin(self) -> Iterator[str]:
         """All files are of one run, one actor and one spec."""
-        known = [file for file in self._files if file.records]
+        known = [file for file in self._files if file.records and not file.damage]
         for file in known:
             run, _, digest = known[0].origin
             if file.origin != (run, self._actor, digest):
@@ -186,23 +192,31 @@ class _Log:
             files = list(group)
             missing = set(range(len(files))) - {file.name.episode for file in files}
             for episode in sorted(missing):
-                yield f"{EpisodeName(epoch, episode).path(self._folder, SEALED)}: missing"
+                path = EpisodeName(epoch, episode).path(self._folder, SEALED)
+                if path.name not in self._entries:  # else the manifest says more
+                    yield f"{path}: missing"
             for file in files[:-1]:
                 if not (file.ended or file.damage):
                     yield f"{file.path}: cut after {file.records} records, yet others follow"
 
     def _of_manifest(self) -> Iterator[str]:
         """Every sealed file is as it was listed, and every listed file is there."""
-        for file in self._files:
-            listed = self._entries.pop(file.name.path(self._folder, SEALED).name, [])
-            if not file.sha256 or file.damage:
-                continue
-            if not listed:
+        sealed = [file for file in self._files if file.sha256]
+        if sealed and not self._entries:
+            yield f"{self._folder / MANIFEST}: lists none of {len(sealed)} files"
+            return
+        for file in sealed:
+            listed = self._entries.get(file.path.name, [])
+            if file.damage:
+                unread = max((entry.records - file.records for entry in listed), default=0)
+                self.gone[self._actor, file.name.epoch] += max(0, unread)
+            elif not listed:
                 yield f"{file.path}: not listed in {MANIFEST}"
             elif not any(_is_of(entry, file) for entry in listed):
                 yield f"{file.path}: sha256 or number of records are not those in {MANIFEST}"
-        for name, listed in self._entries.items():
-            path, records = self._folder / name, listed[-1].records
+        there = {file.name.path(self._folder, SEALED).name for file in self._files}
+        for name in sorted(self._entries.keys() - there):
+            path, records = self._folder / name, self._entries[name][-1].records
             self.gone[self._actor, episode_name(path).epoch] += records
             yield f"{path}: gone, with {records} records"
 

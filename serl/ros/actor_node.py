@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from serl.assembly import make_actor, make_spec, make_task
-from serl.episodes import episode_paths, read_records
+from serl.episodes import episode_paths, next_epoch, read_records
 from serl.files import checked_name
 from serl.link import WeightsFile, announce
 from serl.recording import EpisodeLog
@@ -37,7 +36,7 @@ def run(run_folder: Path, name: str) -> None:
     recover(episodes)
     before = episode_paths(episodes)
     steps_before = sum(map(is_online, read_records(before, spec)))
-    epoch = time.time_ns()
+    epoch = next_epoch(episodes)
     with (
         RosNode(name, run_folder, local=True) as node,
         EpisodeLog(episodes, spec, folder.name, name, epoch, config.log) as log,

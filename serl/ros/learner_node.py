@@ -39,6 +39,7 @@ def run(run_folder: Path) -> None:
         Stats(node, "learner", lambda: _numbers(learner, transport))
         save = Request(node, "save")
         learner.run(folder.config.steps, lambda: _interrupted(node, learner, save))
+        transport.flush()  # the last weights say that the training is over
 
 
 def _interrupted(node: RosNode, learner: Learner, save: Request) -> bool:

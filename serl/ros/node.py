@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import rclpy
 from rclpy.context import Context
+from rclpy.duration import Duration
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.parameter import Parameter
 from rclpy.serialization import deserialize_message, serialize_message
@@ -215,6 +216,10 @@ class _Signer:
     def get_subscription_count(self) -> int:
         """As rclpy's publishers."""
         return int(self._publisher.get_subscription_count())
+
+    def wait_for_all_acked(self, timeout: Duration) -> bool:
+        """As rclpy's publishers."""
+        return bool(self._publisher.wait_for_all_acked(timeout))
 
 
 def run_node(run: Callable[[], None]) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rclpy.duration import Duration
 from std_msgs.msg import String, UInt64MultiArray
 
 from serl.errors import BadInput, CorruptData
@@ -39,6 +40,7 @@ _MAX_WAITING_BYTES = 128 << 20
 _ACK_RECORDS = 16
 _ACK_PERIOD_S = 0.02
 _NACK_PERIOD_S = 0.1
+_FLUSH_S = 2
 
 
 @dataclass
@@ -162,6 +164,10 @@ class LearnerTransport:
     def publish(self, snapshot: Snapshot) -> None:
         """Offer new weights to all actors, also to those that come later."""
         self._weights.publish(to_cdr(encode_snapshot(snapshot, self._spec.digest)))
+
+    def flush(self) -> bool:
+        """Wait until every actor's link has the newest weights; False when one is too slow."""
+        return bool(self._weights.wait_for_all_acked(Duration(seconds=_FLUSH_S)))
 
     def _records(self, stream: _Stream) -> list[Record]:
         """Decode what was let in; stops at the first payload that is not this stream's record."""

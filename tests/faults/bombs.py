@@ -6,6 +6,7 @@ import json
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from serl.checkpoint import load, save
@@ -14,11 +15,11 @@ from serl.errors import BadInput
 from serl.images import decode, head
 from serl.run_folder import RunFolder
 from serl.snapshots import decode_snapshot
-from serl.types import Key
 from serl.wire import Frame, decode_frame, decode_hello, decode_record, encode_frame, encode_record
 
 from .checkpoints import arrays
 from .records import SPEC, episode, write_log
+from .refusal import refusal
 from .registry import REGISTRY, Level
 
 ALLOWED_MB = 16.0
@@ -40,13 +41,8 @@ def bombs(folder: Path) -> None:
     for name, use in (*_messages(), *_images(), *_files(folder)):
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak of memory
         before_mb = _memory_mb("VmRSS")
-        try:
-            use()
-        except BadInput as error:
-            assert "\n" not in str(error), name
-            assert len(str(error)) < 1000, name
-        else:
-            raise AssertionError(f"{name} was accepted")
+        line = refusal(use, BadInput)
+        assert 0 < len(line) < 1000, (name, line)
         grown_mb = _memory_mb("VmHWM") - before_mb
         assert grown_mb < ALLOWED_MB, f"{name}: {grown_mb:.1f} MB"
 
@@ -72,19 +68,19 @@ def _messages() -> Iterator[Bomb]:
         "large header": _snapshot({}, text=b" " * (2 << 20)),
     }
     for name, data in snapshots.items():
-        yield f"weights: {name}", lambda data=data: decode_snapshot(data, "")
+        yield f"weights: {name}", partial(decode_snapshot, data, "")
     texts = (b'{"a":' * 100_000, b" " * (2 << 20), b'{"a":1e999}', b'{"a":' + b"9" * 100_000 + b"}")
     for text in texts:
-        yield f"hello {text[:8]!r}", lambda text=text: decode_hello(text)
+        yield f"hello {text[:8]!r}", partial(decode_hello, text)
         bomb = record[:8] + struct.pack("<I", len(text)) + text
-        yield f"record {text[:8]!r}", lambda bomb=bomb: decode_record(bomb, SPEC)
+        yield f"record {text[:8]!r}", partial(decode_record, bomb, SPEC)
     claims = record[:8] + struct.pack("<I", (1 << 32) - 1) + record[12:]
-    yield "record: text of 4 GB", lambda: decode_record(claims, SPEC)
-    yield "record: 65 MB", lambda: decode_record(memoryview(_zeros), SPEC)
-    yield "frame: 65 MB", lambda: decode_frame(memoryview(_zeros))
+    yield "record: text of 4 GB", partial(decode_record, claims, SPEC)
+    yield "record: 65 MB", partial(decode_record, memoryview(_zeros), SPEC)
+    yield "frame: 65 MB", partial(decode_frame, memoryview(_zeros))
     longer = bytearray(frame)
     longer[40:44] = b"\xff" * 4
-    yield "frame: 4 GB", lambda: decode_frame(longer)
+    yield "frame: 4 GB", partial(decode_frame, bytes(longer))
 
 
 _zeros = bytes(65 << 20)
@@ -108,9 +104,7 @@ def _images() -> Iterator[Bomb]:
     for width, height in ((50_000, 50_000), (64, 1 << 31), ((1 << 32) - 1,) * 2):
         data = png(width, height)
         message = memoryview(head("png", "wrist", SHAPE, len(data), 0) + data)
-        yield f"png of {width} x {height}", lambda message=message: decode(
-            message, "png", "wrist", SHAPE
-        )
+        yield f"png of {width} x {height}", partial(decode, message, "png", "wrist", SHAPE)
 
 
 def _files(folder: Path) -> Iterator[Bomb]:
@@ -121,16 +115,16 @@ def _files(folder: Path) -> Iterator[Bomb]:
         path = folder / f"{length}" / log.name
         path.parent.mkdir()
         path.write_bytes(data)
-        yield f"log: block of {length} bytes", lambda path=path: read_episode(path, SPEC)
+        yield f"log: block of {length} bytes", partial(read_episode, path, SPEC)
+    files = dict.fromkeys(map(str, range(9**5)), 0)
     for name, text in {
         "large": b" " * (2 << 20),
         "deep": b'{"a":' * 100_000,
-        "many": json.dumps({"format": 1, "step": 1, "files": {str(n): 0 for n in range(9**5)}}),
+        "many": json.dumps({"format": 1, "step": 1, "files": files}).encode(),
     }.items():
         path = save(folder / name, 1, arrays(1), {})
-        data_ = text if isinstance(text, bytes) else text.encode()
-        (path / "MANIFEST.json").write_bytes(data_)
-        yield f"checkpoint: {name} manifest", lambda path=path: load(path)
+        (path / "MANIFEST.json").write_bytes(text)
+        yield f"checkpoint: {name} manifest", partial(load, path)
     yield from _configurations(folder)
 
 
@@ -143,4 +137,4 @@ def _configurations(folder: Path) -> Iterator[Bomb]:
     }.items():
         (run := folder / f"run-{name}").mkdir()
         (run / "config.yaml").write_text(text)
-        yield f"configuration: {name}", lambda run=run: RunFolder.open(run)
+        yield f"configuration: {name}", partial(RunFolder.open, run)

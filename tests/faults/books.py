@@ -26,9 +26,7 @@ def enough_file(run: Path) -> Path:
 
 def lines_of(keys: Iterable[Key]) -> str:
     """Keys as lines of a book, all of one length where the actors' names are."""
-    return "".join(
-        f"{key.actor} {key.epoch:020} {key.episode:06} {key.index:06}\n" for key in keys
-    )
+    return "".join(f"{key.actor} {key.epoch:020} {key.episode:06} {key.index:06}\n" for key in keys)
 
 
 def read_book(book: Path) -> list[str]:

@@ -73,7 +73,7 @@ class Cable:
         now_s = time.monotonic()
         for node in self._nodes:
             node.tick(now_s)
-        alive = {callback for node in self._nodes for some in node.callbacks.values() for callback in some}
+        alive = {each for node in self._nodes for some in node.callbacks.values() for each in some}
         while self._flying and self._flying[0][0] <= now_s:
             _, _, callback, message = heapq.heappop(self._flying)
             if callback in alive:

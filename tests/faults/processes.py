@@ -23,6 +23,7 @@ from serl.ros.node import RosNode
 from .registry import REGISTRY, Level
 from .system import ALLOWED_GROWTH_MB, FEW, LEARNER, System, link_of, moves, running
 
+
 @REGISTRY.strike
 def kill_learner(system: System, rng: Random) -> str:
     system.kill(LEARNER)
@@ -282,4 +283,3 @@ def memory_pressure(folder: Path) -> None:
 
 def _memory_mb(process: psutil.Process) -> float:
     return float(process.memory_info().rss) / 1e6
-

@@ -63,4 +63,5 @@ def write_log(
 def keys(path: Path) -> list[Key]:
     """The keys of the records in one file."""
     found = read_episode(path, SPEC)
-    return [record.key for record in (*found.steps, *filter(None, [found.end]))]
+    records: list[Record] = [*found.steps, *([found.end] if found.end else [])]
+    return [record.key for record in records]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from serl.assembly import make_task
 from serl.config import TrainConfig, resolve
 from serl.errors import BadInput
 
+from .refusal import refusal
 from .registry import REGISTRY, Level
 
 TASK = "pick_cube"
@@ -40,10 +42,9 @@ def bad_configuration(folder: Path) -> None:
     for path, value in _leaves(_settings()):
         for bad in _bad(value):
             tried += 1
-            message = _refusal(_nested(path, bad))
+            message = refusal(partial(_make, _nested(path, bad)), BadInput)
             assert message, f"accepted {'.'.join(path)} = {bad!r}"
             assert path[-1] in message, message
-            assert "\n" not in message, message
     assert tried > 500
     (folder / "damaged.yaml").write_bytes(b"seed: [1\n\xff")
     (folder / "folder").mkdir()
@@ -91,9 +92,5 @@ def _nested(path: tuple[str, ...], value: object) -> dict[str, Any]:
     return value
 
 
-def _refusal(layer: Mapping[str, Any]) -> str:
-    try:
-        make_task(resolve({"task": TASK}, layer))
-    except BadInput as error:
-        return str(error)
-    return ""
+def _make(layer: Mapping[str, Any]) -> None:
+    make_task(resolve({"task": TASK}, layer))

@@ -18,16 +18,19 @@ import pytest
 
 from serl.assembly import make_spec, make_task
 from serl.checkpoint import checkpoint_paths, load
-from serl.episodes import read_records
+from serl.episodes import episode_paths, read_records
 from serl.run_folder import RunFolder
-from serl.wire import encode_record
+from serl.specs import Spec
+from serl.types import Key
 
-from .conftest import eventually
+from .conftest import LIMIT_S, eventually
 from .namespaces import ADDRESSES, Hosts, two_hosts
 
 pytestmark = pytest.mark.ros
 
 PAGE = (Path(__file__).parents[2] / "docs/network.md").read_text(encoding="utf-8")
+for number, address in enumerate(ADDRESSES, 1):
+    PAGE = PAGE.replace(f"10.0.0.{number}", address)
 ALONE, FIRST, SECOND = re.findall(r"^```bash\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 STEPS = 150
 SHORT = (
@@ -69,9 +72,25 @@ class Host:
             start_new_session=True,
         )
 
+    def kill(self, module: str) -> None:
+        """Kill -9 the process of this host that runs a module."""
+        (pid,) = (
+            process.pid
+            for process in psutil.process_iter(["cmdline"])
+            if module in (process.info["cmdline"] or ()) and str(self.home) in _home(process)
+        )
+        os.kill(pid, signal.SIGKILL)
+
     @property
     def output(self) -> str:
         return (self.work / "out").read_text()
+
+
+def _home(process: psutil.Process) -> str:
+    try:
+        return process.environ().get("HOME", "")
+    except psutil.Error:
+        return ""
 
 
 @pytest.fixture
@@ -90,3 +109,28 @@ def pair(tmp_path: Path, hosts: Hosts) -> tuple[Host, Host]:
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
     return Host(tmp_path, hosts, 0), Host(tmp_path, hosts, 1)
+
+
+def test_two_hosts_train_as_the_page_says(pair: tuple[Host, Host]) -> None:
+    here, there = pair
+    alone = here.start(ALONE)
+    assert alone.wait(LIMIT_S) == 0, here.output
+    learner = here.start(FIRST.strip() + SHORT)
+    eventually(lambda: learner.poll() is not None or "run: " in here.output)
+    name = re.findall(r"^run: (\S+)$", here.output, re.MULTILINE)[0]
+    run = RunFolder.open(here.work / name)
+    actor = there.start(re.sub(r"^RUN=.*$", f"RUN={name}", SECOND, flags=re.MULTILINE))
+    eventually(lambda: actor.poll() is not None or checkpoint_paths(run.checkpoints), 3 * LIMIT_S)
+    here.kill("serl.ros.learner_node")
+    assert learner.wait(4 * LIMIT_S) == 0, here.output + there.output
+    assert actor.wait(LIMIT_S) == 0, there.output
+    assert "learner was killed by SIGKILL: started again" in here.output
+    assert load(checkpoint_paths(run.checkpoints)[-1]).info["trained"] == {"actor0": STEPS}
+    spec = make_spec(make_task(run.config))
+    copied, logged = (_keys(host.work / name / "episodes/actor0", spec) for host in pair)
+    assert copied == logged[: len(copied)]
+    assert len(copied) >= STEPS
+
+
+def _keys(folder: Path, spec: Spec) -> list[Key]:
+    return [record.key for record in read_records(episode_paths(folder), spec)]
