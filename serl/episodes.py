@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from isal.isal_zlib import crc32
 from pydantic import ValidationError
 
 from serl.errors import BadInput, CorruptData, SpecMismatch
@@ -61,7 +61,7 @@ class Message(NamedTuple):
 
 def metadata_crc(metadata: Mapping[str, str]) -> str:
     """The checksum of the metadata; until a file is sealed they have no other one."""
-    return f"{zlib.crc32(dump_object(metadata)):08x}"
+    return f"{crc32(dump_object(metadata)):08x}"
 
 
 class EpisodeFile:
@@ -187,7 +187,7 @@ class EpisodeFile:
         kind, text, stored = chunk.channels[0], bytes(chunk.data[0]), tuple(chunk.data[1:])
         return Message(kind, text, stored, chunk.time_ns, block.start)
 
-    def _take_metadata(self, body: bytes) -> None:
+    def _take_metadata(self, body: memoryview) -> None:
         """Keep the metadata once they are known to belong to this file."""
         name, metadata = read_metadata(body)
         if name != "serl" or metadata.keys() != _METADATA_FIELDS:

@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 
 from serl.errors import BadInput, CorruptData, SerlError
 from serl.files import sync_folder
-from serl.types import End, Record
+from serl.types import Record, place_after
 
 Stream = tuple[str, int]
 """An actor's name and one of its epochs; a record's ordinal in it is its sequence number."""
@@ -75,9 +75,7 @@ class _Place(NamedTuple):
         if self.episode is not None and found != expected:
             stream = f"{key.actor}/{key.epoch}"
             raise BadInput(f"index: expected record {expected} of {stream}, got {found}")
-        if isinstance(record, End):
-            return _Place(self.length + 1, key.episode + 1, 0)
-        return _Place(self.length + 1, key.episode, key.index + 1)
+        return _Place(self.length + 1, *place_after(record))
 
 
 class DamagedIndex(CorruptData):

@@ -13,6 +13,7 @@ from serl.errors import SerlError, SpecMismatch
 from serl.intervention import Event, HandsOff, Teleop, arbitrate
 from serl.policy import Policy
 from serl.robot import Robot
+from serl.specs import check_reward
 from serl.task import TaskView
 from serl.types import End, Key, Observation, Outcome, Record, Source, Step
 
@@ -60,9 +61,10 @@ def run(
     """Run one episode from where the robot is, until the task, time, a person or a fault ends it.
 
     Each step reaches `sink` before the next action is issued; the episode's `End` closes it.
-    A robot that cannot be read, or a reading that does not fit its spec (NaN, wrong shape, missing
-    camera), stops the robot and truncates the episode; the last good observation then closes it. An
-    episode whose first reading does not fit never begins.
+    A robot that cannot be read, a reading that does not fit its spec (NaN, wrong shape, missing
+    camera) or a reward that nothing can be learned from (NaN, beyond 1e6) stops the robot and
+    truncates the episode; the last good observation then closes it. An episode whose first reading
+    does not fit never begins.
 
     Args:
         robot: what is driven.
@@ -142,7 +144,9 @@ def _observe(robot: Robot, task: TaskView, index: int) -> tuple[Observation | No
     """The successor and its outcome, or the fault that made the reading useless."""
     try:
         reading = _checked(robot)
-        return _seen(task, reading), task.outcome(reading, index), ""
+        observation, outcome = _seen(task, reading), task.outcome(reading, index)
+        check_reward(outcome.reward)
+        return observation, outcome, ""
     except SerlError as error:
         robot.stop(str(error))
         return None, Outcome(truncated=True), str(error)

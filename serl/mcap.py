@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
+
+from isal.isal_zlib import crc32
 
 from serl.files import Buffer, write_all
 
@@ -140,7 +141,7 @@ class McapWriter:
             offsets[channel] = size
             size += BLOCK.size + length
             for piece in (head, *data):
-                crc = zlib.crc32(piece, crc)
+                crc = crc32(piece, crc)
                 pieces.append(piece)
             self._counts[channel] += 1
         pieces[0] = BLOCK.pack(Opcode.CHUNK, CHUNK.size + size) + CHUNK.pack(
@@ -194,7 +195,7 @@ class McapWriter:
             summary += group
         footer = _block(Opcode.FOOTER, FOOTER.pack(start, start + len(summary), 0))
         summary += offsets + footer[: -U32.size]
-        return summary + U32.pack(zlib.crc32(summary))
+        return summary + U32.pack(crc32(summary))
 
     def _write(self, *pieces: Buffer) -> None:
         write_all(self._descriptor, *pieces)
@@ -207,7 +208,7 @@ class McapWriter:
             data = os.pread(self._descriptor, min(1 << 20, self._size - offset), offset)
             if not data:
                 raise OSError("the file is shorter than what was written to it")
-            crc = zlib.crc32(data, crc)
+            crc = crc32(data, crc)
             digest.update(data)
             offset += len(data)
         return crc

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-import zlib
 from pathlib import Path
 from struct import Struct, error
 from typing import NamedTuple
 
+from isal.isal_zlib import crc32
+
 from serl.errors import CorruptData
 from serl.fields import short
+from serl.files import Buffer
 from serl.mcap import BLOCK, CHUNK, FOOTER, INDEX_BYTES, MAGIC, MESSAGE, U32, Opcode
 
 _STATISTICS = Struct("<QHIIIIQQI")  # eight numbers about the file, length of the counts
 _COUNT = Struct("<HQ")  # channel, number of messages
+_AHEAD_BYTES = 1 << 20
 _DECLARATIONS = {Opcode.HEADER, Opcode.METADATA, Opcode.SCHEMA, Opcode.CHANNEL}
 
 
@@ -21,7 +24,7 @@ class Block(NamedTuple):
     """One block: what it is, what it holds, and the byte at which it starts."""
 
     opcode: int
-    body: bytes
+    body: memoryview
     start: int
 
 
@@ -55,6 +58,8 @@ class McapReader:
         self._checksum = checksum
         self._crc = 0
         self._chunks = 0
+        self._ahead = memoryview(b"")  # bytes of the file from `_ahead_start` on
+        self._ahead_start = 0
         self._file = path.open("rb", buffering=0)
 
     def close(self) -> None:
@@ -95,7 +100,7 @@ class McapReader:
         if not 0 <= length <= self._max_block_bytes or (self.ended and start != self.offset):
             raise self.corrupt(size, "the footer does not fit the file")
         summary = os.pread(descriptor, length, start)
-        if zlib.crc32(summary) != crc:
+        if crc32(summary) != crc:
             raise self.corrupt(start, "the checksum of the summary does not match")
         return _counts(summary)
 
@@ -109,29 +114,40 @@ class McapReader:
             raise self.corrupt(0, "not an MCAP file")
         if magic == MAGIC:
             self.offset = len(magic)
-            self._crc = zlib.crc32(magic)
+            self._crc = crc32(magic)
         return magic == MAGIC
 
     def _read_block(self) -> Block | None:
         """The block at the offset, or None while it is incomplete."""
-        descriptor = self._file.fileno()
-        head = os.pread(descriptor, BLOCK.size, self.offset)
-        if len(head) < BLOCK.size:
+        start = self.offset
+        head = self._bytes(start, BLOCK.size)
+        if head is None:
             return None
         opcode, length = BLOCK.unpack(head)
         if not self._may_follow(opcode, length):
-            raise self.corrupt(self.offset, f"unexpected block {opcode} of {length} bytes")
-        start, end = self.offset, self.offset + BLOCK.size + length
-        if os.fstat(descriptor).st_size < end:
-            return None
-        body = os.pread(descriptor, length, start + BLOCK.size)
-        if len(body) < length:
+            raise self.corrupt(start, f"unexpected block {opcode} of {length} bytes")
+        body = self._bytes(start + BLOCK.size, length)
+        if body is None:
             return None
         if self._checksum and opcode != Opcode.DATA_END:
-            self._crc = zlib.crc32(body, zlib.crc32(head, self._crc))
+            self._crc = crc32(body, crc32(head, self._crc))
         self._chunks += opcode == Opcode.CHUNK
-        self.offset = end
+        self.offset = start + BLOCK.size + length
         return Block(opcode, body, start)
+
+    def _bytes(self, start: int, length: int) -> memoryview | None:
+        """Bytes of the file, or None while it is shorter; what follows them is read along."""
+        place = start - self._ahead_start
+        if not 0 <= place <= len(self._ahead) - length:
+            descriptor = self._file.fileno()
+            there = os.fstat(descriptor).st_size - start
+            if there < length:
+                return None
+            data = os.pread(descriptor, min(there, max(length, _AHEAD_BYTES)), start)
+            self._ahead, self._ahead_start, place = memoryview(data), start, 0
+            if len(data) < length:
+                return None
+        return self._ahead[place : place + length]
 
     def _may_follow(self, opcode: int, length: int) -> bool:
         """A damaged opcode must not hide a chunk: declarations come first, indexes are short."""
@@ -144,7 +160,7 @@ class McapReader:
         return opcode == Opcode.CHUNK and length <= self._max_block_bytes
 
 
-def read_metadata(body: bytes) -> tuple[str, dict[str, str]]:
+def read_metadata(body: Buffer) -> tuple[str, dict[str, str]]:
     """Name and content of a metadata block; raises `CorruptData`."""
     try:
         name, rest = _read_text(memoryview(body))
@@ -161,14 +177,14 @@ def read_metadata(body: bytes) -> tuple[str, dict[str, str]]:
     return name, metadata
 
 
-def read_chunk(body: bytes) -> Chunk:
+def read_chunk(body: Buffer) -> Chunk:
     """The messages of a chunk, as views of `body`; raises `CorruptData`."""
     try:
         _, _, size, crc, compression, stored = CHUNK.unpack_from(body)
         rest = memoryview(body)[CHUNK.size :]
         if compression != 0 or not size == stored == len(rest):
             raise CorruptData("a chunk that serl did not write")
-        if zlib.crc32(rest) != crc:
+        if crc32(rest) != crc:
             raise CorruptData("the checksum of the chunk does not match")
         channels, data, sequence, time_ns = [], [], 0, 0
         while rest:

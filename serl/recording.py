@@ -27,7 +27,7 @@ from serl.errors import BadInput, SerlError
 from serl.files import FileLock
 from serl.images import Encoding
 from serl.specs import Spec
-from serl.types import Key, Record, Step
+from serl.types import Key, Record, Step, place_after
 from serl.wire import Parts, record_parts
 
 logger = logging.getLogger(__name__)
@@ -149,11 +149,9 @@ class EpisodeLog:
         except OSError as error:
             self._disk.fail(error)
             self._disk.check()
-        if isinstance(record, Step):
-            self._next = (key.episode, key.index + 1)
-        else:
+        if not isinstance(record, Step):
             self._seal()
-            self._next = (key.episode + 1, 0)
+        self._next = place_after(record)
 
     def close(self) -> None:
         """Wait for seals under way; an episode without `End` is sealed as it is.

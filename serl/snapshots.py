@@ -6,12 +6,12 @@ a sha256, and is checked by the link process and again by the actor. It proves n
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import safetensors.numpy
+from isal.isal_zlib import crc32
 from safetensors import SafetensorError
 
 from serl.errors import BadInput, CorruptData, SpecMismatch
@@ -100,11 +100,11 @@ def _read_header(data: bytes) -> dict[str, str]:
 def _checksum(metadata: Mapping[str, str], weights: Weights) -> str:
     """CRC-32, in hex digits, over the other metadata, names, types, shapes and values."""
     text = {name: metadata[name] for name in sorted(metadata) if name != "crc32"}
-    crc = zlib.crc32(dump_object(text))
+    crc = crc32(dump_object(text))
     for name in sorted(weights):
         array = weights[name]
-        crc = zlib.crc32(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode(), crc)
-        crc = zlib.crc32(array.data, crc)
+        crc = crc32(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode(), crc)
+        crc = crc32(array.data, crc)
     return f"{crc:08x}"
 
 

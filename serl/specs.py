@@ -14,6 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from serl.errors import SpecMismatch
 from serl.types import Array, Observation
 
+MAX_REWARD = 1e6
+"""Of one step, either way; losses are squares of sums of rewards, in float32."""
+
 _Size = Annotated[int, Field(ge=0, le=1 << 20)]
 
 
@@ -127,6 +130,12 @@ def _telling(value: np.ndarray[Any, Any]) -> list[float]:
     Up to some size this takes a third of the time that numpy takes for any single question.
     """
     return value.ravel().tolist() if value.size <= 64 else [float(value.min()), float(value.max())]
+
+
+def check_reward(reward: float) -> None:
+    """Raise `SpecMismatch` unless a step's reward can be learned from."""
+    if not abs(reward) <= MAX_REWARD:  # also when it is not a number
+        raise SpecMismatch(f"reward {reward}: expected at most {MAX_REWARD:g} either way")
 
 
 def _same_names(kind: str, expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:

@@ -127,6 +127,12 @@ Record = Step | End
 """An actor's stream: the steps of an episode, its `End`, the steps of the next one, ..."""
 
 
+def place_after(record: Record) -> tuple[int, int]:
+    """Episode and index of the record that follows, in the order of an actor's start."""
+    key = record.key
+    return (key.episode, key.index + 1) if isinstance(record, Step) else (key.episode + 1, 0)
+
+
 def is_online(record: Record) -> bool:
     """Steps of the policy and of a human enter replay and the update budget."""
     return isinstance(record, Step) and record.source is not Source.SCRIPT

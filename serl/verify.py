@@ -93,11 +93,14 @@ def verify(path: Path) -> Report:
     run = RunFolder.open(path)
     findings: list[str] = []
     checkpoints = checkpoint.checkpoint_paths(run.checkpoints)
+    pointer = run.checkpoints / checkpoint.LATEST
+    if pointer.exists() and checkpoint.latest(run.checkpoints) is None:
+        findings.append(f"{pointer}: does not name a checkpoint")
     spans = _spans(run.index, findings)  # first: what is accepted later is in the log by then
-    if checkpoints and not run.index.exists():
-        findings.append(f"{run.index}: missing")
     accepted, passed_over, duplicated = _coverage(spans)
     logs = [_Log(run.episodes(actor), actor) for actor in run.actors()]
+    if run.demonstrations.is_dir():
+        logs.append(_Log(run.demonstrations, None))
     held = {stream: count for log in logs for stream, count in log.held.items()}
     gone = {stream: count for log in logs for stream, count in log.gone.items()}
     for stream, cursor in accepted.items():
@@ -110,11 +113,7 @@ def verify(path: Path) -> Report:
             )
     if passed_over or duplicated:
         findings.append(f"{run.index}: {passed_over} passed over, {duplicated} accepted again")
-    if run.demonstrations.is_dir():
-        logs.append(_Log(run.demonstrations, None))
-    pointer = run.checkpoints / checkpoint.LATEST
-    if pointer.exists() and checkpoint.latest(run.checkpoints) is None:
-        findings.append(f"{pointer}: does not name a checkpoint")
+    known = {stream: max(held.get(stream, 0), accepted[stream]) for stream in {*held, *accepted}}
     return Report(
         contents=tuple(log.contents(accepted) for log in logs),
         checkpoints=len(checkpoints),
@@ -123,7 +122,8 @@ def verify(path: Path) -> Report:
         findings=(
             *(text for log in logs for text in log.findings),
             *findings,
-            *(text for path in checkpoints for text in _of_checkpoint(path, held)),
+            *(text for path in checkpoints for text in _of_checkpoint(path, known)),
+            *(_of_parts(run) if checkpoints else ()),
         ),
     )
 
@@ -206,7 +206,7 @@ class _Log:
             yield f"{self._folder / MANIFEST}: lists none of {len(sealed)} files"
             return
         for file in sealed:
-            listed = self._entries.get(file.path.name, [])
+            listed = self._entries.get(file.name.path(self._folder, SEALED).name, [])
             if file.damage:
                 unread = max((entry.records - file.records for entry in listed), default=0)
                 self.gone[self._actor, file.name.epoch] += max(0, unread)
@@ -217,8 +217,10 @@ class _Log:
         there = {file.name.path(self._folder, SEALED).name for file in self._files}
         for name in sorted(self._entries.keys() - there):
             path, records = self._folder / name, self._entries[name][-1].records
-            self.gone[self._actor, episode_name(path).epoch] += records
-            yield f"{path}: gone, with {records} records"
+            place = episode_name(path)
+            if not any(place.path(self._folder, suffix).exists() for suffix in (PART, SEALED)):
+                self.gone[self._actor, place.epoch] += records  # else it came since we looked
+                yield f"{path}: gone, with {records} records"
 
 
 def _is_of(entry: Entry, file: _File) -> bool:
@@ -267,8 +269,17 @@ def _coverage(spans: Sequence[Span]) -> tuple[Counter[Stream], int, int]:
     return ends, passed_over, duplicated
 
 
-def _of_checkpoint(path: Path, held: Mapping[Stream, int]) -> Iterator[str]:
-    """A checkpoint is whole, and its learner took nothing that the log does not hold."""
+def _of_parts(run: RunFolder) -> Iterator[str]:
+    """What a learner that saved a checkpoint had, and its successor needs, is there."""
+    if not run.index.exists():
+        yield f"{run.index}: missing"
+    recorded = run.config.demos and not run.config.demo_paths
+    if recorded and not run.demonstrations.is_dir():
+        yield f"{run.demonstrations}: missing"
+
+
+def _of_checkpoint(path: Path, known: Mapping[Stream, int]) -> Iterator[str]:
+    """A checkpoint is whole, and its learner took nothing that is neither logged nor accepted."""
     try:
         taken = restore_progress(checkpoint.load(path).info).taken
     except CorruptData as error:
@@ -276,6 +287,6 @@ def _of_checkpoint(path: Path, held: Mapping[Stream, int]) -> Iterator[str]:
             yield str(error)
         return
     for (actor, epoch), count in taken.items():
-        logged = held.get((actor, epoch), 0)
-        if count > logged:
-            yield f"{path}: took {count} records of {actor}/{epoch}, of which {logged} are logged"
+        if count > known.get((actor, epoch), 0):
+            found = known.get((actor, epoch), 0)
+            yield f"{path}: took {count} records of {actor}/{epoch}, of which {found} are known"

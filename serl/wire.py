@@ -10,18 +10,18 @@ import hashlib
 import json
 import re
 import struct
-import zlib
 from collections.abc import Mapping
 from functools import lru_cache
 from math import isfinite, prod
 from typing import Any, NamedTuple
 
 import numpy as np
+from isal.isal_zlib import crc32
 from pydantic import ValidationError
 
 from serl.errors import CorruptData, SpecMismatch
 from serl.fields import check_fields, dump_object, parse_object, short
-from serl.specs import ArraySpec, Spec
+from serl.specs import ArraySpec, Spec, check_reward
 from serl.types import Array, End, Image, Key, Observation, Record, Source, Step
 
 Buffer = bytes | memoryview
@@ -217,6 +217,7 @@ def decode_record(data: Buffer, spec: Spec) -> Record:
         return End(key=key, observation=observation, **fields)
     for name in ("requested", "action"):
         fields[name] = _decode_array(fields[name], spec.action, name)
+    check_reward(fields["reward"])
     try:
         fields["source"] = Source(fields["source"])
     except ValueError as error:
@@ -292,7 +293,7 @@ def decode_frame(data: Buffer) -> Frame:
 
 
 def _frame_crc(head: Buffer, payload: Buffer) -> int:
-    return zlib.crc32(payload, zlib.crc32(head))
+    return crc32(payload, crc32(head))
 
 
 def encode_hello(hello: Hello) -> bytes:

@@ -79,7 +79,9 @@ class SimArm:
         data = self.data
         self._q, self._dq = data.qpos[:_JOINTS], data.qvel[:_JOINTS]
         self._warnings = data.warning.number
-        self._position_target, self._rotation_target = data.mocap_pos[0], data.mocap_quat[1]
+        first = self.model.actuator("spring0").id
+        self._position_target = data.ctrl[first : first + 3]
+        self._rotation_target = data.mocap_quat[self.model.body("rotation_target").mocapid[0]]
         self._commanded: Quaternion | None = None
         self.reset(0)
 

@@ -65,10 +65,10 @@ _LINKS = (
         (0.001964, 0.004354, 0.005433, 0.000109, -0.001158, 0.000341),
         (("0 0 -0.05 0 0 0.06", 0.05, _GREY), ("0 0 0 0.088 0.01 0", 0.046, _WHITE)),
     ),
-    _Link(
-        (0.088, 0, 0), (1, 1, 0, 0), (-2.8973, 2.8973), 12, 0.735522,
-        (0.010517, -0.004252, 0.061597),
-        (0.012516, 0.010027, 0.004815, -0.000428, -0.001196, -0.000741),
+    _Link(  # with the hand (0.73 kg) and its fingers (0.03 kg each)
+        (0.088, 0, 0), (1, 1, 0, 0), (-2.8973, 2.8973), 12, 1.525522,
+        (0.001687, 0.001334, 0.102745),
+        (0.016923, 0.014500, 0.006750, 0.000368, -0.000701, -0.001047),
         (("0 0 0.01 0 0 0.075", 0.046, _GREY),),
     ),
 )  # fmt: skip
@@ -76,7 +76,7 @@ _LINKS = (
 DEFAULTS = f"""
 <default class="joint7"><joint axis="0 0 1" armature="0.1" damping="1"/></default>
 <default class="finger">
-  <joint type="slide" axis="0 1 0" range="-0.001 0.041" armature="0.1" damping="150"/>
+  <joint type="slide" axis="0 1 0" range="-0.001 0.041" armature="0.13" damping="150"/>
 </default>
 <default class="looks"><geom contype="0" conaffinity="0" mass="0" group="1"/></default>
 <default class="shell"><geom contype="2" conaffinity="1" mass="0"/></default>
@@ -86,10 +86,12 @@ DEFAULTS = f"""
 </default>
 """
 
+# The mass of hand and fingers is counted in link 7 and in the fingers' armature: the same motion,
+# three bodies fewer whose gravity is to be compensated, and a sensor at the wrist that reads what
+# the surroundings exert, as a real arm's estimate does.
 _HAND = f"""
-<body name="hand" pos="0 0 0.107" quat="0.92388 0 0 -0.382683" gravcomp="1">
+<body name="hand" pos="0 0 0.107" quat="0.92388 0 0 -0.382683">
   <site name="ft"/>
-  <inertial mass="0.73" pos="-0.01 0 0.03" diaginertia="0.001 0.0025 0.0017"/>
   <geom class="looks" type="cylinder" pos="0 0 -0.008" size="0.04 0.012" rgba="{_DARK}"/>
   <geom class="shell" type="box" pos="0 0 0.033" size="0.028 0.1 0.031" rgba="{_WHITE}"/>
   <geom class="looks" type="box" pos="0 0 0.061" size="0.02 0.085 0.006" rgba="{_GREY}"/>
@@ -100,8 +102,8 @@ _HAND = f"""
 """
 
 _FINGER = f"""
-<body name="finger_{{side}}" pos="0 0 0.0584" quat="{{quaternion}}" gravcomp="1">
-  <inertial mass="0.03" pos="0 0.01 0.025" diaginertia="1e-5 1e-5 1e-5"/>
+<body name="finger_{{side}}" pos="0 0 0.0584" quat="{{quaternion}}">
+  <inertial mass="1e-4" pos="0 0.01 0.025" diaginertia="1e-8 1e-8 1e-8"/>
   <joint name="finger_{{side}}" class="finger"/>
   <geom class="shell" type="box" pos="0 0.014 0.018" size="0.0095 0.008 0.018" rgba="{_GREY}"/>
   <geom name="pad_{{side}}" class="pad" type="box" pos="0 0.006 0.045"
@@ -137,22 +139,22 @@ def arm_mjcf() -> str:
     for number in range(7, 0, -1):
         body = _link_mjcf(number, _LINKS[number - 1], body)
     return f"""
-<body name="base">
-  <geom class="looks" type="cylinder" pos="0 0 0.012" size="0.11 0.012" rgba="{_DARK}"/>
-  <geom class="looks" type="capsule" fromto="0 0 0.04 0 0 0.14" size="0.075" rgba="{_WHITE}"/>
-  {body}
-</body>
+<geom class="looks" type="cylinder" pos="0 0 0.012" size="0.11 0.012" rgba="{_DARK}"/>
+<geom class="looks" type="capsule" fromto="0 0 0.04 0 0 0.14" size="0.075" rgba="{_WHITE}"/>
+{body}
 """
 
 
 def _link_mjcf(number: int, link: _Link, inner: str) -> str:
     low, high = link.range_rad
+    weightless = int(number > 1)  # the first joint is vertical and does not feel gravity
     geoms = "".join(
         f'<geom class="looks" type="capsule" fromto="{line}" size="{radius}" rgba="{colour}"/>'
         for line, radius, colour in link.capsules
     )
     return f"""
-<body name="link{number}" pos="{_text(link.position)}" quat="{_text(link.quaternion)}" gravcomp="1">
+<body name="link{number}" pos="{_text(link.position)}" quat="{_text(link.quaternion)}"
+  gravcomp="{weightless}">
   <inertial mass="{link.mass_kg}" pos="{_text(link.center)}" fullinertia="{_text(link.inertia)}"/>
   <joint name="joint{number}" class="joint7" range="{low} {high}"
     actuatorfrcrange="-{link.torque_nm} {link.torque_nm}"/>

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
@@ -11,7 +12,7 @@ from serl.intervention import Event
 from serl.loop import EpisodeKey, Result, Sink, run
 from serl.policy import Hold, Policy
 from serl.testing import FakeRobot, FakeTask, FakeTaskConfig, episode
-from serl.types import Action, End, Key, Observation, Record, Source, Step
+from serl.types import Action, End, Key, Observation, Outcome, Record, Source, Step
 
 KEY = EpisodeKey("run", "actor", 7, 3)
 LEFT = np.array([-1.0, 0.0], np.float32)
@@ -235,6 +236,20 @@ def test_a_robot_that_cannot_be_read_is_stopped_too() -> None:
     one.robot.observe = lost  # type: ignore[method-assign]
     assert one().reason == "no reading for 0.2 s"
     assert one.robot.stop_reason == "no reading for 0.2 s"
+
+
+@pytest.mark.parametrize("reward", [math.nan, -math.inf, 1e300])
+def test_a_reward_that_nothing_can_be_learned_from_stops_the_robot_too(reward: float) -> None:
+    one = Run()
+    outcome = one.task.outcome
+
+    def judge(reading: Observation, index: int) -> Outcome:
+        return Outcome(reward) if index == 1 else outcome(reading, index)
+
+    one.task.outcome = judge  # type: ignore[method-assign]
+    assert one().reason == f"reward {reward}: expected at most 1e+06 either way"
+    assert one.robot.stop_reason
+    assert [(step.reward, step.truncated) for step in one.steps] == [(0.0, False), (0.0, True)]
 
 
 def test_an_episode_does_not_begin_on_a_broken_reading() -> None:

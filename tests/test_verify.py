@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -110,6 +113,27 @@ def test_a_recovered_episode_is_sound_and_what_was_cut_is_counted(
     assert (report.contents[0].quarantined, report.contents[0].truncated) == (1, 2)
 
 
+def test_a_run_that_goes_on_is_sound_at_every_moment(run: RunFolder) -> None:
+    """Episodes begin and are sealed while the ones before are read."""
+    begun = threading.Event()
+
+    def act() -> None:
+        with EpisodeLog(run.episodes("busy"), SPEC, RUN, "busy", LATER, CONFIG) as log:
+            for record in random_records(*[1] * 150, epoch=LATER):
+                log.append(replace(record, key=replace(record.key, actor="busy")))
+                begun.set()
+
+    actor = threading.Thread(target=act)
+    actor.start()
+    begun.wait()
+    findings: list[str] = []
+    while actor.is_alive():
+        findings += verify(run.path).findings
+    actor.join()
+    assert findings == []
+    assert verify(run.path).contents[1].records == 300
+
+
 def test_records_of_another_actor_are_noticed(run: RunFolder) -> None:
     run.episodes(ACTOR).rename(other := run.episodes("other"))
     assert verify(run.path).findings[0] == (
@@ -188,6 +212,31 @@ def take_too_much(run: RunFolder) -> None:
     run.save_checkpoint(20, {"agent": {"w": np.zeros(3, np.float32)}}, info)
 
 
+def lose_index(run: RunFolder) -> None:
+    run.index.unlink()
+
+
+def empty_index(run: RunFolder) -> None:
+    run.index.write_bytes(b"")
+
+
+def lose_checkpoints(run: RunFolder) -> None:
+    for path in checkpoint.checkpoint_paths(run.checkpoints):
+        shutil.rmtree(path)
+
+
+def lose_manifest(run: RunFolder) -> None:
+    (run.episodes(ACTOR) / MANIFEST).unlink()
+
+
+def lose_demonstrations(run: RunFolder) -> None:
+    shutil.rmtree(run.demonstrations)
+
+
+def flip_step(run: RunFolder) -> None:
+    flip(run.episodes(ACTOR) / FIRST, 0.45)
+
+
 def damage_demonstration(run: RunFolder) -> None:
     flip(run.demonstrations / f"{DEMONSTRATED}-000000.mcap")
 
@@ -195,6 +244,7 @@ def damage_demonstration(run: RunFolder) -> None:
 @pytest.mark.parametrize(
     ("harm", "lost", "duplicated", "finding"),
     [
+        (flip_step, 3, 0, "000000.mcap: byte"),
         (lose_file, 4, 0, "000000.mcap: gone, with 4 records"),
         (lose_file_and_line, 4, 0, "000000.mcap: missing"),
         (lose_line, 0, 0, "000000.mcap: not listed in MANIFEST.jsonl"),
@@ -207,7 +257,12 @@ def damage_demonstration(run: RunFolder) -> None:
         (damage_index, 0, 0, "index.sqlite: file is not a database"),
         (damage_checkpoint, 0, 0, "agent.safetensors: the sha256 does not match"),
         (take_too_much, 0, 0, "took 13 records of"),
-        (damage_demonstration, 0, 0, "demonstrations"),
+        (damage_demonstration, 2, 0, "demonstrations"),
+        (lose_index, 0, 0, "index.sqlite: missing"),
+        (empty_index, 0, 0, "index.sqlite: not an index of a run"),
+        (lose_checkpoints, 0, 0, "checkpoints/latest: does not name a checkpoint"),
+        (lose_manifest, 0, 0, "MANIFEST.jsonl: lists none of 5 files"),
+        (lose_demonstrations, 0, 0, "demonstrations: missing"),
     ],
 )
 def test_what_is_wrong_is_counted_and_named(
@@ -225,7 +280,18 @@ def test_what_is_wrong_is_counted_and_named(
     assert (report.lost, report.duplicated) == (lost, duplicated)
     assert main(["verify", str(run.path)]) == 1
     *_, result = capsys.readouterr().out.splitlines()
-    assert result == f"lost {lost}, duplicated {duplicated}: {len(report.findings)} findings"
+    assert result.startswith(
+        f"lost {lost}, duplicated {duplicated}: {len(report.findings)} finding"
+    )
+
+
+def test_what_is_wrong_is_told_once(run: RunFolder) -> None:
+    """One damage, and what it means for the learner; not a list of what follows from it."""
+    flip_step(run)
+    damage, meaning = verify(run.path).findings
+    assert "the checksum of the chunk does not match" in damage
+    assert "missing, which the learner accepted" in meaning
+    assert [log.truncated for log in verify(run.path).contents] == [1, 0]  # the one that crashed
 
 
 def test_a_crash_between_the_manifest_and_the_final_name_is_sound(run: RunFolder) -> None:

@@ -21,7 +21,7 @@ from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, WEIGHTS, from_cd
 from serl.snapshots import encode_snapshot
 from serl.specs import Spec
 from serl.transport import Snapshot
-from serl.types import Record
+from serl.types import Key, Record, place_after
 from serl.wire import (
     Frame,
     Hello,
@@ -53,6 +53,7 @@ class _Stream:
         expected: sequence number of the next frame that is let in.
         received: sequence number after the last record that `receive` took out.
         acknowledged: what the sender was told.
+        place: episode and index of the record to return next; None while it is not known.
         frames: let in, not yet returned; bounded, what does not fit is sent again.
         waiting_bytes: their size.
         refused: why nothing more is let in; empty while it is.
@@ -64,6 +65,7 @@ class _Stream:
     expected: int
     received: int
     acknowledged: int
+    place: tuple[int, int] | None
     frames: deque[Frame] = field(default_factory=deque)
     waiting_bytes: int = 0
     refused: str = ""
@@ -178,12 +180,13 @@ class LearnerTransport:
         for frame in frames:
             try:
                 record = decode_record(frame.payload, self._spec)
-                _check_sender(record, stream.hello)
+                _check_key(record.key, stream)
             except BadInput as error:
                 with self._lock:
                     self._cursors[stream.key] = stream.received = frame.sequence
                     self._refuse_stream(stream, f"record {frame.sequence}: {error}")
                 break
+            stream.place = place_after(record)
             records.append(record)
         return records
 
@@ -205,7 +208,8 @@ class LearnerTransport:
         """Make the actor's stream; what waits in its last one will be sent again some day."""
         number = actor_number(hello.run, hello.actor)
         cursor = self._cursors.get((hello.actor, hello.epoch), 0)
-        stream = self._streams[number] = _Stream(hello, number, cursor, cursor, cursor)
+        place = None if cursor else (0, 0)
+        stream = self._streams[number] = _Stream(hello, number, cursor, cursor, cursor, place)
         return stream
 
     def _objection(self, hello: Hello) -> str:
@@ -274,7 +278,10 @@ class LearnerTransport:
         self._refusals.publish(String(data=text))
 
 
-def _check_sender(record: Record, hello: Hello) -> None:
-    key = record.key
+def _check_key(key: Key, stream: _Stream) -> None:
+    """The record is the sender's own, and the next one: else the index would not take it."""
+    hello, found = stream.hello, (key.episode, key.index)
     if (key.run, key.actor, key.epoch) != (hello.run, hello.actor, hello.epoch):
         raise CorruptData(f"says to be of {key.run}/{key.actor}/{key.epoch}")
+    if stream.place not in (None, found):
+        raise CorruptData(f"says to be {found}, expected {stream.place} (episode, index)")

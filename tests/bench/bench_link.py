@@ -1,19 +1,18 @@
-"""What the link over ROS 2 costs and carries: weights to four actors, records from one and four.
+"""Weights over ROS 2, through real link processes, to four actors; and what an idle link costs.
 
-    python tests/bench/bench_link.py
-
-Records are read from logs on disk by real link processes and decoded by the learner's end here.
+    python tests/bench/bench_link.py [--short]
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,76 +20,39 @@ import numpy as np
 import psutil
 
 from serl.link import WeightsFile, announce
-from serl.recording import EpisodeLog
 from serl.ros.environment import environment, free_domain
 from serl.ros.node import RosNode
 from serl.ros.transport import LearnerTransport
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.transport import Snapshot
-from serl.types import Key, Observation, Source, Step
-from serl.wire import encode_record
 
 ACTION = ArraySpec(shape=(7,), low=-1, high=1)
 STATE = {"tcp_pose": ArraySpec(shape=(7,)), "rest": ArraySpec(shape=(41,))}
-CAMERA = ArraySpec(shape=(128, 128, 3), dtype="uint8")
-SMALL = Spec(task="bench", observation=ObservationSpec(state=STATE), action=ACTION, rate_hz=10)
-LARGE = SMALL.model_copy(
-    update={"observation": ObservationSpec(state=STATE, images={"a": CAMERA, "b": CAMERA})}
-)
+SPEC = Spec(task="bench", observation=ObservationSpec(state=STATE), action=ACTION, rate_hz=10)
 LIMIT_S = 60.0
 
 
 def main() -> None:
-    with free_domain() as domain, tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--short", action="store_true", help="fewer versions")
+    options = parser.parse_args()
+    with free_domain() as domain, tempfile.TemporaryDirectory() as folder:
         os.environ["ROS_DOMAIN_ID"] = str(domain.id)
-        for spec, records in ((SMALL, 4000), (LARGE, 1500)):
-            for actors in (1, 4):
-                measure_stream(Path(folder) / f"run{records}x{actors}", spec, actors, records)
-        measure_weights(Path(folder) / "weights")
+        measure_weights(Path(folder) / "weights", 15 if options.short else 60)
 
 
-def measure_stream(run: Path, spec: Spec, actors: int, records: int) -> None:
-    """Records per second from logs to decoded records, once all links are up."""
-    names = [f"actor{number}" for number in range(actors)]
-    for name in names:
-        write_log(run, name, spec, records)
-    with links(run, names), RosNode("learner", run) as node:
-        transport = LearnerTransport(node, spec, run.name)
-        topic = f"{node.handle.get_namespace()}/transitions"
-        wait_until(lambda: node.handle.count_publishers(topic) == actors)
-        for name in names:
-            announce(run / "link" / name, run.name, name, 1, spec)
-        wait_until(lambda: transport.counts["accepted"] > 0)
-        rate_hz = receive(transport, actors * records)
-    size = len(encode_record(record(spec, Key("r", "a", 1, 0, 0), np.random.default_rng())))
-    print(f"stream, {size / 1e3:5.1f} kB records, {actors} links: {rate_hz:6.0f} records/s")
-
-
-def receive(transport: LearnerTransport, records: int) -> float:
-    """Records per second until so many were received."""
-    start_s, received = time.perf_counter(), 0
-    while received < records:
-        arrived = transport.receive()
-        received += len(arrived)
-        if not arrived:
-            time.sleep(0.005)
-        if time.perf_counter() - start_s > LIMIT_S:
-            raise TimeoutError(f"{received} records in {LIMIT_S:.0f} s: {transport.counts}")
-    return received / (time.perf_counter() - start_s)
-
-
-def measure_weights(run: Path) -> None:
+def measure_weights(run: Path, versions: int) -> None:
     """Time from publish until the last of four actors has loaded them; CPU of an idle link."""
     names = [f"actor{number}" for number in range(4)]
     for name in names:
-        announce(run / "link" / name, run.name, name, 1, SMALL)
-    files = [WeightsFile(run / "link" / n / "weights.safetensors", SMALL.digest) for n in names]
+        announce(run / "link" / name, run.name, name, 1, SPEC)
+    files = [WeightsFile(run / "link" / n / "weights.safetensors", SPEC.digest) for n in names]
     weights = {"w": np.random.default_rng(0).normal(size=1_250_000).astype(np.float32)}
     with links(run, names) as processes, RosNode("learner", run) as node:
-        transport = LearnerTransport(node, SMALL, run.name)
+        transport = LearnerTransport(node, SPEC, run.name)
         load(files, transport, Snapshot(1, {}, weights))
         latencies_ms = []
-        for version in range(2, 42):
+        for version in range(2, 2 + versions):
             latencies_ms.append(1e3 * load(files, transport, Snapshot(version, {}, weights)))
             time.sleep(0.2)
         print(
@@ -129,46 +91,6 @@ def links(run: Path, names: list[str]) -> Iterator[list[subprocess.Popen[bytes]]
             process.terminate()
         for process in processes:
             process.wait()
-
-
-def write_log(run: Path, actor: str, spec: Spec, records: int) -> None:
-    rng = np.random.default_rng(0)
-    with EpisodeLog(run / "episodes" / actor, spec, run.name, actor, 1) as log:
-        for index in range(records):
-            key = Key(run.name, actor, 1, index // 100, index % 100)
-            log.append(record(spec, key, rng))
-
-
-def record(spec: Spec, key: Key, rng: np.random.Generator) -> Step:
-    state = {
-        n: rng.normal(size=s.shape).astype(np.float32) for n, s in spec.observation.state.items()
-    }
-    images = {
-        n: rng.integers(0, 256, s.shape, np.uint8) for n, s in spec.observation.images.items()
-    }
-    action = rng.uniform(-1, 1, spec.action.shape).astype(np.float32)
-    return Step(
-        key=key,
-        observation=Observation(state, images, {"robot": 1.0}),
-        requested=action,
-        action=action,
-        reward=0.0,
-        reward_provenance="truth",
-        terminated=False,
-        truncated=key.index == 99,
-        source=Source.POLICY,
-        policy_version=1,
-        monotonic_s=1.0,
-        wall_s=1.0,
-    )
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + LIMIT_S
-    while not condition():
-        if time.monotonic() > deadline_s:
-            raise TimeoutError(f"not within {LIMIT_S:.0f} s")
-        time.sleep(0.001)
 
 
 if __name__ == "__main__":

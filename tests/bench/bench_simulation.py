@@ -34,7 +34,7 @@ from serl.types import Action, Source
 TASKS = ("reach", "pick_cube")
 SIZES_PX = (84, 256)
 # What is to hold (state, 10 Hz, one core): set on a machine that made so many physics steps a
-# second of the prototype's model. Ours takes two thirds of its time.
+# second of the prototype's model. Ours takes little more than half of its time.
 BAR_STEPS_S, BAR_PHYSICS_STEPS_S = 1500, 105_000
 
 

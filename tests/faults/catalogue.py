@@ -1,8 +1,31 @@
-"""All faults: importing this fills the registry, where ROS 2 is installed."""
+"""All faults: importing this fills the registry. Needs ROS 2."""
 
 from __future__ import annotations
 
-from . import bombs, checkpoints, logs, network, processes, settings, stream
+from . import (
+    bombs,
+    checkpoints,
+    endings,
+    logs,
+    network,
+    processes,
+    settings,
+    stream,
+    values,
+    weights,
+)
 from .registry import REGISTRY
 
-__all__ = ["REGISTRY"]
+__all__ = [
+    "REGISTRY",
+    "bombs",
+    "checkpoints",
+    "endings",
+    "logs",
+    "network",
+    "processes",
+    "settings",
+    "stream",
+    "values",
+    "weights",
+]

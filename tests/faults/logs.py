@@ -68,7 +68,7 @@ def recovered(folder: Path) -> int:
 )
 def power_cut(folder: Path) -> None:
     with open_log(folder / "whole") as log:
-        append_until_refused(log, 1, 4)
+        append_until_refused(log, 1, 2)
     (path,) = episode_paths(folder / "whole")
     data, expected = path.read_bytes(), keys(path)
     with closing(EpisodeFile(path)) as file:
@@ -282,7 +282,7 @@ def _refuse(folder: Path) -> None:
 @REGISTRY.fault(
     23,
     "Bit flip in the log",
-    injected="5000 random bits, one at a time, in sealed and in open files",
+    injected="2000 random bits, one at a time, in sealed and in open files",
     required="noticed, and named by file and byte; of an open file the records before it remain",
     level=Level.UNIT,
 )
@@ -292,7 +292,7 @@ def bit_flip(folder: Path) -> None:
     part = folder / f"{path.name.removesuffix('.mcap')}{PART}"
     sealed, open_ = path.read_bytes(), path.read_bytes()[: path.stat().st_size * 2 // 3]
     rng = Random(23)
-    for number in range(5000):
+    for number in range(2000):
         file, data = (path, bytearray(sealed)) if number % 5 else (part, bytearray(open_))
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         file.write_bytes(data)

@@ -57,6 +57,7 @@ class System:
         far: the actors' folder: the same one, unless they are on another host.
         actors: names of the actors.
         kills: of processes, so far.
+        losses: of links, so far.
     """
 
     def __init__(
@@ -72,7 +73,9 @@ class System:
             self.far = RunFolder.open(Path(shutil.copytree(self.run.path, elsewhere)))
         self.spec = make_spec(make_task(self.run.config))
         self.actors = [f"actor{number}" for number in range(actors)]
-        self.kills = 0
+        self.kills = self.losses = 0
+        self._hosts = hosts
+        self._lost: dict[str, float] = {}  # actors without a network, and until when
         for run in (self.run, self.far):
             (run.path / "spec.json").write_text(self.spec.model_dump_json())
         environ = environment(domain, self.run.path)
@@ -122,13 +125,39 @@ class System:
         self.rest(duration_s)
         self.signal(name, signal.SIGCONT)
 
+    def lose(self, actor: str, duration_s: float) -> None:
+        """No word between this actor and the learner for a while; everything else goes on.
+
+        Of several hosts the cable is pulled, for all actors; on one host the link is stopped.
+        """
+        self.losses += 1
+        self._lost[actor] = time.monotonic() + duration_s
+        if self._hosts is not None:
+            self._hosts.pull_cable()
+        else:
+            self.signal(link_of(actor), signal.SIGSTOP)
+
+    @property
+    def lost(self) -> list[str]:
+        """Names of the actors that `lose` keeps from being heard."""
+        return list(self._lost)
+
     def rest(self, duration_s: float, restart: bool = True) -> None:
         """Let time pass; what died is started again, unless told otherwise."""
         deadline_s = time.monotonic() + duration_s
         while time.monotonic() < deadline_s:
             if restart:
                 self.supervisor.check()
+            self._end_losses(time.monotonic())
             time.sleep(0.02)
+
+    def _end_losses(self, now_s: float) -> None:
+        for actor in [actor for actor, until_s in self._lost.items() if until_s <= now_s]:
+            del self._lost[actor]
+            if self._hosts is None:
+                self.signal(link_of(actor), signal.SIGCONT)
+            elif not self._lost:
+                self._hosts.plug_cable()
 
     def until(
         self, condition: Callable[[], object], limit_s: float = LIMIT_S, restart: bool = True
@@ -159,7 +188,8 @@ class System:
         return f"{self.total()} appended, {self.accepted()} accepted; {states}"
 
     def finish(self, limit_s: float = LIMIT_S) -> None:
-        """Tell the actors to end, and let the learner have all that they logged."""
+        """End all losses, tell the actors to end, let the learner have all that they logged."""
+        self._end_losses(float("inf"))
         enough_file(self.far.path).touch()
         self.until(lambda: all(map(self.supervisor.finished, self.actors)), limit_s)
         expected = sum(len(self.logged(actor)) for actor in self.actors)

@@ -8,6 +8,7 @@ from array import array
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import pytest
 from std_msgs.msg import String, UInt64MultiArray
 
@@ -15,10 +16,10 @@ from serl.index import Index
 from serl.ros.node import RosNode
 from serl.ros.topics import ACKS, ACTORS, TRANSITIONS, to_cdr
 from serl.ros.transport import LearnerTransport
-from serl.types import Record
-from serl.wire import Frame, Hello, actor_number, encode_frame, encode_hello
+from serl.types import Key, Record
+from serl.wire import Frame, Hello, actor_number, encode_frame, encode_hello, encode_record
 
-from .conftest import LIMIT_S, SPEC, Run, eventually, expected
+from .conftest import LIMIT_S, SPEC, Run, eventually, expected, record
 
 pytestmark = pytest.mark.ros
 
@@ -104,6 +105,25 @@ def test_a_record_that_does_not_decode_refuses_the_stream(run: Run) -> None:
         eventually(lambda: transport.receive() or not transport.actors)
         assert "record 50" in _refusal(link)
         assert transport.cursors == {("a", 1): 50}
+
+
+def test_a_record_that_is_not_the_next_one_refuses_the_stream(run: Run) -> None:
+    """It is the actor that is refused; the learner, whose index would not take it, goes on."""
+    rng, number = np.random.default_rng(0), actor_number(run.folder.name, "a")
+    with RosNode("learner", run.folder) as node:
+        transport = LearnerTransport(node, SPEC, run.folder.name)
+        hellos, frames = node.publisher(ACTORS), node.publisher(TRANSITIONS)
+        eventually(lambda: hellos.get_subscription_count() and frames.get_subscription_count())
+        hello = Hello(run.folder.name, "a", 1, SPEC, "0" * 32, "here")
+        hellos.publish(String(data=encode_hello(hello).decode()))
+        eventually(lambda: transport.actors == {"a"})
+        for sequence, index in enumerate((0, 1, 3)):
+            payload = encode_record(record(Key(run.folder.name, "a", 1, 0, index), rng))
+            frames.publish(to_cdr(encode_frame(Frame(number, 1, sequence, 0, payload))))
+        assert _keys(transport, 2) == expected("a", 1, 1)[:2]
+        eventually(lambda: transport.receive() or not transport.actors)
+        assert transport.counts["refused"] == 1
+        assert transport.cursors == {("a", 1): 2}
 
 
 def test_garbage_on_the_topic_is_counted_and_changes_nothing(run: Run) -> None:

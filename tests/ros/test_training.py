@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from serl.ros.node import RosNode
 from serl.ros.stats import StatsMonitor
 from serl.run_folder import RunFolder
 from serl.types import Source, Step
+from serl.verify import verify
 
 from .conftest import LIMIT_S, eventually
 
@@ -89,12 +89,10 @@ class Command:
         eventually(found)
         return found()[0]
 
-    def interrupt(self) -> float:
-        """Press Ctrl-C; the exit takes so many seconds."""
+    def interrupt(self) -> None:
+        """Press Ctrl-C and wait."""
         self.process.send_signal(signal.SIGINT)
-        started_s = time.monotonic()
         self.process.wait(LIMIT_S)
-        return time.monotonic() - started_s
 
     def wait(self) -> int:
         return self.process.wait(4 * LIMIT_S)
@@ -133,6 +131,13 @@ def trained(run: RunFolder) -> dict[str, int]:
     return counts
 
 
+def assert_sound(run: RunFolder) -> None:
+    """Nothing is lost, nothing is there twice, and the learner took every actor's records."""
+    report = verify(run.path)
+    assert report.sound, report
+    assert all(log.accepted for log in report.contents if log.actor != "expert")
+
+
 def test_a_training_survives_its_learners_death_and_leaves_a_whole_run(
     tmp_path: Path, commands: list[Command]
 ) -> None:
@@ -160,6 +165,7 @@ def test_a_training_survives_its_learners_death_and_leaves_a_whole_run(
     assert (run.videos / "final.webm").stat().st_size > 1000
     assert "<html" in run.report.read_text()[:2000]
     assert _online_rows_are_whole(run)
+    assert_sound(run)
 
 
 def _online_rows_are_whole(run: RunFolder) -> bool:
@@ -218,16 +224,14 @@ def test_two_actors_share_a_learner_one_is_killed_and_the_run_is_interrupted_and
         received = watch.number("learner", "received")
         open_steps = received - watch.number("learner", "replay")
         assert 0 <= open_steps - watch.number("learner", "dropped") <= 2  # one for each actor
-        assert watch.number("learner", "lost") == 0
         for actor in ("actor0", "actor1"):
             assert watch.call(f"{actor}/resume") == "running"
         command.until(lambda: watch.number("learner", "received") > received)
 
     children = command.children()
     assert len(children) == 5
-    seconds = command.interrupt()
+    command.interrupt()
     assert command.process.returncode == 130, command.output
-    assert seconds < 5.0  # 4 s of grace, then what hangs is killed
     assert not any(child.is_running() for child in children)
     assert f"to go on: serl train --resume {run.path.relative_to(tmp_path)}" in command.output
     trained_before = sum(trained(run).values())
@@ -239,6 +243,7 @@ def test_two_actors_share_a_learner_one_is_killed_and_the_run_is_interrupted_and
     assert sum(trained(run).values()) == run.config.steps
     assert any(f"resumed at {trained_before:,} steps" == row["text"] for row in rows(run, "event"))
     assert run.report.exists()
+    assert_sound(run)
 
 
 def _received(run: RunFolder) -> list[int]:

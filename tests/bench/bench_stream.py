@@ -1,0 +1,324 @@
+"""The stream from actors' logs to a learner over ROS 2, beside a plain ZeroMQ PUSH/PULL.
+
+    python tests/bench/bench_stream.py [--short] [--kills N]
+
+Transitions of 98 kB (two cameras of 128 px) go from logs on the disk through real link processes to
+the learner's end, which decodes each, commits it to the index and acknowledges it. ZeroMQ carries
+the same bytes from as many processes, from memory, unchecked, to nobody who would keep them.
+Then: what a step costs the control thread, with and without a learner; and how many records are
+lost, doubled or out of order when the learner's end and the link are killed in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+import zmq
+
+from serl.index import Index
+from serl.link import WeightsFile, announce
+from serl.recording import EpisodeLog, LogConfig
+from serl.ros.environment import environment, free_domain
+from serl.ros.node import RosNode
+from serl.ros.transport import LearnerTransport
+from serl.specs import ArraySpec, ObservationSpec, Spec
+from serl.testing.logs import random_step
+from serl.types import End, Key, Record, Source, Step
+from serl.wire import encode_record
+
+CAMERA = ArraySpec(shape=(128, 128, 3), dtype="uint8")
+SPEC = Spec(
+    task="bench",
+    observation=ObservationSpec(
+        state={"tcp_pose": ArraySpec(shape=(7,)), "rest": ArraySpec(shape=(17,))},
+        images={"front": CAMERA, "wrist": CAMERA},
+    ),
+    action=ArraySpec(shape=(7,), low=-1, high=1),
+    rate_hz=10,
+)
+EPOCH = 1
+STEPS = 99  # of an episode; its end is a record, too
+RATE_HZ = 100.0  # of steps whose cost is measured
+LOG = LogConfig(min_free_bytes=0, images="raw")
+LIMIT_S = 60.0
+
+
+def main() -> None:
+    """Print the tables, or be one of the processes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--short", action="store_true", help="fewer records")
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--folder", type=Path, help="on the disk to measure; else the default one")
+    parser.add_argument("--push", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--learn", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.push:
+        return push(options.push[0], int(options.push[1]))
+    if options.learn:
+        return learn(options.learn)
+    with free_domain() as domain, tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        os.environ["ROS_DOMAIN_ID"] = str(domain.id)
+        measure_rates(Path(folder), 1000 if options.short else 3000, 2 if options.short else 5)
+        measure_cost(Path(folder), 500 if options.short else 2000)
+        measure_kills(Path(folder), options.kills)
+
+
+def measure_rates(folder: Path, records: int, repeats: int) -> None:
+    """Records per second from one actor and from four, the two transports in turns."""
+    size = len(encode_record(next(records_of("actor0", folder.name))))
+    print(f"| {size / 1e3:.1f} kB transitions, 1/s | actors | median | best | runs |")
+    print("|---|---|---|---|---|")
+    for actors in (1, 4):
+        rates: dict[str, list[float]] = {"ZeroMQ, from memory": [], "log to index over ROS 2": []}
+        for turn in range(repeats):
+            run = folder / f"run{actors}-{turn}"
+            for row, measure in zip(rates.values(), (pushed, streamed), strict=True):
+                row.append(measure(run, actors, records))
+        for name, row in rates.items():
+            median, best = float(np.median(row)), max(row)
+            print(f"| {name} | {actors} | {median:.0f} | {best:.0f} | {len(row)} |")
+        plain, ours = (float(np.median(row)) for row in rates.values())
+        print(f"| ratio | {actors} | {ours / plain:.2f} | | |", flush=True)
+
+
+def streamed(run: Path, actors: int, records: int) -> float:
+    """Records per second, committed and in order, once all links are up."""
+    names = [f"actor{number}" for number in range(actors)]
+    for name in names:
+        with EpisodeLog(run / "episodes" / name, SPEC, run.name, name, EPOCH, LOG) as log:
+            for _, record in zip(range(records // actors), records_of(name, run.name), strict=False):
+                log.append(record)
+    with links(run, names), RosNode("learner", run) as node, Index(run / "index.sqlite") as index:
+        transport = LearnerTransport(node, SPEC, run.name, claim=index.claim)
+        topic = f"{node.handle.get_namespace()}/transitions"
+        until(lambda: node.handle.count_publishers(topic) == actors)
+        for name in names:
+            announce(run / "link" / name, run.name, name, EPOCH, SPEC)
+        until(lambda: transport.counts["accepted"] > 0)
+        start_s, received = time.perf_counter(), 0
+        while received < records // actors * actors:
+            received += accept(node, transport, index)
+            if time.perf_counter() - start_s > LIMIT_S:
+                raise TimeoutError(f"{received} records in {LIMIT_S:.0f} s: {transport.counts}")
+        return received / (time.perf_counter() - start_s)
+
+
+def accept(node: RosNode, transport: LearnerTransport, index: Index) -> int:
+    """Receive, commit; the next call acknowledges."""
+    records = transport.receive()
+    index.accept(records)
+    if not records:
+        node.wait(0.002)
+    return len(records)
+
+
+def pushed(run: Path, actors: int, records: int) -> float:
+    """Records per second through ZeroMQ."""
+    with zmq.Context() as context, closing(context.socket(zmq.PULL)) as socket:
+        run.mkdir(parents=True)
+        address = f"ipc://{run / 'zmq'}"
+        socket.bind(address)
+        command = [sys.executable, __file__, "--push", address, str(records // actors)]
+        processes = [subprocess.Popen(command) for _ in range(actors)]
+        for _ in processes:
+            socket.recv()
+        start_s = time.perf_counter()
+        for _ in range(records // actors * actors):
+            socket.recv()
+        rate_hz = records / (time.perf_counter() - start_s)
+        for process in processes:
+            process.wait()
+    return rate_hz
+
+
+def push(address: str, records: int) -> None:
+    """A process that sends a word and then so many records."""
+    data = encode_record(next(records_of("actor0", "run")))
+    with zmq.Context() as context, closing(context.socket(zmq.PUSH)) as socket:
+        socket.connect(address)
+        socket.send(b"here")
+        for _ in range(records):
+            socket.send(data)
+
+
+def measure_cost(folder: Path, steps: int) -> None:
+    """What the control thread pays for a step: its log, and a look for new weights."""
+    print(f"| a step's cost at {RATE_HZ:g} Hz, ms | p50 | p99 | max | CPU p50 |")
+    print("|---|---|---|---|---|")
+    for name, dies in (("learner alive", False), ("learner dead", True)):
+        run = folder / f"cost-{'dead' if dies else 'alive'}"
+        with links(run, ["actor0"]), learner(run) as process:
+            laps_s = []
+            for number, lap_s in enumerate(appended(run, steps + steps // 10)):
+                if number == steps // 10:
+                    until(lambda run=run: count(run) > 0)
+                    if dies:
+                        process.kill()
+                laps_s.append(lap_s)
+        passed, of_thread = 1e3 * np.array(laps_s[steps // 10 :]).T
+        p50, p99, most = np.percentile(passed, [50, 99, 100])
+        cpu = np.median(of_thread)
+        print(f"| {name} | {p50:.3f} | {p99:.3f} | {most:.3f} | {cpu:.3f} |", flush=True)
+
+
+def appended(run: Path, steps: int) -> Iterator[tuple[float, float]]:
+    """Log steps at a rate; yields what each took: time that passed, and of the thread."""
+    file = WeightsFile(run / "link" / "actor0" / "weights.safetensors", SPEC.digest)
+    with EpisodeLog(run / "episodes" / "actor0", SPEC, run.name, "actor0", EPOCH, LOG) as log:
+        announce(run / "link" / "actor0", run.name, "actor0", EPOCH, SPEC)
+        due_s = time.perf_counter()
+        for _, record in zip(range(steps), records_of("actor0", run.name), strict=False):
+            begin_s, begin_thread_s = time.perf_counter(), time.thread_time()
+            log.append(record)
+            file.latest(0)
+            of_thread_s = time.thread_time() - begin_thread_s
+            yield time.perf_counter() - begin_s, of_thread_s
+            due_s = max(due_s + 1 / RATE_HZ, time.perf_counter())
+            time.sleep(max(0.0, due_s - time.perf_counter()))
+
+
+def measure_kills(folder: Path, kills: int) -> None:
+    """Kill the learner's end and the link in turns while an actor logs; count what arrived."""
+    rng, run = random.Random(0), folder / "kills"
+    alive = {"learner": start_learner(run), "link": start_link(run, "actor0")}
+    start = {"learner": lambda: start_learner(run), "link": lambda: start_link(run, "actor0")}
+    done, logged = 0, 0
+    target = rng.randrange(20, 200)
+    try:
+        for _ in appended(run, 1_000_000):
+            logged += 1
+            if count(run) >= target:
+                victim = ("learner", "link")[done % 2]
+                alive[victim].kill()
+                alive[victim].wait()
+                done += 1
+                if done == kills:
+                    break
+                alive[victim] = start[victim]()
+                target = count(run) + rng.randrange(20, 200)
+        alive[victim] = start[victim]()
+        until(lambda: count(run) >= logged)
+    finally:
+        for process in alive.values():
+            process.terminate()
+            process.wait()
+    expected = [line(record) for _, record in zip(range(logged), records_of("actor0", run.name))]
+    found = (run / "accepted.txt").read_text().splitlines()
+    lost, doubled = len(set(expected) - set(found)), len(found) - len(set(found))
+    order = "in order" if found == expected else "NOT IN ORDER"
+    print(f"{done} kills, {logged} records: lost {lost}, duplicated {doubled}, {order}")
+
+
+def learn(run: Path) -> None:
+    """A process that notes down the keys of what it accepts, and goes on behind them."""
+    run.mkdir(parents=True, exist_ok=True)
+    book = run / "accepted.txt"
+    with RosNode("learner", run) as node, Index(run / "index.sqlite") as index:
+        lines = book.read_text().splitlines(keepends=True) if book.exists() else []
+        book.write_text("".join(lines[: sum(index.cursors.values())]))  # what was committed
+        transport = LearnerTransport(node, SPEC, run.name, index.cursors, index.claim)
+        with book.open("a") as file:
+            while not node.stopping:
+                records = transport.receive()
+                file.writelines(f"{line(record)}\n" for record in records)
+                file.flush()
+                index.accept(records)
+                if not records:
+                    node.wait(0.002)
+
+
+def line(record: Record) -> str:
+    key = record.key
+    return f"{key.actor} {key.epoch} {key.episode:06d} {key.index:04d}"
+
+
+def count(run: Path) -> int:
+    """How many records the learner's end noted down."""
+    book = run / "accepted.txt"
+    return book.stat().st_size // len("actor0 1 000000 0000\n") if book.exists() else 0
+
+
+@contextmanager
+def learner(run: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The learner's end as a process of its own."""
+    process = start_learner(run)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@contextmanager
+def links(run: Path, names: Sequence[str]) -> Iterator[None]:
+    """A link process for each actor."""
+    processes = [start_link(run, name) for name in names]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait()
+
+
+def start_learner(run: Path) -> subprocess.Popen[bytes]:
+    return _start(run, __file__, "--learn", str(run))
+
+
+def start_link(run: Path, actor: str) -> subprocess.Popen[bytes]:
+    return _start(run, "-m", "serl.ros.link_node", "--run", str(run), "--actor", actor)
+
+
+def _start(run: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    environ = environment(int(os.environ["ROS_DOMAIN_ID"]), run)
+    return subprocess.Popen([sys.executable, *arguments], env=environ)
+
+
+def records_of(actor: str, run: str) -> Iterator[Record]:
+    """Episodes without end; a few observations take turns."""
+    rng = np.random.default_rng(0)
+    some = [random_step(Key(run, actor, EPOCH, 0, 0), SPEC, rng) for _ in range(16)]
+    episode = 0
+    while True:
+        for index in range(STEPS):
+            step = some[index % len(some)]
+            yield Step(
+                key=Key(run, actor, EPOCH, episode, index),
+                observation=step.observation,
+                requested=step.requested,
+                action=step.action,
+                reward=0.0,
+                reward_provenance="truth",
+                terminated=False,
+                truncated=index == STEPS - 1,
+                source=Source.POLICY,
+                policy_version=1,
+                monotonic_s=time.monotonic(),
+                wall_s=time.time(),
+            )
+        key = Key(run, actor, EPOCH, episode, STEPS)
+        yield End(key, some[0].observation, False, "time limit", time.monotonic(), time.time())
+        episode += 1
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + LIMIT_S
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"not within {LIMIT_S:.0f} s")
+        time.sleep(0.001)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Faults of ending: a process of a real training is told to stop at an inconvenient moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from datetime import datetime
+from pathlib import Path
+
+from serl.assembly import make_spec, make_task
+from serl.checkpoint import load_latest
+from serl.config import resolve
+from serl.episodes import PART, episode_paths, read_episode
+from serl.index import read_spans
+from serl.ros.graph import all_processes, started
+from serl.run_folder import RunFolder
+from serl.supervisor import Supervisor
+from serl.verify import verify
+
+from .registry import REGISTRY, Level
+from .system import FEW
+
+ACTOR = "actor0"
+ALLOWED_S = 5.0
+START_LIMIT_S = 60.0
+SETTINGS = {
+    "task": "reach",
+    "demos": 0,
+    "log": {"min_free_bytes": 0},
+    "agent": {"hidden": [16, 16], "batch_size": 16, "utd": 1, "device": "cpu"},
+}
+
+
+@REGISTRY.fault(
+    60,
+    "SIGTERM, Ctrl-C",
+    injected="SIGTERM, then in a second start SIGINT, to actor, link and learner of a training",
+    required="each ends with exit code 0 within 5 s; the episode is sealed, with its end; a "
+    "checkpoint is written; lost 0, duplicated 0",
+    level=Level.PROCESSES,
+)
+def told_to_stop(folder: Path) -> None:
+    run = RunFolder.create(folder, resolve(SETTINGS), datetime.now())
+    spec = make_spec(make_task(run.config))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with started(run, all_processes(run)) as supervisor:
+            _until_accepted(run, supervisor, _accepted(run) + FEW)
+            for name in (ACTOR, f"link-{ACTOR}", "learner"):
+                _end(supervisor, name, number)
+        assert not list(run.episodes(ACTOR).glob(f"*{PART}"))
+        last = read_episode(episode_paths(run.episodes(ACTOR))[-1], spec)
+        assert last.end is not None
+        assert last.end.reason == "interrupted"
+        assert last.steps[-1].truncated
+        assert load_latest(run.checkpoints)[1] == ""
+        report = verify(run.path)
+        assert report.sound, report
+
+
+def _until_accepted(run: RunFolder, supervisor: Supervisor, count: int) -> None:
+    deadline_s = time.monotonic() + START_LIMIT_S
+    while _accepted(run) < count:
+        assert set(supervisor.states().values()) == {"running"}, supervisor.states()
+        assert time.monotonic() < deadline_s, f"{_accepted(run)} of {count} records accepted"
+        time.sleep(0.1)
+
+
+def _accepted(run: RunFolder) -> int:
+    """Records that the learner has accepted."""
+    return sum(span.length for span in read_spans(run.index))
+
+
+def _end(supervisor: Supervisor, name: str, number: signal.Signals) -> None:
+    os.kill(supervisor.pids()[name], number)
+    begin_s = time.monotonic()
+    while supervisor.states()[name] == "running":
+        assert time.monotonic() - begin_s < ALLOWED_S, f"{name} goes on after {number.name}"
+        time.sleep(0.01)
+    assert supervisor.finished(name), supervisor.states()

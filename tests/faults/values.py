@@ -1,0 +1,175 @@
+"""Faults of numbers: what is not finite, where training would be ruined by it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from serl.agents.agent import State
+from serl.agents.config import SACConfig
+from serl.agents.sac import SAC
+from serl.assembly import make_spec
+from serl.clock import VirtualClock
+from serl.episodes import episode_paths, read_episode
+from serl.errors import BadInput
+from serl.learner import Learner, LearnerConfig
+from serl.loop import EpisodeKey, run
+from serl.metrics import EventRow, Row
+from serl.policy import Random
+from serl.recording import EpisodeLog
+from serl.replay import Replay
+from serl.testing import FakeRobot, FakeTask, episode
+from serl.transport import InProcess, Snapshot
+from serl.types import Batch, Observation, Outcome, Record
+from serl.wire import decode_record, encode_record
+
+from .records import ANY_DISK
+from .refusal import refusal
+from .registry import REGISTRY, Level
+
+SPEC = make_spec(FakeTask())
+SMALL = SACConfig(hidden=(16, 16), critics=2, batch_size=8, utd=2, device="cpu")
+LEARNER = LearnerConfig(publish_every=1, checkpoint_every=20)
+BAD_REWARDS = (math.nan, math.inf, -math.inf, 1e300)
+
+
+class Patient(SAC):
+    """An agent that falls ill at given updates: by its batch, or by its own parameters."""
+
+    bad_batches: Collection[int] = ()
+    bad_parameter_at = 0
+    calls = 0
+
+    def update(self, batch: Batch) -> dict[str, float]:
+        self.calls += 1
+        if self.calls in self.bad_batches:
+            batch = replace(batch, reward=np.full_like(batch.reward, np.nan))
+        if self.calls == self.bad_parameter_at:
+            with torch.no_grad():
+                self.actor.flat[0, 0] = torch.nan
+        return super().update(batch)
+
+
+class Watched(InProcess):
+    """A transport, metrics and checkpoints in one; keeps all that was given to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[State] = []
+        self.events: list[str] = []
+
+    def publish(self, snapshot: Snapshot) -> None:
+        self.given.append(dict(snapshot.weights))
+
+    def write(self, steps: int, row: Row) -> None:
+        if isinstance(row, EventRow):
+            self.events.append(row.text)
+
+    def save(self, step: int, arrays: dict[str, State], info: object) -> None:
+        self.given += arrays.values()
+
+
+@REGISTRY.fault(
+    28,
+    "Loss or parameters not finite",
+    injected="two updates on poisoned batches, then three; a parameter of the actor; all batches",
+    required="skipped; after three in a row the last good parameters; after three more the end, "
+    "with one line; never published, never saved",
+    level=Level.COMPONENT,
+)
+def poisoned_training(folder: Path) -> None:
+    watched, learn = _patient(bad_batches={30, 31, 51, 52, 53})
+    assert learn(100) == ""
+    assert watched.events == [
+        "the last 3 updates were not finite: going on with the parameters of step 40"
+    ]
+    watched, learn = _patient(bad_parameter_at=50)
+    assert learn(100) == ""
+    assert "not published" in watched.events[0]
+    assert watched.events[-1].endswith("going on with the parameters of step 40")
+    watched, learn = _patient(bad_batches=range(50, 1000))
+    assert "also from the parameters of step 40" in learn(100)
+
+
+def _patient(
+    bad_batches: Collection[int] = (), bad_parameter_at: int = 0
+) -> tuple[Watched, Callable[[int], str]]:
+    """What is watched, and a training of so many steps, which says why it failed."""
+    agent, watched = Patient.create(SPEC, SMALL, 0), Watched()
+    assert isinstance(agent, Patient)
+    agent.bad_batches, agent.bad_parameter_at = bad_batches, bad_parameter_at
+    learner = Learner(
+        agent,
+        Replay(SPEC, 1000, discount=0.9),
+        watched,
+        LEARNER,
+        SMALL.batch_size,
+        SMALL.utd,
+        SPEC.rate_hz,
+        watched,
+        watched.save,
+    )
+    watched.send(list(_played(100)))
+
+    def learn(steps: int) -> str:
+        why = refusal(partial(learner.run, steps, lambda: False))
+        assert all(np.isfinite(array).all() for state in watched.given for array in state.values())
+        assert learner.progress.steps == steps or why
+        return why
+
+    return watched, learn
+
+
+def _played(steps: int) -> Iterator[Record]:
+    """So many steps of random actions, or a few more."""
+    seed = 0
+    while steps > 0:
+        records = episode(FakeRobot(), FakeTask(), Random(SPEC.action, seed), seed)
+        yield from records
+        steps -= len(records) - 1
+        seed += 1
+
+
+class Rewarding(FakeTask):
+    """Gives a bad reward at its third step."""
+
+    bad = 0.0
+
+    def outcome(self, reading: Observation, index: int) -> Outcome:
+        return Outcome(self.bad) if index == 2 else super().outcome(reading, index)
+
+
+@REGISTRY.fault(
+    29,
+    "Reward not finite or out of range",
+    injected="a task that gives NaN, +-infinity or 1e300; a record with it on the wire",
+    required="robot stopped, episode truncated with the reason, which counts; nothing of it is "
+    "logged; refused on the wire",
+    level=Level.COMPONENT,
+)
+def bad_reward(folder: Path) -> None:
+    for number, bad in enumerate(BAD_REWARDS):
+        robot, task = FakeRobot(), Rewarding()
+        robot.reset(1)
+        task.bad = bad
+        clock, key = VirtualClock(robot.advance, SPEC.rate_hz), EpisodeKey("run", "actor0", 1, 0)
+        with EpisodeLog(folder / f"{number}", SPEC, key.run, key.actor, 1, ANY_DISK) as log:
+            result = run(robot, task, Random(SPEC.action, 0), clock, key, log.append)
+        (path,) = episode_paths(folder / f"{number}")
+        logged = read_episode(path, SPEC)
+        assert logged.end is not None
+        assert f"reward {bad}" in logged.end.reason
+        assert logged.end.reason == result.reason == robot.stop_reason
+        rewards = [(step.reward, step.truncated) for step in logged.steps]
+        assert rewards == [(0.0, False), (0.0, False), (0.0, True)]
+        assert refusal(partial(_over_the_wire, replace(logged.steps[-1], reward=bad)), BadInput)
+
+
+def _over_the_wire(record: Record) -> None:
+    decode_record(encode_record(record), SPEC)
