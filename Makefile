@@ -17,7 +17,7 @@ train: .venv/ready
 	.venv/bin/serl train $(TASK) --seed $(SEED)
 
 test: .venv/ready
-	.venv/bin/pytest
+	.venv/bin/pytest -n 2 --dist loadgroup
 
 check: .venv/ready
 	.venv/bin/ruff format --check
@@ -26,7 +26,7 @@ check: .venv/ready
 	.venv/bin/codespell
 
 bench: .venv/ready-bench
-	for script in simulation update link actor; do
+	for script in simulation update link actor stream log faults resume; do
 	  .venv/bin/python tests/bench/bench_$$script.py
 	done
 	.venv/bin/python tests/bench/bench_training.py --ablations

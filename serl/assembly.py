@@ -23,7 +23,7 @@ from serl.specs import Spec
 from serl.task import SimulatedTask
 from serl.teleop.scripted import ScriptedHuman
 from serl.transport import LearnerEnd, WeightSource
-from serl.types import Record
+from serl.types import Arrival, Record
 
 _STATISTICS_STEPS = 500
 
@@ -163,9 +163,9 @@ def make_learner(
     save: Callable[[int, dict[str, State], dict[str, Any]], object],
     demonstrations: Iterable[Record],
     checkpoint: Checkpoint | None = None,
-    log: Iterable[Record] = (),
+    log: Iterable[Arrival] = (),
     taken: int = 0,
-    accept: Callable[[Sequence[Record]], object] = lambda records: None,
+    accept: Callable[[Sequence[Arrival]], object] = lambda records: None,
 ) -> Learner:
     """A learner with the demonstrations in its replay.
 

@@ -28,6 +28,7 @@ Arrays = Mapping[str, np.ndarray[Any, Any]]
 FORMAT = 1
 LATEST, BEST = "latest", "best"
 _MANIFEST, _INFO, _TENSORS = "MANIFEST.json", "info.json", ".safetensors"
+_MAX_POINTER_BYTES = 64
 _MANIFEST_FIELDS = {"format": int, "step": int, "files": dict}
 _FILE_FIELDS = {"bytes": int, "sha256": str}
 
@@ -238,8 +239,8 @@ def _prune(folder: Path, saved: Path, keep: int) -> None:
 
 def _pointed(folder: Path, pointer: str) -> Path | None:
     try:
-        name = (folder / pointer).read_text()
-    except (OSError, UnicodeDecodeError):
+        name = read_bounded(folder / pointer, _MAX_POINTER_BYTES).decode()
+    except (OSError, UnicodeDecodeError, CorruptData):
         return None
     path = folder / name
     return path if name.isdecimal() and path.is_dir() else None

@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
 from serl.episode_writer import EpisodeWriter
-from serl.episodes import PART, EpisodeFile, Message, episode_paths
-from serl.errors import SerlError
-from serl.files import FileLock
+from serl.episodes import PART, EpisodeFile, Message, episode_name, episode_paths
+from serl.errors import BadInput, SerlError
+from serl.files import FileLock, FolderWatch
 from serl.images import compress, head
 from serl.manifest import read_entries
 from serl.recording import LogConfig
@@ -21,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 _SCRATCH = ".compact"
 _NICENESS = 15
+_RETRY_S = 60.0
 
 
 def compact(path: Path, config: LogConfig) -> bool:
@@ -29,12 +32,12 @@ def compact(path: Path, config: LogConfig) -> bool:
     Readers that have it open go on with the old content, and see no difference.
 
     Returns:
-        False when it was left as it is: without raw images, or for want of space.
+        False when it was left as it is, since it has no raw images.
 
     Raises:
         BadInput: another process is compressing this actor's episodes.
         CorruptData: the file is damaged; it is left as it is.
-        SerlError: the disk refused; the file is left as it is.
+        SerlError: the disk refused, or is nearly full; the file is left as it is.
     """
     if config.images == "raw":
         return False
@@ -42,7 +45,7 @@ def compact(path: Path, config: LogConfig) -> bool:
     try:
         disk = os.statvfs(path.parent)
         if disk.f_bavail * disk.f_frsize < config.min_free_bytes:
-            return False
+            raise SerlError(f"{path}: cannot be compressed: the disk is nearly full")
         with (
             FileLock(lock, f"the compaction of {path.parent}"),
             closing(EpisodeFile(path, checksum=True)) as source,
@@ -53,22 +56,34 @@ def compact(path: Path, config: LogConfig) -> bool:
 
 
 def _rewrite(source: EpisodeFile, config: LogConfig) -> bool:
+    folder = source.path.parent
+    try:
+        writer = _copy(source, config)
+        if writer is None:
+            return False
+        entries = read_entries(folder).get(source.path.name, [])
+        writer.seal(recovered=bool(entries) and entries[-1].recovered)
+    except BaseException:
+        episode_name(source.path).path(folder, _SCRATCH).unlink(missing_ok=True)
+        raise
+    return True
+
+
+def _copy(source: EpisodeFile, config: LogConfig) -> EpisodeWriter | None:
+    """An unsealed file with all records; None when the source has no raw images."""
     writer: EpisodeWriter | None = None
     try:
         for message in source.whole():
             if not message.images or source.metadata["images"] != "raw":
-                return False
+                return None
             if writer is None:
                 writer = _writer(source, config)
             writer.copy(_compressed(source, message, config))
     except BaseException:
         if writer is not None:
-            writer.discard()
+            writer.close()
         raise
-    if writer is not None:
-        entries = read_entries(source.path.parent).get(source.path.name, [])
-        writer.seal(recovered=any(entry.recovered for entry in entries))
-    return writer is not None
+    return writer
 
 
 def _writer(source: EpisodeFile, config: LogConfig) -> EpisodeWriter:
@@ -91,27 +106,43 @@ def _compressed(source: EpisodeFile, message: Message, config: LogConfig) -> Mes
 class Compactor:
     """Compresses an actor's sealed episodes, the oldest first, one at a time.
 
-    It works on a thread of low priority; what cannot be compressed is left as it is.
+    It works on a thread of low priority. A damaged file is left as it is; what the disk refuses is
+    tried again each minute. There is one compactor for a folder: it removes what a killed one left.
 
     Args:
         folder: the actor's episodes; need not exist yet.
         config: says how.
+        monotonic_s: the time.
     """
 
-    def __init__(self, folder: Path, config: LogConfig) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: LogConfig,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._folder = folder
         self._config = config
+        self._now_s = monotonic_s
         self._waiting: deque[Path] = deque()
         self._done: set[Path] = set()
-        self._looked_ns = 0
+        self._watch = FolderWatch(folder)
+        self._retry_s = float("-inf")
+        self._warned = False  # of what is tried again
         self._thread: threading.Thread | None = None
+        with suppress(OSError):
+            for scratch in folder.glob(f"*{_SCRATCH}"):
+                scratch.unlink()
 
     def step(self) -> None:
         """Begin with the next file, if there is one and none is under way; never waits."""
         if self._config.images == "raw" or (self._thread and self._thread.is_alive()):
             return
-        if not self._waiting:
-            self._look()
+        if self._now_s() < self._retry_s:
+            return
+        if not self._waiting and self._watch.changed():
+            sealed = (p for p in episode_paths(self._folder) if not p.name.endswith(PART))
+            self._waiting.extend(path for path in sealed if path not in self._done)
         if self._waiting:
             path = self._waiting.popleft()
             self._done.add(path)
@@ -123,17 +154,18 @@ class Compactor:
         if self._thread is not None:
             self._thread.join()
 
-    def _look(self) -> None:
-        with suppress(FileNotFoundError):
-            changed_ns = self._folder.stat().st_mtime_ns
-            if changed_ns != self._looked_ns:
-                self._looked_ns = changed_ns
-                sealed = (p for p in episode_paths(self._folder) if not p.name.endswith(PART))
-                self._waiting.extend(path for path in sealed if path not in self._done)
-
     def _compact(self, path: Path) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
             compact(path, self._config)
-        except SerlError as error:
+        except BadInput as error:
             logger.warning("not compressed: %s", error)
+        except SerlError as error:
+            if path.exists():  # nobody took it away
+                if not self._warned:
+                    logger.warning("not compressed yet: %s", error)
+                self._warned = True
+                self._retry_s = self._now_s() + _RETRY_S
+                self._waiting.append(path)
+        else:
+            self._warned = False

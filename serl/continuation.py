@@ -12,16 +12,17 @@ from typing import Any
 
 from serl.assembly import make_learner, make_spec, make_task
 from serl.checkpoint import Arrays, Checkpoint, load_latest, saved_before
-from serl.episodes import count_records, episode_name, episode_paths, read_records
+from serl.episodes import episode_paths, read_records
 from serl.errors import BadInput
 from serl.index import Opened, Stream, accepted, open_index
 from serl.learner import Learner, restore_progress
 from serl.metrics import EventRow, MetricsWriter, ResumeRow
 from serl.mirror import Mirror
 from serl.provenance import check_provenance, provenance
+from serl.quarantine import Logged, read_logged, survey
 from serl.run_folder import RunFolder
 from serl.transport import LearnerEnd
-from serl.types import Record
+from serl.types import Arrival, Lost, Record
 
 
 class Continuation:
@@ -33,7 +34,7 @@ class Continuation:
 
     Raises:
         BadInput: the checkpoint was made with another spec or other settings.
-        CorruptData: the log, the index or all checkpoints are damaged beyond repair.
+        CorruptData: the demonstrations or all checkpoints are damaged.
         SerlError: the disk refused.
     """
 
@@ -43,8 +44,11 @@ class Continuation:
         self._metrics = metrics
         self._provenance = provenance(folder.config, self.spec)
         self._checkpoint = self._load_checkpoint()
-        self._files = _files(folder)
-        logged = {stream: sum(map(count_records, paths)) for stream, paths in self._files.items()}
+        self._logged = self._survey()
+        logged = {
+            stream: sum(episode.records for episode in episodes)
+            for stream, episodes in self._logged.items()
+        }
         taken = restore_progress(self._checkpoint.info).taken if self._checkpoint else None
         self._opened: Opened = open_index(folder.index, logged, taken)
         self.index = self._opened.index
@@ -78,9 +82,14 @@ class Continuation:
         self._mirror.close()
         self.index.close()
 
-    def _accept(self, records: Sequence[Record]) -> None:
+    def _accept(self, records: Sequence[Arrival]) -> None:
         self._mirror.append(records)
         self.index.accept(records)
+        for key in (each.key for each in records if isinstance(each, Lost) and each.last):
+            self._tell(
+                f"{key.actor}/{key.epoch}: episode {key.episode} was damaged in its log, "
+                f"{key.index + 1} records in all, and is lost"
+            )
 
     def _load_checkpoint(self) -> Checkpoint | None:
         checkpoint, warnings = None, []
@@ -104,8 +113,21 @@ class Continuation:
         info = {**info, **self._provenance, "rows": self._metrics.rows}
         return self._folder.save_checkpoint(step, arrays, info)
 
-    def _read(self, stream: Stream) -> Iterator[Record]:
-        return read_records(self._files[stream], self.spec)
+    def _survey(self) -> dict[Stream, list[Logged]]:
+        """The episodes of each stream, in order."""
+        found: dict[Stream, list[Logged]] = {}
+        for actor in self._folder.actors():
+            episodes = survey(self._folder.episodes(actor), self._tell)
+            for episode in episodes:
+                found.setdefault((actor, episode.name.epoch), []).append(episode)
+            if lost := sum(episode.records for episode in episodes if episode.path is None):
+                self._tell(f"the log of {actor} has lost {lost} records; see `serl verify`")
+        return found
+
+    def _read(self, stream: Stream) -> Iterator[Arrival]:
+        actor, _ = stream
+        episodes = self._logged[stream]
+        return read_logged(episodes, self._folder.name, actor, self.spec, self._tell)
 
     def _demonstrations(self) -> Iterator[Record]:
         config = self._folder.config
@@ -114,12 +136,3 @@ class Continuation:
             if not episode_paths(path):
                 raise BadInput(f"{path}: expected demonstrations, found no episode files")
             yield from read_records(path, self.spec)
-
-
-def _files(folder: RunFolder) -> dict[Stream, list[Path]]:
-    """The episode files of each stream, in order."""
-    files: dict[Stream, list[Path]] = {}
-    for actor in folder.actors():
-        for path in episode_paths(folder.episodes(actor)):
-            files.setdefault((actor, episode_name(path).epoch), []).append(path)
-    return files

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from serl.errors import BadInput
 from serl.ros.environment import (
     SHARED_MEMORY,
+    choose_transport,
     environment,
     free_domain,
     network_of,
@@ -71,6 +72,8 @@ def network_findings(run_folder: Path | None) -> Iterator[Finding]:
     with tempfile.TemporaryDirectory() as scratch:
         folder = run_folder or Path(scratch)
         network = network_of(folder)
+        if run_folder is None:
+            choose_transport(folder)
         with free_domain(network=network) as domain:
             sockets = _sockets_of_a_node(folder, environment(domain.id, folder, network))
     if isinstance(sockets, str):

@@ -54,6 +54,7 @@ class EpisodeWriter:
         self._final = name.path(folder, SEALED)
         self._cameras = [(n, image.shape) for n, image in sorted(spec.observation.images.items())]
         self._error: BaseException | None = None
+        self._findable = False  # also after a power cut
         self._records = 0
         self._kind = 0
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -81,6 +82,9 @@ class EpisodeWriter:
         """Wait until the disk has every record."""
         with self._trusted():
             os.fdatasync(self._descriptor)
+            if not self._findable:
+                sync_folder(self.path.parent)
+                self._findable = True
 
     def seal(self, recovered: bool = False) -> Path:
         """Finish the file: index, disk, manifest, final name, disk; closes it in any case."""

@@ -1,4 +1,4 @@
-"""Reading episode files: one at a time, all of a folder, or along while they are written.
+"""Reading episode files: one at a time, or all of a folder. `serl.tail` follows a growing one.
 
 The format is MCAP as `serl.episode_writer` writes it: one uncompressed chunk for each record,
 holding one JSON message (channel 1 for a step, 2 for an end) and then one message for each image.
@@ -28,7 +28,6 @@ from serl.wire import END, MAX_RECORD_BYTES, STEP, Parts, decode_record, join_pa
 FORMAT = "2"
 FIRST_IMAGE = 3  # channel
 PART, SEALED = ".part.mcap", ".mcap"
-_SUFFIXES = PART, SEALED
 
 _NAME = re.compile(r"(\d{1,20})-(\d{6,9})(\.part)?\.mcap")
 _MAX_BLOCK_BYTES = MAX_RECORD_BYTES + (1 << 20)
@@ -286,93 +285,6 @@ def read_records(paths: Path | Iterable[Path], spec: Spec) -> Iterator[Record]:
         yield from episode.steps
         if episode.end is not None:
             yield episode.end
-
-
-class Tail:
-    """Follows the records of one epoch while they are written, file after file.
-
-    The ordinal of a record in its epoch is its sequence number.
-
-    Args:
-        folder: the actor's episodes; need not exist yet.
-        epoch: the actor's start that is followed.
-        start: the sequence number of the first record to give.
-    """
-
-    def __init__(self, folder: Path, epoch: int, start: int = 0) -> None:
-        self._folder = folder
-        self._name = EpisodeName(epoch, 0)
-        self._file: EpisodeFile | None = None
-        self._start = start
-        self._position = 0
-
-    @property
-    def position(self) -> int:
-        """The sequence number of the next record that `read` gives."""
-        return max(self._position, self._start)
-
-    def read(self, limit_bytes: int) -> list[bytes]:
-        """The next complete records, encoded; stops once they reach `limit_bytes`.
-
-        Raises:
-            CorruptData: damaged; the line names the file and the byte.
-        """
-        records: list[bytes] = []
-        size = 0
-        while size < limit_bytes and (message := self._next_message()) is not None:
-            self._position += 1
-            if self._position > self._start and self._file is not None:
-                records.append(join_parts(self._file.parts(message)))
-                size += len(records[-1])
-        return records
-
-    def close(self) -> None:
-        """Close the file that is being followed."""
-        if self._file is not None:
-            self._file.close()
-
-    def _next_message(self) -> Message | None:
-        while (file := self._current()) is not None:
-            message = file.next_message()
-            if message is None:
-                following = self._name._replace(episode=self._name.episode + 1)
-                if not any(following.path(self._folder, suffix).exists() for suffix in _SUFFIXES):
-                    return None
-                # The next file exists, so this one is complete; look again for what came since.
-                message = file.next_message()
-            if message is not None:
-                return message
-            file.close()
-            self._file, self._name = None, following
-        return None
-
-    def _current(self) -> EpisodeFile | None:
-        """The file that is being followed; those that end before the start are passed over."""
-        while self._file is None and (file := self._find()) is not None:
-            if self._ends_before_start(file):
-                file.close()
-                self._name = self._name._replace(episode=self._name.episode + 1)
-            else:
-                self._file = file
-        return self._file
-
-    def _find(self) -> EpisodeFile | None:
-        """Open the next file under whichever name it has; sealing renames it from the first."""
-        for suffix in _SUFFIXES:
-            with suppress(FileNotFoundError):
-                return EpisodeFile(self._name.path(self._folder, suffix))
-        return None
-
-    def _ends_before_start(self, file: EpisodeFile) -> bool:
-        """Of a sealed file the summary says how much is in it; then nothing else is read."""
-        if self._position >= self._start or file.path.name.endswith(PART):
-            return False
-        with suppress(CorruptData):
-            end = self._position + file.count()
-            if end <= self._start:
-                self._position = end
-                return True
-        return False
 
 
 def open_episode(path: Path) -> EpisodeFile:

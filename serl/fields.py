@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
 from serl.errors import CorruptData
 
 MAX_JSON_BYTES = 1 << 20
+MAX_TEXT = 4096
+"""Characters of a field, which may be the path of a file."""
 
 _lines = reprlib.Repr()
 _lines.maxstring = _lines.maxother = 120
@@ -26,13 +28,15 @@ def dump_object(value: Mapping[str, Any]) -> bytes:
 def parse_object(text: bytes | memoryview, what: str) -> dict[str, Any]:
     """The JSON object in `text`, at most 1 MiB, without NaN or infinity.
 
+    A number beyond float64, as 1e999 is, becomes infinite; `check_fields` refuses it.
+
     Raises:
         CorruptData: anything else; `what` names it.
     """
     if len(text) > MAX_JSON_BYTES:
         raise CorruptData(f"{what}: {len(text)} bytes of JSON, allowed {MAX_JSON_BYTES}")
     try:
-        value = json.loads(bytes(text).decode(), parse_constant=_refuse_constant)
+        value = _decoder.decode(str(text, "utf-8"))
     except (ValueError, RecursionError) as error:
         raise CorruptData(f"{what}: not JSON: {short(str(error))}") from error
     if not isinstance(value, dict):
@@ -43,31 +47,25 @@ def parse_object(text: bytes | memoryview, what: str) -> dict[str, Any]:
 def check_fields(value: Any, fields: Mapping[str, type], what: str) -> None:
     """Raise `CorruptData` unless `value` is an object of exactly these fields and types.
 
-    Counts lie in [0, 2^63), numbers are finite, text can be written as UTF-8.
+    Counts lie in [0, 2^63), numbers are finite, text is short and can be written as UTF-8.
     """
     if not isinstance(value, dict) or value.keys() != fields.keys():
         raise CorruptData(f"{what}: expected the fields {sorted(fields)}, got {short(value)}")
     for name, kind in fields.items():
-        if type(value[name]) is not kind or not _in_bounds(value[name]):
-            found = short(value[name])
+        item = value[name]
+        if type(item) is not kind or (kind in _BOUNDS and not _BOUNDS[kind](item)):
+            found = short(item)
             raise CorruptData(f"{what} {short(name)}: expected {kind.__name__}, got {found}")
 
 
-def _in_bounds(item: object) -> bool:
-    match item:
-        case bool():
-            return True
-        case int():
-            return 0 <= item < 1 << 63
-        case float():
-            return isfinite(item)
-        case str():
-            return _is_text(item)
-    return True
+def _is_count(item: int) -> bool:
+    return 0 <= item < 1 << 63
 
 
 def _is_text(item: str) -> bool:
     """JSON can smuggle lone surrogates in, which no file or terminal takes."""
+    if len(item) > MAX_TEXT:
+        return False
     try:
         item.encode()
     except UnicodeEncodeError:
@@ -82,3 +80,7 @@ def short(value: object) -> str:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not allowed")
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+_BOUNDS: dict[type, Callable[[Any], bool]] = {int: _is_count, float: isfinite, str: _is_text}

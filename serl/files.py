@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import re
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,6 +14,8 @@ from typing import Self
 from serl.errors import BadInput, CorruptData
 
 Buffer = bytes | memoryview
+
+_TICK_NS = 20_000_000  # of the clock that stamps files; the kernel's is 10 ms at most
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
@@ -59,6 +62,19 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def make_folder(path: Path, mode: int = 0o777) -> None:
+    """Make a folder, and those above it that are missing, unless it is there; on the disk at once.
+
+    Args:
+        path: of the folder.
+        mode: its permissions; those above it have the usual ones.
+    """
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(mode, exist_ok=True)
+        sync_folder(path.parent)
+
+
 def write_synced(path: Path, data: bytes) -> None:
     """Write a new file and wait until the disk has it."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -79,6 +95,31 @@ def write_atomic(path: Path, data: bytes) -> None:
         scratch.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+class FolderWatch:
+    """Notices that names in a folder changed, without listing them.
+
+    Args:
+        folder: need not exist yet.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seen_ns = -1
+
+    def changed(self) -> bool:
+        """Names may have changed since the last call; at the first one they have."""
+        try:
+            changed_ns = self._folder.stat().st_mtime_ns
+        except FileNotFoundError:
+            return False
+        if changed_ns == self._seen_ns:
+            return False
+        # One more change within the same tick of the clock would leave no trace.
+        settled = time.time_ns() - changed_ns > _TICK_NS
+        self._seen_ns = changed_ns if settled else -1
+        return True
 
 
 class FileLock:

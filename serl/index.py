@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 
 from serl.errors import BadInput, CorruptData, SerlError
 from serl.files import sync_folder
-from serl.types import Record, place_after
+from serl.types import Arrival, place_after
 
 Stream = tuple[str, int]
 """An actor's name and one of its epochs; a record's ordinal in it is its sequence number."""
@@ -68,7 +68,7 @@ class _Place(NamedTuple):
     episode: int | None = 0
     step: int = 0
 
-    def after(self, record: Record) -> _Place:
+    def after(self, record: Arrival) -> _Place:
         """The place behind the record; raises `BadInput` when it is not the next one."""
         key, expected = record.key, (self.episode, self.step)
         found = key.episode, key.index
@@ -126,11 +126,21 @@ class Index:
         with self._lock:
             return {stream: place.length for stream, place in self._places.items()}
 
+    @property
+    def places(self) -> dict[Stream, tuple[int, int]]:
+        """Episode and step of the next record of each stream; only where they are known."""
+        with self._lock:
+            return {
+                stream: (place.episode, place.step)
+                for stream, place in self._places.items()
+                if place.episode is not None
+            }
+
     def spans(self) -> list[Span]:
         """The order in which records were accepted."""
         return [Span(*row) for row in self._database.execute(_SPANS).fetchall()]
 
-    def accept(self, records: Sequence[Record]) -> None:
+    def accept(self, records: Sequence[Arrival]) -> None:
         """Append records to the order; on the disk when this returns, all of them or none.
 
         Raises:
@@ -340,15 +350,15 @@ def open_index(path: Path, logged: Cursors, taken: Cursors | None = None) -> Ope
 
 
 def accepted(
-    spans: Sequence[Span], open_stream: Callable[[Stream], Iterator[Record]]
-) -> Iterator[Record]:
+    spans: Sequence[Span], open_stream: Callable[[Stream], Iterator[Arrival]]
+) -> Iterator[Arrival]:
     """The records of the spans in order; a stream is open from its first to its last one.
 
     Raises:
         CorruptData: a stream ends too early.
     """
     last = {span.stream: number for number, span in enumerate(spans)}
-    streams: dict[Stream, Iterator[Record]] = {}
+    streams: dict[Stream, Iterator[Arrival]] = {}
     for number, span in enumerate(spans):
         if span.stream not in streams:
             streams[span.stream] = open_stream(span.stream)

@@ -15,11 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from serl.agents.agent import Agent, State
 from serl.episode_tracker import EpisodeTracker
 from serl.errors import CorruptData, SerlError
+from serl.fields import check_fields
 from serl.index import Stream
 from serl.metrics import EventRow, Metrics, UpdateRow
 from serl.replay import Replay
 from serl.transport import LearnerEnd, Snapshot
-from serl.types import Record, Step, is_online
+from serl.types import Arrival, Lost, Step, is_online
 
 # A restarted learner counts versions on from beyond what its predecessor may have published since
 # the checkpoint: actors take only newer ones.
@@ -29,6 +30,7 @@ _MAX_PENDING = 256
 _RECEIVE_PERIOD_S = 0.05  # while there is work: each batch costs a commit of the index
 _MAX_SKIPPED = 3
 
+_TAKEN_FIELDS = {"actor": str, "epoch": int, "records": int}
 _MEASURED = ("critic_loss", "actor_loss", "q", "temperature", "entropy")
 
 
@@ -63,7 +65,7 @@ class Progress:
     """Counters of a learner; saved with each checkpoint.
 
     Attributes:
-        taken: records taken into replay, those of scripts included, by actor and epoch.
+        taken: records taken, those of scripts and lost ones included, by actor and epoch.
         received: online steps among them (of policy and human).
         trained: online steps trained on, by actor.
         version: of the newest published weights.
@@ -113,8 +115,8 @@ class Learner:
         rate_hz: float,
         metrics: Metrics,
         save: Callable[[int, dict[str, State], dict[str, Any]], object],
-        accept: Callable[[Sequence[Record]], object] = lambda records: None,
-        log: Iterable[Record] = (),
+        accept: Callable[[Sequence[Arrival]], object] = lambda records: None,
+        log: Iterable[Arrival] = (),
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.agent = agent
@@ -129,7 +131,7 @@ class Learner:
         self._accept = accept
         self._log = iter(log)
         self._now_s = monotonic_s
-        self._pending: deque[Record] = deque()
+        self._pending: deque[Arrival] = deque()
         self._received_s = float("-inf")
         self._untrained: deque[str] = deque()  # actors of steps that were taken
         self._episodes = EpisodeTracker(metrics, rate_hz)
@@ -167,7 +169,8 @@ class Learner:
         self._count_on_from(saved.version)
         for record in islice(self._log, taken):
             self._enter(record)
-            self._episodes.follow(record)
+            if not isinstance(record, Lost):
+                self._episodes.follow(record)
         for _ in range(min(self.progress.steps, len(self._untrained))):
             self._untrained.popleft()
         self.replay.load_sampler_state(arrays["replay"])
@@ -193,7 +196,8 @@ class Learner:
             if record is None:
                 return False
             self._enter(record)
-            self._episodes.add(record, self.progress.steps, self.progress.version)
+            if not isinstance(record, Lost):
+                self._episodes.add(record, self.progress.steps, self.progress.version)
         if self._can_train():
             self._train()
         return True
@@ -241,7 +245,7 @@ class Learner:
             self._metrics.write(self.progress.steps, EventRow(text))
         return not broken
 
-    def _next(self) -> Record | None:
+    def _next(self) -> Arrival | None:
         """The next record: of the log, then of the transport, from which some are kept waiting."""
         logged = next(self._log, None)
         if logged is not None:
@@ -255,10 +259,12 @@ class Learner:
             self._pending.extend(arrived)
         return self._pending.popleft() if self._pending else None
 
-    def _enter(self, record: Record) -> None:
+    def _enter(self, record: Arrival) -> None:
         progress = self.progress
-        self.replay.add(record)
         progress.taken[record.key.actor, record.key.epoch] += 1
+        if isinstance(record, Lost):
+            return
+        self.replay.add(record)
         if isinstance(record, Step) and record.policy_version > progress.version:
             self._count_on_from(record.policy_version)
         if is_online(record):
@@ -341,10 +347,17 @@ class _Rate:
 def restore_progress(info: Mapping[str, Any]) -> Progress:
     """Counters from a checkpoint's information; raises `CorruptData` when they are damaged."""
     try:
-        return Progress(
-            taken=Counter({(str(a), int(epoch)): int(n) for a, epoch, n in info["taken"]}),
-            trained=Counter({str(actor): int(n) for actor, n in info["trained"].items()}),
-            version=int(info["version"]),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        taken = [dict(zip(_TAKEN_FIELDS, entry, strict=True)) for entry in info["taken"]]
+        trained, version = info["trained"], info["version"]
+        actors = dict.fromkeys(trained, int)
+    except (KeyError, TypeError, ValueError) as error:
         raise CorruptData("checkpoint: expected the counters taken, trained, version") from error
+    for entry in taken:
+        check_fields(entry, _TAKEN_FIELDS, "checkpoint: taken")
+    check_fields(trained, actors, "checkpoint: trained")
+    check_fields({"version": version}, {"version": int}, "checkpoint:")
+    return Progress(
+        taken=Counter({(entry["actor"], entry["epoch"]): entry["records"] for entry in taken}),
+        trained=Counter(trained),
+        version=version,
+    )

@@ -18,6 +18,7 @@ from serl.wire import Hello, encode_hello
 
 HELLO = "hello.json"
 HOME = "home"
+_MAX_HOME_BYTES = 64
 
 
 def announce(folder: Path, run: str, actor: str, epoch: int, spec: Spec) -> None:
@@ -36,8 +37,20 @@ def announce(folder: Path, run: str, actor: str, epoch: int, spec: Spec) -> None
     if not home.exists():
         write_atomic(home, uuid4().hex.encode())
     place = f"{socket.gethostname()}:{folder.resolve()}"
-    hello = Hello(run, actor, epoch, spec, home.read_text(), place)
+    hello = Hello(run, actor, epoch, spec, read_home(folder), place)
     write_atomic(folder / HELLO, encode_hello(hello))
+
+
+def read_home(folder: Path) -> str:
+    """What tells the folder from all others; empty when nothing was announced in it.
+
+    Raises:
+        CorruptData: the file that says it is too large.
+    """
+    try:
+        return read_bounded(folder / HOME, _MAX_HOME_BYTES).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
 
 
 class WeightsFile:

@@ -10,12 +10,13 @@ import fcntl
 import hashlib
 import os
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, get_type_hints
 
 from serl.episodes import episode_name
 from serl.errors import BadInput
-from serl.fields import check_fields, dump_object, parse_object
+from serl.fields import MAX_JSON_BYTES, check_fields, dump_object, parse_object
 from serl.files import write_all
 
 MANIFEST = "MANIFEST.jsonl"
@@ -68,8 +69,8 @@ def read_entries(folder: Path) -> dict[str, list[Entry]]:
     A line that is torn or damaged is passed over: the file that it was for is then not listed.
     """
     entries: dict[str, list[Entry]] = {}
-    with suppress(FileNotFoundError):
-        for line in (folder / MANIFEST).read_bytes().splitlines():
+    with suppress(FileNotFoundError), (folder / MANIFEST).open("rb") as file:
+        for line in iter(partial(file.readline, MAX_JSON_BYTES), b""):
             with suppress(BadInput):
                 fields = parse_object(line, MANIFEST)
                 check_fields(fields, _FIELDS, MANIFEST)

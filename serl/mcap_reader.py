@@ -102,7 +102,10 @@ class McapReader:
         summary = os.pread(descriptor, length, start)
         if crc32(summary) != crc:
             raise self.corrupt(start, "the checksum of the summary does not match")
-        return _counts(summary)
+        try:
+            return _counts(summary)
+        except (error, CorruptData) as cause:
+            raise self.corrupt(start, f"summary: {cause}") from cause
 
     def corrupt(self, offset: int, cause: str) -> CorruptData:
         """The error that says what is wrong at which byte of the file."""
@@ -178,7 +181,7 @@ def read_metadata(body: Buffer) -> tuple[str, dict[str, str]]:
 
 
 def read_chunk(body: Buffer) -> Chunk:
-    """The messages of a chunk, as views of `body`; raises `CorruptData`."""
+    """The messages of a chunk, by channel, as views of `body`; raises `CorruptData`."""
     try:
         _, _, size, crc, compression, stored = CHUNK.unpack_from(body)
         rest = memoryview(body)[CHUNK.size :]
@@ -186,13 +189,17 @@ def read_chunk(body: Buffer) -> Chunk:
             raise CorruptData("a chunk that serl did not write")
         if crc32(rest) != crc:
             raise CorruptData("the checksum of the chunk does not match")
-        channels, data, sequence, time_ns = [], [], 0, 0
+        channels: list[int] = []
+        data: list[memoryview] = []
+        sequence = time_ns = 0
         while rest:
             opcode, length = BLOCK.unpack_from(rest)
             message, rest = rest[BLOCK.size : BLOCK.size + length], rest[BLOCK.size + length :]
             channel, sequence, time_ns, _ = MESSAGE.unpack_from(message)
             if opcode != Opcode.MESSAGE:
                 raise CorruptData(f"unexpected block {opcode} in a chunk")
+            if channels and channel <= channels[-1]:  # also bounds what a chunk costs in memory
+                raise CorruptData(f"a chunk with channel {channel} after {channels[-1]}")
             channels.append(channel)
             data.append(message[MESSAGE.size :])
     except error as cause:
@@ -201,14 +208,17 @@ def read_chunk(body: Buffer) -> Chunk:
 
 
 def _counts(summary: bytes) -> dict[int, int]:
-    """The counts of the statistics block of a sound summary."""
+    """The counts of the statistics block of a summary."""
     rest = memoryview(summary)
     while len(rest) >= BLOCK.size:
         opcode, length = BLOCK.unpack_from(rest)
         body, rest = rest[BLOCK.size : BLOCK.size + length], rest[BLOCK.size + length :]
         if opcode == Opcode.STATISTICS:
+            *_, size = _STATISTICS.unpack_from(body)
+            if len(body) != _STATISTICS.size + size:
+                raise CorruptData("statistics of a wrong length")
             return dict(_COUNT.iter_unpack(body[_STATISTICS.size :]))
-    return {}
+    raise CorruptData("it has no statistics")
 
 
 def _read_text(data: memoryview) -> tuple[str, memoryview]:

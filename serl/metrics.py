@@ -11,13 +11,16 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import compress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Protocol, Self
 
-from serl.errors import CorruptData
+from serl.errors import CorruptData, SerlError
+from serl.fields import MAX_JSON_BYTES
+from serl.files import write_all
 
 FILE = "metrics.jsonl"
 MetricsRow = dict[str, Any]
@@ -141,7 +144,8 @@ class MetricsWriter:
     """Appends rows to `metrics.jsonl` and to event files under `tensorboard/`.
 
     A row is one write of one line, so a kill costs at most the line being written; opening a run
-    again drops such a cut line. Not for several threads.
+    again drops such a cut line. Other damaged lines stay, and count as rows. Not for several
+    threads.
 
     Args:
         folder: the run folder; made if absent.
@@ -151,7 +155,7 @@ class MetricsWriter:
         rows: rows in the file.
 
     Raises:
-        CorruptData: the folder's `metrics.jsonl` is not one.
+        OSError: the disk refused.
     """
 
     def __init__(self, folder: Path, monotonic_s: Callable[[], float] = time.monotonic) -> None:
@@ -159,12 +163,13 @@ class MetricsWriter:
 
         path = folder / FILE
         folder.mkdir(parents=True, exist_ok=True)
-        rows = _all_rows(path)
+        rows, end = read_rows(path)
         self.rows = len(rows)
         self._now_s = monotonic_s
         self._origin_s = monotonic_s() - (rows[-1]["time_s"] if rows else 0.0)
+        self._path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        os.ftruncate(self._file, path.read_bytes().rfind(b"\n") + 1)
+        os.ftruncate(self._file, end)
         self._events = EventFiles(folder / "tensorboard")
 
     @property
@@ -173,10 +178,17 @@ class MetricsWriter:
         return self._now_s() - self._origin_s
 
     def write(self, steps: int, row: Row) -> None:
-        """Append a row, as of now and `steps` online environment steps."""
+        """Append a row, as of now and `steps` online environment steps.
+
+        Raises:
+            SerlError: the disk refused.
+        """
         fields = {name: _finite(value) for name, value in asdict(row).items()}
         line = {"kind": row.kind, "time_s": round(self.time_s, 3), "steps": steps, **fields}
-        os.write(self._file, (json.dumps(line, allow_nan=False) + "\n").encode())
+        try:
+            write_all(self._file, (json.dumps(line, allow_nan=False) + "\n").encode())
+        except OSError as error:
+            raise SerlError(f"{self._path}: {error.strerror}") from error
         self.rows += 1
         if isinstance(row, ResumeRow):  # TensorBoard, too, drops what is superseded
             self._events.restart(steps)
@@ -209,12 +221,9 @@ class MetricsWriter:
 def read_metrics(path: Path) -> list[MetricsRow]:
     """The rows of a `metrics.jsonl`, in order, without superseded ones; no file has no rows.
 
-    A cut last line is left out.
-
-    Raises:
-        CorruptData: a line is not a row; names the line.
+    A cut last line is left out; another line that is not a row is an event that says so.
     """
-    return standing(_all_rows(path))
+    return standing(read_rows(path)[0])
 
 
 def standing(rows: Sequence[MetricsRow]) -> list[MetricsRow]:
@@ -227,17 +236,32 @@ def standing(rows: Sequence[MetricsRow]) -> list[MetricsRow]:
     return list(compress(rows, kept))
 
 
-def _all_rows(path: Path) -> list[MetricsRow]:
-    if not path.exists():
-        return []
-    *lines, _cut = path.read_bytes().split(b"\n")
-    return [_row(line, f"{path}: line {number}") for number, line in enumerate(lines, 1)]
+def read_rows(path: Path, start: int = 0) -> tuple[list[MetricsRow], int]:
+    """The rows from a byte on, superseded ones included, and the byte behind them.
+
+    No file has no rows. A last line without an end is left for later; another line that is not a
+    row, or each MiB of an endless one, is an event that says so.
+    """
+    rows: list[MetricsRow] = []
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        file.seek(start)
+        while line := file.readline(MAX_JSON_BYTES):
+            if len(line) < MAX_JSON_BYTES and not line.endswith(b"\n"):
+                break
+            try:
+                rows.append(_row(line, f"{path}: byte {start}"))
+            except CorruptData as error:  # it counts, since a `ResumeRow` counts rows
+                before = rows[-1] if rows else {"time_s": 0.0, "steps": 0}
+                row = {"time_s": before["time_s"], "steps": before["steps"], "text": str(error)}
+                rows.append({"kind": EventRow.kind, **row})
+            start += len(line)
+    return rows, start
 
 
 def _row(line: bytes, where: str) -> MetricsRow:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptData(f"{where} is not JSON: {error}") from None
     if not isinstance(row, dict) or not isinstance(row.get("kind"), str):
         raise CorruptData(f'{where}: expected an object with "kind", got {line[:60]!r}')

@@ -10,15 +10,18 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from serl.compaction import Compactor
 from serl.episode_writer import EpisodeWriter, metadata_of
-from serl.episodes import PART, EpisodeFile, episode_name, episode_paths
+from serl.episodes import PART, SEALED, EpisodeFile, EpisodeName, episode_name, episode_paths
 from serl.errors import BadInput, SerlError
 from serl.files import sync_folder
-from serl.link import HOME
-from serl.recording import lock_log
+from serl.link import read_home
+from serl.manifest import Entry, append_entry
+from serl.quarantine import into_quarantine, lost_records
+from serl.recording import LogConfig, lock_log
 from serl.run_folder import RunFolder
 from serl.specs import Spec
-from serl.types import Record, Step
+from serl.types import Arrival, Lost, Step, place_after
 from serl.wire import END, record_parts
 
 _SCRATCH = ".reopened"
@@ -45,11 +48,10 @@ class Mirror:
             actor: its name.
             home: what its host wrote beside its log.
         """
-        file = self._folder.link(actor) / HOME
-        if not file.exists() or file.read_text() != home:
+        if read_home(self._folder.link(actor)) != home:
             self._far.add(actor)
 
-    def append(self, records: Sequence[Record]) -> None:
+    def append(self, records: Sequence[Arrival]) -> None:
         """Copy what came from another host; on the disk when this returns. Knows what it has.
 
         Raises:
@@ -61,7 +63,9 @@ class Mirror:
             for record in records:
                 if (actor := record.key.actor) in self._far:
                     if actor not in self._copies:
-                        self._copies[actor] = _Copy(self._folder.episodes(actor), self._spec)
+                        self._copies[actor] = _Copy(
+                            self._folder.episodes(actor), self._spec, self._folder.config.log
+                        )
                     self._copies[actor].append(record)
                     touched.add(actor)
             for actor in touched:
@@ -78,15 +82,16 @@ class Mirror:
 class _Copy:
     """The log of one actor; all methods raise `OSError` when the disk refuses."""
 
-    def __init__(self, folder: Path, spec: Spec) -> None:
+    def __init__(self, folder: Path, spec: Spec, config: LogConfig) -> None:
         self._lock = lock_log(folder)
         self._folder = folder
         self._spec = spec
+        self._compactor = Compactor(folder, config)
         self._epoch = -1
         self._next = (0, 0)  # episode, index
         self._file: EpisodeWriter | None = None
 
-    def append(self, record: Record) -> None:
+    def append(self, record: Arrival) -> None:
         """Write the record unless it is there; an `End` seals the file."""
         key = record.key
         if key.epoch != self._epoch:
@@ -94,9 +99,13 @@ class _Copy:
         place = (key.episode, key.index)
         if place < self._next:
             return
-        if place != self._next or (key.index > 0) != (self._file is not None):
+        lost = isinstance(record, Lost)
+        if place != self._next or not (lost or (key.index > 0) == (self._file is not None)):
             expected = (key.run, key.actor, self._epoch, *self._next)
             raise BadInput(f"copy of a log: expected the record {expected}, got {key}")
+        if isinstance(record, Lost):
+            self._lose(record)
+            return
         if self._file is None:
             metadata = metadata_of(key, self._spec)
             self._file = EpisodeWriter(self._folder, PART, metadata, self._spec)
@@ -106,14 +115,16 @@ class _Copy:
             self._seal(recovered=False)
 
     def sync(self) -> None:
-        """Wait until the disk has every record."""
+        """Wait until the disk has every record; begin to compress what was sealed."""
         if self._file is not None:
             self._file.sync()
+        self._compactor.step()
 
     def close(self) -> None:
         """Let go of the open file, whose episode may go on some day."""
         if self._file is not None:
             self._file.close()
+        self._compactor.close()
         self._lock.close()
 
     def _turn_to(self, epoch: int) -> None:
@@ -129,29 +140,52 @@ class _Copy:
                 if self._file is not None:
                     self._seal(recovered=True)
         self._epoch, self._next = epoch, (0, 0)
-        if last is not None and last.name.endswith(PART):
-            self._reopen(last)
-        elif last is not None:
+        if last is not None:
             self._next = _place_after(last)
+            if last.name.endswith(PART) or self._next[1] > 0:
+                self._reopen(last)
+        lost = [name.episode for name in lost_records(self._folder) if name.epoch == epoch]
+        if lost and max(lost) >= self._next[0]:
+            if self._file is not None:
+                self._seal(recovered=True)
+            self._next = (max(lost) + 1, 0)
 
-    def _reopen(self, part: Path) -> None:
-        """Continue the undamaged beginning of a file; a crash on the way leaves the file."""
-        self._next = _place_after(part)
-        with closing(EpisodeFile(part)) as source:
+    def _reopen(self, path: Path) -> None:
+        """Continue the undamaged beginning of a file; a crash on the way leaves the file.
+
+        Also that of a sealed one, whose actor was taken for dead: an older start of it goes on.
+        """
+        self._compactor.close()
+        self._next = _place_after(path)
+        with closing(EpisodeFile(path)) as source:
             for message in source.prefix():
                 assert source.spec is not None  # it comes before the first message
                 if self._file is None:
-                    metadata = source.metadata
+                    metadata = source.metadata | {"images": "raw"}
                     self._file = EpisodeWriter(self._folder, _SCRATCH, metadata, source.spec)
-                self._file.copy(message)
+                self._file.write(source.parts(message), message.time_ns)
         if self._file is None:
-            part.unlink()
+            path.unlink()
             return
         self._file.sync()
+        part = episode_name(path).path(self._folder, PART)
         self._file.path = self._file.path.rename(part)
+        if path != part:
+            path.unlink()
         sync_folder(self._folder)
         if self._next[1] == 0:
             self._seal(recovered=False)
+
+    def _lose(self, lost: Lost) -> None:
+        """An episode that its own log has not got any more is lost here, too."""
+        if self._file is not None:
+            self._file.close()
+            into_quarantine(self._file.path)
+            self._file = None
+        if lost.last:
+            name = EpisodeName(lost.key.epoch, lost.key.episode).path(self._folder, SEALED).name
+            append_entry(self._folder, Entry(name, 0, "", lost.key.index + 1, False, True))
+        self._next = place_after(lost)
 
     def _seal(self, recovered: bool) -> None:
         assert self._file is not None

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import socket
+import struct
+from contextlib import suppress
+from fcntl import ioctl
 from ipaddress import IPv4Address
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from serl.errors import BadInput
+
+# From <linux/sockios.h> and <linux/if.h>.
+_SIOCGIFFLAGS, _SIOCGIFADDR = 0x8913, 0x8915
+_IFF_RUNNING = 0x40
+_IFREQ = struct.Struct("16s24s")
 
 
 class NetworkConfig(BaseModel):
@@ -59,3 +67,22 @@ def _is_own(address: IPv4Address) -> bool:
         except OSError:
             return False
     return True
+
+
+def is_up(address: IPv4Address) -> bool:
+    """This host has the address, and its interface runs: it is on and its cable is plugged in."""
+    return _is_own(address) and address not in _stopped()
+
+
+def _stopped() -> set[IPv4Address]:
+    """Addresses of interfaces that do not run."""
+    stopped = set()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = _IFREQ.pack(name.encode(), b"")
+            with suppress(OSError):  # it has no address
+                found = ioctl(probe, _SIOCGIFADDR, request)
+                (flags,) = struct.unpack_from("H", ioctl(probe, _SIOCGIFFLAGS, request), 16)
+                if not flags & _IFF_RUNNING:
+                    stopped.add(IPv4Address(found[20:24]))
+    return stopped

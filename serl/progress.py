@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from typing import Any
 
 from serl.display import ActorProgress, ProcessProgress, Progress
 from serl.link_status import read_status
-from serl.metrics import FILE, EventRow, ResumeRow, standing
+from serl.metrics import FILE, EventRow, ResumeRow, read_rows, standing
 from serl.supervisor import Supervisor
 
 WINDOW = 20
@@ -32,7 +31,6 @@ class ProgressReader:
         self._path = folder / FILE
         self._links = folder / "link"
         self._offset = 0
-        self._rest = b""
         self._episodes = 0
         self._recent: deque[dict[str, Any]] = deque(maxlen=200)
         self._started_s = time.monotonic()
@@ -68,7 +66,7 @@ class ProgressReader:
         rows = self._rows()
         self._news += [row["text"] for row in rows if row["kind"] == EventRow.kind]
         if any(row["kind"] == ResumeRow.kind for row in rows):  # begin again, without superseded
-            self._offset, self._rest, self._episodes, self._first = 0, b"", 0, None
+            self._offset, self._episodes, self._first = 0, 0, None
             self._recent.clear()
             rows = standing(self._rows())
         for row in rows:
@@ -107,15 +105,8 @@ class ProgressReader:
         return sum(row["human_steps"] for row in last) / steps if steps else None
 
     def _rows(self) -> list[dict[str, Any]]:
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except FileNotFoundError:
-            return []
-        self._offset += len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        return [json.loads(line) for line in lines]
+        rows, self._offset = read_rows(self._path, self._offset)
+        return rows
 
 
 def _rate(rows: list[dict[str, Any]]) -> float | None:

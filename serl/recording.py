@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from serl.episode_writer import EpisodeWriter, metadata_of
 from serl.episodes import PART
 from serl.errors import BadInput, SerlError
-from serl.files import FileLock
+from serl.files import FileLock, make_folder
 from serl.images import Encoding
 from serl.specs import Spec
 from serl.types import Key, Record, Step, place_after
@@ -33,6 +33,7 @@ from serl.wire import Parts, record_parts
 logger = logging.getLogger(__name__)
 
 _MAX_UNSEALED = 8
+_PATIENCE_S = 5.0
 
 
 class LogConfig(BaseModel):
@@ -43,7 +44,8 @@ class LogConfig(BaseModel):
             waits for the disk; "step": it costs nothing, and every append waits.
         interval_s: time between two syncs of the open file.
         min_free_bytes: no episode is begun with less than this free on the disk.
-        images: how they are kept once an episode is over: "png" is lossless, "jpeg" is not.
+        images: how they are kept once an episode of an actor of a run is over: "png" is lossless,
+            "jpeg" is not. What `serl record` writes stays raw.
         jpeg_quality: of "jpeg"; 0 to 100.
     """
 
@@ -194,8 +196,8 @@ class EpisodeLog:
 
     def _seal(self) -> None:
         if self._file is not None:
-            self._disk.seal(self._file)
-            self._file = None
+            file, self._file = self._file, None
+            self._disk.seal(file)
 
 
 def lock_log(folder: Path) -> FileLock:
@@ -205,7 +207,7 @@ def lock_log(folder: Path) -> FileLock:
         BadInput: another process is, or the folder cannot be written to.
     """
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder, 0o700)
         return FileLock(folder / "writer.lock", f"the log in {folder}")
     except OSError as error:
         raise BadInput(f"log: cannot write to {folder}: {error.strerror}") from error
@@ -236,16 +238,25 @@ class _DiskThread:
         self._open = file
 
     def seal(self, file: EpisodeWriter) -> None:
-        """Seal the file soon; waits while too many others are to be sealed before it."""
+        """Seal the file soon; waits a while when too many others are to be sealed before it.
+
+        Raises:
+            SerlError: it was in vain.
+        """
         self._open = None
-        self._finished.put(file)
+        try:
+            self._finished.put(file, timeout=_PATIENCE_S)
+        except queue.Full:
+            file.close()
+            self.fail(f"{_MAX_UNSEALED} episodes wait to be sealed, for {_PATIENCE_S:g} s")
+            self.check()
 
     def close(self) -> None:
         """Wait until all is done."""
         self._finished.put(None)
         self._thread.join()
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: Exception | str) -> None:
         """Do nothing more."""
         self._error = self._error or f"log: cannot write to {self._folder}: {error}"
 

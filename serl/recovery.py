@@ -10,10 +10,10 @@ from serl.episodes import PART, EpisodeFile, episode_name, episode_paths
 from serl.errors import CorruptData, SerlError
 from serl.files import sync_folder
 from serl.manifest import Entry, append_entry, read_entries, sha256
+from serl.quarantine import into_quarantine
 from serl.recording import lock_log
 from serl.wire import END
 
-QUARANTINE = "quarantine"
 _SCRATCH = ".recovered"
 
 
@@ -52,12 +52,9 @@ def _recover_file(part: Path) -> Path | None:
         whole = source.sealed or source.offset == part.stat().st_size
     if whole:
         part.unlink()
+        sync_folder(part.parent)
     else:
-        quarantine = part.parent / QUARANTINE
-        quarantine.mkdir(mode=0o700, exist_ok=True)
-        part.rename(quarantine / part.name)
-        sync_folder(quarantine)
-    sync_folder(part.parent)
+        into_quarantine(part)
     return sealed
 
 

@@ -23,8 +23,8 @@ class Replay:
     A slot holds a frame and, once its successor is known, the transition that starts there; the
     successor is the next frame of the same episode or the one of its `End`, never merely the next
     slot. Demonstrations fill the first slots and stay; the rest is a ring that forgets the oldest.
-    The action of a transition is the executed one. Equal records in an equal order give equal
-    contents.
+    The action of a transition is the executed one of a human and a demonstration, and the requested
+    one of the policy. Equal records in an equal order give equal contents.
 
     Attributes:
         online: steps of policy and human entered so far, forgotten ones included.
@@ -207,7 +207,10 @@ class Replay:
         slot, step = self._open.pop(stream)
         del self._owner[slot]
         prior = stream[2]
-        self._action[slot] = step.action
+        # Limits are part of the dynamics. Learning from what they left of the policy's wish, the
+        # critic would have no data on the actions that it prefers, and never be corrected there.
+        policy = step.source is Source.POLICY
+        self._action[slot] = step.requested if policy else step.action
         self._reward[slot] = step.reward
         self._terminated[slot] = step.terminated
         self._successor[slot] = successor

@@ -10,7 +10,6 @@ from serl.vectors import Vector
 
 Quaternion = tuple[float, float, float, float]
 
-IDENTITY: Quaternion = (0.0, 0.0, 0.0, 1.0)
 _NORM_TOLERANCE = 1e-2
 
 

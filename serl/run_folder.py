@@ -18,7 +18,7 @@ from serl import checkpoint
 from serl.config import TrainConfig, read_yaml
 from serl.errors import BadInput, CorruptData
 from serl.fields import short
-from serl.files import FileLock, checked_name, write_atomic
+from serl.files import FileLock, checked_name, make_folder, sync_folder, write_atomic
 
 FORMAT = 1
 CONFIG = "config.yaml"
@@ -170,13 +170,15 @@ class RunFolder:
 
 def _new_folder(parent: Path, stamp: str, config: bytes) -> Path:
     """A folder that appears with its configuration in it."""
-    parent.mkdir(parents=True, exist_ok=True)
+    make_folder(parent)
     scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=parent))
     write_atomic(scratch / CONFIG, config)
     for number in range(1, 1000):
         path = parent / (stamp if number == 1 else f"{stamp}-{number}")
         with suppress(OSError):  # a folder that holds something is not replaced
-            return scratch.rename(path)
+            scratch.rename(path)
+            sync_folder(parent)
+            return path
     raise FileExistsError(f"{parent / stamp} and 998 more exist")
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from serl.types import Record
+from serl.types import Arrival, Record
 
 Weights = Mapping[str, np.ndarray[Any, Any]]
 
@@ -39,8 +39,8 @@ class WeightSource(Protocol):
 class LearnerEnd(Protocol):
     """What a learner uses of a transport."""
 
-    def receive(self) -> Sequence[Record]:
-        """The records that arrived since the last call, in order per actor."""
+    def receive(self) -> Sequence[Arrival]:
+        """What arrived since the last call, in order per actor."""
         ...
 
     def publish(self, snapshot: Snapshot) -> None:

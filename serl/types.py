@@ -127,13 +127,31 @@ Record = Step | End
 """An actor's stream: the steps of an episode, its `End`, the steps of the next one, ..."""
 
 
-def place_after(record: Record) -> tuple[int, int]:
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Stands for a record that was logged and that nobody can read any more.
+
+    Attributes:
+        key: its identity.
+        last: no further record of its episode follows.
+    """
+
+    key: Key
+    last: bool
+
+
+Arrival = Record | Lost
+"""What a log that was damaged gives."""
+
+
+def place_after(record: Arrival) -> tuple[int, int]:
     """Episode and index of the record that follows, in the order of an actor's start."""
     key = record.key
-    return (key.episode, key.index + 1) if isinstance(record, Step) else (key.episode + 1, 0)
+    ends = record.last if isinstance(record, Lost) else isinstance(record, End)
+    return (key.episode + 1, 0) if ends else (key.episode, key.index + 1)
 
 
-def is_online(record: Record) -> bool:
+def is_online(record: Arrival) -> bool:
     """Steps of the policy and of a human enter replay and the update budget."""
     return isinstance(record, Step) and record.source is not Source.SCRIPT
 

@@ -18,7 +18,7 @@ from serl.errors import BadInput, CorruptData, SerlError
 from serl.index import Span, Stream, read_spans
 from serl.learner import restore_progress
 from serl.manifest import MANIFEST, Entry, read_entries, sha256
-from serl.recovery import QUARANTINE
+from serl.quarantine import QUARANTINE, lost_records
 from serl.run_folder import RunFolder
 from serl.types import End
 
@@ -104,9 +104,9 @@ def verify(path: Path) -> Report:
     held = {stream: count for log in logs for stream, count in log.held.items()}
     gone = {stream: count for log in logs for stream, count in log.gone.items()}
     for stream, cursor in accepted.items():
-        missing = cursor - held.get(stream, 0)
+        missing = cursor - held.get(stream, 0) - gone.get(stream, 0)
         if missing > 0:
-            gone[stream] = max(missing, gone.get(stream, 0))
+            gone[stream] = gone.get(stream, 0) + missing
             findings.append(
                 f"{run.episodes(stream[0])}: {missing} records of the start {stream[1]} are "
                 "missing, which the learner accepted"
@@ -214,13 +214,12 @@ class _Log:
                 yield f"{file.path}: not listed in {MANIFEST}"
             elif not any(_is_of(entry, file) for entry in listed):
                 yield f"{file.path}: sha256 or number of records are not those in {MANIFEST}"
-        there = {file.name.path(self._folder, SEALED).name for file in self._files}
-        for name in sorted(self._entries.keys() - there):
-            path, records = self._folder / name, self._entries[name][-1].records
-            place = episode_name(path)
-            if not any(place.path(self._folder, suffix).exists() for suffix in (PART, SEALED)):
-                self.gone[self._actor, place.epoch] += records  # else it came since we looked
-                yield f"{path}: gone, with {records} records"
+        for place, records in sorted(lost_records(self._folder).items()):
+            path = place.path(self._folder, SEALED)
+            aside = (self._folder / QUARANTINE / path.name).exists()
+            self.gone[self._actor, place.epoch] += records
+            where = f"damaged, moved to {QUARANTINE}/" if aside else "gone"
+            yield f"{path}: {where}, with {records} records"
 
 
 def _is_of(entry: Entry, file: _File) -> bool:

@@ -19,10 +19,11 @@ import numpy as np
 from isal.isal_zlib import crc32
 from pydantic import ValidationError
 
-from serl.errors import CorruptData, SpecMismatch
+from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.fields import check_fields, dump_object, parse_object, short
+from serl.files import checked_name
 from serl.specs import ArraySpec, Spec, check_reward
-from serl.types import Array, End, Image, Key, Observation, Record, Source, Step
+from serl.types import Array, Arrival, End, Image, Key, Lost, Observation, Record, Source, Step
 
 Buffer = bytes | memoryview
 
@@ -32,9 +33,11 @@ MAX_RECORD_BYTES = 64 << 20
 STEP, END = 1, 2
 """Kinds of records."""
 
+_LOST = 0  # stands for a record
+
 _RECORD = struct.Struct("<4sHHI")  # magic, version, kind, length of the JSON text
 _RECORD_MAGIC = b"SRLR"
-_FRAME = struct.Struct("<4sIQQQQI")  # magic, version, actor, epoch, sequence, base, length
+_FRAME = struct.Struct("<4sIQQQI")  # magic, version, actor, epoch, sequence, length
 _FRAME_MAGIC = b"SRLF"
 _CRC = struct.Struct("<I")
 
@@ -58,6 +61,7 @@ _STEP_FIELDS = _COMMON_FIELDS | {
     "policy_version": int,
 }
 _END_FIELDS = _COMMON_FIELDS | {"success": bool, "reason": str}
+_LOST_FIELDS = {"key": dict, "last": bool}
 _HELLO_FORMAT = 2
 _HELLO_FIELDS = {
     "format": int,
@@ -69,6 +73,10 @@ _HELLO_FIELDS = {
     "place": str,
 }
 _HOME = re.compile(r"[0-9a-f]{32}")
+
+_MAX_WALL_S = 1 << 32  # seconds of a ROS 2 stamp
+_MAX_TEXT = 1000  # characters
+_MAX_STAMPS = 64
 
 
 class Parts(NamedTuple):
@@ -86,14 +94,12 @@ class Frame(NamedTuple):
         actor: `actor_number` of the sender.
         epoch: the sender's start; a restarted actor has a new one.
         sequence: ordinal of the record in the epoch.
-        base: oldest sequence number that the sender can still send.
         payload: an encoded record.
     """
 
     actor: int
     epoch: int
     sequence: int
-    base: int
     payload: Buffer
 
 
@@ -148,7 +154,7 @@ def record_parts(record: Record) -> Parts:
         }
     else:
         kind = END
-        reason = record.reason[:1000].encode(errors="replace").decode()
+        reason = record.reason[:_MAX_TEXT].encode(errors="replace").decode()
         fields |= {"success": bool(record.success), "reason": reason}
     try:
         rest = dump_object(fields)
@@ -186,6 +192,23 @@ def encode_record(record: Record) -> bytes:
     return join_parts(record_parts(record))
 
 
+def encode_lost(lost: Lost) -> bytes:
+    """What is sent in place of a record that cannot be read."""
+    key = {name: getattr(lost.key, name) for name in _KEY_FIELDS}
+    return join_parts(Parts(_LOST, dump_object({"key": key, "last": lost.last}), ()))
+
+
+def decode_arrival(data: Buffer, spec: Spec) -> Arrival:
+    """The record in `data`, or what stands for one; raises as `decode_record`."""
+    view = memoryview(data)
+    if bytes(view[: _RECORD.size - 4]) != _RECORD_MAGIC + struct.pack("<HH", VERSION, _LOST):
+        return decode_record(data, spec)
+    fields = parse_object(view[_RECORD.size :], "lost record")
+    check_fields(fields, _LOST_FIELDS, "lost record")
+    check_fields(fields["key"], _KEY_FIELDS, "lost record key")
+    return Lost(Key(**fields["key"]), fields["last"])
+
+
 @np.errstate(over="ignore")  # beyond float32: becomes infinite, and is refused as such
 def decode_record(data: Buffer, spec: Spec) -> Record:
     """The record in `data`; its images are read-only views of `data`.
@@ -206,17 +229,21 @@ def decode_record(data: Buffer, spec: Spec) -> Record:
     fields = parse_object(view[_RECORD.size : start], "record")
     check_fields(fields, _STEP_FIELDS if kind == STEP else _END_FIELDS, "record")
     check_fields(fields["key"], _KEY_FIELDS, "record key")
-    check_fields(fields["stamps"], dict.fromkeys(fields["stamps"], float), "record stamps")
+    _check_stamps(fields["stamps"])
+    if not 0 <= fields["wall_s"] < _MAX_WALL_S:
+        raise CorruptData(f"record wall_s: expected a time since 1970, got {fields['wall_s']:g}")
     observation = Observation(
-        state=_decode_state(fields.pop("state"), spec),
+        state=_decode_arrays(fields.pop("state"), spec.observation.state, "state"),
         images=_decode_images(fields.pop("images"), view[start:], spec),
         stamps=fields.pop("stamps"),
     )
     key = Key(**fields.pop("key"))
     if kind == END:
+        _check_length(fields["reason"], "reason")
         return End(key=key, observation=observation, **fields)
-    for name in ("requested", "action"):
-        fields[name] = _decode_array(fields[name], spec.action, name)
+    actions = {name: fields[name] for name in ("requested", "action")}
+    fields |= _decode_arrays(actions, dict.fromkeys(actions, spec.action), "record")
+    _check_length(fields["reward_provenance"], "reward_provenance")
     check_reward(fields["reward"])
     try:
         fields["source"] = Source(fields["source"])
@@ -225,21 +252,42 @@ def decode_record(data: Buffer, spec: Spec) -> Record:
     return Step(key=key, observation=observation, **fields)
 
 
-def _decode_state(values: dict[str, Any], spec: Spec) -> dict[str, Array]:
-    specs = spec.observation.state
-    _same_names("state", specs, values)
-    return {name: _decode_array(values[name], specs[name], f"state {name}") for name in specs}
+def _check_stamps(stamps: dict[str, Any]) -> None:
+    if len(stamps) > _MAX_STAMPS:
+        raise CorruptData(f"record stamps: {len(stamps)}, allowed {_MAX_STAMPS}")
+    for name in stamps:
+        _check_length(name, "name of a stamp")
+    check_fields(stamps, dict.fromkeys(stamps, float), "record stamps")
 
 
-def _decode_array(values: object, spec: ArraySpec, name: str) -> Array:
-    """A flat JSON list as an array of the shape that the spec declares."""
-    if not isinstance(values, list) or len(values) != prod(spec.shape):
-        raise SpecMismatch(f"{name}: expected {prod(spec.shape)} numbers, got {short(values)}")
-    if not set(map(type, values)) <= {float}:
-        raise CorruptData(f"{name}: expected numbers, got {short(values)}")
-    array = np.array(values, np.float32).reshape(spec.shape)
-    spec.validate_array(array, name)
-    return array
+def _check_length(text: str, what: str) -> None:
+    if len(text) > _MAX_TEXT:
+        raise CorruptData(f"record {what}: {len(text)} characters, allowed {_MAX_TEXT}")
+
+
+def _decode_arrays(
+    values: Mapping[str, Any], specs: Mapping[str, ArraySpec], what: str
+) -> dict[str, Array]:
+    """Flat JSON lists as arrays of the shapes that the spec declares; converted all at once."""
+    _same_names(what, specs, values)
+    numbers: list[float] = []
+    for name, spec in specs.items():
+        flat, size = values[name], prod(spec.shape)
+        if not isinstance(flat, list) or len(flat) != size:
+            raise SpecMismatch(f"{what} {name}: expected {size} numbers, got {short(flat)}")
+        if not set(map(type, flat)) <= {float}:
+            raise CorruptData(f"{what} {name}: expected numbers, got {short(flat)}")
+        numbers += flat
+    joined = np.array(numbers, np.float32)
+    finite = isfinite(sum(joined.tolist()))
+    arrays, start = {}, 0
+    for name, spec in specs.items():
+        end = start + prod(spec.shape)
+        arrays[name] = joined[start:end].reshape(spec.shape)
+        if not finite or (spec.low, spec.high, spec.dtype) != (None, None, "float32"):
+            spec.validate_array(arrays[name], f"{what} {name}")
+        start = end
+    return arrays
 
 
 def _decode_images(shapes: dict[str, Any], data: memoryview, spec: Spec) -> dict[str, Image]:
@@ -268,7 +316,7 @@ def actor_number(run: str, actor: str) -> int:
 
 def encode_frame(frame: Frame) -> bytes:
     """A frame as bytes; the checksum covers the header too."""
-    ids = (frame.actor, frame.epoch, frame.sequence, frame.base)
+    ids = (frame.actor, frame.epoch, frame.sequence)
     head = _FRAME.pack(_FRAME_MAGIC, VERSION, *ids, len(frame.payload))
     return b"".join((head, _CRC.pack(_frame_crc(head, frame.payload)), frame.payload))
 
@@ -284,12 +332,12 @@ def decode_frame(data: Buffer) -> Frame:
     if not start <= len(view) <= start + MAX_RECORD_BYTES:
         raise CorruptData(f"frame: {len(view)} bytes, allowed {start}-{start + MAX_RECORD_BYTES}")
     head, payload = view[: _FRAME.size], view[start:]
-    magic, version, actor, epoch, sequence, base, length = _FRAME.unpack(head)
+    magic, version, actor, epoch, sequence, length = _FRAME.unpack(head)
     if (magic, version, length) != (_FRAME_MAGIC, VERSION, len(payload)):
         raise CorruptData(f"frame: unknown header {bytes(head[:8])!r} or length {length}")
     if _CRC.unpack_from(view, _FRAME.size)[0] != _frame_crc(head, payload):
         raise CorruptData("frame: the checksum does not match")
-    return Frame(actor, epoch, sequence, base, payload)
+    return Frame(actor, epoch, sequence, payload)
 
 
 def _frame_crc(head: Buffer, payload: Buffer) -> int:
@@ -321,8 +369,12 @@ def decode_hello(data: Buffer) -> Hello:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise CorruptData(f"hello spec: {short(where)}: {first['msg']}") from error
-    run, actor, epoch, home = (fields[name] for name in ("run", "actor", "epoch", "home"))
-    return Hello(run, actor, epoch, spec, home, fields["place"][:200])
+    try:
+        run, actor = (checked_name(fields[name], name) for name in ("run", "actor"))
+    except BadInput as error:
+        raise CorruptData(f"hello {error}") from error
+    place = "".join(each if each.isprintable() else "?" for each in fields["place"][:200])
+    return Hello(run, actor, fields["epoch"], spec, fields["home"], place)
 
 
 def _same_names(what: str, expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:

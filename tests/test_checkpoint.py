@@ -205,7 +205,7 @@ def _save_and_die(folder: Path, step: int, moment: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-@pytest.mark.parametrize("pointer", [b"", b"../..", b"00000009", b"\xff\xfe"])
+@pytest.mark.parametrize("pointer", [b"", b"../..", b"00000009", b"\xff\xfe", b"0" * 300])
 def test_a_damaged_pointer_is_survived_loudly(tmp_path: Path, pointer: bytes) -> None:
     save(tmp_path, 1, arrays(), INFO)
     save(tmp_path, 2, arrays(), INFO)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import time
 import zlib
 from collections.abc import Callable
 from contextlib import closing
@@ -15,7 +16,7 @@ import pytest
 from mcap.reader import make_reader
 
 from serl.compaction import Compactor, compact
-from serl.episodes import PART, EpisodeFile, Tail, read_episode, read_records
+from serl.episodes import PART, EpisodeFile, read_episode, read_records
 from serl.errors import BadInput, CorruptData, SerlError
 from serl.files import FileLock
 from serl.images import ENCODINGS, compress, decode, head
@@ -23,6 +24,7 @@ from serl.manifest import read_entries, sha256
 from serl.recording import LogConfig
 from serl.recovery import recover
 from serl.specs import ArraySpec, ObservationSpec
+from serl.tail import Tail
 from serl.testing.logs import (
     BLIND,
     CONFIG,
@@ -36,6 +38,7 @@ from serl.testing.logs import (
 )
 
 UNLIMITED = 1 << 40
+FULL = CONFIG.model_copy(update={"min_free_bytes": 1 << 60})
 SHAPE = (24, 32, 3)
 CAMERAS = ObservationSpec(
     state={}, images={name: ArraySpec(shape=SHAPE, dtype="uint8") for name in ("a", "b")}
@@ -122,15 +125,21 @@ def test_the_manifest_lists_the_new_content_and_what_it_was(tmp_path: Path) -> N
     assert (png.records, png.ended, png.recovered) == (2, False, True)
 
 
-@pytest.mark.parametrize("left", ["raw wanted", "no images", "no space"])
-def test_what_need_not_or_cannot_be_compressed_is_left(tmp_path: Path, left: str) -> None:
+@pytest.mark.parametrize("left", ["raw wanted", "no images"])
+def test_what_need_not_be_compressed_is_left(tmp_path: Path, left: str) -> None:
     spec = BLIND if left == "no images" else SPEC
     (path,) = write_log(tmp_path, random_records(2, spec=spec), spec=spec)
     wanted = config("raw" if left == "raw wanted" else "png")
-    if left == "no space":
-        wanted = wanted.model_copy(update={"min_free_bytes": 1 << 60})
     before = path.read_bytes()
     assert not compact(path, wanted)
+    assert path.read_bytes() == before
+
+
+def test_nothing_is_compressed_on_a_disk_that_is_nearly_full(tmp_path: Path) -> None:
+    (path,) = write_log(tmp_path, random_records(2))
+    before = path.read_bytes()
+    with pytest.raises(SerlError, match="nearly full"):
+        compact(path, FULL)
     assert path.read_bytes() == before
 
 
@@ -167,6 +176,7 @@ def test_a_failure_leaves_the_old_file_or_the_new(
             except SerlError as raised:
                 error = str(raised)
         assert encoded(read_records(folder, SPEC)) == encoded(items)
+        assert not list(folder.glob("*.compact"))
         assert sha256(path) in {entry.sha256 for entry in read_entries(folder)[path.name]}
         compact(path, config("png"))
         assert encodings(folder) == ["png"]
@@ -295,6 +305,69 @@ def test_a_compactor_leaves_open_and_damaged_files(
     assert len(caplog.messages) == 1
     assert first.name in caplog.messages[0]
     assert len(read_episode(second, SPEC).steps) == 1
+
+
+def test_a_file_is_tried_again_when_the_disk_had_no_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_log(tmp_path, random_records(2, 1))
+    lock = tmp_path / "compaction.lock"
+    lock.mkdir()  # the disk refuses
+    now_s = 0.0
+    compactor = Compactor(tmp_path, config("png"), lambda: now_s)
+
+    def steps() -> list[str]:
+        for _ in range(4):
+            compactor.step()
+            compactor.close()
+        return encodings(tmp_path)
+
+    assert steps() == ["raw", "raw"]
+    now_s = 61.0
+    assert steps() == ["raw", "raw"]
+    lock.rmdir()
+    assert steps() == ["raw", "raw"]
+    now_s = 122.0
+    assert steps() == ["png", "png"]
+    assert len(caplog.messages) == 1
+
+
+def test_a_file_that_was_taken_away_is_not_tried_again(tmp_path: Path) -> None:
+    first, second = write_log(tmp_path, random_records(2, 1))
+    lock = tmp_path / "compaction.lock"
+    lock.mkdir()
+    now_s = 0.0
+    compactor = Compactor(tmp_path, config("png"), lambda: now_s)
+    compactor.step()
+    compactor.close()
+    lock.rmdir()
+    first.unlink()
+    now_s = 61.0
+    write_log(tmp_path, random_records(1, epoch=EPOCH + 1), EPOCH + 1)
+    for _ in range(4):
+        compactor.step()
+        compactor.close()
+    assert second.exists()
+    assert encodings(tmp_path) == ["png", "png"]
+
+
+def test_what_a_killed_compactor_left_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / f"{EPOCH}-000000.compact"
+    left.write_bytes(bytes(100))
+    Compactor(tmp_path, FULL)
+    assert not left.exists()
+
+
+def test_a_file_that_is_sealed_within_a_tick_of_the_clock_is_seen(tmp_path: Path) -> None:
+    """The folder's time is then the same before and after, and not yet past."""
+    compactor = Compactor(tmp_path, config("png"))
+    tick_ns = time.time_ns() + 60_000_000_000
+    for epoch in (EPOCH, EPOCH + 1):
+        write_log(tmp_path, random_records(1, epoch=epoch), epoch)
+        os.utime(tmp_path, ns=(tick_ns, tick_ns))
+        compactor.step()
+        compactor.close()
+    assert encodings(tmp_path) == ["png"] * 2
 
 
 def encodings(folder: Path) -> list[str]:

@@ -20,6 +20,7 @@ from serl.continuation import Continuation
 from serl.episodes import episode_paths
 from serl.errors import BadInput, CorruptData
 from serl.learner import Learner
+from serl.manifest import MANIFEST, Entry, append_entry, sha256
 from serl.metrics import MetricsRow, MetricsWriter, read_metrics
 from serl.recording import EpisodeLog, LogConfig
 from serl.run_folder import RunFolder
@@ -28,6 +29,7 @@ from serl.testing.logs import random_step
 from serl.testing.samples import equal, random_observation
 from serl.transport import InProcess
 from serl.types import End, Key, Record, Source
+from serl.verify import verify
 
 STEPS, EPISODE = 100, 13
 ACTORS = ("a", "b")
@@ -155,6 +157,12 @@ def interleaved(streams: list[list[Record]]) -> Iterator[Record]:
             yield record
 
 
+def flip(path: Path, place: float) -> None:
+    data = bytearray(path.read_bytes())
+    data[int(len(data) * place)] ^= 1
+    path.write_bytes(data)
+
+
 def whole_state(learner: Learner) -> dict[str, np.ndarray[Any, Any]]:
     """Parameters, optimisers, generators, and a batch out of replay."""
     batch = learner.replay.sample(64)
@@ -251,6 +259,40 @@ def test_the_index_can_be_rebuilt_without_learning_anything_twice(run: Recorded)
     assert "file is not a database" in event
 
 
+@pytest.mark.parametrize("place", [0.5, 0.99])
+def test_a_damaged_episode_costs_no_other_one(
+    run: Recorded, place: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = run.learn(48, killed=True)
+    damaged = episode_paths(run.folder.episodes("a"))[1]
+    flip(damaged, place)
+    learner = run.learn(STEPS, killed=False)
+    assert learner.progress.steps == STEPS
+    assert learner.progress.taken["a", 1] >= before.progress.taken["a", 1]
+    assert (damaged.parent / "quarantine" / damaged.name).exists()
+    line = f"{damaged}: byte"
+    assert line in capsys.readouterr().err
+    (told,) = (row["text"] for row in run.rows("event") if line in row["text"])
+    assert told.endswith(f"moved to quarantine/, its {EPISODE + 1} records are lost")
+    report = verify(run.folder.path)
+    assert (report.lost, report.duplicated, report.sound) == (EPISODE + 1, 0, False)
+    (finding,) = report.findings
+    assert finding == f"{damaged}: damaged, moved to quarantine/, with {EPISODE + 1} records"
+    run.configure({"steps": STEPS + 10})
+    assert run.learn(STEPS + 10, killed=False).progress.steps == STEPS + 10
+
+
+def test_what_another_version_made_is_not_put_aside(run: Recorded) -> None:
+    run.learn(20, killed=False)
+    foreign = episode_paths(run.folder.episodes("a"))[1]
+    foreign.write_bytes(b"of another format")
+    entry = Entry(foreign.name, foreign.stat().st_size, sha256(foreign), EPISODE + 1, True, False)
+    append_entry(foreign.parent, entry)
+    with pytest.raises(CorruptData, match=str(foreign)):
+        run.learn(STEPS, killed=False)
+    assert foreign.exists()
+
+
 def test_only_damaged_checkpoints_are_no_fresh_start(run: Recorded) -> None:
     run.learn(20, killed=False)
     for path in checkpoint_paths(run.folder.checkpoints):
@@ -292,9 +334,11 @@ def test_other_code_is_told(run: Recorded, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_log_that_lost_its_end_to_a_power_cut_is_gone_on_with_loudly(run: Recorded) -> None:
     run.learn(STEPS, killed=False)
-    lost = episode_paths(run.folder.episodes("b"))[-2:]
-    for path in lost:
+    episodes = run.folder.episodes("b")
+    for path in episode_paths(episodes)[-2:]:
         path.unlink()
+    listed = (episodes / MANIFEST).read_text().splitlines(keepends=True)
+    (episodes / MANIFEST).write_text("".join(listed[:-2]))
     run.order = []
     with MetricsWriter(run.folder.path) as metrics:
         continuation = Continuation(run.folder, metrics)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serl.episodes import PART, EpisodeFile, Tail, read_episode, read_records
+from serl.episodes import PART, EpisodeFile, read_episode, read_records
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.recovery import recover
 from serl.testing.logs import (
@@ -17,12 +17,9 @@ from serl.testing.logs import (
     SPEC,
     encoded,
     leave_open,
-    open_log,
     random_records,
     write_log,
 )
-
-UNLIMITED = 1 << 40
 
 
 def test_episodes_survive_exactly(tmp_path: Path) -> None:
@@ -187,80 +184,3 @@ def test_a_file_that_is_sealed_after_it_was_listed_is_read_all_the_same(tmp_path
     assert not listed.exists()
     assert len(read_episode(listed, SPEC).steps) == 5
     assert len(list(read_records([listed], SPEC))) == len(items)
-
-
-def test_a_tail_follows_across_episodes(tmp_path: Path) -> None:
-    items = random_records(3, 0, 2, 5)
-    tail, seen = Tail(tmp_path, EPOCH), []
-    assert tail.read(UNLIMITED) == []
-    with open_log(tmp_path) as log:
-        for number, item in enumerate(items, start=1):
-            log.append(item)
-            if number % 3:
-                seen += tail.read(UNLIMITED)
-                assert tail.position == len(seen) == number
-        assert tail.read(UNLIMITED) == encoded(items)[len(seen) :]
-    assert tail.read(UNLIMITED) == []
-    tail.close()
-
-
-def test_a_tail_reads_no_file_that_ends_before_its_start(tmp_path: Path) -> None:
-    items = random_records(3, 2, 4)
-    first, second, _ = write_log(tmp_path, items)
-    with closing(EpisodeFile(first)) as file:
-        place = next(file.whole()).offset + 100
-    with damaged_byte(first, place, 0):
-        tail = Tail(tmp_path, EPOCH, 5)
-        assert tail.read(UNLIMITED) == encoded(items)[5:]
-        tail.close()
-        tail = Tail(tmp_path, EPOCH, 3)
-        with pytest.raises(CorruptData, match=first.name):
-            tail.read(UNLIMITED)
-        tail.close()
-    with damaged_byte(second, second.stat().st_size - 30, 0):  # its summary
-        tail = Tail(tmp_path, EPOCH, 8)
-        assert tail.read(UNLIMITED) == encoded(items)[8:]
-        tail.close()
-
-
-@pytest.mark.parametrize("start", [0, 1, 4, 7, 11, 12])
-def test_a_tail_starts_anywhere(tmp_path: Path, start: int) -> None:
-    items = random_records(3, 2, 4)
-    write_log(tmp_path, items)
-    tail = Tail(tmp_path, EPOCH, start)
-    assert tail.position == start
-    assert tail.read(UNLIMITED) == encoded(items)[start:]
-    assert tail.position == len(items)
-    tail.close()
-
-
-def test_a_tail_stops_at_the_limit_but_always_goes_on(tmp_path: Path) -> None:
-    items = random_records(3, 2)
-    write_log(tmp_path, items)
-    tail = Tail(tmp_path, EPOCH)
-    assert [tail.read(1) for _ in range(8)] == [[data] for data in encoded(items)] + [[]]
-    tail.close()
-
-
-def test_a_tail_never_gives_a_part_of_a_record(tmp_path: Path) -> None:
-    items = random_records(3, ended=False)
-    part = leave_open(tmp_path, items)
-    data, expected, seen = part.read_bytes(), encoded(items), []
-    part.write_bytes(b"")
-    tail = Tail(tmp_path, EPOCH)
-    with part.open("ab", buffering=0) as file:
-        for byte in data:
-            file.write(bytes([byte]))
-            seen += tail.read(UNLIMITED)
-            assert seen == expected[: len(seen)]
-    assert seen == expected
-    tail.close()
-
-
-def test_a_tail_gives_no_damaged_record(tmp_path: Path) -> None:
-    part = leave_open(tmp_path, random_records(1, ended=False))
-    part.write_bytes(part.read_bytes().replace(b'"policy"', b'"script"'))
-    tail = Tail(tmp_path, EPOCH)
-    with pytest.raises(CorruptData, match=rf"{part.name}: byte \d+: the checksum"):
-        tail.read(UNLIMITED)
-    tail.close()

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("serl", "robots", "tasks", "sim", "launch", "docs")
+FOLDERS = ("serl", "robots", "tasks", "sim", "launch", "docs", ".ci")
 MODULES = {
     "pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve",
     "jsonpickle", "multiprocessing",

@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -6,7 +8,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from serl.errors import CorruptData
+from serl.errors import SerlError
 from serl.metrics import (
     EpisodeRow,
     EvaluationRow,
@@ -134,26 +136,39 @@ def test_no_file_has_no_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("not json", "line 2 is not JSON"),
+        ("not json", "byte 56 is not JSON"),
         ("[1, 2]", 'line 2: expected an object with "kind"'),
-        ('{"kind": 3, "time_s": 0, "steps": 0}', "line 2: expected an object"),
-        ('{"kind": "event", "steps": 0}', "line 2: time_s must be a number from 0, got None"),
-        ('{"kind": "event", "time_s": 0, "steps": true}', "line 2: steps must be"),
-        ('{"kind": "resume", "time_s": 0, "steps": 1}', "line 2: rows must be a number from 0"),
-        ('{"kind": "event", "time_s": NaN, "steps": 0}', "line 2: time_s must be"),
+        ('{"kind": 3, "time_s": 0, "steps": 0}', "byte 56: expected an object"),
+        ('{"kind": "event", "steps": 0}', "byte 56: time_s must be a number from 0, got None"),
+        ('{"kind": "event", "time_s": 0, "steps": true}', "byte 56: steps must be"),
+        ('{"kind": "resume", "time_s": 0, "steps": 1}', "byte 56: rows must be a number from 0"),
+        ('{"kind": "event", "time_s": NaN, "steps": 0}', "byte 56: time_s must be"),
     ],
 )
-def test_a_foreign_line_is_named_and_nothing_is_overwritten(
+def test_a_damaged_line_is_named_and_costs_no_other_one(
     tmp_path: Path, line: str, message: str
 ) -> None:
     path = tmp_path / "metrics.jsonl"
-    content = '{"kind": "event", "time_s": 0, "steps": 0, "text": "a"}\n' + line + "\n"
+    content = '{"kind": "event", "time_s": 3, "steps": 7, "text": "a"}\n' + line + "\n"
     path.write_text(content)
-    with pytest.raises(CorruptData, match=message):
-        read_metrics(path)
-    with pytest.raises(CorruptData, match=message):
-        MetricsWriter(tmp_path)
-    assert path.read_text() == content
+    with MetricsWriter(tmp_path) as writer:
+        assert writer.rows == 2
+        assert writer.time_s >= 3
+        writer.write(8, EventRow("b"))
+    first, damaged, last = read_metrics(path)
+    assert (first["text"], last["text"]) == ("a", "b")
+    assert (damaged["kind"], damaged["time_s"], damaged["steps"]) == ("event", 3, 7)
+    assert message in damaged["text"]
+    assert path.read_text().startswith(content)
+
+
+def test_a_full_disk_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, pieces: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "writev", full)
+    with MetricsWriter(tmp_path) as writer, pytest.raises(SerlError, match=r"jsonl: No space left"):
+        writer.write(1, EventRow("a"))
 
 
 def test_tensorboard_reads_the_numbers(tmp_path: Path) -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from serl.compaction import compact
 from serl.config import TrainConfig
 from serl.episode_writer import EpisodeWriter, metadata_of
-from serl.episodes import PART, episode_paths, read_records
+from serl.episodes import PART, EpisodeFile, episode_paths, read_records
 from serl.errors import BadInput, SerlError
 from serl.manifest import read_entries
 from serl.mirror import Mirror
 from serl.run_folder import RunFolder
-from serl.testing.logs import ACTOR, EPOCH, SPEC, encoded, random_records
+from serl.testing.logs import ACTOR, CONFIG, EPOCH, SPEC, encoded, random_records
 from serl.types import Record
 from serl.wire import record_parts
 
@@ -26,7 +28,7 @@ LATER = random_records(2, 1, epoch=EPOCH + 1)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    return RunFolder.create(tmp_path, TrainConfig(), datetime(2026, 11, 21))
+    return RunFolder.create(tmp_path, TrainConfig(log=CONFIG), datetime(2026, 11, 21))
 
 
 def mirror(folder: RunFolder) -> Mirror:
@@ -124,6 +126,38 @@ def test_an_episode_that_an_actor_left_open_stays_truncated(folder: RunFolder, d
     assert [entry[-1].recovered for entry in entries.values()] == [False, True, False, False]
 
 
+@pytest.mark.parametrize("die", [False, True])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_an_older_start_that_goes_on_is_copied_too(
+    folder: RunFolder, die: bool, compressed: bool
+) -> None:
+    """Its link was late, or two of them disagree: the learner must not stop, now or ever."""
+    made = mirror(folder)
+    for part in (RECORDS[:6], LATER[:1], RECORDS[6:], LATER[1:]):
+        if die:
+            copy_and_die(folder, part)
+        else:
+            made.append(part)
+        for path in folder.episodes(ACTOR).glob("*[0-9].mcap") if compressed else ():
+            compact(path, CONFIG)
+    made.close()
+    assert encoded(copied(folder)) == encoded([*RECORDS, *LATER])
+    entries = read_entries(folder.episodes(ACTOR))
+    assert all(entry[-1].ended and not entry[-1].recovered for entry in entries.values())
+
+
+def test_the_images_of_a_copy_are_compressed(folder: RunFolder) -> None:
+    made = mirror(folder)
+    made.append(RECORDS)
+    made.append(LATER)
+    made.close()
+    first = min(episode_paths(folder.episodes(ACTOR)))
+    with closing(EpisodeFile(first)) as file:
+        file.next_message()
+        assert file.metadata["images"] == "png"
+    assert encoded(copied(folder)) == encoded([*RECORDS, *LATER])
+
+
 def test_what_does_not_follow_is_refused(folder: RunFolder) -> None:
     made = mirror(folder)
     made.append(RECORDS[:2])
@@ -132,7 +166,7 @@ def test_what_does_not_follow_is_refused(folder: RunFolder) -> None:
     made.append(RECORDS[2:6])
     made.append(LATER[:1])
     with pytest.raises(BadInput, match="expected the record"):
-        made.append(RECORDS[6:])  # its episode was given up
+        made.append(RECORDS[7:])
     made.close()
 
 

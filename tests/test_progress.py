@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 from serl.display import ActorProgress
 from serl.link_status import LinkStatus, write_status
-from serl.metrics import EpisodeRow, EventRow, MetricsWriter, ResumeRow, UpdateRow
+from serl.metrics import FILE, EpisodeRow, EventRow, MetricsWriter, ResumeRow, UpdateRow
 from serl.progress import ProgressReader
 from serl.supervisor import Supervisor
 
@@ -139,3 +140,32 @@ def test_rows_are_those_that_metrics_hold(tmp_path: Path) -> None:
         writer.write(1, update(1))
     row = json.loads((tmp_path / "metrics.jsonl").read_text())
     assert {"updates_per_s", "utd", "weights_version", "steps", "time_s"} <= row.keys()
+
+
+def test_damaged_lines_are_passed_over(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(100, update(100))
+    with (tmp_path / FILE).open("ab") as file:
+        file.write(b"{\n" + b"\xff\n" + b"[]\n" + b"[" * 100_000 + b"\n" + bytes(3 << 20) + b"\n")
+        reader = ProgressReader("reach", tmp_path, 1000)
+        assert reader.read(RUNNING).steps == 100
+        line = (tmp_path / FILE).read_bytes().splitlines()[0].replace(b"100", b"200")
+        file.write(line[:10])
+        file.flush()
+        assert reader.read(RUNNING).steps == 100
+        file.write(line[10:] + b"\n")
+        file.flush()
+        assert reader.read(RUNNING).steps == 200
+
+
+def test_a_line_without_end_costs_little_memory(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(100, update(100))
+    with (tmp_path / FILE).open("r+b") as file:
+        file.truncate(100 << 20)  # zeros, as after a power cut
+    tracemalloc.start()
+    reader = ProgressReader("reach", tmp_path, 1000)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert reader.read(RUNNING).steps == 100
+    assert peak_bytes < 16 << 20

@@ -35,6 +35,8 @@ SHORT = (
 )
 LIMIT_S = 240.0
 
+pytestmark = pytest.mark.xdist_group("readme")  # one run serves many tests
+
 NEWEST_RUN = "RUN=$(ls -d runs/pick_cube/2* | tail -1)"
 LIST = "serl list"
 DOCTOR = "serl doctor"

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from mcap.reader import NonSeekingReader, make_reader
 
+from serl import recording
 from serl.episodes import PART, read_records
 from serl.errors import BadInput, SerlError, SpecMismatch
 from serl.recording import EpisodeLog, LogConfig
@@ -393,3 +394,50 @@ def test_a_full_disk_of_any_size_loses_nothing_that_was_appended(tmp_path: Path)
     assert taken == sorted(taken)
     assert taken[0] < 10
     assert taken[-1] == 110
+
+
+def test_a_folder_and_a_file_that_a_power_cut_may_lose_are_synced_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    folder = tmp_path / "episodes" / "actor"
+    with open_log(folder, config=CONFIG.model_copy(update={"fsync": "step"})) as log:
+        assert synced[-2:] == [tmp_path.stat().st_ino, folder.parent.stat().st_ino]
+        first, second, *_ = random_records(2)
+        log.append(first)
+        assert synced[-1] == folder.stat().st_ino
+        count = len(synced)
+        log.append(second)
+        assert len(synced) == count
+
+
+def test_a_disk_that_seals_nothing_any_more_stops_the_log_and_blocks_no_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = threading.Event()
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        hanging.wait()
+        real(descriptor)
+
+    monkeypatch.setattr(recording, "_PATIENCE_S", 0.01)
+    items = random_records(*[1] * 12)
+    with suppress(SerlError), open_log(tmp_path) as log:
+        monkeypatch.setattr(os, "fsync", fsync)
+        try:
+            taken = append_until_refused(log, items)
+            with pytest.raises(SerlError, match="8 episodes wait to be sealed"):
+                log.append(items[-1])
+        finally:
+            hanging.set()
+    assert taken >= 2 * 9
+    recover(tmp_path)
+    assert encoded(list(read_records(tmp_path, SPEC))[:taken]) == encoded(items[:taken])

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from serl.episodes import PART, Tail, episode_paths, read_episode, read_records
+from serl.episodes import PART, episode_paths, read_episode, read_records
 from serl.errors import BadInput, SerlError
 from serl.manifest import MANIFEST, read_entries, sha256
 from serl.recovery import recover
+from serl.tail import Tail
 from serl.testing.logs import (
     BLIND,
     EPOCH,

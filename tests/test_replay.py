@@ -52,7 +52,7 @@ class Plan:
     def records(self) -> Iterator[Record]:
         """Steps and, unless the stream breaks off, the End. Step i sees frame `first + i`.
 
-        The executed action is its name; nothing else is learned from.
+        The action to learn from is its name: of a policy what it requested, else what was executed.
         """
         size = len(self.sources)
         for index, source in enumerate(self.sources):
@@ -61,8 +61,8 @@ class Plan:
             yield Step(
                 key=self.key(index),
                 observation=frame(name),
-                requested=-value,
-                action=value,
+                requested=value if source is Source.POLICY else -value,
+                action=-value if source is Source.POLICY else value,
                 reward=float(name),
                 reward_provenance="truth",
                 terminated=last and self.ending == "terminated",

@@ -155,3 +155,18 @@ def test_an_atomic_write_that_fails_leaves_the_old_content(tmp_path: Path) -> No
     with pytest.raises(OSError, match="directory"):
         write_atomic(path, b"new")
     assert path.read_bytes() == b"old"
+
+
+def test_a_new_run_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    run = RunFolder.create(tmp_path / "runs", TrainConfig(), datetime(2026, 11, 21))
+    parent = run.path.parent
+    assert synced[:2] == [tmp_path.stat().st_ino, parent.parent.stat().st_ino]
+    assert synced[-1] == parent.stat().st_ino

@@ -5,6 +5,7 @@ import struct
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serl import wire
+from serl.episode_writer import EpisodeWriter, metadata_of
+from serl.episodes import PART
 from serl.errors import CorruptData, SpecMismatch
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.testing.samples import equal, random_observation
@@ -48,7 +51,7 @@ STEP = Step(
 )
 LAST = End(STEP.key, OBSERVATION, True, "a fault\nin words", 13.0, 1763715241.0)
 HELLO = Hello("run", "actor0", 7, SPEC, "0f" * 16, "host:/runs/run")
-FRAME = Frame(wire.actor_number("run", "actor0"), 2**64 - 1, 3, 1, b"payload")
+FRAME = Frame(wire.actor_number("run", "actor0"), 2**64 - 1, 3, b"payload")
 
 ENCODED: dict[str, tuple[bytes, Callable[[bytes], object]]] = {
     "step": (wire.encode_record(STEP), lambda data: wire.decode_record(data, SPEC)),
@@ -179,6 +182,12 @@ def edited(change: Callable[[dict[str, Any]], object]) -> bytes:
         (lambda f: f["state"].pop("grid"), "state: expected"),
         (lambda f: f["images"].update(front=[5, 4, 3]), r"image front: expected \[4, 5, 3\]"),
         (lambda f: f["images"].pop("front"), "images: expected"),
+        (lambda f: f.update(wall_s=-1.0), "wall_s: expected a time since 1970, got -1"),
+        (lambda f: f.update(wall_s=2.0**32), "wall_s"),
+        (lambda f: f.update(wall_s=1e300), "wall_s"),
+        (lambda f: f.update(reward_provenance="x" * 1001), "reward_provenance: 1001 characters"),
+        (lambda f: f["stamps"].update({"x" * 1001: 0.0}), "stamp: 1001 characters"),
+        (lambda f: f.update(stamps=dict.fromkeys(map(str, range(65)), 0.0)), "stamps: 65"),
     ],
 )
 def test_a_wrong_field_is_refused_by_name(
@@ -188,6 +197,23 @@ def test_a_wrong_field_is_refused_by_name(
     with pytest.raises((CorruptData, SpecMismatch), match=message) as refusal:
         wire.decode_record(edited(change), SPEC)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("wall_s", [0.0, 0.5, np.nextafter(2.0**32, 0)])
+def test_every_time_that_is_let_in_can_be_logged(wall_s: float, tmp_path: Path) -> None:
+    data = edited(lambda fields: fields.update(wall_s=wall_s))
+    record = wire.decode_record(data, SPEC)
+    writer = EpisodeWriter(tmp_path, PART, metadata_of(record.key, SPEC), SPEC)
+    writer.write(wire.record_parts(record), round(record.wall_s * 1e9))
+    writer.close()
+
+
+def test_a_reason_without_end_is_refused() -> None:
+    data = wire.encode_record(replace(LAST, reason="x" * 1000))
+    (length,) = struct.unpack_from("<I", data, 8)
+    longer = data[:8] + struct.pack("<I", length + 1) + data[12:].replace(b"xxx", b"xxxx", 1)
+    with pytest.raises(CorruptData, match="reason: 1001 characters, allowed 1000"):
+        wire.decode_record(longer, SPEC)
 
 
 @pytest.mark.parametrize("name", ENCODED)
@@ -280,6 +306,19 @@ def test_a_hello_survives_and_its_difference_can_be_read() -> None:
     other = SPEC.model_copy(update={"rate_hz": 20.0})
     decoded = wire.decode_hello(wire.encode_hello(HELLO._replace(spec=other)))
     assert decoded.spec.difference(SPEC) == "rate_hz: 20.0 != 10.0"
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "a\n", "x" * 65, "\u00e4"])
+def test_a_hello_whose_name_is_no_part_of_a_path_is_refused(name: str) -> None:
+    for field, hello in (("run", HELLO._replace(run=name)), ("actor", HELLO._replace(actor=name))):
+        with pytest.raises(CorruptData, match=f"hello {field}") as refusal:
+            wire.decode_hello(wire.encode_hello(hello))
+        assert "\n" not in str(refusal.value)
+
+
+def test_a_place_is_shown_to_people_without_what_moves_the_cursor() -> None:
+    data = wire.encode_hello(HELLO._replace(place="\x1b[2Jho\nst:\u202e/r\u00fcns x"))
+    assert wire.decode_hello(data).place == "?[2Jho?st:?/r\u00fcns x"
 
 
 def test_a_hello_of_another_version_says_so() -> None:

@@ -9,14 +9,16 @@ so that no DDS stall reaches the control loop. The node itself beats and can be 
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from serl.assembly import make_actor, make_spec, make_task
-from serl.episodes import episode_paths, next_epoch, read_records
+from serl.episodes import next_epoch
 from serl.files import checked_name
 from serl.link import WeightsFile, announce
+from serl.quarantine import read_logged, survey
 from serl.recording import EpisodeLog
 from serl.recovery import recover
 from serl.ros.node import RosNode, run_node
@@ -26,6 +28,8 @@ from serl.run_folder import RunFolder
 from serl.supervisor import orphaned
 from serl.types import is_online
 
+logger = logging.getLogger(__name__)
+
 
 def run(run_folder: Path, name: str) -> None:
     """Run episodes until the training is over or the process is told to stop."""
@@ -34,8 +38,9 @@ def run(run_folder: Path, name: str) -> None:
     spec = make_spec(make_task(config))
     episodes, link = folder.episodes(checked_name(name, "actor")), folder.link(name)
     recover(episodes)
-    before = episode_paths(episodes)
-    steps_before = sum(map(is_online, read_records(before, spec)))
+    before = survey(episodes, logger.warning)
+    records = read_logged(before, folder.name, name, spec, logger.warning)
+    steps_before = sum(map(is_online, records))
     epoch = next_epoch(episodes)
     with (
         RosNode(name, run_folder, local=True) as node,

@@ -37,6 +37,7 @@ LEAST_SHARED_BYTES = 32 << 20
 LOOPBACK = IPv4Address("127.0.0.1")
 LOCAL = NetworkConfig()
 
+_LOOPBACK_PROFILE = "loopback.xml"
 _NETWORKING = (
     "FASTDDS_BUILTIN_TRANSPORTS",
     "FASTDDS_DEFAULT_PROFILES_FILE",
@@ -104,6 +105,20 @@ def free_domain(environ: Mapping[str, str] = os.environ, network: NetworkConfig 
     raise BadInput("no free ROS domain: 1 to 101 are all in use; set ROS_DOMAIN_ID to share one")
 
 
+def choose_transport(run_folder: Path) -> None:
+    """Called before the processes of a run start on a host: what they talk over within it.
+
+    All have to use the same, also those that are started again: shared memory, or 127.0.0.1, with
+    a warning, where there is too little of it.
+    """
+    profile = run_folder / _LOOPBACK_PROFILE
+    if problem := shared_memory_problem():
+        logger.warning("%s: processes talk over 127.0.0.1 instead", problem)
+        write_profile(profile, (LOOPBACK,), (LOOPBACK,))
+    else:
+        profile.unlink(missing_ok=True)
+
+
 def settle(
     environ: MutableMapping[str, str],
     domain_id: int,
@@ -112,8 +127,8 @@ def settle(
 ) -> None:
     """Set the variables of a process of the run, before rclpy is initialised in it.
 
-    On one host shared memory is the only transport, and no socket is opened; where there is too
-    little of it, 127.0.0.1 is, with a warning. Several hosts talk UDP at their own addresses.
+    On one host shared memory is the only transport, and no socket is opened, unless
+    `choose_transport` chose 127.0.0.1. Several hosts talk UDP at their own addresses.
 
     Raises:
         BadInput: this host is none of the network's.
@@ -124,14 +139,11 @@ def settle(
     environ["ROS_LOG_DIR"] = str(run_folder / "log")
     if ros_status().wheels:
         environ["AMENT_PREFIX_PATH"] = sys.prefix
-    if network.local and not (problem := shared_memory_problem()):
+    profile = run_folder.resolve() / _LOOPBACK_PROFILE
+    if network.local and not profile.exists():
         environ["FASTDDS_BUILTIN_TRANSPORTS"] = "SHM"
         return
-    if network.local:
-        logger.warning("%s: processes talk over 127.0.0.1 instead", problem)
-        profile = run_folder.resolve() / "loopback.xml"
-        write_profile(profile, (LOOPBACK,), (LOOPBACK,))
-    else:
+    if not network.local:
         profile = run_folder.resolve() / "network.xml"
         write_profile(profile, network.own_addresses(), network.hosts)
     environ["FASTRTPS_DEFAULT_PROFILES_FILE"] = str(profile)

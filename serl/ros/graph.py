@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from serl.errors import BadInput
 from serl.files import write_atomic
 from serl.ros.environment import (
+    choose_transport,
     clean_shared_memory,
     domain_id_of,
     environment,
@@ -62,6 +63,7 @@ def started(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor
     require_ros()
     run.lock_learner().close()  # the learner process takes it; whoever comes second changes nothing
     clean_shared_memory()
+    choose_transport(run.path)
     with free_domain(network=run.config.network) as domain:
         write_atomic(run.path / _DOMAIN, str(domain.id).encode())
         with _supervised(run, specs, domain.id) as supervisor:
@@ -82,6 +84,7 @@ def joined(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]
 
 def _started_domain_id(run: RunFolder) -> int:
     if not run.config.network.local:
+        choose_transport(run.path)  # of this host alone
         return free_domain(network=run.config.network).id
     file = run.path / _DOMAIN
     if not file.exists():

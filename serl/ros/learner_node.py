@@ -33,7 +33,7 @@ def run(run_folder: Path) -> None:
     ):
         index = continuation.index
         transport = LearnerTransport(
-            node, continuation.spec, folder.name, index.cursors, continuation.claim
+            node, continuation.spec, folder.name, index.cursors, continuation.claim, index.places
         )
         learner = continuation.learner(transport)
         Stats(node, "learner", lambda: _numbers(learner, transport))

@@ -8,6 +8,7 @@ A DDS call may stall for a second when a peer dies; it stalls here and not in th
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from collections import deque
@@ -16,12 +17,13 @@ from functools import partial
 from pathlib import Path
 
 from serl.compaction import Compactor
-from serl.episodes import Tail, episode_name, episode_paths
+from serl.episodes import episode_name, episode_paths
 from serl.errors import BadInput
 from serl.fields import MAX_JSON_BYTES
 from serl.files import FileLock, checked_name, read_bounded
 from serl.link import HELLO
 from serl.link_status import PERIOD_S, LinkStatus, write_status
+from serl.quarantine import encoded_losses
 from serl.recording import LogConfig
 from serl.ros.node import RosNode, run_node
 from serl.ros.stats import Stats, Value
@@ -29,7 +31,10 @@ from serl.ros.stream_sender import StreamSender
 from serl.ros.weights import WeightsReceiver
 from serl.run_folder import CONFIG, RunFolder
 from serl.supervisor import orphaned
+from serl.tail import Tail
 from serl.wire import Hello, decode_hello
+
+logger = logging.getLogger(__name__)
 
 POLL_S = 0.01
 
@@ -80,7 +85,7 @@ class Link:
             self._start(self._waiting.popleft())
         if self._weights is not None:
             self._weights.poll()
-        if self._sender.drained:
+        if self._sender.drained or not self._sender.connected:
             self._compactor.step()
         if time.monotonic() - self._told_s > PERIOD_S:
             self._told_s = time.monotonic()
@@ -95,7 +100,7 @@ class Link:
         self._compactor.close()
 
     def _look_for_actor(self) -> None:
-        """Queue the epoch that the actor announced, and at first the ones before it."""
+        """Queue the epoch that the actor announced, and those before it that are not queued yet."""
         try:
             hello = decode_hello(read_bounded(self._folder / HELLO, MAX_JSON_BYTES))
         except FileNotFoundError:
@@ -106,16 +111,18 @@ class Link:
             self._weights = WeightsReceiver(
                 self._node, self._folder / "weights.safetensors", hello.spec.digest
             )
+        known = self._newest.epoch if self._newest else -1
+        if hello.epoch > known:
             epochs = {episode_name(path).epoch for path in episode_paths(self._episodes)}
-            earlier = sorted(epoch for epoch in epochs if epoch < hello.epoch)
-            self._waiting.extend(hello._replace(epoch=epoch) for epoch in earlier)
-        if self._newest is None or hello.epoch > self._newest.epoch:
-            self._newest = hello
+            missed = sorted(epoch for epoch in epochs if known < epoch < hello.epoch)
+            self._waiting.extend(hello._replace(epoch=epoch) for epoch in missed)
             self._waiting.append(hello)
+            self._newest = hello
 
     def _start(self, hello: Hello) -> None:
         self._idle = False
-        self._sender.start(hello, partial(Tail, self._episodes, hello.epoch))
+        losses = partial(encoded_losses, self._episodes, hello.run, self._actor, logger.warning)
+        self._sender.start(hello, partial(Tail, self._episodes, hello.epoch, losses=losses))
 
     def _numbers(self) -> dict[str, Value]:
         sender, weights = self._sender, self._weights

@@ -11,9 +11,9 @@ from typing import Any
 
 from std_msgs.msg import String
 
-from serl.episodes import Tail
 from serl.ros.node import RosNode
 from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, to_cdr
+from serl.tail import Tail
 from serl.wire import Frame, Hello, actor_number, encode_frame, encode_hello
 
 SILENCE_S = 2.0
@@ -39,7 +39,7 @@ class StreamSender:
 
     Args:
         node: the process's node.
-        window: most frames in flight; four senders' windows fit the topic's depth of 256.
+        window: most frames in flight; four senders' windows fit the topic's depth of 512.
 
     Attributes:
         refused: why the learner does not take this stream; empty while it does.
@@ -48,7 +48,7 @@ class StreamSender:
         resent: frames published again.
     """
 
-    def __init__(self, node: RosNode, window: int = 64) -> None:
+    def __init__(self, node: RosNode, window: int = 128) -> None:
         self.refused = ""
         self.acknowledged = self.sent = self.resent = 0
         self._widest = self._window = window
@@ -116,6 +116,7 @@ class StreamSender:
         if self._published and time.monotonic() - self._progress_s > self._patience_s:
             self._patience_s = min(2 * self._patience_s, _LONGEST_PATIENCE_S)
             self._go_back()
+            self._announce()  # an old hello that came again may have taken the stream's place
         self._fill()
         return self._publish()
 
@@ -201,7 +202,7 @@ class StreamSender:
         payloads = self._log.read(_READ_BYTES)
         self._log_ended = not payloads
         for sequence, payload in enumerate(payloads, first):
-            frame = Frame(self._number, self._hello.epoch, sequence, 0, payload)
+            frame = Frame(self._number, self._hello.epoch, sequence, payload)
             self._flight.append(to_cdr(encode_frame(frame)))
 
     def _publish(self) -> bool:

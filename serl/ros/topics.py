@@ -31,7 +31,7 @@ def _reliable(depth: int, latched: bool = False) -> Any:
     return QoSProfile(depth=depth, reliability=ReliabilityPolicy.RELIABLE, durability=durability)
 
 
-TRANSITIONS = Topic("transitions", UInt8MultiArray, _reliable(256))
+TRANSITIONS = Topic("transitions", UInt8MultiArray, _reliable(512))
 """Frames of `serl.wire`, actors to learner."""
 
 ACKS = Topic("transitions/ack", UInt64MultiArray, _reliable(64, latched=True))

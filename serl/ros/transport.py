@@ -7,7 +7,7 @@ import threading
 import time
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,22 +21,22 @@ from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, WEIGHTS, from_cd
 from serl.snapshots import encode_snapshot
 from serl.specs import Spec
 from serl.transport import Snapshot
-from serl.types import Key, Record, place_after
+from serl.types import Arrival, Key, place_after
 from serl.wire import (
     Frame,
     Hello,
     actor_number,
+    decode_arrival,
     decode_frame,
     decode_hello,
-    decode_record,
 )
 
 Claim = Callable[[str, str, str], str]
 """Why an actor of this name, home and place is not let in; empty when it is."""
 
 _MAX_ACTORS = 1024
-_MAX_WAITING = 1024
-_MAX_WAITING_BYTES = 128 << 20
+_MAX_WAITING = 1024  # frames of one stream
+_MAX_WAITING_BYTES = 256 << 20  # of all streams
 _ACK_RECORDS = 16
 _ACK_PERIOD_S = 0.02
 _NACK_PERIOD_S = 0.1
@@ -82,11 +82,6 @@ class _Stream:
         """Actor and epoch."""
         return self.hello.actor, self.hello.epoch
 
-    @property
-    def full(self) -> bool:
-        """No further frame is let in: the learner is slow."""
-        return len(self.frames) >= _MAX_WAITING or self.waiting_bytes >= _MAX_WAITING_BYTES
-
     def take_frames(self) -> deque[Frame]:
         """Hand over what was let in."""
         frames, self.frames, self.waiting_bytes = self.frames, deque(), 0
@@ -108,6 +103,7 @@ class LearnerTransport:
         run: name of the run that actors must belong to.
         cursors: where a predecessor stopped.
         claim: whether an actor's name is its own.
+        places: episode and index of the record at each cursor, as far as they are known.
 
     Attributes:
         counts: frames and hellos by fate: accepted, duplicate, gap, full, corrupt, stranger,
@@ -121,12 +117,14 @@ class LearnerTransport:
         run: str,
         cursors: Cursors | None = None,
         claim: Claim = lambda actor, home, place: "",
+        places: Mapping[Stream, tuple[int, int]] | None = None,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self._spec = spec
         self._run = run
         self._epoch = time.time_ns()
         self._cursors = dict(cursors or {})
+        self._places = dict(places or {})
         self._claim = claim
         self._streams: dict[int, _Stream] = {}
         self._lock = threading.Lock()
@@ -138,7 +136,7 @@ class LearnerTransport:
         node.every(1.0, self._say_hello)
         self._say_hello()
 
-    def receive(self) -> Sequence[Record]:
+    def receive(self) -> Sequence[Arrival]:
         """Acknowledge what earlier calls returned; return what arrived since, in order per actor.
 
         A stream whose records cannot be decoded is refused from there on, with the reason.
@@ -171,22 +169,22 @@ class LearnerTransport:
         """Wait until every actor's link has the newest weights; False when one is too slow."""
         return bool(self._weights.wait_for_all_acked(Duration(seconds=_FLUSH_S)))
 
-    def _records(self, stream: _Stream) -> list[Record]:
+    def _records(self, stream: _Stream) -> list[Arrival]:
         """Decode what was let in; stops at the first payload that is not this stream's record."""
-        records: list[Record] = []
+        records: list[Arrival] = []
         with self._lock:
             frames = stream.take_frames()
             self._cursors[stream.key] = stream.received
         for frame in frames:
             try:
-                record = decode_record(frame.payload, self._spec)
+                record = decode_arrival(frame.payload, self._spec)
                 _check_key(record.key, stream)
             except BadInput as error:
                 with self._lock:
                     self._cursors[stream.key] = stream.received = frame.sequence
                     self._refuse_stream(stream, f"record {frame.sequence}: {error}")
                 break
-            stream.place = place_after(record)
+            stream.place = self._places[stream.key] = place_after(record)
             records.append(record)
         return records
 
@@ -208,7 +206,7 @@ class LearnerTransport:
         """Make the actor's stream; what waits in its last one will be sent again some day."""
         number = actor_number(hello.run, hello.actor)
         cursor = self._cursors.get((hello.actor, hello.epoch), 0)
-        place = None if cursor else (0, 0)
+        place = self._places.get((hello.actor, hello.epoch), None if cursor else (0, 0))
         stream = self._streams[number] = _Stream(hello, number, cursor, cursor, cursor, place)
         return stream
 
@@ -237,20 +235,22 @@ class LearnerTransport:
                 self._let_in(stream, frame)
 
     def _let_in(self, stream: _Stream, frame: Frame) -> None:
-        if frame.sequence == stream.expected and not stream.full:
+        full = self._is_full(stream)
+        if frame.sequence == stream.expected and not full:
             stream.frames.append(frame)
             stream.waiting_bytes += len(frame.payload)
             stream.expected += 1
             self.counts["accepted"] += 1
             return
-        if frame.base > stream.expected:
-            gone = f"records {stream.expected} to {frame.base - 1}"
-            self._refuse_stream(stream, f"{gone} are gone from the actor's log")
-            return
         gap = frame.sequence > stream.expected
-        self.counts["gap" if gap else "full" if stream.full else "duplicate"] += 1
+        self.counts["gap" if gap else "full" if full else "duplicate"] += 1
         if time.monotonic() - stream.answered_s >= _NACK_PERIOD_S:
-            self._answer(stream, resend=gap and not stream.full)
+            self._answer(stream, resend=gap and not full)
+
+    def _is_full(self, stream: _Stream) -> bool:
+        """No further frame is let in: the learner is slow."""
+        waiting_bytes = sum(other.waiting_bytes for other in self._streams.values())
+        return len(stream.frames) >= _MAX_WAITING or waiting_bytes >= _MAX_WAITING_BYTES
 
     def _answer(self, stream: _Stream, resend: bool = False) -> None:
         stream.answered_s = time.monotonic()

@@ -12,8 +12,6 @@ from serl.ros.node import RosNode
 from serl.ros.topics import WEIGHTS, from_cdr
 from serl.snapshots import MAX_SNAPSHOT_BYTES, decode_snapshot
 
-_MAX_WAITING = 4
-
 
 class WeightsReceiver:
     """Writes each newer snapshot to a file; anything older, damaged or foreign is not written.
@@ -36,7 +34,7 @@ class WeightsReceiver:
         self._path = path
         self._spec_digest = spec_digest
         self.version = self._version_on_disk()
-        self._messages: deque[bytes] = deque(maxlen=_MAX_WAITING)
+        self._messages: deque[bytes] = deque(maxlen=1)  # only the newest matter, and each is large
         node.subscribe(WEIGHTS, self._messages.append, raw=True)
 
     def poll(self) -> bool:

@@ -13,7 +13,7 @@ from serl.policy import Random
 from serl.testing.fakes import FakeRobot, FakeTask
 from serl.testing.samples import episode, equal
 from serl.transport import Snapshot, Transport
-from serl.types import Record, Step
+from serl.types import Arrival, Record, Step
 
 
 class TransportSuite(ABC):
@@ -80,8 +80,8 @@ class TransportSuite(ABC):
         assert newest is not None
         assert newest.version == 3
 
-    def _receive(self, learner: Transport, count: int) -> list[Record]:
-        arrived: list[Record] = []
+    def _receive(self, learner: Transport, count: int) -> list[Arrival]:
+        arrived: list[Arrival] = []
 
         def complete() -> bool:
             arrived.extend(learner.receive())
@@ -125,7 +125,7 @@ def _snapshot(version: int) -> Snapshot:
     return Snapshot(version, {"actor": 10 * version}, weights)
 
 
-def _assert_same(sent: Record, arrived: Record) -> None:
+def _assert_same(sent: Record, arrived: Arrival) -> None:
     assert type(sent) is type(arrived)
     for name in sent.__slots__:
         a, b = getattr(sent, name), getattr(arrived, name)

@@ -1,6 +1,6 @@
 """Weights over ROS 2, through real link processes, to four actors; and what an idle link costs.
 
-    python tests/bench/bench_link.py [--short]
+python tests/bench/bench_link.py [--short]
 """
 
 from __future__ import annotations

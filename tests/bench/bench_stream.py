@@ -20,6 +20,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -32,8 +34,9 @@ from serl.ros.environment import environment, free_domain
 from serl.ros.node import RosNode
 from serl.ros.transport import LearnerTransport
 from serl.specs import ArraySpec, ObservationSpec, Spec
+from serl.supervisor import orphaned
 from serl.testing.logs import random_step
-from serl.types import End, Key, Record, Source, Step
+from serl.types import Arrival, End, Key, Record, Source, Step
 from serl.wire import encode_record
 
 CAMERA = ArraySpec(shape=(128, 128, 3), dtype="uint8")
@@ -96,7 +99,9 @@ def streamed(run: Path, actors: int, records: int) -> float:
     names = [f"actor{number}" for number in range(actors)]
     for name in names:
         with EpisodeLog(run / "episodes" / name, SPEC, run.name, name, EPOCH, LOG) as log:
-            for _, record in zip(range(records // actors), records_of(name, run.name), strict=False):
+            for _, record in zip(
+                range(records // actors), records_of(name, run.name), strict=False
+            ):
                 log.append(record)
     with links(run, names), RosNode("learner", run) as node, Index(run / "index.sqlite") as index:
         transport = LearnerTransport(node, SPEC, run.name, claim=index.claim)
@@ -161,7 +166,7 @@ def measure_cost(folder: Path, steps: int) -> None:
             laps_s = []
             for number, lap_s in enumerate(appended(run, steps + steps // 10)):
                 if number == steps // 10:
-                    until(lambda run=run: count(run) > 0)
+                    until(partial(count, run))
                     if dies:
                         process.kill()
                 laps_s.append(lap_s)
@@ -177,7 +182,7 @@ def appended(run: Path, steps: int) -> Iterator[tuple[float, float]]:
     with EpisodeLog(run / "episodes" / "actor0", SPEC, run.name, "actor0", EPOCH, LOG) as log:
         announce(run / "link" / "actor0", run.name, "actor0", EPOCH, SPEC)
         due_s = time.perf_counter()
-        for _, record in zip(range(steps), records_of("actor0", run.name), strict=False):
+        for record in islice(records_of("actor0", run.name), steps):
             begin_s, begin_thread_s = time.perf_counter(), time.thread_time()
             log.append(record)
             file.latest(0)
@@ -212,7 +217,7 @@ def measure_kills(folder: Path, kills: int) -> None:
         for process in alive.values():
             process.terminate()
             process.wait()
-    expected = [line(record) for _, record in zip(range(logged), records_of("actor0", run.name))]
+    expected = [line(record) for record in islice(records_of("actor0", run.name), logged)]
     found = (run / "accepted.txt").read_text().splitlines()
     lost, doubled = len(set(expected) - set(found)), len(found) - len(set(found))
     order = "in order" if found == expected else "NOT IN ORDER"
@@ -228,7 +233,7 @@ def learn(run: Path) -> None:
         book.write_text("".join(lines[: sum(index.cursors.values())]))  # what was committed
         transport = LearnerTransport(node, SPEC, run.name, index.cursors, index.claim)
         with book.open("a") as file:
-            while not node.stopping:
+            while not (node.stopping or orphaned()):
                 records = transport.receive()
                 file.writelines(f"{line(record)}\n" for record in records)
                 file.flush()
@@ -237,7 +242,7 @@ def learn(run: Path) -> None:
                     node.wait(0.002)
 
 
-def line(record: Record) -> str:
+def line(record: Arrival) -> str:
     key = record.key
     return f"{key.actor} {key.epoch} {key.episode:06d} {key.index:04d}"
 
@@ -282,6 +287,7 @@ def start_link(run: Path, actor: str) -> subprocess.Popen[bytes]:
 
 def _start(run: Path, *arguments: str) -> subprocess.Popen[bytes]:
     environ = environment(int(os.environ["ROS_DOMAIN_ID"]), run)
+    environ["SERL_PARENT"] = str(os.getpid())
     return subprocess.Popen([sys.executable, *arguments], env=environ)
 
 

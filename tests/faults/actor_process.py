@@ -19,9 +19,7 @@ from serl.specs import Spec
 from serl.supervisor import orphaned
 
 from .books import appended_book, enough_file, lines_of
-from .records import ANY_DISK, episode
-
-STEPS = 49
+from .records import ANY_DISK, STEPS, episode
 
 
 def main(run: Path, name: str, rate_hz: float) -> None:

@@ -57,7 +57,7 @@ def _memory_mb(what: str) -> float:
 def _messages() -> Iterator[Bomb]:
     (step, *_) = episode(0, 1)
     record = encode_record(step)
-    frame = encode_frame(Frame(1, 1, 0, 0, record))
+    frame = encode_frame(Frame(1, 1, 0, record))
     tensor = {"dtype": "F32", "shape": [MANY, MANY], "data_offsets": [0, 4]}
     metadata = dict.fromkeys(("format", "version", "trained", "spec", "crc32"), "2")
     snapshots = {
@@ -79,7 +79,7 @@ def _messages() -> Iterator[Bomb]:
     yield "record: 65 MB", partial(decode_record, memoryview(_zeros), SPEC)
     yield "frame: 65 MB", partial(decode_frame, memoryview(_zeros))
     longer = bytearray(frame)
-    longer[40:44] = b"\xff" * 4
+    longer[32:36] = b"\xff" * 4
     yield "frame: 4 GB", partial(decode_frame, bytes(longer))
 
 

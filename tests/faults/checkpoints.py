@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from serl.checkpoint import checkpoint_paths, load, load_latest, save
+from serl.checkpoint import LATEST, checkpoint_paths, load, load_latest, save
 from serl.errors import CorruptData
 
 from .refusal import refusal
@@ -21,7 +21,8 @@ from .registry import REGISTRY, Level, Recipe
 from .strace import KILLED, inject
 
 CALLS = ("write", "fsync", "rename")
-DAMAGES = 400
+DAMAGES = 100
+MANY_DAMAGES = 1000
 
 
 def arrays(step: int) -> dict[str, dict[str, np.ndarray[Any, Any]]]:
@@ -71,17 +72,33 @@ def _kill_at_every(call: str, folder: Path) -> int:
 @REGISTRY.fault(
     24,
     "Bad checkpoint",
-    injected="cut, flipped bit, empty, missing or foreign file, bad pointer, all at random",
+    injected=f"{DAMAGES} times: cut, flipped bit, empty, missing or foreign file or pointer",
     required="the previous good one, with a warning; none good: refused; never a fresh start",
     level=Level.UNIT,
 )
 def bad_checkpoint(folder: Path) -> None:
+    _damage(folder, DAMAGES)
+
+
+@REGISTRY.fault(
+    24,
+    "Bad checkpoint",
+    injected=f"the same {MANY_DAMAGES:,} times",
+    required="the previous good one, with a warning; none good: refused; never a fresh start",
+    level=Level.SOAK,
+)
+def bad_checkpoints(folder: Path) -> None:
+    _damage(folder, MANY_DAMAGES)
+
+
+def _damage(folder: Path, times: int) -> None:
     rng = Random(24)
     save(folder / "good", 1, arrays(1), {})
     save(folder / "good", 2, arrays(2), {})
-    for number in range(DAMAGES):
+    for number in range(times):
         shutil.copytree(folder / "good", target := folder / "target")
         damage = rng.choice(_DAMAGES)
+        _damage_pointer(target / LATEST, damage, rng)
         newest = rng.choice(sorted(checkpoint_paths(target)[-1].iterdir()))
         damage(newest, rng)
         found, warning = load_latest(target)
@@ -92,6 +109,16 @@ def bad_checkpoint(folder: Path) -> None:
             found = load_latest(target)[0]
             assert holds(found.path, found.step), (number, damage.__name__, newest.name)
         shutil.rmtree(target)
+
+
+def _damage_pointer(pointer: Path, damage: Callable[[Path, Random], None], rng: Random) -> None:
+    """The newest checkpoint is found without it, too."""
+    before = pointer.read_bytes()
+    damage(pointer, rng)
+    found, warning = load_latest(pointer.parent)
+    assert holds(found.path, 2), damage.__name__
+    assert str(pointer) in warning, (damage.__name__, warning)
+    pointer.write_bytes(before)
 
 
 def _cut(file: Path, rng: Random) -> None:

@@ -1,4 +1,6 @@
-"""A learner that accepts records as the real one does, notes their keys down, and learns nothing.
+"""The learner of a run, with a stand-in for the networks, which notes down what it received.
+
+Everything else is `serl.ros.learner_node`: index, copies of logs, metrics, checkpoints, resume.
 
 python -m tests.faults.learner_process RUN_FOLDER
 """
@@ -7,79 +9,58 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
-from serl.episodes import count_records, episode_name, episode_paths, read_records
-from serl.index import Index, Stream, accepted, open_index
-from serl.mirror import Mirror
+from serl.index import Cursors, read_spans
+from serl.ros import learner_node
 from serl.ros.node import RosNode
 from serl.ros.transport import LearnerTransport
 from serl.run_folder import RunFolder
 from serl.specs import Spec
-from serl.supervisor import orphaned
-from serl.types import Record
+from serl.types import Arrival, Key
 
 from .books import accepted_book, lines_of, read_book
+from .records import STEPS
+from .summing import summing
 
 
-class Learner:
-    """The index of a run and the book beside it, as a predecessor left them."""
+class NotingTransport(LearnerTransport):
+    """Notes down the keys of what it hands over, which its learner is going to accept."""
 
-    def __init__(self, run: Path, spec: Spec) -> None:
-        self._files = _files(run)
-        self._spec = spec
-        logged = {stream: sum(map(count_records, paths)) for stream, paths in self._files.items()}
-        self.index: Index = open_index(run / "index.sqlite", logged).index
-        self.mirror = Mirror(RunFolder.open(run), spec)
-        book = accepted_book(run)
-        # The book is ahead of the index after a death between the two, behind one that was rebuilt.
-        kept = read_book(book)[: sum(self.index.cursors.values())]
-        book.write_text("".join(f"{line}\n" for line in kept))
-        self._book = os.open(book, os.O_WRONLY | os.O_APPEND)
-        self._note(islice(accepted(self.index.spans(), self._read), len(kept), None))
+    book = Path()
 
-    def accept(self, records: Sequence[Record]) -> None:
-        """Note the records down, copy those of other hosts, then commit, all or none."""
-        self._note(records)
-        self.mirror.append(records)
-        self.index.accept(records)
+    def __init__(
+        self, node: RosNode, spec: Spec, run: str, cursors: Cursors, *arguments: Any
+    ) -> None:
+        first = not read_book(self.book)
+        self._file = os.open(self.book, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        if first:  # a run's first learner takes what was logged before it came from the log
+            for (actor, epoch), length in cursors.items():
+                places = (divmod(number, STEPS + 1) for number in range(length))
+                self._note(Key(run, actor, epoch, *place) for place in places)
+        super().__init__(node, spec, run, cursors, *arguments)
 
-    def claim(self, actor: str, home: str, place: str) -> str:
-        """As the real one's."""
-        reason = self.index.claim(actor, home, place)
-        if not reason:
-            self.mirror.meet(actor, home)
-        return reason
+    def receive(self) -> Sequence[Arrival]:
+        """As the class; noted down before it can be accepted."""
+        arrived = super().receive()
+        self._note(arrival.key for arrival in arrived)
+        return arrived
 
-    def _note(self, records: Iterable[Record]) -> None:
-        os.write(self._book, lines_of(record.key for record in records).encode())
-
-    def _read(self, stream: Stream) -> Iterator[Record]:
-        return read_records(self._files[stream], self._spec)
+    def _note(self, keys: Iterable[Key]) -> None:
+        os.write(self._file, lines_of(keys).encode())
 
 
-def main(run: Path) -> None:
-    spec = Spec.model_validate_json((run / "spec.json").read_text())
-    learner = Learner(run, spec)
-    with RosNode("learner", run) as node, learner.index as index:
-        transport = LearnerTransport(node, spec, run.name, index.cursors, learner.claim)
-        while not (node.stopping or orphaned()):
-            records = transport.receive()
-            learner.accept(records)
-            if not records:
-                node.wait(0.005)
-
-
-def _files(run: Path) -> dict[Stream, list[Path]]:
-    """The episode files of each stream, in order."""
-    files: dict[Stream, list[Path]] = {}
-    for folder in sorted((run / "episodes").glob("*")):
-        for path in episode_paths(folder):
-            files.setdefault((folder.name, episode_name(path).epoch), []).append(path)
-    return files
+def main(run: Path) -> int:
+    NotingTransport.book = book = accepted_book(run)
+    # A predecessor that died between receiving and accepting noted down more than it accepted.
+    accepted = sum(span.length for span in read_spans(RunFolder.open(run).index))
+    book.write_text("".join(f"{line}\n" for line in read_book(book)[:accepted]))
+    with summing(), patch.object(learner_node, "LearnerTransport", NotingTransport):
+        return learner_node.main(["--run", str(run)])
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    sys.exit(main(Path(sys.argv[1])))

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
 from unittest.mock import patch
 
-from serl.episodes import PART, EpisodeFile, episode_paths, read_episode
+from serl.episodes import PART, episode_paths, read_episode
 from serl.errors import CorruptData, SerlError
 from serl.recording import EpisodeLog, LogConfig
 from serl.recovery import recover
@@ -27,8 +27,8 @@ from .refusal import refusal
 from .registry import REGISTRY, Level, Recipe
 from .strace import inject
 
-PAGE = 4096
 SIZES_KB = range(20, 220, 4)
+FEW_SIZES_KB = SIZES_KB[::5]
 EVERY_STEP = LogConfig(fsync="step", min_free_bytes=0)
 
 
@@ -59,89 +59,12 @@ def recovered(folder: Path) -> int:
 
 
 @REGISTRY.fault(
-    9,
-    "Power cut",
-    injected="open log cut at every byte of its records, with 4 KiB of garbage; and cut back to "
-    "what was synced, with a random half of the later pages",
-    required="clean prefix; at most the last second is lost, with `fsync: step` nothing",
-    level=Level.UNIT,
-)
-def power_cut(folder: Path) -> None:
-    with open_log(folder / "whole") as log:
-        append_until_refused(log, 1, 2)
-    (path,) = episode_paths(folder / "whole")
-    data, expected = path.read_bytes(), keys(path)
-    with closing(EpisodeFile(path)) as file:
-        file.next_message()
-        first = file.offset
-    rng = Random(9)
-    garbage = rng.randbytes(PAGE)
-    part = folder / f"1-000000{PART}"
-    seen = set()
-    for cut in (*range(0, first, 7), *range(first, len(data))):
-        part.write_bytes(data[:cut] + garbage)
-        with closing(EpisodeFile(part)) as file:
-            found = [file.record(message).key for message in file.prefix()]
-        assert found == expected[: len(found)], cut
-        seen.add(len(found))
-    assert seen == set(range(len(expected) + 1))
-    assert _lost_in_power_cut(folder / "step", EVERY_STEP, rng)[0] == 0
-    interval = LogConfig(interval_s=0.2, min_free_bytes=0)
-    lost, oldest_s = _lost_in_power_cut(folder / "interval", interval, rng)
-    assert lost > 0
-    assert oldest_s < 1.0, f"a record of {oldest_s:.2f} s ago was lost"
-
-
-def _lost_in_power_cut(folder: Path, config: LogConfig, rng: Random) -> tuple[int, float]:
-    """Records that a power cut in the middle of an episode costs, and the age of the oldest."""
-    appended_s = []
-    with _noting_syncs() as synced, open_log(folder, config) as log:
-        begin_s = time.monotonic()
-        for record in episode(0, 10**6):
-            log.append(record)
-            appended_s.append(time.monotonic())
-            time.sleep(0.002)
-            if appended_s[-1] > begin_s + 1.0:
-                break
-        (part,) = folder.glob(f"*{PART}")
-        cut_s, kept = time.monotonic(), synced.get(part.stat().st_ino, 0)
-        survivor = Path(shutil.copytree(folder, folder.with_name(f"{folder.name}-cut"))) / part.name
-    pages = bytearray(survivor.read_bytes())
-    for start in range(kept, len(pages), PAGE):
-        if rng.random() < 0.5:
-            pages[start : start + PAGE] = bytes(len(pages[start : start + PAGE]))
-    survivor.write_bytes(pages[: rng.randrange(kept, len(pages) + 1)] + rng.randbytes(PAGE))
-    sealed = recover(survivor.parent)
-    found = len(keys(sealed[0])) if sealed else 0
-    return len(appended_s) - found, cut_s - min(appended_s[found:], default=cut_s)
-
-
-@contextmanager
-def _noting_syncs() -> Iterator[dict[int, int]]:
-    """Note up to which byte each file (by inode) is on the disk for sure."""
-    synced: dict[int, int] = {}
-
-    def noting(real: Callable[[int], None]) -> Callable[[int], None]:
-        def sync(descriptor: int) -> None:
-            status = os.fstat(descriptor)
-            real(descriptor)
-            synced[status.st_ino] = status.st_size
-
-        return sync
-
-    with (
-        patch.object(os, "fsync", noting(os.fsync)),
-        patch.object(os, "fdatasync", noting(os.fdatasync)),
-    ):
-        yield synced
-
-
-@REGISTRY.fault(
     20,
     "Disk full",
-    injected="tmpfs of 20 to 216 kB in a namespace, filled: 50 sizes; and one with a reserve",
-    required="what was appended is recovered: lost 0; with a reserve: the current episode is "
-    "finished, the next one refused with the reason",
+    injected=f"tmpfs of 20 to 216 kB in a namespace, filled: {len(FEW_SIZES_KB)} sizes; and one "
+    "with a reserve",
+    required="what was appended is recovered: lost 0; with a reserve: a warning at twice of it or "
+    "at 10 % free, the current episode is finished, the next one refused with the reason",
     level=Level.COMPONENT,
     needs=(Recipe.NAMESPACES,),
 )
@@ -149,8 +72,29 @@ def full_disk(folder: Path) -> None:
     inside("logs", "full", folder)
 
 
-def _fill(folder: Path) -> None:
-    for size_kb in SIZES_KB:
+@REGISTRY.fault(
+    20,
+    "Disk full",
+    injected=f"tmpfs of 20 to 216 kB in a namespace, filled: {len(SIZES_KB)} sizes",
+    required="what was appended is recovered: lost 0",
+    level=Level.SOAK,
+    needs=(Recipe.NAMESPACES,),
+)
+def full_disks(folder: Path) -> None:
+    inside("logs", "all-full", folder)
+
+
+def _fill_few(folder: Path) -> None:
+    _fill(folder, FEW_SIZES_KB)
+    _fill_to_the_reserve(folder)
+
+
+def _fill_all(folder: Path) -> None:
+    _fill(folder, SIZES_KB)
+
+
+def _fill(folder: Path, sizes_kb: Sequence[int]) -> None:
+    for size_kb in sizes_kb:
         mount(disk := folder / f"{size_kb}", f"size={size_kb}k")
         try:
             log = open_log(disk / ACTOR)
@@ -162,12 +106,24 @@ def _fill(folder: Path) -> None:
         assert "No space left" in why, why
         larger = Path(shutil.copytree(disk / ACTOR, folder / f"{size_kb}-mended"))
         assert recovered(larger) == taken, size_kb
-    mount(disk := folder / "reserve", "size=5m")
+
+
+def _fill_to_the_reserve(folder: Path) -> None:
+    mount(disk := folder / "reserve", "size=10m")
+    warned_at: list[int] = []
+
+    def note(record: logging.LogRecord) -> bool:
+        warned_at.append(shutil.disk_usage(disk).free)
+        return False
+
+    logging.getLogger("serl.recording").addFilter(note)
     with open_log(disk / ACTOR, LogConfig(min_free_bytes=2_000_000)) as log:
         taken, why = append_until_refused(log)
     assert taken % 21 == 0, "an episode was cut"
     assert "min_free_bytes" in why, why
     assert shutil.disk_usage(disk).free > 1_900_000
+    (free,) = warned_at
+    assert 3_900_000 < free < 4_000_000
     assert recovered(disk / ACTOR) == taken
 
 
@@ -282,17 +238,32 @@ def _refuse(folder: Path) -> None:
 @REGISTRY.fault(
     23,
     "Bit flip in the log",
-    injected="2000 random bits, one at a time, in sealed and in open files",
+    injected="500 random bits, one at a time, in sealed and in open files",
     required="noticed, and named by file and byte; of an open file the records before it remain",
     level=Level.UNIT,
 )
 def bit_flip(folder: Path) -> None:
+    _flip(folder, 500)
+
+
+@REGISTRY.fault(
+    23,
+    "Bit flip in the log",
+    injected="5,000 random bits, one at a time, in sealed and in open files",
+    required="noticed, and named by file and byte; of an open file the records before it remain",
+    level=Level.SOAK,
+)
+def bit_flips(folder: Path) -> None:
+    _flip(folder, 5000)
+
+
+def _flip(folder: Path, times: int) -> None:
     path = write_log(folder / "sealed", 1, 8)[0]
     expected = keys(path)
     part = folder / f"{path.name.removesuffix('.mcap')}{PART}"
     sealed, open_ = path.read_bytes(), path.read_bytes()[: path.stat().st_size * 2 // 3]
     rng = Random(23)
-    for number in range(2000):
+    for number in range(times):
         file, data = (path, bytearray(sealed)) if number % 5 else (part, bytearray(open_))
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         file.write_bytes(data)
@@ -310,4 +281,5 @@ if __name__ == "__main__":
         taken, why = append_until_refused(open_log(where), 100)
         sys.stdout.write(f"{taken} {why}\n")
         os._exit(1)  # the log cannot be closed either
-    {"full": _fill, "read-only": _refuse}[what](where)
+    acts = {"full": _fill_few, "all-full": _fill_all, "read-only": _refuse}
+    acts[what](where)

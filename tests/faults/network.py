@@ -16,10 +16,10 @@ from serl.ros.topics import ACTORS, TRANSITIONS, to_cdr
 
 from ..ros.namespaces import Hosts, two_hosts
 from .registry import REGISTRY, Level, Recipe
-from .system import ALLOWED_GROWTH_MB, FEW, System, link_of, moves, running
+from .system import ALLOWED_GROWTH_MB, FEW, LEARNER, System, link_of, moves, running
 
 ROOT, NOBODY = 0, 65534
-PATIENCE_S = 5.0
+PATIENCE_S = 3.0
 
 
 @contextmanager
@@ -65,6 +65,25 @@ def _pull_cable(folder: Path, duration_s: float) -> None:
         assert system.accepted() == accepted
         assert system.total() > appended + FEW
         hosts.plug_cable()
+        system.finish()
+        system.check()
+
+
+@REGISTRY.fault(
+    11,
+    "Link down at the start",
+    injected="the cable out; learner and link killed and started again, 3 s before it is back",
+    required="both wait for the network; lost 0, duplicated 0",
+    level=Level.PROCESSES,
+    needs=(Recipe.NAMESPACES,),
+)
+def link_down_at_the_start(folder: Path) -> None:
+    with apart(folder) as (system, hosts):
+        hosts.pull_cable()
+        system.kill(LEARNER, link_of("actor0"))
+        system.rest(3.0)
+        hosts.plug_cable()
+        system.until(moves(system.accepted, FEW))
         system.finish()
         system.check()
 

@@ -26,6 +26,9 @@ LARGE = SPEC.model_copy(
 ANY_DISK = LogConfig(min_free_bytes=0)
 """For logs on a disk that somebody else may have filled."""
 
+STEPS = 49
+"""Of an episode, which has an end besides."""
+
 _TEMPLATES = 16
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -13,16 +16,21 @@ import psutil
 from pydantic import BaseModel
 from std_msgs.msg import String, UInt64MultiArray
 
-from serl.episodes import Tail, episode_paths, next_epoch
+from serl.config import resolve
+from serl.continuation import Continuation
+from serl.episodes import episode_paths, next_epoch
 from serl.errors import BadInput
 from serl.index import Index
+from serl.metrics import MetricsWriter
 from serl.recovery import recover
 from serl.ros.node import RosNode
 from serl.ros.stream_sender import StreamSender
 from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, WEIGHTS, Topic, to_cdr
-from serl.ros.transport import LearnerTransport
+from serl.ros.transport import Claim, LearnerTransport
 from serl.ros.weights import WeightsReceiver
+from serl.run_folder import RunFolder
 from serl.specs import Spec
+from serl.tail import Tail
 from serl.testing.logs import ACTOR, RUN, open_log
 from serl.types import Key
 from serl.wire import Frame, Hello, actor_number, encode_frame, encode_hello, encode_record
@@ -32,7 +40,8 @@ from .records import LARGE, SPEC, episode, keys, write_log
 from .refusal import refusal
 from .registry import REGISTRY, Level
 
-KILLS = 500
+KILLS = 50
+MANY_KILLS = 500
 WINDOW = 2
 LIMIT_S = 60.0
 
@@ -50,6 +59,7 @@ class Stream:
         steps: int,
         spec: Spec = SPEC,
         sender_spec: Spec | None = None,
+        claim: Claim | None = None,
     ) -> None:
         write_log(folder / "log", episodes, steps, spec=spec)
         self.expected = [r.key for number in range(episodes) for r in episode(number, steps)]
@@ -57,14 +67,16 @@ class Stream:
         self.cable = cable
         self._folder = folder
         self._spec = spec
+        self._claim = claim
         self._start_sender(sender_spec or spec)
         self.start_learner()
 
     def start_learner(self) -> None:
         self.index = Index(self._folder / "index.sqlite")
         self._node = self.cable.node()
+        claim = self._claim or self.index.claim
         self.transport = LearnerTransport(
-            cast(RosNode, self._node), self._spec, RUN, self.index.cursors, self.index.claim
+            cast(RosNode, self._node), self._spec, RUN, self.index.cursors, claim
         )
 
     def kill_learner(self) -> None:
@@ -112,9 +124,24 @@ class Stream:
     level=Level.COMPONENT,
 )
 def exactly_once(folder: Path) -> None:
+    _exactly_once(folder, KILLS)
+
+
+@REGISTRY.fault(
+    10,
+    "Exactly once",
+    injected=f"the same {MANY_KILLS} times",
+    required="every record accepted exactly once, in order",
+    level=Level.SOAK,
+)
+def exactly_once_of_many(folder: Path) -> None:
+    _exactly_once(folder, MANY_KILLS)
+
+
+def _exactly_once(folder: Path, kills: int) -> None:
     rng = Random(10)
-    stream = Stream(folder, Cable(rng), episodes=KILLS // 25, steps=49, spec=LARGE)
-    for _ in range(KILLS):
+    stream = Stream(folder, Cable(rng), episodes=kills // 25, steps=49, spec=LARGE)
+    for _ in range(kills):
         for _ in range(rng.randrange(1, 4)):
             stream.turn()
             stream.accept()
@@ -235,13 +262,13 @@ def _other_versions() -> Iterator[tuple[Topic, Any]]:
     (record, _) = episode(0, 1)
     payload = encode_record(record)
     number = actor_number(RUN, ACTOR)
-    other_frame = bytearray(encode_frame(Frame(number, 1, 4, 0, payload)))
+    other_frame = bytearray(encode_frame(Frame(number, 1, 4, payload)))
     other_frame[4] ^= 0xFF
     yield TRANSITIONS, to_cdr(bytes(other_frame))
     other_hello = encode_hello(Hello(RUN, ACTOR, 1, SPEC, "0" * 32, "place"))
     yield ACTORS, String(data=other_hello.replace(b'"format":', b'"format":9', 1).decode())
     other_record = payload[:4] + b"\xff\xff" + payload[6:]
-    yield TRANSITIONS, to_cdr(encode_frame(Frame(number, 1, 4, 0, other_record)))
+    yield TRANSITIONS, to_cdr(encode_frame(Frame(number, 1, 4, other_record)))
 
 
 @REGISTRY.fault(
@@ -268,8 +295,18 @@ def much_garbage(folder: Path) -> None:
 
 
 def _garbage(folder: Path, messages: int) -> None:
+    run = RunFolder.create(folder / "run", resolve({"task": "reach", "demos": 0}), datetime.now())
+    with (
+        MetricsWriter(run.path) as metrics,
+        closing(Continuation(run, metrics)) as continuation,
+    ):
+        _shower(folder, messages, continuation.claim)
+    assert not run.actors()
+
+
+def _shower(folder: Path, messages: int, claim: Claim) -> None:
     rng = Random(54)
-    stream = Stream(folder, Cable(rng), 20, 49)
+    stream = Stream(folder, Cable(rng), 20, 49, claim=claim)
     receiver = WeightsReceiver(cast(RosNode, stream.cable.node()), folder / "weights", SPEC.digest)
     overheard: dict[str, list[Any]] = {topic.name: [] for topic in _TOPICS}
     listener = stream.cable.node()
@@ -299,6 +336,7 @@ def _garbage(folder: Path, messages: int) -> None:
 
 
 _TOPICS = (TRANSITIONS, ACTORS, ACKS, REFUSED, WEIGHTS)
+_NAMES = ("../../x", "a/b", "/x", ".", "", "a\nb", "a" * 300, "actor7")
 
 
 def _mutated(topic: Topic, heard: list[Any], rng: Random) -> Any:
@@ -309,6 +347,8 @@ def _mutated(topic: Topic, heard: list[Any], rng: Random) -> Any:
     if topic.kind is String:
         if heard and rng.random() < 0.5:
             text = rng.choice(heard).data
+            if rng.random() < 0.5:
+                return String(data=text.replace(json.dumps(ACTOR), json.dumps(rng.choice(_NAMES))))
             place = rng.randrange(len(text) + 1)
             return String(data=text[:place] + chr(rng.randrange(32, 500)) + text[place + 1 :])
         return String(data=data.decode("latin-1"))

@@ -1,8 +1,9 @@
 """A run of real processes: actors that log as fast as they are told, real links, a learner.
 
-The learner accepts records as the real one does (transport, index, acknowledgements) but does not
-train; actors log random records instead of driving a robot. So a kill costs a second, not ten.
-Both keep books of their own (`books.py`), against which the run is checked in the end.
+The learner is the real one but for its networks (`summing.py`); actors log random records instead
+of driving a robot. So a kill costs seconds, not ten. Both keep books of their own (`books.py`),
+against which the run is checked in the end; and what was learned, with all kills and resumes, must
+be what an undisturbed learner learns from the same records.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from serl.verify import verify
 
 from ..ros.namespaces import ADDRESSES, Hosts
 from .books import accepted_book, appended_book, count_lines, enough_file, lines_of, read_book
+from .records import STEPS
 from .strace import ROOT
+from .summing import check_resumes
 
 LIMIT_S = 60.0
 FEW = 20
@@ -44,7 +47,14 @@ ALLOWED_GROWTH_MB = 50.0
 """Of a process that has to keep what it cannot send on the disk."""
 
 LEARNER = "learner"
-SETTINGS = {"task": "reach", "demos": 0, "log": {"min_free_bytes": 0}}
+SETTINGS = {
+    "task": "reach",
+    "demos": 0,
+    "steps": 10**9,
+    "log": {"min_free_bytes": 0},
+    "agent": {"batch_size": 8, "utd": 1},
+    "learner": {"checkpoint_every": 500},
+}
 
 _FOREVER = 1_000_000  # restarts
 
@@ -140,7 +150,12 @@ class System:
     @property
     def lost(self) -> list[str]:
         """Names of the actors that `lose` keeps from being heard."""
-        return list(self._lost)
+        return list(self._lost) if self._hosts is None else self.actors if self._lost else []
+
+    @property
+    def stopped(self) -> list[str]:
+        """Names of the actors whose links are stopped."""
+        return list(self._lost) if self._hosts is None else []
 
     def rest(self, duration_s: float, restart: bool = True) -> None:
         """Let time pass; what died is started again, unless told otherwise."""
@@ -200,14 +215,15 @@ class System:
         paths = episode_paths(self.far.episodes(actor))
         return [record.key for record in read_records(paths, self.spec)]
 
-    def check(self) -> str:
-        """Stop everything; fail unless nothing was lost or doubled; says how much that was."""
+    def check(self) -> int:
+        """Stop everything; fail unless nothing was lost or doubled; returns the logged steps."""
         self.supervisor.stop()
         accepted = read_book(accepted_book(self.run.path))
-        total = 0
+        records = steps = 0
         for actor in self.actors:
             recover(self.far.episodes(actor))
-            logged = lines_of(self.logged(actor)).splitlines()
+            keys = self.logged(actor)
+            logged = lines_of(keys).splitlines()
             appended = read_book(appended_book(self.far.path, actor))
             assert len(set(logged)) == len(logged), "duplicated in the log"
             assert not set(appended) - set(logged), "lost in the log"
@@ -215,12 +231,14 @@ class System:
             assert len(logged) - len(appended) <= self.kills, "never appended"
             received = [line for line in accepted if line.split(" ")[0] == actor]
             assert received == logged, _first_difference(received, logged)
-            total += len(logged)
-        assert len(accepted) == total
+            records += len(keys)
+            steps += sum(key.index < STEPS for key in keys)
+        assert len(accepted) == records
         for run in (self.run, self.far):
             report = verify(run.path)
             assert report.sound, report
-        return f"{total} records, lost 0, duplicated 0"
+        check_resumes(self.run)
+        return steps
 
 
 def _on(pid: int, spec: ProcessSpec) -> ProcessSpec:

@@ -14,6 +14,7 @@ from serl.errors import BadInput, CorruptData
 from serl.network import NetworkConfig
 from serl.ros import environment
 from serl.ros.environment import (
+    choose_transport,
     clean_shared_memory,
     domain_id_of,
     free_domain,
@@ -118,13 +119,28 @@ def test_without_shared_memory_a_run_talks_over_loopback_and_says_so(
     value: object,
     problem: str,
 ) -> None:
-    monkeypatch.setattr(environment, name, value)
+    with monkeypatch.context() as too_little:
+        too_little.setattr(environment, name, value)
+        choose_transport(tmp_path)
     environ: dict[str, str] = {}
     settle(environ, 7, tmp_path)
     assert "FASTDDS_BUILTIN_TRANSPORTS" not in environ
     assert _addresses(environ) == (["127.0.0.1"], ["127.0.0.1"])
     assert problem in caplog.text
     assert "over 127.0.0.1 instead" in caplog.text
+    choose_transport(tmp_path)  # the run is started again, and by now there is enough
+    settle(environ, 7, tmp_path)
+    assert environ["FASTDDS_BUILTIN_TRANSPORTS"] == "SHM"
+
+
+def test_shared_memory_that_fills_up_during_a_run_parts_no_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose_transport(tmp_path)
+    monkeypatch.setattr(environment, "LEAST_SHARED_BYTES", 1 << 60)
+    environ: dict[str, str] = {}
+    settle(environ, 7, tmp_path)
+    assert environ["FASTDDS_BUILTIN_TRANSPORTS"] == "SHM"
 
 
 def test_several_hosts_talk_udp_at_their_own_addresses(tmp_path: Path) -> None:

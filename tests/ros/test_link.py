@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import time
 from array import array
+from contextlib import closing
 from threading import Thread
 from typing import Any
 
@@ -12,11 +14,16 @@ import numpy as np
 import pytest
 from std_msgs.msg import String, UInt64MultiArray
 
+from serl.episodes import PART, EpisodeFile
 from serl.index import Index
+from serl.recording import EpisodeLog, LogConfig
+from serl.recovery import recover
+from serl.ros.link_node import Link
 from serl.ros.node import RosNode
 from serl.ros.topics import ACKS, ACTORS, TRANSITIONS, to_cdr
 from serl.ros.transport import LearnerTransport
-from serl.types import Key, Record
+from serl.testing.logs import CONFIG, random_records, write_log
+from serl.types import Arrival, End, Key, Step
 from serl.wire import Frame, Hello, actor_number, encode_frame, encode_hello, encode_record
 
 from .conftest import LIMIT_S, SPEC, Run, eventually, expected, record
@@ -101,7 +108,7 @@ def test_a_record_that_does_not_decode_refuses_the_stream(run: Run) -> None:
         link = run.start_link("a")
         eventually(lambda: transport.actors == {"a"})
         number = actor_number(run.folder.name, "a")
-        frames.publish(to_cdr(encode_frame(Frame(number, 1, 50, 0, b"nonsense"))))
+        frames.publish(to_cdr(encode_frame(Frame(number, 1, 50, b"nonsense"))))
         eventually(lambda: transport.receive() or not transport.actors)
         assert "record 50" in _refusal(link)
         assert transport.cursors == {("a", 1): 50}
@@ -119,7 +126,7 @@ def test_a_record_that_is_not_the_next_one_refuses_the_stream(run: Run) -> None:
         eventually(lambda: transport.actors == {"a"})
         for sequence, index in enumerate((0, 1, 3)):
             payload = encode_record(record(Key(run.folder.name, "a", 1, 0, index), rng))
-            frames.publish(to_cdr(encode_frame(Frame(number, 1, sequence, 0, payload))))
+            frames.publish(to_cdr(encode_frame(Frame(number, 1, sequence, payload))))
         assert _keys(transport, 2) == expected("a", 1, 1)[:2]
         eventually(lambda: transport.receive() or not transport.actors)
         assert transport.counts["refused"] == 1
@@ -132,11 +139,11 @@ def test_garbage_on_the_topic_is_counted_and_changes_nothing(run: Run) -> None:
         frames = node.publisher(TRANSITIONS)
         transport = LearnerTransport(node, SPEC, run.folder.name)
         eventually(lambda: frames.get_subscription_count() == 1)
-        good = encode_frame(Frame(actor_number(run.folder.name, "a"), 1, 0, 0, b"x" * 100))
+        good = encode_frame(Frame(actor_number(run.folder.name, "a"), 1, 0, b"x" * 100))
         broken = [b"", b"x", good[:-1], good[:50] + b"y" + good[51:], good + b"z"]
         for payload in broken:
             frames.publish(to_cdr(payload))
-        frames.publish(to_cdr(encode_frame(Frame(7, 1, 0, 0, b"from nobody"))))
+        frames.publish(to_cdr(encode_frame(Frame(7, 1, 0, b"from nobody"))))
         eventually(lambda: transport.counts["stranger"] == 1)
         assert transport.counts["corrupt"] == len(broken)
         run.start_link("a")
@@ -193,17 +200,68 @@ def test_what_was_received_is_acknowledged_at_the_next_call(run: Run) -> None:
     assert first + rest == expected("a", 1, 4)
 
 
-def test_what_no_sender_holds_any_more_refuses_the_stream(run: Run) -> None:
+def test_all_starts_of_an_actor_between_two_looks_are_shipped(run: Run) -> None:
+    """A link that stood still, while its actor started twice."""
     run.act("a", 1, episodes=1)
-    with RosNode("learner", run.folder) as node:
-        frames = node.publisher(TRANSITIONS)
-        transport = LearnerTransport(node, SPEC, run.folder.name, {("a", 1): 50})
-        link = run.start_link("a")
-        eventually(lambda: transport.actors == {"a"})
-        number = actor_number(run.folder.name, "a")
-        frames.publish(to_cdr(encode_frame(Frame(number, 1, 61, 60, b"later"))))
-        assert "records 50 to 59 are gone" in _refusal(link)
-        assert transport.cursors == {("a", 1): 50}
+    with RosNode("both", run.folder) as node:
+        transport = LearnerTransport(node, SPEC, run.folder.name)
+        link = Link(node, run.folder, "a", LogConfig())
+        assert _shipped(link, transport, 50) == expected("a", 1, 1)
+        run.act("a", 2, episodes=1)
+        run.act("a", 3, episodes=1)
+        assert _shipped(link, transport, 100) == expected("a", 2, 1) + expected("a", 3, 1)
+        link.close()
+
+
+def test_a_link_that_starts_before_a_damaged_log_is_recovered_goes_on(run: Run) -> None:
+    """A power cut on the actor's host: the last announcement is of the start before it."""
+    run.announce("a", 1)
+    episodes = run.folder / "episodes" / "a"
+    with EpisodeLog(run.folder / "alive", SPEC, run.folder.name, "a", 1) as log:
+        for index in range(10):
+            log.append(_record(run, 1, index))
+        (part,) = (run.folder / "alive").glob(f"*{PART}")
+        episodes.mkdir(parents=True)
+        (episodes / part.name).write_bytes(part.read_bytes() + bytes(4096))
+    with RosNode("both", run.folder) as node:
+        transport = LearnerTransport(node, SPEC, run.folder.name)
+        link = Link(node, run.folder, "a", LogConfig())
+        assert _shipped(link, transport, 10) == expected("a", 1, 1)[:10]
+        recover(episodes)
+        run.act("a", 2, episodes=1)
+        assert _shipped(link, transport, 50) == expected("a", 2, 1)
+        link.close()
+
+
+def test_an_old_hello_that_comes_again_does_not_end_the_stream(run: Run) -> None:
+    """Nobody needs a key for that."""
+    run.announce("a", 2)
+    number = actor_number(run.folder.name, "a")
+    with (
+        RosNode("both", run.folder) as node,
+        EpisodeLog(run.folder / "episodes" / "a", SPEC, run.folder.name, "a", 2) as log,
+    ):
+        transport = LearnerTransport(node, SPEC, run.folder.name)
+        link = Link(node, run.folder, "a", LogConfig())
+        log.append(_record(run, 2, 0))
+        assert _shipped(link, transport, 1) == expected("a", 2, 1)[:1]
+        old = Hello(run.folder.name, "a", 1, SPEC, "0" * 32, "here")
+        node.publisher(ACTORS).publish(String(data=encode_hello(old).decode()))
+        eventually(lambda: transport._streams[number].hello.epoch == 1)
+        log.append(_record(run, 2, 1))
+        assert _shipped(link, transport, 1) == expected("a", 2, 1)[1:2]
+        link.close()
+
+
+def test_images_are_compressed_while_there_is_no_learner(run: Run) -> None:
+    (path,) = write_log(run.folder / "episodes" / "a", random_records(2))
+    with RosNode("link", run.folder) as node:
+        link = Link(node, run.folder, "a", CONFIG)
+        link.step()
+        link.close()
+    with closing(EpisodeFile(path)) as file:
+        file.next_message()
+        assert file.metadata["images"] == CONFIG.images != "raw"
 
 
 def test_a_second_actor_of_a_name_is_refused_and_the_first_goes_on(run: Run) -> None:
@@ -235,7 +293,7 @@ def test_an_actor_has_one_stream_however_often_it_starts(run: Run) -> None:
         for epoch in (*range(1, 40), 1, 40):
             hello = Hello(run.folder.name, "a", epoch, SPEC, "0" * 32, "here")
             hellos.publish(String(data=encode_hello(hello).decode()))
-            frame = encode_frame(Frame(number, epoch, 0, 0, b"waiting"))
+            frame = encode_frame(Frame(number, epoch, 0, b"waiting"))
 
             def let_in(frame: bytes = frame, before: int = transport.counts["accepted"]) -> bool:
                 frames.publish(to_cdr(frame))
@@ -260,7 +318,7 @@ def test_a_learner_that_takes_nothing_is_not_buried(run: Run) -> None:
         def flood() -> bool:
             first = transport.counts["accepted"]
             for sequence in range(first, first + 100):
-                frames.publish(to_cdr(encode_frame(Frame(number, 1, sequence, 0, b"x"))))
+                frames.publish(to_cdr(encode_frame(Frame(number, 1, sequence, b"x"))))
             return transport.counts["full"] > 0
 
         eventually(flood)
@@ -268,7 +326,7 @@ def test_a_learner_that_takes_nothing_is_not_buried(run: Run) -> None:
 
 
 def _keys(transport: LearnerTransport, count: int) -> list[tuple[str, int, int, int]]:
-    records: list[Record] = []
+    records: list[Arrival] = []
 
     def enough() -> bool:
         records.extend(transport.receive())
@@ -276,6 +334,23 @@ def _keys(transport: LearnerTransport, count: int) -> list[tuple[str, int, int, 
 
     eventually(enough)
     return [(r.key.actor, r.key.epoch, r.key.episode, r.key.index) for r in records]
+
+
+def _shipped(
+    link: Link, transport: LearnerTransport, count: int
+) -> list[tuple[str, int, int, int]]:
+    """Keys of the next records that a link in this process brings."""
+    records: list[Arrival] = []
+    deadline_s = time.monotonic() + LIMIT_S
+    while len(records) < count:
+        assert time.monotonic() < deadline_s, f"{len(records)} of {count} records"
+        link.step()
+        records.extend(transport.receive())
+    return [(r.key.actor, r.key.epoch, r.key.episode, r.key.index) for r in records]
+
+
+def _record(run: Run, epoch: int, index: int) -> Step | End:
+    return record(Key(run.folder.name, "a", epoch, 0, index), np.random.default_rng(index))
 
 
 def _refusal(link: subprocess.Popen[str]) -> str:

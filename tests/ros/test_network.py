@@ -11,16 +11,19 @@ from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from serl.authentication import new_key
 from serl.config import TrainConfig
 from serl.network import NetworkConfig
+from serl.recording import EpisodeLog
 from serl.run_folder import RunInfo
 from serl.snapshots import decode_snapshot
+from serl.types import Key
 
-from .conftest import LIMIT_S, SPEC, Run, eventually, expected
+from .conftest import EPISODE_STEPS, LIMIT_S, SPEC, Run, eventually, expected, record
 from .namespaces import ADDRESSES, Hosts, two_hosts
 
 pytestmark = pytest.mark.ros
@@ -147,6 +150,7 @@ def test_who_lacks_the_key_neither_feeds_nor_is_fed(
     assert weights(ours, "actor0") == str(ours.folder).encode()
     assert counts(ours)["unauthenticated"] > 0
     assert all("dropped a message without this run's tag" in text for text in said)
+    eventually(lambda: weights(strange, "actor9") and (program or len(strange.received()) == 50))
     strange.end()
     if program:  # two without a key understand each other
         assert {key[0] for key in strange.received()} <= {"actor9"}
@@ -164,15 +168,23 @@ def test_what_is_said_again_changes_nothing(ours: Run) -> None:
     first.terminate()  # its acknowledgements will come again in the time of its successor
     first.wait(LIMIT_S)
     ours.start_learner("actor0")
-    ours.act("actor0", 2, episodes=1)
-    eventually(lambda: len(ours.received()) == 150)
-
-    again = ours.folder / "again"
-    again.touch()
-    eventually(again.read_text)
-    heard = json.loads(again.read_text())
-    assert heard["transitions"] >= 100
-    assert min(heard[name] for name in ("transitions/ack", "actors", "policy/weights")) >= 1
+    ours.announce("actor0", 2)
+    folder, name = ours.folder / "episodes" / "actor0", ours.folder.name
+    keys = [Key(name, "actor0", 2, 0, index) for index in range(EPISODE_STEPS + 1)]
+    rng = np.random.default_rng(2)
+    with EpisodeLog(folder, SPEC, name, "actor0", 2) as log:
+        for key in keys[:25]:
+            log.append(record(key, rng))
+        eventually(lambda: len(ours.received()) == 125)
+        again = ours.folder / "again"
+        again.touch()
+        eventually(again.read_text)
+        heard = json.loads(again.read_text())
+        assert heard["transitions"] >= 100
+        assert min(heard[name] for name in ("transitions/ack", "actors", "policy/weights")) >= 1
+        for key in keys[25:]:
+            log.append(record(key, rng))
+        eventually(lambda: len(ours.received()) == 150)
     ours.act("actor0", 3, episodes=1)
     eventually(lambda: len(ours.received()) >= 200)
     ours.end()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Callable
@@ -9,7 +10,7 @@ import psutil
 import pytest
 
 from serl.errors import CorruptData
-from serl.ros.node import RosNode, namespace, ros_name
+from serl.ros.node import RosNode, namespace, ros_name, run_node
 from serl.ros.stats import Stats, StatsMonitor
 from serl.ros.topics import ACTORS, from_cdr, to_cdr
 
@@ -86,3 +87,11 @@ def _listen(folder: Path, callback: Callable[[object], None]) -> None:
         node.subscribe(ACTORS, callback)
         publisher.publish(ACTORS.kind())
         eventually(lambda: node.stopping)
+
+
+def test_what_the_disk_refuses_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def run() -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), "runs/a")
+
+    assert run_node(run) == 1
+    assert capsys.readouterr().err == f"[Errno {errno.EROFS}] Read-only file system: 'runs/a'\n"

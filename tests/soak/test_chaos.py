@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -20,6 +21,7 @@ import pytest
 pytest.importorskip("rclpy", reason="chaos needs ROS 2")
 
 from ..faults.catalogue import REGISTRY
+from ..faults.records import STEPS
 from ..faults.registry import Recipe
 from ..faults.system import FEW, System, moves, running
 from ..ros.namespaces import two_hosts
@@ -27,7 +29,7 @@ from ..ros.namespaces import two_hosts
 pytestmark = pytest.mark.ros
 
 SEED = int(os.environ.get("SERL_SOAK_SEED", "1"))
-PATIENCE_S = 120.0  # a link may be lost for 60 s
+PATIENCE_S = 180.0  # a link may be lost for 60 s
 
 
 class Scale(NamedTuple):
@@ -38,20 +40,19 @@ class Scale(NamedTuple):
         losses: of links.
         settled: share of the strikes after which the learner is given time to get some records;
             the others strike again as soon as a few steps were made.
-        records: of all actors together, at least.
+        steps: of all actors together, at least.
         rate_hz: of all actors together.
     """
 
     kills: int
     losses: int
     settled: float
-    records: int
+    steps: int
     rate_hz: float
 
 
-SHORT = Scale(kills=50, losses=2, settled=0.2, records=3_000, rate_hz=120.0)
-LONG = Scale(kills=200, losses=20, settled=0.6, records=105_000, rate_hz=240.0)  # 1 in 50: an end
-APART = Scale(kills=50, losses=10, settled=0.6, records=20_000, rate_hz=120.0)
+SHORT = Scale(kills=50, losses=0, settled=0.2, steps=2_000, rate_hz=120.0)
+LONG = Scale(kills=200, losses=20, settled=0.6, steps=100_000, rate_hz=150.0)
 
 
 def test_nothing_is_lost_in_a_little_chaos(tmp_path: Path) -> None:
@@ -61,23 +62,17 @@ def test_nothing_is_lost_in_a_little_chaos(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_nothing_is_lost_in_chaos(tmp_path: Path) -> None:
-    with running(tmp_path, actors=3, rate_hz=LONG.rate_hz / 3) as system:
-        chaos(system, LONG)
-
-
-@pytest.mark.slow
-def test_nothing_is_lost_in_chaos_between_two_hosts(tmp_path: Path) -> None:
-    if why := Recipe.NAMESPACES.missing:
-        pytest.skip(f"NOT TESTED on this machine: chaos between two hosts: {why}")
-    with (
-        two_hosts() as hosts,
-        running(tmp_path, actors=2, rate_hz=APART.rate_hz / 2, hosts=hosts) as system,
-    ):
-        chaos(system, APART)
+    with ExitStack() as stack:
+        why = Recipe.NAMESPACES.missing
+        if why:
+            say(f"NOT TESTED on this machine: cables pulled, links are stopped instead: {why}")
+        hosts = None if why else stack.enter_context(two_hosts())
+        rate_hz = LONG.rate_hz / 3
+        chaos(stack.enter_context(running(tmp_path, actors=3, rate_hz=rate_hz, hosts=hosts)), LONG)
 
 
 def chaos(system: System, scale: Scale) -> None:
-    """Strike until all strikes are dealt, then let all records that are still due be made."""
+    """Strike until all strikes are dealt, then let all steps that are still due be made."""
     rng, begin_s = Random(SEED), time.monotonic()
     kills = [name for name in REGISTRY.strikes if name.startswith("kill")]
     order = [kills[number % len(kills)] for number in range(scale.kills)]
@@ -91,9 +86,12 @@ def chaos(system: System, scale: Scale) -> None:
         say(f"{time.monotonic() - begin_s:.0f} s: {told}; {system.tell()}")
         wait_for = system.accepted if rng.random() < scale.settled else system.total
         system.until(moves(wait_for, rng.randint(1, 2 * FEW)), PATIENCE_S)
-    system.until(lambda: system.total() >= scale.records, 10 * PATIENCE_S)
-    system.finish(PATIENCE_S)
-    say(f"seed {SEED}: {dict(dealt)}: {system.check()} in {time.monotonic() - begin_s:.0f} s")
+    records = scale.steps * (STEPS + 1) // STEPS
+    system.until(lambda: system.total() > records, 20 * PATIENCE_S)
+    system.finish(2 * PATIENCE_S)
+    steps, duration_s = system.check(), time.monotonic() - begin_s
+    say(f"seed {SEED}: {dict(dealt)}: {steps} steps, lost 0, duplicated 0 in {duration_s:.0f} s")
+    assert steps >= scale.steps
     assert (system.kills, system.losses) == (scale.kills, scale.losses)
 
 

@@ -1,0 +1,86 @@
+"""An agent that is quick to load, and whose parameters tell every batch that it was given."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from unittest.mock import patch
+from zlib import crc32
+
+import numpy as np
+
+from serl import assembly
+from serl.agents.agent import Agent, State
+from serl.checkpoint import load_latest, saved_before
+from serl.config import TrainConfig
+from serl.continuation import Continuation
+from serl.metrics import MetricsWriter
+from serl.run_folder import RunFolder
+from serl.specs import Spec
+from serl.transport import InProcess
+from serl.types import Action, Array, Batch, Observation
+
+
+class Summing:
+    """Its state is a checksum over all batches, in their order: any difference shows for good."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._action = np.zeros(spec.action.shape, np.float32)
+        self._sum = self._updates = 0
+
+    def act(self, observation: Observation, explore: bool) -> Action:
+        return self._action
+
+    def fit_normaliser(self, states: Array) -> None:
+        self._sum = crc32(states.tobytes(), self._sum)
+
+    def update(self, batch: Batch) -> dict[str, float]:
+        for array in (batch.state, batch.action, batch.reward, batch.next_state):
+            self._sum = crc32(array.tobytes(), self._sum)
+        self._updates += 1
+        return {}
+
+    def actor_weights(self) -> State:
+        return {"sum": np.array([self._sum, self._updates], np.int64)}
+
+    def load_actor_weights(self, weights: State) -> None:
+        self._sum, self._updates = map(int, weights["sum"])
+
+    state_dict = actor_weights
+    load_state_dict = load_actor_weights
+
+
+@contextmanager
+def summing() -> Iterator[None]:
+    """Learners that are assembled within get such an agent."""
+
+    def make(config: TrainConfig, spec: Spec, seed: int) -> Agent:
+        return Summing(spec)
+
+    with patch.object(assembly, "make_agent", make):
+        yield
+
+
+def check_resumes(run: RunFolder) -> None:
+    """The newest checkpoint is the one of a learner that took the same records undisturbed."""
+    if not saved_before(run.checkpoints):
+        return
+    (found, warning) = load_latest(run.checkpoints)
+    assert not warning
+    fresh = shutil.ignore_patterns(run.checkpoints.name, run.metrics.name, "tensorboard")
+    place = run.path.parent / "undisturbed" / run.name
+    folder = RunFolder.open(Path(shutil.copytree(run.path, place, ignore=fresh)))
+    with (
+        summing(),
+        MetricsWriter(folder.path) as metrics,
+        closing(Continuation(folder, metrics)) as continuation,
+    ):
+        learner = continuation.learner(InProcess())
+        while learner.progress.steps < found.step:
+            assert learner.step(), f"records for {learner.progress.steps} of {found.step} steps"
+        (expected,) = learner.agent.state_dict().values()
+        sampler = learner.replay.sampler_state()
+    assert np.array_equal(found.arrays["agent"]["sum"], expected), "it learned something else"
+    assert all(np.array_equal(found.arrays["replay"][name], sampler[name]) for name in sampler)
