@@ -137,7 +137,7 @@ def test_no_file_has_no_rows(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("not json", "byte 56 is not JSON"),
-        ("[1, 2]", 'line 2: expected an object with "kind"'),
+        ("[1, 2]", 'byte 56: expected an object with "kind"'),
         ('{"kind": 3, "time_s": 0, "steps": 0}', "byte 56: expected an object"),
         ('{"kind": "event", "steps": 0}', "byte 56: time_s must be a number from 0, got None"),
         ('{"kind": "event", "time_s": 0, "steps": true}', "byte 56: steps must be"),

@@ -126,8 +126,7 @@ def test_an_episode_that_an_actor_left_open_stays_truncated(folder: RunFolder, d
     assert [entry[-1].recovered for entry in entries.values()] == [False, True, False, False]
 
 
-@pytest.mark.parametrize("die", [False, True])
-@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize(("die", "compressed"), [(False, False), (True, False), (True, True)])
 def test_an_older_start_that_goes_on_is_copied_too(
     folder: RunFolder, die: bool, compressed: bool
 ) -> None:
