@@ -6,7 +6,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from serl.episode_writer import EpisodeWriter
-from serl.episodes import PART, EpisodeFile, episode_name, episode_paths
+from serl.episodes import PART, SEALED, EpisodeFile, episode_name, episode_paths
 from serl.errors import CorruptData, SerlError
 from serl.files import sync_folder
 from serl.manifest import Entry, append_entry, read_entries, sha256
@@ -21,7 +21,9 @@ def recover(folder: Path) -> list[Path]:
     """Seal what an actor left open when it died: the undamaged beginning, truncated by the crash.
 
     A truncated episode has no `End`; its manifest line says so. A file of which a part had to be
-    left out is kept in `quarantine/`. Does no harm if it is cut short itself and started again.
+    left out is kept in `quarantine/`, and so is one whose predecessor lost its end: after a power
+    cut a later file may be on the disk without an earlier one. Does no harm if it is cut short
+    itself and started again.
 
     Returns:
         The sealed files.
@@ -34,9 +36,9 @@ def recover(folder: Path) -> list[Path]:
         try:
             for scratch in folder.glob(f"*{_SCRATCH}"):
                 scratch.unlink()
+            _list_unlisted(folder)
             parts = sorted(folder.glob(f"*{PART}"), key=episode_name)
             sealed = [path for part in parts if (path := _recover_file(part)) is not None]
-            _list_unlisted(folder)
         except OSError as error:
             raise SerlError(f"log: cannot recover {folder}: {error}") from error
         return sealed
@@ -47,6 +49,9 @@ def _recover_file(part: Path) -> Path | None:
 
     Even a whole file is rewritten: it may be one that the disk refused to sync.
     """
+    if not _follows(part):
+        into_quarantine(part)
+        return None
     with closing(EpisodeFile(part)) as source:
         sealed = _rewrite(source)
         whole = source.sealed or source.offset == part.stat().st_size
@@ -56,6 +61,16 @@ def _recover_file(part: Path) -> Path | None:
     else:
         into_quarantine(part)
     return sealed
+
+
+def _follows(part: Path) -> bool:
+    """Whether nothing is missing between an open file and those before it in its epoch."""
+    name = episode_name(part)
+    if name.episode == 0:
+        return True
+    before = name._replace(episode=name.episode - 1).path(part.parent, SEALED)
+    entries = read_entries(part.parent).get(before.name)
+    return bool(entries and entries[-1].ended)
 
 
 def _rewrite(source: EpisodeFile) -> Path | None:

@@ -74,6 +74,7 @@ _HELLO_FIELDS = {
 }
 _HOME = re.compile(r"[0-9a-f]{32}")
 
+_MAX_VERSION = 1 << 48
 _MAX_WALL_S = 1 << 32  # seconds of a ROS 2 stamp
 _MAX_TEXT = 1000  # characters
 _MAX_STAMPS = 64
@@ -245,6 +246,8 @@ def decode_record(data: Buffer, spec: Spec) -> Record:
     fields |= _decode_arrays(actions, dict.fromkeys(actions, spec.action), "record")
     _check_length(fields["reward_provenance"], "reward_provenance")
     check_reward(fields["reward"])
+    if fields["policy_version"] > _MAX_VERSION:
+        raise CorruptData(f"record policy_version: {fields['policy_version']}, 0-{_MAX_VERSION}")
     try:
         fields["source"] = Source(fields["source"])
     except ValueError as error:

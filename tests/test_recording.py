@@ -391,7 +391,6 @@ def test_a_full_disk_of_any_size_loses_nothing_that_was_appended(tmp_path: Path)
     done = subprocess.run(script, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     taken = [int(line.split()[1]) for line in done.stdout.splitlines()]
-    assert taken == sorted(taken)
     assert taken[0] < 10
     assert taken[-1] == 110
 

@@ -68,6 +68,26 @@ def test_a_whole_open_file_needs_no_quarantine(tmp_path: Path) -> None:
     tail.close()
 
 
+@pytest.mark.parametrize(("kept", "steps"), [(1.0, [4, 2]), (0.4, [1]), (0.0, [])])
+def test_what_follows_a_lost_end_is_put_aside(
+    tmp_path: Path, kept: float, steps: list[int]
+) -> None:
+    """A power cut can take the end of an episode and leave the next one, which is younger."""
+    parts = [
+        path.rename(path.with_name(path.name.replace(".mcap", PART)))
+        for path in write_log(tmp_path, random_records(4, 2))
+    ]
+    (tmp_path / MANIFEST).unlink()
+    data = parts[0].read_bytes()
+    parts[0].write_bytes(data[: round(kept * len(data))])
+    recover(tmp_path)
+    assert_sealed(tmp_path)
+    paths = episode_paths(tmp_path)
+    assert [len(read_episode(path, SPEC).steps) for path in paths] == steps
+    assert (tmp_path / "quarantine" / parts[1].name).exists() is (kept < 1.0)
+    assert recover(tmp_path) == []
+
+
 def test_recovery_survives_files_without_anything_sound(tmp_path: Path) -> None:
     part = leave_open(tmp_path, random_records(1, ended=False))
     data = part.read_bytes()

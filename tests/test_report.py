@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from serl.curves import quarters, running_mean, running_ratio, thinned
-from serl.errors import BadInput, CorruptData
+from serl.errors import BadInput
 from serl.evaluation import wilson
 from serl.metrics import EpisodeRow, EvaluationRow, EventRow, MetricsWriter, UpdateRow
 from serl.plots import Trace, plot
@@ -237,13 +237,13 @@ def test_rows_of_another_version_are_no_crash(tmp_path: Path) -> None:
     assert "The run has no final evaluation" in read(tmp_path).text
 
 
-def test_a_foreign_folder_and_damaged_metrics_are_refused(tmp_path: Path) -> None:
+def test_a_foreign_folder_is_refused_and_a_damaged_line_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="not a run folder"):
         write_report(tmp_path)
-    (tmp_path / "metrics.jsonl").write_text("nonsense\n")
-    with pytest.raises(CorruptData, match="line 1"):
-        write_report(tmp_path)
     assert not (tmp_path / "report.html").exists()
+    (tmp_path / "metrics.jsonl").write_text("nonsense\n")
+    write_report(tmp_path)
+    assert "metrics.jsonl" in (tmp_path / "report.html").read_text()
 
 
 def test_running_values() -> None:

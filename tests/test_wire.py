@@ -185,6 +185,7 @@ def edited(change: Callable[[dict[str, Any]], object]) -> bytes:
         (lambda f: f.update(wall_s=-1.0), "wall_s: expected a time since 1970, got -1"),
         (lambda f: f.update(wall_s=2.0**32), "wall_s"),
         (lambda f: f.update(wall_s=1e300), "wall_s"),
+        (lambda f: f.update(policy_version=1 << 62), "policy_version"),
         (lambda f: f.update(reward_provenance="x" * 1001), "reward_provenance: 1001 characters"),
         (lambda f: f["stamps"].update({"x" * 1001: 0.0}), "stamp: 1001 characters"),
         (lambda f: f.update(stamps=dict.fromkeys(map(str, range(65)), 0.0)), "stamps: 65"),

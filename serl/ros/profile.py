@@ -12,6 +12,7 @@ _MOST_PARTICIPANTS = 64
 """Processes of a run on one host: 16 actors with a link each, a learner, and who looks on."""
 
 _BUFFER_BYTES = 4 << 20
+_HEARTBEAT_NS = 50_000_000
 
 _XML = """<?xml version="1.0" encoding="UTF-8"?>
 <profiles xmlns="http://www.eprosima.com/XMLSchemas/fastRTPS_Profiles">
@@ -42,6 +43,10 @@ _XML = """<?xml version="1.0" encoding="UTF-8"?>
       <useBuiltinTransports>false</useBuiltinTransports>
     </rtps>
   </participant>
+  <!-- what was lost is noticed and sent again at a heartbeat, which is each 3 s otherwise -->
+  <data_writer profile_name="serl_writer" is_default_profile="true">
+    <times><heartbeatPeriod><nanosec>{heartbeat}</nanosec></heartbeatPeriod></times>
+  </data_writer>
 </profiles>
 """
 
@@ -58,6 +63,7 @@ def write_profile(
     """
     text = _XML.format(
         buffer=_BUFFER_BYTES,
+        heartbeat=_HEARTBEAT_NS,
         participants=_MOST_PARTICIPANTS,
         addresses="".join(f"<address>{address}</address>" for address in addresses),
         hosts="".join(

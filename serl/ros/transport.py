@@ -173,6 +173,8 @@ class LearnerTransport:
         """Decode what was let in; stops at the first payload that is not this stream's record."""
         records: list[Arrival] = []
         with self._lock:
+            if self._streams.get(stream.number) is not stream:  # displaced since: sent again
+                return []
             frames = stream.take_frames()
             self._cursors[stream.key] = stream.received
         for frame in frames:

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from serl.errors import CorruptData
+from serl.index import read_spans
 from serl.types import Key
 
 
@@ -41,3 +43,11 @@ def count_lines(book: Path) -> int:
     with book.open("rb") as file:
         line = file.readline()
         return os.fstat(file.fileno()).st_size // len(line) if line.endswith(b"\n") else 0
+
+
+def count_accepted(index: Path) -> int:
+    """How many records the learner has accepted."""
+    try:
+        return sum(span.length for span in read_spans(index))
+    except CorruptData:  # it is just being made
+        return 0

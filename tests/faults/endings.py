@@ -12,12 +12,12 @@ from serl.assembly import make_spec, make_task
 from serl.checkpoint import load_latest
 from serl.config import resolve
 from serl.episodes import PART, episode_paths, read_episode
-from serl.index import read_spans
 from serl.ros.graph import all_processes, started
 from serl.run_folder import RunFolder
 from serl.supervisor import Supervisor
 from serl.verify import verify
 
+from .books import count_accepted
 from .registry import REGISTRY, Level
 from .system import FEW
 
@@ -45,7 +45,7 @@ def told_to_stop(folder: Path) -> None:
     spec = make_spec(make_task(run.config))
     for number in (signal.SIGTERM, signal.SIGINT):
         with started(run, all_processes(run)) as supervisor:
-            _until_accepted(run, supervisor, _accepted(run) + FEW)
+            _until_accepted(run, supervisor, count_accepted(run.index) + FEW)
             for name in (ACTOR, f"link-{ACTOR}", "learner"):
                 _end(supervisor, name, number)
         assert not list(run.episodes(ACTOR).glob(f"*{PART}"))
@@ -60,15 +60,12 @@ def told_to_stop(folder: Path) -> None:
 
 def _until_accepted(run: RunFolder, supervisor: Supervisor, count: int) -> None:
     deadline_s = time.monotonic() + START_LIMIT_S
-    while _accepted(run) < count:
+    while count_accepted(run.index) < count:
         assert set(supervisor.states().values()) == {"running"}, supervisor.states()
-        assert time.monotonic() < deadline_s, f"{_accepted(run)} of {count} records accepted"
+        assert time.monotonic() < deadline_s, (
+            f"{count_accepted(run.index)} of {count} records accepted"
+        )
         time.sleep(0.1)
-
-
-def _accepted(run: RunFolder) -> int:
-    """Records that the learner has accepted."""
-    return sum(span.length for span in read_spans(run.index))
 
 
 def _end(supervisor: Supervisor, name: str, number: signal.Signals) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from serl.index import Cursors, read_spans
+from serl.index import Cursors
 from serl.ros import learner_node
 from serl.ros.node import RosNode
 from serl.ros.transport import LearnerTransport
@@ -22,7 +22,7 @@ from serl.run_folder import RunFolder
 from serl.specs import Spec
 from serl.types import Arrival, Key
 
-from .books import accepted_book, lines_of, read_book
+from .books import accepted_book, count_accepted, lines_of, read_book
 from .records import STEPS
 from .summing import summing
 
@@ -56,7 +56,7 @@ class NotingTransport(LearnerTransport):
 def main(run: Path) -> int:
     NotingTransport.book = book = accepted_book(run)
     # A predecessor that died between receiving and accepting noted down more than it accepted.
-    accepted = sum(span.length for span in read_spans(RunFolder.open(run).index))
+    accepted = count_accepted(RunFolder.open(run).index)
     book.write_text("".join(f"{line}\n" for line in read_book(book)[:accepted]))
     with summing(), patch.object(learner_node, "LearnerTransport", NotingTransport):
         return learner_node.main(["--run", str(run)])

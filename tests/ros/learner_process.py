@@ -3,7 +3,7 @@
     python learner_process.py RUN_FOLDER HELLO_FILE
 
 The lines of `received.txt` are also its cursors: killed at any moment, it goes on behind them.
-Its weights are the name of its folder. Told to stop, it leaves what it counted in `counts.json`.
+Its weights are the name of its folder. What it counted is in `counts.json`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from serl.files import write_atomic
 from serl.ros.node import RosNode
 from serl.ros.transport import LearnerTransport
 from serl.transport import Snapshot
@@ -32,14 +33,16 @@ def main(run_folder: Path, hello_file: Path) -> None:
         transport = LearnerTransport(node, hello.spec, hello.run, cursors)
         name = np.frombuffer(str(run_folder).encode(), np.uint8)
         transport.publish(Snapshot(1, {}, {"folder": name}))
+        told = b""
         while not node.stopping:
             keys = [record.key for record in transport.receive()]
             text = "".join(f"{k.actor} {k.epoch} {k.episode} {k.index}\n" for k in keys)
             file.write(text.encode())
+            counts = json.dumps({**transport.counts, **node.counts}).encode()
+            if counts != told:
+                write_atomic(run_folder / "counts.json", told := counts)
             if not keys:
                 node.wait(0.005)
-        counts = {**transport.counts, **node.counts}
-    (run_folder / "counts.json").write_text(json.dumps(counts))
 
 
 if __name__ == "__main__":

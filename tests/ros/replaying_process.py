@@ -2,7 +2,7 @@
 
     python replaying_process.py RUN_FOLDER
 
-It listens until there is a file `again`, then says everything once more and writes into that file
+It listens, which it says with a file `listening`, until there is a file `again`, then says everything once more and writes into that file
 how many messages of which topic that were.
 """
 
@@ -30,6 +30,7 @@ def main(run_folder: Path) -> None:
         publishers = {topic.name: ours.publisher(topic) for topic in topics}
         for topic in topics:
             ours.subscribe(topic, listen(topic), raw=True)
+        (run_folder / "listening").touch()
         again = run_folder / "again"
         while not again.exists() and not ours.stopping:
             ours.wait(0.05)
