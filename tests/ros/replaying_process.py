@@ -2,8 +2,8 @@
 
     python replaying_process.py RUN_FOLDER
 
-It listens, which it says with a file `listening`, until there is a file `again`, then says everything once more and writes into that file
-how many messages of which topic that were.
+It listens, which it says with a file `listening`, until there is a file `again`; then it says
+everything once more and writes into that file how many messages of which topic that were.
 """
 
 from __future__ import annotations
