@@ -150,7 +150,7 @@ def test_who_lacks_the_key_neither_feeds_nor_is_fed(
     said = ours.end()
     assert ours.received() == expected("actor0", 1, 4)
     assert weights(ours, "actor0") == str(ours.folder).encode()
-    assert all("dropped a message without this run's tag" in text for text in said), said
+    assert any("dropped a message without this run's tag" in text for text in said), said
     assert {key[0] for key in strange.received()} <= {"actor9"}
     if not program:  # they have another key; two without one cannot tell us from each other
         eventually(lambda: weights(strange, "actor9"))
@@ -188,12 +188,16 @@ def test_what_is_said_again_changes_nothing(ours: Run) -> None:
         eventually(lambda: len(ours.received()) == 150)
     ours.act("actor0", 3, episodes=1)
     eventually(lambda: len(ours.received()) >= 200)
+    eventually(lambda: repeated(ours) >= heard["transitions"])
     ours.end()
     wanted = [expected("actor0", 1, 2), expected("actor0", 2, 1), expected("actor0", 3, 1)]
     assert ours.received() == [key for keys in wanted for key in keys]
     assert counts(ours)["unauthenticated"] == 0
-    found = counts(ours)
-    assert found.get("duplicate", 0) + found.get("stranger", 0) >= heard["transitions"]
+
+
+def repeated(run: Run) -> float:
+    """How many messages its learner passed over."""
+    return counts(run).get("duplicate", 0) + counts(run).get("stranger", 0)
 
 
 @pytest.fixture
