@@ -6,7 +6,7 @@ import pytest
 
 from serl.config import resolve
 from serl.errors import BadInput
-from serl.network import NetworkConfig
+from serl.network import NetworkConfig, is_up
 
 
 def test_a_run_is_local_unless_it_names_hosts() -> None:
@@ -20,6 +20,11 @@ def test_a_host_finds_itself_among_the_hosts() -> None:
     assert NetworkConfig(hosts=hosts).own_addresses() == own
     with pytest.raises(BadInput, match=r"none of 198\.51\.100\.77 is an address of this host"):
         NetworkConfig(hosts=hosts[:1]).own_addresses()
+
+
+def test_an_address_is_up_where_its_interface_runs() -> None:
+    assert is_up(IPv4Address("127.0.0.1"))
+    assert not is_up(IPv4Address("198.51.100.77"))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "239.255.0.1", "robot", "10.0.0", "::1", ""])

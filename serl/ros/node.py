@@ -30,6 +30,7 @@ from serl.ros.environment import LOCAL, domain_id_of, network_of, settle
 from serl.ros.memory import keep_freed_memory
 from serl.ros.topics import Topic
 from serl.sockets import Socket, open_sockets
+from serl.supervisor import orphaned
 
 logger = logging.getLogger(__name__)
 
@@ -204,10 +205,13 @@ class RosNode:
 
 
 def _wait_until_up(addresses: set[IPv4Address]) -> None:
-    """Fast DDS looks at the interfaces once in the life of a process (measured, 2.14.5)."""
+    """Fast DDS looks at the interfaces once in the life of a process (measured, 2.14.5).
+
+    A process whose supervisor died meanwhile waits no longer, and ends at the next check.
+    """
     if not all(map(is_up, addresses)):
         logger.warning("waiting until the network of %s is up", ", ".join(map(str, addresses)))
-    while not all(map(is_up, addresses)):
+    while not all(map(is_up, addresses)) and not orphaned():
         time.sleep(_RETRY_S)
 
 
