@@ -99,7 +99,8 @@ class Index:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = Lock()
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        if not path.exists():
+            _make(path)
         self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             self._prepare()
@@ -221,19 +222,15 @@ class Index:
     def _prepare(self) -> None:
         database = self._database
         (version,) = database.execute("PRAGMA user_version").fetchone()
-        if version not in (0, FORMAT):
+        if version == 0:
+            raise DamagedIndex(f"{self.path}: not an index of a run")
+        if version != FORMAT:
             raise CorruptData(f"{self.path}: format {version}, this version reads {FORMAT}")
         (finding,) = database.execute("PRAGMA quick_check(1)").fetchone()
         if finding != "ok":
             raise DamagedIndex(f"{self.path}: {' '.join(finding.split())}")
-        tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if version == 0 and tables:
-            raise DamagedIndex(f"{self.path}: not an index of a run")
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
-        if version == 0:
-            database.executescript(_SCHEMA)
-            sync_folder(self.path.parent)
 
     def _load(self) -> None:
         """Read where each stream stands; spans that do not follow each other are damage."""
@@ -277,6 +274,20 @@ class Index:
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
             raise SerlError(f"{self.path}: {error}") from error
+
+
+def _make(path: Path) -> None:
+    """An empty index under its name all at once: nobody ever sees a part of one."""
+    scratch = path.with_name(f".{path.name}.tmp")
+    scratch.unlink(missing_ok=True)
+    os.close(os.open(scratch, os.O_RDWR | os.O_CREAT, 0o600))
+    try:
+        with closing(sqlite3.connect(scratch, isolation_level=None)) as database:
+            database.executescript(_SCHEMA)
+    except sqlite3.Error as error:
+        raise SerlError(f"{path}: {error}") from error
+    scratch.rename(path)
+    sync_folder(path.parent)
 
 
 def read_spans(path: Path) -> list[Span]:

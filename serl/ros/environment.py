@@ -31,13 +31,14 @@ DOMAINS = range(102)
 """Above 101 the UDP ports of a domain collide with Linux's ephemeral ports."""
 
 SHARED_MEMORY = Path("/dev/shm")
-LEAST_SHARED_BYTES = 32 << 20
-"""What a run with 16 actors takes of it: half a MB for each of 33 processes, and some."""
+LEAST_SHARED_BYTES = 48 << 20
+"""What a run with eleven actors can take of it at most: 2 MB for each of 23 processes, and some."""
 
 LOOPBACK = IPv4Address("127.0.0.1")
 LOCAL = NetworkConfig()
 
 _LOOPBACK_PROFILE = "loopback.xml"
+_SHARED_MEMORY_PROFILE = Path(__file__).with_name("shared_memory.xml")
 _NETWORKING = (
     "FASTDDS_BUILTIN_TRANSPORTS",
     "FASTDDS_DEFAULT_PROFILES_FILE",
@@ -141,8 +142,7 @@ def settle(
         environ["AMENT_PREFIX_PATH"] = sys.prefix
     profile = run_folder.resolve() / _LOOPBACK_PROFILE
     if network.local and not profile.exists():
-        environ["FASTDDS_BUILTIN_TRANSPORTS"] = "SHM"
-        return
+        profile = _SHARED_MEMORY_PROFILE
     if not network.local:
         profile = run_folder.resolve() / "network.xml"
         write_profile(profile, network.own_addresses(), network.hosts)

@@ -11,8 +11,9 @@ from typing import Any
 
 from std_msgs.msg import String
 
+from serl.errors import SerlError
 from serl.ros.node import RosNode
-from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, to_cdr
+from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, Answer, to_cdr
 from serl.tail import Tail
 from serl.wire import Frame, Hello, actor_number, encode_frame, encode_hello
 
@@ -21,6 +22,7 @@ SILENCE_S = 2.0
 
 _PATIENCE_S = 0.5
 _LONGEST_PATIENCE_S = 8.0
+_MOST_IN_VAIN = 5  # resends without a sign that frames arrive: 15.5 s
 _READ_BYTES = 1 << 20
 _SMALLEST_WINDOW = 16
 
@@ -64,6 +66,7 @@ class StreamSender:
         self._heard_s = self._progress_s = self._announced_s = float("-inf")
         self._patience_s = _PATIENCE_S
         self._went_back = False  # and no progress since
+        self._in_vain = 0  # resends in a row after which no frame was said to arrive
         self._answers: deque[tuple[int, int, int, int, int]] = deque(maxlen=1024)
         self._refusals: deque[str] = deque(maxlen=64)
         self._frames = node.publisher(TRANSITIONS)
@@ -104,6 +107,9 @@ class StreamSender:
         """Take in answers, send what there is room for; False when there was nothing to send.
 
         Publishing may stall for up to a second when a peer dies: never call this where it matters.
+
+        Raises:
+            SerlError: a learner is heard, and for long no frame reached it.
         """
         while self._refusals:
             self._take_refusal(self._refusals.popleft())
@@ -114,8 +120,7 @@ class StreamSender:
                 self._announce()
             return False
         if self._published and time.monotonic() - self._progress_s > self._patience_s:
-            self._patience_s = min(2 * self._patience_s, _LONGEST_PATIENCE_S)
-            self._go_back()
+            self._lose_patience()
             self._announce()  # an old hello that came again may have taken the stream's place
         self._fill()
         return self._publish()
@@ -142,7 +147,7 @@ class StreamSender:
             if hello and (answer["actor"], answer["epoch"]) == (hello.actor, hello.epoch):
                 self.refused = str(answer["reason"])
 
-    def _take_answer(self, actor: int, epoch: int, held: int, learner: int, resend: int) -> None:
+    def _take_answer(self, actor: int, epoch: int, held: int, learner: int, answer: int) -> None:
         now_s = time.monotonic()
         if learner != self._learner:
             if learner < self._learner and now_s - self._heard_s <= SILENCE_S:
@@ -158,7 +163,11 @@ class StreamSender:
         elif held > self.acknowledged:
             self._advance(held)
         self._welcome = True
-        if resend and not self._went_back:  # else the resent frames are still on their way
+        if answer != Answer.STANDING:
+            self._in_vain = 0
+        if (
+            answer == Answer.RESEND and not self._went_back
+        ):  # else the resent frames are still on their way
             self._go_back()
 
     def _begin(self, held: int) -> None:
@@ -180,8 +189,17 @@ class StreamSender:
 
     def _made_progress(self) -> None:
         self._went_back = False
+        self._in_vain = 0
         self._progress_s = time.monotonic()
         self._patience_s = _PATIENCE_S
+
+    def _lose_patience(self) -> None:
+        """Send again; a new start makes the network's queues anew when even that is in vain."""
+        self._in_vain += 1
+        if self._in_vain >= _MOST_IN_VAIN:
+            raise SerlError("link: a learner is there, but what is sent does not reach it")
+        self._patience_s = min(2 * self._patience_s, _LONGEST_PATIENCE_S)
+        self._go_back()
 
     def _go_back(self) -> None:
         self._went_back = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 from diagnostic_msgs.msg import DiagnosticArray
@@ -10,6 +11,17 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from std_msgs.msg import String, UInt8MultiArray, UInt64MultiArray
 
 from serl.errors import CorruptData
+
+
+class Answer(IntEnum):
+    """Why a learner answers; all but the first say that frames arrive."""
+
+    STANDING = 0
+    """It repeats, or moved on."""
+    RESEND = 1
+    """Frames are missing."""
+    HELD = 2
+    """It has the frame, or no room for it yet."""
 
 
 class Topic(NamedTuple):
@@ -36,7 +48,7 @@ TRANSITIONS = Topic("transitions", UInt8MultiArray, _reliable(512))
 
 ACKS = Topic("transitions/ack", UInt64MultiArray, _reliable(64, latched=True))
 """Five numbers, learner to actors: actor, epoch, first sequence number not yet held, the
-learner's epoch, 1 to ask for a resend. All but the learner's epoch are 0 in its hello."""
+learner's epoch, and an `Answer`. All but the learner's epoch are 0 in its hello."""
 
 ACTORS = Topic("actors", String, _reliable(64, latched=True))
 """Hellos of `serl.wire`, actors to learner; all senders share the depth of the reader's queue."""

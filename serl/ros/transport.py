@@ -17,7 +17,16 @@ from std_msgs.msg import String, UInt64MultiArray
 from serl.errors import BadInput, CorruptData
 from serl.index import Cursors, Stream
 from serl.ros.node import RosNode
-from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, WEIGHTS, from_cdr, to_cdr
+from serl.ros.topics import (
+    ACKS,
+    ACTORS,
+    REFUSED,
+    TRANSITIONS,
+    WEIGHTS,
+    Answer,
+    from_cdr,
+    to_cdr,
+)
 from serl.snapshots import encode_snapshot
 from serl.specs import Spec
 from serl.transport import Snapshot
@@ -247,16 +256,16 @@ class LearnerTransport:
         gap = frame.sequence > stream.expected
         self.counts["gap" if gap else "full" if full else "duplicate"] += 1
         if time.monotonic() - stream.answered_s >= _NACK_PERIOD_S:
-            self._answer(stream, resend=gap and not full)
+            self._answer(stream, Answer.RESEND if gap and not full else Answer.HELD)
 
     def _is_full(self, stream: _Stream) -> bool:
         """No further frame is let in: the learner is slow."""
         waiting_bytes = sum(other.waiting_bytes for other in self._streams.values())
         return len(stream.frames) >= _MAX_WAITING or waiting_bytes >= _MAX_WAITING_BYTES
 
-    def _answer(self, stream: _Stream, resend: bool = False) -> None:
+    def _answer(self, stream: _Stream, answer: Answer = Answer.STANDING) -> None:
         stream.answered_s = time.monotonic()
-        self._send_ack(stream.number, stream.hello.epoch, stream.acknowledged, resend)
+        self._send_ack(stream.number, stream.hello.epoch, stream.acknowledged, answer)
 
     def _say_hello(self) -> None:
         """Tell actors that a learner is here, and repeat where each stream stands."""
@@ -266,8 +275,10 @@ class LearnerTransport:
                 if not stream.refused:
                     self._answer(stream)
 
-    def _send_ack(self, actor: int, epoch: int, held: int, resend: bool = False) -> None:
-        numbers = array("Q", (actor, epoch, held, self._epoch, resend))
+    def _send_ack(
+        self, actor: int, epoch: int, held: int, answer: Answer = Answer.STANDING
+    ) -> None:
+        numbers = array("Q", (actor, epoch, held, self._epoch, answer))
         self._acks.publish(UInt64MultiArray(data=numbers))
 
     def _refuse_stream(self, stream: _Stream, reason: str) -> None:

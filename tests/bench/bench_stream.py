@@ -199,10 +199,14 @@ def measure_kills(folder: Path, kills: int) -> None:
     start = {"learner": lambda: start_learner(run), "link": lambda: start_link(run, "actor0")}
     done, logged = 0, 0
     target = rng.randrange(20, 200)
+    due_s = time.monotonic() + LIMIT_S
     try:
         for _ in appended(run, 1_000_000):
             logged += 1
+            if time.monotonic() > due_s:
+                raise TimeoutError(f"nothing arrived for {LIMIT_S:.0f} s after {done} kills")
             if count(run) >= target:
+                due_s = time.monotonic() + LIMIT_S
                 victim = ("learner", "link")[done % 2]
                 alive[victim].kill()
                 alive[victim].wait()

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
+from threading import Lock
 from unittest.mock import patch
 
 from serl.episodes import PART, episode_paths, read_episode
@@ -177,14 +178,16 @@ def _short_writev(descriptor: int, pieces: Sequence[bytes]) -> int:
 def _failing(call: str, number: int) -> Iterator[list[tuple[str, int, bool]]]:
     """Fail the N-th such call; yields all calls: which, on which inode, with which success."""
     calls: list[tuple[str, int, bool]] = []
+    counting = Lock()  # the log's own thread makes such calls, too
 
     def wrapped(name: str) -> Callable[..., object]:
         real = getattr(os, name)
 
         def run(descriptor: int, *arguments: object) -> object:
-            before = [past for past, *_ in calls].count(call)
-            sound = name != call or before + 1 != number
-            calls.append((name, os.fstat(descriptor).st_ino, sound))
+            with counting:
+                before = [past for past, *_ in calls].count(call)
+                sound = name != call or before + 1 != number
+                calls.append((name, os.fstat(descriptor).st_ino, sound))
             if not sound:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             return real(descriptor, *arguments)

@@ -23,6 +23,8 @@ from serl.ros.environment import (
     settle,
 )
 
+SHARED_MEMORY_PROFILE = Path(environment.__file__).with_name("shared_memory.xml")
+
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -100,7 +102,7 @@ def test_a_run_is_local_whatever_is_set(tmp_path: Path) -> None:
         "HOME": "/h",
         "ROS_DOMAIN_ID": "7",
         "ROS_LOG_DIR": str(tmp_path / "log"),
-        "FASTDDS_BUILTIN_TRANSPORTS": "SHM",
+        "FASTRTPS_DEFAULT_PROFILES_FILE": str(SHARED_MEMORY_PROFILE),
     }
 
 
@@ -124,13 +126,12 @@ def test_without_shared_memory_a_run_talks_over_loopback_and_says_so(
         choose_transport(tmp_path)
     environ: dict[str, str] = {}
     settle(environ, 7, tmp_path)
-    assert "FASTDDS_BUILTIN_TRANSPORTS" not in environ
     assert _addresses(environ) == (["127.0.0.1"], ["127.0.0.1"])
     assert problem in caplog.text
     assert "over 127.0.0.1 instead" in caplog.text
     choose_transport(tmp_path)  # the run is started again, and by now there is enough
     settle(environ, 7, tmp_path)
-    assert environ["FASTDDS_BUILTIN_TRANSPORTS"] == "SHM"
+    assert environ["FASTRTPS_DEFAULT_PROFILES_FILE"] == str(SHARED_MEMORY_PROFILE)
 
 
 def test_shared_memory_that_fills_up_during_a_run_parts_no_processes(
@@ -140,7 +141,7 @@ def test_shared_memory_that_fills_up_during_a_run_parts_no_processes(
     monkeypatch.setattr(environment, "LEAST_SHARED_BYTES", 1 << 60)
     environ: dict[str, str] = {}
     settle(environ, 7, tmp_path)
-    assert environ["FASTDDS_BUILTIN_TRANSPORTS"] == "SHM"
+    assert environ["FASTRTPS_DEFAULT_PROFILES_FILE"] == str(SHARED_MEMORY_PROFILE)
 
 
 def test_several_hosts_talk_udp_at_their_own_addresses(tmp_path: Path) -> None:

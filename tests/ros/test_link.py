@@ -15,9 +15,13 @@ import pytest
 from std_msgs.msg import String, UInt64MultiArray
 
 from serl.episodes import PART, EpisodeFile
+from serl.errors import SerlError
 from serl.index import Index
 from serl.recording import EpisodeLog, LogConfig
 from serl.recovery import recover
+from serl.ros import stream_sender
+from serl.ros import transport as transport_module
+from serl.ros.environment import SHARED_MEMORY
 from serl.ros.link_node import Link
 from serl.ros.node import RosNode
 from serl.ros.topics import ACKS, ACTORS, TRANSITIONS, to_cdr
@@ -231,6 +235,46 @@ def test_a_link_that_starts_before_a_damaged_log_is_recovered_goes_on(run: Run) 
         run.act("a", 2, episodes=1)
         assert _shipped(link, transport, 50) == expected("a", 2, 1)
         link.close()
+
+
+def test_a_link_whose_frames_reach_nobody_ends_so_that_it_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    monkeypatch.setattr(stream_sender, "_PATIENCE_S", 0.02)
+    monkeypatch.setattr(LearnerTransport, "_on_frame", lambda *_: None)
+    run.act("a", 1, episodes=1)
+    with RosNode("both", run.folder) as node:
+        transport = LearnerTransport(node, SPEC, run.folder.name)
+        link = Link(node, run.folder, "a", LogConfig())
+        with pytest.raises(SerlError, match="a learner is there, but what is sent does not reach"):
+            _shipped(link, transport, 1)
+        link.close()
+
+
+def test_a_link_waits_for_a_learner_that_is_busy(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    """It says hello, and that frames arrive; it takes none of them for a while."""
+    monkeypatch.setattr(stream_sender, "_PATIENCE_S", 0.02)
+    monkeypatch.setattr(stream_sender, "_LONGEST_PATIENCE_S", 0.02)
+    monkeypatch.setattr(transport_module, "_NACK_PERIOD_S", 0.0)
+    run.act("a", 1, episodes=1)
+    with RosNode("both", run.folder) as node:
+        transport = LearnerTransport(node, SPEC, run.folder.name)
+        link = Link(node, run.folder, "a", LogConfig())
+
+        def resent() -> bool:
+            link.step()
+            return transport.counts["duplicate"] > 500
+
+        eventually(resent)
+        assert _shipped(link, transport, 50) == expected("a", 1, 1)
+        link.close()
+
+
+def test_large_frames_fit_the_shared_memory_many_times_over(run: Run) -> None:
+    before = set(SHARED_MEMORY.iterdir())
+    with RosNode("anybody", run.folder):
+        mine = [path.stat().st_size for path in set(SHARED_MEMORY.iterdir()) - before]
+    assert max(mine) > 2 << 20
 
 
 def test_an_old_hello_that_comes_again_does_not_end_the_stream(run: Run) -> None:
