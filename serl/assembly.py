@@ -82,7 +82,7 @@ def make_human(
     return ScriptedHuman(
         config.human,
         expert=lambda seed: task.expert(robot.truth, seed),
-        observe=robot.observe,
+        observe=lambda: task.observation(robot.observe()),
         truth=robot.truth,
         progress=task.progress,
         planned_steps=config.steps // config.actors,

@@ -73,6 +73,17 @@ def between(start: Quaternion, end: Quaternion) -> Vector:
     return x * scale, y * scale, z * scale
 
 
+def yaw(q: Quaternion) -> float:
+    """Angle about the vertical of the turned axis x, rad."""
+    x, y, _ = rotate(q, (1.0, 0.0, 0.0))
+    return math.atan2(y, x)
+
+
+def wrapped(angle: float, period: float) -> float:
+    """`angle` modulo `period`, in [-period / 2, period / 2)."""
+    return (angle + 0.5 * period) % period - 0.5 * period
+
+
 def nearest_rotation(q: Quaternion, centre: Quaternion, radius_rad: float) -> Quaternion:
     """The rotation nearest to `q` within `radius_rad` of `centre`: `q` itself where it is within.
 

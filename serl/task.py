@@ -48,10 +48,12 @@ class Placement:
     Attributes:
         tcp: base_T_tcp at the start: x y z, quaternion xyzw.  # (7,)
         bodies: base_T_body of each free body: x y z, quaternion xyzw.  # (7,)
+        held_m: width of what the closed gripper holds; None starts with an open one.
     """
 
     tcp: np.ndarray[Any, np.dtype[np.float64]]
     bodies: Mapping[str, np.ndarray[Any, np.dtype[np.float64]]] = field(default_factory=dict)
+    held_m: float | None = None
 
 
 @dataclass(frozen=True)

@@ -107,15 +107,18 @@ class SimArm:
         """Nothing to release: the model lives in this process."""
 
     def reset(self, seed: int) -> Observation:
-        """Place arm and scene as the scene draws it from `seed`, at rest with an open gripper."""
+        """Place arm and scene as the scene draws it from `seed`, at rest.
+
+        The gripper is open unless the scene lets it hold something.
+        """
         placement = self._scene.place(np.random.default_rng(seed))
         model, data = self.model, self.data
         mujoco.mj_resetData(model, data)
         for name, pose in placement.bodies.items():
             self._place(model.body(name), pose_from(pose))
         data.qpos[:_JOINTS] = HOME_RAD
-        self._gripper.reset()
-        self._closed, self._switched_s = False, -math.inf
+        self._gripper.reset(placement.held_m)
+        self._closed, self._switched_s = placement.held_m is not None, -math.inf
         self._start = self._target = pose_from(placement.tcp)
         solve_ik(model, data, self._site, _HOME, self._start)
         self._setpoint = Setpoint(self._start)

@@ -27,10 +27,10 @@ class Gripper:
         left, right = self._fingers.tolist()
         return float(0.5 * (left + right) / MAX_FINGER_M)
 
-    def reset(self) -> None:
-        """Open at once; for resets."""
-        self._fingers[:] = MAX_FINGER_M
-        self.command(closed=False)
+    def reset(self, held_m: float | None = None) -> None:
+        """For resets: open at once, or closed on something of this width."""
+        self._fingers[:] = MAX_FINGER_M if held_m is None else 0.5 * held_m
+        self.command(closed=held_m is not None)
 
     def command(self, closed: bool) -> None:
         """Set what the fingers go to."""

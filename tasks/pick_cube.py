@@ -12,7 +12,7 @@ from pydantic import Field
 
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.rotations import Quaternion, from_rotation_vector, rotate
+from serl.rotations import Quaternion, from_rotation_vector, rotate, wrapped
 from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig
@@ -110,12 +110,12 @@ class PickCube:
         yaw = _yaw(tcp)
         state = {
             "tcp_from_start": tcp[:3] - self._start,
-            "yaw_from_start": _scalar(_wrapped(yaw - self._start_yaw, 2.0 * math.pi)),
+            "yaw_from_start": _scalar(wrapped(yaw - self._start_yaw, 2.0 * math.pi)),
             "tcp_velocity": reading.state["tcp_twist"][:3],
             "gripper": reading.state["gripper"],
             "lead": reading.state["target_pose"][:3] - tcp[:3],
             "cube_from_tcp": cube[:3] - tcp[:3],
-            "cube_yaw": _scalar(_wrapped(_yaw(cube) - yaw, 0.5 * math.pi)),
+            "cube_yaw": _scalar(wrapped(_yaw(cube) - yaw, 0.5 * math.pi)),
             "cube_height": _scalar(float(cube[2]) - _HALF_M),
         }
         return Observation(state=state, stamps=reading.stamps)
@@ -143,7 +143,7 @@ class PickCube:
         """0.3 for approaching, 0.1 for aligning, 0.2 for grasping, 0.4 for lifting."""
         tcp, cube = truth["tcp_pose"], truth["cube_pose"]
         distance = float(np.linalg.norm(cube[:3] - tcp[:3]))
-        turned = abs(_wrapped(_yaw(cube) - _yaw(tcp), 0.5 * math.pi))
+        turned = abs(wrapped(_yaw(cube) - _yaw(tcp), 0.5 * math.pi))
         between = math.exp(-((distance / 0.02) ** 2))
         closing = min(1.0, 2.0 * (1.0 - float(truth["gripper"][0])))
         lifted = min(1.0, max(0.0, _height(cube) / self.config.lift_m))
@@ -209,7 +209,7 @@ class _Expert:
         tcp, cube, target = truth["tcp_pose"], truth["cube_pose"], truth["target_pose"]
         opening = float(truth["gripper"][0])
         offset = (cube[:3] - tcp[:3]).astype(np.float64)
-        turn = _wrapped(_yaw(cube) - _yaw(tcp), 0.5 * math.pi)
+        turn = wrapped(_yaw(cube) - _yaw(tcp), 0.5 * math.pi)
         if truth["cube_grasped"][0] > 0.5:
             height = max(0.0, self.LIFT_M - _height(cube))
             return self._action(np.array((0.0, 0.0, height)), 0.0, -1.0)
@@ -221,7 +221,7 @@ class _Expert:
             return self._action(goal - target[:3], 0.0, -1.0)
         clear = min(1.0, max(0.0, (off - 0.006) / 0.012)) if opening > 0.9 else 1.0
         goal[2] += self.HOVER_M * clear
-        turned_target = _wrapped(_yaw(cube) - _yaw(target), 0.5 * math.pi)
+        turned_target = wrapped(_yaw(cube) - _yaw(target), 0.5 * math.pi)
         return self._action(goal - target[:3], turned_target, 1.0)
 
     def _action(self, shift_m: np.ndarray[Any, Any], turn_rad: float, gripper: float) -> Action:
@@ -240,11 +240,6 @@ def _scalar(value: float) -> Array:
 def _height(pose: Array) -> float:
     """Of the cube above where it lies."""
     return float(pose[2]) - _HALF_M
-
-
-def _wrapped(angle: float, period: float) -> float:
-    """`angle` modulo `period`, in [-period / 2, period / 2)."""
-    return (angle + 0.5 * period) % period - 0.5 * period
 
 
 def _yaw(pose: Array) -> float:

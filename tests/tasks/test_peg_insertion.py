@@ -1,0 +1,109 @@
+import math
+
+import numpy as np
+import pytest
+
+from serl.policy import Policy
+from serl.sim.arm import SimArm
+from serl.tasks.peg_insertion import PegInsertion, PegInsertionConfig, hole_from_tip
+from serl.testing import SimulatedTaskSuite
+from serl.types import Outcome
+
+
+def make(config: PegInsertionConfig | None = None) -> tuple[SimArm, PegInsertion]:
+    task = PegInsertion(config)
+    return SimArm(task.scene, task.config), task
+
+
+def play(arm: SimArm, task: PegInsertion, policy: Policy, steps: int) -> tuple[Outcome, int]:
+    """Drive on from where the arm is; the last outcome and how many steps it took."""
+    for index in range(steps):
+        arm.act(policy(task.observation(arm.observe())))
+        arm.advance(0.1)
+        outcome = task.outcome(arm.observe(), index)
+        if outcome.terminated or outcome.truncated:
+            break
+    return outcome, index + 1
+
+
+class TestPegInsertion(SimulatedTaskSuite):
+    def make(self) -> tuple[SimArm, PegInsertion]:
+        return make()
+
+
+@pytest.mark.parametrize("clearance_m", [0.0005, 0.001])
+def test_the_expert_inserts_the_peg(clearance_m: float) -> None:
+    arm, task = make(PegInsertionConfig(clearance_m=clearance_m))
+    lengths = []
+    for seed in range(25):
+        arm.reset(1000 + seed)
+        outcome, steps = play(arm, task, task.expert(arm.truth, seed), 100)
+        assert outcome.success, f"seed {seed}"
+        lengths.append(steps)
+        x, y, _ = hole_from_tip(arm.truth())
+        assert max(abs(x), abs(y)) < math.sqrt(2.0) * (clearance_m + 0.0003)
+    assert np.mean(lengths) < 40
+
+
+def test_the_peg_starts_in_the_hand_above_the_hole() -> None:
+    arm, task = make()
+    heights, turns = [], []
+    for seed in range(20):
+        reading = arm.reset(seed)
+        assert arm.truth()["peg_grasped"][0] == 1.0
+        seen = task.observation(reading).state
+        x, y, z = seen["hole_from_tip"]
+        assert max(abs(x), abs(y)) < 0.031
+        heights.append(-z)
+        turns.append(abs(seen["hole_yaw"][0]))
+        assert np.abs(seen["force"]).max() < 0.5
+    assert 0.018 < min(heights) < max(heights) < 0.062
+    assert max(turns) < 0.16
+
+
+def test_no_force_takes_the_peg_through_a_wall() -> None:
+    """Straight down, as hard as the arm may push, beside the hole."""
+    arm, task = make()
+    room_m = task.config.clearance_m + 0.0003  # contacts give way a little
+    for angle in np.linspace(0.0, 2.0 * math.pi, 8, endpoint=False):
+        arm.reset(3)
+        aside = 0.003 * np.array((math.cos(angle), math.sin(angle)))
+
+        def push(observation: object, aside: np.ndarray = aside) -> np.ndarray:
+            truth = arm.truth()
+            x, y, z = hole_from_tip(truth)
+            shift = truth["tcp_pose"][:3] - truth["target_pose"][:3]
+            shift += np.array((x + aside[0], y + aside[1], -0.015 if z > -0.02 else z + 0.01))
+            turn = task.observation(arm.observe()).state["hole_yaw"][0] / 0.1
+            return np.array((*shift / 0.015, turn), np.float32).clip(-1.0, 1.0)
+
+        for _ in range(60):
+            arm.act(push(None))
+            arm.advance(0.1)
+            x, y, z = hole_from_tip(arm.truth())
+            assert z < 0.002 or max(abs(x), abs(y)) < math.sqrt(2.0) * room_m, (x, y, z)
+        assert not task.is_success(arm.truth())
+
+
+def test_a_peg_that_falls_ends_the_episode_as_a_failure() -> None:
+    arm, task = make()
+    arm.reset(0)
+    address = arm.model.jnt_qposadr[arm.model.body("peg").jntadr[0]]
+    arm.data.qpos[address] += 0.2
+    arm.advance(0.1)
+    outcome = task.outcome(arm.observe(), 0)
+    assert (outcome.terminated, outcome.success, outcome.reward) == (True, False, 0.0)
+
+
+def test_the_policy_sees_relative_values_only() -> None:
+    arm, task = make()
+    reading = arm.reset(0)
+    first = task.observation_spec.flatten(task.observation(reading))
+    shifted = {name: value.copy() for name, value in reading.state.items()}
+    for name in ("tcp_pose", "target_pose", "peg_pose", "hole_pose"):
+        shifted[name][:2] += 0.05
+    second = task.observation_spec.flatten(
+        task.observation(type(reading)(state=shifted, stamps=reading.stamps))
+    )
+    assert second == pytest.approx(first, abs=1e-6)
+    assert first.shape == (13,)
