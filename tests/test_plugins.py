@@ -11,7 +11,12 @@ from serl.tasks.pick_cube import PickCube
 
 
 def test_known_names_are_those_of_plugins_only() -> None:
-    assert plugins.names("task") == ["peg_insertion", "pick_cube", "reach"]
+    assert plugins.names("task") == [
+        "connector_insertion",
+        "peg_insertion",
+        "pick_cube",
+        "reach",
+    ]
     assert plugins.names("sim") == ["arm"]
     assert plugins.names("renderer") == ["render"]
 

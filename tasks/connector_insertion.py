@@ -1,0 +1,46 @@
+"""Insert a flat connector, such as a memory module, until its latch gives way."""
+
+from __future__ import annotations
+
+import math
+
+from pydantic import Field
+
+from serl.safety import Motion
+from serl.tasks.insertion import Fit, Insertion, InsertionConfig, motion_above
+
+
+class ConnectorInsertionConfig(InsertionConfig):
+    """As `InsertionConfig`, with less room, and nearer to the socket at the start."""
+
+    motion: Motion = motion_above(0.025)
+    time_limit_s: float = Field(12.0, gt=0)
+    clearance_m: float = Field(0.00025, gt=0, le=0.005)
+    start_m: float = Field(0.02, ge=0)
+    start_yaw_rad: float = Field(0.05, ge=0)
+    depth_m: float = Field(0.0165, gt=0)
+    lateral_m: float = Field(0.002, gt=0)
+
+
+class ConnectorInsertion(Insertion):
+    """30 x 6 mm, a quarter of a millimetre of room on each side, slopes that lead in.
+
+    In the last 3 mm a latch resists with 12 N: who is deep enough has felt it give way.
+    """
+
+    name = "connector_insertion"
+    fit = Fit(
+        peg_m=(0.015, 0.003, 0.020),
+        below_tcp_m=0.015,
+        rim_m=0.020,
+        symmetry_rad=math.pi,
+        chamfer_m=0.002,
+        latch_n=12.0,
+        mass_kg=0.02,
+    )
+
+    def __init__(self, config: ConnectorInsertionConfig | None = None) -> None:
+        super().__init__(config or ConnectorInsertionConfig())
+
+
+task = ConnectorInsertion

@@ -1,0 +1,50 @@
+import numpy as np
+
+from serl.sim.arm import SimArm
+from serl.tasks.connector_insertion import ConnectorInsertion
+from serl.testing import SimulatedTaskSuite
+
+
+def make() -> tuple[SimArm, ConnectorInsertion]:
+    task = ConnectorInsertion()
+    return SimArm(task.scene, task.config), task
+
+
+class TestConnectorInsertion(SimulatedTaskSuite):
+    def make(self) -> tuple[SimArm, ConnectorInsertion]:
+        return make()
+
+
+def test_the_expert_feels_the_latch_give_way() -> None:
+    """The arm presses with more than the latch resists, and only then is it in."""
+    arm, task = make()
+    for seed in range(20):
+        arm.reset(1000 + seed)
+        expert = task.expert(arm.truth, seed)
+        forces = []
+        for index in range(task.config.max_steps):
+            arm.act(expert(task.observation(arm.observe())))
+            arm.advance(0.1)
+            seen = task.observation(arm.observe())
+            forces.append(float(seen.state["force"][2]))
+            outcome = task.outcome(arm.observe(), index)
+            if outcome.terminated or outcome.truncated:
+                break
+        assert outcome.success, f"seed {seed}"
+        assert max(forces) > 0.5 * task.fit.latch_n, f"seed {seed}: {max(forces):.1f} N"
+
+
+def test_a_push_that_the_latch_withstands_is_no_success() -> None:
+    arm, task = make()
+    arm.reset(0)
+    expert = task.expert(arm.truth, 0)
+    for _ in range(task.config.max_steps):
+        action = expert(task.observation(arm.observe()))
+        if task.hole_from_tip(arm.truth())[2] > 0.003:  # a lead of 2 mm presses with 4 N
+            truth = arm.truth()
+            ahead = truth["tcp_pose"][2] - 0.002 - truth["target_pose"][2]
+            action = np.array((0.0, 0.0, ahead / 0.015, 0.0), np.float32).clip(-1.0, 1.0)
+        arm.act(action)
+        arm.advance(0.1)
+        assert not task.is_success(arm.truth())
+    assert task.hole_from_tip(arm.truth())[2] > 0.0135, "it never reached the latch"
