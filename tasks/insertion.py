@@ -24,6 +24,7 @@ from serl.types import Action, Array, Observation, Outcome
 from serl.vectors import Vector
 
 _WALL_M = 0.020  # half the thickness
+_LATCH_N_M = 500.0
 _DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
 
 # Contacts stiffer than the built-in ones: with those the peg sinks further into a wall than it has
@@ -42,7 +43,7 @@ class Fit:
         symmetry_rad: a turn that leaves the peg as it was.
         chamfer_m: height of the slopes beside the hole that lead into it; they stand on the rim.
         latch_n: force that a latch at the bottom gives way to; 0 for none ...
-        latch_m: ... over this distance, and stays there.
+        latch_m: ... over this distance.
         mass_kg: of the peg.
     """
 
@@ -300,11 +301,11 @@ def _slope(fit: Fit, inner: Sequence[float], side: float) -> str:
 
 
 def _latch(fit: Fit) -> str:
-    """A plate as thick as its way across the hole; its friction holds it where it was pushed."""
+    """A plate on a spring, as thick as its way; the armature keeps it from yielding at its end."""
     x, y, z = 0.8 * fit.peg_m[0], 0.8 * fit.peg_m[1], 0.5 * fit.latch_m
     joint = (
-        f'<joint type="slide" axis="0 0 1" range="{-fit.latch_m} 0" frictionloss="{fit.latch_n}"'
-        ' damping="20" armature="0.05"/>'
+        f'<joint type="slide" axis="0 0 1" range="{-fit.latch_m} 0" solreflimit="0.004 1"'
+        f' stiffness="{_LATCH_N_M}" springref="{fit.latch_n / _LATCH_N_M}" armature="1"/>'
     )
     plate = _box((0.0, 0.0, z), (x, y, z), ' mass="0.001"')
     return f'<body pos="0 0 {fit.latch_m}" gravcomp="1">{joint}{plate}</body>'
