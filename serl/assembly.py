@@ -166,6 +166,7 @@ def make_learner(
     log: Iterable[Arrival] = (),
     taken: int = 0,
     accept: Callable[[Sequence[Arrival]], object] = lambda records: None,
+    inherited: State | None = None,
 ) -> Learner:
     """A learner with the demonstrations in its replay.
 
@@ -179,6 +180,7 @@ def make_learner(
         log: the records that were accepted so far, in that order.
         taken: how many of the first of them the checkpoint's learner had taken.
         accept: makes received records durable.
+        inherited: what a learner without a checkpoint starts with, see `serl.inheritance`.
 
     Raises:
         BadInput: the checkpoint does not fit.
@@ -210,5 +212,5 @@ def make_learner(
     if checkpoint:
         learner.resume(checkpoint.arrays, checkpoint.info, taken)
     else:
-        learner.prepare()
+        learner.prepare(inherited)
     return learner

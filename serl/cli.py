@@ -143,7 +143,7 @@ def _settings(options: argparse.Namespace) -> TrainConfig:
 
     Paths are made absolute, so that the run can be resumed from anywhere.
     """
-    from serl.assembly import make_task
+    from serl.assembly import make_spec, make_task
 
     file = read_yaml(options.config) if options.config else {}
     overrides = parse_overrides(options.overrides)
@@ -152,10 +152,14 @@ def _settings(options: argparse.Namespace) -> TrainConfig:
     tuned = plugins.load("task", task)().training_defaults()
     found = {"task": str(Path(task).resolve())} if task.endswith(".py") else {"task": task}
     config = resolve(tuned, file, overrides, found)
-    make_task(config)  # refuses its settings before anything is written
-    return config.model_copy(
-        update={"demo_paths": tuple(path.resolve() for path in config.demo_paths)}
-    )
+    spec = make_spec(make_task(config))  # refuses its settings before anything is written
+    resolved: dict[str, Any] = {"demo_paths": tuple(each.resolve() for each in config.demo_paths)}
+    if config.init_from is not None:
+        from serl.inheritance import inherit
+
+        resolved["init_from"] = config.init_from.resolve()
+        inherit(resolved["init_from"], spec)
+    return config.model_copy(update=resolved)
 
 
 def _train(options: argparse.Namespace) -> int:

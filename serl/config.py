@@ -41,6 +41,7 @@ class TrainConfig(BaseModel):
         actors: number of actors.
         demos: number of demonstrations that the scripted expert records at the start ...
         demo_paths: ... or recordings to use instead.
+        init_from: a run whose networks and scale of observations this one starts with.
         intervention: who may take over during training.
         trials: unassisted trials of the final evaluation.
         required_success_rate: share of those trials for exit code 0; None asks for nothing.
@@ -57,6 +58,7 @@ class TrainConfig(BaseModel):
     actors: int = Field(1, ge=1, le=16)
     demos: int = Field(20, ge=0)
     demo_paths: tuple[Path, ...] = ()
+    init_from: Path | None = None
     intervention: Literal["scripted", "none"] = "scripted"
     trials: int = Field(50, ge=1)
     required_success_rate: float | None = Field(None, ge=0, le=1)

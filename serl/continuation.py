@@ -10,11 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from serl.agents.agent import State
 from serl.assembly import make_learner, make_spec, make_task
 from serl.checkpoint import Arrays, Checkpoint, load_latest, saved_before
 from serl.episodes import episode_paths, read_records
 from serl.errors import BadInput
 from serl.index import Opened, Stream, accepted, open_index
+from serl.inheritance import inherit
 from serl.learner import Learner, restore_progress
 from serl.metrics import EventRow, MetricsWriter, ResumeRow
 from serl.mirror import Mirror
@@ -33,7 +35,8 @@ class Continuation:
         metrics: takes rows.
 
     Raises:
-        BadInput: the checkpoint was made with another spec or other settings.
+        BadInput: the checkpoint was made with another spec or other settings, or the run to start
+            from does not fit.
         CorruptData: the demonstrations or all checkpoints are damaged.
         SerlError: the disk refused.
     """
@@ -68,6 +71,7 @@ class Continuation:
             accepted(self.index.spans(), self._read),
             self._opened.taken,
             self._accept,
+            self._inherited(),
         )
 
     def claim(self, actor: str, home: str, place: str) -> str:
@@ -108,6 +112,15 @@ class Continuation:
     def _tell(self, text: str, steps: int = 0) -> None:
         self._metrics.write(steps, EventRow(text))
         print(text, file=sys.stderr)  # noqa: T201
+
+    def _inherited(self) -> State | None:
+        """What a run starts with that has no checkpoint yet and is to start from another run."""
+        origin = self._folder.config.init_from
+        if self._checkpoint is not None or origin is None:
+            return None
+        inheritance = inherit(origin, self.spec)
+        self._tell(inheritance.text)
+        return inheritance.state
 
     def _save(self, step: int, arrays: Mapping[str, Arrays], info: Mapping[str, Any]) -> Path:
         info = {**info, **self._provenance, "rows": self._metrics.rows}

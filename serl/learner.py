@@ -137,12 +137,24 @@ class Learner:
         self._episodes = EpisodeTracker(metrics, rate_hz)
         self._measured: dict[str, float] = {}
         self._rate = _Rate()
+        self._scaled = replay.demonstrations > 0  # observations are, or will be before the start
         self._sound = Saved(0, agent.state_dict())
         self._saved_at: int | None = None
         self._rolled_back_at: int | None = None
 
-    def prepare(self) -> None:
-        """In a fresh run: scale observations, warm up on demonstrations."""
+    def prepare(self, inherited: State | None = None) -> None:
+        """In a fresh run: scale observations, warm up on demonstrations.
+
+        An agent that inherits arrays of its state from another run needs neither.
+
+        Raises:
+            SpecMismatch: they are of another agent.
+        """
+        if inherited is not None:
+            self.agent.load_state_dict({**self.agent.state_dict(), **inherited})
+            self._scaled = True
+            self._sound = Saved(0, self.agent.state_dict())
+            return
         if not len(self.replay):
             return
         self.agent.fit_normaliser(self.replay.prior_states())
@@ -282,7 +294,7 @@ class Learner:
 
     def _train(self) -> None:
         batch = self.replay.sample(self._utd * self._batch_size, self._config.prior_share)
-        if self.progress.steps == 0 and self.replay.demonstrations == 0:
+        if self.progress.steps == 0 and not self._scaled:
             self.agent.fit_normaliser(self.replay.states())
         measured = self.agent.update(batch)
         self.progress.trained[self._untrained.popleft()] += 1
