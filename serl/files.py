@@ -122,6 +122,15 @@ class FolderWatch:
         return True
 
 
+def is_alive(lock: Path) -> bool:
+    """Whether the process lives that took a `FileLock` last; it may have given it back."""
+    try:
+        os.kill(int(lock.read_text()), 0)
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
+
+
 class FileLock:
     """An exclusive lock that the kernel gives back when its owner dies, however it dies.
 

@@ -22,6 +22,7 @@ from serl.files import FileLock, checked_name, make_folder, sync_folder, write_a
 
 FORMAT = 1
 CONFIG = "config.yaml"
+LEARNER_LOCK = "learner.lock"
 _VERSIONED = ("serl", "numpy", "torch", "mujoco")
 
 
@@ -165,7 +166,7 @@ class RunFolder:
         Raises:
             BadInput: the run has one; the line names its process id.
         """
-        return FileLock(self.path / "learner.lock", f"the run {self.path}: its learner")
+        return FileLock(self.path / LEARNER_LOCK, f"the run {self.path}: its learner")
 
 
 def _new_folder(parent: Path, stamp: str, config: bytes) -> Path:

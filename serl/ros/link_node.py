@@ -13,6 +13,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from serl.compaction import Compactor
 from serl.episodes import episode_name, episode_paths
 from serl.errors import BadInput
 from serl.fields import MAX_JSON_BYTES
-from serl.files import FileLock, checked_name, read_bounded
+from serl.files import FileLock, checked_name, is_alive, read_bounded
 from serl.link import HELLO
 from serl.link_status import PERIOD_S, LinkStatus, write_status
 from serl.quarantine import encoded_losses
@@ -29,7 +30,7 @@ from serl.ros.node import RosNode, run_node
 from serl.ros.stats import Stats, Value
 from serl.ros.stream_sender import StreamSender
 from serl.ros.weights import WeightsReceiver
-from serl.run_folder import CONFIG, RunFolder
+from serl.run_folder import CONFIG, LEARNER_LOCK, RunFolder
 from serl.supervisor import orphaned
 from serl.tail import Tail
 from serl.wire import Hello, decode_hello
@@ -39,6 +40,9 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.01
 
 _HELLO_PERIOD_S = 0.2
+_CUT_OFF = "cut off"
+_DEAF_S = 20.0
+_LONGEST_DEAF_S = 320.0
 
 
 def link_folder(run_folder: Path, actor: str) -> Path:
@@ -67,6 +71,8 @@ class Link:
         self._waiting: deque[Hello] = deque()
         self._newest: Hello | None = None
         self._looked_s = self._told_s = float("-inf")
+        self._began_s = time.monotonic()
+        self._learner_lock = run_folder / LEARNER_LOCK
         self._idle = True
         self._stats = Stats(node, f"link {actor}", self._numbers)
 
@@ -93,6 +99,15 @@ class Link:
             status = LinkStatus(sender.acknowledged, sender.in_flight, sender.connected)
             write_status(self._folder, status)
         return busy
+
+    def is_cut_off(self, deaf_s: float) -> bool:
+        """Nothing has passed in one of the two directions for long, though the learner lives.
+
+        Processes that were killed may leave shared memory behind that a neighbour goes on using
+        (seen, Fast DDS 2.14.5); who joins the network anew is rid of it.
+        """
+        silent_s = time.monotonic() - max(self._sender.heard_s, self._began_s)
+        return self._sender.cut_off or (silent_s > deaf_s and is_alive(self._learner_lock))
 
     def close(self) -> None:
         """Let go of the log."""
@@ -146,17 +161,28 @@ def run(run_folder: Path, actor: str) -> None:
     """Link the actor until the process is told to stop; raises `BadInput` when refused."""
     folder = link_folder(run_folder, checked_name(actor, "actor"))
     folder.mkdir(parents=True, exist_ok=True)
-    with (
-        FileLock(folder / "link.lock", f"the link of actor {actor!r}"),
-        RosNode(f"link_{actor}", run_folder) as node,
-    ):
+    deaf_s = _DEAF_S
+    with FileLock(folder / "link.lock", f"the link of actor {actor!r}"):
+        while refused := _join(run_folder, actor, deaf_s):
+            if refused != _CUT_OFF:
+                raise BadInput(f"the learner refused actor {actor!r}: {refused}")
+            logger.warning("the learner lives, but is out of reach: joining the network anew")
+            deaf_s = min(2.0 * deaf_s, _LONGEST_DEAF_S)
+
+
+def _join(run_folder: Path, actor: str, deaf_s: float) -> str:
+    """Be the link until told to stop; returns why it ended before that, else an empty text."""
+    with RosNode(f"link_{actor}", run_folder) as node:
         link = Link(node, run_folder, actor, log_of(run_folder))
-        while not (node.stopping or link.refused or orphaned()):
-            if not link.step():
-                node.wait(POLL_S)
-        link.close()
-    if link.refused:
-        raise BadInput(f"the learner refused actor {actor!r}: {link.refused}")
+        with closing(link):
+            while not (node.stopping or orphaned()):
+                if link.refused:
+                    return link.refused
+                if link.is_cut_off(deaf_s):
+                    return _CUT_OFF
+                if not link.step():
+                    node.wait(POLL_S)
+    return ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,7 +11,6 @@ from typing import Any
 
 from std_msgs.msg import String
 
-from serl.errors import SerlError
 from serl.ros.node import RosNode
 from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, Answer, to_cdr
 from serl.tail import Tail
@@ -22,7 +21,7 @@ SILENCE_S = 2.0
 
 _PATIENCE_S = 0.5
 _LONGEST_PATIENCE_S = 8.0
-_MOST_IN_VAIN = 5  # resends without a sign that frames arrive: 15.5 s
+_MOST_IN_VAIN = 5  # frames resent, for 15.5 s, or hellos, for 10 s
 _READ_BYTES = 1 << 20
 _SMALLEST_WINDOW = 16
 
@@ -46,6 +45,7 @@ class StreamSender:
     Attributes:
         refused: why the learner does not take this stream; empty while it does.
         acknowledged: records of this epoch that the learner holds.
+        heard_s: when the learner was heard last, monotonic.
         sent: frames published, resent ones included.
         resent: frames published again.
     """
@@ -63,10 +63,10 @@ class StreamSender:
         self._log_ended = False  # for now, at the last look
         self._learner = 0
         self._welcome = False  # this learner said what it holds of this epoch
-        self._heard_s = self._progress_s = self._announced_s = float("-inf")
+        self.heard_s = self._progress_s = self._announced_s = float("-inf")
         self._patience_s = _PATIENCE_S
         self._went_back = False  # and no progress since
-        self._in_vain = 0  # resends in a row after which no frame was said to arrive
+        self._in_vain = 0  # resends in a row, of frames or hellos, that a learner did not answer
         self._answers: deque[tuple[int, int, int, int, int]] = deque(maxlen=1024)
         self._refusals: deque[str] = deque(maxlen=64)
         self._frames = node.publisher(TRANSITIONS)
@@ -99,17 +99,19 @@ class StreamSender:
         return self.connected and self._log_ended and not self._flight
 
     @property
+    def cut_off(self) -> bool:
+        """A learner is heard, and for long nothing that was sent reached it."""
+        return self._in_vain >= _MOST_IN_VAIN
+
+    @property
     def connected(self) -> bool:
         """A learner is there and said where to begin."""
-        return self._welcome and time.monotonic() - self._heard_s <= SILENCE_S
+        return self._welcome and time.monotonic() - self.heard_s <= SILENCE_S
 
     def pump(self) -> bool:
         """Take in answers, send what there is room for; False when there was nothing to send.
 
         Publishing may stall for up to a second when a peer dies: never call this where it matters.
-
-        Raises:
-            SerlError: a learner is heard, and for long no frame reached it.
         """
         while self._refusals:
             self._take_refusal(self._refusals.popleft())
@@ -117,6 +119,7 @@ class StreamSender:
             self._take_answer(*self._answers.popleft())
         if self.refused or not self.connected:
             if time.monotonic() - self._announced_s > SILENCE_S and not self.refused:
+                self._in_vain += time.monotonic() - self.heard_s <= SILENCE_S
                 self._announce()
             return False
         if self._published and time.monotonic() - self._progress_s > self._patience_s:
@@ -150,11 +153,11 @@ class StreamSender:
     def _take_answer(self, actor: int, epoch: int, held: int, learner: int, answer: int) -> None:
         now_s = time.monotonic()
         if learner != self._learner:
-            if learner < self._learner and now_s - self._heard_s <= SILENCE_S:
+            if learner < self._learner and now_s - self.heard_s <= SILENCE_S:
                 return  # a predecessor that did not notice its end
             self._learner = learner
             self._welcome = False
-        self._heard_s = now_s
+        self.heard_s = now_s
         if self._hello is None or (actor, epoch) != (self._number, self._hello.epoch):
             return
         in_window = self.acknowledged <= held <= self.acknowledged + len(self._flight)
@@ -194,10 +197,7 @@ class StreamSender:
         self._patience_s = _PATIENCE_S
 
     def _lose_patience(self) -> None:
-        """Send again; a new start makes the network's queues anew when even that is in vain."""
         self._in_vain += 1
-        if self._in_vain >= _MOST_IN_VAIN:
-            raise SerlError("link: a learner is there, but what is sent does not reach it")
         self._patience_s = min(2 * self._patience_s, _LONGEST_PATIENCE_S)
         self._go_back()
 

@@ -15,17 +15,18 @@ import pytest
 from std_msgs.msg import String, UInt64MultiArray
 
 from serl.episodes import PART, EpisodeFile
-from serl.errors import SerlError
+from serl.files import FileLock
 from serl.index import Index
 from serl.recording import EpisodeLog, LogConfig
 from serl.recovery import recover
-from serl.ros import stream_sender
+from serl.ros import link_node, stream_sender
 from serl.ros import transport as transport_module
 from serl.ros.environment import SHARED_MEMORY
 from serl.ros.link_node import Link
 from serl.ros.node import RosNode
 from serl.ros.topics import ACKS, ACTORS, TRANSITIONS, to_cdr
 from serl.ros.transport import LearnerTransport
+from serl.run_folder import LEARNER_LOCK
 from serl.testing.logs import CONFIG, random_records, write_log
 from serl.types import Arrival, End, Key, Step
 from serl.wire import Frame, Hello, actor_number, encode_frame, encode_hello, encode_record
@@ -237,17 +238,48 @@ def test_a_link_that_starts_before_a_damaged_log_is_recovered_goes_on(run: Run) 
         link.close()
 
 
-def test_a_link_whose_frames_reach_nobody_ends_so_that_it_is_started_again(
-    monkeypatch: pytest.MonkeyPatch, run: Run
+@pytest.mark.parametrize("lost", ["_on_frame", "_on_hello"])
+def test_a_link_that_reaches_nobody_joins_the_network_anew(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, run: Run, lost: str
 ) -> None:
+    """Whatever is in the way of its frames or hellos: a learner is heard."""
+    heed = getattr(LearnerTransport, lost)
+    joined: list[Link] = []
+
+    def join(*given: Any) -> Link:
+        joined.append(Link(*given))
+        return joined[-1]
+
     monkeypatch.setattr(stream_sender, "_PATIENCE_S", 0.02)
-    monkeypatch.setattr(LearnerTransport, "_on_frame", lambda *_: None)
+    monkeypatch.setattr(stream_sender, "SILENCE_S", 1.2)
+    monkeypatch.setattr(stream_sender, "_MOST_IN_VAIN", 3)
+    monkeypatch.setattr(LearnerTransport, lost, lambda *given: len(joined) > 1 and heed(*given))
+    monkeypatch.setattr(link_node, "Link", join)
     run.act("a", 1, episodes=1)
-    with RosNode("both", run.folder) as node:
+    with RosNode("learner", run.folder) as node:
         transport = LearnerTransport(node, SPEC, run.folder.name)
+        thread = Thread(target=link_node.run, args=(run.folder, "a"))
+        thread.start()
+        try:
+            assert _keys(transport, 50) == expected("a", 1, 1)
+        finally:
+            monkeypatch.setattr(link_node, "orphaned", lambda: True)
+            thread.join()
+    assert len(joined) == 2
+    assert "out of reach: joining the network anew" in caplog.text
+
+
+def test_a_link_that_hears_nothing_of_a_living_learner_is_cut_off(run: Run) -> None:
+    run.announce("a", 1)
+    with RosNode("link", run.folder) as node:
         link = Link(node, run.folder, "a", LogConfig())
-        with pytest.raises(SerlError, match="a learner is there, but what is sent does not reach"):
-            _shipped(link, transport, 1)
+        link.step()
+        assert not link.is_cut_off(0.0), "there is no learner"
+        with FileLock(run.folder / LEARNER_LOCK, "learner"):
+            assert link.is_cut_off(0.0)
+            assert not link.is_cut_off(60.0), "not for long"
+        (run.folder / LEARNER_LOCK).write_text("999999999")
+        assert not link.is_cut_off(0.0), "it died"
         link.close()
 
 
