@@ -70,8 +70,9 @@ class Link:
         self._weights: WeightsReceiver | None = None
         self._waiting: deque[Hello] = deque()
         self._newest: Hello | None = None
+        self._version = 0  # of the weights, at the last look
         self._looked_s = self._told_s = float("-inf")
-        self._began_s = time.monotonic()
+        self._began_s = self._weights_s = time.monotonic()
         self._learner_lock = run_folder / LEARNER_LOCK
         self._idle = True
         self._stats = Stats(node, f"link {actor}", self._numbers)
@@ -106,8 +107,20 @@ class Link:
         Processes that were killed may leave shared memory behind that a neighbour goes on using
         (seen, Fast DDS 2.14.5); who joins the network anew is rid of it.
         """
-        silent_s = time.monotonic() - max(self._sender.heard_s, self._began_s)
-        return self._sender.cut_off or (silent_s > deaf_s and is_alive(self._learner_lock))
+        now_s = time.monotonic()
+        silent = now_s - max(self._sender.heard_s, self._began_s) > deaf_s
+        if not self._sender.connected or self._has_newest_weights():
+            self._weights_s = now_s
+        weightless = now_s - self._weights_s > deaf_s
+        return self._sender.cut_off or weightless or (silent and is_alive(self._learner_lock))
+
+    def _has_newest_weights(self) -> bool:
+        """Those that were offered last, or newer ones than a moment ago, or refused ones."""
+        if self._weights is None or self._weights.rejected:
+            return True
+        newer = self._weights.version != self._version
+        self._version = self._weights.version
+        return newer or self._version >= self._sender.offered
 
     def close(self) -> None:
         """Let go of the log."""

@@ -46,13 +46,14 @@ class StreamSender:
         refused: why the learner does not take this stream; empty while it does.
         acknowledged: records of this epoch that the learner holds.
         heard_s: when the learner was heard last, monotonic.
+        offered: version of the weights that it says it published last.
         sent: frames published, resent ones included.
         resent: frames published again.
     """
 
     def __init__(self, node: RosNode, window: int = 128) -> None:
         self.refused = ""
-        self.acknowledged = self.sent = self.resent = 0
+        self.acknowledged = self.sent = self.resent = self.offered = 0
         self._widest = self._window = window
         self._hello: Hello | None = None
         self._number = 0
@@ -158,6 +159,8 @@ class StreamSender:
             self._learner = learner
             self._welcome = False
         self.heard_s = now_s
+        if actor == 0:
+            self.offered = held
         if self._hello is None or (actor, epoch) != (self._number, self._hello.epoch):
             return
         in_window = self.acknowledged <= held <= self.acknowledged + len(self._flight)

@@ -48,7 +48,8 @@ TRANSITIONS = Topic("transitions", UInt8MultiArray, _reliable(512))
 
 ACKS = Topic("transitions/ack", UInt64MultiArray, _reliable(64, latched=True))
 """Five numbers, learner to actors: actor, epoch, first sequence number not yet held, the
-learner's epoch, and an `Answer`. All but the learner's epoch are 0 in its hello."""
+learner's epoch, and an `Answer`. Its hello has 0 for the actor, and for the sequence number the
+version of the newest weights."""
 
 ACTORS = Topic("actors", String, _reliable(64, latched=True))
 """Hellos of `serl.wire`, actors to learner; all senders share the depth of the reader's queue."""

@@ -132,6 +132,7 @@ class LearnerTransport:
         self._spec = spec
         self._run = run
         self._epoch = time.time_ns()
+        self._version = 0
         self._cursors = dict(cursors or {})
         self._places = dict(places or {})
         self._claim = claim
@@ -172,6 +173,7 @@ class LearnerTransport:
 
     def publish(self, snapshot: Snapshot) -> None:
         """Offer new weights to all actors, also to those that come later."""
+        self._version = snapshot.version
         self._weights.publish(to_cdr(encode_snapshot(snapshot, self._spec.digest)))
 
     def flush(self) -> bool:
@@ -269,7 +271,7 @@ class LearnerTransport:
 
     def _say_hello(self) -> None:
         """Tell actors that a learner is here, and repeat where each stream stands."""
-        self._send_ack(0, 0, 0)
+        self._send_ack(0, 0, self._version)
         with self._lock:
             for stream in self._streams.values():
                 if not stream.refused:

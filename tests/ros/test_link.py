@@ -26,8 +26,10 @@ from serl.ros.link_node import Link
 from serl.ros.node import RosNode
 from serl.ros.topics import ACKS, ACTORS, TRANSITIONS, to_cdr
 from serl.ros.transport import LearnerTransport
+from serl.ros.weights import WeightsReceiver
 from serl.run_folder import LEARNER_LOCK
 from serl.testing.logs import CONFIG, random_records, write_log
+from serl.transport import Snapshot
 from serl.types import Arrival, End, Key, Step
 from serl.wire import Frame, Hello, actor_number, encode_frame, encode_hello, encode_record
 
@@ -267,6 +269,30 @@ def test_a_link_that_reaches_nobody_joins_the_network_anew(
             thread.join()
     assert len(joined) == 2
     assert "out of reach: joining the network anew" in caplog.text
+
+
+def test_a_link_whose_weights_do_not_arrive_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    weights = {"w": np.zeros(3, np.float32)}
+    run.act("a", 1, episodes=1)
+    with RosNode("both", run.folder) as node:
+        transport = LearnerTransport(node, SPEC, run.folder.name)
+        link = Link(node, run.folder, "a", LogConfig())
+
+        def is_cut_off() -> bool:
+            link.step()
+            return link.is_cut_off(1.5)
+
+        with monkeypatch.context() as lost:
+            lost.setattr(WeightsReceiver, "_take", lambda *_: None)
+            assert _shipped(link, transport, 50) == expected("a", 1, 1)
+            assert not is_cut_off(), "none were offered"
+            transport.publish(Snapshot(3, {}, weights))
+            eventually(is_cut_off)
+        transport.publish(Snapshot(4, {}, weights))
+        eventually(lambda: not is_cut_off())
+        link.close()
 
 
 def test_a_link_that_hears_nothing_of_a_living_learner_is_cut_off(run: Run) -> None:
