@@ -75,8 +75,9 @@ def make_human(
     robot: SimulatedRobot,
     actor: str,
     steps_before: int = 0,
+    trained: Callable[[], int] = lambda: 0,
 ) -> Teleop | None:
-    """The person of the configuration, or None."""
+    """The person of the configuration, or None; see `ScriptedHuman` for the arguments."""
     if config.intervention == "none":
         return None
     return ScriptedHuman(
@@ -85,8 +86,9 @@ def make_human(
         observe=lambda: task.observation(robot.observe()),
         truth=robot.truth,
         progress=task.progress,
-        planned_steps=config.steps // config.actors,
+        planned_steps=config.steps,
         steps_before=steps_before,
+        trained=trained,
         seed=start_seed(Purpose.TRAINING, config.seed, f"{actor}/human", steps_before),
     )
 
@@ -140,7 +142,7 @@ def make_actor(
         clock=VirtualClock(robot.advance, task.config.rate_hz, pace or wait),
         sink=record,
         config=config.actor,
-        teleop=make_human(config, task, robot, name, steps_before),
+        teleop=make_human(config, task, robot, name, steps_before, lambda: policy.trained_steps),
         place=lambda episode: robot.reset(
             start_seed(Purpose.TRAINING, config.seed, name, start + episode)
         ),
@@ -152,7 +154,7 @@ def make_actor(
 
 def first_update_at(config: TrainConfig) -> int:
     """Online steps before the first update; some, to scale observations, without demonstrations."""
-    demonstrated = config.demos or config.demo_paths
+    demonstrated = config.demos or config.demo_paths or config.init_from
     return max(config.learner.starts_at, 0 if demonstrated else _STATISTICS_STEPS)
 
 

@@ -29,6 +29,7 @@ FORMAT = 1
 LATEST, BEST = "latest", "best"
 _MANIFEST, _INFO, _TENSORS = "MANIFEST.json", "info.json", ".safetensors"
 _MAX_POINTER_BYTES = 64
+_MAX_TENSOR_BYTES = 8 << 30
 _MANIFEST_FIELDS = {"format": int, "step": int, "files": dict}
 _FILE_FIELDS = {"bytes": int, "sha256": str}
 
@@ -217,6 +218,8 @@ def _verified_manifest(path: Path) -> dict[str, Any]:
     for name, entry in manifest["files"].items():
         check_fields(entry, _FILE_FIELDS, f"{path / _MANIFEST} {short(name)}")
         size = (path / name).stat().st_size
+        if size > _MAX_TENSOR_BYTES:
+            raise CorruptData(f"{path / name}: {size} bytes, allowed {_MAX_TENSOR_BYTES}")
         if size != entry["bytes"]:
             raise CorruptData(f"{path / name}: {size} bytes, expected {entry['bytes']}")
         if _sha256(path / name) != entry["sha256"]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,9 +25,12 @@ from serl.display import Display
 from serl.episodes import episode_paths
 from serl.errors import BadInput, SerlError
 from serl.files import checked_name
+from serl.link_status import read_status
 from serl.loop import EpisodeKey
 from serl.run_folder import RunFolder
 from serl.supervisor import Supervisor
+
+_LOOK_S = 20.0
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -41,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help(sys.stderr)
         return BAD_INPUT
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     try:
         if rest and not options.overridable:
             raise BadInput(f"serl {options.command}: unexpected argument {rest[0]!r}")
@@ -58,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _joined(words: Sequence[str]) -> list[str]:
@@ -143,7 +150,8 @@ def _settings(options: argparse.Namespace) -> TrainConfig:
 
     Paths are made absolute, so that the run can be resumed from anywhere.
     """
-    from serl.assembly import make_spec, make_task
+    from serl.assembly import make_agent, make_spec, make_task
+    from serl.inheritance import inherit
 
     file = read_yaml(options.config) if options.config else {}
     overrides = parse_overrides(options.overrides)
@@ -153,12 +161,12 @@ def _settings(options: argparse.Namespace) -> TrainConfig:
     found = {"task": str(Path(task).resolve())} if task.endswith(".py") else {"task": task}
     config = resolve(tuned, file, overrides, found)
     spec = make_spec(make_task(config))  # refuses its settings before anything is written
+    agent = make_agent(config, spec, 0)
     resolved: dict[str, Any] = {"demo_paths": tuple(each.resolve() for each in config.demo_paths)}
     if config.init_from is not None:
-        from serl.inheritance import inherit
-
         resolved["init_from"] = config.init_from.resolve()
-        inherit(resolved["init_from"], spec)
+        inherited = inherit(resolved["init_from"], spec).state
+        agent.load_state_dict({**agent.state_dict(), **inherited})
     return config.model_copy(update=resolved)
 
 
@@ -209,14 +217,18 @@ def _actor(options: argparse.Namespace) -> int:
     if trained_steps(run) >= run.config.steps:
         raise BadInput(f"{run.path}: finished, all {run.config.steps:,} steps are trained on")
     with joined(run, actor_processes(run, checked_name(options.name, "actor"))) as supervisor:
-        return _attend(supervisor, options.name)
+        return _attend(supervisor, options.name, run.link(options.name))
 
 
-def _attend(supervisor: Supervisor, name: str) -> int:
-    """Watch processes until one of them is done; its restarts are told."""
-    told = 0
+def _attend(supervisor: Supervisor, name: str, link: Path | None = None) -> int:
+    """Watch processes until one of them is done; restarts are told, and a link without learner."""
+    told, look_s = 0, time.monotonic() + _LOOK_S
     while not supervisor.finished(name):
         supervisor.check()
+        if link is not None and time.monotonic() > look_s:
+            look_s = time.monotonic() + _LOOK_S
+            if (status := read_status(link)) is None or not status.connected:
+                print("no learner of this run answers; does `serl learner` run?", flush=True)
         for event in supervisor.events[told:]:
             print(event, flush=True)
         told = len(supervisor.events)

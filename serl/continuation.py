@@ -61,7 +61,8 @@ class Continuation:
 
     def learner(self, transport: LearnerEnd) -> Learner:
         """The learner, which takes the logged records first; raises as the class."""
-        return make_learner(
+        inherited = self._inherited()
+        learner = make_learner(
             self._folder.config,
             transport,
             self._metrics,
@@ -71,8 +72,11 @@ class Continuation:
             accepted(self.index.spans(), self._read),
             self._opened.taken,
             self._accept,
-            self._inherited(),
+            inherited,
         )
+        if inherited is not None:
+            learner.checkpoint()  # from here on the other run may change, or be gone
+        return learner
 
     def claim(self, actor: str, home: str, place: str) -> str:
         """As `Index.claim`; the log of an actor that gets its name is copied if it is not here."""

@@ -286,6 +286,8 @@ def _make(path: Path) -> None:
             database.executescript(_SCHEMA)
     except sqlite3.Error as error:
         raise SerlError(f"{path}: {error}") from error
+    for suffix in ("-wal", "-shm"):  # of a database that is gone; they would be replayed into it
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
     scratch.rename(path)
     sync_folder(path.parent)
 

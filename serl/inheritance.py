@@ -1,6 +1,8 @@
-"""Starting from another run: with its networks and its scale of observations, nothing else of it.
+"""Starting from another run: with its networks, their scale of observations, and its updates.
 
-From simulation to a real arm, or from an old task to a new one that is seen and driven alike.
+The scale belongs to the networks, whatever `agent.normalise` says; their updates count on, so that
+an annealed cloning term goes on where it was. From simulation to a real arm, or from an old task to
+a new one that is seen and driven alike.
 """
 
 from __future__ import annotations
@@ -53,6 +55,6 @@ def inherit(path: Path, spec: Spec) -> Inheritance:
     text = (
         f"starts with actor, critics, targets, temperature and scale of observations of {path}, "
         f"{checkpoint.step:,} steps of {theirs.task}; optimiser and random numbers are new, "
-        "there is no warm-up"
+        "updates count on, there is no warm-up"
     )
     return Inheritance(state, text)

@@ -178,6 +178,7 @@ class Learner:
             )
         self.agent.load_state_dict(arrays["agent"])
         self.progress = Progress(trained=saved.trained)
+        self._scaled = bool(info.get("scaled", True))
         self._count_on_from(saved.version)
         for record in islice(self._log, taken):
             self._enter(record)
@@ -244,6 +245,7 @@ class Learner:
             "trained": dict(self.progress.trained),
             "version": self.progress.version,
             "demonstrations": self.replay.demonstrations,
+            "scaled": self._scaled,
             "success": self._episodes.recent_success(),
         }
         self._save(steps, arrays, info)
@@ -294,7 +296,8 @@ class Learner:
 
     def _train(self) -> None:
         batch = self.replay.sample(self._utd * self._batch_size, self._config.prior_share)
-        if self.progress.steps == 0 and not self._scaled:
+        if not self._scaled:
+            self._scaled = True
             self.agent.fit_normaliser(self.replay.states())
         measured = self.agent.update(batch)
         self.progress.trained[self._untrained.popleft()] += 1

@@ -39,6 +39,14 @@ def names(kind: Kind) -> list[str]:
     )
 
 
+def folders() -> list[str]:
+    """Where plug-ins that are known by name lie."""
+    return [
+        next(iter(importlib.import_module(package).__path__))
+        for package in sorted(set(_PACKAGES.values()))
+    ]
+
+
 def load(kind: Kind, name_or_path: str) -> Any:
     """The attribute `<kind>` of a plug-in's module, a class.
 
@@ -47,8 +55,9 @@ def load(kind: Kind, name_or_path: str) -> Any:
         name_or_path: a known name, or the path of a `.py` file.
 
     Raises:
-        BadInput: no such name or file, or its module has no attribute `<kind>`.
-        ImportError: the plug-in itself needs something that is not installed.
+        BadInput: no such name or file, a file that cannot be loaded, or a module without the
+            attribute `<kind>`.
+        ImportError: a plug-in of ours needs something that is not installed.
     """
     if name_or_path.endswith(".py"):
         module = _load_file(Path(name_or_path))
@@ -88,7 +97,7 @@ def _load_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except Exception as error:
         del sys.modules[name]
-        raise
+        raise BadInput(f"{path}: {type(error).__name__}: {error}") from error
     return module

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from serl import __version__
+from serl import __version__, plugins
 from serl.config import TrainConfig
 from serl.errors import BadInput
 from serl.fields import short
@@ -21,7 +21,7 @@ def provenance(config: TrainConfig, spec: Spec) -> dict[str, Any]:
     return {
         "spec": spec.digest,
         "settings": config.model_dump(mode="json", include=_SETTINGS),
-        "code": f"{__version__}+{_code_digest()}",
+        "code": f"{__version__}+{_code_digest(config.task)}",
     }
 
 
@@ -46,12 +46,15 @@ def check_provenance(info: Mapping[str, Any], expected: Mapping[str, Any]) -> st
     return ""
 
 
-def _code_digest() -> str:
-    folder = Path(__file__).parent
+def _code_digest(task: str) -> str:
+    """Of serl, of the folders that an editable install has beside it, and of a task's own file."""
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(f"{path.relative_to(folder)}\0".encode())
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    for folder in sorted({Path(__file__).parent, *map(Path, plugins.folders())}):
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(f"{folder.name}/{path.relative_to(folder)}\0".encode())
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    if task.endswith(".py"):
+        digest.update(Path(task).read_bytes())
     return digest.hexdigest()[:12]
 
 

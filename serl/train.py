@@ -89,9 +89,11 @@ def learn(run: RunFolder, display: Display) -> None:
     told, deserted_s = 0, math.inf
     if run.config.intervention == "scripted":
         human = run.config.human
+        mean = 0.75 * 0.5 * (human.share + human.final_share) + 0.25 * human.final_share
         display.say(
             f"a simulated human may drive {human.share:.0%} of the steps at first, falling to "
-            f"{human.final_share:.0%} at three quarters of them"
+            f"{human.final_share:.0%} at three quarters of them: at most "
+            f"{mean * run.config.steps + human.bucket_steps:,.0f} of {run.config.steps:,}"
         )
     with started(run, all_processes(run)) as supervisor, display:
         while not supervisor.finished("learner"):
@@ -116,7 +118,7 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
     candidates = _sound(paths, display)
     display.say(f"comparing checkpoints ({len(candidates)}), then {config.trials} trials")
     examiner = Examiner(config)
-    with MetricsWriter(run.path) as metrics:
+    with run.lock_learner(), MetricsWriter(run.path) as metrics:
 
         def told(step: int, evaluation: Evaluation, purpose: str = "selection") -> None:
             metrics.write(trained_steps(run), _row(step, evaluation, purpose))

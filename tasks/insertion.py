@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from serl.errors import BadInput
 from serl.policy import Policy
 from serl.robot import Truth
 from serl.rotations import Quaternion, from_rotation_vector, multiply, rotate, wrapped, yaw
@@ -106,15 +107,27 @@ class Insertion:
     fit: Fit
 
     def __init__(self, config: InsertionConfig) -> None:
+        fit = self.fit
+        if config.clearance_m >= config.lateral_m:
+            raise BadInput(
+                f"clearance_m {config.clearance_m}: expected less than lateral_m, "
+                f"{config.lateral_m}, so that a peg that is in is near the axis"
+            )
+        deepest = fit.rim_m - (fit.latch_m if fit.latch_n else 0.0)
+        if config.depth_m >= deepest:
+            raise BadInput(f"depth_m {config.depth_m}: expected less than the hole's {deepest}")
         self.config = config
 
     @cached_property
     def observation_spec(self) -> ObservationSpec:
         """Thirteen numbers."""
+        turn = math.degrees(self.fit.symmetry_rad)
         return ObservationSpec(
             state={
                 "hole_from_tip": ArraySpec(shape=(3,), unit="m, base frame; the rim's centre"),
-                "hole_yaw": ArraySpec(shape=(1,), unit="rad from the peg's, modulo 90 degrees"),
+                "hole_yaw": ArraySpec(
+                    shape=(1,), unit=f"rad from the peg's, modulo {turn:.0f} deg"
+                ),
                 "tcp_velocity": ArraySpec(shape=(3,), unit="m/s, base frame"),
                 "lead": ArraySpec(shape=(3,), unit="m, base frame"),
                 "force": ArraySpec(shape=(3,), unit="N, base frame"),
@@ -178,7 +191,7 @@ class Insertion:
         return _Expert(self, truth, seed)
 
     def training_defaults(self) -> Mapping[str, Any]:
-        """Tuned settings, as for `pick_cube`; a shaky human would be of no help."""
+        """Those of `pick_cube`, untuned; a shaky human would be of no help."""
         return {
             "human": {"noise": 0.03},
             "steps": 6000,

@@ -66,7 +66,7 @@ class TestScriptedHuman(TeleopSuite):
         human = ScriptedHuman(
             ScriptedHumanConfig(patience_steps=3, reaction_steps=1),
             expert=lambda seed: task.expert(robot.truth, seed),
-            observe=robot.observe,
+            observe=lambda: task.observation(robot.observe()),
             truth=robot.truth,
             progress=task.progress,
             planned_steps=1000,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -189,7 +190,24 @@ def foreign(path: Path) -> None:
     database.close()
 
 
-@pytest.mark.parametrize("damage", [overwrite, flip, reorder, forget, foreign, Path.unlink])
+def lose_beside_a_log_of_a_killed_learner(path: Path) -> None:
+    """What SQLite keeps beside a database that was not closed would be replayed into a new one."""
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("INSERT INTO span VALUES (99, 'z', 9, 0, 5, 0, 0)")
+        database.commit()
+        left = {suffix: Path(f"{path}{suffix}").read_bytes() for suffix in ("-wal", "-shm")}
+    path.unlink()
+    for suffix, data in left.items():
+        Path(f"{path}{suffix}").write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(overwrite, flip, reorder, forget, foreign, Path.unlink),
+        lose_beside_a_log_of_a_killed_learner,
+    ],
+)
 def test_an_index_that_cannot_be_trusted_is_rebuilt_loudly(tmp_path: Path, damage: object) -> None:
     path = tmp_path / "index.sqlite"
     with Index(path) as index:

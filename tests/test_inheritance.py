@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,8 +22,11 @@ from serl.errors import BadInput, SpecMismatch
 from serl.inheritance import inherit
 from serl.metrics import MetricsWriter, read_metrics
 from serl.run_folder import RunFolder
+from serl.specs import Spec
+from serl.testing.logs import random_step
 from serl.testing.samples import equal
 from serl.transport import InProcess
+from serl.types import End, Key, Record, Source
 
 AGENT = {"hidden": [8], "batch_size": 4, "utd": 2, "threads": 1, "device": "cpu"}
 SETTINGS: dict[str, Any] = {"task": "reach", "demos": 0, "steps": 100, "agent": AGENT}
@@ -71,6 +78,49 @@ def test_a_run_starts_with_the_networks_and_the_scale_of_another(
     assert told.strip() in [row.get("text") for row in read_metrics(after.metrics)]
 
 
+def test_what_was_inherited_stays_when_the_other_run_changes_or_goes(
+    heir: tuple[RunFolder, RunFolder],
+) -> None:
+    before, after = heir
+    first = continued(after)
+    shutil.rmtree(before.path)
+    again = continued(after)
+    kept = [name for name in first if name.startswith(("actor", "critic", "normaliser"))]
+    assert equal({name: again[name] for name in kept}, {name: first[name] for name in kept})
+
+
+def test_the_scale_is_not_estimated_anew_after_a_resume(heir: tuple[RunFolder, RunFolder]) -> None:
+    _, after = heir
+    mean = continued(after)["normaliser.mean"]
+    with MetricsWriter(after.path) as metrics:
+        continuation = Continuation(after, metrics)
+        transport = InProcess()
+        learner = continuation.learner(transport)
+        transport.send(list(episodes(continuation.spec)))
+        while learner.progress.steps < 3:
+            learner.step()
+        continuation.close()
+    assert np.array_equal(learner.agent.state_dict()["normaliser.mean"], mean)
+
+
+def continued(run: RunFolder) -> Mapping[str, Any]:
+    """The state of the learner with which a run goes on."""
+    with MetricsWriter(run.path) as metrics, closing(Continuation(run, metrics)) as continuation:
+        return continuation.learner(InProcess()).agent.state_dict()
+
+
+def episodes(spec: Spec) -> Iterator[Record]:
+    """The steps of an episode, and its end."""
+    rng = np.random.default_rng(0)
+    key = Key("run", "a", 1, 0, 0)
+    for index in range(20):
+        step = random_step(replace(key, index=index), spec, rng)
+        yield replace(
+            step, source=Source.POLICY, policy_version=0, terminated=False, truncated=index == 19
+        )
+    yield End(replace(key, index=20), step.observation, False, "time limit", 1.0, 1.0)
+
+
 def test_the_chosen_checkpoint_is_taken_before_a_newer_one(tmp_path: Path) -> None:
     run = saved_run(tmp_path)
     agent = make_agent(run.config, make_spec(make_task(run.config)), seed=6)
@@ -112,8 +162,12 @@ def test_the_command_line_refuses_it_before_anything_is_written(
 ) -> None:
     run = saved_run(tmp_path / "before")
     monkeypatch.chdir(tmp_path)
-    assert main(["train", "pick_cube", "--init-from", str(run.path)]) == 2
-    line = capsys.readouterr().err
-    assert line.count("\n") == 1
-    assert "cannot start from it" in line
+    for words, what in (
+        (["pick_cube"], "cannot start from it"),
+        (["reach", "--agent.hidden", "[16]"], "expected float32["),
+    ):
+        assert main(["train", *words, "--init-from", str(run.path)]) == 2
+        line = capsys.readouterr().err
+        assert line.count("\n") == 1
+        assert what in line
     assert not (tmp_path / "runs").exists()

@@ -9,6 +9,7 @@ from serl.config import resolve
 from serl.errors import SpecMismatch
 from serl.evaluation import Evaluation, Purpose, Trial, evaluation_seeds
 from serl.trials import Examiner, choose
+from serl.types import Outcome
 
 CONFIG = resolve(
     {
@@ -45,6 +46,16 @@ def test_trials_do_not_explore(examiner: Examiner) -> None:
     assert examiner.evaluate(weights(1), Purpose.FINAL, 2) == examiner.evaluate(
         weights(1), Purpose.FINAL, 2
     )
+
+
+def test_a_success_that_the_truth_denies_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a reward model that is fooled."""
+    examiner = Examiner(CONFIG)
+    won = Outcome(reward=1.0, terminated=True, success=True)
+    monkeypatch.setattr(examiner._task, "outcome", lambda reading, index: won)
+    assert examiner.evaluate(weights(0), Purpose.FINAL, 2).successes == 0
+    monkeypatch.setattr(examiner._task, "is_success", lambda truth: True)
+    assert examiner.evaluate(weights(0), Purpose.FINAL, 2).successes == 2
 
 
 def test_weights_of_another_network_are_refused(examiner: Examiner) -> None:

@@ -32,7 +32,7 @@ def film() -> list[Image]:
     human = ScriptedHuman(
         ScriptedHumanConfig(noise=0.1),
         expert=lambda seed: task.expert(robot.truth, seed),
-        observe=robot.observe,
+        observe=lambda: task.observation(robot.observe()),
         truth=robot.truth,
         progress=task.progress,
         planned_steps=1000,

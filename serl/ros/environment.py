@@ -31,8 +31,8 @@ DOMAINS = range(102)
 """Above 101 the UDP ports of a domain collide with Linux's ephemeral ports."""
 
 SHARED_MEMORY = Path("/dev/shm")
-LEAST_SHARED_BYTES = 48 << 20
-"""What a run with eleven actors can take of it at most: 2 MB for each of 23 processes, and some."""
+SEGMENT_BYTES = 2 << 20
+"""What each process of a run may take of it (`shared_memory.xml`)."""
 
 LOOPBACK = IPv4Address("127.0.0.1")
 LOCAL = NetworkConfig()
@@ -113,7 +113,8 @@ def choose_transport(run_folder: Path) -> None:
     a warning, where there is too little of it.
     """
     profile = run_folder / _LOOPBACK_PROFILE
-    if problem := shared_memory_problem():
+    config = RunFolder.open(run_folder).config if (run_folder / CONFIG).exists() else None
+    if problem := shared_memory_problem(config.actors if config else 1):
         logger.warning("%s: processes talk over 127.0.0.1 instead", problem)
         write_profile(profile, (LOOPBACK,), (LOOPBACK,))
     else:
@@ -163,13 +164,14 @@ def network_of(run_folder: Path) -> NetworkConfig:
     return RunFolder.open(run_folder).config.network
 
 
-def shared_memory_problem() -> str:
-    """Why shared memory cannot carry a run; empty when it can."""
+def shared_memory_problem(actors: int = 1) -> str:
+    """Why shared memory cannot carry a run of so many actors; empty when it can."""
     if not os.access(SHARED_MEMORY, os.W_OK):
         return f"{SHARED_MEMORY} cannot be written"
     free = shutil.disk_usage(SHARED_MEMORY).free
-    if free < LEAST_SHARED_BYTES:
-        return f"{SHARED_MEMORY} has {free >> 20} MB free, a run needs {LEAST_SHARED_BYTES >> 20}"
+    least = SEGMENT_BYTES * (2 * actors + 6)  # with its link each; a learner, and who looks on
+    if free < least:
+        return f"{SHARED_MEMORY} has {free >> 20} MB free, a run needs {least >> 20}"
     return ""
 
 

@@ -70,7 +70,7 @@ class Link:
         self._weights: WeightsReceiver | None = None
         self._waiting: deque[Hello] = deque()
         self._newest: Hello | None = None
-        self._version = 0  # of the weights, at the last look
+        self._arrived = (0, 0)  # version of the weights and refused messages, at the last look
         self._looked_s = self._told_s = float("-inf")
         self._began_s = self._weights_s = time.monotonic()
         self._learner_lock = run_folder / LEARNER_LOCK
@@ -115,12 +115,12 @@ class Link:
         return self._sender.cut_off or weightless or (silent and is_alive(self._learner_lock))
 
     def _has_newest_weights(self) -> bool:
-        """Those that were offered last, or newer ones than a moment ago, or refused ones."""
-        if self._weights is None or self._weights.rejected:
+        """Those that were offered last; or some arrived since the last look, of whatever use."""
+        if self._weights is None:
             return True
-        newer = self._weights.version != self._version
-        self._version = self._weights.version
-        return newer or self._version >= self._sender.offered
+        arrived = (self._weights.version, self._weights.rejected)
+        news, self._arrived = arrived != self._arrived, arrived
+        return news or self._weights.version >= self._sender.offered
 
     def close(self) -> None:
         """Let go of the log."""
@@ -174,28 +174,27 @@ def run(run_folder: Path, actor: str) -> None:
     """Link the actor until the process is told to stop; raises `BadInput` when refused."""
     folder = link_folder(run_folder, checked_name(actor, "actor"))
     folder.mkdir(parents=True, exist_ok=True)
-    deaf_s = _DEAF_S
+    deaf_s, joined_s = _DEAF_S, time.monotonic()
     with FileLock(folder / "link.lock", f"the link of actor {actor!r}"):
         while refused := _join(run_folder, actor, deaf_s):
             if refused != _CUT_OFF:
                 raise BadInput(f"the learner refused actor {actor!r}: {refused}")
             logger.warning("the learner lives, but is out of reach: joining the network anew")
-            deaf_s = min(2.0 * deaf_s, _LONGEST_DEAF_S)
+            lasted_s, joined_s = time.monotonic() - joined_s, time.monotonic()
+            deaf_s = min(2.0 * deaf_s, _LONGEST_DEAF_S) if lasted_s < 4.0 * deaf_s else _DEAF_S
 
 
 def _join(run_folder: Path, actor: str, deaf_s: float) -> str:
     """Be the link until told to stop; returns why it ended before that, else an empty text."""
+    ended = ""
     with RosNode(f"link_{actor}", run_folder) as node:
         link = Link(node, run_folder, actor, log_of(run_folder))
         with closing(link):
-            while not (node.stopping or orphaned()):
-                if link.refused:
-                    return link.refused
-                if link.is_cut_off(deaf_s):
-                    return _CUT_OFF
-                if not link.step():
+            while not (node.stopping or orphaned() or ended):
+                ended = link.refused or (_CUT_OFF if link.is_cut_off(deaf_s) else "")
+                if not (ended or link.step()):
                     node.wait(POLL_S)
-    return ""
+    return "" if node.stopping else ended
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

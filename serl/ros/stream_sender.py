@@ -21,7 +21,7 @@ SILENCE_S = 2.0
 
 _PATIENCE_S = 0.5
 _LONGEST_PATIENCE_S = 8.0
-_MOST_IN_VAIN = 5  # frames resent, for 15.5 s, or hellos, for 10 s
+_MOST_IN_VAIN = 7  # frames resent, for 31.5 s, or hellos, for 14 s
 _READ_BYTES = 1 << 20
 _SMALLEST_WINDOW = 16
 
@@ -120,7 +120,8 @@ class StreamSender:
             self._take_answer(*self._answers.popleft())
         if self.refused or not self.connected:
             if time.monotonic() - self._announced_s > SILENCE_S and not self.refused:
-                self._in_vain += time.monotonic() - self.heard_s <= SILENCE_S
+                heard = time.monotonic() - self.heard_s <= SILENCE_S
+                self._in_vain += heard and self._hello is not None
                 self._announce()
             return False
         if self._published and time.monotonic() - self._progress_s > self._patience_s:

@@ -24,7 +24,7 @@ class WeightsReceiver:
     Attributes:
         version: of the weights in the file; 0 for none.
         outdated: sound messages that were not newer.
-        rejected: messages that were damaged or foreign.
+        rejected: messages that were damaged or foreign, or that the disk did not take.
         problem: why the last one of them was rejected.
     """
 
@@ -43,7 +43,7 @@ class WeightsReceiver:
         while self._messages:
             try:
                 self._take(self._messages.popleft())
-            except BadInput as error:
+            except (BadInput, OSError) as error:  # a full disk costs these weights, not the link
                 self.rejected += 1
                 self.problem = str(error)
         return self.version > before
@@ -67,5 +67,9 @@ class WeightsReceiver:
     def _replace(self, data: bytes) -> None:
         """Not synced to the disk: a file that a power cut damaged fails its checksum."""
         scratch = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
-        scratch.write_bytes(data)
-        scratch.replace(self._path)
+        try:
+            scratch.write_bytes(data)
+            scratch.replace(self._path)
+        except OSError:
+            scratch.unlink(missing_ok=True)
+            raise

@@ -53,6 +53,8 @@ class ScriptedHumanConfig(BaseModel):
 class Budget:
     """A token bucket whose rate falls over training: one token is one step of the human.
 
+    The rate falls with the steps of all actors, so that several humans together stay within it.
+
     Args:
         config: shares and bucket size.
         planned_steps: online steps after which training ends.
@@ -61,20 +63,26 @@ class Budget:
     Attributes:
         steps: online steps so far.
         used: those of them that the human drove.
+        trained: says how many of all actors were trained on, as far as it is known here.
     """
 
     def __init__(
-        self, config: ScriptedHumanConfig, planned_steps: int, steps_before: int = 0
+        self,
+        config: ScriptedHumanConfig,
+        planned_steps: int,
+        steps_before: int = 0,
+        trained: Callable[[], int] = lambda: 0,
     ) -> None:
         self._config = config
         self._planned_steps = max(planned_steps, 1)
         self.steps = steps_before
         self.used = 0
-        self._tokens = self._bucket()
+        self._trained = trained
+        self._tokens = 0.0 if steps_before else self._bucket()  # a restart refills nothing
 
     def share(self) -> float:
         """Share of the steps that the human may drive now."""
-        done = min(1.0, self.steps / (0.75 * self._planned_steps))
+        done = min(1.0, max(self.steps, self._trained()) / (0.75 * self._planned_steps))
         return self._config.share + done * (self._config.final_share - self._config.share)
 
     def tick(self, human: bool) -> None:
@@ -100,12 +108,13 @@ class ScriptedHuman:
     Args:
         config: habits.
         expert: makes the expert that it imitates, from a seed.
-        observe: the observation that the expert is given (unused by most).
+        observe: the task's observation, which the expert is given.
         truth: privileged state of the simulation.
         progress: of a truth, from 0 to 1.
         planned_steps: online steps of the whole training.
         seed: of its noise.
-        steps_before: online steps already done.
+        steps_before: online steps already done by this actor.
+        trained: as of `Budget`.
     """
 
     def __init__(
@@ -118,9 +127,10 @@ class ScriptedHuman:
         planned_steps: int,
         seed: int,
         steps_before: int = 0,
+        trained: Callable[[], int] = lambda: 0,
     ) -> None:
         self.config = config
-        self.budget = Budget(config, planned_steps, steps_before)
+        self.budget = Budget(config, planned_steps, steps_before, trained)
         self._make_expert = expert
         self._observe = observe
         self._truth = truth

@@ -31,7 +31,7 @@ from serl.sim.scene import PHYSICS_DT_S
 from serl.task import SimulatedTask
 from serl.types import Action, Source
 
-TASKS = ("reach", "pick_cube", "peg_insertion")
+TASKS = ("reach", "pick_cube", "peg_insertion", "connector_insertion")
 SIZES_PX = (84, 256)
 # What is to hold (state, 10 Hz, one core): set on a machine that made so many physics steps a
 # second of the prototype's model. Ours takes little more than half of its time.

@@ -110,7 +110,7 @@ def test_a_run_is_local_whatever_is_set(tmp_path: Path) -> None:
     ("name", "value", "problem"),
     [
         ("SHARED_MEMORY", Path("/absent"), "/absent cannot be written"),
-        ("LEAST_SHARED_BYTES", 1 << 60, "MB free, a run needs"),
+        ("SEGMENT_BYTES", 1 << 60, "MB free, a run needs"),
     ],
 )
 def test_without_shared_memory_a_run_talks_over_loopback_and_says_so(
@@ -138,7 +138,7 @@ def test_shared_memory_that_fills_up_during_a_run_parts_no_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose_transport(tmp_path)
-    monkeypatch.setattr(environment, "LEAST_SHARED_BYTES", 1 << 60)
+    monkeypatch.setattr(environment, "SEGMENT_BYTES", 1 << 60)
     environ: dict[str, str] = {}
     settle(environ, 7, tmp_path)
     assert environ["FASTRTPS_DEFAULT_PROFILES_FILE"] == str(SHARED_MEMORY_PROFILE)

@@ -271,6 +271,20 @@ def test_a_link_that_reaches_nobody_joins_the_network_anew(
     assert "out of reach: joining the network anew" in caplog.text
 
 
+def test_a_link_whose_actor_has_not_come_yet_is_not_cut_off(
+    monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    monkeypatch.setattr(stream_sender, "SILENCE_S", 0.5)
+    with RosNode("both", run.folder) as node:
+        LearnerTransport(node, SPEC, run.folder.name)
+        link = Link(node, run.folder, "a", LogConfig())
+        eventually(lambda: (link.step(), link._sender.heard_s > 0)[1])
+        for _ in range(200):
+            link.step()
+        assert not link.is_cut_off(20.0)
+        link.close()
+
+
 def test_a_link_whose_weights_do_not_arrive_is_cut_off(
     monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:

@@ -7,7 +7,7 @@ from serl.clock import VirtualClock
 from serl.loop import EpisodeKey, run
 from serl.policy import Hold, Policy
 from serl.robot import Truth
-from serl.teleop.scripted import ScriptedHuman, ScriptedHumanConfig
+from serl.teleop.scripted import Budget, ScriptedHuman, ScriptedHumanConfig
 from serl.testing import FakeRobot, FakeTask
 from serl.types import Action, Record, Source, Step
 
@@ -145,6 +145,19 @@ def test_the_default_budget_holds_by_arithmetic() -> None:
     mean = 0.75 * (config.share + config.final_share) / 2 + 0.25 * config.final_share
     assert mean <= 0.25
     assert config.final_share <= 0.05
+
+
+def test_the_humans_of_several_actors_share_one_budget() -> None:
+    """What one may do falls with the steps of all, however few of them are its own."""
+    trained = 0
+    budget = Budget(ScriptedHumanConfig(), 1000, trained=lambda: trained)
+    assert budget.share() == ScriptedHumanConfig().share
+    trained = 750
+    assert budget.share() == pytest.approx(ScriptedHumanConfig().final_share)
+
+
+def test_a_restart_does_not_fill_the_bucket() -> None:
+    assert not Budget(ScriptedHumanConfig(), 1000, steps_before=1).allows(1)
 
 
 def test_without_a_share_it_never_drives() -> None:
