@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -72,6 +74,8 @@ from .mutations import (
 
 SHORT, LONG = 5_000, 1_200_000
 ALLOWED_GROWTH_MB = 50.0
+COVERAGE_S = 300
+ROOT = Path(__file__).parent.parent
 KEY = bytes(range(32))
 TEXTS = ("record", "loss", "hello", "object", "progress", "manifest", "config", "key")
 COUNTERS = {"taken": [["actor0", EPOCH, 12]], "trained": {"actor0": 9}, "version": 4}
@@ -321,6 +325,16 @@ def test_a_million_mutants_leave_nothing_behind(decoders: dict[str, Decoder]) ->
     growth_mb = (process.memory_info().rss - before) / 1e6
     print(f"{LONG} mutants, {accepted.total()} decoded, memory +{growth_mb:.1f} MB")  # noqa: T201
     assert growth_mb < ALLOWED_GROWTH_MB
+
+
+@pytest.mark.slow
+def test_what_reaches_new_branches_is_refused_as_declared_or_decodes(tmp_path: Path) -> None:
+    pytest.importorskip("atheris", reason="atheris is not installed: pip install atheris")
+    command = [sys.executable, "-m", "tests.coverage_fuzz", str(tmp_path)]
+    options = [f"-max_total_time={COVERAGE_S}", "-max_len=4096", "-rss_limit_mb=4096"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    print(done.stderr.splitlines()[-1])  # noqa: T201
 
 
 @given(data=st.binary(max_size=300), place=st.integers(0, 100))
