@@ -45,6 +45,7 @@ def make_spec(task: SimulatedTask) -> Spec:
         observation=task.observation_spec,
         action=task.config.motion.action_spec,
         rate_hz=task.config.rate_hz,
+        motion=task.config.motion.meaning,
     )
 
 

@@ -98,6 +98,11 @@ class Motion(BaseModel):
         return self
 
     @property
+    def meaning(self) -> str:
+        """How far an action of 1 goes: what other data for the same axes may disagree about."""
+        return f"{self.translation_m:g} m, {self.rotation_rad:g} rad, {self.frame} frame"
+
+    @property
     def action_spec(self) -> ArraySpec:
         """float32 in [-1, 1]: one entry an axis, and one for the gripper."""
         unit = " ".join((*self.axes, *(("gripper",) if self.gripper else ())))

@@ -86,7 +86,15 @@ class ObservationSpec(BaseModel):
 
 
 class Spec(BaseModel):
-    """What an actor and a learner must agree on before a single step is sent."""
+    """What an actor and a learner must agree on before a single step is sent.
+
+    Attributes:
+        task: its name.
+        observation: what a policy sees.
+        action: what it does.
+        rate_hz: control rate.
+        motion: how far an action of 1 goes, and in which frame, in words.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -94,6 +102,7 @@ class Spec(BaseModel):
     observation: ObservationSpec
     action: ArraySpec
     rate_hz: float = Field(gt=0)
+    motion: str = ""
 
     @property
     def digest(self) -> str:

@@ -193,3 +193,12 @@ def test_actor_and_learner_agree_on_the_spec() -> None:
     assert make_spec(make_task(CONFIG)).digest == make_spec(make_task(CONFIG)).digest
     faster = CONFIG.model_copy(update={"task_config": {"rate_hz": 20.0}})
     assert "rate_hz" in make_spec(make_task(faster)).difference(make_spec(make_task(CONFIG)))
+
+
+def test_actions_that_go_further_or_elsewhere_are_another_spec() -> None:
+    """Demonstrations of them would teach wrong actions."""
+    mine = make_spec(make_task(CONFIG))
+    for motion, what in (({"translation_m": 0.005}, "0.005 m"), ({"frame": "tool"}, "tool frame")):
+        other = make_spec(make_task(resolve({"task": "reach", "task_config": {"motion": motion}})))
+        assert other.difference(mine).startswith('motion: "')
+        assert what in other.difference(mine)

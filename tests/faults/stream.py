@@ -210,8 +210,8 @@ def restarted_actor(folder: Path) -> None:
 @REGISTRY.fault(
     18,
     "Wrong specification or version",
-    injected="an actor whose spec differs in one shape, type, bound, unit, rate, name or order; a "
-    "frame, a record and a hello of another version",
+    injected="an actor whose spec differs in one shape, type, bound, unit, rate, name, order or "
+    "motion; a frame, a record and a hello of another version",
     required="refused before the first record, with the difference; nothing is accepted",
     level=Level.COMPONENT,
 )
@@ -251,6 +251,7 @@ def _other_specs() -> Iterator[tuple[str, Spec]]:
     yield "action.shape", changed(SPEC, action=changed(action, shape=(4,)))
     yield "action.high", changed(SPEC, action=changed(action, high=2.0))
     yield "rate_hz", changed(SPEC, rate_hz=20.0)
+    yield "motion", changed(SPEC, motion="0.1 m, 0.1 rad, tool frame")
     yield "task", changed(SPEC, task="another")
 
 
