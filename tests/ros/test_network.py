@@ -93,7 +93,7 @@ def test_too_little_shared_memory_means_loopback(tmp_path: Path) -> None:
     assert sockets
     assert all("udp 127.0.0.1 port" in line for line in sockets)
     (warning,) = set(lines) - set(sockets)
-    assert warning.endswith("MB free, a run needs 32: processes talk over 127.0.0.1 instead")
+    assert warning.endswith("MB free, a run needs 16: processes talk over 127.0.0.1 instead")
 
 
 def test_a_run_of_several_hosts_is_reached_at_its_address_alone(
