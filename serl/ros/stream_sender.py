@@ -21,7 +21,8 @@ SILENCE_S = 2.0
 
 _PATIENCE_S = 0.5
 _LONGEST_PATIENCE_S = 8.0
-_MOST_IN_VAIN = 7  # frames resent, for 31.5 s, or hellos, for 14 s
+_HELLO_S = 0.5  # between two, until one is answered: an actor of a name in use hears so in 2 s
+_MOST_IN_VAIN = 28  # hellos, in 14 s; frames sent again count as four, which is 31.5 s
 _READ_BYTES = 1 << 20
 _SMALLEST_WINDOW = 16
 
@@ -67,7 +68,7 @@ class StreamSender:
         self.heard_s = self._progress_s = self._announced_s = float("-inf")
         self._patience_s = _PATIENCE_S
         self._went_back = False  # and no progress since
-        self._in_vain = 0  # resends in a row, of frames or hellos, that a learner did not answer
+        self._in_vain = 0  # hellos and resent frames in a row that a learner did not answer
         self._answers: deque[tuple[int, int, int, int, int]] = deque(maxlen=1024)
         self._refusals: deque[str] = deque(maxlen=64)
         self._frames = node.publisher(TRANSITIONS)
@@ -119,7 +120,7 @@ class StreamSender:
         while self._answers:
             self._take_answer(*self._answers.popleft())
         if self.refused or not self.connected:
-            if time.monotonic() - self._announced_s > SILENCE_S and not self.refused:
+            if time.monotonic() - self._announced_s > _HELLO_S and not self.refused:
                 heard = time.monotonic() - self.heard_s <= SILENCE_S
                 self._in_vain += heard and self._hello is not None
                 self._announce()
@@ -201,7 +202,7 @@ class StreamSender:
         self._patience_s = _PATIENCE_S
 
     def _lose_patience(self) -> None:
-        self._in_vain += 1
+        self._in_vain += 4
         self._patience_s = min(2 * self._patience_s, _LONGEST_PATIENCE_S)
         self._go_back()
 

@@ -253,8 +253,7 @@ def test_a_link_that_reaches_nobody_joins_the_network_anew(
         return joined[-1]
 
     monkeypatch.setattr(stream_sender, "_PATIENCE_S", 0.1)
-    monkeypatch.setattr(stream_sender, "SILENCE_S", 1.2)
-    monkeypatch.setattr(stream_sender, "_MOST_IN_VAIN", 3)
+    monkeypatch.setattr(stream_sender, "_MOST_IN_VAIN", 12)
     monkeypatch.setattr(LearnerTransport, lost, lambda *given: len(joined) > 1 and heed(*given))
     monkeypatch.setattr(link_node, "Link", join)
     run.act("a", 1, episodes=1)
