@@ -29,7 +29,7 @@ from .system import ALLOWED_GROWTH_MB, FEW, LEARNER, System, link_of, moves, run
 
 RATE_HZ = 200.0
 BACK_S = 60.0
-REFUSED_S = 2.0
+REFUSED_S = 5.0  # 2 s on a machine that does nothing else
 NOTICED_S = SILENCE_S + PERIOD_S
 SLACK_S = 2.0
 """For a machine that is busy with other tests, too."""
@@ -191,7 +191,8 @@ def everything_dies(folder: Path) -> None:
     16,
     "Two actors of one name",
     injected="a second actor and link in the same folder; a second link from another folder",
-    required="the second is refused within 2 s, with who has the name; lost 0, duplicated 0",
+    required="the second is refused within 2 s (the test allows 5 s, for neighbours), with who has "
+    "the name; lost 0, duplicated 0",
     level=Level.PROCESSES,
 )
 def same_name(folder: Path) -> None:
