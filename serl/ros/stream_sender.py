@@ -173,9 +173,8 @@ class StreamSender:
         self._welcome = True
         if answer != Answer.STANDING:
             self._in_vain = 0
-        if (
-            answer == Answer.RESEND and not self._went_back
-        ):  # else the resent frames are still on their way
+        # After a resend without progress, the resent frames are still on their way.
+        if answer == Answer.RESEND and not self._went_back:
             self._go_back()
 
     def _begin(self, held: int) -> None:
