@@ -83,10 +83,8 @@ def make_human(
         return None
     return ScriptedHuman(
         config.human,
-        expert=lambda seed: task.expert(robot.truth, seed),
-        observe=lambda: task.observation(robot.observe()),
-        truth=robot.truth,
-        progress=task.progress,
+        task,
+        robot,
         planned_steps=config.steps,
         steps_before=steps_before,
         trained=trained,

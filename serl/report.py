@@ -202,39 +202,48 @@ def _minutes(rows: Sequence[MetricsRow]) -> Values:
     return series(rows, "time_s") / 60.0
 
 
+def _abscissae(rows: Sequence[MetricsRow], by_time: bool, steps: str = "steps") -> Values:
+    return _minutes(rows) if by_time else series(rows, steps)
+
+
 def _success_traces(run: RunData, by_time: bool) -> list[Trace]:
     traces = []
     looks: list[tuple[str, Colour, bool]]
     looks = [("assisted", "human", True), ("unassisted", "policy", False)]
     for label, colour, assisted in looks:
         rows = [row for row in run.episodes if bool(row.get("assisted")) is assisted]
-        x = _minutes(rows) if by_time else series(rows, "steps")
-        traces.append(Trace(label, colour, x, running_mean(series(rows, "success"))))
+        mean = running_mean(series(rows, "success"))
+        traces.append(Trace(label, colour, _abscissae(rows, by_time), mean))
     rows = run.selections + run.finals[-1:]
     low, high = np.array([_interval(row) for row in rows]).reshape(-1, 2).T
-    x = _minutes(rows) if by_time else series(rows, "checkpoint")
+    x = _abscissae(rows, by_time, "checkpoint")
     rates = np.array([_rate(row) for row in rows])
     traces.append(Trace("evaluations", "evaluation", x, rates, "points", (low, high)))
     return traces
 
 
-def _learning(run: RunData) -> str:
-    by_steps, by_time = _success_traces(run, False), _success_traces(run, True)
-    cards = [
-        page.card(
-            "Success against steps",
-            plot("Success against steps", by_steps, STEPS, scale="percent", size_px=HERO_PX),
-            legend=by_steps,
-        ),
-        page.card(
-            "Success against time",
-            plot("Success against time", by_time, MINUTES, scale="percent", size_px=HERO_PX),
-            legend=by_time,
-        ),
+def _return_traces(run: RunData, by_time: bool) -> list[Trace]:
+    x, values = _abscissae(run.episodes, by_time), series(run.episodes, "reward")
+    return [
+        Trace("episodes", "policy", x, values, "dots"),
+        Trace("running mean", "policy", x, running_mean(values)),
     ]
+
+
+def _learning(run: RunData) -> str:
+    views = ((False, "steps", STEPS), (True, "time", MINUTES))
+    cards = []
+    for by_time, axis, label in views:
+        traces, title = _success_traces(run, by_time), f"Success against {axis}"
+        figure = plot(title, traces, label, scale="percent", size_px=HERO_PX)
+        cards.append(page.card(title, figure, legend=traces))
+    for by_time, axis, label in views:
+        traces, title = _return_traces(run, by_time), f"Return against {axis}"
+        figure = plot(title, traces, label, size_px=HERO_PX)
+        cards.append(page.card(title, figure, page.decimal(_final(traces[-1].y)), legend=traces))
     note = (
         f"Training episodes as running means of {WINDOW}, those with and without a human step "
-        "apart; evaluations with their 95 % Wilson intervals."
+        "apart; evaluations with their 95 % Wilson intervals. Returns are not discounted."
     )
     return page.section("Learning", note, page.grid(cards, wide=True))
 
@@ -273,7 +282,6 @@ def _robot(run: RunData) -> str:
     x, rows = series(run.episodes, "steps"), run.episodes
     solved = [row for row in rows if row.get("success")]
     specs = (
-        ("Return", "per episode, not discounted", x, series(rows, "reward")),
         ("Cycle time", "s, successes", series(solved, "steps"), series(solved, "duration_s")),
         ("Weight age", "versions behind at the episode's end", x, series(rows, "weight_age")),
     )

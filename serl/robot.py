@@ -10,7 +10,10 @@ from serl.specs import ArraySpec, ObservationSpec
 from serl.types import Action, Array, Observation
 
 Truth = Mapping[str, Array]
-"""The privileged state of a simulation: named float32 arrays, never shown to a policy as such."""
+"""The privileged state of a simulation: named float32 arrays, never shown to a policy as such.
+
+`tcp_pose` (base_T_tcp: x y z, quaternion xyzw) is among them where the robot has a tool.
+"""
 
 
 @runtime_checkable

@@ -65,10 +65,8 @@ class TestScriptedHuman(TeleopSuite):
         robot, task = FakeRobot(), FakeTask()
         human = ScriptedHuman(
             ScriptedHumanConfig(patience_steps=3, reaction_steps=1),
-            expert=lambda seed: task.expert(robot.truth, seed),
-            observe=lambda: task.observation(robot.observe()),
-            truth=robot.truth,
-            progress=task.progress,
+            task,
+            robot,
             planned_steps=1000,
             seed=0,
         )

@@ -30,13 +30,7 @@ def film() -> list[Image]:
     robot.reset(START)
     camera = plugins.make_renderer(robot, supersampling=3)
     human = ScriptedHuman(
-        ScriptedHumanConfig(noise=0.1),
-        expert=lambda seed: task.expert(robot.truth, seed),
-        observe=lambda: task.observation(robot.observe()),
-        truth=robot.truth,
-        progress=task.progress,
-        planned_steps=1000,
-        seed=START,
+        ScriptedHumanConfig(noise=0.1), task, robot, planned_steps=1000, seed=START
     )
     frames: list[Image] = []
 

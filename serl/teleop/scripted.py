@@ -1,8 +1,8 @@
 """A simulated person: corrects a policy now and then, imperfectly, late, and within a budget.
 
 It makes training with interventions run in CI and in benchmarks, reproducibly. It corrects, it
-does not do the task: it takes over when the policy makes no progress or heads away from the goal,
-and hands back as soon as it has helped.
+does not do the task: it takes over when the policy makes no progress, loses what it had or heads
+out of its box, and hands back as soon as it has helped.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from serl.intervention import Event
-from serl.policy import Policy
-from serl.robot import Truth
-from serl.types import Action, Observation
+from serl.robot import SimulatedRobot, Truth
+from serl.safety import Motion
+from serl.task import SimulatedTask
+from serl.types import Action, Array
 
 
 class ScriptedHumanConfig(BaseModel):
@@ -25,6 +26,9 @@ class ScriptedHumanConfig(BaseModel):
         patience_steps: takes over after this many steps without progress.
         regress: takes over when progress falls this far below its best of the episode.
         progress_step: progress smaller than this counts as none.
+        border_patience_steps: takes over after this many steps without progress at the border ...
+        border_m: ... that is with the tool this near to a side of its box, or soon to be ...
+        border_ahead_steps: ... at its present speed in this many steps.
         reaction_steps: steps from the wish to take over to hands on.
         gain: hands back when progress has grown by this much ...
         hold_steps: ... but not before this many steps ...
@@ -40,6 +44,9 @@ class ScriptedHumanConfig(BaseModel):
     patience_steps: int = Field(15, ge=1)
     regress: float = Field(0.15, gt=0)
     progress_step: float = Field(0.02, gt=0)
+    border_patience_steps: int = Field(5, ge=1)
+    border_m: float = Field(0.01, ge=0)
+    border_ahead_steps: int = Field(5, ge=0)
     reaction_steps: int = Field(2, ge=0)
     gain: float = Field(0.2, gt=0)
     hold_steps: int = Field(5, ge=1)
@@ -107,10 +114,8 @@ class ScriptedHuman:
 
     Args:
         config: habits.
-        expert: makes the expert that it imitates, from a seed.
-        observe: the task's observation, which the expert is given.
-        truth: privileged state of the simulation.
-        progress: of a truth, from 0 to 1.
+        task: has the expert that it imitates, and the progress that it watches.
+        robot: shows its truth.
         planned_steps: online steps of the whole training.
         seed: of its noise.
         steps_before: online steps already done by this actor.
@@ -120,10 +125,8 @@ class ScriptedHuman:
     def __init__(
         self,
         config: ScriptedHumanConfig,
-        expert: Callable[[int], Policy],
-        observe: Callable[[], Observation],
-        truth: Callable[[], Truth],
-        progress: Callable[[Truth], float],
+        task: SimulatedTask,
+        robot: SimulatedRobot,
         planned_steps: int,
         seed: int,
         steps_before: int = 0,
@@ -131,16 +134,15 @@ class ScriptedHuman:
     ) -> None:
         self.config = config
         self.budget = Budget(config, planned_steps, steps_before, trained)
-        self._make_expert = expert
-        self._observe = observe
-        self._truth = truth
-        self._progress = progress
+        self._task = task
+        self._robot = robot
         self._rng: np.random.Generator = np.random.default_rng(seed)
         self.begin()
 
     def begin(self) -> None:
         """An episode starts: hands off."""
-        self._expert = self._make_expert(int(self._rng.integers(2**31)))
+        self._expert = self._task.expert(self._robot.truth, int(self._rng.integers(2**31)))
+        self._tool_before: Array | None = None
         self._best = -np.inf
         self._idle_steps = 0
         self._reacting: int | None = None
@@ -149,8 +151,9 @@ class ScriptedHuman:
 
     def __call__(self) -> Action | None:
         """The correction, or None while hands are off."""
-        progress = self._progress(self._truth())
-        action = self._go_on(progress) if self._driving_steps else self._watch(progress)
+        truth = self._robot.truth()
+        progress, leaves = self._task.progress(truth), self._leaves_box(truth)
+        action = self._go_on(progress) if self._driving_steps else self._watch(progress, leaves)
         self.budget.tick(action is not None)
         return action
 
@@ -158,14 +161,25 @@ class ScriptedHuman:
         """None: the simulated person labels nothing."""
         return ()
 
-    def _watch(self, progress: float) -> Action | None:
+    def _leaves_box(self, truth: Truth) -> bool:
+        """The tool is at a side of its box, or will be there soon."""
+        if "tcp_pose" not in truth:
+            return False
+        tool = truth["tcp_pose"][:3]
+        before = tool if self._tool_before is None else self._tool_before
+        self._tool_before = tool
+        ahead = tool + self.config.border_ahead_steps * (tool - before)
+        return not _is_inside(ahead, self._task.config.motion, self.config.border_m)
+
+    def _watch(self, progress: float, leaves: bool) -> Action | None:
         """Hands off: judge the policy, and take over after the reaction time."""
         if progress > self._best + self.config.progress_step:
             self._best, self._idle_steps, self._reacting = progress, 0, None
             return None
         self._idle_steps += 1
         if self._reacting is None:
-            stuck = self._idle_steps >= self.config.patience_steps
+            patience = self.config.border_patience_steps if leaves else self.config.patience_steps
+            stuck = self._idle_steps >= patience
             worse = progress < self._best - self.config.regress
             if (stuck or worse) and self.budget.allows(self.config.hold_steps):
                 self._reacting = self.config.reaction_steps
@@ -189,7 +203,15 @@ class ScriptedHuman:
 
     def _drive(self) -> Action:
         self._driving_steps += 1
-        action = self._expert(self._observe())
+        action = self._expert(self._task.observation(self._robot.observe()))
         noise = self._rng.normal(0.0, self.config.noise, action.shape).astype(np.float32)
         noisy: Action = np.clip(action + noise, -1.0, 1.0)
         return noisy
+
+
+def _is_inside(position: Array, motion: Motion, margin_m: float) -> bool:
+    low, high = motion.box_low_m, motion.box_high_m
+    return all(
+        low[axis] + margin_m <= value <= high[axis] - margin_m
+        for axis, value in enumerate(position.tolist())
+    )

@@ -48,12 +48,16 @@ class FakeRobot:
 
     def reset(self, seed: int) -> Observation:
         """Place the point anywhere in the box but near the origin, at rest."""
-        self._position = _draw(np.random.default_rng(seed))
-        self._target = self._position.copy()
-        self._velocity = np.zeros(2)
+        self.place(*_draw(np.random.default_rng(seed)))
         self._time_s = 0.0
         self.stop_reason = ""
         return self.observe()
+
+    def place(self, x: float, y: float) -> None:
+        """Put the point there (m), at rest."""
+        self._position: np.ndarray[Any, np.dtype[np.float64]] = np.array([x, y])
+        self._target = self._position.copy()
+        self._velocity = np.zeros(2)
 
     def observe(self) -> Observation:
         """Position and velocity, stamped with simulated time."""
@@ -94,7 +98,9 @@ class FakeRobot:
 
     def truth(self) -> Truth:
         """Where the point is."""
-        return {"position": self._position.astype(np.float32)}
+        x, y = self._position
+        pose = np.array([x, y, 0.0, 0.0, 0.0, 0.0, 1.0], np.float32)
+        return {"position": pose[:2], "tcp_pose": pose}
 
     def __enter__(self) -> Self:
         return self

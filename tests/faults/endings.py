@@ -51,8 +51,9 @@ def told_to_stop(folder: Path) -> None:
         assert not list(run.episodes(ACTOR).glob(f"*{PART}"))
         last = read_episode(episode_paths(run.episodes(ACTOR))[-1], spec)
         assert last.end is not None
-        assert last.end.reason == "interrupted"
-        assert last.steps[-1].truncated
+        # An episode that ends by itself in the step in which the signal comes stays what it is.
+        assert last.end.reason in ("interrupted", "time limit", "success"), last.end
+        assert last.steps[-1].truncated or last.end.success
         assert load_latest(run.checkpoints)[1] == ""
         report = verify(run.path)
         assert report.sound, report

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -15,30 +17,63 @@ FULL = ScriptedHumanConfig(patience_steps=4, reaction_steps=2, hold_steps=3, max
 GREAT = 10**9
 
 
+class Watched(FakeTask):
+    """A task whose progress the test sets, with an expert that goes to the lower right."""
+
+    now = 0.0
+
+    def progress(self, truth: Truth) -> float:
+        return self.now
+
+    def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
+        return lambda observation: np.array([1.0, -1.0], np.float32)
+
+
 class Bench:
     """A human who watches a progress that the test sets."""
 
     def __init__(self, config: ScriptedHumanConfig = FULL, planned_steps: int = GREAT) -> None:
-        self.progress = 0.0
-        robot = FakeRobot()
-
-        def expert(seed: int) -> Policy:
-            return lambda observation: np.array([1.0, -1.0], np.float32)
-
-        def progress(truth: Truth) -> float:
-            return self.progress
-
-        self.human = ScriptedHuman(
-            config, expert, robot.observe, robot.truth, progress, planned_steps, seed=0
-        )
+        self.robot, self.task = FakeRobot(), Watched()
+        self.human = ScriptedHuman(config, self.task, self.robot, planned_steps, seed=0)
 
     def watch(self, steps: int, gain: float = 0.0) -> list[bool]:
         """Who drove in each of so many steps."""
         drove = []
         for _ in range(steps):
             drove.append(self.human() is not None)
-            self.progress += gain
+            self.task.now += gain
         return drove
+
+
+def steps_until_hands_are_on(bench: Bench, action: tuple[float, float]) -> int:
+    """Of a policy that always does the same, and never comes nearer."""
+    for step in range(100):
+        if bench.human() is not None:
+            return step
+        bench.robot.act(np.array(action, np.float32))
+        bench.robot.advance(0.1)
+    raise AssertionError("it never took over")
+
+
+def at(bench: Bench, x: float, y: float) -> Bench:
+    """The same, with its robot's point elsewhere."""
+    bench.robot.place(x, y)
+    return bench
+
+
+def test_who_heads_out_of_the_box_gets_less_patience() -> None:
+    habits = ScriptedHumanConfig(patience_steps=30, border_patience_steps=4, reaction_steps=1)
+    early = 4 + 1  # as of a policy that is at the side already
+    assert steps_until_hands_are_on(at(Bench(habits), 0.15, 0.0), (1.0, 0.0)) == early
+    assert steps_until_hands_are_on(at(Bench(habits), 0.15, 0.0), (0.0, 0.0)) == 30 + 1
+    assert steps_until_hands_are_on(at(Bench(habits), 0.0, -0.2), (0.0, 0.0)) == early
+    assert steps_until_hands_are_on(at(Bench(habits), 0.15, 0.0), (-0.1, 0.0)) == 30 + 1
+
+
+def test_who_comes_forward_may_go_to_the_border() -> None:
+    habits = ScriptedHumanConfig(border_patience_steps=1, reaction_steps=0)
+    bench = at(Bench(habits), 0.2, 0.2)
+    assert not any(bench.watch(100, gain=2 * habits.progress_step))
 
 
 def test_hands_are_on_after_patience_and_reaction() -> None:
@@ -54,15 +89,15 @@ def test_hands_stay_off_while_there_is_progress() -> None:
 def test_progress_while_reacting_keeps_hands_off() -> None:
     bench = Bench()
     bench.watch(1 + FULL.patience_steps)
-    bench.progress += 2 * FULL.progress_step
+    bench.task.now += 2 * FULL.progress_step
     assert not any(bench.watch(FULL.patience_steps))
 
 
 def test_a_step_back_is_noticed_without_patience() -> None:
     bench = Bench()
-    bench.progress = 0.5
+    bench.task.now = 0.5
     bench.watch(1)
-    bench.progress = 0.5 - FULL.regress - 0.01
+    bench.task.now = 0.5 - FULL.regress - 0.01
     assert bench.watch(4) == [False] * FULL.reaction_steps + [True] * 2
 
 
@@ -97,18 +132,17 @@ def test_its_actions_are_imperfect_and_in_range() -> None:
     assert np.abs(np.mean(actions, 0) - [1.0, -1.0]).max() < 0.3
 
 
+class Hopeless(FakeTask):
+    """A task that not even its expert brings forward."""
+
+    def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
+        return Hold(FakeRobot.action_spec)
+
+
 def drive(config: ScriptedHumanConfig, planned: int, seed: int = 0) -> list[Step]:
     """A whole training in which nothing ever succeeds, the human's help included."""
-    robot, task = FakeRobot(), FakeTask()
-    human = ScriptedHuman(
-        config,
-        expert=lambda seed: Hold(robot.action_spec),
-        observe=robot.observe,
-        truth=robot.truth,
-        progress=task.progress,
-        planned_steps=planned,
-        seed=seed,
-    )
+    robot, task = FakeRobot(), Hopeless()
+    human = ScriptedHuman(config, task, robot, planned_steps=planned, seed=seed)
     records: list[Record] = []
     steps: list[Step] = []
     episode = 0
@@ -176,16 +210,7 @@ def test_equal_seeds_drive_equally(training: list[Step]) -> None:
 
 def test_a_restarted_one_goes_on_with_the_budget_of_the_moment() -> None:
     bench = Bench(planned_steps=1000)
-    late = ScriptedHuman(
-        FULL,
-        lambda seed: Hold(FakeRobot.action_spec),
-        FakeRobot().observe,
-        FakeRobot().truth,
-        lambda truth: 0.0,
-        planned_steps=1000,
-        seed=0,
-        steps_before=800,
-    )
+    late = ScriptedHuman(FULL, Watched(), FakeRobot(), planned_steps=1000, seed=0, steps_before=800)
     assert bench.human.budget.share() == FULL.share
     assert late.budget.share() == pytest.approx(FULL.final_share)
     assert not late.budget.allows(FULL.hold_steps)
