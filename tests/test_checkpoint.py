@@ -132,6 +132,13 @@ def test_a_file_too_many_is_refused(tmp_path: Path) -> None:
         load(path)
 
 
+def test_a_file_beyond_the_bound_is_refused_unread(tmp_path: Path) -> None:
+    path = save(tmp_path, 1, arrays(), INFO)
+    os.truncate(path / "agent.safetensors", (8 << 30) + 1)  # of holes: it takes no disk
+    with pytest.raises(CorruptData, match=r"agent.safetensors: 8589934593 bytes, allowed 85899345"):
+        load(path)
+
+
 def test_no_sound_checkpoint_is_never_a_fresh_start(tmp_path: Path) -> None:
     for step in (1, 2):
         half(save(tmp_path, step, arrays(), INFO) / "agent.safetensors")

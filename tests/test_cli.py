@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import pytest
 from serl import cli
 from serl.assembly import make_agent, make_spec, make_task
 from serl.config import TrainConfig, resolve
+from serl.link_status import LinkStatus, write_status
 from serl.run_folder import RunFolder
+from serl.supervisor import Supervisor
 from serl.video import read_video
 
 COMMANDS = ("train", "learner", "actor", "record", "eval", "replay", "list", "doctor")
@@ -142,6 +145,37 @@ def test_a_run_without_a_learner_cannot_be_joined(serl: Serl, tmp_path: Path) ->
     assert "no learner was started yet" in refused(serl, "actor", run.path)
     (run.path / "ros_domain").write_text("unicorn")
     assert "expected a number from 0 to 101" in refused(serl, "actor", run.path)
+
+
+@dataclass
+class Waiting(Supervisor):
+    """Processes of which one is done after so many looks."""
+
+    looks: int = 1
+
+    def finished(self, name: str) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+    def check(self) -> None:
+        """Nothing has died."""
+
+
+@pytest.mark.parametrize("connected", [None, False, True])
+def test_an_actor_without_a_learner_is_told(
+    connected: bool | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(cli, "_LOOK_S", 0.0)
+    if connected is not None:
+        write_status(tmp_path, LinkStatus(0, 0, connected))
+    processes = Waiting([], {}, tmp_path, events=["actor0 started"])
+    assert cli._attend(processes, "actor0", tmp_path) == cli.DONE
+    told = capsys.readouterr().out.splitlines()
+    missing = [] if connected else ["no learner of this run answers; does `serl learner` run?"]
+    assert told == [*missing, "actor0 started"]
 
 
 def test_a_second_learner_of_a_run_is_refused(serl: Serl, tmp_path: Path) -> None:

@@ -40,7 +40,6 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.01
 
 _HELLO_PERIOD_S = 0.2
-_CUT_OFF = "cut off"
 _DEAF_S = 20.0
 _LONGEST_DEAF_S = 320.0
 
@@ -176,25 +175,26 @@ def run(run_folder: Path, actor: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     deaf_s, joined_s = _DEAF_S, time.monotonic()
     with FileLock(folder / "link.lock", f"the link of actor {actor!r}"):
-        while refused := _join(run_folder, actor, deaf_s):
-            if refused != _CUT_OFF:
-                raise BadInput(f"the learner refused actor {actor!r}: {refused}")
+        while _join(run_folder, actor, deaf_s):
             logger.warning("the learner lives, but is out of reach: joining the network anew")
             lasted_s, joined_s = time.monotonic() - joined_s, time.monotonic()
             deaf_s = min(2.0 * deaf_s, _LONGEST_DEAF_S) if lasted_s < 4.0 * deaf_s else _DEAF_S
 
 
-def _join(run_folder: Path, actor: str, deaf_s: float) -> str:
-    """Be the link until told to stop; returns why it ended before that, else an empty text."""
-    ended = ""
-    with RosNode(f"link_{actor}", run_folder) as node:
-        link = Link(node, run_folder, actor, log_of(run_folder))
-        with closing(link):
-            while not (node.stopping or orphaned() or ended):
-                ended = link.refused or (_CUT_OFF if link.is_cut_off(deaf_s) else "")
-                if not (ended or link.step()):
-                    node.wait(POLL_S)
-    return "" if node.stopping else ended
+def _join(run_folder: Path, actor: str, deaf_s: float) -> bool:
+    """Be the link until told to stop, or until cut off: then True."""
+    with (
+        RosNode(f"link_{actor}", run_folder) as node,
+        closing(Link(node, run_folder, actor, log_of(run_folder))) as link,
+    ):
+        while not (node.stopping or orphaned()):
+            if link.refused:
+                raise BadInput(f"the learner refused actor {actor!r}: {link.refused}")
+            if link.is_cut_off(deaf_s):
+                return True
+            if not link.step():
+                node.wait(POLL_S)
+    return False
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -89,9 +89,9 @@ class Command:
         eventually(found)
         return found()[0]
 
-    def interrupt(self) -> None:
-        """Press Ctrl-C and wait."""
-        self.process.send_signal(signal.SIGINT)
+    def interrupt(self, number: signal.Signals = signal.SIGINT) -> None:
+        """Press Ctrl-C, or send another signal, and wait."""
+        self.process.send_signal(number)
         self.process.wait(LIMIT_S)
 
     def wait(self) -> int:
@@ -148,6 +148,7 @@ def test_a_training_survives_its_learners_death_and_leaves_a_whole_run(
     command.child("serl.ros.learner_node").kill()
     assert command.wait() == 0, command.output
     assert "learner was killed by SIGKILL: started again" in command.output
+    assert "a simulated human may drive 50% of the steps at first" in command.output
     assert sum(trained(run).values()) == run.config.steps
     assert trained(run)["actor0"] <= logged(run, "actor0")
 
@@ -320,7 +321,8 @@ def test_a_damaged_newest_checkpoint_is_passed_over_loudly(
     commands.append(command)
     run = command.run_folder()
     command.until(lambda: len(checkpoint_paths(run.checkpoints)) == 2)
-    command.interrupt()
+    command.interrupt(signal.SIGTERM)
+    assert command.process.returncode == 130, command.output  # as after Ctrl-C
     older, newest = checkpoint_paths(run.checkpoints)[-2:]
     weights = newest / "agent.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])

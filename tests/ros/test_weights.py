@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,31 @@ def test_a_restarted_receiver_keeps_the_version_on_disk(run: Run, tmp_path: Path
         assert WeightsReceiver(node, path, SPEC.digest).version == 9
         path.write_bytes(b"damaged")
         assert WeightsReceiver(node, path, SPEC.digest).version == 0
+
+
+def test_a_full_disk_costs_the_weights_of_the_moment_only(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "weights.safetensors"
+    with RosNode("learner", run.folder) as sender, RosNode("link", run.folder) as node:
+        topic = sender.publisher(WEIGHTS)
+        receiver = WeightsReceiver(node, path, SPEC.digest)
+        eventually(lambda: topic.get_subscription_count() == 1)
+
+        def full(path: Path, data: bytes) -> int:
+            path.touch()
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "write_bytes", full)
+            topic.publish(to_cdr(encode_snapshot(_snapshot(1), SPEC.digest)))
+            eventually(lambda: receiver.poll() or receiver.rejected)
+        assert "No space left on device" in receiver.problem
+        assert receiver.version == 0
+        assert list(tmp_path.iterdir()) == []
+        topic.publish(to_cdr(encode_snapshot(_snapshot(2), SPEC.digest)))
+        eventually(receiver.poll)
+        assert decode_snapshot(path.read_bytes(), SPEC.digest).version == 2
 
 
 def _snapshot(version: int, size: int = 10) -> Snapshot:
