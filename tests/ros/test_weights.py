@@ -75,9 +75,10 @@ def test_a_restarted_receiver_keeps_the_version_on_disk(run: Run, tmp_path: Path
 
 
 def test_a_full_disk_costs_the_weights_of_the_moment_only(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "weights.safetensors"
+    path = run.link_folder("actor0") / "weights.safetensors"
+    path.parent.mkdir(parents=True)
     with RosNode("learner", run.folder) as sender, RosNode("link", run.folder) as node:
         topic = sender.publisher(WEIGHTS)
         receiver = WeightsReceiver(node, path, SPEC.digest)
@@ -93,7 +94,7 @@ def test_a_full_disk_costs_the_weights_of_the_moment_only(
             eventually(lambda: receiver.poll() or receiver.rejected)
         assert "No space left on device" in receiver.problem
         assert receiver.version == 0
-        assert list(tmp_path.iterdir()) == []
+        assert list(path.parent.iterdir()) == []
         topic.publish(to_cdr(encode_snapshot(_snapshot(2), SPEC.digest)))
         eventually(receiver.poll)
         assert decode_snapshot(path.read_bytes(), SPEC.digest).version == 2
