@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from serl import plugins
@@ -14,6 +15,7 @@ from serl.checkpoint import Checkpoint
 from serl.clock import VirtualClock
 from serl.config import TrainConfig, checked, merge
 from serl.evaluation import Purpose, start_seed
+from serl.frames import frame_bytes
 from serl.intervention import Teleop
 from serl.learner import Learner
 from serl.metrics import Metrics
@@ -32,9 +34,11 @@ def make_task(config: TrainConfig) -> SimulatedTask:
     """The task by name or path, with its configuration's overrides checked."""
     kind = plugins.load("task", config.task)
     task: SimulatedTask = kind()
-    if config.task_config:
-        merged = merge(task.config.model_dump(), config.task_config)
-        task = kind(checked(type(task.config), merged))
+    overrides = dict(config.task_config)
+    if config.observe != task.config.observe:
+        overrides["observe"] = config.observe
+    if overrides:
+        task = kind(checked(type(task.config), merge(task.config.model_dump(), overrides)))
     return task
 
 
@@ -151,6 +155,21 @@ def make_actor(
     )
 
 
+def make_replay(config: TrainConfig, spec: Spec, folder: Path | None = None) -> Replay:
+    """An empty replay as large as the configuration says; see `make_learner` for `folder`."""
+    settings, size = config.learner, frame_bytes(spec.observation.images)
+    capacity = min(settings.capacity, settings.image_bytes // size) if size else settings.capacity
+    return Replay(
+        spec,
+        capacity,
+        config.agent.discount,
+        settings.n_step,
+        seed=start_seed(Purpose.TRAINING, config.seed, "replay", -1),
+        crop_px=settings.crop_px,
+        folder=folder if capacity * size > settings.memory_bytes else None,
+    )
+
+
 def first_update_at(config: TrainConfig) -> int:
     """Online steps before the first update; some, to scale observations, without demonstrations."""
     demonstrated = config.demos or config.demo_paths or config.init_from
@@ -168,6 +187,7 @@ def make_learner(
     taken: int = 0,
     accept: Callable[[Sequence[Arrival]], object] = lambda records: None,
     inherited: State | None = None,
+    folder: Path | None = None,
 ) -> Learner:
     """A learner with the demonstrations in its replay.
 
@@ -182,19 +202,14 @@ def make_learner(
         taken: how many of the first of them the checkpoint's learner had taken.
         accept: makes received records durable.
         inherited: what a learner without a checkpoint starts with, see `serl.inheritance`.
+        folder: where images lie that memory is too small for; None keeps all in memory.
 
     Raises:
         BadInput: the checkpoint does not fit.
     """
     spec = make_spec(make_task(config))
     agent = make_agent(config, spec, start_seed(Purpose.TRAINING, config.seed, "learner", -1))
-    replay = Replay(
-        spec,
-        config.learner.capacity,
-        config.agent.discount,
-        config.learner.n_step,
-        seed=start_seed(Purpose.TRAINING, config.seed, "replay", -1),
-    )
+    replay = make_replay(config, spec, folder)
     for record in demonstrations:
         replay.add(record, prior=True)
     learner = Learner(

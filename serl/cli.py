@@ -156,8 +156,8 @@ def _settings(options: argparse.Namespace) -> TrainConfig:
     file = read_yaml(options.config) if options.config else {}
     overrides = parse_overrides(options.overrides)
     named: Mapping[str, Any] = {"task": options.task} if options.task else {}
-    task = resolve(file, overrides, named).task
-    tuned = plugins.load("task", task)().training_defaults()
+    asked = resolve(file, overrides, named)
+    task, tuned = asked.task, make_task(asked).training_defaults()
     found = {"task": str(Path(task).resolve())} if task.endswith(".py") else {"task": task}
     config = resolve(tuned, file, overrides, found)
     spec = make_spec(make_task(config))  # refuses its settings before anything is written

@@ -36,6 +36,7 @@ class TrainConfig(BaseModel):
     Attributes:
         task: name of a task, or path of a .py file that defines one.
         task_config: overrides of the task's own configuration.
+        observe: a policy sees the state of the scene, or cameras and the arm's own state.
         seed: of everything random in the run.
         steps: online environment steps, of all actors together.
         actors: number of actors.
@@ -53,6 +54,7 @@ class TrainConfig(BaseModel):
 
     task: str = "pick_cube"
     task_config: dict[str, Any] = {}
+    observe: Literal["state", "pixels"] = "state"
     seed: int = Field(0, ge=0)
     steps: int = Field(15_000, ge=1)
     actors: int = Field(1, ge=1, le=16)

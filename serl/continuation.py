@@ -73,6 +73,7 @@ class Continuation:
             self._opened.taken,
             self._accept,
             inherited,
+            self._folder.path / "replay",
         )
         if inherited is not None:
             learner.checkpoint()  # from here on the other run may change, or be gone

@@ -38,9 +38,12 @@ class LearnerConfig(BaseModel):
     """What surrounds the algorithm.
 
     Attributes:
-        capacity: transitions that replay holds, demonstrations included.
+        capacity: transitions that replay holds, demonstrations included ...
+        image_bytes: ... or fewer, so that its images take no more than this.
+        memory_bytes: images that would take more than this lie in a file in the run's folder.
         prior_share: share of each batch drawn from demonstrations and human steps.
         n_step: length of the returns.
+        crop_px: images of a batch are shifted at random by up to so many pixels.
         warm_up: updates on the demonstrations before the first online step.
         starts_at: online steps before the first update online.
         publish_every: online steps between publications of weights.
@@ -51,8 +54,11 @@ class LearnerConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     capacity: int = Field(200_000, ge=1)
+    image_bytes: int = Field(64 << 30, ge=1)
+    memory_bytes: int = Field(6 << 30, ge=0)
     prior_share: float = Field(0.5, ge=0, le=1)
     n_step: int = Field(1, ge=1)
+    crop_px: int = Field(4, ge=0, le=7)
     warm_up: int = Field(0, ge=0)
     starts_at: int = Field(0, ge=0)
     publish_every: int = Field(20, ge=1)

@@ -77,9 +77,10 @@ def make_simulation(task: SimulatedTask) -> SimulatedRobot:
     return robot
 
 
-def make_renderer(robot: SimulatedRobot, supersampling: int = 1) -> Any:
+def make_renderer(robot: SimulatedRobot, supersampling: int = 1, name: str = "ray") -> Any:
     """A renderer of a simulated arm: `frame(camera, width, height)` is uint8 (H, W, 3)."""
-    return load("renderer", "render")(robot, supersampling)
+    arm: Any = robot
+    return load("renderer", name)(arm.model, arm.data, supersampling)
 
 
 def _load_file(path: Path) -> ModuleType:

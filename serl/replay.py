@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from serl.errors import BadInput, SpecMismatch
+from serl.frames import FrameStore, Slots
 from serl.specs import Spec
 from serl.types import Array, Batch, Key, Record, Source, Step
 
-Slots = NDArray[np.int64]
 Stream = tuple[str, str, bool]  # run, actor, prior
 _NONE = -1
 
@@ -27,6 +28,7 @@ class Replay:
     one of the policy. Equal records in an equal order give equal contents.
 
     Attributes:
+        capacity: slots, demonstrations included.
         online: steps of policy and human entered so far, forgotten ones included.
         human: those of `online` that a human made.
         demonstrations: transitions entered with `prior=True`.
@@ -34,16 +36,20 @@ class Replay:
     """
 
     def __init__(
-        self, spec: Spec, capacity: int, discount: float, n_step: int = 1, seed: int = 0
+        self,
+        spec: Spec,
+        capacity: int,
+        discount: float,
+        n_step: int = 1,
+        seed: int = 0,
+        crop_px: int = 0,
+        folder: Path | None = None,
     ) -> None:
         self.online = self.human = self.demonstrations = self.dropped = 0
         self._observation, self._n_step, self._discount = spec.observation, n_step, discount
-        self._capacity = capacity
+        self.capacity, self._crop_px = capacity, crop_px
         self._state = np.zeros((capacity, self._observation.state_size), np.float32)
-        self._images = {
-            name: np.zeros((capacity, *image.shape), np.uint8)
-            for name, image in self._observation.images.items()
-        }
+        self._frames = FrameStore(self._observation.images, capacity, folder)
         self._action = np.zeros((capacity, *spec.action.shape), np.float32)
         self._reward = np.zeros(capacity, np.float32)
         self._terminated = np.zeros(capacity, np.bool_)
@@ -111,8 +117,8 @@ class Replay:
             discount=discount,
             next_state=self._state[final],
             prior=self._prior[slots],
-            images={name: frames[slots] for name, frames in self._images.items()},
-            next_images={name: frames[final] for name, frames in self._images.items()},
+            images=self._frames.take(slots, self._crop_px, self._rng),
+            next_images=self._frames.take(final, self._crop_px, self._rng),
         )
 
     def prior_states(self) -> Array:
@@ -168,8 +174,7 @@ class Replay:
         """Store the record's frame in the next slot; what that slot held is forgotten."""
         slot = self._claim(prior)
         self._state[slot] = self._observation.flatten(record.observation)
-        for name, frames in self._images.items():
-            frames[slot] = record.observation.images[name]
+        self._frames.put(slot, record.observation.images)
         return slot
 
     def _claim(self, prior: bool) -> int:
@@ -178,11 +183,11 @@ class Replay:
         if not prior and self._pinned is None:
             self._pinned = self._next
         slot, pinned = self._next, self._pinned or 0
-        if slot == self._capacity:
+        if slot == self.capacity:
             slot = pinned
         # A frame and its successor must fit beside each other.
-        if (prior and slot < self._next) or self._capacity - pinned < 2:
-            raise BadInput(f"replay: the demonstrations do not fit in capacity {self._capacity}")
+        if (prior and slot < self._next) or self.capacity - pinned < 2:
+            raise BadInput(f"replay: the demonstrations do not fit in capacity {self.capacity}")
         self._next = slot + 1
         self._forget(slot)
         return slot

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal, Protocol, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from serl.camera import View
 from serl.policy import Policy
 from serl.robot import Truth
 from serl.safety import Motion
 from serl.specs import ObservationSpec
-from serl.types import Observation, Outcome
+from serl.types import Image, Observation, Outcome
+
+ViewName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 
 
 class TaskConfig(BaseModel):
@@ -27,6 +30,11 @@ class TaskConfig(BaseModel):
         rate_hz: control rate.
         time_limit_s: an episode is truncated after this time.
         motion: what an action means and within which limits (see `serl.safety`).
+        observe: a policy sees the state of the scene, or its cameras and the arm's own state.
+        views: what it sees of cameras, by name.
+        private_views: what readings carry besides for a reward model; a policy never sees it.
+        renderer: of simulated cameras; "auto" for `gl` where there is a GPU or a large picture,
+            else `ray`; with "none" there are no images at all.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -34,6 +42,33 @@ class TaskConfig(BaseModel):
     rate_hz: float = Field(10.0, gt=0)
     time_limit_s: float = Field(10.0, gt=0)
     motion: Motion
+    observe: Literal["state", "pixels"] = "state"
+    views: dict[ViewName, View] = {}
+    private_views: dict[ViewName, View] = {}
+    renderer: Literal["auto", "ray", "gl", "none"] = "auto"
+
+    @model_validator(mode="after")
+    def _check_views(self) -> Self:
+        if both := self.views.keys() & self.private_views.keys():
+            raise ValueError(f"private_views: {sorted(both)} are names of views as well")
+        if self.observe == "pixels" and not self.policy_views:
+            raise ValueError("observe pixels: expected a renderer and at least one of views")
+        return self
+
+    @property
+    def policy_views(self) -> Mapping[str, View]:
+        """What a policy sees of cameras."""
+        return self.views if self.observe == "pixels" and self.renderer != "none" else {}
+
+    @property
+    def all_views(self) -> Mapping[str, View]:
+        """What readings carry of cameras."""
+        private = self.private_views if self.renderer != "none" else {}
+        return {**self.policy_views, **private}
+
+    def policy_images(self, reading: Observation) -> Mapping[str, Image]:
+        """Of a reading's images those that a policy sees."""
+        return {name: reading.images[name] for name in self.policy_views}
 
     @property
     def max_steps(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any, Self
 import mujoco
 import numpy as np
 
+from serl.camera import image_specs
 from serl.errors import BadInput, SerlError
 from serl.rotations import Quaternion
 from serl.safety import (
@@ -27,6 +28,7 @@ from serl.setpoint import (
     at_rest,
     brake_setpoint,
 )
+from serl.sim.cameras import Cameras
 from serl.sim.franka import HOME_RAD
 from serl.sim.gripper import Gripper
 from serl.sim.kinematics import body_frame, site_frame, solve_ik, to_wxyz
@@ -34,7 +36,7 @@ from serl.sim.scene import PHYSICS_DT_S, build_model
 from serl.sim.wrist import Wrist
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Scene, TaskConfig
-from serl.types import Action, Array, Observation
+from serl.types import Action, Array, Image, Observation
 
 _JOINTS = 7
 _STEPS_PER_TICK = round(PROFILE_PERIOD_S / PHYSICS_DT_S)
@@ -55,6 +57,7 @@ class SimArm:
     0 to 1), `q`, `dq`, `target_pose` (what was commanded last) and `<name>_pose` of each tracked
     body. The wrench is what the surroundings exert on the tool, the mean over the last `advance`
     (or over its last 100 ms) less its value after the reset. Its stamp "robot" is simulated time.
+    Images are those of the task's `all_views`, each stamped by its name.
 
     Attributes:
         stop_reason: why the arm was stopped first; None while motion is allowed.
@@ -72,7 +75,9 @@ class SimArm:
         self._tcp = site_frame(self.model, self.data, self._site)
         self._twist = np.zeros(6)  # angular, then linear
         self._jacobian, self._torque = np.zeros((6, self.model.nv)), np.zeros(self.model.nv)
-        self._observation_spec = _observation_spec(scene)
+        self._observation_spec = _observation_spec(scene, config)
+        self._cameras = Cameras(self.model, self.data, config.all_views, config.renderer)
+        self._images: dict[str, Image] | None = None  # of this instant, once somebody looked
         self._parts = _parts(self._observation_spec)
         self._action_spec = config.motion.action_spec
         # Views, for looking an array up takes longer than reading it.
@@ -104,7 +109,8 @@ class SimArm:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Nothing to release: the model lives in this process."""
+        """Let go of the cameras."""
+        self._cameras.close()
 
     def reset(self, seed: int) -> Observation:
         """Place arm and scene as the scene draws it from `seed`, at rest.
@@ -125,6 +131,7 @@ class SimArm:
         self._commanded = None
         self._command(self._start)
         self.stop_reason, self._braking = None, False
+        self._images = None
         mujoco.mj_forward(model, data)
         self._hold_posture()
         mujoco.mj_step(model, data, round(_SETTLE_S / PHYSICS_DT_S))
@@ -151,7 +158,10 @@ class SimArm:
             numbers += _numbers(body.pose)
         values = np.array(numbers, np.float32)
         state = {name: values[part] for name, part in self._parts.items()}
-        return Observation(state=state, stamps={"robot": self._time_s})
+        if self._images is None:
+            self._images = self._cameras.shoot()
+        stamps = dict.fromkeys(("robot", *self._images), self._time_s)
+        return Observation(state=state, images=self._images, stamps=stamps)
 
     def act(self, action: Action) -> Action:
         """Move the target by `action`; returns what was executed, zeros while stopped."""
@@ -179,6 +189,7 @@ class SimArm:
             raise BadInput(f"dt_s {dt_s}: expected a positive multiple of {PROFILE_PERIOD_S}")
         model, data = self.model, self.data
         self._period_s = dt_s
+        self._images = None
         self._hold_posture()
         for _ in range(ticks):
             self._advance_setpoint()
@@ -275,7 +286,7 @@ def _parts(spec: ObservationSpec) -> dict[str, slice]:
     }
 
 
-def _observation_spec(scene: Scene) -> ObservationSpec:
+def _observation_spec(scene: Scene, config: TaskConfig) -> ObservationSpec:
     pose = ArraySpec(shape=(7,), unit="m, quaternion xyzw, base frame")
     state = {
         "tcp_pose": pose,
@@ -287,7 +298,7 @@ def _observation_spec(scene: Scene) -> ObservationSpec:
         "target_pose": pose,
     }
     state.update({f"{name}_pose": pose for name in scene.tracked})
-    return ObservationSpec(state=state)
+    return ObservationSpec(state=state, images=image_specs(config.all_views))
 
 
 sim = SimArm

@@ -10,18 +10,25 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from serl.camera import View, image_specs
 from serl.policy import Policy
 from serl.robot import Truth
 from serl.rotations import Quaternion, from_rotation_vector, rotate, wrapped
 from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
-from serl.task import Placement, Scene, TaskConfig
+from serl.task import Placement, Scene, TaskConfig, ViewName
 from serl.types import Action, Array, Observation, Outcome
 
 _HALF_M = 0.02
 _DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
 
+_VIEWS = {
+    "front": View(camera="field", width=64, height=64),
+    "wrist": View(camera="wrist", width=64, height=64),
+}
+
 _BODIES = f"""
+<camera name="field" pos="1.05 0 0.62" xyaxes="0 1 0 -0.72 0 0.69" fovy="36"/>
 <geom type="box" pos="0.475 0 0" size="0.155 0.23 0.0005" rgba="0.62 0.76 0.80 1"
   contype="0" conaffinity="0"/>
 <body name="cube">
@@ -54,6 +61,7 @@ class PickCubeConfig(TaskConfig):
         gripper_interval_s=0.3,
         limits=Limits(lead_m=0.020),
     )
+    views: dict[ViewName, View] = _VIEWS
     field_low_m: tuple[float, float] = (0.35, -0.20)
     field_high_m: tuple[float, float] = (0.60, 0.20)
     max_yaw_rad: float = Field(0.6, ge=0)
@@ -78,20 +86,23 @@ class PickCube:
 
     @cached_property
     def observation_spec(self) -> ObservationSpec:
-        """Sixteen numbers."""
+        """Eleven numbers of the arm, and five of the cube or images of it."""
         position = ArraySpec(shape=(3,), unit="m, base frame")
-        return ObservationSpec(
-            state={
-                "tcp_from_start": position,
-                "yaw_from_start": ArraySpec(shape=(1,), unit="rad"),
-                "tcp_velocity": ArraySpec(shape=(3,), unit="m/s, base frame"),
-                "gripper": ArraySpec(shape=(1,), unit="opening, 0 to 1"),
-                "lead": position,
-                "cube_from_tcp": position,
-                "cube_yaw": ArraySpec(shape=(1,), unit="rad from the tool's, modulo 90 degrees"),
-                "cube_height": ArraySpec(shape=(1,), unit="m above the table"),
-            }
-        )
+        arm = {
+            "tcp_from_start": position,
+            "yaw_from_start": ArraySpec(shape=(1,), unit="rad"),
+            "tcp_velocity": ArraySpec(shape=(3,), unit="m/s, base frame"),
+            "gripper": ArraySpec(shape=(1,), unit="opening, 0 to 1"),
+            "lead": position,
+        }
+        cube = {
+            "cube_from_tcp": position,
+            "cube_yaw": ArraySpec(shape=(1,), unit="rad from the tool's, modulo 90 degrees"),
+            "cube_height": ArraySpec(shape=(1,), unit="m above the table"),
+        }
+        if self.config.observe == "pixels":
+            return ObservationSpec(state=arm, images=image_specs(self.config.policy_views))
+        return ObservationSpec(state=arm | cube)
 
     @property
     def scene(self) -> Scene:
@@ -106,19 +117,24 @@ class PickCube:
 
     def observation(self, reading: Observation) -> Observation:
         """What the policy sees of a reading."""
-        tcp, cube = reading.state["tcp_pose"], reading.state["cube_pose"]
+        tcp = reading.state["tcp_pose"]
         yaw = _yaw(tcp)
-        state = {
+        arm = {
             "tcp_from_start": tcp[:3] - self._start,
             "yaw_from_start": _scalar(wrapped(yaw - self._start_yaw, 2.0 * math.pi)),
             "tcp_velocity": reading.state["tcp_twist"][:3],
             "gripper": reading.state["gripper"],
             "lead": reading.state["target_pose"][:3] - tcp[:3],
+        }
+        if self.config.observe == "pixels":
+            return Observation(arm, self.config.policy_images(reading), reading.stamps)
+        cube = reading.state["cube_pose"]
+        seen = {
             "cube_from_tcp": cube[:3] - tcp[:3],
             "cube_yaw": _scalar(wrapped(_yaw(cube) - yaw, 0.5 * math.pi)),
             "cube_height": _scalar(float(cube[2]) - _HALF_M),
         }
-        return Observation(state=state, stamps=reading.stamps)
+        return Observation(arm | seen, stamps=reading.stamps)
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
         """Reward 1 and the end once the cube has been held up; truncated at the time limit."""
@@ -160,16 +176,23 @@ class PickCube:
 
     def training_defaults(self) -> Mapping[str, Any]:
         """Tuned settings: 20 demonstrations are enough to clone a policy that RL then improves."""
+        agent = {
+            "hidden": (128, 128),
+            "return_bounds": (0.0, 1.0),
+            "bc_weight": 0.3,
+            "bc_final_weight": 0.3,
+            "bc_warm_start": 400,
+        }
+        if self.config.observe == "pixels":
+            return {
+                "steps": 10_000,
+                "agent": {**agent, "batch_size": 128, "utd": 1, "bc_warm_start": 1000},
+                "learner": {"warm_up": 1000},
+            }
         return {
             "steps": 6000,
             "required_success_rate": 0.9,
-            "agent": {
-                "hidden": (128, 128),
-                "return_bounds": (0.0, 1.0),
-                "bc_weight": 0.3,
-                "bc_final_weight": 0.3,
-                "bc_warm_start": 400,
-            },
+            "agent": agent,
             "learner": {"warm_up": 400},
         }
 

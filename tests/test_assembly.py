@@ -11,7 +11,7 @@ import pytest
 
 from serl import plugins
 from serl.agents.agent import State
-from serl.assembly import make_actor, make_human, make_learner, make_spec, make_task
+from serl.assembly import make_actor, make_human, make_learner, make_replay, make_spec, make_task
 from serl.checkpoint import Checkpoint
 from serl.config import TrainConfig, resolve
 from serl.demonstrations import record_expert
@@ -19,6 +19,7 @@ from serl.errors import BadInput
 from serl.learner import Learner
 from serl.loop import EpisodeKey
 from serl.metrics import EpisodeRow, Row
+from serl.replay import Replay
 from serl.transport import InProcess
 from serl.types import Record, Source, Step
 
@@ -202,3 +203,14 @@ def test_actions_that_go_further_or_elsewhere_are_another_spec() -> None:
         other = make_spec(make_task(resolve({"task": "reach", "task_config": {"motion": motion}})))
         assert other.difference(mine).startswith('motion: "')
         assert what in other.difference(mine)
+
+
+def test_replay_keeps_to_the_bytes_that_it_may_take(tmp_path: Path) -> None:
+    def replay(**learner: int) -> Replay:
+        config = resolve({"task": "pick_cube", "observe": "pixels", "learner": learner})
+        return make_replay(config, make_spec(make_task(config)), tmp_path)
+
+    frame = 2 * 64 * 64 * 3
+    assert replay(capacity=50, image_bytes=20 * frame).capacity == 20
+    assert not list(tmp_path.iterdir())
+    assert replay(capacity=50, memory_bytes=49 * frame).capacity == 50

@@ -33,6 +33,8 @@ class SACConfig(BaseModel):
         metrics_every: updates between two reports of metrics.
         matmul: products in float32, or in bfloat16 (TF32 on CUDA); "auto" for the latter where
             the processor has units for it.
+        encoder_channels: of the convolutions over each camera's images, each of stride 2.
+        latent: features of each camera, and of the state beside it.
         compile: compile the losses (10 to 30 s at the first update).
         device: "auto" for CUDA where there is one.
         threads: of torch, for this process; None leaves them alone.
@@ -60,6 +62,8 @@ class SACConfig(BaseModel):
     bc_warm_start: int = Field(0, ge=0)
     metrics_every: int = Field(50, ge=1)
     matmul: Literal["auto", "float32", "bfloat16"] = "auto"
+    encoder_channels: tuple[int, ...] = (16, 32, 64, 128)
+    latent: int = Field(64, ge=1)
     compile: bool = False
     device: str = "auto"
     threads: int | None = Field(None, ge=1)

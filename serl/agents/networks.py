@@ -7,6 +7,7 @@ function of tensors.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -20,8 +21,37 @@ LOG_STD = (-10.0, 2.0)
 _LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
+class FlatParameters:
+    """Named parameters of `members` equal networks, kept as one flat matrix, a row a member."""
+
+    members: int
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Names and shapes of a member's parameters, in the order of its row."""
+        raise NotImplementedError
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """How many numbers each parameter has, in that order."""
+        return [math.prod(shape) for shape in self.shapes.values()]
+
+    @property
+    def length(self) -> int:
+        """Numbers of a row, P."""
+        return sum(self.lengths)
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """The parameters of all members by name, as views of the flat matrix.  # (E, ...)."""
+        parts = torch.split(flat, self.lengths, dim=1)
+        return {
+            name: part.view(self.members, *shape)
+            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
+
+
 @dataclass(frozen=True)
-class EnsembleMLP:
+class EnsembleMLP(FlatParameters):
     """`members` independent perceptrons of equal shape.
 
     Each layer but the last is linear, LayerNorm (when asked, else a bias), relu; the last one is
@@ -50,21 +80,9 @@ class EnsembleMLP:
                 shapes[f"{layer}.bias"] = (fan_out,)
         return shapes
 
-    @cached_property
-    def _lengths(self) -> list[int]:
-        return [math.prod(shape) for shape in self.shapes.values()]
-
-    def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """The parameters of all members by name, as views of the flat matrix.  # (E, ...)."""
-        parts = torch.split(flat, self._lengths, dim=1)
-        return {
-            name: part.view(self.members, *shape)
-            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
-        }
-
     def init(self, generator: torch.Generator, head_scale: float = 1.0) -> Tensor:
         """A fresh flat matrix: Glorot-uniform weights, the last layer's scaled; zero biases."""
-        flat = torch.zeros(self.members, sum(self._lengths))
+        flat = torch.zeros(self.members, self.length)
         last = f"{len(self.sizes) - 2}."
         for name, part in self.views(flat).items():
             if name.endswith("weight"):
@@ -95,7 +113,7 @@ class EnsembleMLP:
 
     def member(self, row: Tensor, x: Tensor) -> Tensor:
         """Output of the member with these parameters, shape (B, O)."""
-        parts = iter(torch.split(row, self._lengths))
+        parts = iter(torch.split(row, self.lengths))
         last = len(self.sizes) - 2
         for layer, shape in enumerate(pairwise(self.sizes)):
             weight = next(parts).view(shape)
@@ -161,9 +179,11 @@ class Group:
         Returns:
             Scalar: 1 when the step was skipped, else 0.
         """
-        (gradient,) = torch.autograd.grad(loss, self.flat)
+        return descend(loss, self)
+
+    def move(self, gradient: Tensor, skipped: Tensor) -> None:
+        """One step of Adam along a gradient, unless `skipped` is 1."""
         with torch.no_grad():
-            skipped = (~gradient.sum().isfinite()).float()
             adam(
                 [self.flat],
                 [gradient],
@@ -181,4 +201,18 @@ class Group:
                 eps=1e-8,
                 maximize=False,
             )
-        return skipped
+
+
+def descend(loss: Tensor, *groups: Group) -> Tensor:
+    """One step of each group down the gradient of `loss`; none of them when one is not finite.
+
+    Returns:
+        Scalar: 1 when the step was skipped, else 0.
+    """
+    gradients = torch.autograd.grad(loss, [group.flat for group in groups])
+    with torch.no_grad():
+        total = torch.stack([gradient.sum() for gradient in gradients]).sum()
+        skipped = (~total.isfinite()).float()
+    for group, gradient in zip(groups, gradients, strict=True):
+        group.move(gradient, skipped)
+    return skipped

@@ -1,4 +1,4 @@
-"""RLPD (Ball et al. 2023) on soft actor-critic (Haarnoja et al. 2018), for state observations.
+"""RLPD (Ball et al. 2023) on soft actor-critic (Haarnoja et al. 2018), for states and images.
 
 The losses are pure functions of flat parameters, a batch and given randomness. Randomness
 is drawn on the host from saved generators, so that a run can be repeated and continued exactly.
@@ -7,7 +7,7 @@ is drawn on the host from saved generators, so that a run can be repeated and co
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,7 +17,15 @@ from torch import Tensor
 
 from serl.agents.agent import State
 from serl.agents.config import SACConfig
-from serl.agents.networks import EnsembleMLP, Group, split_head, squash
+from serl.agents.encoders import Encoder
+from serl.agents.networks import (
+    EnsembleMLP,
+    FlatParameters,
+    Group,
+    descend,
+    split_head,
+    squash,
+)
 from serl.agents.weights import copy_into, to_arrays
 from serl.errors import BadInput, SpecMismatch
 from serl.specs import Spec
@@ -29,7 +37,7 @@ _ACTOR_HEAD = 0.01  # the first policy is centred and wide whatever it sees
 
 
 class Tensors(NamedTuple):
-    """A `Batch` on the device, its observations encoded."""
+    """A `Batch` on the device; its state is what actor and critics see, or the encoder's input."""
 
     state: Tensor  # (B, D)
     action: Tensor  # (B, A)
@@ -37,14 +45,32 @@ class Tensors(NamedTuple):
     discount: Tensor  # (B,)
     next_state: Tensor  # (B, D)
     prior: Tensor  # (B,) float32, 0 or 1
+    images: Mapping[str, Tensor]  # (B, H, W, 3) uint8 each
+
+    def rows(self, part: slice) -> Tensors:
+        """Some of the transitions."""
+        return Tensors(
+            self.state[part],
+            self.action[part],
+            self.reward[part],
+            self.discount[part],
+            self.next_state[part],
+            self.prior[part],
+            {name: image[part] for name, image in self.images.items()},
+        )
 
 
 @dataclass(frozen=True)
 class Networks:
-    """The shapes of actor and critics; their parameters are passed to the losses."""
+    """The shapes of actor, critics and encoder; their parameters are passed to the losses."""
 
     actor: EnsembleMLP
     critic: EnsembleMLP
+    encoder: Encoder
+
+    def encode(self, encoder: Tensor, state: Tensor, images: Mapping[str, Tensor]) -> Tensor:
+        """What actor and critics see, shape (B, Z); without cameras the state itself."""
+        return self.encoder(encoder, state, images) if self.encoder.cameras else state
 
     def sample(self, actor: Tensor, state: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Sampled actions (B, A), their log-probabilities (B,) and the modes (B, A)."""
@@ -74,13 +100,16 @@ def critic_target(
     return batch.reward + batch.discount * (values.amin(0) + next_bonus)
 
 
-def critic_loss(networks: Networks, critic: Tensor, batch: Tensors, target: Tensor) -> Tensor:
-    """Squared error to `target`: mean over the batch, sum over the members.
+def critic_loss(
+    networks: Networks, critic: Tensor, encoder: Tensor, batch: Tensors, target: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Squared error to `target`: mean over the batch, sum over the members; and what they saw.
 
     The sum leaves each member the gradient that it would have alone.
     """
-    values = networks.values(critic, batch.state, batch.action)  # (E, B)
-    return (values - target).square().mean(1).sum()
+    seen = networks.encode(encoder, batch.state, batch.images)  # (B, Z)
+    values = networks.values(critic, seen, batch.action)  # (E, B)
+    return (values - target).square().mean(1).sum(), seen.detach()
 
 
 def actor_loss(
@@ -132,14 +161,21 @@ class SAC:
         self.device = _device(config.device)
         _set_matmul(config.matmul, self.device)
         state_size, action_size = spec.observation.state_size, math.prod(spec.action.shape)
+        cameras = {
+            name: (image.shape[0], image.shape[1])
+            for name, image in spec.observation.images.items()
+        }
+        encoder = Encoder(
+            cameras, state_size, config.encoder_channels, config.latent, config.latent
+        )
+        seen = encoder.size if cameras else state_size
         self.target_entropy = (
             -0.5 * action_size if config.target_entropy is None else config.target_entropy
         )
         self.networks = Networks(
-            EnsembleMLP(1, (state_size, *config.hidden, 2 * action_size), config.layer_norm),
-            EnsembleMLP(
-                config.critics, (state_size + action_size, *config.hidden, 1), config.layer_norm
-            ),
+            EnsembleMLP(1, (seen, *config.hidden, 2 * action_size), config.layer_norm),
+            EnsembleMLP(config.critics, (seen + action_size, *config.hidden, 1), config.layer_norm),
+            encoder,
         )
         self._acting = torch.Generator().manual_seed(seed)
         self._learning = torch.Generator().manual_seed(seed + 1)
@@ -148,6 +184,8 @@ class SAC:
         self.actor = Group(self.networks.actor.init(init, _ACTOR_HEAD).to(self.device), rate)
         self.critic = Group(self.networks.critic.init(init).to(self.device), rate)
         self.target = self.critic.flat.detach().clone()
+        self.encoder = Group(encoder.init(init).to(self.device), rate)
+        self._seeing = (self.critic, self.encoder) if cameras else (self.critic,)
         start = torch.tensor([math.log(config.temperature)], device=self.device)
         self.temperature = Group(start, rate)
         self.mean = torch.zeros(state_size, device=self.device)
@@ -176,15 +214,21 @@ class SAC:
             self.mean.copy_(torch.from_numpy(states.mean(0)))
             self.std.copy_(torch.from_numpy(np.maximum(states.std(0), _SMALLEST_STD)))
 
-    def encode(self, state: Tensor) -> Tensor:
-        """What actor and critics see of observations (B, D); an image encoder joins here."""
+    def normalise(self, state: Tensor) -> Tensor:
+        """State vectors (B, D) on the scale of what `fit_normaliser` was given."""
         return ((state - self.mean) / self.std).clamp(-_NORMALISED_RANGE, _NORMALISED_RANGE)
 
     @torch.inference_mode()
     def act(self, observation: Observation, explore: bool) -> Action:
         """Action in [-1, 1], shape (A,): sampled when exploring, else the mode."""
         state = torch.from_numpy(self.spec.observation.flatten(observation)).to(self.device)
-        head = self.networks.actor.member(self.actor.flat[0], self.encode(state).unsqueeze(0))
+        images = {
+            name: torch.from_numpy(observation.images[name]).to(self.device).unsqueeze(0)
+            for name in self.networks.encoder.cameras
+        }
+        state = self.normalise(state).unsqueeze(0)
+        seen = self.networks.encode(self.encoder.flat, state, images)
+        head = self.networks.actor.member(self.actor.flat[0], seen)
         mean, log_std = split_head(head[0])
         if explore:
             noise = torch.randn(mean.shape, generator=self._acting).to(self.device)
@@ -217,15 +261,17 @@ class SAC:
         skipped = torch.zeros((), device=self.device)
         for step in range(config.utd):
             part = slice(step * config.batch_size, (step + 1) * config.batch_size)
-            last = Tensors(*(tensor[part] for tensor in tensors))
+            last = tensors.rows(part)
             with torch.no_grad():
                 target = self._critic_target(
                     self.networks, self.target, last, next_action[part], bonus[part], subsets[step]
                 )
                 if config.return_bounds is not None:
                     target = target.clamp(*config.return_bounds)
-            loss = self._critic_loss(self.networks, self.critic.flat, last, target)
-            skipped = skipped + (skip := self.critic.step(loss))
+            loss, seen = self._critic_loss(
+                self.networks, self.critic.flat, self.encoder.flat, last, target
+            )
+            skipped = skipped + (skip := descend(loss, *self._seeing))
             with torch.no_grad():
                 self.target.lerp_(self.critic.flat, config.tau * (1.0 - skip))
         weights = torch.tensor(actor_terms(config, self.updates), device=self.device)
@@ -233,7 +279,7 @@ class SAC:
             self.networks,
             self.actor.flat,
             self.critic.flat.detach(),
-            last,
+            last._replace(state=seen),
             noise[rows:],
             temperature,
             weights,
@@ -283,15 +329,22 @@ class SAC:
         self._learning.set_state(tensors["generator.learning"])
 
     def _tensors(self, batch: Batch) -> Tensors:
+        """The batch on the device; what comes next is encoded, once for all critic updates."""
         state, next_state = (
-            self.encode(torch.from_numpy(rows).to(self.device))
+            self.normalise(torch.from_numpy(rows).to(self.device))
             for rows in (batch.state, batch.next_state)
         )
+        images, next_images = (
+            {name: torch.from_numpy(frames).to(self.device) for name, frames in pictures.items()}
+            for pictures in (batch.images, batch.next_images)
+        )
+        with torch.no_grad():
+            seen_next = self.networks.encode(self.encoder.flat, next_state, next_images)
         action, reward, discount, prior = (
             torch.from_numpy(np.asarray(rows, np.float32)).to(self.device)
             for rows in (batch.action, batch.reward, batch.discount, batch.prior)
         )
-        return Tensors(state, action, reward, discount, next_state, prior)
+        return Tensors(state, action, reward, discount, seen_next, prior, images)
 
     def _randomness(self, rows: int, action_size: int) -> tuple[Tensor, Tensor]:
         """Standard normal noise (rows, A) and the subsets of target critics (utd, M)."""
@@ -303,9 +356,15 @@ class SAC:
     def _actor_tensors(self) -> dict[str, Tensor]:
         return {
             **_named("actor", self.networks.actor, self.actor.flat),
+            **self._encoder_tensors("encoder", self.encoder.flat),
             "normaliser.mean": self.mean,
             "normaliser.std": self.std,
         }
+
+    def _encoder_tensors(self, prefix: str, flat: Tensor) -> dict[str, Tensor]:
+        """None without cameras."""
+        encoder = self.networks.encoder
+        return _named(prefix, encoder, flat) if encoder.cameras else {}
 
     def _all_tensors(self) -> dict[str, Tensor]:
         actor, critic = self.networks.actor, self.networks.critic
@@ -318,6 +377,9 @@ class SAC:
             **_named("adam.actor.square", actor, self.actor.square),
             **_named("adam.critic.moment", critic, self.critic.moment),
             **_named("adam.critic.square", critic, self.critic.square),
+            **self._encoder_tensors("adam.encoder.moment", self.encoder.moment),
+            **self._encoder_tensors("adam.encoder.square", self.encoder.square),
+            **({"adam.encoder.steps": self.encoder.steps} if self.networks.encoder.cameras else {}),
             "adam.temperature.moment": self.temperature.moment,
             "adam.temperature.square": self.temperature.square,
             "adam.actor.steps": self.actor.steps,
@@ -330,7 +392,7 @@ class SAC:
         }
 
 
-def _named(prefix: str, network: EnsembleMLP, flat: Tensor) -> dict[str, Tensor]:
+def _named(prefix: str, network: FlatParameters, flat: Tensor) -> dict[str, Tensor]:
     return {f"{prefix}.{name}": part for name, part in network.views(flat.detach()).items()}
 
 
@@ -344,12 +406,14 @@ def _device(name: str) -> torch.device:
 
 
 def _set_matmul(mode: str, device: torch.device) -> None:
-    """Set the precision of float32 products, for the whole process."""
+    """Set the precision of float32 products and convolutions, for the whole process."""
     units = torch.cpu.get_capabilities()
     fast = device.type == "cuda" or units.get("avx512_bf16") or units.get("amx_bf16")
     low = mode == "bfloat16" or (mode == "auto" and fast)
     reduced = "high" if device.type == "cuda" else "medium"
     torch.set_float32_matmul_precision(reduced if low else "highest")
+    convolutions: Any = torch.backends.mkldnn
+    convolutions.conv.fp32_precision = "bf16" if low else "ieee"
 
 
 agent = SAC

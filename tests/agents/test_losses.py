@@ -73,13 +73,13 @@ def test_terminated_does_not_bootstrap_and_truncated_does() -> None:
 def test_each_critic_has_the_gradient_that_it_would_have_alone() -> None:
     agent = make()
     batch, target = make_tensors(agent), torch.randn(ROWS)
-    network = agent.networks.critic
+    network, encoder = agent.networks.critic, agent.encoder.flat
 
     def gradients(loss: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
         flat = agent.critic.flat.detach().clone().requires_grad_()
         return network.views(torch.autograd.grad(loss(flat), flat)[0])
 
-    together = gradients(lambda flat: critic_loss(agent.networks, flat, batch, target))
+    together = gradients(lambda flat: critic_loss(agent.networks, flat, encoder, batch, target)[0])
     for member in range(SMALL.critics):
 
         def alone(flat: torch.Tensor, member: int = member) -> torch.Tensor:

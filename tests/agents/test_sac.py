@@ -195,13 +195,13 @@ def test_normaliser_by_closed_form_floored_and_clipped() -> None:
     states = 5.0 + 2.0 * make_batch(rows=2 * ROWS).state
     states[:, 0] = 1.0  # never moves in the demonstrations
     agent.fit_normaliser(states)
-    encoded = agent.encode(torch.from_numpy(states))
+    encoded = agent.normalise(torch.from_numpy(states))
     assert not encoded[:, 0].any()
     torch.testing.assert_close(encoded[:, 1:].mean(0), torch.zeros(STATE - 1), atol=1e-5, rtol=0)
     torch.testing.assert_close(encoded[:, 1:].std(0, correction=0), torch.ones(STATE - 1))
     moved = torch.from_numpy(states[:1].copy())
     moved[0, 0] = 100.0
-    assert agent.encode(moved)[0, 0].item() == 10.0
+    assert agent.normalise(moved)[0, 0].item() == 10.0
 
 
 def test_the_policy_moves_to_what_pays() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import mujoco
 import numpy as np
 
 from serl.errors import BadInput
-from serl.sim.arm import SimArm
 from serl.types import Image
 
 _Values = np.ndarray[Any, np.dtype[np.float64]]  # (N,)
@@ -17,6 +17,7 @@ _Rays = np.ndarray[Any, np.dtype[np.float64]]  # (N, 3)
 _Colors = np.ndarray[Any, np.dtype[np.float32]]  # (N, 3), 0 to 1
 
 _LIGHT_M = np.array([1.3, -0.9, 1.7])
+_LIGHT_DIRECTION = np.array([0.52, -0.54, 0.66])  # towards the light, from the field
 _SKY = np.array([0.955, 0.965, 0.975], np.float32)
 _KEY, _FILL = 0.62, 0.46
 _SHADOW = 0.35
@@ -55,20 +56,33 @@ class _View(NamedTuple):
         return unit
 
 
+@lru_cache(maxsize=16)
+def _pixel_directions(view: _View) -> _Rays:
+    return view.directions(*view.pixel_centers())
+
+
 class Renderer:
-    """Pictures of a simulated arm: Lambert shading with a soft sky light and hard shadows.
+    """Pictures of a simulation: Lambert shading with a soft sky light and hard shadows.
 
     Args:
-        arm: what is shown.
+        model: of the scene.
+        data: its state, as it changes.
         supersampling: rays per pixel along each axis, at edges; 1 for policies, 3 for people.
+        shadows: cast them and highlights; without, a picture takes half the time.
     """
 
-    def __init__(self, arm: SimArm, supersampling: int = 1) -> None:
-        self._arm = arm
-        self._supersampling = supersampling
-        self._colors = arm.model.geom_rgba[:, :3].astype(np.float32)
-        self._floor = arm.model.geom("table").id
-        self._matt = arm.model.geom_bodyid == 0
+    def __init__(
+        self,
+        model: mujoco.MjModel,
+        data: mujoco.MjData,
+        supersampling: int = 1,
+        shadows: bool = True,
+    ) -> None:
+        self._model, self._data = model, data
+        self._supersampling, self._shadows = supersampling, shadows
+        self._colors = model.geom_rgba[:, :3].astype(np.float32)
+        self._floor = model.geom("table").id
+        self._matt = model.geom_bodyid == 0
 
     def frame(self, camera: str, width: int, height: int) -> Image:
         """The view of `camera` now.  # (H, W, 3) uint8.
@@ -77,31 +91,50 @@ class Renderer:
             BadInput: the model has no such camera.
         """
         index = self._camera_index(camera)
-        view = _View(width, height, math.radians(self._arm.model.cam_fovy[index]))
-        x, y = view.pixel_centers()
-        colors = self._colors_at(index, view, x, y)
+        view = _View(width, height, math.radians(self._model.cam_fovy[index]))
+        colors = self._colors_along(index, _pixel_directions(view))
         if self._supersampling > 1:
-            self._smooth(colors, index, view, x, y)
-        image: Image = (255.0 * colors + 0.5).astype(np.uint8).reshape(height, width, 3)
+            self._smooth(colors, index, view)
+        colors *= 255.0
+        colors += 0.5
+        image: Image = colors.astype(np.uint8).reshape(height, width, 3)
         return image
 
-    def _smooth(self, colors: _Colors, index: int, view: _View, x: _Values, y: _Values) -> None:
+    def _smooth(self, colors: _Colors, index: int, view: _View) -> None:
         """Cast more rays through the pixels that differ from a neighbour: the edges."""
+        x, y = view.pixel_centers()
         edges = np.flatnonzero(_edges(colors.reshape(view.height, view.width, 3)))
         offsets = (np.arange(self._supersampling) + 0.5) / self._supersampling - 0.5
         total = np.zeros((len(edges), 3), np.float32)
         for dx in offsets:
             for dy in offsets:
-                total += self._colors_at(index, view, x[edges] + dx, y[edges] + dy)
+                rays = view.directions(x[edges] + dx, y[edges] + dy)
+                total += self._colors_along(index, rays)
         colors[edges] = total / self._supersampling**2
 
-    def _colors_at(self, index: int, view: _View, x: _Values, y: _Values) -> _Colors:
-        data = self._arm.data
-        rays = view.directions(x, y) @ data.cam_xmat[index].reshape(3, 3).T
-        return self._shade(data.cam_xpos[index], rays)
+    def _colors_along(self, index: int, directions: _Rays) -> _Colors:
+        """Of what is seen along directions in the frame of a camera."""
+        data = self._data
+        rays = directions @ data.cam_xmat[index].reshape(3, 3).T
+        shade = self._shade if self._shadows else self._shade_plainly
+        return shade(data.cam_xpos[index], rays)
+
+    def _shade_plainly(self, origin: _Rays, rays: _Rays) -> _Colors:
+        """As `_shade`, lit from afar, so that nothing but the floor needs to know where it is."""
+        geoms, distances, normals = self._cast(origin, rays)
+        key = (normals @ _LIGHT_DIRECTION).clip(0.0, 1.0)
+        brightness = _KEY * key + _FILL * (0.78 + 0.22 * normals[:, 2])
+        shaded: _Colors = self._colors[geoms]
+        floor = np.flatnonzero(geoms == self._floor)
+        points = origin[:2] + rays[floor, :2] * distances[floor, None]
+        shaded[floor] = _floor_colors(points)
+        shaded *= brightness[:, None].astype(np.float32)
+        shaded[floor] += _fading(points)[:, None] * (_SKY - shaded[floor])
+        shaded[geoms < 0] = _SKY
+        return shaded.clip(0.0, 1.0, out=shaded)
 
     def _camera_index(self, camera: str) -> int:
-        model = self._arm.model
+        model = self._model
         names = [model.camera(index).name for index in range(model.ncam)]
         if camera not in names:
             raise BadInput(f"unknown camera {camera!r}: expected one of {', '.join(names)}")
@@ -124,8 +157,7 @@ class Renderer:
         fill = 0.78 + 0.22 * normals[:, 2]
         shaded = colors * (_KEY * key + _FILL * fill)[:, None].astype(np.float32)
         shaded += self._highlights(rays, normals, to_light, key, self._matt[geoms])[:, None]
-        fade = np.hypot(points[:, 0] - 0.3, points[:, 1])
-        fade = np.where(floor, ((fade - _FADE_M[0]) / (_FADE_M[1] - _FADE_M[0])).clip(0, 1), 0.0)
+        fade = np.where(floor, _fading(points), 0.0)
         fade = np.where(hit, fade, 1.0)[:, None].astype(np.float32)
         result: _Colors = (shaded + fade * (_SKY - shaded)).clip(0.0, 1.0)
         return result
@@ -148,7 +180,7 @@ class Renderer:
         distances = np.empty(count)
         normals = np.zeros(3 * count)
         mujoco.mj_multiRay(
-            self._arm.model, self._arm.data, origin, rays.ravel(), None, 1, -1,
+            self._model, self._data, origin, rays.ravel(), None, 1, -1,
             geoms, distances, normals, count, _FAR_M,
         )  # fmt: skip
         distances[geoms < 0] = _FAR_M
@@ -159,6 +191,12 @@ def _floor_colors(points: _Rays) -> _Colors:
     tiles = np.floor(points[:, :2] / _TILE_M).astype(np.int64).sum(axis=1) % 2
     colors: _Colors = _FLOOR[tiles]
     return colors
+
+
+def _fading(points: _Rays) -> Any:
+    """How far the floor is on its way to the background, from 0 to 1.  # (N,) float32."""
+    away = np.hypot(points[:, 0] - 0.3, points[:, 1])
+    return ((away - _FADE_M[0]) / (_FADE_M[1] - _FADE_M[0])).clip(0.0, 1.0).astype(np.float32)
 
 
 def _edges(picture: _Colors) -> Any:

@@ -1,0 +1,112 @@
+"""What an agent sees of images and the arm's own state, as a pure function of flat parameters.
+
+Actor and critics share it; only the critic's loss trains it, and there is no target of it, as in
+DrQ-v2 (Yarats et al. 2021, section 3.1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from serl.agents.networks import FlatParameters
+
+_KERNEL = 3
+_EPSILON = 1e-6
+
+
+@dataclass(frozen=True)
+class Encoder(FlatParameters):
+    """A small convolutional network for each camera, and a layer for the state.
+
+    Each camera: convolutions of stride 2 with relu, then linear, LayerNorm, tanh. The state:
+    linear, LayerNorm, tanh. All are put one behind the other.
+
+    Attributes:
+        cameras: height and width of each camera's images, by name.
+        state_size: length of the state vector.
+        channels: of the convolutions.
+        latent: features of each camera.
+        state_latent: features of the state.
+    """
+
+    cameras: Mapping[str, tuple[int, int]]
+    state_size: int
+    channels: tuple[int, ...]
+    latent: int
+    state_latent: int
+
+    members = 1
+
+    @property
+    def size(self) -> int:
+        """Features of an observation, Z."""
+        return self.latent * len(self.cameras) + self.state_latent
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the parameters, in their order."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name, (height, width) in self.cameras.items():
+            for layer, (fan_in, fan_out) in enumerate(pairwise((3, *self.channels))):
+                shapes[f"{name}.{layer}.weight"] = (fan_out, fan_in, _KERNEL, _KERNEL)
+                shapes[f"{name}.{layer}.bias"] = (fan_out,)
+                height, width = (height + 1) // 2, (width + 1) // 2
+            shapes |= _layer(f"{name}.head", height * width * self.channels[-1], self.latent)
+        return shapes | _layer("state.head", self.state_size, self.state_latent)
+
+    def init(self, generator: torch.Generator) -> Tensor:
+        """A fresh flat matrix: He-normal convolutions, Glorot-uniform layers, zero biases."""
+        flat = torch.zeros(1, self.length)
+        for name, part in self.views(flat).items():
+            shape = part.shape[1:]
+            if name.endswith("scale"):
+                part.fill_(1.0)
+            elif name.endswith("weight") and len(shape) == 4:
+                part.normal_(0.0, math.sqrt(2.0 / math.prod(shape[1:])), generator=generator)
+            elif name.endswith("weight"):
+                bound = math.sqrt(6.0 / sum(shape))
+                part.uniform_(-bound, bound, generator=generator)
+        return flat
+
+    def __call__(self, flat: Tensor, state: Tensor, images: Mapping[str, Tensor]) -> Tensor:
+        """Features of observations.
+
+        Args:
+            flat: parameters.  # (1, P)
+            state: normalised state vectors.  # (B, D)
+            images: uint8 by camera.  # (B, H, W, 3)
+
+        Returns:
+            Between -1 and 1.  # (B, Z)
+        """
+        parts = {name: part[0] for name, part in self.views(flat).items()}
+        features = [self._see(parts, name, images[name]) for name in self.cameras]
+        return torch.cat([*features, _head(parts, "state.head", state)], -1)
+
+    def _see(self, parts: Mapping[str, Tensor], name: str, images: Tensor) -> Tensor:
+        """Features of one camera's images.  # (B, latent)."""
+        x = images.permute(0, 3, 1, 2).float().div_(255.0).sub_(0.5)
+        for layer in range(len(self.channels)):
+            weight, bias = parts[f"{name}.{layer}.weight"], parts[f"{name}.{layer}.bias"]
+            x = functional.conv2d(x, weight, bias, stride=2, padding=1).relu_()
+        return _head(parts, f"{name}.head", x.permute(0, 2, 3, 1).flatten(1))
+
+
+def _layer(name: str, fan_in: int, fan_out: int) -> dict[str, tuple[int, ...]]:
+    norm = {f"{name}.norm.{part}": (fan_out,) for part in ("scale", "shift")}
+    return {f"{name}.weight": (fan_in, fan_out), **norm}
+
+
+def _head(parts: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
+    """Linear, LayerNorm, tanh."""
+    weight = parts[f"{name}.weight"]
+    scale, shift = parts[f"{name}.norm.scale"], parts[f"{name}.norm.shift"]
+    return functional.layer_norm(x @ weight, weight.shape[1:], scale, shift, eps=_EPSILON).tanh()

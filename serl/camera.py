@@ -1,0 +1,86 @@
+"""What a policy or a reward model sees of a camera: a part of its picture, at its own size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from serl.errors import SpecMismatch
+from serl.specs import ArraySpec
+from serl.types import Image
+
+
+class View(BaseModel):
+    """A crop of a camera's picture, resized; several views may share a camera.
+
+    Attributes:
+        camera: its name.
+        width: of the view, pixels.
+        height: of the view, pixels.
+        crop: left, top, right and bottom of the part that is seen, as shares of the picture.
+        capture: width and height of the picture itself; None for the least that the crop needs.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    camera: str
+    width: int = Field(84, ge=8, le=1024)
+    height: int = Field(84, ge=8, le=1024)
+    crop: tuple[float, float, float, float] = (0.0, 0.0, 1.0, 1.0)
+    capture: tuple[int, int] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        left, top, right, bottom = self.crop
+        if not (0.0 <= left < right <= 1.0 and 0.0 <= top < bottom <= 1.0):
+            raise ValueError(
+                f"crop {self.crop}: expected 0 <= left < right <= 1, and so top, bottom"
+            )
+        if max(self.capture_size) > 4096 or min(self.capture_size) < 8:
+            raise ValueError(f"capture {self.capture_size}: expected 8 to 4096 pixels each way")
+        return self
+
+    @property
+    def capture_size(self) -> tuple[int, int]:
+        """Width and height of the picture that the view is cut from."""
+        left, top, right, bottom = self.crop
+        least = round(self.width / (right - left)), round(self.height / (bottom - top))
+        return self.capture or least
+
+    @property
+    def spec(self) -> ArraySpec:
+        """Of the view's image."""
+        return ArraySpec(shape=(self.height, self.width, 3), dtype="uint8", unit="RGB")
+
+    def cut(self, picture: Image) -> Image:
+        """The view of a picture of the capture size, (H, W, 3) uint8, as an array of its own.
+
+        Raises:
+            SpecMismatch: the picture has another size.
+        """
+        width, height = self.capture_size
+        if picture.shape != (height, width, 3):
+            raise SpecMismatch(
+                f"camera {self.camera}: expected a picture of {[height, width, 3]}, "
+                f"got {list(picture.shape)}"
+            )
+        left, top, right, bottom = self.crop
+        rows = slice(round(top * height), max(round(bottom * height), round(top * height) + 1))
+        columns = slice(round(left * width), max(round(right * width), round(left * width) + 1))
+        part = picture[rows, columns]
+        if part.shape[:2] == (self.height, self.width):
+            return part.copy()
+        import cv2  # half a second: not where no picture is resized
+
+        resized: Image = cv2.resize(
+            np.ascontiguousarray(part), (self.width, self.height), interpolation=cv2.INTER_AREA
+        )
+        return resized
+
+
+def image_specs(views: Mapping[str, View]) -> dict[str, ArraySpec]:
+    """Of the views' images, by name."""
+    return {name: view.spec for name, view in views.items()}

@@ -1,0 +1,84 @@
+"""The cameras of a simulation: each is drawn once an instant, and cut into its views."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import mujoco
+
+from serl.camera import View
+from serl.errors import BadInput, SerlError
+from serl.sim import gl, ray
+from serl.types import Image
+
+logger = logging.getLogger(__name__)
+
+_RAY_PX = 128
+"""Up to this size casting rays is faster than OpenGL without a GPU."""
+
+
+class Cameras:
+    """Draws what readings carry of cameras.
+
+    Args:
+        model: of the scene.
+        data: its state, as it changes.
+        views: by name.
+        renderer: "ray", "gl", or "auto" for what is faster here.
+
+    Raises:
+        BadInput: a view of a camera that the scene does not have.
+        SerlError: "gl" was asked for and cannot be used here.
+    """
+
+    def __init__(
+        self, model: mujoco.MjModel, data: mujoco.MjData, views: Mapping[str, View], renderer: str
+    ) -> None:
+        known = [model.camera(index).name for index in range(model.ncam)]
+        for name, view in views.items():
+            if view.camera not in known:
+                raise BadInput(
+                    f"view {name}: unknown camera {view.camera!r}: expected one of "
+                    f"{', '.join(known)}"
+                )
+        self._views = views
+        self._renderer: Any = _renderer(model, data, views, renderer) if views else None
+
+    def shoot(self) -> dict[str, Image]:
+        """The image of each view now, uint8 (H, W, 3)."""
+        pictures: dict[tuple[str, tuple[int, int]], Image] = {}
+        for view in self._views.values():
+            source = (view.camera, view.capture_size)
+            if source not in pictures:
+                pictures[source] = self._renderer.frame(view.camera, *view.capture_size)
+        return {
+            name: view.cut(pictures[view.camera, view.capture_size])
+            for name, view in self._views.items()
+        }
+
+    def close(self) -> None:
+        """Let go of what draws."""
+        if isinstance(self._renderer, gl.Renderer):
+            self._renderer.close()
+
+
+def _renderer(
+    model: mujoco.MjModel, data: mujoco.MjData, views: Mapping[str, View], name: str
+) -> Any:
+    largest = max(max(view.capture_size) for view in views.values())
+    if name == "ray" or (name == "auto" and largest <= _RAY_PX and not _has_gpu()):
+        return ray.Renderer(model, data, shadows=False)
+    try:
+        return gl.Renderer(model, data, shadows=False)
+    except SerlError as error:
+        if name == "gl":
+            raise
+        logger.warning("%s; drawing with rays", error)
+        return ray.Renderer(model, data, shadows=False)
+
+
+def _has_gpu() -> bool:
+    return Path("/proc/driver/nvidia").exists() or Path("/dev/kfd").exists()

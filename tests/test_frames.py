@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serl.errors import SerlError
+from serl.frames import FrameStore, frame_bytes, shifted
+from serl.specs import ArraySpec
+
+CAMERAS = {
+    "front": ArraySpec(shape=(9, 7, 3), dtype="uint8"),
+    "wrist": ArraySpec(shape=(8, 8, 3), dtype="uint8"),
+}
+
+
+def noise(*shape: int, seed: int = 0) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+
+
+def padded_crop(
+    image: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], most: int, dy: int, dx: int
+) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """The definition: pad by repeating edges, then cut a window of the old size."""
+    padded = np.pad(image, ((most, most), (most, most), (0, 0)), mode="edge")
+    top, left = most - dy, most - dx
+    return padded[top : top + image.shape[0], left : left + image.shape[1]]
+
+
+@given(most=st.integers(0, 4), seed=st.integers(0, 100))
+def test_a_shift_is_a_random_crop_of_the_padded_image(most: int, seed: int) -> None:
+    frames, slots = noise(5, 9, 7, 3), np.array([4, 0, 4, 2])
+    out = shifted(frames, slots, most, np.random.default_rng(seed))
+    every = [
+        [
+            padded_crop(frames[slot], most, dy, dx)
+            for dy in range(-most, most + 1)
+            for dx in range(-most, most + 1)
+        ]
+        for slot in slots
+    ]
+    for image, possible in zip(out, every, strict=True):
+        assert any(np.array_equal(image, crop) for crop in possible)
+
+
+def test_each_sample_and_camera_is_shifted_by_itself() -> None:
+    frames = np.repeat(noise(1, 8, 8, 3), 2, 0)
+    store = FrameStore({"a": CAMERAS["wrist"], "b": CAMERAS["wrist"]}, 2)
+    store.put(0, {"a": frames[0], "b": frames[1]})
+    taken = store.take(np.zeros(40, np.int64), 3, np.random.default_rng(0))
+    kinds = [{image.tobytes() for image in images} for images in taken.values()]
+    assert min(map(len, kinds)) > 15
+    assert any(not np.array_equal(a, b) for a, b in zip(taken["a"], taken["b"], strict=True))
+    again = store.take(np.zeros(40, np.int64), 3, np.random.default_rng(0))
+    assert all(np.array_equal(taken[name], again[name]) for name in taken)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_frames_come_back_as_they_were(on_disk: bool, tmp_path: Path) -> None:
+    store = FrameStore(CAMERAS, 6, tmp_path / "replay" if on_disk else None)
+    frames = [
+        {name: noise(*c.shape, seed=slot) for name, c in CAMERAS.items()} for slot in range(6)
+    ]
+    for slot, images in enumerate(frames):
+        store.put(slot, images)
+    store.put(2, frames[5])
+    taken = store.take(np.array([0, 2, 5, 1]), 0, np.random.default_rng(0))
+    for row, slot in enumerate((0, 5, 5, 1)):
+        assert all(np.array_equal(taken[name][row], frames[slot][name]) for name in CAMERAS)
+    taken["front"][:] = 0
+    assert store.take(np.array([0]), 0, np.random.default_rng(0))["front"].any(), "a copy"
+    assert not list(tmp_path.glob("replay/*")), "the file has no name"
+
+
+def test_a_disk_that_is_too_small_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(SerlError, match=r"replay: [\d,]+ bytes in .*replay: (No space|File too)"):
+        FrameStore(CAMERAS, 1 << 50, tmp_path / "replay")
+
+
+def test_bytes_of_a_frame() -> None:
+    assert frame_bytes(CAMERAS) == 9 * 7 * 3 + 8 * 8 * 3
+    assert frame_bytes({}) == 0
