@@ -41,6 +41,7 @@ from serl.manifest import MANIFEST, read_entries
 from serl.mcap import BLOCK, FOOTER, MAGIC, U32, Opcode
 from serl.mcap_reader import read_chunk, read_metadata
 from serl.metrics import MetricsWriter
+from serl.pickles import decode_pickle
 from serl.recording import LogConfig
 from serl.run_folder import RunFolder
 from serl.snapshots import decode_snapshot, encode_snapshot
@@ -76,6 +77,7 @@ SHORT, LONG = 5_000, 1_200_000
 ALLOWED_GROWTH_MB = 50.0
 COVERAGE_S = 300
 ROOT = Path(__file__).parent.parent
+PICKLES = sorted((ROOT / "tests/data").glob("*.pkl"))
 KEY = bytes(range(32))
 TEXTS = ("record", "loss", "hello", "object", "progress", "manifest", "config", "key")
 COUNTERS = {"taken": [["actor0", EPOCH, 12]], "trained": {"actor0": 9}, "version": 4}
@@ -120,6 +122,7 @@ def make_decoders(folder: Path) -> dict[str, Decoder]:
             [snapshot], lambda data: decode_snapshot(data, SPEC.digest), reseal_snapshot
         ),
         "signed": _signed(payloads[0]),
+        "pickle": Decoder([path.read_bytes() for path in PICKLES], decode_pickle),
         "object": Decoder([dump_object({"a": [1, 2.5, "x"]})], lambda d: parse_object(d, "it")),
         **_file_decoders(folder),
     }
