@@ -1,0 +1,127 @@
+"""SERL's frozen image trunk: a ResNet-10 that turns an image into a 4 x 4 grid of features.
+
+As in Flax, "SAME" padding of an even size at stride 2 comes after the last row and column alone,
+and group norm adds 1e-5 to the variance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from serl.errors import SpecMismatch
+from serl.trunk_weights import WIDTHS, load_trunk
+
+IMAGE = 128
+"""Pixels of a side; images of another size are resized."""
+GRID, CHANNELS = 4, WIDTHS[-1]
+
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, RGB in [0, 1]
+
+
+class Trunk(nn.Module):
+    """Features of images before pooling; never trained, and never part of a gradient.
+
+    Args:
+        tensors: float32 arrays with the names and shapes of `serl.trunk_weights.SHAPES`.
+        dtype: of the computation, float32 or bfloat16; the latter is faster where the processor
+            knows it (AVX512-BF16, a GPU), slower elsewhere, and off by some 0.01.
+        device: where it runs.
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(
+        self,
+        tensors: Mapping[str, np.ndarray[Any, Any]],
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__()
+        with torch.device("meta"):  # draws no random numbers
+            self.stem = nn.Conv2d(3, WIDTHS[0], 7, stride=2, padding=3, bias=False)
+            self.stem_norm = _norm(WIDTHS[0])
+            self.blocks = nn.Sequential(*map(_Block, (WIDTHS[0], *WIDTHS), WIDTHS))
+        state = {
+            name: _channels_last(torch.tensor(array, dtype=dtype, device=device))
+            for name, array in tensors.items()
+        }
+        self.load_state_dict(state, assign=True)
+        self.requires_grad_(False)
+        mean, std = (torch.tensor(each, device=device).view(3, 1, 1) for each in (_MEAN, _STD))
+        self.register_buffer("scale", 1 / (255 * std), persistent=False)
+        self.register_buffer("shift", -mean / std, persistent=False)
+
+    @classmethod
+    def load(
+        cls,
+        path: Path,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> Self:
+        """The trunk in a file that `serl encoder import` wrote.
+
+        Raises:
+            BadInput: see `serl.trunk_weights.load_trunk`.
+        """
+        return cls(load_trunk(path).tensors, dtype, device)
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        """Features of uint8 RGB images: (B, H, W, 3) -> float32 (B, 4, 4, 512).
+
+        Raises:
+            SpecMismatch: the images have another type or shape.
+        """
+        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[-1] != 3:
+            found = f"{str(images.dtype).removeprefix('torch.')}{list(images.shape)}"
+            raise SpecMismatch(f"images: expected uint8[B, H, W, 3], found {found}")
+        x = images.permute(0, 3, 1, 2).float()  # (B, 3, H, W), in memory as it was: channels last
+        if x.shape[2:] != (IMAGE, IMAGE):
+            x = functional.interpolate(x, (IMAGE, IMAGE), mode="bilinear", antialias=True)
+        x = torch.addcmul(self.shift, x, self.scale).to(self.stem.weight.dtype)
+        x = functional.relu(self.stem_norm(self.stem(x)), inplace=True)
+        # "SAME": the last window reaches beyond the image, where nothing is a maximum.
+        x = functional.max_pool2d(x, 3, stride=2, ceil_mode=True)
+        x = self.blocks(x)
+        features: Tensor = x.permute(0, 2, 3, 1).float()  # (B, 4, 4, 512)
+        return features
+
+
+class _Block(nn.Module):
+    """Two convolutions, added to the input; halves the image when the channels change."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.halves = inputs != outputs
+        stride = 2 if self.halves else 1
+        self.conv0 = nn.Conv2d(inputs, outputs, 3, stride, padding=2 - stride, bias=False)
+        self.norm0 = _norm(outputs)
+        self.conv1 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.norm1 = _norm(outputs)
+        if self.halves:
+            self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+            self.shortcut_norm = _norm(outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, C', H', W')."""
+        padded = functional.pad(x, (0, 1, 0, 1)) if self.halves else x
+        y = functional.relu(self.norm0(self.conv0(padded)), inplace=True)
+        y = self.norm1(self.conv1(y))
+        rest = self.shortcut_norm(self.shortcut(x)) if self.halves else x
+        return functional.relu(y.add_(rest), inplace=True)
+
+
+def _norm(channels: int) -> nn.GroupNorm:
+    return nn.GroupNorm(4, channels, eps=1e-5)
+
+
+def _channels_last(tensor: Tensor) -> Tensor:
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor

@@ -1,0 +1,91 @@
+"""The trunk computes what SERL's does; the expected features were made once, with JAX."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+
+from serl.agents.resnet import Trunk
+from serl.errors import BadInput, SpecMismatch
+from serl.trunk_weights import import_trunk
+
+from ..pickled import pickled
+from .resnet10_reference import FEATURES, SIZES, stand_in, stand_in_image
+
+EXPECTED = safetensors.numpy.load_file(FEATURES)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stand-in for SERL's weights, imported as theirs are."""
+    folder = tmp_path_factory.mktemp("trunk")
+    source = folder / "resnet10_params.pkl"
+    source.write_bytes(pickled(stand_in()))
+    import_trunk(source, folder / "resnet10.safetensors")
+    return folder / "resnet10.safetensors"
+
+
+@pytest.fixture(scope="module")
+def trunk(path: Path) -> Trunk:
+    return Trunk.load(path)
+
+
+def stand_in_images(name: str) -> torch.Tensor:
+    return torch.from_numpy(stand_in_image(*SIZES[name]))
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_features_are_those_of_jax(trunk: Trunk, name: str) -> None:
+    features = trunk(stand_in_images(name))
+    assert features.shape == (1, 4, 4, 512)
+    assert features.dtype == torch.float32
+    assert np.abs(EXPECTED[name]).max() > 1.0
+    np.testing.assert_allclose(features, EXPECTED[name], rtol=0, atol=1e-4)
+
+
+def test_bfloat16_is_close(path: Path) -> None:
+    features = Trunk.load(path, torch.bfloat16)(stand_in_images("as it is"))
+    assert features.dtype == torch.float32
+    error = features.numpy() - EXPECTED["as it is"]
+    assert 0 < np.sqrt(np.square(error).mean()) < 0.02
+
+
+def test_it_has_as_many_parameters_as_serls_and_none_is_trained(trunk: Trunk) -> None:
+    assert sum(each.numel() for each in trunk.parameters()) == 4_905_792
+    assert not any(each.requires_grad for each in trunk.parameters())
+    assert not trunk(stand_in_images("as it is")).requires_grad
+
+
+def test_images_of_a_batch_do_not_mix(trunk: Trunk) -> None:
+    first, second = (stand_in_images("as it is"), stand_in_images("as it is").flip(1))
+    together = trunk(torch.cat([first, second]))
+    torch.testing.assert_close(together, torch.cat([trunk(first), trunk(second)]))
+    assert not torch.allclose(together[0], together[1], atol=0.1)
+
+
+def test_loading_draws_no_random_numbers(path: Path) -> None:
+    before = torch.get_rng_state()
+    Trunk.load(path)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("images", "found"),
+    [
+        (torch.zeros(1, 128, 128, 3), r"float32\[1, 128, 128, 3\]"),
+        (torch.zeros(1, 3, 128, 128, dtype=torch.uint8), r"uint8\[1, 3, 128, 128\]"),
+        (torch.zeros(128, 128, 3, dtype=torch.uint8), r"uint8\[128, 128, 3\]"),
+    ],
+)
+def test_other_images_are_refused(trunk: Trunk, images: torch.Tensor, found: str) -> None:
+    with pytest.raises(SpecMismatch, match=r"expected uint8\[B, H, W, 3\], found " + found):
+        trunk(images)
+
+
+def test_a_file_that_is_absent_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot be read: No such file"):
+        Trunk.load(tmp_path / "resnet10.safetensors")
