@@ -130,6 +130,12 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument("--episode", type=int, metavar="N", help="show one, at a glance")
     replay.add_argument("--follow", action="store_true", help="... step by step in real time")
     replay.add_argument("--video", type=Path, metavar="FILE", help="... as a film, a .webm file")
+    encoder = command("encoder", _encoder, "bring the image encoder of SERL here")
+    actions = encoder.add_subparsers(dest="action", metavar="ACTION", required=True)
+    text = "convert SERL's resnet10_params.pkl; nothing in it is run"
+    source = actions.add_parser("import", help=text, description=text, allow_abbrev=False)
+    source.add_argument("file", type=Path, metavar="FILE")
+    source.add_argument("--out", type=Path, metavar="FILE", help="else in the folder of caches")
     check = command("verify", _verify, "prove that a run lost nothing and is undamaged")
     check.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     command("list", _list, "list tasks, robots and settings")
@@ -291,6 +297,14 @@ def _replay(options: argparse.Namespace) -> int:
         review.follow(console, shown, WallClock(shown.spec.rate_hz))
     else:
         review.print_summary(console, shown)
+    return DONE
+
+
+def _encoder(options: argparse.Namespace) -> int:
+    from serl import trunk_weights
+
+    out = options.out or trunk_weights.default_path()
+    print(f"trunk: {out}\n{trunk_weights.import_trunk(options.file, out).summary()}")
     return DONE
 
 

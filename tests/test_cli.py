@@ -17,7 +17,10 @@ from serl.run_folder import RunFolder
 from serl.supervisor import Supervisor
 from serl.video import read_video
 
-COMMANDS = ("train", "learner", "actor", "record", "eval", "replay", "list", "doctor")
+from .agents.resnet10_reference import stand_in
+from .pickled import pickled
+
+COMMANDS = ("train", "learner", "actor", "record", "eval", "replay", "encoder", "list", "doctor")
 TINY = {"hidden": [8, 8], "device": "cpu", "threads": 1}
 Serl = Callable[..., tuple[int, str, str]]
 
@@ -105,6 +108,8 @@ def test_doctor_finds_what_training_needs(serl: Serl) -> None:
         (["replay", "absent"], ["absent", "found no folder"]),
         (["replay", "."], ["expected the folder of a run", "found nothing"]),
         (["eval", ".", "--sed", "1"], ["unexpected argument '--sed'"]),
+        (["encoder", "import", "no.pkl"], ["no.pkl: cannot be read: No such file"]),
+        (["encoder", "import", "no.pkl", "--seed", "1"], ["unexpected argument '--seed=1'"]),
     ],
 )
 def test_a_mistake_is_answered_with_one_line_and_changes_nothing(
@@ -244,6 +249,25 @@ def test_evaluation_prints_the_interval_and_leaves_a_film(serl: Serl, tmp_path: 
     assert list(run.videos.glob("eval-00000100.*"))
     assert "there are: 100" in refused(serl, "eval", run.path, "--checkpoint", 7)
     assert "at least one trial" in refused(serl, "eval", run.path, "--trials", 0)
+
+
+def test_the_encoder_is_imported_once(
+    serl: Serl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    Path("resnet10_params.pkl").write_bytes(pickled(stand_in()))
+    code, first, _ = serl("encoder", "import", "resnet10_params.pkl")
+    assert code == cli.DONE
+    assert first.startswith(f"trunk: {tmp_path}/serl/resnet10.safetensors\nparameters: 4,905,792\n")
+    assert serl("encoder", "import", "resnet10_params.pkl") == (code, first, "")
+    _, other, _ = serl("encoder", "import", "resnet10_params.pkl", "--out", "trunk.safetensors")
+    assert other.splitlines()[1:] == first.splitlines()[1:]
+    Path("other.pkl").write_bytes(pickled(stand_in(seed=11)))
+    line = refused(serl, "encoder", "import", "other.pkl", "--out", "trunk.safetensors")
+    assert "trunk.safetensors: holds another trunk; remove it, or give another --out" in line
+    assert "resnet10_params.pkl: " in refused(
+        serl, "encoder", "import", "other.pkl", "--out", "resnet10_params.pkl"
+    )
 
 
 def test_a_damaged_checkpoint_is_refused(serl: Serl, tmp_path: Path) -> None:
