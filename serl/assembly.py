@@ -20,6 +20,7 @@ from serl.intervention import Teleop
 from serl.learner import Learner
 from serl.metrics import Metrics
 from serl.replay import Replay
+from serl.reward import Judged, PersonReward, PoseReward
 from serl.robot import SimulatedRobot
 from serl.specs import Spec
 from serl.task import SimulatedTask
@@ -40,6 +41,22 @@ def make_task(config: TrainConfig) -> SimulatedTask:
     if overrides:
         task = kind(checked(type(task.config), merge(task.config.model_dump(), overrides)))
     return task
+
+
+def make_judged_task(config: TrainConfig) -> SimulatedTask:
+    """The task, its success judged as the configuration says.
+
+    Raises:
+        BadInput: the reward model is absent, damaged, or made for other cameras.
+    """
+    task = make_task(config)
+    if config.reward.kind == "task":
+        return task
+    if config.reward.kind == "human":
+        return Judged(task, PersonReward())
+    if config.reward.kind == "pose":
+        return Judged(task, PoseReward(config.reward))
+    return Judged(task, plugins.load("reward", "classifier")(config.reward, task.config))
 
 
 def make_spec(task: SimulatedTask) -> Spec:
@@ -124,7 +141,7 @@ def make_actor(
         epoch: identity of this start of the actor; 0 for a new one.
         admit: called before each episode; raises when it could not be recorded.
     """
-    task = make_task(config)
+    task = make_judged_task(config)
     robot = plugins.make_simulation(task)
     seed = start_seed(Purpose.TRAINING, config.seed, f"{name}/agent", start)
     policy = LearnedPolicy(make_acting_agent(config, make_spec(task), seed), weights)

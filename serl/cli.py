@@ -18,7 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
-from serl import __version__, plugins
+from serl import __version__, plugins, reward_commands
 from serl.clock import WallClock
 from serl.config import TrainConfig, parse_overrides, read_yaml, resolve
 from serl.display import Display
@@ -136,6 +136,8 @@ def _parser() -> argparse.ArgumentParser:
     source = actions.add_parser("import", help=text, description=text, allow_abbrev=False)
     source.add_argument("file", type=Path, metavar="FILE")
     source.add_argument("--out", type=Path, metavar="FILE", help="else in the folder of caches")
+    rewards = command("reward", _no_command, "collect, label, train and audit models of success")
+    reward_commands.add_commands(rewards)
     check = command("verify", _verify, "prove that a run lost nothing and is undamaged")
     check.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     command("list", _list, "list tasks, robots and settings")
@@ -151,12 +153,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _no_command(options: argparse.Namespace) -> int:
+    """Never called: a group's own commands are required."""
+    return BAD_INPUT
+
+
 def _settings(options: argparse.Namespace) -> TrainConfig:
     """Defaults, the task's tuned settings, the file, the command line; later ones win.
 
     Paths are made absolute, so that the run can be resumed from anywhere.
     """
-    from serl.assembly import make_agent, make_spec, make_task
+    from serl.assembly import make_agent, make_judged_task, make_spec, make_task
     from serl.inheritance import inherit
 
     file = read_yaml(options.config) if options.config else {}
@@ -166,9 +173,12 @@ def _settings(options: argparse.Namespace) -> TrainConfig:
     task, tuned = asked.task, make_task(asked).training_defaults()
     found = {"task": str(Path(task).resolve())} if task.endswith(".py") else {"task": task}
     config = resolve(tuned, file, overrides, found)
-    spec = make_spec(make_task(config))  # refuses its settings before anything is written
+    spec = make_spec(make_judged_task(config))  # refuses settings before anything is written
     agent = make_agent(config, spec, 0)
     resolved: dict[str, Any] = {"demo_paths": tuple(each.resolve() for each in config.demo_paths)}
+    if config.reward.model is not None:
+        model = config.reward.model.resolve()
+        resolved["reward"] = config.reward.model_copy(update={"model": model})
     if config.init_from is not None:
         resolved["init_from"] = config.init_from.resolve()
         inherited = inherit(resolved["init_from"], spec).state

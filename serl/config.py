@@ -23,6 +23,7 @@ from serl.files import read_bounded
 from serl.learner import LearnerConfig
 from serl.network import NetworkConfig
 from serl.recording import LogConfig
+from serl.reward import RewardConfig
 from serl.teleop.scripted import ScriptedHumanConfig
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -37,6 +38,7 @@ class TrainConfig(BaseModel):
         task: name of a task, or path of a .py file that defines one.
         task_config: overrides of the task's own configuration.
         observe: a policy sees the state of the scene, or cameras and the arm's own state.
+        reward: who says what is a success in training; the final trials ask the ground truth.
         seed: of everything random in the run.
         steps: online environment steps, of all actors together.
         actors: number of actors.
@@ -55,6 +57,7 @@ class TrainConfig(BaseModel):
     task: str = "pick_cube"
     task_config: dict[str, Any] = {}
     observe: Literal["state", "pixels"] = "state"
+    reward: RewardConfig = RewardConfig()
     seed: int = Field(0, ge=0)
     steps: int = Field(15_000, ge=1)
     actors: int = Field(1, ge=1, le=16)

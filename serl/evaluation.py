@@ -18,6 +18,7 @@ class Purpose(StrEnum):
     TRAINING = "training"
     SELECTION = "selection"
     FINAL = "final"
+    REWARD = "reward"
 
 
 _DIGEST_BITS = 48

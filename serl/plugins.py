@@ -18,13 +18,14 @@ from serl.errors import BadInput
 from serl.robot import SimulatedRobot
 from serl.task import SimulatedTask
 
-Kind = Literal["task", "robot", "sim", "renderer", "agent"]
+Kind = Literal["task", "robot", "sim", "renderer", "agent", "reward"]
 _PACKAGES: dict[Kind, str] = {
     "task": "serl.tasks",
     "robot": "serl.robots",
     "sim": "serl.sim",
     "renderer": "serl.sim",
     "agent": "serl.agents",
+    "reward": "serl.agents",
 }
 
 

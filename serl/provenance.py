@@ -13,7 +13,17 @@ from serl.errors import BadInput
 from serl.fields import short
 from serl.specs import Spec
 
-_SETTINGS = {"task", "task_config", "seed", "demos", "demo_paths", "init_from", "agent", "learner"}
+_SETTINGS = {
+    "task",
+    "task_config",
+    "observe",
+    "seed",
+    "demos",
+    "demo_paths",
+    "init_from",
+    "agent",
+    "learner",
+}
 
 
 def provenance(config: TrainConfig, spec: Spec) -> dict[str, Any]:

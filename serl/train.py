@@ -10,7 +10,7 @@ from pathlib import Path
 
 from serl import plugins
 from serl.agents.agent import State
-from serl.assembly import make_spec, make_task
+from serl.assembly import make_judged_task, make_spec, make_task
 from serl.checkpoint import Checkpoint, best, checkpoint_paths, load, mark_best
 from serl.curves import quarters
 from serl.demonstrations import record_expert
@@ -73,7 +73,7 @@ def demonstrate(run: RunFolder, display: Display) -> None:
     if config.demo_paths or episode_paths(run.demonstrations) or not config.demos:
         return
     display.say(f"recording {config.demos} demonstrations of the scripted expert")
-    task = make_task(config)
+    task = make_judged_task(config)
     key = EpisodeKey(run.name, "expert", time.time_ns(), 0)
     scratch = run.path / ".demonstrations"
     with run.lock_learner(), plugins.make_simulation(task) as robot:

@@ -31,7 +31,7 @@ class Encoder(FlatParameters):
 
     Attributes:
         cameras: height and width of each camera's images, by name.
-        state_size: length of the state vector.
+        state_size: length of the state vector; 0 for none.
         channels: of the convolutions.
         latent: features of each camera.
         state_latent: features of the state.
@@ -48,7 +48,7 @@ class Encoder(FlatParameters):
     @property
     def size(self) -> int:
         """Features of an observation, Z."""
-        return self.latent * len(self.cameras) + self.state_latent
+        return self.latent * len(self.cameras) + (self.state_latent if self.state_size else 0)
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -60,7 +60,9 @@ class Encoder(FlatParameters):
                 shapes[f"{name}.{layer}.bias"] = (fan_out,)
                 height, width = (height + 1) // 2, (width + 1) // 2
             shapes |= _layer(f"{name}.head", height * width * self.channels[-1], self.latent)
-        return shapes | _layer("state.head", self.state_size, self.state_latent)
+        if self.state_size:
+            shapes |= _layer("state.head", self.state_size, self.state_latent)
+        return shapes
 
     def init(self, generator: torch.Generator) -> Tensor:
         """A fresh flat matrix: He-normal convolutions, Glorot-uniform layers, zero biases."""
@@ -89,7 +91,9 @@ class Encoder(FlatParameters):
         """
         parts = {name: part[0] for name, part in self.views(flat).items()}
         features = [self._see(parts, name, images[name]) for name in self.cameras]
-        return torch.cat([*features, _head(parts, "state.head", state)], -1)
+        if self.state_size:
+            features.append(_head(parts, "state.head", state))
+        return torch.cat(features, -1)
 
     def _see(self, parts: Mapping[str, Tensor], name: str, images: Tensor) -> Tensor:
         """Features of one camera's images.  # (B, latent)."""

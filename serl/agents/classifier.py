@@ -1,0 +1,186 @@
+"""A classifier of images that tells success, or stages on the way to it; as a file and a reward."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
+from torch import Tensor
+
+from serl.agents.encoders import Encoder
+from serl.agents.networks import EnsembleMLP
+from serl.agents.weights import copy_into, to_arrays
+from serl.camera import View
+from serl.errors import BadInput, CorruptData, SpecMismatch
+from serl.files import read_bounded, write_atomic
+from serl.reward import RewardConfig, StageReward
+from serl.task import TaskConfig, ViewName
+from serl.types import Image, Observation
+
+FORMAT = "serl reward classifier 1"
+MAX_BYTES = 256 << 20
+
+
+class Card(BaseModel):
+    """What is known of a classifier; part of its file.
+
+    Attributes:
+        views: what it sees of cameras, by name.
+        classes: names of the classes; the first is "nothing", the last is the success.
+        channels: of the convolutions.
+        latent: features of each camera.
+        hidden: width of the hidden layer.
+        temperature: logits are divided by it, so that probabilities are what they say.
+        threshold: the probability from which it is believed.
+        positives: samples it was trained on, of all classes but the first.
+        negatives: samples of the first class.
+        accuracy: on episodes that were held out.
+        seed: of its training.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    views: dict[ViewName, View] = Field(min_length=1, max_length=16)
+    classes: tuple[str, ...] = Field(("nothing", "success"), min_length=2, max_length=64)
+    channels: tuple[int, ...] = Field((16, 32, 64, 128), min_length=1, max_length=8)
+    latent: int = Field(64, ge=1, le=4096)
+    hidden: int = Field(128, ge=1, le=4096)
+    temperature: float = Field(1.0, gt=0)
+    threshold: float = Field(0.5, gt=0, lt=1)
+    positives: int = 0
+    negatives: int = 0
+    accuracy: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """Its card, and its parameters.
+
+    Attributes:
+        card: see `Card`.
+        seeing: flat parameters of the encoder.  # (1, P)
+        judging: flat parameters of what stands behind it.  # (1, P)
+    """
+
+    card: Card
+    seeing: Tensor
+    judging: Tensor
+
+    @classmethod
+    def create(cls, card: Card, generator: torch.Generator) -> Classifier:
+        """A fresh one."""
+        encoder, head = networks(card)
+        return cls(card, encoder.init(generator), head.init(generator))
+
+    def logits(self, images: Mapping[str, Tensor]) -> Tensor:
+        """Of uint8 images by view, (B, H, W, 3): unscaled log-probabilities.  # (B, classes)."""
+        encoder, head = networks(self.card)
+        seen = encoder(self.seeing, torch.empty(0), images)
+        return head(self.judging, seen)[0]
+
+    @torch.inference_mode()
+    def probabilities(self, images: Mapping[str, Image]) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Of images by view, (B, H, W, 3): how probable each class is.  # (B, classes)."""
+        tensors = {name: torch.from_numpy(images[name]) for name in self.card.views}
+        scaled = self.logits(tensors) / self.card.temperature
+        told: np.ndarray[Any, np.dtype[np.float32]] = scaled.softmax(-1).numpy()
+        return told
+
+    def save(self, path: Path) -> None:
+        """Write it as one safetensors file; raises `BadInput` when the disk refuses."""
+        metadata = {"format": FORMAT, "card": self.card.model_dump_json()}
+        arrays = {name: np.asarray(array) for name, array in to_arrays(self._tensors()).items()}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, safetensors.numpy.save(arrays, metadata))
+        except OSError as error:
+            raise BadInput(f"{path}: {error.strerror}") from error
+
+    @classmethod
+    def load(cls, path: Path) -> Classifier:
+        """Read one from a file.
+
+        Raises:
+            BadInput: there is no such file.
+            CorruptData: damaged, foreign, or of another version.
+        """
+        try:
+            data = read_bounded(path, MAX_BYTES)
+        except OSError as error:
+            raise BadInput(f"reward model {path}: {error.strerror}") from error
+        try:
+            made = cls.create(_card(data), torch.Generator())
+            copy_into(made._tensors(), safetensors.numpy.load(data))
+        except (SafetensorError, SpecMismatch, ValueError, KeyError) as error:
+            cause = " ".join(str(error).split())[:200]
+            raise CorruptData(f"reward model {path}: {cause}") from error
+        return made
+
+    def _tensors(self) -> dict[str, Tensor]:
+        encoder, head = networks(self.card)
+        return {
+            **{f"encoder.{name}": part for name, part in encoder.views(self.seeing).items()},
+            **{f"head.{name}": part for name, part in head.views(self.judging).items()},
+        }
+
+
+def networks(card: Card) -> tuple[Encoder, EnsembleMLP]:
+    """The shapes of a classifier's encoder and of what stands behind it."""
+    cameras = {name: (view.height, view.width) for name, view in card.views.items()}
+    encoder = Encoder(cameras, 0, card.channels, card.latent, 0)
+    return encoder, EnsembleMLP(1, (encoder.size, card.hidden, len(card.classes)), layer_norm=True)
+
+
+def make_reward(config: RewardConfig, task: TaskConfig) -> StageReward:
+    """The reward that a configuration names, for a task whose cameras it was trained on.
+
+    Raises:
+        BadInput: no such model.
+        CorruptData: it is damaged.
+        SpecMismatch: it was trained on other cameras; the line says which, and what they are here.
+    """
+    assert config.model is not None  # the configuration was checked
+    model = Classifier.load(config.model)
+    for name, view in model.card.views.items():
+        found = task.all_views.get(name)
+        if found != view:
+            here = f"is {found}" if found else f"is not there, only {sorted(task.all_views)}"
+            raise SpecMismatch(
+                f"reward model {config.model}: trained on the view {name!r} ({view}), which {here}"
+            )
+
+    def probabilities(reading: Observation) -> np.ndarray[Any, np.dtype[np.float32]]:
+        images = {name: reading.images[name][None] for name in model.card.views}
+        told: np.ndarray[Any, np.dtype[np.float32]] = model.probabilities(images)[0]
+        return told
+
+    threshold = config.threshold or model.card.threshold
+    return StageReward(probabilities, len(model.card.classes) - 1, config, threshold)
+
+
+def _card(data: bytes) -> Card:
+    """The card in a safetensors text; its size was checked."""
+    length = int.from_bytes(data[:8], "little")
+    if not 2 <= length <= min(len(data) - 8, 1 << 20):
+        raise ValueError("not a safetensors file")
+    metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+    if metadata.get("format") != FORMAT:
+        raise ValueError(f"expected format {FORMAT!r}, found {metadata.get('format')!r}")
+    try:
+        return Card.model_validate_json(metadata["card"])
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"card: {where}: {first['msg']}") from error
+
+
+reward = make_reward

@@ -1,0 +1,199 @@
+"""Trains a classifier of images: on most episodes, measured and calibrated on the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+from torch.nn import functional
+
+from serl.agents.classifier import Card, Classifier, networks
+from serl.agents.networks import Group, descend
+from serl.errors import BadInput
+from serl.frames import shifted
+from serl.reward_data import Samples
+from serl.types import Image
+
+_LEAST = 10
+"""Of each class, and of episodes; below it nothing can be said of what was learned."""
+
+
+class ClassifierConfig(BaseModel):
+    """How a classifier is trained.
+
+    Attributes:
+        epochs: how often it sees each sample.
+        batch_size: samples per step.
+        learning_rate: of Adam; falls to zero along half a cosine.
+        crop_px: images are shifted at random by up to so many pixels.
+        brightness: ... and made brighter or darker by up to this share.
+        dropout: share of an image's features that a step does not see.
+        smoothing: of the labels: so much of each is spread over the other classes.
+        held_out: share of the episodes that it is measured on.
+        false_positives: the share of held-out negatives that the threshold may let pass.
+        seed: of everything random.
+        threads: of torch; None leaves them alone.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    epochs: int = Field(40, ge=1)
+    batch_size: int = Field(64, ge=2)
+    learning_rate: float = Field(1e-3, gt=0)
+    crop_px: int = Field(3, ge=0, le=7)
+    brightness: float = Field(0.15, ge=0, lt=1)
+    dropout: float = Field(0.1, ge=0, lt=1)
+    smoothing: float = Field(0.02, ge=0, lt=1)
+    held_out: float = Field(0.25, gt=0, lt=1)
+    false_positives: float = Field(0.001, ge=0, lt=1)
+    seed: int = Field(0, ge=0)
+    threads: int | None = Field(None, ge=1)
+
+
+class Trained(NamedTuple):
+    """A classifier, and what it says of the samples that it never saw."""
+
+    classifier: Classifier
+    held_out: Samples
+    probabilities: np.ndarray[Any, np.dtype[np.float32]]  # (N, classes)
+
+
+def train_classifier(
+    samples: Samples,
+    card: Card,
+    config: ClassifierConfig,
+    progress: Callable[[int, float], None] = lambda epoch, loss: None,
+) -> Trained:
+    """Train on all episodes but some; choose temperature and threshold on those.
+
+    Equal arguments give equal parameters. Classes count alike, however many samples they have.
+
+    Raises:
+        BadInput: too few samples of a class, or too few episodes.
+    """
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    training, held_out = split_by_episode(samples, config.held_out, config.seed)
+    _check(training, card)
+    _check(held_out, card)
+    generator = torch.Generator().manual_seed(config.seed)
+    fresh = Classifier.create(card, generator)
+    groups = [Group(flat, config.learning_rate) for flat in (fresh.seeing, fresh.judging)]
+    rng = np.random.default_rng(config.seed)
+    for epoch in range(config.epochs):
+        for group in groups:
+            group.learning_rate = config.learning_rate * _falling(epoch / config.epochs)
+        for images, labels in _batches(training, config, rng):
+            loss = _loss(card, groups, images, labels, config, generator)
+            descend(loss, *groups)
+        progress(epoch + 1, loss.item())
+    seeing, judging = (group.flat.detach() for group in groups)
+    trained = Classifier(card, seeing, judging)
+    logits = _logits(trained, held_out)
+    temperature = _temperature(logits, held_out.labels)
+    probabilities = (torch.from_numpy(logits) / temperature).softmax(-1).numpy()
+    told = probabilities.argmax(1)
+    settled = card.model_copy(
+        update={
+            "temperature": temperature,
+            "threshold": _threshold(probabilities, held_out.labels, config.false_positives),
+            "positives": int((training.labels > 0).sum()),
+            "negatives": int((training.labels == 0).sum()),
+            "accuracy": float((told == held_out.labels).mean()),
+            "seed": config.seed,
+        }
+    )
+    return Trained(Classifier(settled, seeing, judging), held_out, probabilities)
+
+
+def split_by_episode(samples: Samples, share: float, seed: int) -> tuple[Samples, Samples]:
+    """Samples to train on and samples to measure on; no episode is in both."""
+    episodes = np.unique(samples.episodes)
+    np.random.default_rng(seed).shuffle(episodes)
+    kept_back = episodes[: max(1, round(share * len(episodes)))]
+    is_held_out = np.isin(samples.episodes, kept_back)
+    return samples.where(~is_held_out), samples.where(is_held_out)
+
+
+def _check(samples: Samples, card: Card) -> None:
+    for label, name in enumerate(card.classes):
+        count = int((samples.labels == label).sum())
+        if count < _LEAST:
+            raise BadInput(
+                f"labels: {count} of {name!r} on one side of the split by episode, "
+                f"expected at least {_LEAST}: collect more, of all classes, in more episodes"
+            )
+
+
+def _batches(
+    samples: Samples, config: ClassifierConfig, rng: np.random.Generator
+) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+    """As many batches as see each sample once, in which the classes are equally frequent."""
+    kinds = [np.flatnonzero(samples.labels == label) for label in np.unique(samples.labels)]
+    each = max(1, config.batch_size // len(kinds))
+    for _ in range(math.ceil(len(samples.labels) / config.batch_size)):
+        rows = np.concatenate([rng.choice(kind, each) for kind in kinds])
+        images = {
+            name: _lit(shifted(frames, rows, config.crop_px, rng), config.brightness, rng)
+            for name, frames in samples.images.items()
+        }
+        yield images, torch.from_numpy(samples.labels[rows])
+
+
+def _lit(images: Image, share: float, rng: np.random.Generator) -> Tensor:
+    """Each image brighter or darker by up to `share`."""
+    gains = rng.uniform(1.0 - share, 1.0 + share, (len(images), 1, 1, 1)).astype(np.float32)
+    return torch.from_numpy(np.clip(images * gains, 0, 255).astype(np.uint8))
+
+
+def _loss(
+    card: Card,
+    groups: Sequence[Group],
+    images: dict[str, Tensor],
+    labels: Tensor,
+    config: ClassifierConfig,
+    generator: torch.Generator,
+) -> Tensor:
+    encoder, head = networks(card)
+    seen = encoder(groups[0].flat, torch.empty(0), images)
+    kept = torch.rand(seen.shape, generator=generator) >= config.dropout
+    logits = head(groups[1].flat, seen * kept / (1.0 - config.dropout))[0]
+    return functional.cross_entropy(logits, labels, label_smoothing=config.smoothing)
+
+
+def _falling(done: float) -> float:
+    return 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+@torch.inference_mode()
+def _logits(classifier: Classifier, samples: Samples) -> np.ndarray[Any, np.dtype[np.float32]]:
+    parts = []
+    for start in range(0, len(samples.labels), 256):
+        rows = slice(start, start + 256)
+        images = {name: torch.from_numpy(frames[rows]) for name, frames in samples.images.items()}
+        parts.append(classifier.logits(images).numpy())
+    return np.concatenate(parts)
+
+
+def _temperature(logits: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> float:
+    """The one that makes the labels most likely (Guo et al. 2017, section 4.2)."""
+    candidates = np.geomspace(0.2, 10.0, 80)
+    truth = torch.from_numpy(labels)
+    scaled = [torch.from_numpy(logits) / float(value) for value in candidates]
+    losses = [functional.cross_entropy(each, truth).item() for each in scaled]
+    return float(candidates[int(np.argmin(losses))])
+
+
+def _threshold(
+    probabilities: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], false_positives: float
+) -> float:
+    """Half or more, and above all but the allowed share of what negatives were taken for."""
+    mistaken = np.sort(probabilities[labels == 0, 1:].max(1))
+    allowed = int(false_positives * len(mistaken))
+    highest = float(mistaken[len(mistaken) - 1 - allowed])
+    return min(0.999, 0.5 * (1.0 + highest)) if highest > 0.5 else 0.5

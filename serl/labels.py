@@ -1,0 +1,81 @@
+"""What people and scripts say of recorded steps: an append-only file beside the episodes.
+
+A line is a JSON object; the last one that names a step counts, so that a label can be corrected
+and the file still says who said what before.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from serl.errors import BadInput, CorruptData
+from serl.fields import MAX_JSON_BYTES, check_fields, parse_object, short
+
+FILE = "labels.jsonl"
+_FIELDS = {"epoch": int, "episode": int, "step": int, "label": int, "by": str, "wall_s": float}
+_MAX_LABEL = 63
+
+
+class Place(NamedTuple):
+    """A step in a folder of episodes."""
+
+    epoch: int
+    episode: int
+    step: int
+
+
+def append_labels(
+    folder: Path, labels: Iterable[tuple[Place, int]], by: str, now_s: float | None = None
+) -> int:
+    """Say of steps what they are: 0 for nothing, 1 for success or a first stage, and so on.
+
+    Returns:
+        How many were written.
+
+    Raises:
+        BadInput: a label that cannot be, or a disk that refuses.
+    """
+    lines = []
+    for place, label in labels:
+        if not 0 <= label <= _MAX_LABEL:
+            raise BadInput(f"label {label}: expected 0 to {_MAX_LABEL}")
+        wall_s = float(time.time() if now_s is None else now_s)
+        lines.append(json.dumps({**place._asdict(), "label": label, "by": by, "wall_s": wall_s}))
+    try:
+        with (folder / FILE).open("a") as file:
+            file.write("".join(f"{line}\n" for line in lines))
+    except OSError as error:
+        raise BadInput(f"{folder / FILE}: {error.strerror}") from error
+    return len(lines)
+
+
+def read_labels(folder: Path) -> dict[Place, int]:
+    """The label of each step that has one; none without a file.
+
+    A last line that was cut is left out.
+
+    Raises:
+        CorruptData: another line is damaged; the error names it.
+    """
+    labels: dict[Place, int] = {}
+    path = folder / FILE
+    if not path.exists():
+        return labels
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(MAX_JSON_BYTES):
+            number += 1
+            if not line.endswith(b"\n"):
+                break
+            where = f"{path}: line {number}"
+            fields = parse_object(line, where)
+            check_fields(fields, _FIELDS, where)
+            label = fields["label"]
+            if not 0 <= label <= _MAX_LABEL:
+                raise CorruptData(f"{where}: label {short(label)}, allowed 0 to {_MAX_LABEL}")
+            labels[Place(fields["epoch"], fields["episode"], fields["step"])] = label
+    return labels

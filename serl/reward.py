@@ -1,0 +1,258 @@
+"""What judges success where there is no ground truth, and a task that believes it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from serl.errors import BadInput
+from serl.policy import Policy
+from serl.robot import Truth
+from serl.rotations import between, normalized
+from serl.specs import ObservationSpec
+from serl.task import Scene, SimulatedTask, TaskConfig
+from serl.types import Observation, Outcome
+from serl.vectors import Vector
+
+
+class RewardConfig(BaseModel):
+    """Who says what is a success.
+
+    Attributes:
+        kind: the task's own outcome, a classifier of images, the pose of the tool, or a person
+            alone, who presses keys for success and failure.
+        model: of a classifier: the file that `serl reward train` wrote.
+        threshold: of a classifier: the probability from which it is believed; None for its own.
+        hold: of a classifier: k and n; believed when it says so in k of the last n steps.
+        tool_low_m: of a classifier: lowest corner of where the tool must be, base frame ...
+        tool_high_m: ... and the highest; None for anywhere.
+        pose: of the tool: base_T_tcp of success: x y z, quaternion xyzw.
+        tolerance_m: of the tool: how near along x, y and z, base frame ...
+        tolerance_rad: ... and by which angle at most.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    kind: Literal["task", "classifier", "pose", "human"] = "task"
+    model: Path | None = None
+    threshold: float | None = Field(None, gt=0, lt=1)
+    hold: tuple[int, int] = (2, 3)
+    tool_low_m: Vector | None = None
+    tool_high_m: Vector | None = None
+    pose: tuple[float, float, float, float, float, float, float] | None = None
+    tolerance_m: Vector = (0.01, 0.01, 0.01)
+    tolerance_rad: float = Field(0.1, gt=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        k, n = self.hold
+        if not 1 <= k <= n:
+            raise ValueError(f"hold {self.hold}: expected k of n with 1 <= k <= n")
+        if self.kind == "classifier" and self.model is None:
+            raise ValueError("model: a classifier needs the file that `serl reward train` wrote")
+        if self.kind == "pose":
+            if self.pose is None:
+                raise ValueError("pose: expected x y z and a quaternion xyzw")
+            try:
+                normalized(self.pose[3:])
+            except BadInput as error:
+                raise ValueError(f"pose: {error}") from None
+        return self
+
+
+class Judgement(NamedTuple):
+    """What is said of one reading."""
+
+    reward: float = 0.0
+    success: bool = False
+
+
+class Reward(Protocol):
+    """Judges readings, one after the other."""
+
+    provenance: str
+
+    def begin(self, reading: Observation) -> None:
+        """An episode starts at this reading."""
+        ...
+
+    def __call__(self, reading: Observation) -> Judgement:
+        """Judge the reading after a step."""
+        ...
+
+
+class PersonReward:
+    """Nobody but a person says what is a success; the control loop hears of it."""
+
+    provenance = "human"
+
+    def begin(self, reading: Observation) -> None:
+        """Nothing to keep."""
+
+    def __call__(self, reading: Observation) -> Judgement:
+        """Never anything."""
+        return Judgement()
+
+
+class PoseReward:
+    """Success is where the tool is, and how it is turned.
+
+    Args:
+        config: says where.
+    """
+
+    provenance = "pose"
+
+    def __init__(self, config: RewardConfig) -> None:
+        assert config.pose is not None  # the configuration was checked
+        self._position = np.array(config.pose[:3])
+        self._quaternion = normalized(config.pose[3:])
+        self._config = config
+
+    def begin(self, reading: Observation) -> None:
+        """Nothing to keep."""
+
+    def __call__(self, reading: Observation) -> Judgement:
+        """1 and success within the tolerances."""
+        pose = reading.state["tcp_pose"]
+        near = np.abs(pose[:3] - self._position) <= self._config.tolerance_m
+        turn = between(self._quaternion, normalized(pose[3:].tolist()))
+        success = bool(near.all() and np.linalg.norm(turn) <= self._config.tolerance_rad)
+        return Judgement(float(success), success)
+
+
+class StageReward:
+    """Success is what a classifier of images sees, several times, with the tool where it must be.
+
+    A classifier of more than two classes tells stages: each counts once, in their order, and the
+    last one is the success.
+
+    Args:
+        probabilities: of a reading's images: how probable each class is; the first is "nothing".
+        stages: how many classes there are besides the first.
+        config: how often, how sure, and where.
+        threshold: the probability from which the classifier is believed.
+    """
+
+    provenance = "classifier"
+
+    def __init__(
+        self,
+        probabilities: Callable[[Observation], np.ndarray[Any, Any]],
+        stages: int,
+        config: RewardConfig,
+        threshold: float,
+    ) -> None:
+        self._probabilities, self._stages = probabilities, stages
+        self._config, self._threshold = config, threshold
+        self._seen: deque[int] = deque(maxlen=config.hold[1])
+        self._stage = 0
+
+    def begin(self, reading: Observation) -> None:
+        """Nothing has been seen yet."""
+        self._seen.clear()
+        self._stage = 0
+
+    def __call__(self, reading: Observation) -> Judgement:
+        """The share of the stages that this reading completes."""
+        self._seen.append(self._class(reading))
+        if self._seen.count(self._stage + 1) < self._config.hold[0]:
+            return Judgement()
+        self._stage += 1
+        self._seen.clear()
+        return Judgement(1.0 / self._stages, self._stage == self._stages)
+
+    def _class(self, reading: Observation) -> int:
+        if not self._tool_is_there(reading):
+            return 0
+        probabilities = self._probabilities(reading)
+        best = int(probabilities.argmax())
+        return best if probabilities[best] >= self._threshold else 0
+
+    def _tool_is_there(self, reading: Observation) -> bool:
+        low, high = self._config.tool_low_m, self._config.tool_high_m
+        if low is None and high is None:
+            return True
+        position = reading.state["tcp_pose"][:3]
+        above = low is None or bool((position >= low).all())
+        return above and (high is None or bool((position <= high).all()))
+
+
+class Judged:
+    """A simulated task whose success is what a reward says; all else is the task's own.
+
+    Where the task ends an episode as a failure, it does; where it would end it as a success, it
+    goes on until the reward says so.
+
+    Args:
+        task: what is judged.
+        reward: judges it.
+    """
+
+    def __init__(self, task: SimulatedTask, reward: Reward) -> None:
+        self._task, self._reward = task, reward
+        self.name = task.name
+
+    @property
+    def config(self) -> TaskConfig:
+        """As the task."""
+        return self._task.config
+
+    @property
+    def observation_spec(self) -> ObservationSpec:
+        """As the task."""
+        return self._task.observation_spec
+
+    @property
+    def scene(self) -> Scene:
+        """As the task."""
+        return self._task.scene
+
+    def begin(self, reading: Observation) -> None:
+        """An episode starts at this reading."""
+        self._task.begin(reading)
+        self._reward.begin(reading)
+
+    def observation(self, reading: Observation) -> Observation:
+        """As the task."""
+        return self._task.observation(reading)
+
+    def outcome(self, reading: Observation, index: int) -> Outcome:
+        """The reward's success, the task's failures and its time limit."""
+        outcome, judged = self._task.outcome(reading, index), self._reward(reading)
+        failed = outcome.terminated and not outcome.success
+        over = judged.success or failed
+        return replace(
+            outcome,
+            reward=judged.reward,
+            terminated=over,
+            truncated=not over and index + 1 >= self.config.max_steps,
+            success=judged.success,
+            provenance=self._reward.provenance,
+        )
+
+    def reset(self, reading: Observation) -> Policy | None:
+        """As the task."""
+        return self._task.reset(reading)
+
+    def is_success(self, truth: Truth) -> bool:
+        """As the task: the truth does not depend on who judges."""
+        return self._task.is_success(truth)
+
+    def progress(self, truth: Truth) -> float:
+        """As the task."""
+        return self._task.progress(truth)
+
+    def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
+        """As the task."""
+        return self._task.expert(truth, seed)
+
+    def training_defaults(self) -> Mapping[str, Any]:
+        """As the task."""
+        return self._task.training_defaults()

@@ -1,0 +1,172 @@
+"""`serl reward`: collect labelled images, train a model of success on them, and audit it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from serl import plugins
+from serl.config import parse_overrides, resolve
+from serl.episodes import episode_name, episode_paths, read_spec
+from serl.errors import BadInput
+from serl.labels import FILE, Place, append_labels, read_labels
+
+DONE = 0
+
+Command = Callable[..., argparse.ArgumentParser]
+
+
+def add_commands(parser: argparse.ArgumentParser) -> None:
+    """Give `serl reward` its commands."""
+    commands = parser.add_subparsers(dest="reward_command", metavar="COMMAND", required=True)
+
+    def command(
+        name: str,
+        function: Callable[[argparse.Namespace], int],
+        text: str,
+        overridable: bool = False,
+    ) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        sub.set_defaults(run_command=function, overridable=overridable)
+        return sub
+
+    collect = command("collect", _collect, "record images of success and of anything else", True)
+    collect.add_argument("task", help="name of a task or path of a .py file")
+    collect.add_argument("--positives", type=int, default=200, help="steps of success")
+    collect.add_argument("--negatives", type=int, default=1000, help="other steps")
+    collect.add_argument("--seed", type=int, default=0)
+    collect.add_argument("--out", type=Path, help="folder of the collection")
+    label = command("label", _label, "say of recorded steps what they are; the last word counts")
+    label.add_argument("folder", type=Path, help="a collection, or RUN/episodes/ACTOR")
+    label.add_argument("--episode", type=int, required=True, help="its number, as in the file name")
+    label.add_argument("--epoch", type=int, help="start of the actor; the newest if not given")
+    label.add_argument("--steps", required=True, metavar="FIRST:LAST", help="or one number")
+    label.add_argument("--label", type=int, required=True, help="0: nothing, 1: success (or stage)")
+    train = command("train", _train, "train a model of success on labelled images", True)
+    train.add_argument("folders", type=Path, nargs="+", help="collections, or RUN/episodes/ACTOR")
+    train.add_argument("--out", type=Path, required=True, help="file of the model, .safetensors")
+    audit = command("audit", _audit, "count a model's mistakes, and show the worst")
+    audit.add_argument("model", type=Path, help="file that `serl reward train` wrote")
+    audit.add_argument("folders", type=Path, nargs="+", help="labelled folders of episodes")
+    audit.add_argument("--sheet", type=Path, help="write the worst mistakes to this .png file")
+
+
+def _collect(options: argparse.Namespace) -> int:
+    from serl.assembly import make_task
+    from serl.reward_collection import Counts, collect
+
+    if min(options.positives, options.negatives) < 1:
+        raise BadInput("--positives and --negatives: expected at least 1")
+    named = {"task": options.task, "observe": "pixels"}
+    task = make_task(resolve(named, parse_overrides(options.overrides)))
+    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    folder = options.out or Path("runs") / task.name / f"reward_{stamp}"
+    if episode_paths(folder):
+        raise BadInput(f"{folder}: already holds episodes; give another --out")
+    with plugins.make_simulation(task) as robot:
+        wanted = Counts(options.positives, options.negatives)
+        counts = collect(robot, task, folder, wanted, options.seed, _tell)
+    episodes = len(episode_paths(folder))
+    print(f"{counts.positives} positives and {counts.negatives} negatives, of {episodes} episodes")
+    print(f"in {folder}; next: serl reward train {folder} --out {task.name}.safetensors")
+    return DONE
+
+
+def _tell(counts: tuple[int, int]) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{counts[0]} positives, {counts[1]} negatives", end="", file=sys.stderr)
+
+
+def _label(options: argparse.Namespace) -> int:
+    first, _, last = options.steps.partition(":")
+    try:
+        steps = range(int(first), int(last or first) + 1)
+    except ValueError:
+        raise BadInput(f"--steps {options.steps!r}: expected a number, or FIRST:LAST") from None
+    paths = {tuple(episode_name(path)): path for path in episode_paths(options.folder)}
+    epochs = [epoch for epoch, episode in paths if episode == options.episode]
+    epoch = max(epochs, default=-1) if options.epoch is None else options.epoch
+    if (epoch, options.episode) not in paths:
+        known = ", ".join(f"{episode} of {epoch}" for epoch, episode in sorted(paths)[:8]) or "none"
+        raise BadInput(f"{options.folder}: no episode {options.episode}; there are: {known}")
+    length = _length(paths[epoch, options.episode])
+    if not steps or steps[0] < 0 or steps[-1] >= length:
+        raise BadInput(f"--steps {options.steps}: expected steps from 0 to {length - 1}")
+    places = [(Place(epoch, options.episode, step), options.label) for step in steps]
+    count = append_labels(options.folder, places, "person")
+    total = len(read_labels(options.folder))
+    print(f"{count} steps are labelled {options.label}; {total} labels in {options.folder / FILE}")
+    return DONE
+
+
+def _length(path: Path) -> int:
+    from serl.episodes import read_episode
+
+    spec = read_spec(path)
+    return len(read_episode(path, spec).steps) if spec else 0
+
+
+def _train(options: argparse.Namespace) -> int:
+    from serl.agents.classifier import Card
+    from serl.agents.classifier_training import ClassifierConfig, train_classifier
+    from serl.config import checked
+    from serl.reward_audit import audit
+    from serl.reward_data import read_samples
+
+    config = checked(ClassifierConfig, parse_overrides(options.overrides))
+    samples, views = read_samples(options.folders)
+    classes = ("nothing", *_stages(int(samples.labels.max())))
+    trained = train_classifier(samples, Card(views=views, classes=classes), config, _tell_epoch)
+    trained.classifier.save(options.out)
+    card = trained.classifier.card
+    print(f"{options.out}: sees {', '.join(views)}; believed from {card.threshold:.3f} on")
+    print(f"measured on {len(np.unique(trained.held_out.episodes))} episodes that were held out:")
+    for line in audit(trained.held_out.labels, trained.probabilities, card.threshold).lines():
+        print(f"  {line}")
+    return DONE
+
+
+def _stages(highest: int) -> tuple[str, ...]:
+    if highest < 1:
+        raise BadInput("labels: only 0, nothing; expected some of success as well")
+    return (*(f"stage {number}" for number in range(1, highest)), "success")
+
+
+def _tell_epoch(epoch: int, loss: float) -> None:
+    if sys.stderr.isatty():
+        print(f"\repoch {epoch}, loss {loss:.3f}", end="", file=sys.stderr)
+
+
+def _audit(options: argparse.Namespace) -> int:
+    from serl.agents.classifier import Classifier
+    from serl.reward_audit import audit, contact_sheet
+    from serl.reward_data import read_samples
+    from serl.video import write_png
+
+    model = Classifier.load(options.model)
+    samples, _ = read_samples(options.folders, model.card.views)
+    parts = [
+        model.probabilities(
+            {name: frames[start : start + 256] for name, frames in samples.images.items()}
+        )
+        for start in range(0, len(samples.labels), 256)
+    ]
+    probabilities = np.concatenate(parts)
+    found = audit(samples.labels, probabilities, model.card.threshold)
+    print(f"{options.model}, believed from {model.card.threshold:.3f} on:")
+    for line in found.lines():
+        print(f"  {line}")
+    if options.sheet:
+        sureness = probabilities[:, -1].tolist()
+        halves = [
+            contact_sheet(samples, found.false_positives, sureness, "taken for success, wrongly"),
+            contact_sheet(samples, found.false_negatives, sureness, "successes that it missed"),
+        ]
+        write_png(options.sheet, np.concatenate(halves))
+        print(f"the worst mistakes: {options.sheet}")
+    return DONE

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+
+from serl.agents.classifier import Card, Classifier, make_reward
+from serl.agents.classifier_training import (
+    ClassifierConfig,
+    Trained,
+    split_by_episode,
+    train_classifier,
+)
+from serl.camera import View
+from serl.errors import BadInput, CorruptData, SpecMismatch
+from serl.labels import Place
+from serl.reward import RewardConfig
+from serl.reward_data import Origin, Samples
+from serl.tasks.pick_cube import PickCubeConfig
+from serl.types import Observation
+
+VIEWS = {"front": View(camera="field", width=12, height=12)}
+CARD = Card(views=VIEWS, channels=(4, 8), latent=8, hidden=16)
+QUICK = ClassifierConfig(epochs=15, batch_size=32, learning_rate=3e-3, threads=1)
+
+
+def make_samples(count: int = 240, classes: int = 2, seed: int = 0) -> Samples:
+    """Noise with a bright spot: to the left for class 0, further to the right for others."""
+    rng = np.random.default_rng(seed)
+    images = rng.integers(0, 90, (count, 12, 12, 3), np.uint8)
+    labels = np.arange(count) % classes
+    for image, label in zip(images, labels, strict=True):
+        left = 1 + round(7 * label / (classes - 1))
+        image[4:7, left : left + 3] = 250
+    episodes = np.arange(count) // 12
+    origins = tuple(Origin(Path(), Place(1, int(e), row)) for row, e in enumerate(episodes))
+    return Samples({"front": images}, labels, episodes, origins)
+
+
+@pytest.fixture(scope="module")
+def trained() -> Trained:
+    return train_classifier(make_samples(), CARD, QUICK)
+
+
+def test_it_learns_and_says_how_well(trained: Trained) -> None:
+    card = trained.classifier.card
+    assert card.accuracy >= 0.97
+    assert (trained.probabilities.argmax(1) == trained.held_out.labels).mean() == card.accuracy
+    assert (card.positives, card.negatives) == (90, 90)
+    assert 0.5 <= card.threshold < 1.0
+    unseen = make_samples(seed=5)
+    told = trained.classifier.probabilities(unseen.images)
+    assert told.shape == (240, 2)
+    np.testing.assert_allclose(told.sum(1), 1.0, atol=1e-5)
+    assert (told.argmax(1) == unseen.labels).mean() > 0.95
+
+
+def test_equal_seeds_give_equal_parameters(trained: Trained) -> None:
+    again = train_classifier(make_samples(), CARD, QUICK)
+    assert torch.equal(again.classifier.seeing, trained.classifier.seeing)
+    assert again.classifier.card == trained.classifier.card
+
+
+def test_no_episode_is_on_both_sides() -> None:
+    training, held_out = split_by_episode(make_samples(), 0.25, seed=3)
+    assert not set(training.episodes.tolist()) & set(held_out.episodes.tolist())
+    assert len(np.unique(held_out.episodes)) == 5
+    assert len(training.labels) + len(held_out.labels) == 240
+
+
+def test_the_threshold_lies_above_what_negatives_were_taken_for() -> None:
+    samples = make_samples()
+    wrong = np.flatnonzero(samples.labels == 0)[::4]
+    samples.images["front"][wrong] = samples.images["front"][wrong + 1]  # look like success
+    trained = train_classifier(samples, CARD, QUICK)
+    mistaken = trained.probabilities[trained.held_out.labels == 0, 1]
+    assert mistaken.max() > 0.5
+    assert trained.classifier.card.threshold > mistaken.max()
+
+
+def test_more_than_two_classes_are_stages() -> None:
+    card = CARD.model_copy(update={"classes": ("nothing", "stage 1", "success")})
+    trained = train_classifier(
+        make_samples(classes=3), card, QUICK.model_copy(update={"crop_px": 1})
+    )
+    assert trained.probabilities.shape[1] == 3
+    assert trained.classifier.card.accuracy > 0.9
+
+
+@pytest.mark.parametrize("kept", [np.arange(240) < 30, np.arange(240) % 2 == 0])
+def test_too_few_or_one_sided_labels_are_refused(kept: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
+    with pytest.raises(BadInput, match=r"labels: \d+ of '.*' on one side .* at least 10"):
+        train_classifier(make_samples().where(kept), CARD, QUICK)
+
+
+def test_it_comes_back_from_its_file_as_it_was(trained: Trained, tmp_path: Path) -> None:
+    path = tmp_path / "models" / "m.safetensors"
+    trained.classifier.save(path)
+    loaded = Classifier.load(path)
+    assert loaded.card == trained.classifier.card
+    images = make_samples(seed=8).images
+    np.testing.assert_array_equal(
+        loaded.probabilities(images), trained.classifier.probabilities(images)
+    )
+
+
+def test_damaged_and_foreign_files_are_one_clear_line(trained: Trained, tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    with pytest.raises(BadInput, match=r"reward model .*m\.safetensors: No such file"):
+        Classifier.load(path)
+    trained.classifier.save(path)
+    whole = path.read_bytes()
+    bad = {
+        "cut": whole[: len(whole) // 2],
+        "empty": b"",
+        "text": b"not a model at all",
+        "foreign": safetensors.numpy.save({"a": np.zeros(3, np.float32)}, {"format": "x"}),
+        "card": safetensors.numpy.save({}, {"format": "serl reward classifier 1", "card": "{}"}),
+        "arrays": safetensors.numpy.save(
+            {"a": np.zeros(3, np.float32)},
+            {"format": "serl reward classifier 1", "card": CARD.model_dump_json()},
+        ),
+    }
+    arrays = safetensors.numpy.load(whole)
+    arrays["head.0.weight"] = np.full_like(arrays["head.0.weight"], np.nan)
+    metadata = {"format": "serl reward classifier 1", "card": CARD.model_dump_json()}
+    bad["nan"] = safetensors.numpy.save(arrays, metadata)
+    for data in bad.values():
+        path.write_bytes(data)
+        with pytest.raises(CorruptData, match=r"reward model .*m\.safetensors: ") as caught:
+            Classifier.load(path)
+        assert "\n" not in str(caught.value)
+
+
+def test_it_judges_readings_of_the_cameras_it_was_trained_on(
+    trained: Trained, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.safetensors"
+    trained.classifier.save(path)
+    config = RewardConfig(kind="classifier", model=path, hold=(2, 3))
+    task = PickCubeConfig(observe="pixels", views=VIEWS)
+    reward = make_reward(config, task)
+    samples = make_samples()
+    seen = [Observation({}, {"front": samples.images["front"][row]}) for row in (1, 0, 3, 5)]
+    reward.begin(seen[0])
+    assert [reward(reading).success for reading in seen] == [False, False, True, False]
+
+    strict = make_reward(config.model_copy(update={"threshold": 0.999999}), task)
+    strict.begin(seen[0])
+    assert not any(strict(reading).success for reading in seen)
+
+
+@pytest.mark.parametrize(
+    ("views", "found"),
+    [
+        ({"wrist": VIEWS["front"]}, r"is not there, only \['wrist'\]"),
+        ({"front": View(camera="wrist", width=12, height=12)}, "is camera='wrist'"),
+        ({"front": View(camera="field", width=16, height=12)}, "is camera='field' width=16"),
+    ],
+)
+def test_other_cameras_are_refused(
+    views: dict[str, View], found: str, trained: Trained, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.safetensors"
+    trained.classifier.save(path)
+    config = RewardConfig(kind="classifier", model=path)
+    with pytest.raises(SpecMismatch, match=f"trained on the view 'front' .* which {found}"):
+        make_reward(config, PickCubeConfig(observe="pixels", views=views))

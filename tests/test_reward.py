@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from serl.reward import (
+    Judged,
+    Judgement,
+    PersonReward,
+    PoseReward,
+    RewardConfig,
+    StageReward,
+)
+from serl.rotations import from_rotation_vector
+from serl.testing import FakeRobot, FakeTask
+from serl.testing.samples import episode
+from serl.types import Observation, Outcome, Step
+
+SURE = 0.9
+
+
+def reading(x: float = 0.0, turn_rad: float = 0.0) -> Observation:
+    pose = (x, 0.0, 0.2, *from_rotation_vector((0.0, 0.0, turn_rad)))
+    return Observation({"tcp_pose": np.array(pose, np.float32)})
+
+
+class Sequence:
+    """A classifier that says one thing after the other."""
+
+    def __init__(self, *classes: int, count: int = 2) -> None:
+        self.left, self.count = list(classes), count
+
+    def __call__(self, reading: Observation) -> np.ndarray[Any, Any]:
+        told = np.full(self.count, (1.0 - SURE) / (self.count - 1))
+        told[self.left.pop(0)] = SURE
+        return told
+
+
+def judged(classes: tuple[int, ...], count: int = 2, **settings: Any) -> list[Judgement]:
+    config = RewardConfig(**settings)
+    reward = StageReward(Sequence(*classes, count=count), count - 1, config, 0.5)
+    reward.begin(reading())
+    return [reward(reading()) for _ in classes]
+
+
+def test_success_is_believed_when_it_is_seen_in_k_of_n_steps() -> None:
+    told = judged((1, 0, 0, 1, 0, 1, 1), hold=(2, 3))
+    assert [judgement.success for judgement in told] == [False] * 5 + [True, False]
+    assert told[5] == Judgement(1.0, True)
+
+
+def test_one_of_one_believes_at_once() -> None:
+    assert judged((0, 1), hold=(1, 1))[1] == Judgement(1.0, True)
+
+
+def test_it_is_not_believed_below_the_threshold() -> None:
+    reward = StageReward(Sequence(1, 1, 1), 1, RewardConfig(hold=(1, 1)), SURE + 0.01)
+    reward.begin(reading())
+    assert reward(reading()) == Judgement()
+
+
+def test_stages_count_once_and_in_their_order() -> None:
+    told = judged((2, 1, 1, 1, 3, 2, 3, 3), count=4, hold=(1, 1))
+    assert [round(judgement.reward, 3) for judgement in told] == [
+        0,
+        0.333,
+        0,
+        0,
+        0,
+        0.333,
+        0.333,
+        0,
+    ]
+    assert [judgement.success for judgement in told] == [False] * 6 + [True, False]
+
+
+def test_an_episode_begins_with_nothing_seen() -> None:
+    reward = StageReward(Sequence(1, 1, 1), 1, RewardConfig(hold=(2, 3)), 0.5)
+    reward.begin(reading())
+    reward(reading())
+    reward.begin(reading())
+    assert not reward(reading()).success
+    assert reward(reading()).success
+
+
+def test_a_classifier_is_not_asked_where_the_tool_cannot_be() -> None:
+    config = RewardConfig(hold=(1, 1), tool_low_m=(0.1, -1, -1), tool_high_m=(0.2, 1, 1))
+    reward = StageReward(Sequence(1, 1, 1), 1, config, 0.5)
+    reward.begin(reading())
+    assert not reward(reading(0.05)).success
+    assert not reward(reading(0.25)).success
+    assert reward(reading(0.15)).success
+
+
+@pytest.mark.parametrize(
+    ("x", "turn_rad", "success"),
+    [
+        (0.1, 0.0, True),
+        (0.109, 0.0, True),
+        (0.112, 0.0, False),
+        (0.1, 0.19, True),
+        (0.1, -0.21, False),
+        (0.1, math.pi, False),
+    ],
+)
+def test_a_pose_is_judged_with_its_rotation(x: float, turn_rad: float, success: bool) -> None:
+    reward = PoseReward(
+        RewardConfig(kind="pose", pose=(0.1, 0.0, 0.2, 0, 0, 0, -1), tolerance_rad=0.2)
+    )
+    reward.begin(reading())
+    assert reward(reading(x, turn_rad)) == Judgement(float(success), success)
+
+
+def test_a_person_alone_says_what_is_a_success() -> None:
+    robot, task = FakeRobot(), Judged(FakeTask(), PersonReward())
+    records = episode(robot, task, task.expert(robot.truth, 0))
+    steps = [record for record in records if isinstance(record, Step)]
+    assert len(steps) == task.config.max_steps, "the truth ends nothing"
+    assert steps[-1].truncated
+    assert {step.reward for step in steps} == {0.0}
+    assert {step.reward_provenance for step in steps} == {"human"}
+
+
+def test_the_reward_ends_an_episode_and_the_tasks_success_does_not() -> None:
+    class Late:
+        provenance = "classifier"
+
+        def begin(self, reading: Observation) -> None:
+            self.steps = 0
+
+        def __call__(self, reading: Observation) -> Judgement:
+            self.steps += 1
+            return Judgement(1.0, True) if self.steps == 25 else Judgement(0.25)
+
+    robot, task = FakeRobot(), Judged(FakeTask(), Late())
+    records = episode(robot, task, task.expert(robot.truth, 0))
+    steps = [record for record in records if isinstance(record, Step)]
+    assert [step.reward for step in steps] == [0.25] * 24 + [1.0]
+    assert [step.terminated for step in steps] == [False] * 24 + [True]
+    assert steps[-1].reward_provenance == "classifier"
+
+
+def test_the_tasks_failures_stand() -> None:
+    class Failing(FakeTask):
+        def outcome(self, reading: Observation, index: int) -> Outcome:
+            return Outcome(terminated=index == 3)
+
+    task = Judged(Failing(), PersonReward())
+    records = episode(FakeRobot(), task, lambda observation: np.zeros(2, np.float32))
+    steps = [record for record in records if isinstance(record, Step)]
+    assert len(steps) == 4
+    assert steps[-1].terminated
+    assert not steps[-1].truncated
+
+
+@pytest.mark.parametrize(
+    ("settings", "part"),
+    [
+        ({"kind": "classifier"}, "needs the file that `serl reward train` wrote"),
+        ({"kind": "pose"}, "pose: expected x y z and a quaternion"),
+        ({"kind": "pose", "pose": (0, 0, 0, 0, 0, 0, 0)}, "quaternion"),
+        ({"hold": (3, 2)}, "expected k of n"),
+        ({"hold": (0, 2)}, "expected k of n"),
+        ({"kind": "vibes"}, "kind"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], part: str) -> None:
+    with pytest.raises(ValidationError, match=part):
+        RewardConfig.model_validate(settings)
