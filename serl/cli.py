@@ -176,6 +176,8 @@ def _settings(options: argparse.Namespace) -> TrainConfig:
     spec = make_spec(make_judged_task(config))  # refuses settings before anything is written
     agent = make_agent(config, spec, 0)
     resolved: dict[str, Any] = {"demo_paths": tuple(each.resolve() for each in config.demo_paths)}
+    if config.agent.trunk is not None:
+        resolved["agent"] = config.agent.model_copy(update={"trunk": config.agent.trunk.resolve()})
     if config.reward.model is not None:
         model = config.reward.model.resolve()
         resolved["reward"] = config.reward.model_copy(update={"model": model})

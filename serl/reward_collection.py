@@ -26,6 +26,8 @@ _MOST_POSITIVES, _MOST_NEGATIVES = 4, 10
 """Of one episode: many starts with few samples each tell more than few starts with many."""
 
 _LINGER_STEPS = 12
+_NEARLY_STEPS, _NEARLY = 3, 0.9
+"""Just before a success, and with more progress than this, nobody could tell: left out."""
 
 
 _KINDS = ("succeeds", "gives up", "succeeds", "chance")
@@ -76,7 +78,7 @@ def collect(
     """Record episodes until there are so many steps of success and of none, by the ground truth.
 
     Three kinds of episodes take turns: the expert succeeds and lingers; it gives up somewhere on
-    its way, and trembles there; chance drives.
+    its way, and trembles there; chance drives. Steps that a person could not tell are left out.
 
     Raises:
         BadInput: the task has no cameras.
@@ -130,7 +132,7 @@ class _Driver:
         self._robot, self._task, self._kind = robot, task, kind
         self._expert = task.expert(robot.truth, seed)
         self._chance = Random(robot.action_spec, seed)
-        self._gives_up_at = float(rng.uniform(0.2, 1.0))  # of the task's progress
+        self._gives_up_at = float(rng.uniform(0.2, _NEARLY))  # of the task's progress
         self._given_up = kind == "chance"
         self._left = _LINGER_STEPS
 
@@ -167,7 +169,7 @@ def _label(
     """Label some steps of an episode, evenly spread, as far as samples are still wanted."""
     kinds = {
         1: ([i for i, success in enumerate(successes) if success], _MOST_POSITIVES),
-        0: ([i for i, success in enumerate(successes) if not success], _MOST_NEGATIVES),
+        0: ([i for i in range(len(successes)) if not _is_near(successes, i)], _MOST_NEGATIVES),
     }
     left = {1: wanted.positives - counts.positives, 0: wanted.negatives - counts.negatives}
     chosen: list[tuple[Place, int]] = []
@@ -178,3 +180,8 @@ def _label(
     append_labels(folder, chosen, "script")
     positives = sum(label for _, label in chosen)
     return Counts(counts.positives + positives, counts.negatives + len(chosen) - positives)
+
+
+def _is_near(successes: Sequence[bool], step: int) -> bool:
+    """There is a success at a step, or a few steps away."""
+    return any(successes[max(0, step - _NEARLY_STEPS) : step + _NEARLY_STEPS + 1])

@@ -50,7 +50,7 @@ class Card(BaseModel):
 
     views: dict[ViewName, View] = Field(min_length=1, max_length=16)
     classes: tuple[str, ...] = Field(("nothing", "success"), min_length=2, max_length=64)
-    channels: tuple[int, ...] = Field((16, 32, 64, 128), min_length=1, max_length=8)
+    channels: tuple[int, ...] = Field((16, 32, 32), min_length=1, max_length=8)
     latent: int = Field(64, ge=1, le=4096)
     hidden: int = Field(128, ge=1, le=4096)
     temperature: float = Field(1.0, gt=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -33,7 +34,10 @@ class SACConfig(BaseModel):
         metrics_every: updates between two reports of metrics.
         matmul: products in float32, or in bfloat16 (TF32 on CUDA); "auto" for the latter where
             the processor has units for it.
-        encoder_channels: of the convolutions over each camera's images, each of stride 2.
+        encoder: of images: a small one that is trained, or SERL's frozen ResNet-10 below a small
+            trained one; see `serl encoder import`.
+        trunk: file of the ResNet-10's weights; None for where `serl encoder import` puts them.
+        encoder_channels: of the small encoder's convolutions, of stride 2 but the last.
         latent: features of each camera, and of the state beside it.
         compile: compile the losses (10 to 30 s at the first update).
         device: "auto" for CUDA where there is one.
@@ -62,7 +66,9 @@ class SACConfig(BaseModel):
     bc_warm_start: int = Field(0, ge=0)
     metrics_every: int = Field(50, ge=1)
     matmul: Literal["auto", "float32", "bfloat16"] = "auto"
-    encoder_channels: tuple[int, ...] = (16, 32, 64, 128)
+    encoder: Literal["small", "resnet10"] = "small"
+    trunk: Path | None = None
+    encoder_channels: tuple[int, ...] = Field((16, 32, 32), min_length=1)
     latent: int = Field(64, ge=1)
     compile: bool = False
     device: str = "auto"

@@ -19,22 +19,27 @@ from torch.nn import functional
 from serl.agents.networks import FlatParameters
 
 _KERNEL = 3
+_EMBEDDINGS = 8
 _EPSILON = 1e-6
 
 
 @dataclass(frozen=True)
 class Encoder(FlatParameters):
-    """A small convolutional network for each camera, and a layer for the state.
+    """A small network for each camera, and a layer for the state.
 
-    Each camera: convolutions of stride 2 with relu, then linear, LayerNorm, tanh. The state:
-    linear, LayerNorm, tanh. All are put one behind the other.
+    Each camera: convolutions with relu over its images, and where each channel of the last one
+    looks (spatial softmax, Levine et al. 2016, section 5.2: of few examples, where things are is
+    learned far better so); or a learned weighting of the places in the features that a frozen trunk
+    made of the images (SERL's spatial embeddings). Then linear, LayerNorm, tanh, as for the state.
+    All are put one behind the other.
 
     Attributes:
         cameras: height and width of each camera's images, by name.
         state_size: length of the state vector; 0 for none.
-        channels: of the convolutions.
+        channels: of the convolutions, of stride 2 but the last.
         latent: features of each camera.
         state_latent: features of the state.
+        trunk: shape of a frozen trunk's features, (H', W', C); None without one.
     """
 
     cameras: Mapping[str, tuple[int, int]]
@@ -42,6 +47,7 @@ class Encoder(FlatParameters):
     channels: tuple[int, ...]
     latent: int
     state_latent: int
+    trunk: tuple[int, int, int] | None = None
 
     members = 1
 
@@ -54,12 +60,15 @@ class Encoder(FlatParameters):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of the parameters, in their order."""
         shapes: dict[str, tuple[int, ...]] = {}
-        for name, (height, width) in self.cameras.items():
+        for name in self.cameras:
+            if self.trunk:
+                shapes[f"{name}.places.weight"] = (*self.trunk, _EMBEDDINGS)
+                shapes |= _layer(f"{name}.head", self.trunk[-1] * _EMBEDDINGS, self.latent)
+                continue
             for layer, (fan_in, fan_out) in enumerate(pairwise((3, *self.channels))):
                 shapes[f"{name}.{layer}.weight"] = (fan_out, fan_in, _KERNEL, _KERNEL)
                 shapes[f"{name}.{layer}.bias"] = (fan_out,)
-                height, width = (height + 1) // 2, (width + 1) // 2
-            shapes |= _layer(f"{name}.head", height * width * self.channels[-1], self.latent)
+            shapes |= _layer(f"{name}.head", 2 * self.channels[-1], self.latent)
         if self.state_size:
             shapes |= _layer("state.head", self.state_size, self.state_latent)
         return shapes
@@ -71,6 +80,8 @@ class Encoder(FlatParameters):
             shape = part.shape[1:]
             if name.endswith("scale"):
                 part.fill_(1.0)
+            elif name.endswith("places.weight"):  # as LeCun et al. 1998, over the places
+                part.normal_(0.0, 1.0 / math.sqrt(shape[0] * shape[1]), generator=generator)
             elif name.endswith("weight") and len(shape) == 4:
                 part.normal_(0.0, math.sqrt(2.0 / math.prod(shape[1:])), generator=generator)
             elif name.endswith("weight"):
@@ -84,7 +95,7 @@ class Encoder(FlatParameters):
         Args:
             flat: parameters.  # (1, P)
             state: normalised state vectors.  # (B, D)
-            images: uint8 by camera.  # (B, H, W, 3)
+            images: uint8 by camera, (B, H, W, 3); or what the trunk made of them.
 
         Returns:
             Between -1 and 1.  # (B, Z)
@@ -97,11 +108,27 @@ class Encoder(FlatParameters):
 
     def _see(self, parts: Mapping[str, Tensor], name: str, images: Tensor) -> Tensor:
         """Features of one camera's images.  # (B, latent)."""
+        if self.trunk:
+            weights = parts[f"{name}.places.weight"]
+            weighted = torch.einsum("bhwc,hwcf->bcf", images, weights)
+            return _head(parts, f"{name}.head", weighted.flatten(1))
         x = images.permute(0, 3, 1, 2).float().div_(255.0).sub_(0.5)
-        for layer in range(len(self.channels)):
+        last = len(self.channels) - 1
+        for layer in range(last + 1):
             weight, bias = parts[f"{name}.{layer}.weight"], parts[f"{name}.{layer}.bias"]
-            x = functional.conv2d(x, weight, bias, stride=2, padding=1).relu_()
-        return _head(parts, f"{name}.head", x.permute(0, 2, 3, 1).flatten(1))
+            stride = 2 if layer < last else 1
+            x = functional.conv2d(x, weight, bias, stride=stride, padding=1)
+            if layer < last:
+                x = x.relu_()
+        return _head(parts, f"{name}.head", _centres(x))
+
+
+def _centres(x: Tensor) -> Tensor:
+    """Mean column and row of each channel's softmax over the places, (B, C, H, W) -> (B, 2 C)."""
+    share = x.flatten(2).softmax(-1).view(x.shape)
+    columns = torch.linspace(-1.0, 1.0, x.shape[3], device=x.device)
+    rows = torch.linspace(-1.0, 1.0, x.shape[2], device=x.device)
+    return torch.cat([share.sum(2) @ columns, share.sum(3) @ rows], -1)
 
 
 def _layer(name: str, fan_in: int, fan_out: int) -> dict[str, tuple[int, ...]]:

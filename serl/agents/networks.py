@@ -186,7 +186,7 @@ class Group:
         with torch.no_grad():
             adam(
                 [self.flat],
-                [gradient],
+                [gradient.contiguous()],  # the fused kernel would misread an expanded one
                 [self.moment],
                 [self.square],
                 [],

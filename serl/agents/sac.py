@@ -1,15 +1,16 @@
 """RLPD (Ball et al. 2023) on soft actor-critic (Haarnoja et al. 2018), for states and images.
 
-The losses are pure functions of flat parameters, a batch and given randomness. Randomness
-is drawn on the host from saved generators, so that a run can be repeated and continued exactly.
+The losses, in `serl.agents.losses`, are pure functions of flat parameters, a batch and given
+randomness. Randomness is drawn on the host from saved generators, so that a run can be repeated and
+continued exactly.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,126 +19,27 @@ from torch import Tensor
 from serl.agents.agent import State
 from serl.agents.config import SACConfig
 from serl.agents.encoders import Encoder
-from serl.agents.networks import (
-    EnsembleMLP,
-    FlatParameters,
-    Group,
-    descend,
-    split_head,
-    squash,
+from serl.agents.losses import (
+    Networks,
+    Tensors,
+    actor_loss,
+    critic_loss,
+    critic_target,
+    temperature_loss,
 )
+from serl.agents.networks import EnsembleMLP, FlatParameters, Group, descend, split_head
+from serl.agents.resnet import CHANNELS, GRID, Trunk
 from serl.agents.weights import copy_into, to_arrays
 from serl.errors import BadInput, SpecMismatch
 from serl.specs import Spec
-from serl.types import Action, Array, Batch, Observation
+from serl.trunk_weights import default_path
+from serl.types import Action, Array, Batch, Image, Observation
+
+logger = logging.getLogger(__name__)
 
 _SMALLEST_STD = 1e-3  # an observation that hardly moved in the demonstrations is not blown up
 _NORMALISED_RANGE = 10.0
 _ACTOR_HEAD = 0.01  # the first policy is centred and wide whatever it sees
-
-
-class Tensors(NamedTuple):
-    """A `Batch` on the device; its state is what actor and critics see, or the encoder's input."""
-
-    state: Tensor  # (B, D)
-    action: Tensor  # (B, A)
-    reward: Tensor  # (B,)
-    discount: Tensor  # (B,)
-    next_state: Tensor  # (B, D)
-    prior: Tensor  # (B,) float32, 0 or 1
-    images: Mapping[str, Tensor]  # (B, H, W, 3) uint8 each
-
-    def rows(self, part: slice) -> Tensors:
-        """Some of the transitions."""
-        return Tensors(
-            self.state[part],
-            self.action[part],
-            self.reward[part],
-            self.discount[part],
-            self.next_state[part],
-            self.prior[part],
-            {name: image[part] for name, image in self.images.items()},
-        )
-
-
-@dataclass(frozen=True)
-class Networks:
-    """The shapes of actor, critics and encoder; their parameters are passed to the losses."""
-
-    actor: EnsembleMLP
-    critic: EnsembleMLP
-    encoder: Encoder
-
-    def encode(self, encoder: Tensor, state: Tensor, images: Mapping[str, Tensor]) -> Tensor:
-        """What actor and critics see, shape (B, Z); without cameras the state itself."""
-        return self.encoder(encoder, state, images) if self.encoder.cameras else state
-
-    def sample(self, actor: Tensor, state: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Sampled actions (B, A), their log-probabilities (B,) and the modes (B, A)."""
-        mean, log_std = split_head(self.actor(actor, state)[0])
-        return *squash(mean, log_std, noise), torch.tanh(mean)
-
-    def values(self, critic: Tensor, state: Tensor, action: Tensor) -> Tensor:
-        """Q-values of the critics whose parameters are given, shape (E, B)."""
-        return self.critic(critic, torch.cat([state, action], -1)).squeeze(-1)
-
-
-def critic_target(
-    networks: Networks,
-    target: Tensor,
-    batch: Tensors,
-    next_action: Tensor,
-    next_bonus: Tensor,
-    subset: Tensor,
-) -> Tensor:
-    """What the critics are to say, shape (B,): r + discount * (min over `subset` + bonus).
-
-    Chen et al. 2021 (REDQ), algorithm 1. `batch.discount` is 0 where the task terminated, and not
-    where an episode was merely cut.
-    """
-    chosen = target.index_select(0, subset)
-    values = networks.values(chosen, batch.next_state, next_action)  # (M, B)
-    return batch.reward + batch.discount * (values.amin(0) + next_bonus)
-
-
-def critic_loss(
-    networks: Networks, critic: Tensor, encoder: Tensor, batch: Tensors, target: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Squared error to `target`: mean over the batch, sum over the members; and what they saw.
-
-    The sum leaves each member the gradient that it would have alone.
-    """
-    seen = networks.encode(encoder, batch.state, batch.images)  # (B, Z)
-    values = networks.values(critic, seen, batch.action)  # (E, B)
-    return (values - target).square().mean(1).sum(), seen.detach()
-
-
-def actor_loss(
-    networks: Networks,
-    actor: Tensor,
-    critic: Tensor,
-    batch: Tensors,
-    noise: Tensor,
-    temperature: Tensor,
-    weights: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Loss of the actor, and its mean entropy (no gradient).
-
-    temperature * log pi - mean of all critics, plus the squared error of the mode to the actions
-    of demonstrations and humans. The mode's error, not the likelihood, because human actions lie
-    on the bounds, where a tanh-Gaussian would saturate. `weights` (2,) are those of the two terms.
-    """
-    action, log_probability, mode = networks.sample(actor, batch.state, noise)
-    value = networks.values(critic, batch.state, action).mean(0)  # (B,)
-    improvement = (temperature * log_probability - value).mean()
-    error = (mode - batch.action).square().sum(-1)  # (B,)
-    cloning = (batch.prior * error).sum() / batch.prior.sum().clamp(min=1.0)
-    return weights[0] * improvement + weights[1] * cloning, -log_probability.detach().mean()
-
-
-def temperature_loss(log_temperature: Tensor, entropy: Tensor, target_entropy: float) -> Tensor:
-    """Its gradient step raises the temperature while the entropy is below the target."""
-    return log_temperature.exp().sum() * (entropy - target_entropy)
 
 
 def actor_terms(config: SACConfig, updates: int) -> tuple[float, float]:
@@ -165,8 +67,14 @@ class SAC:
             name: (image.shape[0], image.shape[1])
             for name, image in spec.observation.images.items()
         }
+        self.trunk = _trunk(config, self.device) if cameras else None
         encoder = Encoder(
-            cameras, state_size, config.encoder_channels, config.latent, config.latent
+            cameras,
+            state_size,
+            config.encoder_channels,
+            config.latent,
+            config.latent,
+            (GRID, GRID, CHANNELS) if self.trunk else None,
         )
         seen = encoder.size if cameras else state_size
         self.target_entropy = (
@@ -222,10 +130,9 @@ class SAC:
     def act(self, observation: Observation, explore: bool) -> Action:
         """Action in [-1, 1], shape (A,): sampled when exploring, else the mode."""
         state = torch.from_numpy(self.spec.observation.flatten(observation)).to(self.device)
-        images = {
-            name: torch.from_numpy(observation.images[name]).to(self.device).unsqueeze(0)
-            for name in self.networks.encoder.cameras
-        }
+        images = self._look(
+            {name: observation.images[name][None] for name in self.networks.encoder.cameras}
+        )
         state = self.normalise(state).unsqueeze(0)
         seen = self.networks.encode(self.encoder.flat, state, images)
         head = self.networks.actor.member(self.actor.flat[0], seen)
@@ -334,10 +241,7 @@ class SAC:
             self.normalise(torch.from_numpy(rows).to(self.device))
             for rows in (batch.state, batch.next_state)
         )
-        images, next_images = (
-            {name: torch.from_numpy(frames).to(self.device) for name, frames in pictures.items()}
-            for pictures in (batch.images, batch.next_images)
-        )
+        images, next_images = self._look(batch.images), self._look(batch.next_images)
         with torch.no_grad():
             seen_next = self.networks.encode(self.encoder.flat, next_state, next_images)
         action, reward, discount, prior = (
@@ -345,6 +249,13 @@ class SAC:
             for rows in (batch.action, batch.reward, batch.discount, batch.prior)
         )
         return Tensors(state, action, reward, discount, seen_next, prior, images)
+
+    def _look(self, images: Mapping[str, Image]) -> dict[str, Tensor]:
+        """Images on the device, or what the trunk makes of them."""
+        tensors = {name: torch.from_numpy(image).to(self.device) for name, image in images.items()}
+        if self.trunk is None:
+            return tensors
+        return {name: self.trunk(image) for name, image in tensors.items()}
 
     def _randomness(self, rows: int, action_size: int) -> tuple[Tensor, Tensor]:
         """Standard normal noise (rows, A) and the subsets of target critics (utd, M)."""
@@ -394,6 +305,19 @@ class SAC:
 
 def _named(prefix: str, network: FlatParameters, flat: Tensor) -> dict[str, Tensor]:
     return {f"{prefix}.{name}": part for name, part in network.views(flat.detach()).items()}
+
+
+def _trunk(config: SACConfig, device: torch.device) -> Trunk | None:
+    """The frozen trunk, if one is asked for and there."""
+    path = config.trunk or default_path()
+    if config.encoder != "resnet10":
+        return None
+    if not path.exists():
+        logger.warning(
+            "%s: no weights of a ResNet-10 (serl encoder import FILE); small encoder", path
+        )
+        return None
+    return Trunk.load(path, device=device)
 
 
 def _device(name: str) -> torch.device:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from serl.agents.config import SACConfig
-from serl.agents.sac import SAC, Tensors
+from serl.agents.losses import Tensors
+from serl.agents.sac import SAC
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.types import Batch, Observation
 

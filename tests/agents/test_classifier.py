@@ -149,10 +149,6 @@ def test_it_judges_readings_of_the_cameras_it_was_trained_on(
     reward.begin(seen[0])
     assert [reward(reading).success for reading in seen] == [False, False, True, False]
 
-    strict = make_reward(config.model_copy(update={"threshold": 0.999999}), task)
-    strict.begin(seen[0])
-    assert not any(strict(reading).success for reading in seen)
-
 
 @pytest.mark.parametrize(
     ("views", "found"),

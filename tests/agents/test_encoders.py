@@ -1,17 +1,24 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from serl.agents.encoders import Encoder
+from serl.agents.losses import critic_loss
 from serl.agents.networks import Group
-from serl.agents.sac import SAC, critic_loss
-from serl.errors import SpecMismatch
+from serl.agents.resnet import Trunk
+from serl.agents.sac import SAC
+from serl.errors import BadInput, SpecMismatch
 from serl.specs import ArraySpec, ObservationSpec, Spec
+from serl.trunk_weights import import_trunk
 from serl.types import Batch, Observation
 
+from ..pickled import pickled
 from .conftest import ACTION, ROWS, config, equal
+from .resnet10_reference import stand_in
 
 PX = (12, 10)
 CAMERAS = {"front": PX, "wrist": (8, 8)}
@@ -80,11 +87,14 @@ def test_it_matches_torch_layers() -> None:
     images = torch.from_numpy(pictures(3, 0)["front"])
     parts = {name: part[0] for name, part in network.views(flat).items()}
     x = images.permute(0, 3, 1, 2).float() / 255.0 - 0.5
-    for layer, (fan_in, fan_out) in enumerate(((3, 4), (4, 8))):
-        conv = torch.nn.Conv2d(fan_in, fan_out, 3, stride=2, padding=1)
+    for layer, (fan_in, fan_out, stride) in enumerate(((3, 4, 2), (4, 8, 1))):
+        conv = torch.nn.Conv2d(fan_in, fan_out, 3, stride=stride, padding=1)
         conv.load_state_dict({key: parts[f"front.{layer}.{key}"] for key in ("weight", "bias")})
-        x = conv(x).relu()
-    x = x.permute(0, 2, 3, 1).flatten(1) @ parts["front.head.weight"]
+        x = conv(x).relu() if stride == 2 else conv(x)
+    share = x.exp() / x.exp().sum((2, 3), keepdim=True)
+    rows, columns = (torch.linspace(-1, 1, size) for size in x.shape[2:])
+    centres = [(share * columns).sum((2, 3)), (share * rows[:, None]).sum((2, 3))]
+    x = torch.cat(centres, -1) @ parts["front.head.weight"]
     norm = torch.nn.LayerNorm(6, eps=1e-6)
     torch.testing.assert_close(
         network(flat, torch.zeros(3, 3), {"front": images, "wrist": images[:, :8, :8]})[:, :6],
@@ -181,3 +191,65 @@ def test_groups_that_share_a_loss_move_together() -> None:
     assert (two.flat > 0).all()
     assert descend(one.flat.sum() + two.flat.sum() * torch.inf, one, two).item() == 1.0
     assert one.steps.item() == 1
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stand-in for the weights of SERL's trunk."""
+    folder = tmp_path_factory.mktemp("trunk")
+    source = folder / "resnet10_params.pkl"
+    source.write_bytes(pickled(stand_in()))
+    import_trunk(source, folder / "resnet10.safetensors")
+    return folder / "resnet10.safetensors"
+
+
+def test_a_frozen_trunk_is_asked_once_for_each_image_and_never_trained(
+    weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = make(encoder="resnet10", trunk=weights, utd=2, batch_size=4)
+    assert agent.trunk is not None
+    before = {name: tensor.clone() for name, tensor in agent.trunk.state_dict().items()}
+    seen: list[int] = []
+    forward = Trunk.forward
+
+    def counted(trunk: Trunk, images: torch.Tensor) -> torch.Tensor:
+        seen.append(len(images))
+        return forward(trunk, images)
+
+    monkeypatch.setattr(Trunk, "forward", counted)
+    agent.update(make_batch(2 * 4))
+    assert seen == [8] * 4, "this and the next observation of two cameras"
+    assert agent.encoder.steps.item() == 2
+    assert all(torch.equal(before[name], now) for name, now in agent.trunk.state_dict().items())
+    assert not any("trunk" in name for name in agent.actor_weights()), "each has its own file"
+    action = agent.act(observation(), explore=False)
+    assert action.shape == (ACTION,)
+    assert not np.array_equal(action, agent.act(observation(3), explore=False))
+
+
+def test_places_of_the_trunks_features_are_weighted() -> None:
+    network = Encoder({"front": (1, 1)}, 0, (), 6, 0, trunk=(2, 2, 3))
+    flat = network.init(torch.Generator().manual_seed(0))
+    parts = {name: part[0] for name, part in network.views(flat).items()}
+    assert parts["front.places.weight"].shape == (2, 2, 3, 8)
+    features = torch.randn(5, 2, 2, 3)
+    weighted = (features.unsqueeze(-1) * parts["front.places.weight"]).sum((1, 2)).flatten(1)
+    norm = torch.nn.LayerNorm(6, eps=1e-6)
+    expected = norm(weighted @ parts["front.head.weight"]).tanh()
+    torch.testing.assert_close(network(flat, torch.empty(5, 0), {"front": features}), expected)
+
+
+def test_without_weights_the_small_encoder_is_taken_and_it_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = make(encoder="resnet10", trunk=tmp_path / "absent.safetensors")
+    assert agent.trunk is None
+    assert "absent.safetensors: no weights of a ResNet-10 (serl encoder import FILE)" in caplog.text
+    assert equal(agent.state_dict(), make().state_dict())
+
+
+def test_damaged_weights_are_refused(weights: Path, tmp_path: Path) -> None:
+    path = tmp_path / "cut.safetensors"
+    path.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(BadInput, match=r"cut\.safetensors"):
+        make(encoder="resnet10", trunk=path)

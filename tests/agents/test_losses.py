@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from serl.agents.losses import actor_loss, critic_loss, critic_target, temperature_loss
 from serl.agents.networks import LOG_STD, EnsembleMLP, Group, split_head, squash
-from serl.agents.sac import actor_loss, critic_loss, critic_target, temperature_loss
 
 from .conftest import ACTION, ROWS, SMALL, make, make_tensors
 
