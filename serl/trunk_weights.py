@@ -87,7 +87,7 @@ def import_trunk(source: Path, out: Path) -> TrunkWeights:
         return weights
     try:
         make_folder(out.parent)
-        write_atomic(out, _encode(weights))
+        write_atomic(out, encode_trunk(weights))
     except OSError as error:
         raise SerlError(f"{out}: cannot be written: {error.strerror}") from error
     return weights
@@ -151,6 +151,13 @@ def load_trunk(path: Path) -> TrunkWeights:
     return TrunkWeights(tensors, metadata["source"], metadata["sha256"])
 
 
+def encode_trunk(weights: TrunkWeights) -> bytes:
+    """The weights as `load_trunk` reads them."""
+    metadata = {"format": FORMAT, "source": weights.source, "sha256": _digest(weights.tensors)}
+    data: bytes = safetensors.numpy.save(dict(weights.tensors), metadata)
+    return data
+
+
 def _layout() -> Iterator[tuple[str, str, Shape]]:
     """Each tensor: its name in SERL's tree, its name here, its shape here."""
     inputs = WIDTHS[0]
@@ -202,12 +209,6 @@ def _read(path: Path) -> bytes:
         return read_bounded(path, _MAX_BYTES)
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def _encode(weights: TrunkWeights) -> bytes:
-    metadata = {"format": FORMAT, "source": weights.source, "sha256": weights.sha256}
-    data: bytes = safetensors.numpy.save(dict(weights.tensors), metadata)
-    return data
 
 
 def _digest(tensors: Arrays) -> str:

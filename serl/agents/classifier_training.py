@@ -42,10 +42,10 @@ class ClassifierConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    epochs: int = Field(40, ge=1)
+    epochs: int = Field(60, ge=1)
     batch_size: int = Field(64, ge=2)
     learning_rate: float = Field(1e-3, gt=0)
-    crop_px: int = Field(3, ge=0, le=7)
+    crop_px: int = Field(2, ge=0, le=7)
     brightness: float = Field(0.15, ge=0, lt=1)
     dropout: float = Field(0.1, ge=0, lt=1)
     smoothing: float = Field(0.02, ge=0, lt=1)

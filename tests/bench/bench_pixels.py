@@ -1,0 +1,279 @@
+"""What images cost: drawing them, sampling them, and updates that see them; ratios of one run.
+
+    python tests/bench/bench_pixels.py [--rounds N] [--compile]
+
+The naive structure is that of SERL's agent written down in plain PyTorch: the trunk runs for the
+policy, the target and the critic, in float32, and each parameter has its own Adam step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from serl import plugins
+from serl.agents.config import SACConfig
+from serl.agents.resnet import CHANNELS, GRID, Trunk
+from serl.agents.sac import SAC
+from serl.camera import View
+from serl.replay import Replay
+from serl.sim.arm import SimArm
+from serl.specs import ArraySpec, ObservationSpec, Spec
+from serl.tasks.pick_cube import PickCube, PickCubeConfig
+from serl.testing.samples import random_batch
+from serl.trunk_weights import SHAPES, TrunkWeights, encode_trunk
+from serl.types import End, Key, Observation, Source, Step
+
+BATCH, CRITICS, HIDDEN, PX = 128, 10, 256, 128
+STATE, ACTION = 15, 5
+FRAMES = 2000
+CAMERAS = ("front", "wrist")
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="updates per cell of the table")
+    parser.add_argument("--compile", action="store_true", help="torch.compile as well (minutes)")
+    options = parser.parse_args()
+    drawing(84)
+    sampling()
+    small_updates(options.rounds)
+    trunk_updates(options.rounds, options.compile)
+
+
+def drawing(px: int, steps: int = 60) -> None:
+    """Steps of the environment per second, without images and with those of two cameras."""
+    views = {
+        name: View(camera=camera, width=px, height=px)
+        for name, camera in (("front", "field"), ("wrist", "wrist"))
+    }
+    print(f"| pick_cube, two cameras of {px} px, one core | env steps/s |\n|---|---|")
+    for name, settings in (
+        ("state only", {}),
+        ("ray", {"observe": "pixels", "renderer": "ray"}),
+        ("gl", {"observe": "pixels", "renderer": "gl"}),
+    ):
+        task = PickCube(PickCubeConfig.model_validate({"views": views, **settings}))
+        arm: SimArm = plugins.make_simulation(task)  # type: ignore[assignment]
+        with arm:
+            task.begin(arm.reset(0))
+            seconds = _best(partial(_step, arm, task), steps)
+        print(f"| {name} | {1 / seconds:.0f} |", flush=True)
+
+
+def _step(arm: SimArm, task: PickCube) -> None:
+    arm.act(np.zeros(ACTION, np.float32))
+    arm.advance(0.1)
+    task.observation(arm.observe())
+
+
+def sampling() -> None:
+    """Bytes per second of sampling both frames of transitions, beside numpy's fancy indexing."""
+    spec = _spec(PX)
+    print(f"\n| replay of 2 x {PX} px, {FRAMES} frames, batches of {BATCH} | GB/s | of numpy |")
+    print("|---|---|---|")
+    frames = np.random.default_rng(0).integers(0, 256, (FRAMES, PX, PX, 3), np.uint8)
+    size = 4 * BATCH * PX * PX * 3 / 1e9
+    rng = np.random.default_rng(1)
+
+    def fancy() -> object:
+        return [frames[rng.integers(FRAMES, size=BATCH)] for _ in range(4)]
+
+    replays = {crop: Replay(spec, FRAMES + 100, 0.97, crop_px=crop) for crop in (0, 4)}
+    for replay in replays.values():
+        _fill(replay, frames)
+    numpy_s = _best(fancy, 20)
+    print(f"| numpy, fancy index | {size / numpy_s:.1f} | 1.00 |")
+    for crop, replay in replays.items():
+        seconds = _best(partial(replay.sample, BATCH), 20)
+        name = f"sample, shifted by up to {crop} px" if crop else "sample"
+        print(f"| {name} | {size / seconds:.1f} | {numpy_s / seconds:.2f} |", flush=True)
+    per_transition = 2 * PX * PX * 3 + 4 * (STATE + ACTION + 1)
+    print(f"a transition takes {per_transition / 1000:.1f} kB")
+
+
+def small_updates(rounds: int) -> None:
+    """Updates per second of the small encoder, trained, with its cost split."""
+    print("\n| small encoder, batch 128, UTD 1, 2 critics, two cameras | ms | transitions/s |")
+    print("|---|---|---|")
+    for px in (64, 84):
+        for threads in (1, 2):
+            agent = SAC.create(_spec(px), _config(critics=2, hidden=(128, 128), threads=threads), 0)
+            batch = random_batch(_spec(px), BATCH, np.random.default_rng(0))
+            seconds = _best(partial(agent.update, batch), rounds + 1)
+            print(
+                f"| {px} px, {threads} threads | {1000 * seconds:.0f} | {BATCH / seconds:.0f} |",
+                flush=True,
+            )
+
+
+def trunk_updates(rounds: int, compiled: bool) -> None:
+    """A critic update behind SERL's trunk: the naive structure, ours, and without the trunk."""
+    torch.set_num_threads(2)
+    spec = _spec(PX)
+    batch = random_batch(spec, BATCH, np.random.default_rng(0))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trunk.safetensors"
+        _write_trunk(path)
+        config = _config(
+            critics=CRITICS,
+            hidden=(HIDDEN, HIDDEN),
+            encoder="resnet10",
+            trunk=path,
+            latent=256,
+            threads=2,
+        )
+        agent = SAC.create(spec, config, 0)
+        naive = Naive(Trunk.load(path))
+        contestants: dict[str, Callable[[], object]] = {
+            "naive: three encodes, an Adam step a tensor": lambda: naive.update(agent, batch),
+            "serl: one encode of each image": lambda: agent.update(batch),
+        }
+        if compiled:
+            faster = SAC.create(spec, config.model_copy(update={"compile": True}), 0)
+            contestants["serl, compiled"] = lambda: faster.update(batch)
+        title = f"ResNet-10, batch {BATCH}, two cameras of {PX} px, {CRITICS} critics"
+        print(f"\n| {title} | ms | transitions/s | x naive |")
+        print("|---|---|---|---|")
+        baseline = 0.0
+        for name, update in contestants.items():
+            seconds = _best(update, rounds)
+            baseline = baseline or seconds
+            speed = f"{1000 * seconds:.0f} | {BATCH / seconds:.0f} | {baseline / seconds:.2f}"
+            print(f"| {name} | {speed} |", flush=True)
+        seen = _best(lambda: agent._look(batch.images), rounds)
+        whole = _best(lambda: agent.update(batch), rounds)
+        print(f"the trunk takes {2 * seen / whole:.0%} of serl's update")
+
+
+class Naive(nn.Module):
+    """SERL's structure: each of policy, target and critic encodes what it needs for itself."""
+
+    def __init__(self, trunk: Trunk) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.heads = nn.ModuleDict({name: _Head() for name in CAMERAS})
+        self.state = nn.Sequential(nn.Linear(STATE, 64), nn.LayerNorm(64), nn.Tanh())
+        seen = 2 * 256 + 64
+        self.critics = nn.ModuleList(_mlp(seen + ACTION, 1) for _ in range(CRITICS))
+        self.policy = _mlp(seen, 2 * ACTION)
+        self.targets = copy.deepcopy(self.critics)
+        trained = [p for p in self.parameters() if p.requires_grad]
+        self.adam = torch.optim.Adam(trained, 3e-4, foreach=False)
+
+    def encode(self, state: Tensor, images: dict[str, Tensor]) -> Tensor:
+        """All cameras and the state, one behind the other."""
+        seen = [self.heads[name](self.trunk(images[name])) for name in CAMERAS]
+        return torch.cat([*seen, self.state(state)], -1)
+
+    def update(self, agent: SAC, batch: Any) -> float:
+        """One critic update."""
+        state, next_state = torch.from_numpy(batch.state), torch.from_numpy(batch.next_state)
+        images, next_images = (
+            {name: torch.from_numpy(frames) for name, frames in pictures.items()}
+            for pictures in (batch.images, batch.next_images)
+        )
+        with torch.no_grad():
+            action = torch.tanh(self.policy(self.encode(next_state, next_images))[:, :ACTION])
+            seen = torch.cat([self.encode(next_state, next_images), action], -1)
+            target = torch.stack([critic(seen) for critic in self.targets])[:2].amin(0)
+            target = torch.from_numpy(batch.reward)[:, None] + 0.97 * target
+        seen = torch.cat([self.encode(state, images), torch.from_numpy(batch.action)], -1)
+        values = torch.stack([critic(seen) for critic in self.critics])
+        loss = (values - target).square().mean()
+        self.adam.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.adam.step()
+        with torch.no_grad():
+            for mine, other in zip(
+                self.targets.parameters(), self.critics.parameters(), strict=True
+            ):
+                mine.lerp_(other, 0.005)
+        return float(loss)
+
+
+class _Head(nn.Module):
+    """Spatial embeddings with the product written out, as SERL has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel = nn.Parameter(torch.randn(GRID, GRID, CHANNELS, 8) * 0.25)
+        self.rest = nn.Sequential(nn.Linear(CHANNELS * 8, 256), nn.LayerNorm(256), nn.Tanh())
+
+    def forward(self, features: Tensor) -> Tensor:
+        seen: Tensor = self.rest((features.unsqueeze(-1) * self.kernel).sum((1, 2)).flatten(1))
+        return seen
+
+
+def _mlp(fan_in: int, fan_out: int) -> nn.Sequential:
+    sizes = (fan_in, HIDDEN, HIDDEN)
+    layers: list[nn.Module] = []
+    for a, b in pairwise(sizes):
+        layers += [nn.Linear(a, b), nn.LayerNorm(b), nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(HIDDEN, fan_out))
+
+
+def _spec(px: int) -> Spec:
+    image = ArraySpec(shape=(px, px, 3), dtype="uint8")
+    return Spec(
+        task="bench",
+        observation=ObservationSpec(
+            state={"state": ArraySpec(shape=(STATE,))}, images=dict.fromkeys(CAMERAS, image)
+        ),
+        action=ArraySpec(shape=(ACTION,), low=-1.0, high=1.0),
+        rate_hz=10.0,
+    )
+
+
+def _config(**settings: Any) -> SACConfig:
+    fixed = {"batch_size": BATCH, "utd": 1, "device": "cpu", "metrics_every": 1000}
+    return SACConfig.model_validate(fixed | settings)
+
+
+def _fill(replay: Replay, frames: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+    state, action = np.zeros(STATE, np.float32), np.zeros(ACTION, np.float32)
+    for index, frame in enumerate(frames):
+        seen = Observation({"state": state}, dict.fromkeys(CAMERAS, frame))
+        key = Key("run", "actor", 1, 0, index)
+        if index + 1 == len(frames):
+            replay.add(End(key, seen, False, "time limit", 0.0, 0.0))
+            return
+        replay.add(
+            Step(key, seen, action, action, 0.0, "truth", False, False, Source.POLICY, 0, 0.0, 0.0)
+        )
+
+
+def _write_trunk(path: Path) -> None:
+    rng = np.random.default_rng(0)
+    tensors = {
+        name: (0.05 * rng.standard_normal(shape)).astype(np.float32)
+        for name, shape in SHAPES.items()
+    }
+    path.write_bytes(encode_trunk(TrunkWeights(tensors, "", "")))
+
+
+def _best(function: Callable[[], object], rounds: int) -> float:
+    """Least seconds of a call, after one that does not count."""
+    function()
+    times = []
+    for _ in range(rounds):
+        start_s = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start_s)
+    return min(times)
+
+
+if __name__ == "__main__":
+    main()
