@@ -11,6 +11,7 @@ from serl import plugins
 from serl.actor import Actor, LearnedPolicy, Pace
 from serl.agents.agent import Agent, State
 from serl.agents.config import SACConfig
+from serl.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.checkpoint import Checkpoint
 from serl.clock import VirtualClock
 from serl.config import TrainConfig, checked, merge
@@ -29,6 +30,7 @@ from serl.transport import LearnerEnd, WeightSource
 from serl.types import Arrival, Record
 
 _STATISTICS_STEPS = 500
+_SIMULATED_CAMERAS = CameraWatchConfig(frozen_readings=0)  # what is still looks the same
 
 
 def make_task(config: TrainConfig) -> SimulatedTask:
@@ -149,23 +151,27 @@ def make_actor(
     pacing = config.actor.model_copy(update={"max_lead_steps": lead})
     wait = Pace(pacing, policy, name, stopping, steps_before)
 
+    watch = CameraWatch(robot.observation_spec.images, _SIMULATED_CAMERAS)
+
     def record(item: Record) -> None:
         wait.count(item)
         sink(item)
 
+    def place(episode: int) -> None:
+        watch.begin()
+        robot.reset(start_seed(Purpose.TRAINING, config.seed, name, start + episode))
+
     return Actor(
         name=name,
         run=run,
-        robot=robot,
+        robot=WatchedRobot(robot, watch),
         task=task,
         policy=policy,
         clock=VirtualClock(robot.advance, task.config.rate_hz, pace or wait),
         sink=record,
         config=config.actor,
         teleop=make_human(config, task, robot, name, steps_before, lambda: policy.trained_steps),
-        place=lambda episode: robot.reset(
-            start_seed(Purpose.TRAINING, config.seed, name, start + episode)
-        ),
+        place=place,
         epoch=epoch,
         stopping=stopping,
         admit=admit,

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from serl.errors import BadInput
+from serl.errors import BadInput, SerlError
 from serl.policy import Policy
 from serl.robot import Truth
 from serl.rotations import between, normalized
@@ -130,6 +130,8 @@ class PoseReward:
 class StageReward:
     """Success is what a classifier of images sees, several times, with the tool where it must be.
 
+    Probabilities that are not finite raise `SerlError`: the robot holds.
+
     A classifier of more than two classes tells stages: each counts once, in their order, and the
     last one is the success.
 
@@ -172,6 +174,8 @@ class StageReward:
         if not self._tool_is_there(reading):
             return 0
         probabilities = self._probabilities(reading)
+        if not np.isfinite(probabilities).all():
+            raise SerlError("reward model: not finite")
         best = int(probabilities.argmax())
         return best if probabilities[best] >= self._threshold else 0
 

@@ -50,6 +50,13 @@ RECORD = "serl record pick_cube --demos 30 --out demos"
 TRAIN_ON_RECORDED = "serl train pick_cube --demo_paths '[demos]' --agent.utd 8"
 LEARNER = "serl learner pick_cube"
 ACTOR = "serl actor $RUN --name actor0"
+COLLECT = "serl reward collect pick_cube --out success"
+TRAIN_REWARD = "serl reward train success --out success.safetensors"
+AUDIT = "serl reward audit success.safetensors success --sheet mistakes.png"
+TRAIN_ON_PIXELS = (
+    "serl train pick_cube --observe pixels --reward.kind classifier"
+    " --reward.model success.safetensors"
+)
 TRAIN_EXAMPLE = f"serl train {EXAMPLE}"
 KNOWN = {
     "make train",
@@ -67,6 +74,10 @@ KNOWN = {
     TRAIN_ON_RECORDED,
     LEARNER,
     ACTOR,
+    COLLECT,
+    TRAIN_REWARD,
+    AUDIT,
+    TRAIN_ON_PIXELS,
     TRAIN_EXAMPLE,
 }
 
@@ -250,6 +261,23 @@ def joinable(shell: Shell, before: RunFolder, learner: subprocess.Popen[str]) ->
         assert time.monotonic() < deadline_s, "the learner did not start"
         time.sleep(0.1)
     return run
+
+
+@pytest.mark.ros
+def test_a_reward_model_and_a_policy_from_pixels(shell: Shell) -> None:
+    small = "".join(
+        f" --task_config.views.{view}.{side} 16"
+        for view in ("front", "wrist")
+        for side in ("width", "height")
+    )
+    assert "40 positives" in shell.run(f"{COLLECT} --positives 40 --negatives 60{small}")
+    assert "held out" in shell.run(f"{TRAIN_REWARD} --epochs 2")
+    assert "mistakes.png" in shell.run(AUDIT)
+    assert (shell.folder / "mistakes.png").is_file()
+    shell.run(TRAIN_ON_PIXELS + SHORT + small)
+    run = shell.newest_run()
+    assert run.config.reward.model == shell.folder.resolve() / "success.safetensors"
+    assert run.report.is_file()
 
 
 @pytest.mark.parametrize("block", blocks("python"))

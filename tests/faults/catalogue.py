@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import (
     bombs,
+    cameras,
     checkpoints,
     endings,
     logs,
@@ -20,6 +21,7 @@ from .registry import REGISTRY
 __all__ = [
     "REGISTRY",
     "bombs",
+    "cameras",
     "checkpoints",
     "endings",
     "logs",

@@ -1,0 +1,163 @@
+"""Cameras that die, freeze, go black, fall behind or come apart: noticed before they are learned.
+
+A reading whose images cannot be trusted raises; the control loop then stops the robot and truncates
+the episode with the reason, and what was recorded before is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from isal.isal_zlib import crc32
+from pydantic import BaseModel, ConfigDict, Field
+
+from serl.errors import SerlError
+from serl.robot import Robot
+from serl.specs import ArraySpec, ObservationSpec
+from serl.types import Action, Image, Observation
+
+logger = logging.getLogger(__name__)
+
+
+class CameraFault(SerlError):
+    """An image cannot be trusted."""
+
+
+class CameraWatchConfig(BaseModel):
+    """When images are no longer believed.
+
+    Attributes:
+        max_age_s: an image older than this, by its stamp and the robot's, is stale.
+        frozen_readings: so many equal images in a row, byte by byte, are a frozen camera: sensors
+            are noisy. 0 for cameras of a simulation, which are not.
+        darkest: an image without any brighter value than this is black.
+        max_skew_s: cameras further apart in time are told of, once an episode.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    max_age_s: float = Field(0.2, gt=0)
+    frozen_readings: int = Field(5, ge=0)
+    darkest: int = Field(8, ge=0, le=255)
+    max_skew_s: float = Field(0.1, gt=0)
+
+
+class CameraWatch:
+    """Looks at one reading after the other.
+
+    Args:
+        images: what readings are to carry.
+        config: see `CameraWatchConfig`.
+
+    Attributes:
+        skewed: readings whose cameras were too far apart in time.
+    """
+
+    def __init__(
+        self, images: Mapping[str, ArraySpec], config: CameraWatchConfig | None = None
+    ) -> None:
+        self.skewed = 0
+        self._images, self._config = images, config or CameraWatchConfig()
+        self._checksums: dict[str, tuple[int, int]] = {}  # of the last image, and how often so far
+        self._told = False
+
+    def begin(self) -> None:
+        """An episode starts."""
+        self._told = False
+        self._checksums.clear()
+
+    def check(self, reading: Observation) -> None:
+        """Raise `CameraFault`, naming the camera, when one of the images cannot be trusted."""
+        now_s = reading.stamps.get("robot", 0.0)
+        for name, spec in self._images.items():
+            if name not in reading.images:
+                raise CameraFault(f"camera {name}: gone, no image")
+            image, age_s = reading.images[name], now_s - reading.stamps.get(name, now_s)
+            if image.shape != spec.shape:
+                shapes = f"expected {list(spec.shape)}, got {list(image.shape)}"
+                raise CameraFault(f"camera {name}: another size: {shapes}")
+            if age_s > self._config.max_age_s:
+                limit_s = self._config.max_age_s
+                raise CameraFault(
+                    f"camera {name}: its image is {age_s:.2f} s old, over {limit_s} s"
+                )
+            if int(image.max()) <= self._config.darkest:
+                raise CameraFault(f"camera {name}: black")
+            self._check_frozen(name, image)
+        self._check_skew(reading)
+
+    def _check_frozen(self, name: str, image: Image) -> None:
+        if not self._config.frozen_readings:
+            return
+        checksum = crc32(image.data if image.flags.c_contiguous else image.tobytes())
+        before, count = self._checksums.get(name, (None, 0))
+        count = count + 1 if checksum == before else 1
+        self._checksums[name] = (checksum, count)
+        if count >= self._config.frozen_readings:
+            raise CameraFault(f"camera {name}: frozen, {count} equal images in a row")
+
+    def _check_skew(self, reading: Observation) -> None:
+        stamps = [reading.stamps[name] for name in self._images if name in reading.stamps]
+        skew_s = max(stamps) - min(stamps) if stamps else 0.0
+        if skew_s <= self._config.max_skew_s:
+            return
+        self.skewed += 1
+        if not self._told:
+            self._told = True
+            logger.warning("cameras are %.2f s apart, over %g s", skew_s, self._config.max_skew_s)
+
+
+class WatchedRobot:
+    """A robot whose readings pass a `CameraWatch`.
+
+    Args:
+        robot: what is driven.
+        watch: looks at its readings.
+    """
+
+    def __init__(self, robot: Robot, watch: CameraWatch) -> None:
+        self._robot, self._watch = robot, watch
+
+    @property
+    def observation_spec(self) -> ObservationSpec:
+        """As the robot."""
+        return self._robot.observation_spec
+
+    @property
+    def action_spec(self) -> ArraySpec:
+        """As the robot."""
+        return self._robot.action_spec
+
+    def observe(self) -> Observation:
+        """The robot's reading; raises `CameraFault` when its images cannot be trusted."""
+        reading = self._robot.observe()
+        self._watch.check(reading)
+        return reading
+
+    def act(self, action: Action) -> Action:
+        """As the robot."""
+        return self._robot.act(action)
+
+    def stop(self, reason: str) -> None:
+        """As the robot."""
+        self._robot.stop(reason)
+
+    def recover(self) -> None:
+        """As the robot; images before it are forgotten."""
+        self._watch.begin()
+        self._robot.recover()
+
+    def __enter__(self) -> Self:
+        self._robot.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._robot.__exit__(kind, error, trace)

@@ -1,0 +1,217 @@
+"""Faults of cameras and of what judges their images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from serl.agents.classifier import Card, Classifier, make_reward
+from serl.camera import View
+from serl.camera_watch import CameraWatch, WatchedRobot
+from serl.clock import VirtualClock
+from serl.episodes import episode_paths, read_episode
+from serl.errors import BadInput
+from serl.loop import EpisodeKey, Result, run
+from serl.policy import Random
+from serl.recording import EpisodeLog
+from serl.reward import Judged, RewardConfig, StageReward
+from serl.sim.arm import SimArm
+from serl.specs import Spec
+from serl.tasks.pick_cube import PickCube, PickCubeConfig
+from serl.types import Episode, Observation
+
+from .records import ANY_DISK
+from .refusal import refusal
+from .registry import REGISTRY, Level
+
+VIEWS = {
+    "front": View(camera="field", width=16, height=16),
+    "wrist": View(camera="wrist", width=16, height=16),
+}
+TASK = PickCubeConfig(observe="pixels", views=VIEWS, time_limit_s=3.0)
+STRUCK_AT = 10
+Injection = Callable[[Observation, Observation], Observation]
+"""What becomes of a reading; the second one is that from just before the fault."""
+
+
+class Broken(SimArm):
+    """A simulated arm with noisy cameras, which break at a reading."""
+
+    inject: Injection = staticmethod(lambda reading, last: reading)
+    readings = 0
+
+    def observe(self) -> Observation:
+        reading = super().observe()
+        self.readings += 1
+        rng = np.random.default_rng(self.readings)
+        noisy = {
+            name: np.maximum(image, rng.integers(0, 30, image.shape, np.uint8))
+            for name, image in reading.images.items()
+        }
+        reading = replace(reading, images=noisy)
+        if self.readings <= STRUCK_AT:
+            self.last = reading
+            return reading
+        return self.inject(reading, self.last)
+
+
+def _played(folder: Path, inject: Injection) -> tuple[Result, Episode, Broken, CameraWatch]:
+    """An episode in which cameras break; its log is whole."""
+    task = PickCube(TASK)
+    robot = Broken(task.scene, task.config)
+    robot.reset(1)
+    robot.inject, robot.readings = inject, 0
+    motion = task.config.motion
+    spec = Spec(
+        task=task.name,
+        observation=task.observation_spec,
+        action=motion.action_spec,
+        rate_hz=task.config.rate_hz,
+        motion=motion.meaning,
+    )
+    watch = CameraWatch(robot.observation_spec.images)
+    clock, key = VirtualClock(robot.advance, spec.rate_hz), EpisodeKey("run", "actor0", 1, 0)
+    with EpisodeLog(folder, spec, key.run, key.actor, 1, ANY_DISK) as log:
+        policy = Random(spec.action, 0)
+        result = run(WatchedRobot(robot, watch), task, policy, clock, key, log.append)
+    (path,) = episode_paths(folder)
+    return result, read_episode(path, spec), robot, watch
+
+
+def _holds_after(folder: Path, inject: Injection, part: str, readings: int = 1) -> None:
+    """The robot is stopped within so many readings, the episode cut, all before it is kept."""
+    result, episode, robot, _ = _played(folder, inject)
+    assert part in result.reason, result
+    assert robot.stop_reason == result.reason
+    assert episode.end is not None
+    assert episode.end.reason == result.reason
+    assert episode.steps[-1].truncated
+    assert not episode.steps[-1].terminated
+    assert len(episode.steps) == STRUCK_AT - 1 + readings
+
+
+@REGISTRY.fault(
+    39,
+    "Camera frozen",
+    injected="a simulated camera with noise gives the same bytes again and again; or old ones, "
+    "with their stamp",
+    required="noticed at the fifth equal image, or at 200 ms; the robot holds, the episode ends "
+    "truncated with the reason, what came before is kept",
+    level=Level.COMPONENT,
+)
+def frozen_camera(folder: Path) -> None:
+    def frozen(reading: Observation, last: Observation) -> Observation:
+        return replace(reading, images={**reading.images, "wrist": last.images["wrist"]})
+
+    def stale(reading: Observation, last: Observation) -> Observation:
+        stamps = {**reading.stamps, "wrist": last.stamps["wrist"] + 0.01}
+        return replace(frozen(reading, last), stamps=stamps)
+
+    _holds_after(folder / "frozen", frozen, "camera wrist: frozen", readings=4)
+    _holds_after(folder / "stale", stale, "camera wrist: its image is 0.29 s old", readings=3)
+
+
+@REGISTRY.fault(
+    40,
+    "Camera gone, black, or of another size",
+    injected="a simulated camera stops giving images, gives black ones, or larger ones",
+    required="noticed at once, and named; the robot holds, the episode ends truncated, what came "
+    "before is kept",
+    level=Level.COMPONENT,
+)
+def lost_camera(folder: Path) -> None:
+    def gone(reading: Observation, last: Observation) -> Observation:
+        return replace(reading, images={"front": reading.images["front"]})
+
+    def black(reading: Observation, last: Observation) -> Observation:
+        return replace(reading, images={**reading.images, "front": np.zeros((16, 16, 3), np.uint8)})
+
+    def larger(reading: Observation, last: Observation) -> Observation:
+        return replace(reading, images={**reading.images, "front": np.ones((32, 32, 3), np.uint8)})
+
+    _holds_after(folder / "gone", gone, "camera wrist: gone")
+    _holds_after(folder / "black", black, "camera front: black")
+    _holds_after(folder / "larger", larger, "camera front: another size")
+
+
+@REGISTRY.fault(
+    41,
+    "Cameras out of step",
+    injected="one of two simulated cameras is late by 150 ms, then by 300 ms",
+    required="over 100 ms apart is told and counted; over 200 ms the robot holds",
+    level=Level.COMPONENT,
+)
+def late_camera(folder: Path) -> None:
+    def late(by_s: float, reading: Observation, last: Observation) -> Observation:
+        stamps = {**reading.stamps, "front": reading.stamps["front"] - by_s}
+        return replace(reading, stamps=stamps)
+
+    result, episode, _, watch = _played(folder / "told", partial(late, 0.15))
+    assert result.reason == "time limit"
+    assert watch.skewed == len(episode.steps) + 1 - STRUCK_AT
+    _holds_after(folder / "held", partial(late, 0.3), "camera front: its image is 0.30 s old")
+
+
+@REGISTRY.fault(
+    50,
+    "Classifier sees successes that are none",
+    injected="of 200,000 readings without success 5 % are taken for one, at random; the tool is "
+    "where it must be in half of them",
+    required="three of five steps and the tool's place: at most 0.1 % of the readings end in one",
+    level=Level.UNIT,
+)
+def false_successes(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    config = RewardConfig(
+        kind="classifier", model=folder / "m", hold=(3, 5), tool_low_m=(0.0, -1.0, -1.0)
+    )
+    reward = StageReward(
+        lambda reading: np.array([0.0, 1.0] if rng.random() < 0.05 else [1.0, 0.0]), 1, config, 0.5
+    )
+    count, told = 200_000, 0
+    inside, outside = (
+        Observation({"tcp_pose": np.array([x, 0, 0, 0, 0, 0, 1], np.float32)}) for x in (0.1, -0.1)
+    )
+    reward.begin(inside)
+    for index in range(count):
+        if reward(inside if index // 10 % 2 else outside).success:
+            told += 1
+            reward.begin(inside)
+    assert 0 < told <= 0.001 * count, told
+
+
+@REGISTRY.fault(
+    51,
+    "Classifier missing, of another camera, or not finite",
+    injected="no file; a file cut in half; one for other cameras; one that says NaN while it runs",
+    required="refused before anything moves, each with one line; NaN is no reward: the robot "
+    "holds, the episode ends truncated",
+    level=Level.COMPONENT,
+)
+def useless_classifier(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    config = RewardConfig(kind="classifier", model=path, hold=(1, 1))
+    assert "No such file" in refusal(partial(make_reward, config, TASK), BadInput)
+    other = {"front": VIEWS["front"].model_copy(update={"crop": (0.0, 0.0, 0.5, 0.5)})}
+    for views, part in ((other, "trained on the view 'front'"), (VIEWS, "")):
+        Classifier.create(Card(views=views), torch.Generator().manual_seed(0)).save(path)
+        assert part in refusal(partial(make_reward, config, TASK), BadInput)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    assert "model.safetensors" in refusal(partial(make_reward, config, TASK), BadInput)
+
+    mad = StageReward(lambda reading: np.full(2, math.nan), 1, config, 0.5)
+    task = Judged(PickCube(TASK), mad)
+    robot = SimArm(task.scene, task.config)
+    robot.reset(0)
+    clock, key = VirtualClock(robot.advance, 10.0), EpisodeKey("run", "actor0", 1, 0)
+    result = run(robot, task, Random(robot.action_spec, 0), clock, key, lambda record: None)
+    assert "reward model: not finite" in result.reason
+    assert robot.stop_reason == result.reason
+    assert (result.steps, result.reward, result.success) == (1, 0.0, False)
