@@ -18,7 +18,7 @@ from serl.config import TrainConfig, checked, merge
 from serl.evaluation import Purpose, start_seed
 from serl.frames import frame_bytes
 from serl.intervention import Teleop
-from serl.learner import Learner
+from serl.learner import Learner, LearnerConfig
 from serl.metrics import Metrics
 from serl.replay import Replay
 from serl.reward import Judged, PersonReward, PoseReward
@@ -89,7 +89,7 @@ def make_acting_agent(config: TrainConfig, spec: Spec, seed: int) -> Agent:
 
 
 def _agent(spec: Spec, config: SACConfig, seed: int) -> Agent:
-    agent: Agent = plugins.load("agent", "sac").create(spec, config, seed)
+    agent: Agent = plugins.load("agent", config.algorithm).create(spec, config, seed)
     return agent
 
 
@@ -178,6 +178,14 @@ def make_actor(
     )
 
 
+def _learner_config(config: TrainConfig) -> LearnerConfig:
+    """As configured; who only clones is shown nothing else."""
+    changed: dict[str, Any] = {"starts_at": first_update_at(config)}
+    if config.agent.algorithm == "bc":
+        changed["prior_share"] = 1.0
+    return config.learner.model_copy(update=changed)
+
+
 def make_replay(config: TrainConfig, spec: Spec, folder: Path | None = None) -> Replay:
     """An empty replay as large as the configuration says; see `make_learner` for `folder`."""
     settings, size = config.learner, frame_bytes(spec.observation.images)
@@ -239,7 +247,7 @@ def make_learner(
         agent,
         replay,
         transport,
-        config.learner.model_copy(update={"starts_at": first_update_at(config)}),
+        _learner_config(config),
         config.agent.batch_size,
         config.agent.utd,
         spec.rate_hz,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from serl.agents.agent import Agent
+from serl.agents.bc import BC
 from serl.agents.config import SACConfig
 from serl.agents.sac import SAC
 from serl.intervention import Teleop
@@ -46,6 +47,8 @@ class TestPickCube(SimulatedTaskSuite):
 
 
 class TestSAC(AgentSuite):
+    agent: type[SAC] = SAC
+
     rows = 2 * 32
 
     def make(self) -> tuple[Agent, Spec]:
@@ -57,7 +60,11 @@ class TestSAC(AgentSuite):
             rate_hz=task.config.rate_hz,
         )
         config = SACConfig(hidden=(32, 32), utd=2, batch_size=32, device="cpu")
-        return SAC.create(spec, config, seed=0), spec
+        return self.agent.create(spec, config, seed=0), spec
+
+
+class TestBC(TestSAC):
+    agent = BC
 
 
 class TestScriptedHuman(TeleopSuite):

@@ -9,9 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class SACConfig(BaseModel):
-    """Hyper-parameters of `SAC`.
+    """Hyper-parameters of `SAC`, and of `BC`, which has its actor.
 
     Attributes:
+        algorithm: "sac", or "bc" to clone demonstrations and human steps and learn nothing else.
         hidden: widths of the hidden layers of actor and critics.
         critics: size of the critic ensemble; 10 is worth it on a GPU.
         subset: how many target critics, drawn anew per step, the minimum is over (REDQ).
@@ -46,6 +47,7 @@ class SACConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    algorithm: Literal["sac", "bc"] = "sac"
     hidden: tuple[int, ...] = (256, 256)
     critics: int = Field(2, ge=1)
     subset: int = Field(2, ge=1)

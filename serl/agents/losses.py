@@ -110,9 +110,14 @@ def actor_loss(
     action, log_probability, mode = networks.sample(actor, batch.state, noise)
     value = networks.values(critic, batch.state, action).mean(0)  # (B,)
     improvement = (temperature * log_probability - value).mean()
+    objective = weights[0] * improvement + weights[1] * cloning_loss(mode, batch)
+    return objective, -log_probability.detach().mean()
+
+
+def cloning_loss(mode: Tensor, batch: Tensors) -> Tensor:
+    """Squared error of a policy's modes (B, A) to the actions of demonstrations and humans."""
     error = (mode - batch.action).square().sum(-1)  # (B,)
-    cloning = (batch.prior * error).sum() / batch.prior.sum().clamp(min=1.0)
-    return weights[0] * improvement + weights[1] * cloning, -log_probability.detach().mean()
+    return (batch.prior * error).sum() / batch.prior.sum().clamp(min=1.0)
 
 
 def temperature_loss(log_temperature: Tensor, entropy: Tensor, target_entropy: float) -> Tensor:

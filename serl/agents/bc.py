@@ -1,0 +1,50 @@
+"""Behaviour cloning of demonstrations and human steps, with the actor and encoder of SAC.
+
+On demonstrations alone it is BC; in a training with takeovers it is HG-DAgger (Kelly et al. 2019):
+the policy drives, and only what a human corrects is learned.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from serl.agents.losses import cloning_loss
+from serl.agents.networks import descend
+from serl.agents.sac import SAC
+from serl.errors import SpecMismatch
+from serl.types import Batch
+
+
+class BC(SAC):
+    """The agent; see `serl.agents.agent.Agent`. Critics and temperature are never trained."""
+
+    def update(self, batch: Batch) -> dict[str, float]:
+        """`utd` steps of the actor, and of its encoder, towards the actions of prior transitions.
+
+        A step whose gradient is not finite is skipped. Metrics come every `metrics_every` updates.
+
+        Raises:
+            SpecMismatch: the batch has not utd * batch_size rows.
+        """
+        config = self.config
+        rows = config.utd * config.batch_size
+        if len(batch.reward) != rows:
+            raise SpecMismatch(f"batch: expected {rows} transitions, got {len(batch.reward)}")
+        tensors = self._tensors(batch)
+        groups = [self.actor, *self._seeing[1:]]
+        skipped = torch.zeros((), device=self.device)
+        for step in range(config.utd):
+            part = tensors.rows(slice(step * config.batch_size, (step + 1) * config.batch_size))
+            seen = self.networks.encode(self.encoder.flat, part.state, part.images)
+            noise = torch.zeros_like(part.action)
+            mode = self.networks.sample(self.actor.flat, seen, noise)[2]
+            loss = cloning_loss(mode, part)
+            skipped = skipped + descend(loss, *groups)
+        self.skipped = (self.skipped + 1.0) * skipped.sign()
+        self.updates += 1
+        if self.updates % config.metrics_every:
+            return {"skipped": self.skipped.item()} if self.device.type == "cpu" else {}
+        return {"skipped": self.skipped.item(), "actor_loss": loss.item()}
+
+
+agent = BC

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from serl.agents.bc import BC
+from serl.errors import SpecMismatch
+
+from .conftest import ROWS, SPEC, config, equal, make_batch
+
+
+def make(**settings: object) -> BC:
+    return BC.create(SPEC, config(algorithm="bc", **settings), 0)  # type: ignore[return-value]
+
+
+def test_it_clones_prior_actions_and_no_others() -> None:
+    agent = make(utd=1, learning_rate=3e-3)
+    batch = make_batch(rows=ROWS)
+    batch.prior[:] = np.arange(ROWS) % 2 == 0
+    for _ in range(400):
+        agent.update(batch)
+    tensors = agent._tensors(batch)
+    mode = agent.networks.sample(agent.actor.flat, tensors.state, torch.zeros_like(tensors.action))[
+        2
+    ]
+    error = (mode - tensors.action).abs().max(1).values.detach().numpy()
+    assert error[batch.prior].max() < 0.1
+    assert error[~batch.prior].mean() > 0.3
+
+
+def test_nothing_but_the_actor_moves() -> None:
+    agent = make(utd=2)
+    before = agent.state_dict()
+    agent.update(make_batch(rows=2 * ROWS))
+    changed = {n for n, now in agent.state_dict().items() if not np.array_equal(now, before[n])}
+    assert {name.split(".")[0] for name in changed} == {"actor", "adam", "updates"}
+    assert not any(name.startswith("adam.critic") for name in changed)
+    assert agent.actor.steps.item() == 2
+
+
+def test_a_batch_without_prior_transitions_changes_little() -> None:
+    agent = make(utd=1)
+    batch = make_batch(rows=ROWS)
+    batch.prior[:] = False
+    before = agent.actor_weights()
+    agent.update(batch)
+    assert equal(before, agent.actor_weights())
+
+
+def test_what_is_not_finite_is_skipped_and_counted() -> None:
+    agent = make(utd=1)
+    batch = make_batch(rows=ROWS)
+    batch.action[:] = np.nan
+    before = agent.actor_weights()
+    assert agent.update(batch)["skipped"] == 1.0
+    assert agent.update(batch)["skipped"] == 2.0
+    assert equal(before, agent.actor_weights())
+
+
+def test_a_batch_of_the_wrong_size_is_refused() -> None:
+    with pytest.raises(SpecMismatch, match="expected"):
+        make().update(make_batch(rows=3))
