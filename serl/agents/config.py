@@ -12,7 +12,8 @@ class SACConfig(BaseModel):
     """Hyper-parameters of `SAC`, and of `BC`, which has its actor.
 
     Attributes:
-        algorithm: "sac", or "bc" to clone demonstrations and human steps and learn nothing else.
+        algorithm: "sac"; "hybrid", with a discrete critic of the gripper beside it; or "bc", to
+            clone demonstrations and human steps and learn nothing else.
         hidden: widths of the hidden layers of actor and critics.
         critics: size of the critic ensemble; 10 is worth it on a GPU.
         subset: how many target critics, drawn anew per step, the minimum is over (REDQ).
@@ -31,6 +32,7 @@ class SACConfig(BaseModel):
             actor's loss; changes linearly to `bc_final_weight` over `bc_steps` updates.
         bc_final_weight: see `bc_weight`.
         bc_steps: see `bc_weight`.
+        grasp_penalty: what it costs the grasp critic to switch a gripper.
         bc_warm_start: so many first updates train the actor by cloning alone.
         metrics_every: updates between two reports of metrics.
         matmul: products in float32, or in bfloat16 (TF32 on CUDA); "auto" for the latter where
@@ -47,7 +49,7 @@ class SACConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    algorithm: Literal["sac", "bc"] = "sac"
+    algorithm: Literal["sac", "hybrid", "bc"] = "sac"
     hidden: tuple[int, ...] = (256, 256)
     critics: int = Field(2, ge=1)
     subset: int = Field(2, ge=1)
@@ -65,6 +67,7 @@ class SACConfig(BaseModel):
     bc_weight: float = Field(0.0, ge=0.0)
     bc_final_weight: float = Field(0.0, ge=0.0)
     bc_steps: int = Field(0, ge=0)
+    grasp_penalty: float = Field(0.02, ge=0)
     bc_warm_start: int = Field(0, ge=0)
     metrics_every: int = Field(50, ge=1)
     matmul: Literal["auto", "float32", "bfloat16"] = "auto"

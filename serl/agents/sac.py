@@ -129,19 +129,25 @@ class SAC:
     @torch.inference_mode()
     def act(self, observation: Observation, explore: bool) -> Action:
         """Action in [-1, 1], shape (A,): sampled when exploring, else the mode."""
+        action: Action = self.choose(self.see(observation), explore).cpu().numpy()
+        return action
+
+    def see(self, observation: Observation) -> Tensor:
+        """What actor and critics see of an observation.  # (1, Z)."""
         state = torch.from_numpy(self.spec.observation.flatten(observation)).to(self.device)
         images = self._look(
             {name: observation.images[name][None] for name in self.networks.encoder.cameras}
         )
-        state = self.normalise(state).unsqueeze(0)
-        seen = self.networks.encode(self.encoder.flat, state, images)
+        return self.networks.encode(self.encoder.flat, self.normalise(state).unsqueeze(0), images)
+
+    def choose(self, seen: Tensor, explore: bool) -> Tensor:
+        """The actor's action, (A,), for what it sees, (1, Z)."""
         head = self.networks.actor.member(self.actor.flat[0], seen)
         mean, log_std = split_head(head[0])
         if explore:
             noise = torch.randn(mean.shape, generator=self._acting).to(self.device)
             mean = mean + log_std.exp() * noise
-        action: Action = torch.tanh(mean).cpu().numpy()
-        return action
+        return torch.tanh(mean)
 
     def update(self, batch: Batch) -> dict[str, float]:
         """One outer step: `utd` critic updates, one of the actor, one of the temperature.
@@ -181,6 +187,7 @@ class SAC:
             skipped = skipped + (skip := descend(loss, *self._seeing))
             with torch.no_grad():
                 self.target.lerp_(self.critic.flat, config.tau * (1.0 - skip))
+            skipped = skipped + self.learn_beside(last, seen, part)
         weights = torch.tensor(actor_terms(config, self.updates), device=self.device)
         objective, entropy = self._actor_loss(
             self.networks,
@@ -206,6 +213,19 @@ class SAC:
             "temperature": temperature.item(),
             "q": target.mean().item(),
         }
+
+    def learn_beside(self, part: Tensors, seen: Tensor, rows: slice) -> Tensor:
+        """Another step on the same part of the batch, of an agent that has more to learn.
+
+        Args:
+            part: transitions, the next observations encoded.
+            seen: their observations, encoded.  # (B, Z)
+            rows: which rows of the batch they are.
+
+        Returns:
+            Scalar: 1 when it was skipped, else 0.
+        """
+        return torch.zeros((), device=self.device)
 
     def actor_weights(self) -> State:
         """Copies of the actor's parameters and the normaliser, by name."""
@@ -266,7 +286,7 @@ class SAC:
 
     def _actor_tensors(self) -> dict[str, Tensor]:
         return {
-            **_named("actor", self.networks.actor, self.actor.flat),
+            **named_views("actor", self.networks.actor, self.actor.flat),
             **self._encoder_tensors("encoder", self.encoder.flat),
             "normaliser.mean": self.mean,
             "normaliser.std": self.std,
@@ -275,19 +295,19 @@ class SAC:
     def _encoder_tensors(self, prefix: str, flat: Tensor) -> dict[str, Tensor]:
         """None without cameras."""
         encoder = self.networks.encoder
-        return _named(prefix, encoder, flat) if encoder.cameras else {}
+        return named_views(prefix, encoder, flat) if encoder.cameras else {}
 
     def _all_tensors(self) -> dict[str, Tensor]:
         actor, critic = self.networks.actor, self.networks.critic
         return {
             **self._actor_tensors(),
-            **_named("critic", critic, self.critic.flat),
-            **_named("target", critic, self.target),
+            **named_views("critic", critic, self.critic.flat),
+            **named_views("target", critic, self.target),
             "temperature.log": self.temperature.flat.detach(),
-            **_named("adam.actor.moment", actor, self.actor.moment),
-            **_named("adam.actor.square", actor, self.actor.square),
-            **_named("adam.critic.moment", critic, self.critic.moment),
-            **_named("adam.critic.square", critic, self.critic.square),
+            **named_views("adam.actor.moment", actor, self.actor.moment),
+            **named_views("adam.actor.square", actor, self.actor.square),
+            **named_views("adam.critic.moment", critic, self.critic.moment),
+            **named_views("adam.critic.square", critic, self.critic.square),
             **self._encoder_tensors("adam.encoder.moment", self.encoder.moment),
             **self._encoder_tensors("adam.encoder.square", self.encoder.square),
             **({"adam.encoder.steps": self.encoder.steps} if self.networks.encoder.cameras else {}),
@@ -303,7 +323,8 @@ class SAC:
         }
 
 
-def _named(prefix: str, network: FlatParameters, flat: Tensor) -> dict[str, Tensor]:
+def named_views(prefix: str, network: FlatParameters, flat: Tensor) -> dict[str, Tensor]:
+    """Parameters by name, as views of the flat matrix."""
     return {f"{prefix}.{name}": part for name, part in network.views(flat.detach()).items()}
 
 

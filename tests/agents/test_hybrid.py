@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from serl.agents.hybrid import Grippers, HybridSAC, grasp_loss, grasp_target
+from serl.agents.networks import EnsembleMLP
+from serl.errors import BadInput
+from serl.specs import ArraySpec, ObservationSpec, Spec
+from serl.types import Batch, Observation
+
+from .conftest import ROWS, config, equal
+
+NAMES = "x left_gripper y z right_gripper"
+ONE = "x y gripper"
+
+
+def make_spec(names: str = ONE) -> Spec:
+    grippers = names.count("gripper")
+    return Spec(
+        task="test",
+        observation=ObservationSpec(
+            state={"a": ArraySpec(shape=(3,)), "gripper": ArraySpec(shape=(grippers,))}
+        ),
+        action=ArraySpec(shape=(len(names.split()),), low=-1.0, high=1.0, unit=names),
+        rate_hz=10.0,
+    )
+
+
+def make(names: str = ONE, seed: int = 0, **settings: object) -> HybridSAC:
+    made = HybridSAC.create(make_spec(names), config(algorithm="hybrid", **settings), seed)
+    assert isinstance(made, HybridSAC)
+    return made
+
+
+def make_batch(rows: int, names: str = ONE, seed: int = 0) -> Batch:
+    rng, spec = np.random.default_rng(seed), make_spec(names)
+    size = spec.observation.state_size
+    return Batch(
+        state=rng.standard_normal((rows, size)).astype(np.float32),
+        action=rng.uniform(-1, 1, (rows, *spec.action.shape)).astype(np.float32),
+        reward=rng.random(rows).astype(np.float32),
+        discount=np.full(rows, 0.9, np.float32),
+        next_state=rng.standard_normal((rows, size)).astype(np.float32),
+        prior=rng.random(rows) < 0.5,
+    )
+
+
+def observation(names: str = ONE) -> Observation:
+    spec = make_spec(names).observation.state
+    return Observation({name: np.ones(array.shape, np.float32) for name, array in spec.items()})
+
+
+def test_choices_are_told_from_actions_and_put_back() -> None:
+    grippers = Grippers.of(make_spec(NAMES))
+    assert (grippers.places, grippers.arm, grippers.openings) == ((1, 4), (0, 2, 3), (3, 4))
+    assert grippers.choices == 9
+    arm = torch.tensor([0.1, 0.2, 0.3])
+    for choice in range(9):
+        action = grippers.put(arm, choice)
+        assert action[[0, 2, 3]].tolist() == arm.tolist()
+        assert set(action[[1, 4]].tolist()) <= {-1.0, 0.0, 1.0}
+        assert grippers.chosen(action.unsqueeze(0)).item() == choice
+    within = torch.tensor([[0.0, 0.5, 0.0, 0.0, -0.5], [0.0, 0.51, 0.0, 0.0, -0.51]])
+    assert grippers.chosen(within).tolist() == [4, 2]
+
+
+def test_to_switch_is_to_ask_for_what_the_gripper_is_not() -> None:
+    grippers = Grippers.of(make_spec(ONE))
+    action = torch.tensor([[0.0, 0.0, grip] for grip in (-1.0, -1.0, 1.0, 1.0, 0.0)])
+    state = torch.tensor([[0.0, 0.0, 0.0, opening] for opening in (1.0, 0.1, 1.0, 0.1, 1.0)])
+    assert grippers.switches(action, state).tolist() == [1.0, 0.0, 0.0, 1.0, 0.0]
+    blind = replace(grippers, openings=())
+    assert blind.switches(action, state).tolist() == [0.0] * 5
+
+
+def test_double_dqn_chooses_with_one_network_and_values_with_the_other() -> None:
+    network = EnsembleMLP(1, (1, 3), layer_norm=False)
+    online, target = torch.zeros(1, network.length), torch.zeros(1, network.length)
+    network.views(online)["0.bias"][0] = torch.tensor([0.0, 5.0, 1.0])
+    network.views(target)["0.bias"][0] = torch.tensor([9.0, 2.0, 7.0])
+    reward, discount = torch.tensor([0.5, 1.0]), torch.tensor([0.9, 0.0])
+    told = grasp_target(network, online, target, reward, discount, torch.zeros(2, 1))
+    torch.testing.assert_close(told, torch.tensor([0.5 + 0.9 * 2.0, 1.0]))
+    loss = grasp_loss(network, online, torch.zeros(2, 1), torch.tensor([1, 2]), torch.zeros(2))
+    assert loss.item() == pytest.approx((25 + 1) / 2)
+
+
+@pytest.mark.parametrize(("names", "choices"), [(ONE, 3), (NAMES, 9)])
+def test_one_arm_or_two(names: str, choices: int) -> None:
+    agent = make(names, utd=2)
+    assert agent.grasp_network.sizes[-1] == choices
+    agent.update(make_batch(2 * ROWS, names))
+    assert agent.grasp.steps.item() == agent.critic.steps.item() == 2
+    action = agent.act(observation(names), explore=True)
+    assert action.dtype == np.float32
+    assert action.shape == make_spec(names).action.shape
+    assert set(action[list(agent.grippers.places)].tolist()) <= {-1.0, 0.0, 1.0}
+
+
+def test_the_critics_of_the_arm_do_not_see_the_gripper() -> None:
+    one, two = make(utd=1), make(utd=1)
+    batch = make_batch(ROWS)
+    flipped = replace(batch, action=batch.action * np.array([1, 1, -1], np.float32))
+    one.update(batch)
+    two.update(flipped)
+    assert torch.equal(one.critic.flat, two.critic.flat)
+    assert not torch.equal(one.grasp.flat, two.grasp.flat)
+
+
+def test_it_learns_when_to_close_and_a_penalty_keeps_it_from_fluttering() -> None:
+    agent = make(utd=1, learning_rate=3e-3, grasp_penalty=0.1)
+    batch = make_batch(ROWS)
+    grips = np.array([-1.0, 0.0, 1.0, -1.0, 0.0, 1.0, -1.0, 1.0], np.float32)
+    batch.action[:, 2] = grips
+    batch.state[:] = 0.0
+    batch.state[:, 3] = 1.0  # open
+    batch.discount[:] = 0.0
+    batch.reward[:] = np.where(grips == -1.0, 1.0, 0.5)
+    for _ in range(300):
+        agent.update(batch)
+    seen = agent.normalise(torch.from_numpy(batch.state[:1]))
+    values = agent.grasp_network.member(agent.grasp.flat[0], seen)[0]
+    torch.testing.assert_close(values, torch.tensor([0.9, 0.5, 0.5]), atol=0.05, rtol=0)
+
+
+def test_actors_get_the_grasp_critic_and_continuation_is_exact() -> None:
+    first, second = make(), make(seed=5)
+    for seed in range(2):
+        first.update(make_batch(2 * ROWS, seed=seed))
+    second.load_actor_weights(first.actor_weights())
+    assert np.array_equal(first.act(observation(), False), second.act(observation(), False))
+    second.load_state_dict(first.state_dict())
+    for agent in (first, second):
+        agent.update(make_batch(2 * ROWS, seed=7))
+    assert equal(first.state_dict(), second.state_dict())
+
+
+def test_an_arm_without_a_gripper_is_refused() -> None:
+    with pytest.raises(BadInput, match="no entry of the action is a gripper's: x, y, yaw"):
+        make("x y yaw")
