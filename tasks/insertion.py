@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from serl.camera import View, image_specs
 from serl.errors import BadInput
 from serl.policy import Policy
 from serl.robot import Truth
 from serl.rotations import Quaternion, from_rotation_vector, multiply, rotate, wrapped, yaw
 from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
-from serl.task import Placement, Scene, TaskConfig
+from serl.task import Placement, Scene, TaskConfig, ViewName
 from serl.types import Action, Array, Observation, Outcome
 from serl.vectors import Vector
 
@@ -31,6 +32,15 @@ _DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
 # Contacts stiffer than the built-in ones: with those the peg sinks further into a wall than it has
 # room in the hole.
 _FIT = 'condim="4" friction="0.3 0.005 0.0001" solref="0.004 1" solimp="0.95 0.99 0.0005"'
+
+
+_VIEWS = {
+    "side": View(camera="side", width=64, height=64),
+    "wrist": View(camera="wrist", width=64, height=64),
+}
+_CAMERA = """
+<camera name="side" pos="0.80 -0.26 0.26" xyaxes="0.655 0.756 0 -0.445 0.386 0.808" fovy="28"/>
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +96,7 @@ class InsertionConfig(TaskConfig):
     """
 
     motion: Motion = motion_above(0.045)
+    views: dict[ViewName, View] = _VIEWS
     clearance_m: float = Field(0.0005, gt=0, le=0.005)
     field_m: tuple[float, float] = (0.03, 0.05)
     max_yaw_rad: float = Field(0.2, ge=0)
@@ -117,43 +128,61 @@ class Insertion:
         if config.depth_m >= deepest:
             raise BadInput(f"depth_m {config.depth_m}: expected less than the hole's {deepest}")
         self.config = config
+        self._start, self._start_yaw = np.zeros(3, np.float32), 0.0
 
     @cached_property
     def observation_spec(self) -> ObservationSpec:
-        """Thirteen numbers."""
+        """Nine numbers of the arm, and four of the hole or images of it."""
         turn = math.degrees(self.fit.symmetry_rad)
-        return ObservationSpec(
-            state={
-                "hole_from_tip": ArraySpec(shape=(3,), unit="m, base frame; the rim's centre"),
-                "hole_yaw": ArraySpec(
-                    shape=(1,), unit=f"rad from the peg's, modulo {turn:.0f} deg"
-                ),
-                "tcp_velocity": ArraySpec(shape=(3,), unit="m/s, base frame"),
-                "lead": ArraySpec(shape=(3,), unit="m, base frame"),
-                "force": ArraySpec(shape=(3,), unit="N, base frame"),
-            }
-        )
+        hole = {
+            "hole_from_tip": ArraySpec(shape=(3,), unit="m, base frame; the rim's centre"),
+            "hole_yaw": ArraySpec(shape=(1,), unit=f"rad from the peg's, modulo {turn:.0f} deg"),
+        }
+        arm = {
+            "tcp_velocity": ArraySpec(shape=(3,), unit="m/s, base frame"),
+            "lead": ArraySpec(shape=(3,), unit="m, base frame"),
+            "force": ArraySpec(shape=(3,), unit="N, base frame"),
+        }
+        if self.config.observe == "state":
+            return ObservationSpec(state=hole | arm)
+        start = {
+            "tcp_from_start": ArraySpec(shape=(3,), unit="m, base frame"),
+            "yaw_from_start": ArraySpec(shape=(1,), unit="rad"),
+        }
+        return ObservationSpec(state=start | arm, images=image_specs(self.config.policy_views))
 
     @property
     def scene(self) -> Scene:
         """A block with a hole, and the peg."""
-        bodies = _hole(self.fit, self.config.clearance_m) + _peg(self.fit)
+        bodies = _CAMERA + _hole(self.fit, self.config.clearance_m) + _peg(self.fit)
         return Scene(bodies=bodies, place=self._place, tracked=("peg", "hole"))
 
     def begin(self, reading: Observation) -> None:
-        """Nothing to keep."""
+        """Keep where the tool starts."""
+        pose = reading.state["tcp_pose"]
+        self._start, self._start_yaw = pose[:3].copy(), yaw(_rotation(pose))
 
     def observation(self, reading: Observation) -> Observation:
         """What the policy sees of a reading."""
         values = reading.state
-        state = {
-            "hole_from_tip": np.array(self.hole_from_tip(values), np.float32),
-            "hole_yaw": np.array([self.turn(values)], np.float32),
+        tcp = values["tcp_pose"]
+        arm = {
             "tcp_velocity": values["tcp_twist"][:3],
-            "lead": values["target_pose"][:3] - values["tcp_pose"][:3],
+            "lead": values["target_pose"][:3] - tcp[:3],
             "force": values["wrench"][:3],
         }
-        return Observation(state=state, stamps=reading.stamps)
+        if self.config.observe == "pixels":
+            turned = wrapped(yaw(_rotation(tcp)) - self._start_yaw, 2.0 * math.pi)
+            start = {
+                "tcp_from_start": tcp[:3] - self._start,
+                "yaw_from_start": np.array([turned], np.float32),
+            }
+            return Observation(start | arm, self.config.policy_images(reading), reading.stamps)
+        hole = {
+            "hole_from_tip": np.array(self.hole_from_tip(values), np.float32),
+            "hole_yaw": np.array([self.turn(values)], np.float32),
+        }
+        return Observation(hole | arm, stamps=reading.stamps)
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
         """Reward 1 and the end once the peg is in; over as well when it fell."""

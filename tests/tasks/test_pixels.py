@@ -1,0 +1,51 @@
+"""Tasks seen through cameras: what a policy gets, and that it gets nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from serl import plugins
+from serl.assembly import make_spec, make_task
+from serl.config import resolve
+from serl.task import SimulatedTask
+from serl.testing.samples import episode
+from serl.types import Step
+
+SEEN = ("pick_cube", "peg_insertion", "connector_insertion")
+HIDDEN = ("cube", "hole", "peg")
+
+
+def make(name: str) -> SimulatedTask:
+    views = plugins.load("task", name)().config.views
+    small = {view: {"width": 16, "height": 16} for view in views}
+    return make_task(resolve({"task": name, "observe": "pixels", "task_config": {"views": small}}))
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_the_scene_is_seen_through_cameras_alone(name: str) -> None:
+    task = make(name)
+    spec = make_spec(task).observation
+    assert len(spec.images) == 2
+    assert not any(hidden in key for key in spec.state for hidden in HIDDEN)
+    robot = plugins.make_simulation(task)
+    records = episode(robot, task, task.expert(robot.truth, 0))
+    steps = [record for record in records if isinstance(record, Step)]
+    for step in steps:
+        spec.validate_observation(step.observation)
+    assert steps[-1].terminated, "the expert needs no more than the truth"
+    for camera in spec.images:
+        pictures = {step.observation.images[camera].tobytes() for step in steps}
+        assert len(pictures) > len(steps) // 2, camera
+    first = steps[0].observation
+    assert not first.state["tcp_from_start"].any()
+    assert not first.state["yaw_from_start"].any()
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_where_things_are_shows_in_the_images(name: str) -> None:
+    robot = plugins.make_simulation(make(name))
+    images = [robot.reset(seed).images for seed in range(3)]
+    for camera in images[0]:
+        assert np.abs(images[0][camera].astype(int) - images[1][camera]).max() > 30
+        assert np.array_equal(images[1][camera], robot.reset(1).images[camera])
