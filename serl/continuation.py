@@ -13,7 +13,7 @@ from typing import Any
 from serl.agents.agent import State
 from serl.assembly import make_learner, make_spec, make_task
 from serl.checkpoint import Arrays, Checkpoint, load_latest, saved_before
-from serl.episodes import episode_paths, read_records
+from serl.episodes import episode_paths, read_episode
 from serl.errors import BadInput
 from serl.index import Opened, Stream, accepted, open_index
 from serl.inheritance import inherit
@@ -148,9 +148,21 @@ class Continuation:
         return read_logged(episodes, self._folder.name, actor, self.spec, self._tell)
 
     def _demonstrations(self) -> Iterator[Record]:
+        """Successful episodes, of recordings or of earlier runs; failures demonstrate nothing."""
         config = self._folder.config
         recorded = (self._folder.demonstrations,) if config.demos else ()
-        for path in config.demo_paths or recorded:
-            if not episode_paths(path):
-                raise BadInput(f"{path}: expected demonstrations, found no episode files")
-            yield from read_records(path, self.spec)
+        for folder in config.demo_paths or recorded:
+            paths, kept = episode_paths(folder), 0
+            if not paths:
+                raise BadInput(f"{folder}: expected demonstrations, found no episode files")
+            for path in paths:
+                episode = read_episode(path, self.spec)
+                if episode.end is not None and episode.success:
+                    kept += 1
+                    yield from episode.steps
+                    yield episode.end
+            if not kept:
+                raise BadInput(f"{folder}: none of its {len(paths)} episodes is a success")
+            if kept < len(paths):
+                text = f"{folder}: {kept} successes demonstrate, {len(paths) - kept} others do not"
+                self._tell(text)

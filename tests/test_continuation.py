@@ -115,12 +115,19 @@ def record(root: Path) -> Recorded:
     config = resolve(SETTINGS, {"demo_paths": [demonstrations]})
     folder = RunFolder.create(root, config, datetime(2026, 11, 21))
     spec = make_spec(make_task(config))
-    write(demonstrations, spec, list(episodes(spec, "expert", "expert", 1))[: EPISODE + 1])
+    write(demonstrations, spec, demonstrated(spec))
     streams = []
     for epoch, actor in enumerate(ACTORS, start=1):
         streams.append(list(episodes(spec, folder.name, actor, epoch)))
         write(folder.episodes(actor), spec, streams[-1])
     return Recorded(folder, list(interleaved(streams)))
+
+
+def demonstrated(spec: Spec, success: bool = True) -> list[Record]:
+    """One episode of an expert."""
+    *steps, end = list(episodes(spec, "expert", "expert", 1))[: EPISODE + 1]
+    assert isinstance(end, End)
+    return [*steps, replace(end, success=success)]
 
 
 def write(folder: Path, spec: Spec, records: Sequence[Record]) -> None:
@@ -348,3 +355,26 @@ def test_a_log_that_lost_its_end_to_a_power_cut_is_gone_on_with_loudly(run: Reco
         continuation.close()
     assert learner.progress.taken["b", 2] == 4 * (EPISODE + 1)
     assert any("lost its last" in row["text"] for row in run.rows("event"))
+
+
+def test_only_successes_demonstrate_and_the_others_are_told(tmp_path: Path) -> None:
+    """So that the episodes of an earlier run can be used as demonstrations."""
+    recorded = record(tmp_path)
+    earlier = tmp_path / "earlier"
+    spec = make_spec(make_task(recorded.folder.config))
+    write(earlier, spec, list(episodes(spec, "old", "actor0", 3)))
+    recorded.configure({"demo_paths": [earlier]})
+    learner = recorded.learn(0, killed=True)
+    assert learner.replay.demonstrations == 3 * EPISODE
+    texts = [row["text"] for row in recorded.rows("event")]
+    assert texts == [f"{earlier}: 3 successes demonstrate, 3 others do not"]
+
+
+def test_demonstrations_without_a_success_are_refused(tmp_path: Path) -> None:
+    recorded = record(tmp_path)
+    failures = tmp_path / "failures"
+    spec = make_spec(make_task(recorded.folder.config))
+    write(failures, spec, demonstrated(spec, success=False))
+    recorded.configure({"demo_paths": [failures]})
+    with pytest.raises(BadInput, match="failures: none of its 1 episodes is a success"):
+        recorded.learn(0, killed=True)
