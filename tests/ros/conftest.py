@@ -17,8 +17,10 @@ import pytest
 from serl.link import announce
 from serl.recording import EpisodeLog
 from serl.ros.environment import clean_shared_memory, environment, free_domain
+from serl.ros.link_node import Link
+from serl.ros.transport import LearnerTransport
 from serl.specs import ArraySpec, ObservationSpec, Spec
-from serl.types import End, Key, Observation, Source, Step
+from serl.types import Arrival, End, Key, Observation, Source, Step
 
 SPEC = Spec(
     task="test",
@@ -144,3 +146,26 @@ def run(tmp_path: Path) -> Iterator[Run]:
     started = Run(folder)
     yield started
     started.end()
+
+
+def arrived(transport: LearnerTransport, count: int) -> list[tuple[str, int, int, int]]:
+    """Keys of the next records that come from links in other processes."""
+    records: list[Arrival] = []
+
+    def enough() -> bool:
+        records.extend(transport.receive())
+        return len(records) >= count
+
+    eventually(enough)
+    return [(r.key.actor, r.key.epoch, r.key.episode, r.key.index) for r in records]
+
+
+def shipped(link: Link, transport: LearnerTransport, count: int) -> list[tuple[str, int, int, int]]:
+    """Keys of the next records that a link in this process brings."""
+    records: list[Arrival] = []
+    deadline_s = time.monotonic() + LIMIT_S
+    while len(records) < count:
+        assert time.monotonic() < deadline_s, f"{len(records)} of {count} records"
+        link.step()
+        records.extend(transport.receive())
+    return [(r.key.actor, r.key.epoch, r.key.episode, r.key.index) for r in records]

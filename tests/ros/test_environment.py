@@ -106,6 +106,15 @@ def test_a_run_is_local_whatever_is_set(tmp_path: Path) -> None:
     }
 
 
+def test_the_need_for_shared_memory_is_that_of_the_profile() -> None:
+    sizes = [
+        int(element.text or "")
+        for element in ElementTree.parse(SHARED_MEMORY_PROFILE).iter()
+        if element.tag.endswith("segment_size")
+    ]
+    assert sizes == [environment.SEGMENT_BYTES]
+
+
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import time
 from array import array
 from contextlib import closing
 from threading import Thread
@@ -15,25 +14,19 @@ import pytest
 from std_msgs.msg import String, UInt64MultiArray
 
 from serl.episodes import PART, EpisodeFile
-from serl.files import FileLock
 from serl.index import Index
 from serl.recording import EpisodeLog, LogConfig
 from serl.recovery import recover
-from serl.ros import link_node, stream_sender
-from serl.ros import transport as transport_module
 from serl.ros.environment import SHARED_MEMORY
 from serl.ros.link_node import Link
 from serl.ros.node import RosNode
 from serl.ros.topics import ACKS, ACTORS, TRANSITIONS, to_cdr
 from serl.ros.transport import LearnerTransport
-from serl.ros.weights import WeightsReceiver
-from serl.run_folder import LEARNER_LOCK
 from serl.testing.logs import CONFIG, random_records, write_log
-from serl.transport import Snapshot
-from serl.types import Arrival, End, Key, Step
+from serl.types import End, Key, Step
 from serl.wire import Frame, Hello, actor_number, encode_frame, encode_hello, encode_record
 
-from .conftest import LIMIT_S, SPEC, Run, eventually, expected, record
+from .conftest import LIMIT_S, SPEC, Run, arrived, eventually, expected, record, shipped
 
 pytestmark = pytest.mark.ros
 
@@ -134,7 +127,7 @@ def test_a_record_that_is_not_the_next_one_refuses_the_stream(run: Run) -> None:
         for sequence, index in enumerate((0, 1, 3)):
             payload = encode_record(record(Key(run.folder.name, "a", 1, 0, index), rng))
             frames.publish(to_cdr(encode_frame(Frame(number, 1, sequence, payload))))
-        assert _keys(transport, 2) == expected("a", 1, 1)[:2]
+        assert arrived(transport, 2) == expected("a", 1, 1)[:2]
         eventually(lambda: transport.receive() or not transport.actors)
         assert transport.counts["refused"] == 1
         assert transport.cursors == {("a", 1): 2}
@@ -154,7 +147,7 @@ def test_garbage_on_the_topic_is_counted_and_changes_nothing(run: Run) -> None:
         eventually(lambda: transport.counts["stranger"] == 1)
         assert transport.counts["corrupt"] == len(broken)
         run.start_link("a")
-        assert _keys(transport, 200) == expected("a", 1, 4)
+        assert arrived(transport, 200) == expected("a", 1, 4)
         assert transport.counts["refused"] == 0
 
 
@@ -170,7 +163,7 @@ def test_undecodable_messages_do_not_deafen_a_node(run: Run) -> None:
         acks.publish(UInt64MultiArray(data=array("Q", (1, 2))))
         number = actor_number(run.folder.name, "a")
         acks.publish(UInt64MultiArray(data=array("Q", (number, 1, 1 << 60, 1 << 62, 0))))
-        assert _keys(transport, 200) == expected("a", 1, 4)
+        assert arrived(transport, 200) == expected("a", 1, 4)
         eventually(lambda: transport.counts["corrupt"] > 0)
 
 
@@ -193,7 +186,7 @@ def test_what_was_received_is_acknowledged_at_the_next_call(run: Run) -> None:
         node.subscribe(ACKS, acks.append)
         transport = LearnerTransport(node, SPEC, run.folder.name)
         run.start_link("a")
-        first = _keys(transport, 1)
+        first = arrived(transport, 1)
         cursors = transport.cursors
         assert cursors == {("a", 1): len(first)}
         seen = len(acks)
@@ -203,20 +196,20 @@ def test_what_was_received_is_acknowledged_at_the_next_call(run: Run) -> None:
         eventually(lambda: acks[-1].data[2] == len(first))
     with RosNode("learner", run.folder) as node:
         successor = LearnerTransport(node, SPEC, run.folder.name, cursors)
-        rest = _keys(successor, 200 - len(first))
+        rest = arrived(successor, 200 - len(first))
     assert first + rest == expected("a", 1, 4)
 
 
-def test_all_starts_of_an_actor_between_two_looks_are_shipped(run: Run) -> None:
+def test_all_starts_of_an_actor_between_two_looks_areshipped(run: Run) -> None:
     """A link that stood still, while its actor started twice."""
     run.act("a", 1, episodes=1)
     with RosNode("both", run.folder) as node:
         transport = LearnerTransport(node, SPEC, run.folder.name)
         link = Link(node, run.folder, "a", LogConfig())
-        assert _shipped(link, transport, 50) == expected("a", 1, 1)
+        assert shipped(link, transport, 50) == expected("a", 1, 1)
         run.act("a", 2, episodes=1)
         run.act("a", 3, episodes=1)
-        assert _shipped(link, transport, 100) == expected("a", 2, 1) + expected("a", 3, 1)
+        assert shipped(link, transport, 100) == expected("a", 2, 1) + expected("a", 3, 1)
         link.close()
 
 
@@ -233,111 +226,10 @@ def test_a_link_that_starts_before_a_damaged_log_is_recovered_goes_on(run: Run) 
     with RosNode("both", run.folder) as node:
         transport = LearnerTransport(node, SPEC, run.folder.name)
         link = Link(node, run.folder, "a", LogConfig())
-        assert _shipped(link, transport, 10) == expected("a", 1, 1)[:10]
+        assert shipped(link, transport, 10) == expected("a", 1, 1)[:10]
         recover(episodes)
         run.act("a", 2, episodes=1)
-        assert _shipped(link, transport, 50) == expected("a", 2, 1)
-        link.close()
-
-
-@pytest.mark.parametrize("lost", ["_on_frame", "_on_hello"])
-def test_a_link_that_reaches_nobody_joins_the_network_anew(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, run: Run, lost: str
-) -> None:
-    """Whatever is in the way of its frames or hellos: a learner is heard."""
-    heed = getattr(LearnerTransport, lost)
-    joined: list[Link] = []
-
-    def join(*given: Any) -> Link:
-        joined.append(Link(*given))
-        return joined[-1]
-
-    monkeypatch.setattr(stream_sender, "_PATIENCE_S", 0.1)
-    monkeypatch.setattr(stream_sender, "_MOST_IN_VAIN", 12)
-    monkeypatch.setattr(LearnerTransport, lost, lambda *given: len(joined) > 1 and heed(*given))
-    monkeypatch.setattr(link_node, "Link", join)
-    run.act("a", 1, episodes=1)
-    with RosNode("learner", run.folder) as node:
-        transport = LearnerTransport(node, SPEC, run.folder.name)
-        thread = Thread(target=link_node.run, args=(run.folder, "a"))
-        thread.start()
-        try:
-            assert _keys(transport, 50) == expected("a", 1, 1)
-        finally:
-            monkeypatch.setattr(link_node, "orphaned", lambda: True)
-            thread.join()
-    assert len(joined) >= 2
-    assert "out of reach: joining the network anew" in caplog.text
-
-
-def test_a_link_whose_actor_has_not_come_yet_is_not_cut_off(
-    monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
-    monkeypatch.setattr(stream_sender, "SILENCE_S", 0.5)
-    with RosNode("both", run.folder) as node:
-        LearnerTransport(node, SPEC, run.folder.name)
-        link = Link(node, run.folder, "a", LogConfig())
-        eventually(lambda: (link.step(), link._sender.heard_s > 0)[1])
-        for _ in range(200):
-            link.step()
-        assert not link.is_cut_off(20.0)
-        link.close()
-
-
-def test_a_link_whose_weights_do_not_arrive_is_cut_off(
-    monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
-    weights = {"w": np.zeros(3, np.float32)}
-    run.act("a", 1, episodes=1)
-    with RosNode("both", run.folder) as node:
-        transport = LearnerTransport(node, SPEC, run.folder.name)
-        link = Link(node, run.folder, "a", LogConfig())
-
-        def is_cut_off() -> bool:
-            link.step()
-            return link.is_cut_off(1.5)
-
-        with monkeypatch.context() as lost:
-            lost.setattr(WeightsReceiver, "_take", lambda *_: None)
-            assert _shipped(link, transport, 50) == expected("a", 1, 1)
-            assert not is_cut_off(), "none were offered"
-            transport.publish(Snapshot(3, {}, weights))
-            eventually(is_cut_off)
-        transport.publish(Snapshot(4, {}, weights))
-        eventually(lambda: not is_cut_off())
-        link.close()
-
-
-def test_a_link_that_hears_nothing_of_a_living_learner_is_cut_off(run: Run) -> None:
-    run.announce("a", 1)
-    with RosNode("link", run.folder) as node:
-        link = Link(node, run.folder, "a", LogConfig())
-        link.step()
-        assert not link.is_cut_off(0.0), "there is no learner"
-        with FileLock(run.folder / LEARNER_LOCK, "learner"):
-            assert link.is_cut_off(0.0)
-            assert not link.is_cut_off(60.0), "not for long"
-        (run.folder / LEARNER_LOCK).write_text("999999999")
-        assert not link.is_cut_off(0.0), "it died"
-        link.close()
-
-
-def test_a_link_waits_for_a_learner_that_is_busy(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    """It says hello, and that frames arrive; it takes none of them for a while."""
-    monkeypatch.setattr(stream_sender, "_PATIENCE_S", 0.02)
-    monkeypatch.setattr(stream_sender, "_LONGEST_PATIENCE_S", 0.02)
-    monkeypatch.setattr(transport_module, "_NACK_PERIOD_S", 0.0)
-    run.act("a", 1, episodes=1)
-    with RosNode("both", run.folder) as node:
-        transport = LearnerTransport(node, SPEC, run.folder.name)
-        link = Link(node, run.folder, "a", LogConfig())
-
-        def resent() -> bool:
-            link.step()
-            return transport.counts["duplicate"] > 500
-
-        eventually(resent)
-        assert _shipped(link, transport, 50) == expected("a", 1, 1)
+        assert shipped(link, transport, 50) == expected("a", 2, 1)
         link.close()
 
 
@@ -359,12 +251,12 @@ def test_an_old_hello_that_comes_again_does_not_end_the_stream(run: Run) -> None
         transport = LearnerTransport(node, SPEC, run.folder.name)
         link = Link(node, run.folder, "a", LogConfig())
         log.append(_record(run, 2, 0))
-        assert _shipped(link, transport, 1) == expected("a", 2, 1)[:1]
+        assert shipped(link, transport, 1) == expected("a", 2, 1)[:1]
         old = Hello(run.folder.name, "a", 1, SPEC, "0" * 32, "here")
         node.publisher(ACTORS).publish(String(data=encode_hello(old).decode()))
         eventually(lambda: transport._streams[number].hello.epoch == 1)
         log.append(_record(run, 2, 1))
-        assert _shipped(link, transport, 1) == expected("a", 2, 1)[1:2]
+        assert shipped(link, transport, 1) == expected("a", 2, 1)[1:2]
         link.close()
 
 
@@ -386,14 +278,14 @@ def test_a_second_actor_of_a_name_is_refused_and_the_first_goes_on(run: Run) -> 
     with RosNode("learner", run.folder) as node, Index(run.folder / "index.sqlite") as index:
         transport = LearnerTransport(node, SPEC, run.folder.name, claim=index.claim)
         run.start_link("a")
-        first = _keys(transport, 1)
+        first = arrived(transport, 1)
         second = other.start_link("a")
         line = _refusal(second)
         assert second.returncode == 2
         place = f"{socket.gethostname()}:{run.link_folder('a')}"
         refusal = f"actor 'a' of this run is at {place}; choose another --name\n"
         assert line == f"the learner refused actor 'a': {refusal}"
-        assert first + _keys(transport, 200 - len(first)) == expected("a", 1, 4)
+        assert first + arrived(transport, 200 - len(first)) == expected("a", 1, 4)
     with RosNode("learner", run.folder) as node, Index(run.folder / "index.sqlite") as index:
         LearnerTransport(node, SPEC, run.folder.name, claim=index.claim)  # a learner restarted
         assert line == _refusal(other.start_link("a"))
@@ -438,30 +330,6 @@ def test_a_learner_that_takes_nothing_is_not_buried(run: Run) -> None:
 
         eventually(flood)
         assert transport.counts["accepted"] == 1024
-
-
-def _keys(transport: LearnerTransport, count: int) -> list[tuple[str, int, int, int]]:
-    records: list[Arrival] = []
-
-    def enough() -> bool:
-        records.extend(transport.receive())
-        return len(records) >= count
-
-    eventually(enough)
-    return [(r.key.actor, r.key.epoch, r.key.episode, r.key.index) for r in records]
-
-
-def _shipped(
-    link: Link, transport: LearnerTransport, count: int
-) -> list[tuple[str, int, int, int]]:
-    """Keys of the next records that a link in this process brings."""
-    records: list[Arrival] = []
-    deadline_s = time.monotonic() + LIMIT_S
-    while len(records) < count:
-        assert time.monotonic() < deadline_s, f"{len(records)} of {count} records"
-        link.step()
-        records.extend(transport.receive())
-    return [(r.key.actor, r.key.epoch, r.key.episode, r.key.index) for r in records]
 
 
 def _record(run: Run, epoch: int, index: int) -> Step | End:

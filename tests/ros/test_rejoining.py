@@ -1,0 +1,125 @@
+"""A link that is cut off from a living learner, and how it finds back."""
+
+from __future__ import annotations
+
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serl.files import FileLock
+from serl.recording import LogConfig
+from serl.ros import link_node, stream_sender
+from serl.ros import transport as transport_module
+from serl.ros.link_node import Link
+from serl.ros.node import RosNode
+from serl.ros.transport import LearnerTransport
+from serl.ros.weights import WeightsReceiver
+from serl.run_folder import LEARNER_LOCK
+from serl.transport import Snapshot
+
+from .conftest import SPEC, Run, arrived, eventually, expected, shipped
+
+pytestmark = pytest.mark.ros
+
+
+@pytest.mark.parametrize("lost", ["_on_frame", "_on_hello"])
+def test_a_link_that_reaches_nobody_joins_the_network_anew(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, run: Run, lost: str
+) -> None:
+    """Whatever is in the way of its frames or hellos: a learner is heard."""
+    heed = getattr(LearnerTransport, lost)
+    joined: list[Link] = []
+
+    def join(*given: Any) -> Link:
+        joined.append(Link(*given))
+        return joined[-1]
+
+    monkeypatch.setattr(stream_sender, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(stream_sender, "_MOST_IN_VAIN", 12)
+    monkeypatch.setattr(LearnerTransport, lost, lambda *given: len(joined) > 1 and heed(*given))
+    monkeypatch.setattr(link_node, "Link", join)
+    run.act("a", 1, episodes=1)
+    with RosNode("learner", run.folder) as node:
+        transport = LearnerTransport(node, SPEC, run.folder.name)
+        thread = Thread(target=link_node.run, args=(run.folder, "a"))
+        thread.start()
+        try:
+            assert arrived(transport, 50) == expected("a", 1, 1)
+        finally:
+            monkeypatch.setattr(link_node, "orphaned", lambda: True)
+            thread.join()
+    assert len(joined) >= 2
+    assert "out of reach: joining the network anew" in caplog.text
+
+
+def test_a_link_whose_actor_has_not_come_yet_is_not_cut_off(
+    monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    monkeypatch.setattr(stream_sender, "SILENCE_S", 0.5)
+    with RosNode("both", run.folder) as node:
+        LearnerTransport(node, SPEC, run.folder.name)
+        link = Link(node, run.folder, "a", LogConfig())
+        eventually(lambda: (link.step(), link._sender.heard_s > 0)[1])
+        for _ in range(200):
+            link.step()
+        assert not link.is_cut_off(20.0)
+        link.close()
+
+
+def test_a_link_whose_weights_do_not_arrive_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    weights = {"w": np.zeros(3, np.float32)}
+    run.act("a", 1, episodes=1)
+    with RosNode("both", run.folder) as node:
+        transport = LearnerTransport(node, SPEC, run.folder.name)
+        link = Link(node, run.folder, "a", LogConfig())
+
+        def is_cut_off() -> bool:
+            link.step()
+            return link.is_cut_off(1.5)
+
+        with monkeypatch.context() as lost:
+            lost.setattr(WeightsReceiver, "_take", lambda *_: None)
+            assert shipped(link, transport, 50) == expected("a", 1, 1)
+            assert not is_cut_off(), "none were offered"
+            transport.publish(Snapshot(3, {}, weights))
+            eventually(is_cut_off)
+        transport.publish(Snapshot(4, {}, weights))
+        eventually(lambda: not is_cut_off())
+        link.close()
+
+
+def test_a_link_that_hears_nothing_of_a_living_learner_is_cut_off(run: Run) -> None:
+    run.announce("a", 1)
+    with RosNode("link", run.folder) as node:
+        link = Link(node, run.folder, "a", LogConfig())
+        link.step()
+        assert not link.is_cut_off(0.0), "there is no learner"
+        with FileLock(run.folder / LEARNER_LOCK, "learner"):
+            assert link.is_cut_off(0.0)
+            assert not link.is_cut_off(60.0), "not for long"
+        (run.folder / LEARNER_LOCK).write_text("999999999")
+        assert not link.is_cut_off(0.0), "it died"
+        link.close()
+
+
+def test_a_link_waits_for_a_learner_that_is_busy(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    """It says hello, and that frames arrive; it takes none of them for a while."""
+    monkeypatch.setattr(stream_sender, "_PATIENCE_S", 0.02)
+    monkeypatch.setattr(stream_sender, "_LONGEST_PATIENCE_S", 0.02)
+    monkeypatch.setattr(transport_module, "_NACK_PERIOD_S", 0.0)
+    run.act("a", 1, episodes=1)
+    with RosNode("both", run.folder) as node:
+        transport = LearnerTransport(node, SPEC, run.folder.name)
+        link = Link(node, run.folder, "a", LogConfig())
+
+        def resent() -> bool:
+            link.step()
+            return transport.counts["duplicate"] > 500
+
+        eventually(resent)
+        assert shipped(link, transport, 50) == expected("a", 1, 1)
+        link.close()
