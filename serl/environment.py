@@ -12,12 +12,20 @@ import numpy as np
 from gymnasium import spaces
 
 from serl import plugins
+from serl.assembly import make_task
+from serl.config import resolve
+from serl.specs import ObservationSpec
 from serl.task import SimulatedTask
-from serl.types import Action, Array, Observation
+from serl.types import Action, Array, Image, Observation
+
+Seen = Array | dict[str, Array | Image]
 
 
-class TaskEnv(gymnasium.Env[Array, Action]):
+class TaskEnv(gymnasium.Env[Seen, Action]):
     """A task with its simulated arm; observations are the flat state vector of the task.
+
+    With `observe="pixels"` they are a dict: that vector as "state", and the image of each view,
+    uint8 (H, W, 3), by its name.
 
     The time limit is the task's own: it truncates. `info["is_success"]` is the ground truth at
     this instant, `info["success"]` what the task concluded.
@@ -26,30 +34,35 @@ class TaskEnv(gymnasium.Env[Array, Action]):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
 
     def __init__(
-        self, task: str | SimulatedTask, render_mode: str | None = None, image_size: int = 256
+        self,
+        task: str | SimulatedTask,
+        render_mode: str | None = None,
+        image_size: int = 256,
+        observe: str = "state",
     ) -> None:
-        self.task: SimulatedTask = plugins.load("task", task)() if isinstance(task, str) else task
+        if isinstance(task, str):
+            task = make_task(resolve({"task": task, "observe": observe}))
+        self.task: SimulatedTask = task
         self.robot = plugins.make_simulation(self.task)
         self.render_mode = render_mode
         self._renderer: Any = None
         self._image_size = image_size
         self._dt_s = 1.0 / self.task.config.rate_hz
         self._index = 0
-        size = (self.task.observation_spec.state_size,)
-        self.observation_space = spaces.Box(-np.inf, np.inf, size, np.float32)
+        self.observation_space = _space(self.task.observation_spec)
         self.action_space = spaces.Box(-1.0, 1.0, self.robot.action_spec.shape, np.float32)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
+    ) -> tuple[Seen, dict[str, Any]]:
         """Draw a new start; the same seed gives the same sequence of starts."""
         super().reset(seed=seed)
         reading = self.robot.reset(int(self.np_random.integers(2**31)))
         self.task.begin(reading)
         self._index = 0
-        return self._flat(reading), self._info(success=False)
+        return self._seen(reading), self._info(success=False)
 
-    def step(self, action: Action) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Action) -> tuple[Seen, float, bool, bool, dict[str, Any]]:
         """Act for one control period; raises `BadInput` for a wrong or non-finite action."""
         executed = self.robot.act(np.asarray(action, np.float32))
         self.robot.advance(self._dt_s)
@@ -57,8 +70,8 @@ class TaskEnv(gymnasium.Env[Array, Action]):
         outcome = self.task.outcome(reading, self._index)
         self._index += 1
         info = {**self._info(outcome.success), "executed_action": executed}
-        flat = self._flat(reading)
-        return flat, outcome.reward, outcome.terminated, outcome.truncated, info
+        seen = self._seen(reading)
+        return seen, outcome.reward, outcome.terminated, outcome.truncated, info
 
     def render(self) -> Any:
         """The front camera's image, (H, W, 3) uint8, in the mode "rgb_array"."""
@@ -68,11 +81,21 @@ class TaskEnv(gymnasium.Env[Array, Action]):
             self._renderer = plugins.make_renderer(self.robot, supersampling=2)
         return self._renderer.frame("front", self._image_size, self._image_size)
 
-    def _flat(self, reading: Observation) -> Array:
-        return self.task.observation_spec.flatten(self.task.observation(reading))
+    def _seen(self, reading: Observation) -> Seen:
+        observation = self.task.observation(reading)
+        flat = self.task.observation_spec.flatten(observation)
+        return {"state": flat, **observation.images} if observation.images else flat
 
     def _info(self, success: bool) -> dict[str, Any]:
         return {"is_success": self.task.is_success(self.robot.truth()), "success": success}
+
+
+def _space(spec: ObservationSpec) -> spaces.Space[Any]:
+    state = spaces.Box(-np.inf, np.inf, (spec.state_size,), np.float32)
+    if not spec.images:
+        return state
+    images = {n: spaces.Box(0, 255, image.shape, np.uint8) for n, image in spec.images.items()}
+    return spaces.Dict({"state": state, **images})
 
 
 def register() -> None:

@@ -64,3 +64,18 @@ def test_it_renders() -> None:
     env.reset(seed=0)
     assert env.render().shape == (32, 32, 3)
     assert TaskEnv("reach").render() is None
+
+
+def test_from_pixels_an_observation_is_a_dict_of_state_and_images() -> None:
+    env = gymnasium.make("serl/PickCube-v0", observe="pixels").unwrapped
+    check_env(env, skip_render_check=True)
+    observation, _ = env.reset(seed=0)
+    assert set(observation) == {"state", "front", "wrist"}
+    assert observation["front"].shape == (64, 64, 3)
+    assert observation["state"].shape == (11,)
+    env.close()
+
+
+def test_a_task_without_cameras_cannot_be_seen_in_pixels() -> None:
+    with pytest.raises(BadInput, match="observe pixels: expected a renderer and at least one"):
+        TaskEnv("reach", observe="pixels")

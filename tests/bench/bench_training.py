@@ -33,7 +33,7 @@ ABLATIONS = {
     BASE: (),
     "no demonstrations": ("--demos=0",),
     "no interventions": ("--intervention=none",),
-    "no LayerNorm": ("--agent.layer_norm=false",),
+    "LayerNorm": ("--agent.layer_norm=true",),
     "no observation normalisation": ("--agent.normalise=false",),
 }
 LEVEL = 0.9
