@@ -18,7 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
-from serl import __version__, plugins, reward_commands
+from serl import __version__, encoder_commands, plugins, reward_commands
 from serl.clock import WallClock
 from serl.config import TrainConfig, parse_overrides, read_yaml, resolve
 from serl.display import Display
@@ -130,12 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument("--episode", type=int, metavar="N", help="show one, at a glance")
     replay.add_argument("--follow", action="store_true", help="... step by step in real time")
     replay.add_argument("--video", type=Path, metavar="FILE", help="... as a film, a .webm file")
-    encoder = command("encoder", _encoder, "bring the image encoder of SERL here")
-    actions = encoder.add_subparsers(dest="action", metavar="ACTION", required=True)
-    text = "convert SERL's resnet10_params.pkl; nothing in it is run"
-    source = actions.add_parser("import", help=text, description=text, allow_abbrev=False)
-    source.add_argument("file", type=Path, metavar="FILE")
-    source.add_argument("--out", type=Path, metavar="FILE", help="else in the folder of caches")
+    encoder_commands.add_commands(command("encoder", _no_command, "bring or make image encoders"))
     rewards = command("reward", _no_command, "collect, label, train and audit models of success")
     reward_commands.add_commands(rewards)
     check = command("verify", _verify, "prove that a run lost nothing and is undamaged")
@@ -176,8 +171,13 @@ def _settings(options: argparse.Namespace) -> TrainConfig:
     spec = make_spec(make_judged_task(config))  # refuses settings before anything is written
     agent = make_agent(config, spec, 0)
     resolved: dict[str, Any] = {"demo_paths": tuple(each.resolve() for each in config.demo_paths)}
-    if config.agent.trunk is not None:
-        resolved["agent"] = config.agent.model_copy(update={"trunk": config.agent.trunk.resolve()})
+    files = {
+        name: path.resolve()
+        for name in ("trunk", "encoder_weights")
+        if (path := getattr(config.agent, name)) is not None
+    }
+    if files:
+        resolved["agent"] = config.agent.model_copy(update=files)
     if config.reward.model is not None:
         model = config.reward.model.resolve()
         resolved["reward"] = config.reward.model_copy(update={"model": model})
@@ -309,14 +309,6 @@ def _replay(options: argparse.Namespace) -> int:
         review.follow(console, shown, WallClock(shown.spec.rate_hz))
     else:
         review.print_summary(console, shown)
-    return DONE
-
-
-def _encoder(options: argparse.Namespace) -> int:
-    from serl import trunk_weights
-
-    out = options.out or trunk_weights.default_path()
-    print(f"trunk: {out}\n{trunk_weights.import_trunk(options.file, out).summary()}")
     return DONE
 
 

@@ -86,6 +86,13 @@ def shifted(frames: Image, slots: Slots, most_px: int, rng: np.random.Generator)
     return out
 
 
+def brightened(images: Image, share: float, rng: np.random.Generator) -> Image:
+    """Each image brighter or darker by up to `share`.  # (B, H, W, 3)."""
+    gains = rng.uniform(1.0 - share, 1.0 + share, (len(images), 1, 1, 1)).astype(np.float32)
+    lit: Image = np.clip(images * gains, 0, 255).astype(np.uint8)
+    return lit
+
+
 def _array(shape: tuple[int, ...], folder: Path | None) -> Any:
     if folder is None:
         return np.zeros(shape, np.uint8)

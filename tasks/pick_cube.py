@@ -177,7 +177,8 @@ class PickCube:
     def training_defaults(self) -> Mapping[str, Any]:
         """Tuned settings: 20 demonstrations are enough to clone a policy that RL then improves.
 
-        From state it is better without LayerNorm: 300 of 300 trials of six runs, with it 290.
+        From state it does better without LayerNorm: 398 of 400 trials, of eight runs; with it 489
+        of 500, of ten.
         """
         agent = {
             "hidden": (128, 128),

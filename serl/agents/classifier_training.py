@@ -15,9 +15,8 @@ from torch.nn import functional
 from serl.agents.classifier import Card, Classifier, networks
 from serl.agents.networks import Group, descend
 from serl.errors import BadInput
-from serl.frames import shifted
+from serl.frames import brightened, shifted
 from serl.reward_data import Samples
-from serl.types import Image
 
 _LEAST = 10
 """Of each class, and of episodes; below it nothing can be said of what was learned."""
@@ -139,16 +138,12 @@ def _batches(
     for _ in range(math.ceil(len(samples.labels) / config.batch_size)):
         rows = np.concatenate([rng.choice(kind, each) for kind in kinds])
         images = {
-            name: _lit(shifted(frames, rows, config.crop_px, rng), config.brightness, rng)
+            name: torch.from_numpy(
+                brightened(shifted(frames, rows, config.crop_px, rng), config.brightness, rng)
+            )
             for name, frames in samples.images.items()
         }
         yield images, torch.from_numpy(samples.labels[rows])
-
-
-def _lit(images: Image, share: float, rng: np.random.Generator) -> Tensor:
-    """Each image brighter or darker by up to `share`."""
-    gains = rng.uniform(1.0 - share, 1.0 + share, (len(images), 1, 1, 1)).astype(np.float32)
-    return torch.from_numpy(np.clip(images * gains, 0, 255).astype(np.uint8))
 
 
 def _loss(

@@ -40,6 +40,7 @@ class SACConfig(BaseModel):
         encoder: of images: a small one that is trained, or SERL's frozen ResNet-10 below a small
             trained one; see `serl encoder import`.
         trunk: file of the ResNet-10's weights; None for where `serl encoder import` puts them.
+        encoder_weights: file that `serl encoder pretrain` wrote, for the small one to start from.
         encoder_channels: of the small encoder's convolutions, of stride 2 but the last.
         latent: features of each camera, and of the state beside it.
         compile: compile the losses (10 to 30 s at the first update).
@@ -73,6 +74,7 @@ class SACConfig(BaseModel):
     matmul: Literal["auto", "float32", "bfloat16"] = "auto"
     encoder: Literal["small", "resnet10"] = "small"
     trunk: Path | None = None
+    encoder_weights: Path | None = None
     encoder_channels: tuple[int, ...] = Field((16, 32, 32), min_length=1)
     latent: int = Field(64, ge=1)
     compile: bool = False

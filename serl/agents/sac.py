@@ -28,6 +28,7 @@ from serl.agents.losses import (
     temperature_loss,
 )
 from serl.agents.networks import EnsembleMLP, FlatParameters, Group, descend, split_head
+from serl.agents.pretraining import load_encoder
 from serl.agents.resnet import CHANNELS, GRID, Trunk
 from serl.agents.weights import copy_into, to_arrays
 from serl.errors import BadInput, SpecMismatch
@@ -92,7 +93,10 @@ class SAC:
         self.actor = Group(self.networks.actor.init(init, _ACTOR_HEAD).to(self.device), rate)
         self.critic = Group(self.networks.critic.init(init).to(self.device), rate)
         self.target = self.critic.flat.detach().clone()
-        self.encoder = Group(encoder.init(init).to(self.device), rate)
+        flat = encoder.init(init)
+        if cameras and config.encoder_weights is not None:
+            load_encoder(config.encoder_weights, encoder, flat)
+        self.encoder = Group(flat.to(self.device), rate)
         self._seeing = (self.critic, self.encoder) if cameras else (self.critic,)
         start = torch.tensor([math.log(config.temperature)], device=self.device)
         self.temperature = Group(start, rate)

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+
+from serl import plugins
+from serl.agents.pretraining import (
+    PretrainingConfig,
+    load_encoder,
+    pretrain,
+    save_encoder,
+    sights,
+)
+from serl.agents.sac import SAC
+from serl.assembly import make_spec, make_task
+from serl.config import resolve
+from serl.errors import BadInput, CorruptData, SpecMismatch
+from serl.testing import FakeRobot, FakeTask
+
+QUICK = PretrainingConfig(
+    samples=400, epochs=30, channels=(8, 8), latent=8, crop_px=0, threads=1, learning_rate=3e-3
+)
+SMALL = {view: {"width": 16, "height": 16} for view in ("front", "wrist")}
+RUN = resolve(
+    {
+        "task": "pick_cube",
+        "observe": "pixels",
+        "task_config": {"views": SMALL},
+        "agent": {"encoder_channels": [8, 8], "latent": 8, "device": "cpu", "threads": 1},
+    }
+)
+
+
+def spots(
+    count: int,
+) -> tuple[
+    dict[str, np.ndarray[tuple[int, ...], np.dtype[np.uint8]]],
+    np.ndarray[tuple[int, ...], np.dtype[np.float32]],
+]:
+    """Pictures of a bright spot, and where it is, in units of a pixel to the centimetre."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 60, (count, 16, 16, 3), np.uint8)
+    places = rng.integers(2, 13, (count, 2))
+    for image, (row, column) in zip(images, places, strict=True):
+        image[row : row + 2, column : column + 2] = 250
+    height = np.zeros((count, 1))
+    return {"front": images}, np.concatenate([(places - 7.5) / 100.0, height], 1).astype(np.float32)
+
+
+def test_it_learns_where_things_are_and_says_how_well() -> None:
+    images, targets = spots(400)
+    made = pretrain(images, targets, QUICK)
+    assert made.error_m < 0.012, "about a pixel; not to look at all is 0.044"
+    again = pretrain(images, targets, QUICK)
+    assert all(np.array_equal(made.arrays[name], again.arrays[name]) for name in made.arrays)
+    assert again.error_m == made.error_m
+
+
+def test_sights_are_of_the_scene_with_where_its_bodies_are() -> None:
+    task = make_task(RUN)
+    with plugins.make_simulation(task) as robot:
+        images, targets = sights(robot, task, QUICK.model_copy(update={"samples": 120}))
+    assert {name: frames.shape for name, frames in images.items()} == {
+        "front": (120, 16, 16, 3),
+        "wrist": (120, 16, 16, 3),
+    }
+    assert targets.shape == (120, 3)
+    assert targets.dtype == np.float32
+    assert np.linalg.norm(targets, axis=1).max() < 1.0
+    assert targets.std(0).min() > 0.01
+
+
+def test_a_task_without_cameras_is_refused() -> None:
+    with pytest.raises(BadInput, match="fake: needs cameras"):
+        sights(FakeRobot(), FakeTask(), QUICK)
+
+
+def test_an_agent_starts_from_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "e.safetensors"
+    spec = make_spec(make_task(RUN))
+    rng = np.random.default_rng(0)
+    frames = {name: rng.integers(0, 256, (100, 16, 16, 3), np.uint8) for name in SMALL}
+    config = QUICK.model_copy(update={"samples": 100, "epochs": 1})
+    made = pretrain(frames, rng.normal(size=(100, 3)).astype(np.float32), config)
+    save_encoder(path, made, {"seed": 0})
+    plain = SAC.create(spec, RUN.agent, 0)
+    started = SAC.create(spec, RUN.agent.model_copy(update={"encoder_weights": path}), 0)
+    mine = started.actor_weights()
+    for name, array in made.arrays.items():
+        assert np.array_equal(mine[f"encoder.{name}"][0], array)
+    same = {
+        name for name, array in plain.actor_weights().items() if np.array_equal(array, mine[name])
+    }
+    assert {name for name in mine if name.startswith(("actor", "encoder.state"))} <= same
+
+
+def test_files_that_do_not_fit_are_refused_with_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "e.safetensors"
+    agent = SAC.create(make_spec(make_task(RUN)), RUN.agent, 0)
+    encoder, flat = agent.networks.encoder, agent.encoder.flat.detach().clone()
+    before = flat.clone()
+    with pytest.raises(BadInput, match="No such file"):
+        load_encoder(path, encoder, flat)
+    arrays = {
+        name: part[0].numpy() for name, part in encoder.views(flat).items() if "state" not in name
+    }
+    fewer = {name: array for name, array in arrays.items() if name.startswith("front")}
+    wider = {**arrays, "front.0.bias": np.zeros(9, np.float32)}
+    broken = {**arrays, "wrist.0.bias": np.full(8, np.nan, np.float32)}
+    for wrong, part in (
+        (fewer, r"is for the cameras \['front'\], needed \['front', 'wrist'\]"),
+        (wider, r"front\.0\.bias: expected finite float32\[8\], got float32\[9\]"),
+        (broken, r"wrist\.0\.bias: expected finite"),
+    ):
+        safetensors.numpy.save_file(wrong, path)
+        with pytest.raises(SpecMismatch, match=part):
+            load_encoder(path, encoder, flat)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(CorruptData, match=r"encoder .*e\.safetensors: "):
+        load_encoder(path, encoder, flat)
+    assert torch.equal(flat, before)
