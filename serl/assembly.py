@@ -38,7 +38,7 @@ def make_task(config: TrainConfig) -> SimulatedTask:
     kind = plugins.load("task", config.task)
     task: SimulatedTask = kind()
     overrides = dict(config.task_config)
-    if config.observe != task.config.observe:
+    if config.observe is not None:
         overrides["observe"] = config.observe
     if overrides:
         task = kind(checked(type(task.config), merge(task.config.model_dump(), overrides)))
@@ -84,7 +84,7 @@ def make_agent(config: TrainConfig, spec: Spec, seed: int) -> Agent:
 
 def make_acting_agent(config: TrainConfig, spec: Spec, seed: int) -> Agent:
     """A fresh agent that only acts: on one thread of the CPU, as a control process should."""
-    acting = {"threads": 1, "device": "cpu", "compile": False}
+    acting = {"threads": 1, "device": "cpu", "compile": False, "encoder_weights": None}
     return _agent(spec, config.agent.model_copy(update=acting), seed)
 
 
@@ -111,6 +111,7 @@ def make_human(
         planned_steps=config.steps,
         steps_before=steps_before,
         trained=trained,
+        labels=config.reward.kind == "human",
         seed=start_seed(Purpose.TRAINING, config.seed, f"{actor}/human", steps_before),
     )
 
@@ -189,7 +190,9 @@ def _learner_config(config: TrainConfig) -> LearnerConfig:
 def make_replay(config: TrainConfig, spec: Spec, folder: Path | None = None) -> Replay:
     """An empty replay as large as the configuration says; see `make_learner` for `folder`."""
     settings, size = config.learner, frame_bytes(spec.observation.images)
-    capacity = min(settings.capacity, settings.image_bytes // size) if size else settings.capacity
+    capacity = settings.capacity
+    if size:  # no more than the run can fill, since a file is as large as it may become at once
+        capacity = min(capacity, settings.image_bytes // size, 2 * config.steps + 20_000)
     return Replay(
         spec,
         capacity,
@@ -239,6 +242,9 @@ def make_learner(
         BadInput: the checkpoint does not fit.
     """
     spec = make_spec(make_task(config))
+    if checkpoint:  # which holds what the encoder has become since
+        started = config.agent.model_copy(update={"encoder_weights": None})
+        config = config.model_copy(update={"agent": started})
     agent = make_agent(config, spec, start_seed(Purpose.TRAINING, config.seed, "learner", -1))
     replay = make_replay(config, spec, folder)
     for record in demonstrations:

@@ -132,9 +132,13 @@ class WatchedRobot:
         return self._robot.action_spec
 
     def observe(self) -> Observation:
-        """The robot's reading; raises `CameraFault` when its images cannot be trusted."""
+        """The robot's reading; stops it and raises `CameraFault` when images cannot be trusted."""
         reading = self._robot.observe()
-        self._watch.check(reading)
+        try:
+            self._watch.check(reading)
+        except CameraFault as error:
+            self._robot.stop(str(error))
+            raise
         return reading
 
     def act(self, action: Action) -> Action:

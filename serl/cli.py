@@ -19,18 +19,24 @@ from typing import Any
 from rich.console import Console
 
 from serl import __version__, encoder_commands, plugins, reward_commands
+from serl.agents.config import ClassifierConfig, PretrainingConfig
 from serl.clock import WallClock
 from serl.config import TrainConfig, parse_overrides, read_yaml, resolve
 from serl.display import Display
 from serl.episodes import episode_paths
 from serl.errors import BadInput, SerlError
-from serl.files import checked_name
+from serl.files import checked_name, digest_of
 from serl.link_status import read_status
 from serl.loop import EpisodeKey
 from serl.run_folder import RunFolder
 from serl.supervisor import Supervisor
 
 _LOOK_S = 20.0
+_SETTINGS = {
+    name
+    for model in (TrainConfig, ClassifierConfig, PretrainingConfig)
+    for name in model.model_fields
+}
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -73,7 +79,7 @@ def _joined(words: Sequence[str]) -> list[str]:
     while rest:
         word = rest.pop(0)
         setting = word.removeprefix("--").split(".")[0].replace("-", "_")
-        alone = word.startswith("--") and "=" not in word and setting in TrainConfig.model_fields
+        alone = word.startswith("--") and "=" not in word and setting in _SETTINGS
         joined.append(f"{word}={rest.pop(0)}" if alone and rest else word)
     return joined
 
@@ -160,6 +166,7 @@ def _settings(options: argparse.Namespace) -> TrainConfig:
     """
     from serl.assembly import make_agent, make_judged_task, make_spec, make_task
     from serl.inheritance import inherit
+    from serl.trunk_weights import with_files
 
     file = read_yaml(options.config) if options.config else {}
     overrides = parse_overrides(options.overrides)
@@ -171,16 +178,11 @@ def _settings(options: argparse.Namespace) -> TrainConfig:
     spec = make_spec(make_judged_task(config))  # refuses settings before anything is written
     agent = make_agent(config, spec, 0)
     resolved: dict[str, Any] = {"demo_paths": tuple(each.resolve() for each in config.demo_paths)}
-    files = {
-        name: path.resolve()
-        for name in ("trunk", "encoder_weights")
-        if (path := getattr(config.agent, name)) is not None
-    }
-    if files:
-        resolved["agent"] = config.agent.model_copy(update=files)
+    resolved["agent"] = with_files(config.agent)
     if config.reward.model is not None:
         model = config.reward.model.resolve()
-        resolved["reward"] = config.reward.model_copy(update={"model": model})
+        kept = {"model": model, "sha256": digest_of(model)}
+        resolved["reward"] = config.reward.model_copy(update=kept)
     if config.init_from is not None:
         resolved["init_from"] = config.init_from.resolve()
         inherited = inherit(resolved["init_from"], spec).state

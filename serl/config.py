@@ -37,8 +37,10 @@ class TrainConfig(BaseModel):
     Attributes:
         task: name of a task, or path of a .py file that defines one.
         task_config: overrides of the task's own configuration.
-        observe: a policy sees the state of the scene, or cameras and the arm's own state.
-        reward: who says what is a success in training; the final trials ask the ground truth.
+        observe: a policy sees the state of the scene, or cameras and the arm's own state; None for
+            what the task says.
+        reward: who says what is a success in training; the choice of the checkpoint and the final
+            trials ask the ground truth.
         seed: of everything random in the run.
         steps: online environment steps, of all actors together.
         actors: number of actors.
@@ -56,7 +58,7 @@ class TrainConfig(BaseModel):
 
     task: str = "pick_cube"
     task_config: dict[str, Any] = {}
-    observe: Literal["state", "pixels"] = "state"
+    observe: Literal["state", "pixels"] | None = None
     reward: RewardConfig = RewardConfig()
     seed: int = Field(0, ge=0)
     steps: int = Field(15_000, ge=1)
@@ -177,5 +179,7 @@ def _first_line(model: type[BaseModel], error: ValidationError) -> str:
             owner = owner.model_fields[part].annotation
         return f"{where}: unknown setting; known ones: {', '.join(sorted(owner.model_fields))}"
     if first["type"] == "value_error":  # of a check over several settings, which it names itself
-        return f"{where}: {first['ctx']['error']}"
+        return f"{where}: {first['ctx']['error']}" if where else str(first["ctx"]["error"])
+    if not where:
+        return str(first["msg"])
     return f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}, got {short(first['input'])}"

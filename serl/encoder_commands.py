@@ -10,6 +10,7 @@ from typing import Any
 from serl import plugins
 from serl.config import checked, parse_overrides, resolve
 from serl.errors import BadInput
+from serl.files import check_destination
 
 DONE = 0
 
@@ -38,7 +39,8 @@ def _import(options: argparse.Namespace) -> int:
 
 
 def _pretrain(options: argparse.Namespace) -> int:
-    from serl.agents.pretraining import PretrainingConfig, pretrain, save_encoder, sights
+    from serl.agents.config import PretrainingConfig
+    from serl.agents.pretraining import pretrain, save_encoder, sights
     from serl.assembly import make_task
 
     overrides = parse_overrides(options.overrides)
@@ -48,6 +50,7 @@ def _pretrain(options: argparse.Namespace) -> int:
     config = checked(PretrainingConfig, overrides)
     if options.out.suffix != ".safetensors":
         raise BadInput(f"--out {options.out}: must end in .safetensors")
+    check_destination(options.out)
     task = make_task(resolve(of_task))
     with plugins.make_simulation(task) as robot:
         images, targets = sights(robot, task, config)

@@ -81,6 +81,10 @@ class TaskEnv(gymnasium.Env[Seen, Action]):
             self._renderer = plugins.make_renderer(self.robot, supersampling=2)
         return self._renderer.frame("front", self._image_size, self._image_size)
 
+    def close(self) -> None:
+        """Let go of the simulation's cameras."""
+        self.robot.__exit__(None, None, None)
+
     def _seen(self, reading: Observation) -> Seen:
         observation = self.task.observation(reading)
         flat = self.task.observation_spec.flatten(observation)

@@ -53,8 +53,8 @@ def inherit(path: Path, spec: Spec) -> Inheritance:
         if not name.startswith(_OWN)
     }
     text = (
-        f"starts with actor, critics, targets, temperature and scale of observations of {path}, "
-        f"{checkpoint.step:,} steps of {theirs.task}; optimiser and random numbers are new, "
-        "updates count on, there is no warm-up"
+        "starts with encoder, actor, critics, targets, temperature and scale of observations of "
+        f"{path}, {checkpoint.step:,} steps of {theirs.task}; optimiser and random numbers are "
+        "new, updates count on, there is no warm-up"
     )
     return Inheritance(state, text)

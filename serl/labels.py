@@ -7,6 +7,7 @@ and the file still says who said what before.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -46,11 +47,19 @@ def append_labels(
         wall_s = float(time.time() if now_s is None else now_s)
         lines.append(json.dumps({**place._asdict(), "label": label, "by": by, "wall_s": wall_s}))
     try:
-        with (folder / FILE).open("a") as file:
-            file.write("".join(f"{line}\n" for line in lines))
+        with (folder / FILE).open("ab") as file:
+            _drop_cut_line(folder / FILE)
+            file.write("".join(f"{line}\n" for line in lines).encode())
     except OSError as error:
         raise BadInput(f"{folder / FILE}: {error.strerror}") from error
     return len(lines)
+
+
+def _drop_cut_line(path: Path) -> None:
+    """A line without an end was being written when its writer died; it says nothing."""
+    data = path.read_bytes()
+    if data and not data.endswith(b"\n"):
+        os.truncate(path, data.rfind(b"\n") + 1)
 
 
 def read_labels(folder: Path) -> dict[Place, int]:
@@ -65,6 +74,8 @@ def read_labels(folder: Path) -> dict[Place, int]:
     path = folder / FILE
     if not path.exists():
         return labels
+    if not path.is_file():
+        raise BadInput(f"{path}: expected a file")
     with path.open("rb") as file:
         number = 0
         while line := file.readline(MAX_JSON_BYTES):

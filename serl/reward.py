@@ -27,7 +27,8 @@ class RewardConfig(BaseModel):
     Attributes:
         kind: the task's own outcome, a classifier of images, the pose of the tool, or a person
             alone, who presses keys for success and failure.
-        model: of a classifier: the file that `serl reward train` wrote.
+        model: of a classifier: the file that `serl reward train` wrote ...
+        sha256: ... and what it held when the run was made; None for anything.
         threshold: of a classifier: the probability from which it is believed; None for its own.
         hold: of a classifier: k and n; believed when it says so in k of the last n steps.
         tool_low_m: of a classifier: lowest corner of where the tool must be, base frame ...
@@ -41,6 +42,7 @@ class RewardConfig(BaseModel):
 
     kind: Literal["task", "classifier", "pose", "human"] = "task"
     model: Path | None = None
+    sha256: str | None = None
     threshold: float | None = Field(None, gt=0, lt=1)
     hold: tuple[int, int] = (2, 3)
     tool_low_m: Vector | None = None
@@ -133,7 +135,7 @@ class StageReward:
     Probabilities that are not finite raise `SerlError`: the robot holds.
 
     A classifier of more than two classes tells stages: each counts once, in their order, and the
-    last one is the success.
+    last one is the success. A stage must last for the k steps in which it is to be seen.
 
     Args:
         probabilities: of a reading's images: how probable each class is; the first is "nothing".
@@ -231,13 +233,14 @@ class Judged:
         """The reward's success, the task's failures and its time limit."""
         outcome, judged = self._task.outcome(reading, index), self._reward(reading)
         failed = outcome.terminated and not outcome.success
-        over = judged.success or failed
+        success = judged.success and not failed
+        late = index + 1 >= self.config.max_steps or outcome.truncated
         return replace(
             outcome,
-            reward=judged.reward,
-            terminated=over,
-            truncated=not over and index + 1 >= self.config.max_steps,
-            success=judged.success,
+            reward=0.0 if failed else judged.reward,
+            terminated=failed or success,
+            truncated=late and not (failed or success),
+            success=success,
             provenance=self._reward.provenance,
         )
 

@@ -27,7 +27,7 @@ _MOST_POSITIVES, _MOST_NEGATIVES = 4, 10
 
 _LINGER_STEPS = 12
 _NEARLY_STEPS, _NEARLY = 3, 0.9
-"""Just before a success, and with more progress than this, nobody could tell: left out."""
+"""So near to a success nobody could tell: such steps are left out, and no expert gives up later."""
 
 
 _KINDS = ("succeeds", "gives up", "succeeds", "chance")
@@ -104,7 +104,7 @@ def collect(
             if episode >= 50 and not counts.positives:
                 raise SerlError(f"{task.name}: no success in {episode} episodes")
             start = start_seed(Purpose.REWARD, seed, "collector", episode)
-            robot.reset(start)
+            task.begin(robot.reset(start))
             driver = _Driver(robot, task, start, _KINDS[episode % len(_KINDS)])
             key = EpisodeKey(name, "collector", 1, episode)
             run(

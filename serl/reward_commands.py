@@ -14,6 +14,7 @@ from serl import plugins
 from serl.config import parse_overrides, resolve
 from serl.episodes import episode_name, episode_paths, read_spec
 from serl.errors import BadInput
+from serl.files import check_destination
 from serl.labels import FILE, Place, append_labels, read_labels
 
 DONE = 0
@@ -113,12 +114,14 @@ def _length(path: Path) -> int:
 
 def _train(options: argparse.Namespace) -> int:
     from serl.agents.classifier import Card
-    from serl.agents.classifier_training import ClassifierConfig, train_classifier
+    from serl.agents.classifier_training import train_classifier
+    from serl.agents.config import ClassifierConfig
     from serl.config import checked
     from serl.reward_audit import audit
     from serl.reward_data import read_samples
 
     config = checked(ClassifierConfig, parse_overrides(options.overrides))
+    check_destination(options.out)
     samples, views = read_samples(options.folders)
     classes = ("nothing", *_stages(int(samples.labels.max())))
     trained = train_classifier(samples, Card(views=views, classes=classes), config, _tell_epoch)
@@ -148,6 +151,8 @@ def _audit(options: argparse.Namespace) -> int:
     from serl.reward_data import read_samples
     from serl.video import write_png
 
+    if options.sheet:
+        check_destination(options.sheet)
     model = Classifier.load(options.model)
     samples, _ = read_samples(options.folders, model.card.views)
     parts = [

@@ -57,7 +57,10 @@ class Samples(NamedTuple):
 
 def write_views(folder: Path, views: Mapping[str, View]) -> None:
     """Say beside episodes what their images are of."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"{folder}: cannot be made: {error.strerror}") from error
     values = {name: view.model_dump(mode="json") for name, view in views.items()}
     write_atomic(folder / VIEWS, json.dumps(values, indent=2).encode())
 
@@ -108,6 +111,8 @@ def read_samples(
     for folder in folders:
         found, said = read_views(folder), read_labels(folder)
         wanted = wanted or found
+        if not wanted:
+            raise BadInput(f"{folder}: its episodes have no images to learn from")
         for name, view in wanted.items():
             if found.get(name) != view:
                 raise SpecMismatch(

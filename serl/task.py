@@ -21,6 +21,7 @@ from serl.specs import ObservationSpec
 from serl.types import Image, Observation, Outcome
 
 ViewName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+_RESERVED = {"state", "robot"}  # names in observations and stamps
 
 
 class TaskConfig(BaseModel):
@@ -33,8 +34,10 @@ class TaskConfig(BaseModel):
         observe: a policy sees the state of the scene, or its cameras and the arm's own state.
         views: what it sees of cameras, by name.
         private_views: what readings carry besides for a reward model; a policy never sees it.
-        renderer: of simulated cameras; "auto" for `gl` where there is a GPU or a large picture,
-            else `ray`; with "none" there are no images at all.
+        renderer: of simulated cameras. "ray" draws the same everywhere; "gl" has other light, and
+            is faster on a GPU and for large pictures; "auto" takes what is faster here, so that
+            policies and reward models of one machine may not fit another; with "none" there are no
+            images at all.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -45,12 +48,14 @@ class TaskConfig(BaseModel):
     observe: Literal["state", "pixels"] = "state"
     views: dict[ViewName, View] = {}
     private_views: dict[ViewName, View] = {}
-    renderer: Literal["auto", "ray", "gl", "none"] = "auto"
+    renderer: Literal["ray", "gl", "auto", "none"] = "ray"
 
     @model_validator(mode="after")
     def _check_views(self) -> Self:
         if both := self.views.keys() & self.private_views.keys():
             raise ValueError(f"private_views: {sorted(both)} are names of views as well")
+        if taken := _RESERVED & (self.views.keys() | self.private_views.keys()):
+            raise ValueError(f"views: {sorted(taken)} are names of other things")
         if self.observe == "pixels" and not self.policy_views:
             raise ValueError("observe pixels: expected a renderer and at least one of views")
         return self

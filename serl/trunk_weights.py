@@ -7,6 +7,7 @@ with kernels (O, I, H, W), and metadata that say where they come from and what t
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Iterator, Mapping, Set
 from itertools import islice
@@ -17,10 +18,13 @@ import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError, safe_open
 
+from serl.agents.config import SACConfig
 from serl.errors import BadInput, CorruptData, SerlError, SpecMismatch
 from serl.fields import check_fields, short
-from serl.files import make_folder, read_bounded, write_atomic
+from serl.files import digest_of, make_folder, read_bounded, write_atomic
 from serl.pickles import decode_pickle
+
+logger = logging.getLogger(__name__)
 
 FORMAT = "serl resnet10 1"
 WIDTHS = (64, 128, 256, 512)
@@ -91,6 +95,25 @@ def import_trunk(source: Path, out: Path) -> TrunkWeights:
     except OSError as error:
         raise SerlError(f"{out}: cannot be written: {error.strerror}") from error
     return weights
+
+
+def with_files(config: SACConfig) -> SACConfig:
+    """A configuration whose files are found from anywhere, and known by what is in them.
+
+    Without a trunk's weights the small encoder is taken, and it is said.
+    """
+    changed: dict[str, Any] = {}
+    if config.encoder_weights is not None:
+        changed["encoder_weights"] = config.encoder_weights.resolve()
+    if config.encoder == "resnet10":
+        path = (config.trunk or default_path()).resolve()
+        if path.exists():
+            changed |= {"trunk": path, "trunk_sha256": digest_of(path)}
+        else:
+            text = "%s: no weights of a ResNet-10 (serl encoder import FILE); small encoder"
+            logger.warning(text, path)
+            changed["encoder"] = "small"
+    return config.model_copy(update=changed)
 
 
 def read_serl_trunk(path: Path) -> TrunkWeights:

@@ -1,9 +1,20 @@
 """MuJoCo: the simulated arm, its scenes and cameras."""
 
+import ctypes
 import os
 
-# MuJoCo reads this at its first import, and would else look for a display. One thread of the
-# software's OpenGL is as fast as two, and leaves a processor to the learner.
-if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+
+def _has_egl() -> bool:
+    try:
+        ctypes.CDLL("libEGL.so.1")
+    except OSError:
+        return False
+    return True
+
+
+# MuJoCo reads this at its first import, would else look for a display, and cannot even be imported
+# where it names a library that is missing. One thread of the software's OpenGL is as fast as two,
+# and leaves a processor to the learner.
+if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")) and _has_egl():
     os.environ.setdefault("MUJOCO_GL", "egl")
 os.environ.setdefault("LP_NUM_THREADS", "1")

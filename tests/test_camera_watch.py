@@ -94,6 +94,15 @@ class TestWatchedRobot(RobotSuite):
         return WatchedRobot(FakeRobot(), CameraWatch({}))
 
 
+def test_the_robot_is_stopped_wherever_it_was_looked_at() -> None:
+    """At the start of an episode, too, and by a reset."""
+    robot = FakeRobot()
+    watched = WatchedRobot(robot, CameraWatch(SPEC))
+    with pytest.raises(CameraFault, match="gone"):
+        watched.observe()
+    assert "camera front: gone" in robot.stop_reason
+
+
 def test_a_robots_spec_is_kept() -> None:
     robot = WatchedRobot(FakeRobot(), CameraWatch({}))
     assert isinstance(robot.observation_spec, ObservationSpec)

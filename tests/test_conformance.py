@@ -5,6 +5,7 @@ from __future__ import annotations
 from serl.agents.agent import Agent
 from serl.agents.bc import BC
 from serl.agents.config import SACConfig
+from serl.agents.hybrid import HybridSAC
 from serl.agents.sac import SAC
 from serl.intervention import Teleop
 from serl.sim.arm import SimArm
@@ -46,21 +47,35 @@ class TestPickCube(SimulatedTaskSuite):
         return SimArm(task.scene, task.config), task
 
 
+SMALL_AGENT = SACConfig(hidden=(32, 32), utd=2, batch_size=32, device="cpu")
+
+
 class TestSAC(AgentSuite):
     agent: type[SAC] = SAC
 
     rows = 2 * 32
 
-    def make(self) -> tuple[Agent, Spec]:
+    def spec(self) -> Spec:
         task = FakeTask()
-        spec = Spec(
+        return Spec(
             task=task.name,
             observation=task.observation_spec,
             action=task.config.motion.action_spec,
             rate_hz=task.config.rate_hz,
         )
-        config = SACConfig(hidden=(32, 32), utd=2, batch_size=32, device="cpu")
-        return self.agent.create(spec, config, seed=0), spec
+
+    def make(self) -> tuple[Agent, Spec]:
+        spec = self.spec()
+        return self.agent.create(spec, SMALL_AGENT, seed=0), spec
+
+
+class TestHybridSAC(TestSAC):
+    agent = HybridSAC
+
+    def spec(self) -> Spec:
+        spec = super().spec()
+        action = spec.action.model_copy(update={"shape": (3,), "unit": "x y gripper"})
+        return spec.model_copy(update={"action": action})
 
 
 class TestBC(TestSAC):

@@ -73,7 +73,7 @@ def test_a_run_starts_with_the_networks_and_the_scale_of_another(
     assert not any(mine[name].any() for name in mine if name.startswith("adam."))
     assert not np.array_equal(mine["generator.learning"], theirs["generator.learning"])
     told = capsys.readouterr().err
-    assert "starts with actor, critics, targets" in told
+    assert "starts with encoder, actor, critics, targets" in told
     assert "7 steps of reach" in told
     assert told.strip() in [row.get("text") for row in read_metrics(after.metrics)]
 

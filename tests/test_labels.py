@@ -24,6 +24,8 @@ def test_a_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / FILE
     path.write_bytes(path.read_bytes()[:-3])
     assert read_labels(tmp_path) == {FIRST: 1}
+    append_labels(tmp_path, [(SECOND, 0)], "person")
+    assert read_labels(tmp_path) == {FIRST: 1, SECOND: 0}
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,8 @@ LEARNER = "serl learner pick_cube"
 ACTOR = "serl actor $RUN --name actor0"
 COLLECT = "serl reward collect pick_cube --out success"
 TRAIN_REWARD = "serl reward train success --out success.safetensors"
-AUDIT = "serl reward audit success.safetensors success --sheet mistakes.png"
+COLLECT_UNSEEN = "serl reward collect pick_cube --seed 1 --out unseen"
+AUDIT = "serl reward audit success.safetensors unseen --sheet mistakes.png"
 TRAIN_ON_PIXELS = (
     "serl train pick_cube --observe pixels --reward.kind classifier"
     " --reward.model success.safetensors"
@@ -76,6 +77,7 @@ KNOWN = {
     ACTOR,
     COLLECT,
     TRAIN_REWARD,
+    COLLECT_UNSEEN,
     AUDIT,
     TRAIN_ON_PIXELS,
     TRAIN_EXAMPLE,
@@ -272,6 +274,7 @@ def test_a_reward_model_and_a_policy_from_pixels(shell: Shell) -> None:
     )
     assert "40 positives" in shell.run(f"{COLLECT} --positives 40 --negatives 60{small}")
     assert "held out" in shell.run(f"{TRAIN_REWARD} --epochs 2")
+    shell.run(f"{COLLECT_UNSEEN} --positives 8 --negatives 12{small}")
     assert "mistakes.png" in shell.run(AUDIT)
     assert (shell.folder / "mistakes.png").is_file()
     shell.run(TRAIN_ON_PIXELS + SHORT + small)

@@ -144,6 +144,30 @@ def test_the_reward_ends_an_episode_and_the_tasks_success_does_not() -> None:
     assert steps[-1].reward_provenance == "classifier"
 
 
+def test_the_tasks_own_truncation_stands() -> None:
+    class Cut(FakeTask):
+        def outcome(self, reading: Observation, index: int) -> Outcome:
+            return Outcome(truncated=index == 3)
+
+    task = Judged(Cut(), PersonReward())
+    records = episode(FakeRobot(), task, lambda observation: np.zeros(2, np.float32))
+    steps = [record for record in records if isinstance(record, Step)]
+    assert len(steps) == 4
+    assert steps[-1].truncated
+
+
+def test_a_failure_wins_over_what_looks_like_a_success() -> None:
+    class Failing(FakeTask):
+        def outcome(self, reading: Observation, index: int) -> Outcome:
+            return Outcome(terminated=True)
+
+    reward = StageReward(Sequence(1), 1, RewardConfig(hold=(1, 1)), 0.5)
+    task = Judged(Failing(), reward)
+    task.begin(reading())
+    outcome = task.outcome(reading(), 0)
+    assert (outcome.reward, outcome.terminated, outcome.success) == (0.0, True, False)
+
+
 def test_the_tasks_failures_stand() -> None:
     class Failing(FakeTask):
         def outcome(self, reading: Observation, index: int) -> Outcome:

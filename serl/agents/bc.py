@@ -7,6 +7,7 @@ the policy drives, and only what a human corrects is learned.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from serl.agents.losses import cloning_loss
 from serl.agents.networks import descend
@@ -14,9 +15,20 @@ from serl.agents.sac import SAC
 from serl.errors import SpecMismatch
 from serl.types import Batch
 
+_EXPLORING_STD = 0.05
+"""Of an action; cloning learns none, and a policy that drives like chance is not corrected."""
+
 
 class BC(SAC):
     """The agent; see `serl.agents.agent.Agent`. Critics and temperature are never trained."""
+
+    def choose(self, seen: Tensor, explore: bool) -> Tensor:
+        """The cloned action, (A,), disturbed a little when exploring."""
+        action = super().choose(seen, explore=False)
+        if not explore:
+            return action
+        noise = torch.randn(action.shape, generator=self._acting).to(self.device)
+        return (action + _EXPLORING_STD * noise).clamp(-1.0, 1.0)
 
     def update(self, batch: Batch) -> dict[str, float]:
         """`utd` steps of the actor, and of its encoder, towards the actions of prior transitions.

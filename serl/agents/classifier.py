@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from torch import Tensor
 
+from serl.agents.config import Width
 from serl.agents.encoders import Encoder
 from serl.agents.networks import EnsembleMLP
-from serl.agents.weights import copy_into, to_arrays
+from serl.agents.weights import copy_into, said_by, to_arrays
 from serl.camera import View
 from serl.errors import BadInput, CorruptData, SpecMismatch
-from serl.files import read_bounded, write_atomic
+from serl.files import digest_of, read_bounded, write_atomic
 from serl.reward import RewardConfig, StageReward
 from serl.task import TaskConfig, ViewName
 from serl.types import Image, Observation
@@ -50,7 +50,7 @@ class Card(BaseModel):
 
     views: dict[ViewName, View] = Field(min_length=1, max_length=16)
     classes: tuple[str, ...] = Field(("nothing", "success"), min_length=2, max_length=64)
-    channels: tuple[int, ...] = Field((16, 32, 32), min_length=1, max_length=8)
+    channels: tuple[Width, ...] = Field((16, 32, 32), min_length=1, max_length=8)
     latent: int = Field(64, ge=1, le=4096)
     hidden: int = Field(128, ge=1, le=4096)
     temperature: float = Field(1.0, gt=0)
@@ -118,9 +118,11 @@ class Classifier:
         except OSError as error:
             raise BadInput(f"reward model {path}: {error.strerror}") from error
         try:
-            made = cls.create(_card(data), torch.Generator())
-            copy_into(made._tensors(), safetensors.numpy.load(data))
-        except (SafetensorError, SpecMismatch, ValueError, KeyError) as error:
+            card, arrays = _card(data), safetensors.numpy.load(data)
+            _check_sizes(card, arrays)
+            made = cls.create(card, torch.Generator())
+            copy_into(made._tensors(), arrays)
+        except (SafetensorError, CorruptData, SpecMismatch, ValueError, KeyError) as error:
             cause = " ".join(str(error).split())[:200]
             raise CorruptData(f"reward model {path}: {cause}") from error
         return made
@@ -150,6 +152,11 @@ def make_reward(config: RewardConfig, task: TaskConfig) -> StageReward:
     """
     assert config.model is not None  # the configuration was checked
     model = Classifier.load(config.model)
+    if config.sha256 is not None and digest_of(config.model) != config.sha256:
+        raise SpecMismatch(
+            f"reward model {config.model}: is another one than when the run was made; bring that "
+            "one back, or make a new run"
+        )
     for name, view in model.card.views.items():
         found = task.all_views.get(name)
         if found != view:
@@ -168,19 +175,23 @@ def make_reward(config: RewardConfig, task: TaskConfig) -> StageReward:
 
 
 def _card(data: bytes) -> Card:
-    """The card in a safetensors text; its size was checked."""
-    length = int.from_bytes(data[:8], "little")
-    if not 2 <= length <= min(len(data) - 8, 1 << 20):
-        raise ValueError("not a safetensors file")
-    metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
-    if metadata.get("format") != FORMAT:
-        raise ValueError(f"expected format {FORMAT!r}, found {metadata.get('format')!r}")
+    """The card in a safetensors text."""
     try:
-        return Card.model_validate_json(metadata["card"])
+        return Card.model_validate_json(said_by(data, FORMAT)["card"])
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise ValueError(f"card: {where}: {first['msg']}") from error
+
+
+def _check_sizes(card: Card, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Before anything as large as the card says is made, the file has to hold as much."""
+    for part, network in zip(("encoder", "head"), networks(card), strict=True):
+        for name, shape in network.shapes.items():
+            found = arrays.get(f"{part}.{name}")
+            if found is None or found.shape != (1, *shape):
+                what = "nothing" if found is None else list(found.shape)
+                raise SpecMismatch(f"{part}.{name}: expected {[1, *shape]}, got {what}")
 
 
 reward = make_reward

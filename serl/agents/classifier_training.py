@@ -8,50 +8,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from torch.nn import functional
 
 from serl.agents.classifier import Card, Classifier, networks
+from serl.agents.config import ClassifierConfig
 from serl.agents.networks import Group, descend
 from serl.errors import BadInput
 from serl.frames import brightened, shifted
 from serl.reward_data import Samples
 
+_SUREST = 1.0 - 1e-6
 _LEAST = 10
 """Of each class, and of episodes; below it nothing can be said of what was learned."""
-
-
-class ClassifierConfig(BaseModel):
-    """How a classifier is trained.
-
-    Attributes:
-        epochs: how often it sees each sample.
-        batch_size: samples per step.
-        learning_rate: of Adam; falls to zero along half a cosine.
-        crop_px: images are shifted at random by up to so many pixels.
-        brightness: ... and made brighter or darker by up to this share.
-        dropout: share of an image's features that a step does not see.
-        smoothing: of the labels: so much of each is spread over the other classes.
-        held_out: share of the episodes that it is measured on.
-        false_positives: the share of held-out negatives that the threshold may let pass.
-        seed: of everything random.
-        threads: of torch; None leaves them alone.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    epochs: int = Field(60, ge=1)
-    batch_size: int = Field(64, ge=2)
-    learning_rate: float = Field(1e-3, gt=0)
-    crop_px: int = Field(2, ge=0, le=7)
-    brightness: float = Field(0.15, ge=0, lt=1)
-    dropout: float = Field(0.1, ge=0, lt=1)
-    smoothing: float = Field(0.02, ge=0, lt=1)
-    held_out: float = Field(0.25, gt=0, lt=1)
-    false_positives: float = Field(0.001, ge=0, lt=1)
-    seed: int = Field(0, ge=0)
-    threads: int | None = Field(None, ge=1)
 
 
 class Trained(NamedTuple):
@@ -191,4 +160,4 @@ def _threshold(
     mistaken = np.sort(probabilities[labels == 0, 1:].max(1))
     allowed = int(false_positives * len(mistaken))
     highest = float(mistaken[len(mistaken) - 1 - allowed])
-    return min(0.999, 0.5 * (1.0 + highest)) if highest > 0.5 else 0.5
+    return min(_SUREST, 0.5 * (1.0 + highest)) if highest > 0.5 else 0.5

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+Width = Annotated[int, Field(ge=1, le=1024)]
 
 
 class SACConfig(BaseModel):
@@ -40,6 +42,7 @@ class SACConfig(BaseModel):
         encoder: of images: a small one that is trained, or SERL's frozen ResNet-10 below a small
             trained one; see `serl encoder import`.
         trunk: file of the ResNet-10's weights; None for where `serl encoder import` puts them.
+        trunk_sha256: what it held when the run was made; None for anything.
         encoder_weights: file that `serl encoder pretrain` wrote, for the small one to start from.
         encoder_channels: of the small encoder's convolutions, of stride 2 but the last.
         latent: features of each camera, and of the state beside it.
@@ -74,9 +77,74 @@ class SACConfig(BaseModel):
     matmul: Literal["auto", "float32", "bfloat16"] = "auto"
     encoder: Literal["small", "resnet10"] = "small"
     trunk: Path | None = None
+    trunk_sha256: str | None = None
     encoder_weights: Path | None = None
-    encoder_channels: tuple[int, ...] = Field((16, 32, 32), min_length=1)
+    encoder_channels: tuple[Width, ...] = Field((16, 32, 32), min_length=1, max_length=8)
     latent: int = Field(64, ge=1)
     compile: bool = False
     device: str = "auto"
+    threads: int | None = Field(None, ge=1)
+
+
+class ClassifierConfig(BaseModel):
+    """How a classifier is trained.
+
+    Attributes:
+        epochs: how often it sees each sample.
+        batch_size: samples per step.
+        learning_rate: of Adam; falls to zero along half a cosine.
+        crop_px: images are shifted at random by up to so many pixels.
+        brightness: ... and made brighter or darker by up to this share.
+        dropout: share of an image's features that a step does not see.
+        smoothing: of the labels: so much of each is spread over the other classes.
+        held_out: share of the episodes that it is measured on.
+        false_positives: the share of held-out negatives that the threshold may let pass.
+        seed: of everything random.
+        threads: of torch; None leaves them alone.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    epochs: int = Field(60, ge=1)
+    batch_size: int = Field(64, ge=2)
+    learning_rate: float = Field(1e-3, gt=0)
+    crop_px: int = Field(2, ge=0, le=7)
+    brightness: float = Field(0.15, ge=0, lt=1)
+    dropout: float = Field(0.1, ge=0, lt=1)
+    smoothing: float = Field(0.02, ge=0, lt=1)
+    held_out: float = Field(0.25, gt=0, lt=1)
+    false_positives: float = Field(0.001, ge=0, lt=1)
+    seed: int = Field(0, ge=0)
+    threads: int | None = Field(None, ge=1)
+
+
+class PretrainingConfig(BaseModel):
+    """How an encoder is pretrained.
+
+    Attributes:
+        samples: pictures of each camera.
+        epochs: how often each is seen.
+        batch_size: samples per step.
+        learning_rate: of Adam; falls to zero along half a cosine.
+        crop_px: images are shifted at random by up to so many pixels.
+        brightness: ... and made brighter or darker by up to this share.
+        noise: standard deviation of what the expert that drives is disturbed by.
+        channels: of the encoder's convolutions.
+        latent: features of each camera.
+        seed: of everything random.
+        threads: of torch; None leaves them alone.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    samples: int = Field(4000, ge=100)
+    epochs: int = Field(20, ge=1)
+    batch_size: int = Field(64, ge=2)
+    learning_rate: float = Field(1e-3, gt=0)
+    crop_px: int = Field(2, ge=0, le=7)
+    brightness: float = Field(0.15, ge=0, lt=1)
+    noise: float = Field(0.5, ge=0)
+    channels: tuple[Width, ...] = Field((16, 32, 32), min_length=1, max_length=8)
+    latent: int = Field(64, ge=1)
+    seed: int = Field(0, ge=0)
     threads: int | None = Field(None, ge=1)

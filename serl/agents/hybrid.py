@@ -24,6 +24,7 @@ from serl.specs import ArraySpec, Spec
 from serl.types import Action, Batch, Observation
 
 _WIDTH = 3  # choices of one gripper: close, stay, open
+_OPEN = 0.9  # of the way; a gripper that holds something is less
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,8 @@ class Grippers:
         if not self.openings:
             return action.new_zeros(len(action))
         grips, opening = action[:, list(self.places)], state[:, list(self.openings)]
-        closing = (grips < -0.5) & (opening > 0.5)
-        opened = (grips > 0.5) & (opening < 0.5)
+        closing = (grips < -0.5) & (opening > _OPEN)
+        opened = (grips > 0.5) & (opening <= _OPEN)
         return (closing | opened).sum(-1).float()
 
 

@@ -15,15 +15,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import safetensors.numpy
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from safetensors import SafetensorError
 from torch import Tensor
 
+from serl.agents.config import PretrainingConfig
 from serl.agents.encoders import Encoder
 from serl.agents.networks import EnsembleMLP, Group, descend
-from serl.agents.weights import to_arrays
+from serl.agents.weights import said_by, to_arrays
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.evaluation import Purpose, start_seed
+from serl.fields import parse_object, short
 from serl.files import read_bounded, write_atomic
 from serl.frames import brightened, shifted
 from serl.robot import SimulatedRobot
@@ -36,48 +37,18 @@ _HELD_OUT = 0.1
 _UNIT_M = 0.1  # targets are about as large as 1
 
 
-class PretrainingConfig(BaseModel):
-    """How an encoder is pretrained.
-
-    Attributes:
-        samples: pictures of each camera.
-        epochs: how often each is seen.
-        batch_size: samples per step.
-        learning_rate: of Adam; falls to zero along half a cosine.
-        crop_px: images are shifted at random by up to so many pixels.
-        brightness: ... and made brighter or darker by up to this share.
-        noise: standard deviation of what the expert that drives is disturbed by.
-        channels: of the encoder's convolutions.
-        latent: features of each camera.
-        seed: of everything random.
-        threads: of torch; None leaves them alone.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    samples: int = Field(4000, ge=100)
-    epochs: int = Field(20, ge=1)
-    batch_size: int = Field(64, ge=2)
-    learning_rate: float = Field(1e-3, gt=0)
-    crop_px: int = Field(2, ge=0, le=7)
-    brightness: float = Field(0.15, ge=0, lt=1)
-    noise: float = Field(0.5, ge=0)
-    channels: tuple[int, ...] = Field((16, 32, 32), min_length=1)
-    latent: int = Field(64, ge=1)
-    seed: int = Field(0, ge=0)
-    threads: int | None = Field(None, ge=1)
-
-
 class Pretrained(NamedTuple):
     """An encoder, and how far off it is on pictures that it never saw.
 
     Attributes:
         arrays: its parameters by name, of each camera.
         error_m: median distance between where bodies are and where it sees them.
+        sizes: height and width of each camera's images.
     """
 
     arrays: Mapping[str, np.ndarray[Any, Any]]
     error_m: float
+    sizes: Mapping[str, tuple[int, int]]
 
 
 def sights(
@@ -155,7 +126,8 @@ def pretrain(
         off = told(np.arange(training, len(targets)), 0, 0.0) - scaled[training:]
     error_m = float(off.view(len(off), -1, 3).norm(dim=-1).median()) * _UNIT_M
     views = encoder.views(groups[0].flat.detach())
-    return Pretrained(to_arrays({name: part[0] for name, part in views.items()}), error_m)
+    arrays = to_arrays({name: part[0] for name, part in views.items()})
+    return Pretrained(arrays, error_m, cameras)
 
 
 def save_encoder(path: Path, pretrained: Pretrained, said: Mapping[str, Any]) -> None:
@@ -164,7 +136,7 @@ def save_encoder(path: Path, pretrained: Pretrained, said: Mapping[str, Any]) ->
     Raises:
         BadInput: the disk refused.
     """
-    metadata = {"format": FORMAT, "card": json.dumps(dict(said))}
+    metadata = {"format": FORMAT, "card": json.dumps({**said, "sizes": pretrained.sizes})}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, safetensors.numpy.save(dict(pretrained.arrays), metadata))
@@ -181,11 +153,16 @@ def load_encoder(path: Path, encoder: Encoder, flat: Tensor) -> None:
         SpecMismatch: it is for other cameras or of another shape.
     """
     try:
-        arrays = safetensors.numpy.load(read_bounded(path, MAX_BYTES))
+        data = read_bounded(path, MAX_BYTES)
+        card = parse_object(said_by(data, FORMAT)["card"].encode(), "card")
+        arrays = safetensors.numpy.load(data)
     except OSError as error:
         raise BadInput(f"encoder {path}: {error.strerror}") from error
-    except (SafetensorError, ValueError, KeyError) as error:
+    except (CorruptData, SafetensorError, ValueError, KeyError) as error:
         raise CorruptData(f"encoder {path}: {' '.join(str(error).split())[:160]}") from error
+    sizes = {name: list(size) for name, size in encoder.cameras.items()}
+    if card.get("sizes") != sizes:
+        raise SpecMismatch(f"encoder {path}: for images {short(card.get('sizes'))}, here {sizes}")
     mine = {
         name: part[0] for name, part in encoder.views(flat).items() if not name.startswith("state.")
     }

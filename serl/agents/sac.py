@@ -32,6 +32,7 @@ from serl.agents.pretraining import load_encoder
 from serl.agents.resnet import CHANNELS, GRID, Trunk
 from serl.agents.weights import copy_into, to_arrays
 from serl.errors import BadInput, SpecMismatch
+from serl.files import digest_of
 from serl.specs import Spec
 from serl.trunk_weights import default_path
 from serl.types import Action, Array, Batch, Image, Observation
@@ -94,7 +95,9 @@ class SAC:
         self.critic = Group(self.networks.critic.init(init).to(self.device), rate)
         self.target = self.critic.flat.detach().clone()
         flat = encoder.init(init)
-        if cameras and config.encoder_weights is not None:
+        if config.encoder_weights is not None:
+            if not cameras:
+                raise BadInput("agent.encoder_weights: the task has no cameras (--observe pixels)")
             load_encoder(config.encoder_weights, encoder, flat)
         self.encoder = Group(flat.to(self.device), rate)
         self._seeing = (self.critic, self.encoder) if cameras else (self.critic,)
@@ -337,6 +340,8 @@ def _trunk(config: SACConfig, device: torch.device) -> Trunk | None:
     path = config.trunk or default_path()
     if config.encoder != "resnet10":
         return None
+    if config.trunk_sha256 is not None and digest_of(path) != config.trunk_sha256:
+        raise BadInput(f"{path}: holds another trunk than when the run was made")
     if not path.exists():
         logger.warning(
             "%s: no weights of a ResNet-10 (serl encoder import FILE); small encoder", path

@@ -9,12 +9,29 @@ import torch
 from torch import Tensor
 
 from serl.agents.agent import State
-from serl.errors import SpecMismatch
+from serl.errors import CorruptData, SpecMismatch
+from serl.fields import MAX_JSON_BYTES, parse_object, short
 
 
 def to_arrays(tensors: Mapping[str, Tensor]) -> State:
     """Copies on the host."""
     return {name: np.array(tensor.numpy(force=True)) for name, tensor in tensors.items()}
+
+
+def said_by(data: bytes, format_name: str) -> dict[str, str]:
+    """The metadata of a safetensors text of ours.
+
+    Raises:
+        CorruptData: it is damaged, or of another format.
+    """
+    length = int.from_bytes(data[:8], "little")
+    if not 2 <= length <= min(len(data) - 8, MAX_JSON_BYTES):
+        raise CorruptData("not a safetensors file")
+    metadata = parse_object(data[8 : 8 + length], "header").get("__metadata__")
+    if not isinstance(metadata, dict) or metadata.get("format") != format_name:
+        found = short(metadata.get("format") if isinstance(metadata, dict) else metadata)
+        raise CorruptData(f"expected format {format_name!r}, found {found}")
+    return {name: text for name, text in metadata.items() if isinstance(text, str)}
 
 
 def copy_into(tensors: Mapping[str, Tensor], state: State) -> None:

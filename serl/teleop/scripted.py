@@ -120,6 +120,7 @@ class ScriptedHuman:
         seed: of its noise.
         steps_before: online steps already done by this actor.
         trained: as of `Budget`.
+        labels: says of a success that it is one, when nothing else does.
     """
 
     def __init__(
@@ -131,7 +132,9 @@ class ScriptedHuman:
         seed: int,
         steps_before: int = 0,
         trained: Callable[[], int] = lambda: 0,
+        labels: bool = False,
     ) -> None:
+        self._labels = labels
         self.config = config
         self.budget = Budget(config, planned_steps, steps_before, trained)
         self._task = task
@@ -158,8 +161,9 @@ class ScriptedHuman:
         return action
 
     def events(self) -> tuple[Event, ...]:
-        """None: the simulated person labels nothing."""
-        return ()
+        """Success, where it is asked to see it; else none."""
+        seen = self._labels and self._task.is_success(self._robot.truth())
+        return (Event.SUCCESS,) if seen else ()
 
     def _leaves_box(self, truth: Truth) -> bool:
         """The tool is at a side of its box, or will be there soon."""

@@ -7,7 +7,7 @@ import torch
 from serl.agents.bc import BC
 from serl.errors import SpecMismatch
 
-from .conftest import ROWS, SPEC, config, equal, make_batch
+from .conftest import ROWS, SPEC, config, equal, make_batch, observation
 
 
 def make(**settings: object) -> BC:
@@ -61,3 +61,12 @@ def test_what_is_not_finite_is_skipped_and_counted() -> None:
 def test_a_batch_of_the_wrong_size_is_refused() -> None:
     with pytest.raises(SpecMismatch, match="expected"):
         make().update(make_batch(rows=3))
+
+
+def test_it_explores_near_to_what_it_cloned() -> None:
+    agent = make(utd=1)
+    seen = observation()
+    mode = agent.act(seen, explore=False)
+    explored = np.stack([agent.act(seen, explore=True) for _ in range(200)])
+    assert 0.03 < np.abs(explored - mode).mean(0).max() < 0.08
+    assert np.abs(explored).max() <= 1.0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,14 @@ import torch
 
 from serl.agents.classifier import Card, Classifier, make_reward
 from serl.agents.classifier_training import (
-    ClassifierConfig,
     Trained,
     split_by_episode,
     train_classifier,
 )
+from serl.agents.config import ClassifierConfig
 from serl.camera import View
 from serl.errors import BadInput, CorruptData, SpecMismatch
+from serl.files import digest_of
 from serl.labels import Place
 from serl.reward import RewardConfig
 from serl.reward_data import Origin, Samples
@@ -129,6 +131,14 @@ def test_damaged_and_foreign_files_are_one_clear_line(trained: Trained, tmp_path
     arrays["head.0.weight"] = np.full_like(arrays["head.0.weight"], np.nan)
     metadata = {"format": "serl reward classifier 1", "card": CARD.model_dump_json()}
     bad["nan"] = safetensors.numpy.save(arrays, metadata)
+    for header in (b"[1,2]", b'{"__metadata__":null}', b"[" * 5000):
+        bad[header[:20].decode()] = len(header).to_bytes(8, "little") + header
+    huge = CARD.model_dump(mode="json") | {"channels": [1024] * 8, "latent": 4096}
+    metadata = {"format": "serl reward classifier 1", "card": json.dumps(huge)}
+    bad["huge"] = safetensors.numpy.save({}, metadata)
+    bad["negative"] = safetensors.numpy.save(
+        {}, {**metadata, "card": json.dumps(huge | {"channels": [-1]})}
+    )
     for data in bad.values():
         path.write_bytes(data)
         with pytest.raises(CorruptData, match=r"reward model .*m\.safetensors: ") as caught:
@@ -148,6 +158,18 @@ def test_it_judges_readings_of_the_cameras_it_was_trained_on(
     seen = [Observation({}, {"front": samples.images["front"][row]}) for row in (1, 0, 3, 5)]
     reward.begin(seen[0])
     assert [reward(reading).success for reading in seen] == [False, False, True, False]
+
+
+def test_another_model_than_that_of_the_run_is_refused(trained: Trained, tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    trained.classifier.save(path)
+    task = PickCubeConfig(observe="pixels", views=VIEWS)
+    config = RewardConfig(kind="classifier", model=path, sha256=digest_of(path))
+    make_reward(config, task)
+    card = trained.classifier.card.model_copy(update={"threshold": 0.7})
+    Classifier(card, trained.classifier.seeing, trained.classifier.judging).save(path)
+    with pytest.raises(SpecMismatch, match="is another one than when the run was made"):
+        make_reward(config, task)
 
 
 @pytest.mark.parametrize(

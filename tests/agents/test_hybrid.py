@@ -71,7 +71,7 @@ def test_choices_are_told_from_actions_and_put_back() -> None:
 def test_to_switch_is_to_ask_for_what_the_gripper_is_not() -> None:
     grippers = Grippers.of(make_spec(ONE))
     action = torch.tensor([[0.0, 0.0, grip] for grip in (-1.0, -1.0, 1.0, 1.0, 0.0)])
-    state = torch.tensor([[0.0, 0.0, 0.0, opening] for opening in (1.0, 0.1, 1.0, 0.1, 1.0)])
+    state = torch.tensor([[0.0, 0.0, 0.0, opening] for opening in (1.0, 0.6, 1.0, 0.6, 1.0)])
     assert grippers.switches(action, state).tolist() == [1.0, 0.0, 0.0, 1.0, 0.0]
     blind = replace(grippers, openings=())
     assert blind.switches(action, state).tolist() == [0.0] * 5

@@ -8,8 +8,9 @@ import safetensors.numpy
 import torch
 
 from serl import plugins
+from serl.agents.config import PretrainingConfig
 from serl.agents.pretraining import (
-    PretrainingConfig,
+    Pretrained,
     load_encoder,
     pretrain,
     save_encoder,
@@ -108,18 +109,31 @@ def test_files_that_do_not_fit_are_refused_with_one_line(tmp_path: Path) -> None
     arrays = {
         name: part[0].numpy() for name, part in encoder.views(flat).items() if "state" not in name
     }
+    sizes = {name: (16, 16) for name in SMALL}
     fewer = {name: array for name, array in arrays.items() if name.startswith("front")}
     wider = {**arrays, "front.0.bias": np.zeros(9, np.float32)}
     broken = {**arrays, "wrist.0.bias": np.full(8, np.nan, np.float32)}
-    for wrong, part in (
-        (fewer, r"is for the cameras \['front'\], needed \['front', 'wrist'\]"),
-        (wider, r"front\.0\.bias: expected finite float32\[8\], got float32\[9\]"),
-        (broken, r"wrist\.0\.bias: expected finite"),
+    for wrong, shown, part in (
+        (arrays, {"front": (16, 16)}, "for images"),
+        (arrays, {**sizes, "wrist": (64, 64)}, "for images"),
+        (fewer, sizes, r"is for the cameras \['front'\], needed \['front', 'wrist'\]"),
+        (wider, sizes, r"front\.0\.bias: expected finite float32\[8\], got float32\[9\]"),
+        (broken, sizes, r"wrist\.0\.bias: expected finite"),
     ):
-        safetensors.numpy.save_file(wrong, path)
+        save_encoder(path, Pretrained(wrong, 0.0, shown), {})
         with pytest.raises(SpecMismatch, match=part):
             load_encoder(path, encoder, flat)
+    safetensors.numpy.save_file(arrays, path)
+    with pytest.raises(CorruptData, match="expected format"):
+        load_encoder(path, encoder, flat)
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(CorruptData, match=r"encoder .*e\.safetensors: "):
         load_encoder(path, encoder, flat)
     assert torch.equal(flat, before)
+
+
+def test_a_task_without_cameras_has_no_use_for_an_encoder(tmp_path: Path) -> None:
+    blind = RUN.model_copy(update={"observe": None, "task_config": {}})
+    config = RUN.agent.model_copy(update={"encoder_weights": tmp_path / "e"})
+    with pytest.raises(BadInput, match="the task has no cameras"):
+        SAC.create(make_spec(make_task(blind)), config, 0)

@@ -199,9 +199,10 @@ def useless_classifier(folder: Path) -> None:
     config = RewardConfig(kind="classifier", model=path, hold=(1, 1))
     assert "No such file" in refusal(partial(make_reward, config, TASK), BadInput)
     other = {"front": VIEWS["front"].model_copy(update={"crop": (0.0, 0.0, 0.5, 0.5)})}
-    for views, part in ((other, "trained on the view 'front'"), (VIEWS, "")):
+    for views, part in ((other, "trained on the view 'front'"), (VIEWS, None)):
         Classifier.create(Card(views=views), torch.Generator().manual_seed(0)).save(path)
-        assert part in refusal(partial(make_reward, config, TASK), BadInput)
+        why = refusal(partial(make_reward, config, TASK), BadInput)
+        assert part in why if part else why == ""
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     assert "model.safetensors" in refusal(partial(make_reward, config, TASK), BadInput)

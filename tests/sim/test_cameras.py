@@ -93,6 +93,12 @@ def test_an_unknown_camera_is_refused_with_the_known_ones() -> None:
         make_arm(observe="pixels", views={"front": View(camera="roof")})
 
 
+@pytest.mark.parametrize("name", ["state", "robot", "Front", "a b", ""])
+def test_names_that_something_else_has_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"pattern|names of other things"):
+        make_arm(observe="pixels", views={name: SMALL["front"]})
+
+
 def test_names_of_views_and_private_views_differ() -> None:
     with pytest.raises(ValueError, match="front"):
         make_arm(observe="pixels", views=SMALL, private_views=SMALL)
@@ -106,7 +112,7 @@ def test_rays_stand_in_where_opengl_cannot_be_used(
 
     monkeypatch.setattr("mujoco.Renderer", broken)
     monkeypatch.setattr(cameras, "_has_gpu", lambda: True)
-    arm = make_arm(observe="pixels", views=SMALL)
+    arm = make_arm(observe="pixels", views=SMALL, renderer="auto")
     assert arm.observe().images["front"].any()
     assert "drawing with rays" in caplog.text
     with pytest.raises(SerlError, match=r"renderer gl: .* renderer ray needs nothing"):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from serl.clock import VirtualClock
+from serl.intervention import Event
 from serl.loop import EpisodeKey, run
 from serl.policy import Hold, Policy
 from serl.robot import Truth
@@ -171,6 +172,17 @@ def test_it_keeps_its_budget_even_when_the_policy_never_succeeds(training: list[
     assert 0.1 < share(training) <= 0.30
     assert quarters[3] <= 0.05
     assert quarters == sorted(quarters, reverse=True)
+
+
+def test_it_says_of_a_success_that_it_is_one_where_nothing_else_does() -> None:
+    robot, task = FakeRobot(), FakeTask()
+    silent, asked = (
+        ScriptedHuman(FULL, task, robot, 1000, seed=0, labels=labels) for labels in (False, True)
+    )
+    assert asked.events() == ()
+    robot.place(0.0, 0.0)
+    assert asked.events() == (Event.SUCCESS,)
+    assert silent.events() == ()
 
 
 def test_the_default_budget_holds_by_arithmetic() -> None:
