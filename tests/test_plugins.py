@@ -18,7 +18,9 @@ def test_known_names_are_those_of_plugins_only() -> None:
         "reach",
     ]
     assert plugins.names("sim") == ["arm"]
-    assert plugins.names("renderer") == ["render"]
+    assert plugins.names("renderer") == ["gl", "ray"]
+    assert plugins.names("agent") == ["bc", "hybrid", "sac"]
+    assert plugins.names("reward") == ["classifier"]
 
 
 def test_listing_imports_nothing_heavy() -> None:
