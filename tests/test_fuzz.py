@@ -22,13 +22,17 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 import pytest
+import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from isal.isal_zlib import crc32
 
 from serl import checkpoint
+from serl.agents.classifier import Card, Classifier, networks
+from serl.agents.pretraining import Pretrained, load_encoder, save_encoder
 from serl.authentication import load_key, sign, verify
+from serl.camera import View
 from serl.compaction import compact
 from serl.config import TrainConfig, checked, read_yaml, resolve
 from serl.continuation import Continuation
@@ -36,6 +40,8 @@ from serl.episode_writer import EpisodeWriter, metadata_of
 from serl.episodes import PART, EpisodeFile, count_records, read_episode
 from serl.errors import BadInput
 from serl.fields import dump_object, parse_object
+from serl.labels import FILE as LABELS
+from serl.labels import Place, append_labels, read_labels
 from serl.learner import restore_progress
 from serl.manifest import MANIFEST, read_entries
 from serl.mcap import BLOCK, FOOTER, MAGIC, U32, Opcode
@@ -43,6 +49,7 @@ from serl.mcap_reader import read_chunk, read_metadata
 from serl.metrics import MetricsWriter
 from serl.pickles import decode_pickle
 from serl.recording import LogConfig
+from serl.reward_data import VIEWS, read_views, write_views
 from serl.run_folder import RunFolder
 from serl.snapshots import decode_snapshot, encode_snapshot
 from serl.testing.logs import EPOCH, SPEC, leave_open, random_records, write_log
@@ -125,6 +132,7 @@ def make_decoders(folder: Path) -> dict[str, Decoder]:
         "pickle": Decoder([path.read_bytes() for path in PICKLES], decode_pickle),
         "object": Decoder([dump_object({"a": [1, 2.5, "x"]})], lambda d: parse_object(d, "it")),
         **_file_decoders(folder),
+        **_reward_decoders(folder),
     }
 
 
@@ -148,6 +156,27 @@ def _file_decoders(folder: Path) -> dict[str, Decoder]:
         **{f"checkpoint's {name}": _checkpoint(folder, name) for name in CHECKPOINT},
         "config": _file(_written(folder / "config.yaml", settings.encode()), _read_config),
         "key": _file(_written(folder / "key", KEY.hex().encode()), load_key),
+    }
+
+
+def _reward_decoders(folder: Path) -> dict[str, Decoder]:
+    """Of reward models and of what they are trained on."""
+    folder = folder / "reward"
+    view = View(camera="front", width=8, height=8)
+    write_views(folder, {"front": view})
+    append_labels(folder, [(Place(1, 2, 3), 1), (Place(1, 2, 4), 0)], "script", 1.0)
+    model, encoder = folder / "model.safetensors", folder / "encoder.safetensors"
+    card = Card(views={"front": view}, channels=(2, 2), latent=2, hidden=2)
+    made = Classifier.create(card, torch.Generator().manual_seed(0))
+    made.save(model)
+    network = networks(card)[0]
+    parts = {name: part[0].numpy() for name, part in network.views(made.seeing).items()}
+    save_encoder(encoder, Pretrained(parts, 0.0, dict(network.cameras)), {})
+    return {
+        "reward model": _file(model, Classifier.load),
+        "encoder": _file(encoder, lambda path: load_encoder(path, network, made.seeing.clone())),
+        "views": _file(folder / VIEWS, lambda path: read_views(path.parent)),
+        "labels": _file(folder / LABELS, lambda path: read_labels(path.parent)),
     }
 
 
