@@ -201,7 +201,7 @@ class Naive(nn.Module):
                 self.targets.parameters(), self.critics.parameters(), strict=True
             ):
                 mine.lerp_(other, 0.005)
-        return float(loss)
+        return float(loss.detach())
 
 
 class _Head(nn.Module):
