@@ -44,7 +44,7 @@ class RewardConfig(BaseModel):
     model: Path | None = None
     sha256: str | None = None
     threshold: float | None = Field(None, gt=0, lt=1)
-    hold: tuple[int, int] = (2, 3)
+    hold: tuple[int, int] = (4, 5)
     tool_low_m: Vector | None = None
     tool_high_m: Vector | None = None
     pose: tuple[float, float, float, float, float, float, float] | None = None
