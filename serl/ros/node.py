@@ -71,6 +71,7 @@ class RosNode:
         self.stopping = False
         self._strangers: Counter[str] = Counter()
         self._failure: Exception | None = None
+        self._leaving = False
         self._arrived = threading.Event()
         self._namespace = namespace(run_folder)
         settle(os.environ, domain_id_of(network=network), run_folder, network)
@@ -94,6 +95,7 @@ class RosNode:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._leaving = True
         self._executor.shutdown()
         self._thread.join()
         self._leave()
@@ -192,8 +194,10 @@ class RosNode:
         except ExternalShutdownException:
             pass
         except Exception as error:  # a defect: better to end than to go on deaf
-            self._failure = error
-            self.stopping = True
+            # rclpy 7.1.6 may still look at its guards while they are being taken away: at None.
+            if not (self._leaving and isinstance(error, AttributeError)):
+                self._failure = error
+                self.stopping = True
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.stopping = True

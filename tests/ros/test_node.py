@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from rclpy.executors import SingleThreadedExecutor
 
 from serl.errors import CorruptData
 from serl.ros.node import RosNode, namespace, ros_name, run_node
@@ -52,6 +53,25 @@ def test_a_failing_callback_ends_the_process_loudly(tmp_path: Path) -> None:
 
     with pytest.raises(ZeroDivisionError, match="a defect"):
         _listen(tmp_path, fail)
+
+
+@pytest.mark.parametrize("error", [AttributeError("handle"), RuntimeError("a defect")])
+def test_what_rclpy_trips_over_as_it_is_shut_down_is_no_defect(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spin(executor: SingleThreadedExecutor) -> None:
+        eventually(lambda: executor._is_shutdown)
+        raise error
+
+    monkeypatch.setattr(SingleThreadedExecutor, "spin", spin)
+    expected = [] if isinstance(error, AttributeError) else [error]
+    raised = []
+    try:
+        with RosNode("a", tmp_path):
+            pass
+    except RuntimeError as found:
+        raised.append(found)
+    assert raised == expected
 
 
 def test_a_run_opens_no_network_socket(tmp_path: Path) -> None:
