@@ -6,7 +6,6 @@ with the size and sha256 of each, written last. `latest` and `best` name one of 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -21,7 +20,14 @@ from safetensors import SafetensorError
 
 from serl.errors import BadInput, CorruptData, SerlError
 from serl.fields import MAX_JSON_BYTES, check_fields, dump_object, parse_object, short
-from serl.files import checked_name, read_bounded, sync_folder, write_atomic, write_synced
+from serl.files import (
+    checked_name,
+    read_bounded,
+    sha256_of,
+    sync_folder,
+    write_atomic,
+    write_synced,
+)
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
@@ -193,7 +199,7 @@ def _write(folder: Path, step: int, arrays: Mapping[str, Arrays], info: Mapping[
         path.chmod(0o600)
         _sync(path)
     files = {
-        path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+        path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
         for path in sorted(folder.iterdir())
     }
     manifest = {"format": FORMAT, "step": step, "files": files}
@@ -222,7 +228,7 @@ def _verified_manifest(path: Path) -> dict[str, Any]:
             raise CorruptData(f"{path / name}: {size} bytes, allowed {_MAX_TENSOR_BYTES}")
         if size != entry["bytes"]:
             raise CorruptData(f"{path / name}: {size} bytes, expected {entry['bytes']}")
-        if _sha256(path / name) != entry["sha256"]:
+        if sha256_of(path / name) != entry["sha256"]:
             raise CorruptData(f"{path / name}: the sha256 does not match")
     return manifest
 
@@ -247,11 +253,6 @@ def _pointed(folder: Path, pointer: str) -> Path | None:
         return None
     path = folder / name
     return path if name.isdecimal() and path.is_dir() else None
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync(path: Path) -> None:

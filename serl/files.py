@@ -86,11 +86,16 @@ def write_synced(path: Path, data: bytes) -> None:
         os.close(descriptor)
 
 
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file, in hex digits; raises `OSError` when it cannot be read."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def digest_of(path: Path) -> str:
-    """The sha256 of a file; raises `BadInput` when it cannot be read."""
+    """The sha256 of a file that a person named; raises `BadInput` when it cannot be read."""
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(path)
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror}") from error
 

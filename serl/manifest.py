@@ -7,7 +7,6 @@ it is sound when it is what any of its lines says. Lines are only ever added.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 from contextlib import suppress
 from functools import partial
@@ -78,9 +77,3 @@ def read_entries(folder: Path) -> dict[str, list[Entry]]:
                 episode_name(Path(entry.name))
                 entries.setdefault(entry.name, []).append(entry)
     return entries
-
-
-def sha256(path: Path) -> str:
-    """The hash of a file's content, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -23,8 +23,8 @@ from serl.episodes import (
     read_episode,
 )
 from serl.errors import CorruptData, SerlError
-from serl.files import sync_folder
-from serl.manifest import Entry, append_entry, read_entries, sha256
+from serl.files import sha256_of, sync_folder
+from serl.manifest import Entry, append_entry, read_entries
 from serl.specs import Spec
 from serl.types import Arrival, Key, Lost
 from serl.wire import encode_lost
@@ -134,7 +134,7 @@ def put_aside(path: Path, error: CorruptData) -> str:
     """
     try:
         if path.exists():
-            digest = sha256(path)
+            digest = sha256_of(path)
             listed = read_entries(path.parent).get(path.name, [])
             if any(entry.sha256 == digest for entry in listed):
                 raise error

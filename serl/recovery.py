@@ -8,8 +8,8 @@ from pathlib import Path
 from serl.episode_writer import EpisodeWriter
 from serl.episodes import PART, SEALED, EpisodeFile, episode_name, episode_paths
 from serl.errors import CorruptData, SerlError
-from serl.files import sync_folder
-from serl.manifest import Entry, append_entry, read_entries, sha256
+from serl.files import sha256_of, sync_folder
+from serl.manifest import Entry, append_entry, read_entries
 from serl.quarantine import into_quarantine
 from serl.recording import lock_log
 from serl.wire import END
@@ -97,5 +97,7 @@ def _list_unlisted(folder: Path) -> None:
             with suppress(CorruptData), closing(EpisodeFile(path, checksum=True)) as file:
                 kinds = [message.kind for message in file.whole()]
                 size = path.stat().st_size
-                entry = Entry(path.name, size, sha256(path), len(kinds), kinds[-1:] == [END], True)
+                entry = Entry(
+                    path.name, size, sha256_of(path), len(kinds), kinds[-1:] == [END], True
+                )
                 append_entry(folder, entry)

@@ -15,9 +15,10 @@ from typing import NamedTuple
 from serl import checkpoint
 from serl.episodes import PART, SEALED, EpisodeName, episode_name, episode_paths, open_episode
 from serl.errors import BadInput, CorruptData, SerlError
+from serl.files import sha256_of
 from serl.index import Span, Stream, read_spans
 from serl.learner import restore_progress
-from serl.manifest import MANIFEST, Entry, read_entries, sha256
+from serl.manifest import MANIFEST, Entry, read_entries
 from serl.quarantine import QUARANTINE, lost_records
 from serl.run_folder import RunFolder
 from serl.types import End
@@ -242,7 +243,7 @@ def _read(path: Path) -> _File:
                 records, ended = records + 1, isinstance(record, End)
             if file.spec is not None:
                 origin = file.metadata["run"], file.metadata["actor"], file.spec.digest
-        digest = "" if is_open else sha256(file.path)
+        digest = "" if is_open else sha256_of(file.path)
     except BadInput as error:
         digest, damage = "?", str(error)
     return _File(path, episode_name(path), origin, records, ended, digest, damage)

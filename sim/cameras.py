@@ -12,6 +12,7 @@ import mujoco
 from serl.camera import View
 from serl.errors import BadInput, SerlError
 from serl.sim import gl, ray
+from serl.sim.scene import camera_index
 from serl.types import Image
 
 logger = logging.getLogger(__name__)
@@ -37,13 +38,11 @@ class Cameras:
     def __init__(
         self, model: mujoco.MjModel, data: mujoco.MjData, views: Mapping[str, View], renderer: str
     ) -> None:
-        known = [model.camera(index).name for index in range(model.ncam)]
         for name, view in views.items():
-            if view.camera not in known:
-                raise BadInput(
-                    f"view {name}: unknown camera {view.camera!r}: expected one of "
-                    f"{', '.join(known)}"
-                )
+            try:
+                camera_index(model, view.camera)
+            except BadInput as error:
+                raise BadInput(f"view {name}: {error}") from None
         self._views = views
         self._renderer: Any = _renderer(model, data, views, renderer) if views else None
 

@@ -8,7 +8,8 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from serl.errors import BadInput, SerlError
+from serl.errors import SerlError
+from serl.sim.scene import camera_index
 from serl.types import Image
 
 _PLATFORMS = {
@@ -52,11 +53,9 @@ class Renderer:
         Raises:
             BadInput: the model has no such camera.
         """
-        names = [self._model.camera(index).name for index in range(self._model.ncam)]
-        if camera not in names:
-            raise BadInput(f"unknown camera {camera!r}: expected one of {', '.join(names)}")
+        index = camera_index(self._model, camera)
         context = self._context(width, height)
-        context.update_scene(self._data, camera=camera)
+        context.update_scene(self._data, camera=index)
         image: Image = np.array(context.render())
         return image
 

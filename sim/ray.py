@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import mujoco
 import numpy as np
 
-from serl.errors import BadInput
+from serl.sim.scene import camera_index
 from serl.types import Image
 
 _Values = np.ndarray[Any, np.dtype[np.float64]]  # (N,)
@@ -90,7 +90,7 @@ class Renderer:
         Raises:
             BadInput: the model has no such camera.
         """
-        index = self._camera_index(camera)
+        index = camera_index(self._model, camera)
         view = _View(width, height, math.radians(self._model.cam_fovy[index]))
         colors = self._colors_along(index, _pixel_directions(view))
         if self._supersampling > 1:
@@ -132,13 +132,6 @@ class Renderer:
         shaded[floor] += _fading(points)[:, None] * (_SKY - shaded[floor])
         shaded[geoms < 0] = _SKY
         return shaded.clip(0.0, 1.0, out=shaded)
-
-    def _camera_index(self, camera: str) -> int:
-        model = self._model
-        names = [model.camera(index).name for index in range(model.ncam)]
-        if camera not in names:
-            raise BadInput(f"unknown camera {camera!r}: expected one of {', '.join(names)}")
-        return names.index(camera)
 
     def _shade(self, origin: _Rays, rays: _Rays) -> _Colors:
         """Colours along rays from one point."""

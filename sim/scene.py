@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mujoco
 
+from serl.errors import BadInput
 from serl.sim import franka
 from serl.sim.wrist import WRIST_SENSORS
 from serl.task import Scene
@@ -64,6 +65,14 @@ def build_model(scene: Scene) -> mujoco.MjModel:
             extra=scene.extra,
         )
     )
+
+
+def camera_index(model: mujoco.MjModel, name: str) -> int:
+    """The number of a camera; raises `BadInput`, with the known ones, when there is none."""
+    known = [model.camera(index).name for index in range(model.ncam)]
+    if name not in known:
+        raise BadInput(f"unknown camera {name!r}: expected one of {', '.join(known)}")
+    return known.index(name)
 
 
 def _impedance_mjcf() -> str:

@@ -18,9 +18,9 @@ from mcap.reader import make_reader
 from serl.compaction import Compactor, compact
 from serl.episodes import PART, EpisodeFile, read_episode, read_records
 from serl.errors import BadInput, CorruptData, SerlError
-from serl.files import FileLock
+from serl.files import FileLock, sha256_of
 from serl.images import ENCODINGS, compress, decode, head
-from serl.manifest import read_entries, sha256
+from serl.manifest import read_entries
 from serl.recording import LogConfig
 from serl.recovery import recover
 from serl.specs import ArraySpec, ObservationSpec
@@ -118,10 +118,10 @@ def test_a_compressed_file_is_mcap_with_ros_images(tmp_path: Path) -> None:
 def test_the_manifest_lists_the_new_content_and_what_it_was(tmp_path: Path) -> None:
     leave_open(tmp_path, random_records(2)[:2])
     (path,) = recover(tmp_path)
-    before = sha256(path)
+    before = sha256_of(path)
     compact(path, config("png"))
     raw, png = read_entries(tmp_path)[path.name]
-    assert (raw.sha256, png.sha256) == (before, sha256(path))
+    assert (raw.sha256, png.sha256) == (before, sha256_of(path))
     assert (png.records, png.ended, png.recovered) == (2, False, True)
 
 
@@ -177,7 +177,7 @@ def test_a_failure_leaves_the_old_file_or_the_new(
                 error = str(raised)
         assert encoded(read_records(folder, SPEC)) == encoded(items)
         assert not list(folder.glob("*.compact"))
-        assert sha256(path) in {entry.sha256 for entry in read_entries(folder)[path.name]}
+        assert sha256_of(path) in {entry.sha256 for entry in read_entries(folder)[path.name]}
         compact(path, config("png"))
         assert encodings(folder) == ["png"]
         assert encoded(read_records(folder, SPEC)) == encoded(items)

@@ -19,8 +19,9 @@ from serl.config import TrainConfig, checked, merge, resolve
 from serl.continuation import Continuation
 from serl.episodes import episode_paths
 from serl.errors import BadInput, CorruptData
+from serl.files import sha256_of
 from serl.learner import Learner
-from serl.manifest import MANIFEST, Entry, append_entry, sha256
+from serl.manifest import MANIFEST, Entry, append_entry
 from serl.metrics import MetricsRow, MetricsWriter, read_metrics
 from serl.recording import EpisodeLog, LogConfig
 from serl.run_folder import RunFolder
@@ -293,7 +294,9 @@ def test_what_another_version_made_is_not_put_aside(run: Recorded) -> None:
     run.learn(20, killed=False)
     foreign = episode_paths(run.folder.episodes("a"))[1]
     foreign.write_bytes(b"of another format")
-    entry = Entry(foreign.name, foreign.stat().st_size, sha256(foreign), EPISODE + 1, True, False)
+    entry = Entry(
+        foreign.name, foreign.stat().st_size, sha256_of(foreign), EPISODE + 1, True, False
+    )
     append_entry(foreign.parent, entry)
     with pytest.raises(CorruptData, match=str(foreign)):
         run.learn(STEPS, killed=False)

@@ -10,7 +10,8 @@ import pytest
 
 from serl.episodes import PART, episode_paths, read_episode, read_records
 from serl.errors import BadInput, SerlError
-from serl.manifest import MANIFEST, read_entries, sha256
+from serl.files import sha256_of
+from serl.manifest import MANIFEST, read_entries
 from serl.recovery import recover
 from serl.tail import Tail
 from serl.testing.logs import (
@@ -32,7 +33,7 @@ def assert_sealed(folder: Path) -> None:
     entries = read_entries(folder)
     for path in episode_paths(folder):
         assert not path.name.endswith(PART)
-        assert sha256(path) in {entry.sha256 for entry in entries[path.name]}
+        assert sha256_of(path) in {entry.sha256 for entry in entries[path.name]}
         assert path.stat().st_size == entries[path.name][-1].bytes
     names = {path.name for path in folder.iterdir()}
     episodes = {path.name for path in episode_paths(folder)}

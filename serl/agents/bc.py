@@ -12,7 +12,6 @@ from torch import Tensor
 from serl.agents.losses import cloning_loss
 from serl.agents.networks import descend
 from serl.agents.sac import SAC
-from serl.errors import SpecMismatch
 from serl.types import Batch
 
 _EXPLORING_STD = 0.05
@@ -38,15 +37,12 @@ class BC(SAC):
         Raises:
             SpecMismatch: the batch has not utd * batch_size rows.
         """
-        config = self.config
-        rows = config.utd * config.batch_size
-        if len(batch.reward) != rows:
-            raise SpecMismatch(f"batch: expected {rows} transitions, got {len(batch.reward)}")
+        config, size = self.config, self.config.batch_size
         tensors = self._tensors(batch)
         groups = [self.actor, *self._seeing[1:]]
         skipped = torch.zeros((), device=self.device)
-        for step in range(config.utd):
-            part = tensors.rows(slice(step * config.batch_size, (step + 1) * config.batch_size))
+        for start in range(0, self._rows(batch), size):
+            part = tensors.rows(slice(start, start + size))
             seen = self.networks.encode(self.encoder.flat, part.state, part.images)
             noise = torch.zeros_like(part.action)
             mode = self.networks.sample(self.actor.flat, seen, noise)[2]

@@ -7,6 +7,7 @@ function of tensors.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,15 +22,15 @@ LOG_STD = (-10.0, 2.0)
 _LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
-class FlatParameters:
+class FlatParameters(ABC):
     """Named parameters of `members` equal networks, kept as one flat matrix, a row a member."""
 
     members: int
 
     @property
+    @abstractmethod
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Names and shapes of a member's parameters, in the order of its row."""
-        raise NotImplementedError
 
     @cached_property
     def lengths(self) -> list[int]:

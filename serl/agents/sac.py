@@ -166,10 +166,7 @@ class SAC:
         Raises:
             SpecMismatch: the batch has not utd * batch_size rows.
         """
-        config = self.config
-        rows = config.utd * config.batch_size
-        if len(batch.reward) != rows:
-            raise SpecMismatch(f"batch: expected {rows} transitions, got {len(batch.reward)}")
+        config, rows = self.config, self._rows(batch)
         tensors = self._tensors(batch)
         noise, subsets = self._randomness(rows + config.batch_size, tensors.action.shape[1])
         temperature = self.temperature.flat.detach().exp()
@@ -261,6 +258,13 @@ class SAC:
         self.updates = int(tensors["updates"])
         self._acting.set_state(tensors["generator.acting"])
         self._learning.set_state(tensors["generator.learning"])
+
+    def _rows(self, batch: Batch) -> int:
+        """How many transitions an update takes; raises `SpecMismatch` when it got others."""
+        rows = self.config.utd * self.config.batch_size
+        if len(batch.reward) != rows:
+            raise SpecMismatch(f"batch: expected {rows} transitions, got {len(batch.reward)}")
+        return rows
 
     def _tensors(self, batch: Batch) -> Tensors:
         """The batch on the device; what comes next is encoded, once for all critic updates."""
