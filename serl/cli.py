@@ -25,7 +25,7 @@ from serl.config import TrainConfig, parse_overrides, read_yaml, resolve
 from serl.display import Display
 from serl.episodes import episode_paths
 from serl.errors import BadInput, SerlError
-from serl.files import checked_name, digest_of
+from serl.files import checked_name
 from serl.link_status import read_status
 from serl.loop import EpisodeKey
 from serl.run_folder import RunFolder
@@ -160,34 +160,10 @@ def _no_command(options: argparse.Namespace) -> int:
 
 
 def _settings(options: argparse.Namespace) -> TrainConfig:
-    """Defaults, the task's tuned settings, the file, the command line; later ones win.
-
-    Paths are made absolute, so that the run can be resumed from anywhere.
-    """
-    from serl.assembly import make_agent, make_judged_task, make_spec, make_task
-    from serl.inheritance import inherit
-    from serl.trunk_weights import with_files
+    from serl.settings import run_settings
 
     file = read_yaml(options.config) if options.config else {}
-    overrides = parse_overrides(options.overrides)
-    named: Mapping[str, Any] = {"task": options.task} if options.task else {}
-    asked = resolve(file, overrides, named)
-    task, tuned = asked.task, make_task(asked).training_defaults()
-    found = {"task": str(Path(task).resolve())} if task.endswith(".py") else {"task": task}
-    config = resolve(tuned, file, overrides, found)
-    spec = make_spec(make_judged_task(config))  # refuses settings before anything is written
-    agent = make_agent(config, spec, 0)
-    resolved: dict[str, Any] = {"demo_paths": tuple(each.resolve() for each in config.demo_paths)}
-    resolved["agent"] = with_files(config.agent)
-    if config.reward.model is not None:
-        model = config.reward.model.resolve()
-        kept = {"model": model, "sha256": digest_of(model)}
-        resolved["reward"] = config.reward.model_copy(update=kept)
-    if config.init_from is not None:
-        resolved["init_from"] = config.init_from.resolve()
-        inherited = inherit(resolved["init_from"], spec).state
-        agent.load_state_dict({**agent.state_dict(), **inherited})
-    return config.model_copy(update=resolved)
+    return run_settings(options.task, file, parse_overrides(options.overrides))
 
 
 def _train(options: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -18,6 +19,11 @@ import serl
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
+OTHERS = ("pyproject.toml", "README.md", "LICENSE")
+SHARED = {
+    folder: [str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern)]
+    for folder, patterns in SETUPTOOLS["data-files"].items()
+}
 FOLDERS = {folder: name for name, folder in SETUPTOOLS["package-dir"].items()}
 
 
@@ -37,8 +43,9 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("source")
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / file, copy)
+    for file in (*OTHERS, *(name for names in SHARED.values() for name in names)):
+        (copy / file).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / file, copy / file)
     subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", copy], check=True, capture_output=True
     )
@@ -71,7 +78,13 @@ def test_the_wheel_holds_every_file(archives: Path) -> None:
     }
     with zipfile.ZipFile(next(archives.glob("*.whl"))) as wheel:
         names = set(wheel.namelist())
-    assert expected == {name for name in names if ".dist-info/" not in name}
+    ros = {
+        f"serl-{serl.__version__}.data/data/{folder}/{Path(file).name}"
+        for folder, files in SHARED.items()
+        for file in files
+    }
+    assert len(ros) == 2 + len(list((ROOT / "launch").iterdir()))
+    assert expected | ros == {name for name in names if ".dist-info/" not in name}
     assert "serl/py.typed" in names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
@@ -79,7 +92,9 @@ def test_the_wheel_holds_every_file(archives: Path) -> None:
 def test_the_sdist_holds_every_file(archives: Path) -> None:
     with tarfile.open(next(archives.glob("*.tar.gz"))) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
-    assert source_files() | {"LICENSE", "README.md", "pyproject.toml"} <= names
+    assert (
+        source_files() | {*OTHERS, *(file for files in SHARED.values() for file in files)} <= names
+    )
 
 
 def test_entry_points_lead_to_functions() -> None:
@@ -115,3 +130,8 @@ def requirement_name(text: str) -> str:
     for sign in "=<>!":
         text = text.partition(sign)[0]
     return text.lower().replace("_", "-")
+
+
+def test_ros_knows_the_version() -> None:
+    manifest = ElementTree.parse(ROOT / "package.xml").getroot()
+    assert (manifest.findtext("name"), manifest.findtext("version")) == ("serl", serl.__version__)

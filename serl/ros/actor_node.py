@@ -21,7 +21,7 @@ from serl.link import WeightsFile, announce
 from serl.quarantine import read_logged, survey
 from serl.recording import EpisodeLog
 from serl.recovery import recover
-from serl.ros.node import RosNode, run_node
+from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.services import Pause
 from serl.ros.stats import Stats, Value
 from serl.run_folder import RunFolder
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m serl.ros.actor_node", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="folder of the run")
     parser.add_argument("--actor", required=True, help="name of the actor")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(own_arguments(arguments))
     return run_node(lambda: run(options.run, options.actor))
 
 

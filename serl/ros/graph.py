@@ -61,13 +61,22 @@ def started(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor
         BadInput: ROS 2 is missing, no ROS domain is free, or the run has a learner already.
     """
     require_ros()
+    with free_domain(network=run.config.network) as domain:
+        prepare(run, domain.id)
+        with _supervised(run, specs, domain.id) as supervisor:
+            yield supervisor
+
+
+def prepare(run: RunFolder, domain_id: int) -> None:
+    """Make ready for processes of a run in a ROS domain.
+
+    Raises:
+        BadInput: the run has a learner already.
+    """
     run.lock_learner().close()  # the learner process takes it; whoever comes second changes nothing
     clean_shared_memory()
     choose_transport(run.path)
-    with free_domain(network=run.config.network) as domain:
-        write_atomic(run.path / _DOMAIN, str(domain.id).encode())
-        with _supervised(run, specs, domain.id) as supervisor:
-            yield supervisor
+    write_atomic(run.path / _DOMAIN, str(domain_id).encode())
 
 
 @contextmanager
@@ -78,11 +87,12 @@ def joined(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]
         BadInput: ROS 2 is missing, or the run was never started.
     """
     require_ros()
-    with _supervised(run, specs, _started_domain_id(run)) as supervisor:
+    with _supervised(run, specs, started_domain_id(run)) as supervisor:
         yield supervisor
 
 
-def _started_domain_id(run: RunFolder) -> int:
+def started_domain_id(run: RunFolder) -> int:
+    """The ROS domain in which a run was started; raises `BadInput` unless it was."""
     if not run.config.network.local:
         choose_transport(run.path)  # of this host alone
         return free_domain(network=run.config.network).id

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from serl.ros.node import RosNode, run_node
+from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.topics import ACKS, ACTORS, REFUSED, STATS, TRANSITIONS, WEIGHTS
 
 
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; exit code 2 on bad input, with one line on why."""
     parser = argparse.ArgumentParser(prog="python -m serl.ros.idle_node", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="folder of the run")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(own_arguments(arguments))
     return run_node(lambda: run(options.run))
 
 

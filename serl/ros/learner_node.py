@@ -14,7 +14,7 @@ from pathlib import Path
 from serl.continuation import Continuation
 from serl.learner import Learner
 from serl.metrics import MetricsWriter
-from serl.ros.node import RosNode, run_node
+from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.services import Request
 from serl.ros.stats import Stats, Value
 from serl.ros.transport import LearnerTransport
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; exit code 2 on bad input, with one line on why."""
     parser = argparse.ArgumentParser(prog="python -m serl.ros.learner_node", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="folder of the run")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(own_arguments(arguments))
     return run_node(lambda: run(options.run))
 
 

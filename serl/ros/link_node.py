@@ -26,7 +26,7 @@ from serl.link import HELLO
 from serl.link_status import PERIOD_S, LinkStatus, write_status
 from serl.quarantine import encoded_losses
 from serl.recording import LogConfig
-from serl.ros.node import RosNode, run_node
+from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.stats import Stats, Value
 from serl.ros.stream_sender import StreamSender
 from serl.ros.weights import WeightsReceiver
@@ -202,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m serl.ros.link_node", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="folder of the run")
     parser.add_argument("--actor", required=True, help="name of the actor")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(own_arguments(arguments))
     return run_node(lambda: run(options.run, options.actor))
 
 

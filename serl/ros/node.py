@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from ipaddress import IPv4Address
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -22,6 +22,7 @@ from rclpy.duration import Duration
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.parameter import Parameter
 from rclpy.serialization import deserialize_message, serialize_message
+from rclpy.utilities import remove_ros_args
 
 from serl.authentication import load_key, sign, topic_key, verify
 from serl.errors import BadInput, SerlError
@@ -277,6 +278,12 @@ def run_node(run: Callable[[], None]) -> int:
         print(error, file=sys.stderr)  # noqa: T201
         return 1
     return 0
+
+
+def own_arguments(arguments: Sequence[str] | None) -> list[str]:
+    """A process's arguments but those that rclpy takes, as in `--ros-args -r __ns:=/left`."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    return list(remove_ros_args(["", *given])[1:])
 
 
 def namespace(run_folder: Path) -> str:

@@ -1,0 +1,184 @@
+"""The processes of a run as actions of ROS 2's `launch`: the list that `serl train` supervises.
+
+`launch` and `launch_ros` belong to a ROS 2 installation; they are imported only when a launch file
+is read, for the package of that name on PyPI is something else.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from serl.config import parse_overrides, read_yaml
+from serl.display import Display
+from serl.errors import BadInput
+from serl.files import checked_name
+from serl.ros.environment import domain_id_of, environment
+from serl.ros.graph import (
+    actor_names,
+    actor_processes,
+    all_processes,
+    learner_processes,
+    prepare,
+    started_domain_id,
+)
+from serl.run_folder import RunFolder
+from serl.settings import run_settings
+from serl.supervisor import BAD_INPUT, ProcessSpec
+from serl.train import demonstrate
+
+_RUN = {
+    "task": ("", "name of a task, or path of a .py file: makes a new run"),
+    "settings": ("", "of a new run, as on the command line: '--seed 2 --agent.utd 8'"),
+    "config": ("", "YAML file of settings of a new run"),
+    "runs": ("runs", "where runs are kept"),
+    "run": ("", "folder of a run to go on with, instead of a task"),
+}
+_ACTOR = {
+    "run": ("", "folder of the run to join"),
+    "name": ("actor0", "of the actor, unique within the run"),
+}
+_EVERYWHERE = {"namespace": ("", "of all nodes, instead of the run's own")}
+
+Declared = Mapping[str, tuple[str, str]]
+Arguments = Mapping[str, str]
+
+
+class _Graph(NamedTuple):
+    """What a launch file starts.
+
+    Attributes:
+        run: its folder.
+        domain_id: its ROS domain.
+        processes: in the order of starting.
+        ends_with: everything stops when these are done.
+    """
+
+    run: RunFolder
+    domain_id: int
+    processes: Sequence[ProcessSpec]
+    ends_with: frozenset[str]
+
+
+def describe_training() -> Any:
+    """A learner and all actors of a run."""
+    return _description(_RUN, lambda given: _started(given, all_processes))
+
+
+def describe_learner() -> Any:
+    """The learner of a run."""
+    return _description(_RUN, lambda given: _started(given, learner_processes))
+
+
+def describe_actor() -> Any:
+    """An actor that joins a run, and the link beside it."""
+
+    def joined(given: Arguments) -> _Graph:
+        if not given["run"]:
+            raise BadInput("run: expected the folder of a run, as in run:=runs/pick_cube/2026-...")
+        run, name = RunFolder.open(Path(given["run"])), checked_name(given["name"], "actor")
+        specs = actor_processes(run, name)
+        return _Graph(run, started_domain_id(run), specs, frozenset({name}))
+
+    return _description(_ACTOR, joined)
+
+
+def _started(given: Arguments, processes: Callable[[RunFolder], list[ProcessSpec]]) -> _Graph:
+    """A run in the domain of whoever launches, so that ROS 2's own tools see it."""
+    if bool(given["task"]) == bool(given["run"]):
+        raise BadInput("expected task:=NAME for a new run, or run:=FOLDER to go on with one")
+    if given["run"]:
+        if given["settings"] or given["config"]:
+            raise BadInput(f"{given['run']} has its own settings: give no others")
+        run = RunFolder.open(Path(given["run"]))
+    else:
+        file = read_yaml(Path(given["config"])) if given["config"] else {}
+        overrides = parse_overrides(shlex.split(given["settings"]))
+        config = run_settings(given["task"], file, overrides)
+        run = RunFolder.create(Path(given["runs"]), config, datetime.now())
+    demonstrate(run, Display())
+    domain_id = domain_id_of(network=run.config.network)
+    prepare(run, domain_id)
+    specs = processes(run)
+    names = {spec.name for spec in specs}
+    ends = {"learner"} if "learner" in names else set(actor_names(run))
+    return _Graph(run, domain_id, specs, frozenset(ends))
+
+
+def _description(arguments: Declared, graph: Callable[[Arguments], _Graph]) -> Any:
+    """A launch description that declares its arguments and builds the graph from their values."""
+    from launch import LaunchDescription
+    from launch.actions import DeclareLaunchArgument, OpaqueFunction
+    from launch.substitutions import LaunchConfiguration
+
+    declared = {**arguments, **_EVERYWHERE}
+
+    def build(context: Any) -> list[Any]:
+        given = {name: LaunchConfiguration(name).perform(context) for name in declared}
+        return _Launch(graph(given), given["namespace"]).actions()
+
+    return LaunchDescription(
+        [
+            *(
+                DeclareLaunchArgument(name, default_value=default, description=text)
+                for name, (default, text) in declared.items()
+            ),
+            OpaqueFunction(function=build),
+        ]
+    )
+
+
+class _Launch:
+    """Actions for the processes of a graph; one that crashes is started again, as often as it may.
+
+    Args:
+        graph: what to start.
+        namespace: of all nodes; empty for the run's.
+    """
+
+    def __init__(self, graph: _Graph, namespace: str) -> None:
+        self._graph = graph
+        self._namespace = namespace
+        self._crashes: Counter[str] = Counter()
+
+    def actions(self) -> list[Any]:
+        """One for each process, and a line that names the run."""
+        from launch.actions import LogInfo
+
+        nodes = [self._node(spec) for spec in self._graph.processes]
+        return [LogInfo(msg=f"run: {self._graph.run.path}"), *nodes]
+
+    def _node(self, spec: ProcessSpec) -> Any:
+        from launch_ros.actions import Node
+
+        run = self._graph.run
+        environ = environment(self._graph.domain_id, run.path, run.config.network)
+        return Node(
+            executable=sys.executable,
+            arguments=["-m", spec.module, *spec.arguments],
+            namespace=self._namespace or None,
+            exec_name=spec.name,
+            env={**environ, "SERL_PARENT": str(os.getpid())},
+            output="both",
+            on_exit=lambda event, context: (
+                [] if context.is_shutdown else self._ended(spec, event.returncode)
+            ),
+        )
+
+    def _ended(self, spec: ProcessSpec, code: int) -> Any:
+        """Start it again, end everything, or let it be."""
+        from launch.actions import LogInfo, Shutdown
+
+        if code == 0 and spec.ends:
+            done = spec.name in self._graph.ends_with
+            return [Shutdown(reason=f"{spec.name} is done")] if done else []
+        self._crashes[spec.name] += 1
+        if code == BAD_INPUT or self._crashes[spec.name] > spec.restarts:
+            return [Shutdown(reason=f"{spec.name} ended with exit code {code}")]
+        return [LogInfo(msg=f"{spec.name} is started again"), self._node(spec)]

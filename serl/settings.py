@@ -1,0 +1,43 @@
+"""The settings of a new run, checked before anything of it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from serl.assembly import make_agent, make_judged_task, make_spec, make_task
+from serl.config import TrainConfig, resolve
+from serl.files import digest_of
+from serl.inheritance import inherit
+from serl.trunk_weights import with_files
+
+
+def run_settings(
+    task: str | None, file: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> TrainConfig:
+    """Defaults, the task's tuned settings, the file, the overrides; later ones win.
+
+    Paths are made absolute, so that the run can be resumed from anywhere.
+
+    Raises:
+        BadInput: a setting, or a file that it names, cannot be used.
+    """
+    named: Mapping[str, Any] = {"task": task} if task else {}
+    asked = resolve(file, overrides, named)
+    tuned = make_task(asked).training_defaults()
+    name = str(Path(asked.task).resolve()) if asked.task.endswith(".py") else asked.task
+    config = resolve(tuned, file, overrides, {"task": name})
+    spec = make_spec(make_judged_task(config))
+    agent = make_agent(config, spec, 0)
+    resolved: dict[str, Any] = {"demo_paths": tuple(each.resolve() for each in config.demo_paths)}
+    resolved["agent"] = with_files(config.agent)
+    if config.reward.model is not None:
+        model = config.reward.model.resolve()
+        kept = {"model": model, "sha256": digest_of(model)}
+        resolved["reward"] = config.reward.model_copy(update=kept)
+    if config.init_from is not None:
+        resolved["init_from"] = config.init_from.resolve()
+        inherited = inherit(resolved["init_from"], spec).state
+        agent.load_state_dict({**agent.state_dict(), **inherited})
+    return config.model_copy(update=resolved)
