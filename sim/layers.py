@@ -7,6 +7,7 @@ planes and boxes need no rays, and nothing is drawn anew while the camera stands
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import mujoco
@@ -14,7 +15,7 @@ import numpy as np
 
 from serl.sim.cast import cast
 from serl.sim.flats import Flats, is_flat
-from serl.sim.outlines import Geoms, pixels_inside
+from serl.sim.outlines import Geoms, Outline, pixels_inside
 from serl.sim.pinhole import Eye, Pinhole, Values, eye_of, pixel_directions
 from serl.sim.shading import (
     FLOOR,
@@ -55,15 +56,16 @@ class Layers:
         """The view of camera number `index` now.  # (H * W, 3) uint8."""
         self._notice_changes()
         eye = eye_of(self._data, index, pinhole)
-        places = self._flat.places(self._data) + self._round.places(self._data)
-        places += eye.origin.tobytes() + eye.rotation.tobytes()
+        places = self._still.places(self._data) + eye.origin.tobytes() + eye.rotation.tobytes()
         before, still = self._stills.get((index, pinhole), (b"", None))
-        if still is None or before != places:
-            still = self._draw_flat(eye)
-            self._draw(still, eye, self._round)
+        moved = still is None or before != places
+        outlines = (self._all if moved else self._moving).outlines(self._data, eye)
+        moving = {geom: outlines.pop(geom) for geom in self._movers & outlines.keys()}
+        if still is None or moved:
+            still = self._draw_still(eye, outlines)
             self._stills[index, pinhole] = places, still
         picture = _Layer(still.image.copy(), still.depths_m.copy())
-        self._draw(picture, eye, self._moving)
+        self._cast(picture, eye, moving)
         return picture.image
 
     def _notice_changes(self) -> None:
@@ -79,18 +81,25 @@ class Layers:
         made_of = model.geom_matid >= 0
         alpha[made_of] = model.mat_rgba[model.geom_matid[made_of], 3]
         moves = model.body_dofnum[model.body_weldid[model.geom_bodyid]] > 0
-        flat = np.array([is_flat(kind) for kind in model.geom_type.tolist()])
-        self._moving, self._flat, self._round = (
-            Geoms(model, np.flatnonzero((alpha != 0.0) & some))
-            for some in (moves, ~moves & flat, ~moves & ~flat)
+        shown = alpha != 0.0
+        self._all, self._still, self._moving = (
+            Geoms(model, np.flatnonzero(some)) for some in (shown, shown & ~moves, shown & moves)
         )
+        self._movers = set(self._moving.ids.tolist())
         self._shown = copy.copy(model)  # rays meet what is not transparent
         self._shown.geom_matid[:] = -1
 
-    def _draw_flat(self, eye: Eye) -> _Layer:
-        """Planes and boxes that stand still, before the sky."""
+    def _draw_still(self, eye: Eye, outlines: Mapping[int, Outline]) -> _Layer:
+        """What stands still, before the sky."""
+        kinds = self._model.geom_type
+        flat = {geom: outline for geom, outline in outlines.items() if is_flat(kinds[geom])}
+        layer = self._draw_flat(eye, flat)
+        self._cast(layer, eye, {g: outline for g, outline in outlines.items() if g not in flat})
+        return layer
+
+    def _draw_flat(self, eye: Eye, outlines: Mapping[int, Outline]) -> _Layer:
         flats = Flats(eye)
-        flats.add(self._model, self._data, self._flat.outlines(self._data, eye))
+        flats.add(self._model, self._data, outlines)
         geoms = [face.geom for face in flats.faces]
         bright = brightness(np.array([face.normal for face in flats.faces]).reshape(-1, 3))
         colors = np.concatenate([SKY[None], self._colors[geoms] * bright])
@@ -112,9 +121,8 @@ class Layers:
             near = colors[tiles[far]]
             image[pixels[far]] = to_bytes(near + share[far] * (SKY - near))
 
-    def _draw(self, layer: _Layer, eye: Eye, geoms: Geoms) -> None:
-        """Cast rays at geoms, where they may be, and draw them where nothing is nearer."""
-        outlines = geoms.outlines(self._data, eye)
+    def _cast(self, layer: _Layer, eye: Eye, outlines: Mapping[int, Outline]) -> None:
+        """Draw geoms by rays within their outlines, where nothing is nearer."""
         if not outlines:
             return
         pixels = pixels_inside(outlines.values(), eye.pinhole)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from itertools import product
 from typing import NamedTuple
@@ -9,10 +10,10 @@ from typing import NamedTuple
 import mujoco
 import numpy as np
 
-from serl.sim.pinhole import Eye, Integers, Pinhole, Values
+from serl.sim.pinhole import Eye, Integers, Mask, Pinhole, Values
 
 _SIGNS = np.array(list(product((-1.0, 1.0), repeat=3)))  # (8, 3)
-_EDGES = np.array([(a, b) for a in range(8) for b in range(a) if (a ^ b) in (1, 2, 4)])  # (12, 2)
+_EDGES = [(a, b) for a in range(8) for b in range(a) if (a ^ b) in (1, 2, 4)]
 _NEAR_M = 1e-6
 _SPARE_PX = 1e-3  # against rounding
 
@@ -37,6 +38,7 @@ class Geoms:
         self.ids = ids
         boxes = model.geom_aabb[ids]
         self._corners = boxes[:, None, :3] + _SIGNS * boxes[:, None, 3:]  # (G, 8, 3)
+        self._radii_m = np.sqrt((self._corners**2).sum(axis=2).max(axis=1))
 
     def places(self, data: mujoco.MjData) -> bytes:
         """Equal as long as none of them moves."""
@@ -45,23 +47,23 @@ class Geoms:
 
     def outlines(self, data: mujoco.MjData, eye: Eye) -> dict[int, Outline]:
         """Of the geoms that may be seen, by their numbers; no ray outside meets them."""
-        turns = data.geom_xmat[self.ids].reshape(-1, 3, 3).transpose(0, 2, 1)
-        points = self._corners @ turns + (data.geom_xpos[self.ids] - eye.origin)[:, None]
-        points = points @ eye.rotation  # in the camera's frame
-        ahead = points[..., 2] < -_NEAR_M
-        some, whole = ahead.any(axis=1), ahead.all(axis=1)
-        limits = np.zeros((len(points), 4))
-        limits[whole] = _limits(points[whole])
-        for geom in np.flatnonzero(some & ~whole).tolist():
-            limits[geom] = _limits(_part_ahead(points[geom], ahead[geom]))
-        seen = zip(
-            self.ids.tolist(), _pixels(limits, eye.pinhole).tolist(), some.tolist(), strict=True
-        )
-        return {
-            geom: Outline(*pixels)
-            for geom, pixels, shown in seen
-            if shown and pixels[0] < pixels[2] and pixels[1] < pixels[3]
-        }
+        middles = (data.geom_xpos[self.ids] - eye.origin) @ eye.rotation  # in the camera's frame
+        near = np.flatnonzero(_in_sight(middles, self._radii_m, eye.pinhole))
+        ids = self.ids[near]
+        turns = data.geom_xmat[ids].reshape(-1, 3, 3).transpose(0, 2, 1)
+        points = (self._corners[near] @ turns) @ eye.rotation + middles[near, None]
+        slopes = points[..., :2] / np.minimum(points[..., 2:], -_NEAR_M)  # left and down
+        least, most = slopes.min(axis=1).tolist(), slopes.max(axis=1).tolist()
+        behind = (points[..., 2].max(axis=1) > -_NEAR_M).tolist()
+        outlines = {}
+        for index, geom in enumerate(ids.tolist()):
+            limits = [*least[index], *most[index]]
+            if behind[index]:
+                limits = _limits_ahead(points[index].tolist())
+            outline = _pixels(limits, eye.pinhole)
+            if outline.left < outline.right and outline.top < outline.bottom:
+                outlines[geom] = outline
+        return outlines
 
 
 def pixels_inside(outlines: Iterable[Outline], pinhole: Pinhole) -> Integers:
@@ -72,29 +74,46 @@ def pixels_inside(outlines: Iterable[Outline], pinhole: Pinhole) -> Integers:
     return np.flatnonzero(inside)
 
 
-def _limits(points: Values) -> Values:
-    """Least and largest slopes, right and down, of points (..., P, 3) ahead.  # (..., 4)."""
-    slopes = points[..., :2] / points[..., 2:]
-    slopes[..., 0] *= -1.0
-    limits: Values = np.concatenate([slopes.min(axis=-2), slopes.max(axis=-2)], axis=-1)
-    return limits
+def _in_sight(middles: Values, radii_m: Values, pinhole: Pinhole) -> Mask:
+    """Whether spheres reach into what a camera sees, in its frame.  # (G,)."""
+    up = 0.5 * pinhole.height * pinhole.slope
+    right = 0.5 * pinhole.width * pinhole.slope
+    x, y, z = middles.T
+    sight: Mask = z < radii_m
+    sight &= np.abs(x) + right * z < radii_m * math.hypot(1.0, right)
+    sight &= np.abs(y) + up * z < radii_m * math.hypot(1.0, up)
+    return sight
 
 
-def _part_ahead(points: Values, ahead: Values) -> Values:
-    """Corners of the part of a box (8, 3) that is ahead of the camera."""
-    a, b = _EDGES[ahead[_EDGES[:, 0]] != ahead[_EDGES[:, 1]]].T
-    start, way = points[a], points[b] - points[a]
-    cuts = start + way * ((-_NEAR_M - start[:, 2:]) / way[:, 2:])
-    cuts[:, 2] = -_NEAR_M
-    corners: Values = np.concatenate([points[ahead], cuts])
-    return corners
+def _limits_ahead(corners: list[list[float]]) -> list[float]:
+    """As of a whole box, of the part of one that is ahead of the camera."""
+    slopes = []
+    for edge in _EDGES:
+        (x, y, z), (to_x, to_y, to_z) = (corners[end] for end in edge)
+        if z > to_z:
+            x, y, z, to_x, to_y, to_z = to_x, to_y, to_z, x, y, z
+        if z < -_NEAR_M:
+            slopes.append((x / z, y / z))
+            share = (-_NEAR_M - z) / (to_z - z) if to_z > -_NEAR_M else 1.0
+            z = min(to_z, -_NEAR_M)
+            slopes.append(((x + share * (to_x - x)) / z, (y + share * (to_y - y)) / z))
+    if not slopes:
+        return [math.inf, math.inf, -math.inf, -math.inf]
+    left, down = zip(*slopes, strict=True)
+    return [min(left), min(down), max(left), max(down)]
 
 
-def _pixels(limits: Values, pinhole: Pinhole) -> Integers:
-    """The pixels whose centres are within limits (G, 4) of slopes; the end is excluded."""
-    ends = np.array((pinhole.width, pinhole.height) * 2)
-    places = limits / pinhole.slope + (0.5 * ends - 0.5)
-    places[:, :2] = np.ceil(places[:, :2] - _SPARE_PX)
-    places[:, 2:] = np.floor(places[:, 2:] + _SPARE_PX) + 1.0
-    pixels: Integers = places.clip(0, ends).astype(np.int64)
-    return pixels
+def _pixels(limits: list[float], pinhole: Pinhole) -> Outline:
+    """The pixels whose centres are within limits: least slopes left and down, then the largest."""
+    left, top, right, bottom = limits
+    slope, width, height = pinhole.slope, pinhole.width, pinhole.height
+    return Outline(
+        _clipped(0.5 * width - right / slope + 0.5 - _SPARE_PX, width),
+        _clipped(0.5 * height + top / slope + 0.5 - _SPARE_PX, height),
+        _clipped(0.5 * width - left / slope + 0.5 + _SPARE_PX, width),
+        _clipped(0.5 * height + bottom / slope + 0.5 + _SPARE_PX, height),
+    )
+
+
+def _clipped(place: float, size: int) -> int:
+    return int(min(max(place, 0.0), size))

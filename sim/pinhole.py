@@ -11,6 +11,7 @@ import numpy as np
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
 Rays = np.ndarray[Any, np.dtype[np.float64]]  # (N, 3)
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
