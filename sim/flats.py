@@ -44,6 +44,7 @@ class Flats:
         self._eye = eye
         self._right, self._up = pixel_slopes(eye.pinhole)
         size = eye.pinhole.height, eye.pinhole.width
+        self._known_rays: dict[tuple[float, ...], Values] = {}
         self.faces: list[Face] = []
         self.numbers = np.zeros(size, np.int64)
         self.depths_m = np.full(size, np.inf)
@@ -66,7 +67,7 @@ class Flats:
                     size = [size[0] or math.inf, size[1] or math.inf, 0.0]
                 left, top, right, bottom = outlines[geom]
                 area = slice(top, bottom), slice(left, right)
-                rays = [self._rays(row, area) for row in views[index]]
+                rays = [self._rays(row)[area] for row in views[index]]
                 for axis, side in _facing(place, size, plane):
                     self.faces.append(Face(geom, side * turns[index, :, axis]))
                     self._see(axis, side * size[axis], place, rays, size, area)
@@ -74,15 +75,16 @@ class Flats:
     def places(self, pixels: Integers) -> tuple[Values, Values]:
         """Where what pixels see is, along x and y of the base frame.  # (N,) each."""
         depths_m = self.depths_m.take(pixels)
-        whole = slice(None), slice(None)
-        x, y = (self._rays(row, whole).take(pixels) for row in self._eye.rotation[:2].tolist())
+        x, y = (self._rays(row).take(pixels) for row in self._eye.rotation[:2].tolist())
         return self._eye.origin[0] + x * depths_m, self._eye.origin[1] + y * depths_m
 
-    def _rays(self, row: list[float], area: Any) -> Values:
+    def _rays(self, row: list[float]) -> Values:
         """How far along an axis rays go while they go 1 m ahead.  # (H, W)."""
-        x, y, z = row
-        rays: Values = x * self._right[:, area[1]] + (y * self._up[area[0]] - z)
-        return rays
+        known = self._known_rays.get(key := tuple(row))  # many geoms are turned as the base is
+        if known is None:
+            x, y, z = row
+            known = self._known_rays[key] = x * self._right + (y * self._up - z)
+        return known
 
     def _see(
         self, axis: int, at_m: float, place: list[float], rays: list[Values], size: list[float],
