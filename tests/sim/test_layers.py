@@ -166,6 +166,22 @@ def test_geoms_are_seen_from_inside(drawn: Any) -> None:
     assert bad <= 3e-4 * model.ngeom * 48 * 40
 
 
+@pytest.mark.parametrize("camera_px", [(48, 40), (20, 60)])
+def test_a_beam_passes_beside_the_camera(drawn: Any, camera_px: tuple[int, int]) -> None:
+    model, data, renderer = drawn
+    beam = model.geom("box2").id
+    model.geom_size[beam] = model.geom_aabb[beam, 3:] = (0.8, 0.02, 0.03)
+    rng = np.random.default_rng(2)
+    bad = 0
+    for _ in range(60):
+        axes = data.geom_xmat[beam].reshape(3, 3)
+        beside = axes @ (rng.uniform(-0.4, 0.4), *rng.uniform(-0.08, 0.08, 2))
+        turn_free_camera(data, data.geom_xpos[beam] + beside, rng)
+        mujoco.mj_forward(model, data)
+        bad += differing(renderer, model, data, "free", camera_px)
+    assert bad <= 3e-4 * 60 * camera_px[0] * camera_px[1]
+
+
 def test_what_is_placed_or_moves_is_drawn_where_it_is_now(drawn: Any) -> None:
     model, data, renderer = drawn
     before = renderer.frame("fixed", 48, 40)
