@@ -1,0 +1,73 @@
+"""Colours of what rays meet: Lambert shading under a light from afar and a soft sky."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from serl.sim.cast import Hits
+from serl.sim.pinhole import Integers, Rays, Values
+from serl.types import Image
+
+Colors = np.ndarray[Any, np.dtype[np.float32]]  # (N, 3), 0 to 1
+
+KEY, FILL = 0.62, 0.46
+SKY = np.array([0.955, 0.965, 0.975], np.float32)
+FLOOR = np.array([[0.90, 0.915, 0.93], [0.845, 0.865, 0.885]], np.float32)
+
+_TOWARDS_LIGHT = (0.52, -0.54, 0.66)
+_TILES_M = 8.0  # along a metre
+# The floor fades into the background between these distances from the middle of the field.
+_FADE_M = (1.0, 2.0)
+_MIDDLE_M = 0.3
+
+
+def brightness(normals: Rays) -> Colors:
+    """Of surfaces, without shadows.  # (N, 1)."""
+    x, y, z = _TOWARDS_LIGHT
+    key = (normals[:, 0] * x + normals[:, 1] * y + normals[:, 2] * z).clip(0.0, 1.0)
+    bright = KEY * key + FILL * sky_light(normals)
+    shade: Colors = bright[:, None].astype(np.float32)
+    return shade
+
+
+def sky_light(normals: Rays) -> Values:
+    """The sky lights what looks up more than what looks down.  # (N,)."""
+    light: Values = 0.78 + 0.22 * normals[:, 2]
+    return light
+
+
+def floor_tiles(x_m: Values, y_m: Values) -> Integers:
+    """Which of `FLOOR` the floor has at points of the base frame.  # (N,)."""
+    return (np.floor(x_m * _TILES_M) + np.floor(y_m * _TILES_M)).astype(np.int64) & 1
+
+
+def fading(x_m: Values, y_m: Values) -> Colors:
+    """How far the floor is on its way to the background, from 0 to 1.  # (N, 1)."""
+    away = np.sqrt((x_m - _MIDDLE_M) ** 2 + y_m**2)
+    share = ((away - _FADE_M[0]) / (_FADE_M[1] - _FADE_M[0])).clip(0.0, 1.0)
+    result: Colors = share[:, None].astype(np.float32)
+    return result
+
+
+def shade_plainly(
+    origin: Values, rays: Rays, hits: Hits, geom_colors: Colors, floor: int
+) -> Colors:
+    """What rays meet, lit from afar, so that nothing but the floor needs to know where it is."""
+    colors: Colors = geom_colors[hits.geoms]
+    tiles = np.flatnonzero(hits.geoms == floor)
+    x_m, y_m = (origin[:2] + rays[tiles, :2] * hits.distances[tiles, None]).T
+    colors[tiles] = FLOOR[floor_tiles(x_m, y_m)]
+    colors *= brightness(hits.normals)
+    colors[tiles] += fading(x_m, y_m) * (SKY - colors[tiles])
+    colors[hits.geoms < 0] = SKY
+    return colors
+
+
+def to_bytes(colors: Colors) -> Image:
+    """Colours as a screen takes them, in place.  # (N, 3) uint8."""
+    colors.clip(0.0, 1.0, out=colors)
+    colors *= 255.0
+    colors += 0.5
+    return colors.astype(np.uint8)
