@@ -206,7 +206,9 @@ def make_replay(config: TrainConfig, spec: Spec, folder: Path | None = None) -> 
 
 def first_update_at(config: TrainConfig) -> int:
     """Online steps before the first update; some, to scale observations, without demonstrations."""
-    demonstrated = config.demos or config.demo_paths or config.init_from
+    origin = config.init_from
+    recorded = config.demos or config.demo_paths or origin.data != "none"
+    demonstrated = recorded or origin.loads("normaliser")
     return max(config.learner.starts_at, 0 if demonstrated else _STATISTICS_STEPS)
 
 
@@ -222,6 +224,7 @@ def make_learner(
     accept: Callable[[Sequence[Arrival]], object] = lambda records: None,
     inherited: State | None = None,
     folder: Path | None = None,
+    experience: Iterable[Record] = (),
 ) -> Learner:
     """A learner with the demonstrations in its replay.
 
@@ -237,6 +240,7 @@ def make_learner(
         accept: makes received records durable.
         inherited: what a learner without a checkpoint starts with, see `serl.inheritance`.
         folder: where images lie that memory is too small for; None keeps all in memory.
+        experience: records of another run that count as this one's, in a fixed order.
 
     Raises:
         BadInput: the checkpoint does not fit.
@@ -249,6 +253,8 @@ def make_learner(
     replay = make_replay(config, spec, folder)
     for record in demonstrations:
         replay.add(record, prior=True)
+    for record in experience:
+        replay.add(record)
     learner = Learner(
         agent,
         replay,

@@ -176,17 +176,15 @@ def _settings(options: argparse.Namespace) -> TrainConfig:
     found = {"task": str(Path(task).resolve())} if task.endswith(".py") else {"task": task}
     config = resolve(tuned, file, overrides, found)
     spec = make_spec(make_judged_task(config))  # refuses settings before anything is written
-    agent = make_agent(config, spec, 0)
+    make_agent(config, spec, 0)
     resolved: dict[str, Any] = {"demo_paths": tuple(each.resolve() for each in config.demo_paths)}
     resolved["agent"] = with_files(config.agent)
     if config.reward.model is not None:
         model = config.reward.model.resolve()
         kept = {"model": model, "sha256": digest_of(model)}
         resolved["reward"] = config.reward.model_copy(update=kept)
-    if config.init_from is not None:
-        resolved["init_from"] = config.init_from.resolve()
-        inherited = inherit(resolved["init_from"], spec).state
-        agent.load_state_dict({**agent.state_dict(), **inherited})
+    if config.init_from.run is not None:
+        resolved["init_from"] = inherit(config).origin
     return config.model_copy(update=resolved)
 
 
