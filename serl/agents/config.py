@@ -15,8 +15,9 @@ class SACConfig(BaseModel):
     """Hyper-parameters of `SAC`, and of `BC`, which has its actor.
 
     Attributes:
-        algorithm: "sac"; "hybrid", with a discrete critic of the gripper beside it; or "bc", to
-            clone demonstrations and human steps and learn nothing else.
+        algorithm: "sac"; "hybrid", with a discrete critic beside it of the grippers that the action
+            moves, of one arm or two, and the same as "sac" where it moves none; or "bc", to clone
+            demonstrations and human steps and learn nothing else.
         hidden: widths of the hidden layers of actor and critics.
         critics: size of the critic ensemble; 10 is worth it on a GPU.
         subset: how many target critics, drawn anew per step, the minimum is over (REDQ).
