@@ -175,8 +175,8 @@ def _settings(options: argparse.Namespace) -> TrainConfig:
     task, tuned = asked.task, make_task(asked).training_defaults()
     found = {"task": str(Path(task).resolve())} if task.endswith(".py") else {"task": task}
     config = resolve(tuned, file, overrides, found)
-    spec = make_spec(make_judged_task(config))  # refuses settings before anything is written
-    make_agent(config, spec, 0)
+    make_judged_task(config)  # refuses settings before anything is written
+    make_agent(config, make_spec(make_task(config)), 0)
     resolved: dict[str, Any] = {"demo_paths": tuple(each.resolve() for each in config.demo_paths)}
     resolved["agent"] = with_files(config.agent)
     if config.reward.model is not None:
