@@ -15,11 +15,12 @@ from serl.assembly import make_learner, make_spec, make_task
 from serl.checkpoint import Arrays, Checkpoint, load_latest, saved_before
 from serl.episodes import episode_paths, read_episode
 from serl.errors import BadInput
-from serl.index import Opened, Stream, accepted, open_index
+from serl.index import Stream
 from serl.inheritance import inherit, keep_episodes, kept_episodes
 from serl.learner import Learner, restore_progress
 from serl.metrics import EventRow, MetricsWriter, ResumeRow
 from serl.mirror import Mirror
+from serl.order import Opened, accepted, open_index
 from serl.provenance import check_provenance, provenance
 from serl.quarantine import Logged, read_logged, survey
 from serl.run_folder import RunFolder
