@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from serl import plugins
 from serl.actor import Actor, LearnedPolicy, Pace
 from serl.agents.agent import Agent, State
 from serl.agents.config import SACConfig
+from serl.camera import View
 from serl.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.checkpoint import Checkpoint
 from serl.clock import VirtualClock
@@ -48,6 +49,8 @@ def make_task(config: TrainConfig) -> SimulatedTask:
 def make_judged_task(config: TrainConfig) -> SimulatedTask:
     """The task, its success judged as the configuration says.
 
+    Its observations carry `private_views` as well, where they are for the log.
+
     Raises:
         BadInput: the reward model is absent, damaged, or made for other cameras.
     """
@@ -58,7 +61,16 @@ def make_judged_task(config: TrainConfig) -> SimulatedTask:
         return Judged(task, PersonReward())
     if config.reward.kind == "pose":
         return Judged(task, PoseReward(config.reward))
-    return Judged(task, plugins.load("reward", "classifier")(config.reward, task.config))
+    reward = plugins.load("reward", "classifier")(config.reward, task.config)
+    witnesses = logged_views(config).keys() - task.config.policy_views.keys()
+    return Judged(task, reward, {name: task.config.all_views[name] for name in sorted(witnesses)})
+
+
+def logged_views(config: TrainConfig) -> Mapping[str, View]:
+    """What the log of an actor has of cameras; the learner gets what a policy sees of it."""
+    task = make_task(config).config
+    private = config.reward.kind == "classifier" and config.log.private_views
+    return task.all_views if private else task.policy_views
 
 
 def make_spec(task: SimulatedTask) -> Spec:
@@ -147,7 +159,8 @@ def make_actor(
     task = make_judged_task(config)
     robot = plugins.make_simulation(task)
     seed = start_seed(Purpose.TRAINING, config.seed, f"{name}/agent", start)
-    policy = LearnedPolicy(make_acting_agent(config, make_spec(task), seed), weights)
+    seen = make_spec(make_task(config))  # without what is seen for the log alone
+    policy = LearnedPolicy(make_acting_agent(config, seen, seed), weights)
     lead = max(config.actor.max_lead_steps, first_update_at(config))
     pacing = config.actor.model_copy(update={"max_lead_steps": lead})
     wait = Pace(pacing, policy, name, stopping, steps_before)
@@ -206,7 +219,9 @@ def make_replay(config: TrainConfig, spec: Spec, folder: Path | None = None) -> 
 
 def first_update_at(config: TrainConfig) -> int:
     """Online steps before the first update; some, to scale observations, without demonstrations."""
-    demonstrated = config.demos or config.demo_paths or config.init_from
+    origin = config.init_from
+    recorded = config.demos or config.demo_paths or origin.data != "none"
+    demonstrated = recorded or origin.loads("normaliser")
     return max(config.learner.starts_at, 0 if demonstrated else _STATISTICS_STEPS)
 
 
@@ -222,6 +237,7 @@ def make_learner(
     accept: Callable[[Sequence[Arrival]], object] = lambda records: None,
     inherited: State | None = None,
     folder: Path | None = None,
+    experience: Iterable[Record] = (),
 ) -> Learner:
     """A learner with the demonstrations in its replay.
 
@@ -237,6 +253,7 @@ def make_learner(
         accept: makes received records durable.
         inherited: what a learner without a checkpoint starts with, see `serl.inheritance`.
         folder: where images lie that memory is too small for; None keeps all in memory.
+        experience: records of another run that count as this one's, in a fixed order.
 
     Raises:
         BadInput: the checkpoint does not fit.
@@ -249,6 +266,8 @@ def make_learner(
     replay = make_replay(config, spec, folder)
     for record in demonstrations:
         replay.add(record, prior=True)
+    for record in experience:
+        replay.add(record)
     learner = Learner(
         agent,
         replay,

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from serl.actor import ActorConfig
 from serl.agents.config import SACConfig
@@ -22,6 +22,7 @@ from serl.fields import short
 from serl.files import read_bounded
 from serl.learner import LearnerConfig
 from serl.network import NetworkConfig
+from serl.origin import OriginConfig
 from serl.recording import LogConfig
 from serl.reward import RewardConfig
 from serl.teleop.scripted import ScriptedHumanConfig
@@ -46,7 +47,7 @@ class TrainConfig(BaseModel):
         actors: number of actors.
         demos: number of demonstrations that the scripted expert records at the start ...
         demo_paths: ... or recordings to use instead.
-        init_from: a run whose networks and scale of observations this one starts with.
+        init_from: another run, and what this one starts with of it.
         intervention: who may take over during training.
         trials: unassisted trials of the final evaluation.
         required_success_rate: share of those trials for exit code 0; None asks for nothing.
@@ -65,7 +66,7 @@ class TrainConfig(BaseModel):
     actors: int = Field(1, ge=1, le=16)
     demos: int = Field(20, ge=0)
     demo_paths: tuple[Path, ...] = ()
-    init_from: Path | None = None
+    init_from: OriginConfig = OriginConfig()
     intervention: Literal["scripted", "none"] = "scripted"
     trials: int = Field(50, ge=1)
     required_success_rate: float | None = Field(None, ge=0, le=1)
@@ -78,12 +79,23 @@ class TrainConfig(BaseModel):
     network: NetworkConfig = NetworkConfig()
     log: LogConfig = LogConfig()
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for network in self.agent.frozen:
+            pretrained = network == "encoder" and self.agent.encoder_weights
+            if not (pretrained or self.init_from.loads(network)):
+                raise ValueError(
+                    f"agent.frozen: nothing loads the {network} (init_from.load), which would stay "
+                    "as chance made it"
+                )
+        return self
+
 
 def resolve(*layers: Mapping[str, Any]) -> TrainConfig:
     """Merge layers, later ones winning, into a checked configuration."""
     merged: dict[str, Any] = {}
     for layer in layers:
-        merged = merge(merged, layer)
+        merged = merge(merged, _spelled_out(layer))
     return checked(TrainConfig, merged)
 
 
@@ -105,6 +117,14 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def _spelled_out(layer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A layer to which others can be merged: the path of a run is short for its settings."""
+    origin = layer.get("init_from")
+    if isinstance(origin, str | Path):
+        return {**layer, "init_from": {"run": origin}}
+    return layer
+
+
 def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
     """`--agent.utd 8` or `--agent.utd=8` as nested values; values are read as YAML."""
     overrides: dict[str, Any] = {}
@@ -121,7 +141,7 @@ def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
         leaf = parse_yaml(text, word)
         for part in reversed(name.replace("-", "_").split(".")):
             leaf = {part: leaf}
-        overrides = merge(overrides, leaf)
+        overrides = merge(overrides, _spelled_out(leaf))
     return overrides
 
 

@@ -15,11 +15,12 @@ from serl.assembly import make_learner, make_spec, make_task
 from serl.checkpoint import Arrays, Checkpoint, load_latest, saved_before
 from serl.episodes import episode_paths, read_episode
 from serl.errors import BadInput
-from serl.index import Opened, Stream, accepted, open_index
-from serl.inheritance import inherit
+from serl.index import Stream
+from serl.inheritance import inherit, keep_episodes, kept_episodes
 from serl.learner import Learner, restore_progress
 from serl.metrics import EventRow, MetricsWriter, ResumeRow
 from serl.mirror import Mirror
+from serl.order import Opened, accepted, open_index
 from serl.provenance import check_provenance, provenance
 from serl.quarantine import Logged, read_logged, survey
 from serl.run_folder import RunFolder
@@ -62,6 +63,7 @@ class Continuation:
     def learner(self, transport: LearnerEnd) -> Learner:
         """The learner, which takes the logged records first; raises as the class."""
         inherited = self._inherited()
+        keep_episodes(self._folder.config.init_from, self._folder.inherited)
         learner = make_learner(
             self._folder.config,
             transport,
@@ -74,6 +76,7 @@ class Continuation:
             self._accept,
             inherited,
             self._folder.path / "replay",
+            self._experience(),
         )
         if inherited is not None:
             learner.checkpoint()  # from here on the other run may change, or be gone
@@ -120,11 +123,12 @@ class Continuation:
 
     def _inherited(self) -> State | None:
         """What a run starts with that has no checkpoint yet and is to start from another run."""
-        origin = self._folder.config.init_from
-        if self._checkpoint is not None or origin is None:
+        config = self._folder.config
+        if self._checkpoint is not None or config.init_from.run is None:
             return None
-        inheritance = inherit(origin, self.spec)
-        self._tell(inheritance.text)
+        inheritance = inherit(config)
+        for line in inheritance.lines:
+            self._tell(line)
         return inheritance.state
 
     def _save(self, step: int, arrays: Mapping[str, Arrays], info: Mapping[str, Any]) -> Path:
@@ -166,3 +170,18 @@ class Continuation:
             if kept < len(paths):
                 text = f"{folder}: {kept} successes demonstrate, {len(paths) - kept} others do not"
                 self._tell(text)
+        if config.init_from.data == "successes":
+            yield from self._inherited_records("demonstrations, as successes")
+
+    def _experience(self) -> Iterator[Record]:
+        """Episodes of another run that count as this one's."""
+        if self._folder.config.init_from.data == "steps":
+            yield from self._inherited_records("in replay as if they were this run's")
+
+    def _inherited_records(self, what: str) -> Iterator[Record]:
+        origin, episodes, steps = self._folder.config.init_from, 0, 0
+        for episode in kept_episodes(origin, self._folder.inherited, self.spec):
+            yield from episode.steps
+            yield from (episode.end,) if episode.end else ()
+            episodes, steps = episodes + 1, steps + len(episode.steps)
+        self._tell(f"{episodes} episodes, {steps:,} steps of {origin.run} are {what}")

@@ -22,7 +22,7 @@ from serl.images import ENCODINGS, decode
 from serl.mcap import Opcode
 from serl.mcap_reader import Block, McapReader, read_chunk, read_metadata
 from serl.specs import Spec
-from serl.types import End, Episode, Key, Record, Step
+from serl.types import End, Episode, Key, Record, Step, limited
 from serl.wire import END, MAX_RECORD_BYTES, STEP, Parts, decode_record, join_parts
 
 FORMAT = "2"
@@ -235,6 +235,8 @@ def next_epoch(folder: Path, now_ns: Callable[[], int] = time.time_ns) -> int:
 def read_episode(path: Path, spec: Spec) -> Episode:
     """All steps of one file. An open file (`.part.mcap`) gives its undamaged beginning.
 
+    Images that the spec does not ask for, such as those of a reward model alone, are left out.
+
     Raises:
         CorruptData: a sealed file is damaged; the line names the file and the byte.
         SpecMismatch: recorded with another spec; the line says what differs.
@@ -243,9 +245,10 @@ def read_episode(path: Path, spec: Spec) -> Episode:
         stored = list(file.prefix() if file.path.name.endswith(PART) else file.whole())
         if file.spec is None:
             return Episode((), None)
-        if difference := file.spec.difference(spec):
+        images = [name for name in file.spec.observation.images if name in spec.observation.images]
+        if difference := file.spec.limited_to(images).difference(spec):
             raise SpecMismatch(f"{path}: recorded != expected: {difference}")
-        records = [file.record(message) for message in stored]
+        records = [limited(file.record(message), images) for message in stored]
         return _assemble(records, file)
 
 

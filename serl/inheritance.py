@@ -1,60 +1,205 @@
-"""Starting from another run: with its networks, their scale of observations, and its updates.
+"""Starting from another run: from simulation to a real arm, or from an old task to a new one.
 
-The scale belongs to the networks, whatever `agent.normalise` says; their updates count on, so that
-an annealed cloning term goes on where it was. From simulation to a real arm, or from an old task to
-a new one that is seen and driven alike.
+Its parts that are asked for are loaded, all others are fresh; what it recorded may enter replay.
+The scale of observations belongs to the networks, whatever `agent.normalise` says. Where a whole
+training is taken over, its updates count on, so that an annealed cloning term goes on where it was.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from serl.agents.agent import State
-from serl.assembly import make_spec, make_task
-from serl.checkpoint import best, load, load_latest
-from serl.errors import SpecMismatch
+from serl.assembly import make_agent, make_spec, make_task
+from serl.checkpoint import Checkpoint, best, load, load_latest
+from serl.config import TrainConfig
+from serl.episodes import PART, SEALED, episode_paths, read_episode, read_spec
+from serl.errors import BadInput, SerlError, SpecMismatch
+from serl.origin import OriginConfig, Part
 from serl.run_folder import RunFolder
 from serl.specs import Spec
+from serl.types import Episode, Source
 
-_OWN = ("adam.", "generator.", "skipped")
-"""What a new run begins anew: optimiser and random numbers."""
+_ARRAYS: dict[Part, tuple[str, ...]] = {
+    "actor": ("actor.",),
+    "critics": ("critic.", "target.", "grasp.", "grasp_target."),
+    "encoder": ("encoder.",),
+    "normaliser": ("normaliser.",),
+}
+_OF_THE_WHOLE = ("temperature.", "updates")
+_SEEN = {"observation"}
+_NEEDS = {"encoder": _SEEN, "normaliser": _SEEN}  # of a spec; any other part needs it whole
 
 
 class Inheritance(NamedTuple):
     """What another run leaves.
 
     Attributes:
+        origin: the configuration, its path absolute and its parts named one by one.
         state: arrays of the agent by name.
-        text: what it is, for people.
+        lines: what is loaded, fresh and frozen, for people.
     """
 
+    origin: OriginConfig
     state: State
-    text: str
+    lines: tuple[str, ...]
 
 
-def inherit(path: Path, spec: Spec) -> Inheritance:
-    """Read what the run in `path` leaves: its best checkpoint, or its newest if none was chosen.
+def inherit(config: TrainConfig) -> Inheritance:
+    """What a run of this configuration starts with, of the other run's best checkpoint.
+
+    Where none was chosen it is the newest.
 
     Raises:
         BadInput: not a run, or one without a checkpoint.
         CorruptData: the checkpoint is damaged.
-        SpecMismatch: it was trained on other observations or actions; the line says which.
+        SpecMismatch: a part that is needed does not fit; the line says why.
     """
+    assert config.init_from.run is not None
+    path = config.init_from.run.resolve()
     run = RunFolder.open(path)
-    theirs = make_spec(make_task(run.config))
-    if difference := theirs.model_copy(update={"task": spec.task}).difference(spec):
-        raise SpecMismatch(f"{path}: cannot start from it, its spec != this task's: {difference}")
-    chosen = best(run.checkpoints)
-    checkpoint = load(chosen) if chosen else load_latest(run.checkpoints)[0]
-    state = {
-        name: array
-        for name, array in checkpoint.arrays["agent"].items()
-        if not name.startswith(_OWN)
-    }
-    text = (
-        "starts with encoder, actor, critics, targets, temperature and scale of observations of "
-        f"{path}, {checkpoint.step:,} steps of {theirs.task}; optimiser and random numbers are "
-        "new, updates count on, there is no warm-up"
+    spec, theirs = make_spec(make_task(config)), make_spec(make_task(run.config))
+    checkpoint = _checkpoint(run)
+    arrays, mine = checkpoint.arrays["agent"], make_agent(config, spec, 0).state_dict()
+    parts: tuple[Part, ...] = get_args(Part)
+    reasons = {part: _misfit(part, theirs, spec, arrays, mine) for part in parts}
+    if run.config.agent.algorithm == "bc":
+        reasons["critics"] = "bc trains none"
+    asked = config.init_from.load
+    wanted = tuple(p for p in parts if p == "actor" or not reasons[p]) if asked is None else asked
+    kept = [part for part in parts if part in config.agent.frozen and part not in wanted]
+    needed = kept if config.agent.encoder_weights is None else []
+    for part in (*wanted, *needed):
+        if reasons[part]:
+            raise SpecMismatch(f"{path}: cannot start from its {part}: {reasons[part]}")
+    if config.init_from.data != "none" and (difference := _difference(theirs, spec, set())):
+        raise SpecMismatch(f"{path}: its steps are of no use here: {difference}")
+    whole = all(part in wanted for part in ("actor", "critics"))
+    taken = tuple(name for part in wanted for name in _ARRAYS[part])
+    taken += _OF_THE_WHOLE if whole else ()
+    state = {name: array for name, array in arrays.items() if name.startswith(taken)}
+    origin = config.init_from.model_copy(update={"run": path, "load": wanted})
+    said = f"{path}, {checkpoint.step:,} steps of {theirs.task} by {run.config.agent.algorithm}"
+    return Inheritance(
+        origin, state, _lines(origin, said, reasons, mine, whole, config.agent.frozen)
     )
-    return Inheritance(state, text)
+
+
+def _checkpoint(run: RunFolder) -> Checkpoint:
+    chosen = best(run.checkpoints)
+    return load(chosen) if chosen else load_latest(run.checkpoints)[0]
+
+
+def _misfit(part: Part, theirs: Spec, spec: Spec, arrays: State, mine: State) -> str:
+    """Why the other run's part does not fit; empty when it does."""
+    if difference := _difference(theirs, spec, _NEEDS.get(part, set())):
+        return f"its spec != this task's: {difference}"
+    found, needed = (
+        {name: array for name, array in state.items() if name.startswith(_ARRAYS[part])}
+        for state in (arrays, mine)
+    )
+    if not needed:
+        return "this run has none"
+    for name in needed:
+        here, there = _shape(needed[name]), _shape(found[name]) if name in found else "nothing"
+        if here != there:
+            return f"{name}: expected {here}, found {there}"
+    unknown = sorted(found.keys() - needed.keys())
+    return f"{unknown[0]}: expected nothing, found {_shape(found[unknown[0]])}" if unknown else ""
+
+
+def _difference(theirs: Spec, mine: Spec, needed: set[str]) -> str:
+    """Of the fields of a spec that are needed, or of all but the task's name."""
+    fields = (needed or set(Spec.model_fields)) - {"task"}
+    others = {name: getattr(mine, name) for name in set(Spec.model_fields) - fields}
+    return theirs.model_copy(update=others).difference(mine)
+
+
+def _shape(array: object) -> str:
+    return f"{getattr(array, 'dtype', '')}{list(getattr(array, 'shape', ()))}"
+
+
+def _lines(
+    origin: OriginConfig,
+    said: str,
+    reasons: dict[Part, str],
+    mine: State,
+    whole: bool,
+    frozen: Sequence[str],
+) -> tuple[str, ...]:
+    loaded = origin.load or ()
+    there = [part for part in _ARRAYS if any(name.startswith(_ARRAYS[part]) for name in mine)]
+    fresh = [
+        f"{part} ({reasons[part]})" if reasons[part] else part
+        for part in there
+        if part not in (*loaded, "normaliser")
+    ]
+    fresh += [] if whole else ["temperature"]
+    counted = "updates count on, there is no warm-up" if whole else "updates count from 0"
+    scale = "as there" if "normaliser" in loaded else "anew, by what this run has recorded"
+    lines = [
+        f"starts from {said}: with its {', '.join(loaded) or 'data alone'}",
+        f"fresh: {', '.join([*fresh, 'optimiser, random numbers'])}; {counted}",
+        f"observations are scaled {scale}",
+    ]
+    if frozen:
+        lines.append(f"frozen, no update changes it: {', '.join(frozen)}")
+    return tuple(lines)
+
+
+def keep_episodes(origin: OriginConfig, folder: Path) -> None:
+    """Link the other run's sealed episodes into `folder`, by actor, unless that was done before.
+
+    From then on the other run may go on, or be gone.
+
+    Raises:
+        BadInput: it is gone already.
+        SerlError: the disk refused.
+    """
+    if origin.run is None or origin.data == "none" or folder.exists():
+        return
+    run, scratch = RunFolder.open(origin.run), folder.with_name(f".{folder.name}")
+    try:
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(mode=0o700)
+        for actor in run.actors():
+            (scratch / actor).mkdir()
+            for path in episode_paths(run.episodes(actor)):
+                if not path.name.endswith(PART):
+                    _link(path, scratch / actor / path.name)
+        scratch.rename(folder)
+    except OSError as error:
+        raise SerlError(f"{folder}: cannot keep episodes of {run.path}: {error}") from error
+
+
+def kept_episodes(origin: OriginConfig, folder: Path, spec: Spec) -> Iterator[Episode]:
+    """The episodes that `keep_episodes` kept, as far as they are wanted; a reset is none.
+
+    Raises:
+        BadInput: none is.
+        CorruptData: one is damaged.
+    """
+    found = False
+    for path in sorted(folder.glob(f"*/*{SEALED}")):
+        recorded = read_spec(path)
+        named = spec.model_copy(update={"task": recorded.task}) if recorded else spec
+        episode = read_episode(path, named)
+        online = len(episode.steps) - episode.count(Source.SCRIPT)
+        if online and (episode.success or origin.data == "steps"):
+            found = True
+            yield episode
+    if not found:
+        what = "episode with a step" if origin.data == "steps" else "success"
+        raise BadInput(f"{origin.run}: init_from.data {origin.data}: it recorded no {what}")
+
+
+def _link(path: Path, to: Path) -> None:
+    """A second name for a file, or a copy where its disk is another one."""
+    try:
+        os.link(path, to)
+    except OSError:
+        shutil.copy2(path, to)

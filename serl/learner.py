@@ -143,7 +143,7 @@ class Learner:
         self._episodes = EpisodeTracker(metrics, rate_hz)
         self._measured: dict[str, float] = {}
         self._rate = _Rate()
-        self._scaled = replay.demonstrations > 0  # observations are, or will be before the start
+        self._scaled = len(replay) > 0  # observations are, or will be before the start
         self._sound = Saved(0, agent.state_dict())
         self._saved_at: int | None = None
         self._rolled_back_at: int | None = None
@@ -151,21 +151,24 @@ class Learner:
     def prepare(self, inherited: State | None = None) -> None:
         """In a fresh run: scale observations, warm up on demonstrations.
 
-        An agent that inherits arrays of its state from another run needs neither.
+        An agent that inherits a scale, or critics, from another run needs none of its own.
+
+        Args:
+            inherited: arrays of the agent's state by name.
 
         Raises:
             SpecMismatch: they are of another agent.
         """
-        if inherited is not None:
-            self.agent.load_state_dict({**self.agent.state_dict(), **inherited})
+        inherited, replay = inherited or {}, self.replay
+        self.agent.load_state_dict({**self.agent.state_dict(), **inherited})
+        if any(name.startswith("normaliser.") for name in inherited):
             self._scaled = True
-            self._sound = Saved(0, self.agent.state_dict())
-            return
-        if not len(self.replay):
-            return
-        self.agent.fit_normaliser(self.replay.prior_states())
-        for _ in range(self._config.warm_up):
-            self.agent.update(self.replay.sample(self._utd * self._batch_size))
+        elif self._scaled:
+            demonstrated = replay.demonstrations > 0
+            self.agent.fit_normaliser(replay.prior_states() if demonstrated else replay.states())
+        trained = any(name.startswith("critic.") for name in inherited)
+        for _ in range(self._config.warm_up if len(replay) and not trained else 0):
+            self.agent.update(replay.sample(self._utd * self._batch_size))
         self._sound = Saved(0, self.agent.state_dict())
 
     def resume(self, arrays: Mapping[str, State], info: Mapping[str, Any], taken: int) -> None:

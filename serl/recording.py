@@ -47,6 +47,8 @@ class LogConfig(BaseModel):
         images: how they are kept once an episode of an actor of a run is over: "png" is lossless,
             "jpeg" is not. What `serl record` writes stays raw.
         jpeg_quality: of "jpeg"; 0 to 100.
+        private_views: keep what a classifier sees besides the policy (`private_views` of the task),
+            so that labels can be corrected and it be trained again; learners are not sent it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -56,6 +58,7 @@ class LogConfig(BaseModel):
     min_free_bytes: int = Field(2_000_000_000, ge=0)
     images: Encoding = "png"
     jpeg_quality: int = Field(95, ge=0, le=100)
+    private_views: bool = True
 
 
 class EpisodeLog:

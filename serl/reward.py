@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from serl.camera import View, image_specs
 from serl.errors import BadInput, SerlError
 from serl.policy import Policy
 from serl.robot import Truth
@@ -199,10 +200,13 @@ class Judged:
     Args:
         task: what is judged.
         reward: judges it.
+        witnesses: images that observations carry besides, for the log; no policy looks at them.
     """
 
-    def __init__(self, task: SimulatedTask, reward: Reward) -> None:
-        self._task, self._reward = task, reward
+    def __init__(
+        self, task: SimulatedTask, reward: Reward, witnesses: Mapping[str, View] | None = None
+    ) -> None:
+        self._task, self._reward, self._witnesses = task, reward, witnesses or {}
         self.name = task.name
 
     @property
@@ -212,8 +216,10 @@ class Judged:
 
     @property
     def observation_spec(self) -> ObservationSpec:
-        """As the task."""
-        return self._task.observation_spec
+        """As the task, and the witnesses."""
+        spec = self._task.observation_spec
+        images = {**spec.images, **image_specs(self._witnesses)}
+        return spec.model_copy(update={"images": images})
 
     @property
     def scene(self) -> Scene:
@@ -226,8 +232,10 @@ class Judged:
         self._reward.begin(reading)
 
     def observation(self, reading: Observation) -> Observation:
-        """As the task."""
-        return self._task.observation(reading)
+        """As the task, and the witnesses."""
+        seen = self._task.observation(reading)
+        images = {name: reading.images[name] for name in self._witnesses}
+        return replace(seen, images={**seen.images, **images})
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
         """The reward's success, the task's failures and its time limit."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from pydantic import ValidationError
 
-from serl.assembly import make_task
+from serl.assembly import logged_views
 from serl.camera import View
 from serl.episodes import episode_name, episode_paths, read_episode, read_spec
 from serl.errors import BadInput, CorruptData, SerlError, SpecMismatch
@@ -80,7 +80,7 @@ def read_views(folder: Path) -> dict[str, View]:
             raise BadInput(
                 f"{folder}: expected a collection with {VIEWS}, or RUN/episodes/ACTOR of a run"
             ) from None
-        return dict(make_task(config).config.policy_views)
+        return dict(logged_views(config))
     values = parse_object(read_bounded(path, MAX_JSON_BYTES), str(path))
     try:
         return {name: View.model_validate(value) for name, value in values.items()}
@@ -124,6 +124,8 @@ def read_samples(
             spec = read_spec(path) if here else None
             if spec is None:
                 continue
+            if lacking := sorted(wanted.keys() - spec.observation.images.keys()):
+                raise SpecMismatch(f"{path}: was recorded without {', '.join(lacking)}")
             number += 1
             for step in read_episode(path, spec).steps:
                 place = Place(epoch, episode, step.key.index)

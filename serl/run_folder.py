@@ -112,6 +112,11 @@ class RunFolder:
         return self.path / "demonstrations"
 
     @property
+    def inherited(self) -> Path:
+        """Episodes of another run that this one starts with, by actor."""
+        return self.path / "inherited"
+
+    @property
     def checkpoints(self) -> Path:
         """See `serl.checkpoint`."""
         return self.path / "checkpoints"

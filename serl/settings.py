@@ -28,16 +28,14 @@ def run_settings(
     tuned = make_task(asked).training_defaults()
     name = str(Path(asked.task).resolve()) if asked.task.endswith(".py") else asked.task
     config = resolve(tuned, file, overrides, {"task": name})
-    spec = make_spec(make_judged_task(config))
-    agent = make_agent(config, spec, 0)
+    make_judged_task(config)
+    make_agent(config, make_spec(make_task(config)), 0)
     resolved: dict[str, Any] = {"demo_paths": tuple(each.resolve() for each in config.demo_paths)}
     resolved["agent"] = with_files(config.agent)
     if config.reward.model is not None:
         model = config.reward.model.resolve()
         kept = {"model": model, "sha256": digest_of(model)}
         resolved["reward"] = config.reward.model_copy(update=kept)
-    if config.init_from is not None:
-        resolved["init_from"] = config.init_from.resolve()
-        inherited = inherit(resolved["init_from"], spec).state
-        agent.load_state_dict({**agent.state_dict(), **inherited})
+    if config.init_from.run is not None:
+        resolved["init_from"] = inherit(config).origin
     return config.model_copy(update=resolved)

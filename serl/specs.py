@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import Annotated, Any, Literal
 
@@ -108,6 +108,13 @@ class Spec(BaseModel):
     def digest(self) -> str:
         """Sixteen hex digits that differ when any name, order, shape, type or unit differs."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
+
+    def limited_to(self, images: Iterable[str]) -> Spec:
+        """The same without images of other names."""
+        kept = {name: self.observation.images[name] for name in images}
+        return self.model_copy(
+            update={"observation": self.observation.model_copy(update={"images": kept})}
+        )
 
     @property
     def action_names(self) -> list[str]:

@@ -18,7 +18,9 @@ from serl.episodes import (
 )
 from serl.errors import CorruptData
 from serl.files import FolderWatch
-from serl.wire import join_parts
+from serl.specs import Spec
+from serl.types import limited
+from serl.wire import encode_record, join_parts
 
 Losses = Callable[[EpisodeName], Sequence[bytes]]
 """What stands for the records of a damaged or missing episode; empty when it is not known."""
@@ -34,15 +36,22 @@ class Tail:
         epoch: the actor's start that is followed.
         start: the sequence number of the first record to give.
         losses: asked when a sealed episode is damaged or missing.
+        spec: what the records are to fit: images that it does not have are left out; None for all.
     """
 
     def __init__(
-        self, folder: Path, epoch: int, start: int = 0, losses: Losses = lambda name: ()
+        self,
+        folder: Path,
+        epoch: int,
+        start: int = 0,
+        losses: Losses = lambda name: (),
+        spec: Spec | None = None,
     ) -> None:
         self._folder = folder
         self._name = EpisodeName(epoch, 0)
         self._file: EpisodeFile | None = None
         self._start = start
+        self._spec = spec
         self._position = 0
         self._losses = losses
         self._lost: deque[bytes] = deque()  # given before anything else
@@ -82,8 +91,13 @@ class Tail:
             self._file = None
 
     def _encoded(self, message: Message) -> bytes:
-        assert self._file is not None  # it gave the message
-        return join_parts(self._file.parts(message))
+        file = self._file
+        assert file is not None  # it gave the message
+        assert file.spec is not None
+        images = (self._spec or file.spec).observation.images
+        if file.spec.observation.images.keys() <= images.keys():
+            return join_parts(file.parts(message))
+        return encode_record(limited(file.record(message), images))
 
     def _next(self) -> Message | bytes | None:
         """The next record of the file, or what stands for a lost one."""

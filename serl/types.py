@@ -5,8 +5,8 @@ Units everywhere: metres, radians, newtons, newton metres, seconds. Quaternions 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -125,6 +125,12 @@ class End:
 
 Record = Step | End
 """An actor's stream: the steps of an episode, its `End`, the steps of the next one, ..."""
+
+
+def limited(record: Record, images: Iterable[str]) -> Record:
+    """The same without images of other names."""
+    kept = {name: record.observation.images[name] for name in images}
+    return replace(record, observation=replace(record.observation, images=kept))
 
 
 @dataclass(frozen=True, slots=True)

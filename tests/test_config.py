@@ -109,3 +109,23 @@ def test_a_file_holds_a_mapping(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadInput, match="cannot be read"):
         read_yaml(path)
+
+
+def test_a_path_alone_names_a_run_to_start_from() -> None:
+    words = ["--init-from", "old", "--init-from.load", "[actor]", "--init-from.data", "steps"]
+    origin = resolve(parse_overrides(words)).init_from
+    assert (origin.run, origin.load, origin.data) == (Path("old"), ("actor",), "steps")
+    assert resolve({"init_from": "old"}, {"init_from": {"load": []}}).init_from.run == Path("old")
+    assert resolve({"init_from": "old"}, {"init_from": "new"}).init_from.run == Path("new")
+    assert resolve({"init_from": "old"}, parse_overrides(["--init-from", "null"])).init_from == (
+        TrainConfig.model_validate({"init_from": None}).init_from
+    )
+    assert TrainConfig.model_validate({"init_from": "old"}).init_from.run == Path("old")
+
+
+def test_parts_and_data_need_a_run_and_what_is_frozen_needs_to_be_loaded() -> None:
+    with pytest.raises(BadInput, match=r"init_from: run: expected the folder of a run"):
+        resolve({"init_from": {"data": "steps"}})
+    with pytest.raises(BadInput, match=r"agent\.frozen: nothing loads the actor"):
+        resolve({"agent": {"frozen": ["actor"]}})
+    resolve({"agent": {"frozen": ["encoder"], "encoder_weights": "encoder.safetensors"}})

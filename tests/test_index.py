@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serl.errors import BadInput, CorruptData, SerlError
-from serl.index import Index, Span, Stream, accepted, open_index
+from serl.index import Index, Span, Stream
+from serl.order import accepted, open_index
 from serl.types import End, Key, Observation, Record, Source, Step
 
 NOTHING = Observation({})

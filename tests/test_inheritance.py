@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
@@ -21,6 +21,7 @@ from serl.continuation import Continuation
 from serl.errors import BadInput, SpecMismatch
 from serl.inheritance import inherit
 from serl.metrics import MetricsWriter, read_metrics
+from serl.recording import EpisodeLog, LogConfig
 from serl.run_folder import RunFolder
 from serl.specs import Spec
 from serl.testing.logs import random_step
@@ -73,9 +74,10 @@ def test_a_run_starts_with_the_networks_and_the_scale_of_another(
     assert not any(mine[name].any() for name in mine if name.startswith("adam."))
     assert not np.array_equal(mine["generator.learning"], theirs["generator.learning"])
     told = capsys.readouterr().err
-    assert "starts with encoder, actor, critics, targets" in told
-    assert "7 steps of reach" in told
-    assert told.strip() in [row.get("text") for row in read_metrics(after.metrics)]
+    assert "7 steps of reach by sac: with its actor, critics, normaliser\n" in told
+    assert "fresh: optimiser, random numbers; updates count on, there is no warm-up\n" in told
+    assert "observations are scaled as there\n" in told
+    assert told.splitlines() == [row["text"] for row in read_metrics(after.metrics)]
 
 
 def test_what_was_inherited_stays_when_the_other_run_changes_or_goes(
@@ -125,22 +127,27 @@ def test_the_chosen_checkpoint_is_taken_before_a_newer_one(tmp_path: Path) -> No
     run = saved_run(tmp_path)
     agent = make_agent(run.config, make_spec(make_task(run.config)), seed=6)
     run.save_checkpoint(9, {"agent": agent.state_dict()}, {})
-    spec = make_spec(make_task(run.config))
-    assert "9 steps" in inherit(run.path, spec).text
+    config = resolve(SETTINGS, {"init_from": run.path})
+    assert "9 steps" in inherit(config).lines[0]
     mark_best(checkpoint_paths(run.checkpoints)[0])
-    assert "7 steps" in inherit(run.path, spec).text
+    assert "7 steps" in inherit(config).lines[0]
 
 
 def test_a_run_that_does_not_fit_is_refused_with_one_line(tmp_path: Path) -> None:
     run = saved_run(tmp_path)
-    other = make_spec(make_task(resolve({"task": "peg_insertion"})))
-    with pytest.raises(SpecMismatch, match=r"cannot start from it, its spec != this task's: "):
-        inherit(run.path, other)
+    other = {"task": "peg_insertion", "init_from": run.path}
+    with pytest.raises(SpecMismatch, match=r"cannot start from its actor: its spec != this task's"):
+        inherit(resolve(SETTINGS, other))
+    nothing_loaded = {"init_from": {"run": run.path, "load": [], "data": "steps"}}
+    with pytest.raises(SpecMismatch, match=r"its steps are of no use here: "):
+        inherit(resolve(SETTINGS, other, nothing_loaded))
     with pytest.raises(BadInput, match="absent"):
-        inherit(tmp_path / "absent", other)
+        inherit(resolve(SETTINGS, {"init_from": tmp_path / "absent"}))
     empty = RunFolder.create(tmp_path / "empty", resolve(SETTINGS), datetime(2026, 11, 21))
     with pytest.raises(BadInput, match="no checkpoint"):
-        inherit(empty.path, make_spec(make_task(run.config)))
+        inherit(resolve(SETTINGS, {"init_from": empty.path}))
+    with pytest.raises(SpecMismatch, match="cannot start from its encoder: this run has none"):
+        inherit(resolve(SETTINGS, {"init_from": {"run": run.path, "load": ["encoder"]}}))
 
 
 def test_networks_of_another_size_are_refused(heir: tuple[RunFolder, RunFolder]) -> None:
@@ -155,6 +162,117 @@ def test_networks_of_another_size_are_refused(heir: tuple[RunFolder, RunFolder])
             continuation.learner(InProcess())
         continuation.close()
     assert before.path.exists()
+
+
+def test_a_part_that_does_not_fit_is_fresh_unless_it_was_asked_for(tmp_path: Path) -> None:
+    run = saved_run(tmp_path)
+    three = {"agent": {"critics": 3}, "init_from": run.path}
+    inheritance = inherit(resolve(SETTINGS, three))
+    assert inheritance.origin.load == ("actor", "normaliser")
+    assert "updates" not in inheritance.state
+    assert inheritance.lines[1] == (
+        "fresh: critics (critic.0.weight: expected float32[3, 15, 8], found float32[2, 15, 8]), "
+        "temperature, optimiser, random numbers; updates count from 0"
+    )
+    asked = {"init_from": {"run": run.path, "load": ["actor", "critics"]}}
+    with pytest.raises(SpecMismatch, match=r"its critics: critic\.0\.weight: expected float32\[3"):
+        inherit(resolve(SETTINGS, three, asked))
+
+
+def test_a_cloned_policy_gives_its_actor_and_the_critics_warm_up(tmp_path: Path) -> None:
+    before = saved_run(tmp_path / "before", {**SETTINGS, "agent": {**AGENT, "algorithm": "bc"}})
+    record(before, [(True, Source.POLICY)])
+    theirs = load(checkpoint_paths(before.checkpoints)[0]).arrays["agent"]
+    found = {"run": before.path, "data": "successes"}
+    warm = {"init_from": found, "learner": {"warm_up": 3}, "agent": {"frozen": ["actor"]}}
+    after = RunFolder.create(tmp_path / "after", resolve(SETTINGS, warm), datetime(2026, 11, 22))
+    assert RunFolder.open(after.path).config == after.config
+    inheritance = inherit(after.config)
+    assert inheritance.origin.load == ("actor", "normaliser")
+    assert "critics (bc trains none), temperature" in inheritance.lines[1]
+    assert inheritance.lines[-1] == "frozen, no update changes it: actor"
+    mine = continued(after)
+    taken = [name for name in theirs if name.startswith(("actor.", "normaliser."))]
+    assert equal({name: mine[name] for name in taken}, {name: theirs[name] for name in taken})
+    assert mine["updates"] == 3
+    assert mine["adam.critic.steps"] > 0
+    with pytest.raises(SpecMismatch, match="its critics: bc trains none"):
+        inherit(resolve(SETTINGS, {"init_from": {"run": before.path, "load": ["critics"]}}))
+
+
+def test_an_encoder_alone_moves_to_another_task(tmp_path: Path) -> None:
+    small = {"encoder_channels": [4], "latent": 4}
+    pixels = {"task": "pick_cube", "observe": "pixels", "agent": {**AGENT, **small}}
+    before = saved_run(tmp_path, {**SETTINGS, **pixels})
+    slower = {"task_config": {"motion": {"translation_m": 0.01}}}
+    origin: dict[str, Any] = {"init_from": {"run": before.path, "load": ["encoder"]}}
+    frozen: dict[str, Any] = {"agent": {"frozen": ["encoder"]}}
+    inheritance = inherit(resolve(SETTINGS, pixels, slower, origin, frozen))
+    assert {name.split(".")[0] for name in inheritance.state} == {"encoder"}
+    assert "anew" in inheritance.lines[2]
+    with pytest.raises(SpecMismatch, match=r"its actor: its spec != this task's: motion: "):
+        inherit(resolve(SETTINGS, pixels, slower, {"init_from": before.path}))
+    with pytest.raises(BadInput, match=r"agent\.frozen: nothing loads the actor"):
+        resolve(SETTINGS, pixels, origin, {"agent": {"frozen": ["actor"]}})
+
+
+def record(run: RunFolder, kinds: Sequence[tuple[bool, Source]]) -> None:
+    """Episodes of 20 steps, in the log of an actor."""
+    spec = make_spec(make_task(run.config))
+    with EpisodeLog(run.episodes("a"), spec, "run", "a", 1, LogConfig(min_free_bytes=0)) as log:
+        for number, (success, source) in enumerate(kinds):
+            for each in episodes(spec):
+                each = replace(each, key=replace(each.key, episode=number))
+                if isinstance(each, End):
+                    log.append(replace(each, success=success))
+                else:
+                    log.append(replace(each, source=source))
+
+
+KINDS = [
+    (True, Source.POLICY),
+    (False, Source.POLICY),
+    (True, Source.SCRIPT),  # a reset
+    (False, Source.HUMAN),
+]
+
+
+@pytest.mark.parametrize(
+    ("data", "demonstrations", "everything", "prior"),
+    [("none", 0, 0, 0), ("successes", 20, 20, 20), ("steps", 0, 60, 20)],
+)
+def test_what_another_run_recorded_enters_by_choice_and_stays(
+    tmp_path: Path, data: str, demonstrations: int, everything: int, prior: int
+) -> None:
+    before = saved_run(tmp_path / "before")
+    record(before, KINDS)
+    origin = {"init_from": {"run": before.path, "load": ["actor"], "data": data}}
+    after = RunFolder.create(tmp_path / "after", resolve(SETTINGS, origin), datetime(2026, 11, 22))
+    states = []
+    for _ in range(2):
+        with MetricsWriter(after.path) as metrics, closing(Continuation(after, metrics)) as going:
+            learner = going.learner(InProcess())
+        assert learner.replay.demonstrations == demonstrations
+        assert len(learner.replay) == everything
+        assert len(learner.replay.prior_states()) == prior
+        states.append(learner.agent.state_dict())
+        shutil.rmtree(before.path, ignore_errors=True)
+    assert equal(states[0], states[1])
+    scaled_by = learner.replay.prior_states() if demonstrations else learner.replay.states()
+    mean = scaled_by.mean(0) if everything else np.zeros_like(states[0]["normaliser.mean"])
+    assert np.array_equal(states[0]["normaliser.mean"], mean)
+    told = [row["text"] for row in read_metrics(after.metrics) if row["kind"] == "event"]
+    assert any("1 episodes, 20 steps" in text for text in told) == (data == "successes")
+    assert any("3 episodes, 60 steps" in text for text in told) == (data == "steps")
+
+
+def test_a_run_that_recorded_no_success_demonstrates_nothing(tmp_path: Path) -> None:
+    before = saved_run(tmp_path / "before")
+    record(before, KINDS[1:])
+    origin = {"init_from": {"run": before.path, "data": "successes"}}
+    after = RunFolder.create(tmp_path / "after", resolve(SETTINGS, origin), datetime(2026, 11, 22))
+    with pytest.raises(BadInput, match=r"init_from\.data successes: it recorded no success"):
+        continued(after)
 
 
 def test_the_command_line_refuses_it_before_anything_is_written(

@@ -12,9 +12,9 @@ import pytest
 from serl.config import TrainConfig
 from serl.episodes import EpisodeName, episode_paths
 from serl.errors import CorruptData, SpecMismatch
-from serl.index import open_index
 from serl.manifest import MANIFEST
 from serl.mirror import Mirror
+from serl.order import open_index
 from serl.quarantine import encoded_losses, lost_records, put_aside, read_logged, survey
 from serl.run_folder import RunFolder
 from serl.tail import Tail

@@ -26,6 +26,7 @@ from serl.testing.logs import (
     random_records,
     write_log,
 )
+from serl.types import limited
 from serl.wire import decode_arrival
 
 UNLIMITED = 1 << 40
@@ -227,3 +228,13 @@ def test_an_episode_that_goes_while_its_successor_is_awaited_is_missed(tmp_path:
     tail.close()
     assert [decode_arrival(record, SPEC).key for record in found] == [i.key for i in items[2:]]
     assert found[2:] == encoded(items)[4:]
+
+
+def test_images_that_were_not_asked_for_are_left_out(tmp_path: Path) -> None:
+    items = random_records(3, 2)
+    write_log(tmp_path, items)
+    narrow = SPEC.limited_to(["wrist"])
+    with closing(Tail(tmp_path, EPOCH, 1, spec=narrow)) as tail:
+        assert tail.read(UNLIMITED) == encoded(limited(item, ["wrist"]) for item in items)[1:]
+    with closing(Tail(tmp_path, EPOCH, 1, spec=SPEC)) as tail:
+        assert tail.read(UNLIMITED) == encoded(items)[1:]

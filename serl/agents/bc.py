@@ -6,28 +6,29 @@ the policy drives, and only what a human corrects is learned.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import math
 
+import torch
+
+from serl.agents.config import SACConfig
 from serl.agents.losses import cloning_loss
 from serl.agents.networks import descend
 from serl.agents.sac import SAC
+from serl.specs import Spec
 from serl.types import Batch
 
 _EXPLORING_STD = 0.05
-"""Of an action; cloning learns none, and a policy that drives like chance is not corrected."""
+"""Before tanh; cloning learns none. A human has little to correct near a clone, and RL a start."""
 
 
 class BC(SAC):
     """The agent; see `serl.agents.agent.Agent`. Critics and temperature are never trained."""
 
-    def choose(self, seen: Tensor, explore: bool) -> Tensor:
-        """The cloned action, (A,), disturbed a little when exploring."""
-        action = super().choose(seen, explore=False)
-        if not explore:
-            return action
-        noise = torch.randn(action.shape, generator=self._acting).to(self.device)
-        return (action + _EXPLORING_STD * noise).clamp(-1.0, 1.0)
+    def __init__(self, spec: Spec, config: SACConfig, seed: int) -> None:
+        super().__init__(spec, config, seed)
+        network = self.networks.actor
+        bias = network.views(self.actor.flat.detach())[f"{len(network.sizes) - 2}.bias"][0]
+        bias[len(bias) // 2 :] = math.log(_EXPLORING_STD)
 
     def update(self, batch: Batch) -> dict[str, float]:
         """`utd` steps of the actor, and of its encoder, towards the actions of prior transitions.

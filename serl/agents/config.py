@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+Network = Literal["actor", "encoder"]
 Width = Annotated[int, Field(ge=1, le=1024)]
 
 
@@ -14,8 +15,9 @@ class SACConfig(BaseModel):
     """Hyper-parameters of `SAC`, and of `BC`, which has its actor.
 
     Attributes:
-        algorithm: "sac"; "hybrid", with a discrete critic of the gripper beside it; or "bc", to
-            clone demonstrations and human steps and learn nothing else.
+        algorithm: "sac"; "hybrid", with a discrete critic beside it of the grippers that the action
+            moves, of one arm or two, and the same as "sac" where it moves none; or "bc", to clone
+            demonstrations and human steps and learn nothing else.
         hidden: widths of the hidden layers of actor and critics.
         critics: size of the critic ensemble; 10 is worth it on a GPU.
         subset: how many target critics, drawn anew per step, the minimum is over (REDQ).
@@ -44,6 +46,7 @@ class SACConfig(BaseModel):
         trunk: file of the ResNet-10's weights; None for where `serl encoder import` puts them.
         trunk_sha256: what it held when the run was made; None for anything.
         encoder_weights: file that `serl encoder pretrain` wrote, for the small one to start from.
+        frozen: networks that no update changes, since they were loaded.
         encoder_channels: of the small encoder's convolutions, of stride 2 but the last.
         latent: features of each camera, and of the state beside it.
         compile: compile the losses (10 to 30 s at the first update).
@@ -79,6 +82,7 @@ class SACConfig(BaseModel):
     trunk: Path | None = None
     trunk_sha256: str | None = None
     encoder_weights: Path | None = None
+    frozen: tuple[Network, ...] = ()
     encoder_channels: tuple[Width, ...] = Field((16, 32, 32), min_length=1, max_length=8)
     latent: int = Field(64, ge=1)
     compile: bool = False

@@ -4,6 +4,9 @@ Luo et al. 2024, section 4.3: a gripper is open or closed, and between the two n
 than either. Each of n grippers may close, stay or open, which makes 3^n choices; one network says
 what each is worth, learned by double DQN (van Hasselt et al. 2016), and acts greedily. To switch
 costs a little, so that the gripper does not flutter.
+
+The action says which of the four set-ups it is: one arm or two, whose grippers it moves or which
+are fixed. Where it moves none, all that is left is SAC.
 """
 
 from __future__ import annotations
@@ -19,7 +22,6 @@ from serl.agents.config import SACConfig
 from serl.agents.losses import Tensors
 from serl.agents.networks import EnsembleMLP, Group, descend
 from serl.agents.sac import SAC, named_views
-from serl.errors import BadInput
 from serl.specs import ArraySpec, Spec
 from serl.types import Action, Batch, Observation
 
@@ -120,9 +122,6 @@ class HybridSAC(SAC):
     def __init__(self, spec: Spec, config: SACConfig, seed: int) -> None:
         self.grippers = Grippers.of(spec)
         names = spec.action_names
-        if not self.grippers.places:
-            listed = ", ".join(names)
-            raise BadInput(f"algorithm hybrid: no entry of the action is a gripper's: {listed}")
         arm = ArraySpec(
             shape=(len(self.grippers.arm),),
             low=-1.0,
@@ -137,6 +136,11 @@ class HybridSAC(SAC):
         self.grasp = Group(fresh, config.learning_rate)
         self.grasp_target = fresh.detach().clone()
         self._chosen = self._paid = torch.empty(0, device=self.device)  # of the batch at hand
+
+    @classmethod
+    def create(cls, spec: Spec, config: SACConfig, seed: int) -> SAC:
+        """As SAC; of an arm whose action moves no gripper, SAC itself."""
+        return (cls if Grippers.of(spec).places else SAC)(spec, config, seed)
 
     @torch.inference_mode()
     def act(self, observation: Observation, explore: bool) -> Action:

@@ -207,9 +207,14 @@ class Group:
 def descend(loss: Tensor, *groups: Group) -> Tensor:
     """One step of each group down the gradient of `loss`; none of them when one is not finite.
 
+    A frozen group, whose parameters require no gradient, stays as it is.
+
     Returns:
         Scalar: 1 when the step was skipped, else 0.
     """
+    groups = tuple(group for group in groups if group.flat.requires_grad)
+    if not groups:
+        return torch.zeros((), device=loss.device)
     gradients = torch.autograd.grad(loss, [group.flat for group in groups])
     with torch.no_grad():
         total = torch.stack([gradient.sum() for gradient in gradients]).sum()

@@ -101,6 +101,9 @@ class SAC:
             load_encoder(config.encoder_weights, encoder, flat)
         self.encoder = Group(flat.to(self.device), rate)
         self._seeing = (self.critic, self.encoder) if cameras else (self.critic,)
+        for network in config.frozen:
+            group = self.actor if network == "actor" else self.encoder
+            group.flat.requires_grad_(False)
         start = torch.tensor([math.log(config.temperature)], device=self.device)
         self.temperature = Group(start, rate)
         self.mean = torch.zeros(state_size, device=self.device)

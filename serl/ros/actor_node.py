@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from serl.assembly import make_actor, make_spec, make_task
+from serl.assembly import make_actor, make_judged_task, make_spec, make_task
 from serl.episodes import next_epoch
 from serl.files import checked_name
 from serl.link import WeightsFile, announce
@@ -35,7 +35,7 @@ def run(run_folder: Path, name: str) -> None:
     """Run episodes until the training is over or the process is told to stop."""
     folder = RunFolder.open(run_folder)
     config = folder.config
-    spec = make_spec(make_task(config))
+    spec, logged = make_spec(make_task(config)), make_spec(make_judged_task(config))
     episodes, link = folder.episodes(checked_name(name, "actor")), folder.link(name)
     recover(episodes)
     before = survey(episodes, logger.warning)
@@ -44,7 +44,7 @@ def run(run_folder: Path, name: str) -> None:
     epoch = next_epoch(episodes)
     with (
         RosNode(name, run_folder, local=True) as node,
-        EpisodeLog(episodes, spec, folder.name, name, epoch, config.log) as log,
+        EpisodeLog(episodes, logged, folder.name, name, epoch, config.log) as log,
     ):
         pause = Pause(node)
         actor = make_actor(

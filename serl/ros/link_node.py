@@ -149,7 +149,8 @@ class Link:
     def _start(self, hello: Hello) -> None:
         self._idle = False
         losses = partial(encoded_losses, self._episodes, hello.run, self._actor, logger.warning)
-        self._sender.start(hello, partial(Tail, self._episodes, hello.epoch, losses=losses))
+        tail = partial(Tail, self._episodes, hello.epoch, losses=losses, spec=hello.spec)
+        self._sender.start(hello, tail)
 
     def _numbers(self) -> dict[str, Value]:
         sender, weights = self._sender, self._weights

@@ -9,7 +9,7 @@ one, equal to the others.
 """
 
 from serl.testing.agent import AgentSuite
-from serl.testing.fakes import FakeRobot, FakeTask, FakeTaskConfig
+from serl.testing.fakes import FakeRobot, FakeTask, FakeTaskConfig, arm_spec
 from serl.testing.policy import PolicySuite, TeleopSuite
 from serl.testing.robot import RobotSuite, SimulatedRobotSuite
 from serl.testing.samples import episode, failures, random_array, random_batch, random_observation
@@ -28,6 +28,7 @@ __all__ = [
     "TaskSuite",
     "TeleopSuite",
     "TransportSuite",
+    "arm_spec",
     "episode",
     "failures",
     "random_array",

@@ -12,7 +12,7 @@ import numpy as np
 from serl.policy import Policy
 from serl.robot import Truth
 from serl.safety import Motion, check_action
-from serl.specs import ArraySpec, ObservationSpec
+from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.task import Placement, Scene, TaskConfig
 from serl.types import Action, Array, Observation, Outcome
 
@@ -29,6 +29,25 @@ _SPEC = ObservationSpec(
         "velocity": ArraySpec(shape=(2,), unit="m/s"),
     }
 )
+
+
+def arm_spec(arms: int = 1, gripper: bool = True) -> Spec:
+    """Of one arm, or of a left and a right one, whose grippers an action moves or not."""
+    motion = _MOTION.model_copy(update={"gripper": gripper})
+    prefixes = ("",) if arms == 1 else ("left_", "right_")
+    words = motion.action_spec.unit.split()
+    names = [f"{prefix}{word}" for prefix in prefixes for word in words]
+    state = {
+        f"{prefix}{name}": array
+        for prefix in prefixes
+        for name, array in {**_SPEC.state, "gripper": ArraySpec(shape=(1,))}.items()
+    }
+    return Spec(
+        task="fake",
+        observation=ObservationSpec(state=state),
+        action=ArraySpec(shape=(len(names),), low=-1.0, high=1.0, unit=" ".join(names)),
+        rate_hz=10.0,
+    )
 
 
 class FakeRobot:

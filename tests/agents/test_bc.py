@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from serl.agents.bc import BC
+from serl.agents.sac import SAC
 from serl.errors import SpecMismatch
 
 from .conftest import ROWS, SPEC, config, equal, make_batch, observation
@@ -69,4 +70,12 @@ def test_it_explores_near_to_what_it_cloned() -> None:
     mode = agent.act(seen, explore=False)
     explored = np.stack([agent.act(seen, explore=True) for _ in range(200)])
     assert 0.03 < np.abs(explored - mode).mean(0).max() < 0.08
+
+
+def test_who_starts_from_a_clone_explores_near_to_it() -> None:
+    clone, heir = make(), SAC.create(SPEC, config(), 1)
+    heir.load_actor_weights(clone.actor_weights())
+    seen = observation()
+    explored = np.stack([heir.act(seen, explore=True) for _ in range(200)])
+    assert np.abs(explored - clone.act(seen, explore=False)).mean() < 0.08
     assert np.abs(explored).max() <= 1.0

@@ -8,11 +8,13 @@ import torch
 
 from serl.agents.hybrid import Grippers, HybridSAC, grasp_loss, grasp_target
 from serl.agents.networks import EnsembleMLP
-from serl.errors import BadInput
+from serl.assembly import make_agent
+from serl.config import resolve
 from serl.specs import ArraySpec, ObservationSpec, Spec
+from serl.testing import arm_spec, random_batch, random_observation
 from serl.types import Batch, Observation
 
-from .conftest import ROWS, config, equal
+from .conftest import ROWS, SMALL, config, equal
 
 NAMES = "x left_gripper y z right_gripper"
 ONE = "x y gripper"
@@ -139,6 +141,24 @@ def test_actors_get_the_grasp_critic_and_continuation_is_exact() -> None:
     assert equal(first.state_dict(), second.state_dict())
 
 
-def test_an_arm_without_a_gripper_is_refused() -> None:
-    with pytest.raises(BadInput, match="no entry of the action is a gripper's: x, y, yaw"):
-        make("x y yaw")
+@pytest.mark.parametrize("arms", [1, 2])
+@pytest.mark.parametrize("fixed", [True, False])
+def test_one_or_two_arms_with_fixed_or_learned_grippers_are_one_algorithm(
+    arms: int, fixed: bool
+) -> None:
+    spec = arm_spec(gripper=not fixed, arms=arms)
+    settings = resolve({"agent": {**SMALL.model_dump(), "algorithm": "hybrid"}})
+    agent, rng = make_agent(settings, spec, 0), np.random.default_rng(0)
+    learned = {n for n in agent.actor_weights() if n.startswith("grasp.")}
+    assert bool(learned) != fixed
+    if learned:
+        assert agent.actor_weights()["grasp.2.bias"].shape == (1, 3**arms)
+    for _ in range(2):
+        agent.update(random_batch(spec, 2 * ROWS, rng))
+    action = agent.act(random_observation(spec.observation, rng), explore=True)
+    spec.action.validate_array(action, "action")
+    grips = [action[i] for i, name in enumerate(spec.action_names) if name.endswith("gripper")]
+    assert len(grips) == (0 if fixed else arms)
+    assert set(grips) <= {-1.0, 0.0, 1.0}
+    sac = make_agent(resolve({"agent": SMALL.model_dump()}), spec, 0)
+    assert (agent.state_dict().keys() == sac.state_dict().keys()) == fixed

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from serl.agents.sac import SAC
 from serl.errors import BadInput, SpecMismatch
+from serl.specs import ArraySpec
 from serl.types import Observation
 
-from .conftest import ROWS, STATE, equal, make, make_batch, observation
+from .conftest import ROWS, SPEC, STATE, config, equal, make, make_batch, observation
+
+CAMERA = {"front": ArraySpec(shape=(16, 16, 3), dtype="uint8")}
+SEEN = SPEC.observation.model_copy(update={"images": CAMERA})
 
 
 def test_two_seeded_runs_are_bit_identical_and_another_seed_differs() -> None:
@@ -224,3 +230,21 @@ def test_bad_configurations_are_one_line() -> None:
         make(subset=5)
     with pytest.raises(BadInput, match="'nowhere' cannot be used here"):
         make(device="nowhere")
+
+
+@pytest.mark.parametrize("network", ["actor", "encoder"])
+def test_a_frozen_network_stays_as_it_was_loaded(network: str) -> None:
+    spec = SPEC.model_copy(update={"observation": SEEN})
+    small = config(encoder_channels=(4,), latent=4, frozen=(network,))
+    agent = SAC.create(spec, small, 0)
+    rng = np.random.default_rng(0)
+    images = {"front": rng.integers(0, 255, (2 * ROWS, 16, 16, 3), np.uint8)}
+    loaded = {name: 0.5 * array for name, array in agent.actor_weights().items()}
+    loaded["normaliser.std"] = np.ones(STATE, np.float32)
+    agent.load_actor_weights(loaded)
+    for _ in range(2):
+        agent.update(replace(make_batch(), images=images, next_images=images))
+    now = agent.actor_weights()
+    still = {n.split(".")[0] for n in now if np.array_equal(now[n], loaded[n])}
+    assert still == {network, "normaliser"}
+    assert agent.skipped == 0
