@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
 
 from serl.guard_chain import (
     Heard,
@@ -34,22 +35,32 @@ class Source:
     """
 
     def __init__(self, name: str, oldest_s: float, counts: Counter[str]) -> None:
-        self.heard_s = -math.inf
+        self.heard_s = self._now_s = -math.inf
         self.fault = ""
         self._name = name
         self._oldest_s = oldest_s
         self._counts = counts
 
-    @contextmanager
-    def hearing(self, now_s: float) -> Iterator[None]:
-        """Count a refusal inside the block; without one the source is fresh again."""
-        try:
-            yield
-        except Refused as refusal:
-            self._counts[f"{self._name}: {refusal.reason}"] += 1
-            self.fault = str(refusal)
-        else:
-            self.heard_s, self.fault = now_s, ""
+    def hearing(self, now_s: float) -> Self:
+        """A block whose refusal is counted, and ends there; without one the source is fresh."""
+        self._now_s = now_s
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if error is None:
+            self.heard_s, self.fault = self._now_s, ""
+        elif isinstance(error, Refused):
+            self._counts[f"{self._name}: {error.reason}"] += 1
+            self.fault = str(error)
+        return isinstance(error, Refused)
 
     def is_fresh(self, now_s: float) -> bool:
         """The last good one is not too old."""
@@ -155,14 +166,16 @@ class MeasuredArm:
 
     def hear_twist(self, values: Sequence[float], heard: Heard) -> None:
         """Take a measured twist of the tool, linear then angular; it says whether the arm rests."""
-        with self._hearing("twist", values, 6, heard):
+        with self._sources["twist"].hearing(heard.now_s):
+            self._check("twist", values, 6, heard)
             speed, spin = math.hypot(*values[:3]), math.hypot(*values[3:])
             self._is_still = speed < _STILL_M_S and spin < _STILL_RAD_S
 
     def hear_joints(self, values: Sequence[float], heard: Heard) -> None:
         """Take the measured angles of the joints (rad)."""
         config = self._config
-        with self._hearing("joints", values, len(config.joint_low_rad), heard):
+        with self._sources["joints"].hearing(heard.now_s):
+            self._check("joints", values, len(config.joint_low_rad), heard)
             margins = [
                 min(value - low, high - value)
                 for low, value, high in zip(
@@ -174,10 +187,11 @@ class MeasuredArm:
 
     def hear_wrench(self, values: Sequence[float], heard: Heard) -> None:
         """Take what the surroundings exert on the tool, forces (N) then torques (Nm)."""
-        if "wrench" not in self._sources:
+        if (source := self._sources.get("wrench")) is None:
             return
         limits = self._config.motion.limits
-        with self._hearing("wrench", values, 6, heard):
+        with source.hearing(heard.now_s):
+            self._check("wrench", values, 6, heard)
             force, torque = math.hypot(*values[:3]), math.hypot(*values[3:])
             begun = _LET_GO if self.is_touching else 1.0
             self.is_touching = force >= begun * limits.slow_force_n
@@ -214,11 +228,6 @@ class MeasuredArm:
         """The joint nearest to one of its limits, in words."""
         return f"joint {self.joint + 1} is {max(0.0, self.margin_rad):.2f} rad from its limit"
 
-    @contextmanager
-    def _hearing(
-        self, name: str, values: Sequence[float], size: int, heard: Heard
-    ) -> Iterator[None]:
-        with self._sources[name].hearing(heard.now_s):
-            check_stamp(heard, name, self._config.ahead_s)
-            check_numbers(values, size, name)
-            yield
+    def _check(self, name: str, values: Sequence[float], size: int, heard: Heard) -> None:
+        check_stamp(heard, name, self._config.ahead_s)
+        check_numbers(values, size, name)
