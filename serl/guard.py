@@ -9,7 +9,7 @@ it as a library, with a clock of its own.
     guard.heartbeat("<lease> <mode> <count>", heard)
     guard.command(pose7, heard)             # 10 Hz, base_T_tcp of the target, xyzw
     guard.gripper([1.0 or 0.0], heard)      # open or close; sent with each command
-    guard.pose / twist / joints / wrench(values, heard)      # measured
+    guard.pose / joints / wrench(values, heard)      # measured
     guard.robot_error(text)                 # what the arm reports of itself; "" when it is well
     setpoint = guard.tick(now_s)            # None: publish nothing; the arm holds by itself
     guard.estop(cause); guard.ack(now_s); guard.reset(now_s); guard.arm(now_s); guard.disarm()
@@ -133,10 +133,6 @@ class Guard:
         """Where the tool is: base_T_tcp."""
         self._arm.hear_pose(values, heard)
 
-    def twist(self, values: Sequence[float], heard: Heard) -> None:
-        """How the tool moves: linear (m/s), angular (rad/s)."""
-        self._arm.hear_twist(values, heard)
-
     def joints(self, values: Sequence[float], heard: Heard) -> None:
         """Where the joints are (rad)."""
         self._arm.hear_joints(values, heard)
@@ -192,6 +188,10 @@ class Guard:
         self._refuse_unless_well(now_s)
         self._recovering = True
         return self._disarmed()
+
+    def trouble(self, now_s: float) -> str:
+        """Why the arm cannot be armed, nor a stop be ended, now; empty when they can."""
+        return self._arm.trouble(now_s)
 
     def arm(self, now_s: float) -> str:
         """Hold the arm where it is, ready to be driven.
@@ -372,7 +372,7 @@ class Guard:
         return "disarmed"
 
     def _refuse_unless_well(self, now_s: float) -> None:
-        if trouble := self._arm.trouble(now_s):
+        if trouble := self.trouble(now_s):
             raise BadInput(f"not now: {trouble}")
         person = self._lease.mode is GuardState.TELEOP and self._lease.is_fresh(now_s)
         if person and self.state in LATCHED:

@@ -21,7 +21,7 @@ from serl.guard_chain import (
 from serl.guard_config import GuardConfig, GuardState
 from serl.safety import Pose
 
-_STILL_M_S, _STILL_RAD_S = 0.02, 0.1
+_STILL_M, _STILL_RAD, _STILL_S = 2e-3, 0.01, 0.1
 _LET_GO = 0.8
 """A touch is over below this part of the force at which it began."""
 
@@ -144,9 +144,10 @@ class MeasuredArm:
         self.joint, self.margin_rad = 0, math.inf
         self._config = config
         self._counts = counts
-        self._is_still = False
+        self._still: Pose | None = None
+        self._still_s = math.inf  # since when it has been near that pose
         self._stamp_s = math.nan
-        names = ["pose", "twist", "joints", *(["wrench"] if config.wrench else [])]
+        names = ["pose", "joints", *(["wrench"] if config.wrench else [])]
         self._sources = {name: Source(name, config.state_s, counts) for name in names}
 
     def hear_pose(self, values: Sequence[float], heard: Heard) -> None:
@@ -163,13 +164,8 @@ class MeasuredArm:
             if before and is_apart(pose, before, config.following_m, config.following_rad):
                 raise Refused("jump", "pose jumped")
             self.pose, self._stamp_s = pose, heard.stamp_s
-
-    def hear_twist(self, values: Sequence[float], heard: Heard) -> None:
-        """Take a measured twist of the tool, linear then angular; it says whether the arm rests."""
-        with self._sources["twist"].hearing(heard.now_s):
-            self._check("twist", values, 6, heard)
-            speed, spin = math.hypot(*values[:3]), math.hypot(*values[3:])
-            self._is_still = speed < _STILL_M_S and spin < _STILL_RAD_S
+            if self._still is None or is_apart(pose, self._still, _STILL_M, _STILL_RAD):
+                self._still, self._still_s = pose, heard.now_s
 
     def hear_joints(self, values: Sequence[float], heard: Heard) -> None:
         """Take the measured angles of the joints (rad)."""
@@ -207,8 +203,8 @@ class MeasuredArm:
 
     def hindrance(self, now_s: float) -> str:
         """Why what is known of the arm does not do for moving it; empty when it does."""
-        for name, source in self._sources.items():
-            if name != "twist" and (hindrance := source.hindrance(now_s)):
+        for source in self._sources.values():
+            if hindrance := source.hindrance(now_s):
                 return hindrance
         return ""
 
@@ -216,13 +212,13 @@ class MeasuredArm:
         """Why it may not be left alone with its brakes off: it is ill, unknown or not at rest."""
         if self.error:
             return f"the arm reports {self.error}"
-        if hindrance := self.hindrance(now_s) or self._sources["twist"].hindrance(now_s):
+        if hindrance := self.hindrance(now_s):
             return hindrance
         if self.touch:
             return self.touch
         if self.margin_rad < 0.5 * self._config.joint_margin_rad:
             return self.joint_words()
-        return "" if self._is_still else "the arm moves"
+        return "" if now_s - self._still_s >= _STILL_S else "the arm moves"
 
     def joint_words(self) -> str:
         """The joint nearest to one of its limits, in words."""
