@@ -2,8 +2,7 @@
 
 It takes what the actor asks for and what the arm measures, each with the time of its arrival, and
 `tick`, called 100 times a second, gives the setpoint to publish. It distrusts everybody: what is
-late, wrong or silent stops the arm. `serl/ros/guard_node.py` is its process; a simulation may use
-it as a library, with a clock of its own.
+late, wrong or silent stops the arm. `serl/ros/guard_node.py` is its process.
 
     guard = Guard(config, latch)            # latch: what `LatchFile.read` says
     guard.heartbeat("<lease> <mode> <count>", heard)
