@@ -326,7 +326,7 @@ def _list(options: argparse.Namespace) -> int:
     for kind in ("task", "robot"):
         for name in plugins.names(kind):
             made = plugins.load(kind, name)
-            first = (made.__doc__ or "").strip().splitlines()[0]
+            first = getattr(made, "summary", made.__doc__ or "").strip().splitlines()[0]
             print(f"{kind:8} {name:30} {first}")
     for name, value in _leaves(TrainConfig().model_dump(mode="json")):
         print(f"{'setting':8} {name:30} {value}")
