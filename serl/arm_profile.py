@@ -5,7 +5,7 @@ Names are relative to the robot's namespace unless they begin with a slash.
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -138,7 +138,8 @@ class ArmProfile(BaseModel):
         home_rad: where a person brings the arm before the first episode.
         pose: base_T_tcp as measured.
         twist: of the tool; None where the driver tells none: then it is worked out of poses.
-        wrench: what the surroundings exert on the tool; None without a sensor: then zero.
+        wrench: what the surroundings exert on the tool; None without a sensor: then zero ...
+        wrench_frame: ... in the base frame or the tool's.
         joint_states: of the arm, maybe among others.
         target: where the controller is to go, at 100 Hz. Only the guard publishes it.
         gripper: None without one.
@@ -160,6 +161,7 @@ class ArmProfile(BaseModel):
     pose: Channel = Channel(name="current_pose", type=POSE)
     twist: Channel | None = Channel(name="current_twist", type=TWIST)
     wrench: Channel | None = Channel(name="wrench", type=WRENCH)
+    wrench_frame: Literal["base", "tool"] = "base"
     joint_states: Channel = Channel(name="joint_states", type=JOINTS)
     target: Channel = Channel(name="target_pose", type=POSE)
     gripper: GripperProfile | None

@@ -99,6 +99,6 @@ class ServedRobot(SimulatedRobot, Protocol):
         """Close or open the gripper."""
         ...
 
-    def follow(self, setpoint: Pose | None) -> None:
-        """Let 10 ms pass at a setpoint that somebody else has limited; None holds."""
+    def follow(self, setpoint: Pose) -> None:
+        """Let 10 ms pass with the controller at a setpoint that somebody else has limited."""
         ...

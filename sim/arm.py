@@ -197,17 +197,13 @@ class SimArm:
         self._aim.closed = closed
         self._gripper.command(closed)
 
-    def follow(self, setpoint: Pose | None) -> None:
-        """Let 10 ms pass with the controller at a setpoint that somebody else has limited.
-
-        None holds where the tool is measured.
-        """
-        pose = setpoint or self._tcp.pose
-        self._aim.target, self._setpoint = pose, Setpoint(pose)
+    def follow(self, setpoint: Pose) -> None:
+        """Let 10 ms pass with the controller at a setpoint that somebody else has limited."""
+        self._aim.target, self._setpoint = setpoint, Setpoint(setpoint)
         self._period_s = PROFILE_PERIOD_S
         self._images = None
         self._hold_posture()
-        self._command(pose)
+        self._command(setpoint)
         mujoco.mj_step(self.model, self.data, _STEPS_PER_TICK)
 
     def stop(self, reason: str) -> None:
