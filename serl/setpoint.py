@@ -188,7 +188,8 @@ def _limited(
     `now` is the length of the velocity.
 
     Invariant: ramping the acceleration a to zero from here never exceeds `speed`, that is
-    |v + a |a| / (2 jerk)| <= speed. Ramping down keeps it, so it is always possible.
+    |v + a |a| / (2 jerk)| <= speed. Ramping down keeps it, so it is always possible. Above the
+    limit, which was lowered then, whatever comes nearer to it is right.
     """
     vx, vy, vz = velocity
     ax, ay, az = acceleration
@@ -199,11 +200,19 @@ def _limited(
     reserve = dt_s + 0.5 * size / jerk
     if now + size * reserve > speed:  # the exact test is needed near the limit only
         rx, ry, rz = vx + nx * reserve, vy + ny * reserve, vz + nz * reserve
-        if rx * rx + ry * ry + rz * rz > speed * speed:
-            size = math.sqrt(ax * ax + ay * ay + az * az)
+        peak = rx * rx + ry * ry + rz * rz
+        size = math.sqrt(ax * ax + ay * ay + az * az)
+        if peak > speed * speed and peak > _peak(velocity, acceleration, size, jerk):
             scale = max(0.0, 1.0 - jerk * dt_s / size) if size > 0.0 else 0.0
             nx, ny, nz = ax * scale, ay * scale, az * scale
     return (vx + nx * dt_s, vy + ny * dt_s, vz + nz * dt_s), (nx, ny, nz)
+
+
+def _peak(velocity: Vector, acceleration: Vector, size: float, jerk: float) -> float:
+    """Square of the speed once the acceleration, of length `size`, has been ramped to zero."""
+    h = 0.5 * size / jerk
+    x, y, z = (v + h * a for v, a in zip(velocity, acceleration, strict=True))
+    return x * x + y * y + z * z
 
 
 def _brake(

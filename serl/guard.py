@@ -1,0 +1,379 @@
+"""The guard: the only one that commands an arm. No ROS, no clock, no learning in here.
+
+It takes what the actor asks for and what the arm measures, each with the time of its arrival, and
+`tick`, called 100 times a second, gives the setpoint to publish. It distrusts everybody: what is
+late, wrong or silent stops the arm. `serl/ros/guard_node.py` is its process; a simulation may use
+it as a library, with a clock of its own.
+
+    guard = Guard(config, latch)            # latch: what `LatchFile.read` says
+    guard.heartbeat("<lease> <mode> <count>", heard)
+    guard.command(pose7, heard)             # 10 Hz, base_T_tcp of the target, xyzw
+    guard.gripper([1.0 or 0.0], heard)      # open or close; sent with each command
+    guard.pose / joints / wrench(values, heard)      # measured
+    guard.robot_error(text)                 # what the arm reports of itself; "" when it is well
+    setpoint = guard.tick(now_s)            # None: publish nothing; the arm holds by itself
+    guard.estop(cause); guard.ack(now_s); guard.reset(now_s); guard.arm(now_s); guard.disarm()
+    guard.state, guard.cause, guard.latch, guard.gripper_m, guard.counts
+
+What an actor has to know (all the numbers are in `GuardConfig`):
+
+- DISARMED -> `arm` -> HOLD -> the heartbeat's mode, once beats, commands and measurements are
+  fresh. Whatever is missing brings it back to HOLD; it goes on by itself when that is over and
+  the arm has come to rest. A refused command is such a case until the next good one.
+- From a person to a policy or a reset: the arm rests for 0.5 s first, by itself. A person who was
+  lost (beats or commands ended) has to take over again, or somebody calls `arm` again after
+  `disarm`: until then neither policy nor reset moves the arm.
+- An actor that another one replaces must have been silent for 1 s. While two beat, nobody drives.
+- PROTECTIVE_STOP: `ack`, then `arm`. ESTOP: `ack`, then `reset`, then `arm`. Both need an arm at
+  rest, without error, with fresh measurements; after them resets and persons move slowly until a
+  policy drives again. The first start (no latch file) is an ESTOP.
+- A simulated arm that is put elsewhere jumps: `disarm` before it, `arm` after it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Sequence
+
+from serl.errors import BadInput
+from serl.guard_chain import (
+    Heard,
+    Refused,
+    can_stop_inside,
+    check_command,
+    check_numbers,
+    is_apart,
+    is_inside,
+)
+from serl.guard_config import LATCHED, MOVING, GuardConfig, GuardState
+from serl.guard_inputs import Lease, MeasuredArm, Source
+from serl.latch import Latch
+from serl.rotations import align_sign
+from serl.safety import Limits, Pose, within_lead
+from serl.setpoint import (
+    PROFILE_PERIOD_S,
+    Setpoint,
+    advance_setpoint,
+    at_rest,
+    brake_setpoint,
+)
+
+__all__ = ["LATCHED", "MOVING", "Guard", "GuardConfig", "GuardState", "Heard", "Latch"]
+
+_FOLLOWING = MOVING | {GuardState.HOLD}
+_NOT_FINITE = 3
+_NOT_FINITE_S = 1.0
+
+
+class Guard:
+    """Made disarmed, or stopped when the latch says so.
+
+    Attributes:
+        state: what it is doing.
+        cause: why, of a hold or a stop.
+        gripper_m: opening that is commanded; None before the first command.
+        counts: refusals and other incidents by reason.
+    """
+
+    def __init__(self, config: GuardConfig, latch: Latch | None = None) -> None:
+        self.counts: Counter[str] = Counter()
+        self.state, self.cause = latch or Latch()
+        self.gripper_m: float | None = None
+        self._config = config
+        self._limits, self._slow = config.motion.limits, config.slow
+        self._arm = MeasuredArm(config, self.counts)
+        self._lease = Lease(config, self.counts)
+        self._command = Source("command", config.command_s, self.counts)
+        self._gripper = Source("gripper", math.inf, self.counts)
+        self._not_finite: deque[float] = deque(maxlen=_NOT_FINITE)
+        self._switched_s = self._ticked_s = self._armed_s = -math.inf
+        self._away_s: float | None = None  # since when the arm is far from its setpoint
+        self._target: Pose | None = None
+        self._setpoint: Setpoint | None = None
+        self._rest: Pose | None = None  # where the arm is held
+        self._active = False  # was armed, and publishes
+        self._braking = self._disarming = False
+        self._lost_human = self._recovering = self._acknowledged = False
+
+    @property
+    def latch(self) -> Latch:
+        """What has to be on the disk now."""
+        if self.state in LATCHED:
+            return Latch(self.state, self.cause)
+        armed = self.state is not GuardState.DISARMED
+        return Latch(GuardState.HOLD if armed else GuardState.DISARMED)
+
+    def heartbeat(self, text: str, heard: Heard) -> None:
+        """The actor lives: "<lease> <mode> <count>", at most 20 ms apart."""
+        self._lease.hear(text, heard)
+
+    def command(self, values: Sequence[float], heard: Heard) -> None:
+        """The target that the actor asks for: x y z (m) and a quaternion xyzw."""
+        self._note_not_finite(values, heard)
+        with self._command.hearing(heard.now_s):
+            self._target = check_command(values, heard, self._config)
+
+    def gripper(self, values: Sequence[float], heard: Heard) -> None:
+        """Open (1) or close (0) the gripper; not while the arm holds, nor too often."""
+        self._note_not_finite(values, heard)
+        with self._gripper.hearing(heard.now_s):
+            check_numbers(values, 1, "gripper")
+            if not 0.0 <= values[0] <= 1.0:
+                raise Refused("range", "gripper: expected 0 to 1")
+            if self.state not in MOVING:
+                raise Refused("holding", "gripper: the arm holds")
+            width_m = self._config.gripper_width_m if values[0] >= 0.5 else 0.0
+            if width_m != self.gripper_m:
+                if heard.now_s - self._switched_s < self._config.motion.gripper_interval_s:
+                    raise Refused("too soon", "gripper: switches too often")
+                self.gripper_m, self._switched_s = width_m, heard.now_s
+
+    def pose(self, values: Sequence[float], heard: Heard) -> None:
+        """Where the tool is: base_T_tcp."""
+        self._arm.hear_pose(values, heard)
+
+    def joints(self, values: Sequence[float], heard: Heard) -> None:
+        """Where the joints are (rad)."""
+        self._arm.hear_joints(values, heard)
+        if self._arm.margin_rad < 0.5 * self._config.joint_margin_rad:
+            self._stop_if_armed(self._arm.joint_words())
+
+    def wrench(self, values: Sequence[float], heard: Heard) -> None:
+        """What the surroundings exert on the tool: force (N), torque (Nm)."""
+        self._arm.hear_wrench(values, heard)
+        if self._arm.touch:
+            self._stop_if_armed(self._arm.touch)
+
+    def robot_error(self, text: str) -> None:
+        """What the arm reports of itself; it stops the arm, and nothing here clears it."""
+        self._arm.error = text
+        if text:
+            self.stop(f"the arm reports {text}")
+
+    def stop(self, cause: str) -> None:
+        """Protective stop: brake, hold, stay stopped until a person acknowledges it."""
+        if self.state not in LATCHED:
+            self._latch(GuardState.PROTECTIVE_STOP, cause)
+
+    def estop(self, cause: str) -> None:
+        """Emergency stop, from any state."""
+        if self.state is not GuardState.ESTOP:
+            self._latch(GuardState.ESTOP, cause)
+
+    def ack(self, now_s: float) -> str:
+        """A person saw the stop. It ends a protective stop; says what comes next.
+
+        Raises:
+            BadInput: nothing is stopped, or the cause is still there.
+        """
+        if self.state not in LATCHED:
+            raise BadInput(f"nothing to acknowledge: the guard is in {self.state}")
+        self._refuse_unless_well(now_s)
+        if self.state is GuardState.ESTOP:
+            self._acknowledged = True
+            return "acknowledged; call reset next"
+        self._recovering = True
+        return self._disarmed()
+
+    def reset(self, now_s: float) -> str:
+        """End an acknowledged emergency stop, disarmed.
+
+        Raises:
+            BadInput: there is none, or the cause is still there.
+        """
+        if self.state is not GuardState.ESTOP or not self._acknowledged:
+            wanted = "an acknowledged emergency stop"
+            raise BadInput(f"nothing to reset: the guard is in {self.state}, expected {wanted}")
+        self._refuse_unless_well(now_s)
+        self._recovering = True
+        return self._disarmed()
+
+    def trouble(self, now_s: float) -> str:
+        """Why the arm cannot be armed, nor a stop be ended, now; empty when they can."""
+        return self._arm.trouble(now_s)
+
+    def arm(self, now_s: float) -> str:
+        """Hold the arm where it is, ready to be driven.
+
+        Raises:
+            BadInput: the guard is not disarmed, or the arm is not well and at rest.
+        """
+        if self.state is not GuardState.DISARMED:
+            raise BadInput(f"cannot arm: the guard is in {self.state}, expected disarmed")
+        self._refuse_unless_well(now_s)
+        assert self._arm.pose is not None
+        self._seed(self._arm.pose)
+        self.state, self.cause = GuardState.HOLD, "armed"
+        self._active, self._armed_s, self._ticked_s = True, now_s, now_s
+        self._lost_human = self._disarming = False
+        self._target, self._away_s = None, None
+        self._command.heard_s = -math.inf
+        return "armed"
+
+    def disarm(self) -> str:
+        """Brake, then be silent; a stop stays one."""
+        if self.state in LATCHED:
+            return f"stays in {self.state}"
+        if self.state is GuardState.DISARMED:
+            return "disarmed"
+        self._disarming = True
+        return "disarming"
+
+    def tick(self, now_s: float) -> Setpoint | None:
+        """The setpoint of this period of 10 ms; None: nothing is to be published."""
+        late = now_s - self._ticked_s > self._config.heartbeat_s
+        self._ticked_s = now_s
+        if not self._active:
+            return None
+        if late:
+            self._lose_track()
+        self._watch_following(now_s)
+        if self.state in _FOLLOWING:
+            self._decide(now_s)
+        if self.state is GuardState.DISARMED:
+            return None
+        if self._setpoint is None:
+            pose = self._arm.fresh_pose(now_s)
+            if pose is None:
+                return None
+            self._seed(pose)
+        return self._advance(now_s)
+
+    def _decide(self, now_s: float) -> None:
+        """Drive as the actor asks, or hold."""
+        silent_s = now_s - max(self._lease.heard_s, self._armed_s)
+        self._disarming |= silent_s > self._config.silent_s
+        if hindrance := self._hindrance(now_s):
+            self._hold(hindrance, now_s)
+            resting = self._setpoint is None or (not self._braking and at_rest(self._setpoint))
+            if self._disarming and resting:
+                self._disarmed()
+        elif not self._braking:
+            self.state, self.cause = self._lease.mode, ""
+            self._lost_human &= self.state is not GuardState.TELEOP
+            self._recovering &= self.state is not GuardState.POLICY
+
+    def _hindrance(self, now_s: float) -> str:
+        """Why the arm has to hold; empty when it may move."""
+        lease = self._lease
+        if self._disarming:
+            return "disarming"
+        if hindrance := lease.hindrance(now_s) or self._arm.hindrance(now_s):
+            return hindrance
+        if lease.mode is GuardState.HOLD:
+            return "the actor holds"
+        if hindrance := self._command.hindrance(now_s):
+            return hindrance
+        if self._target is None:
+            return "no command yet"
+        if lease.mode is not GuardState.TELEOP:
+            if self._lost_human:
+                return "a person was lost: take over again, or disarm and arm"
+            if now_s - lease.human_s < self._config.release_s:
+                return "a person let go"
+        near = self._arm.margin_rad < self._config.joint_margin_rad
+        return self._arm.joint_words() if near and lease.mode is GuardState.POLICY else ""
+
+    def _hold(self, cause: str, now_s: float) -> None:
+        if self.state in MOVING:
+            lost = not (self._lease.is_fresh(now_s) and self._command.is_fresh(now_s))
+            self._lost_human |= lost and self.state is GuardState.TELEOP
+            self.counts[f"hold: {cause}"] += 1
+            self.state = GuardState.HOLD
+            self._brake()
+        self.cause = cause
+
+    def _advance(self, now_s: float) -> Setpoint:
+        """The next setpoint: of a stop, of a hold, or on the way to the target."""
+        assert self._setpoint is not None
+        before, moving = self._setpoint, self.state in MOVING
+        if not self._braking:
+            goal, limits = self._goal(now_s)
+            after = advance_setpoint(before, goal, limits, PROFILE_PERIOD_S)
+            if can_stop_inside(after, self._config) or not (
+                is_inside(before.pose, self._config) and is_inside(goal, self._config)
+            ):
+                self._setpoint = after
+                return after
+            self._braking = True  # a path that would leave the box, or enter one to keep out of
+        self._setpoint = after = brake_setpoint(before, self._limits, PROFILE_PERIOD_S)
+        if at_rest(after):
+            self._braking = False
+            if not moving:
+                self._rest = self._arm.fresh_pose(now_s) or after.pose
+        return after
+
+    def _goal(self, now_s: float) -> tuple[Pose, Limits]:
+        """Where the setpoint goes, and within which limits."""
+        pose = self._arm.fresh_pose(now_s)
+        if self.state in MOVING and pose is not None and self._target is not None:
+            near = self._arm.margin_rad < 2.0 * self._config.joint_margin_rad
+            returning = self._recovering and self.state is not GuardState.POLICY
+            limits = self._slow if self._arm.is_touching or near or returning else self._limits
+            return within_lead(self._target, pose, limits), limits
+        if self.state in LATCHED and self._arm.touch and pose is not None:
+            self._rest = pose  # who pushes a stopped arm moves it
+        assert self._setpoint is not None
+        return self._rest or self._setpoint.pose, self._slow
+
+    def _watch_following(self, now_s: float) -> None:
+        """Stop an arm that is elsewhere than it should be, for longer than it may."""
+        pose, config = self._arm.fresh_pose(now_s), self._config
+        if pose is None or self._setpoint is None or self.state not in _FOLLOWING:
+            self._away_s = None
+            return
+        if not is_apart(pose, self._setpoint.pose, config.following_m, config.following_rad):
+            self._away_s = None
+            return
+        self._away_s = now_s if self._away_s is None else self._away_s
+        if now_s - self._away_s >= config.following_s:
+            self.stop("the arm does not follow")
+
+    def _note_not_finite(self, values: Sequence[float], heard: Heard) -> None:
+        """Stop at the third command within a second that is not finite."""
+        if all(map(math.isfinite, values)):
+            return
+        times = self._not_finite
+        times.append(heard.now_s)
+        if len(times) == _NOT_FINITE and heard.now_s - times[0] <= _NOT_FINITE_S:
+            self._stop_if_armed(f"{_NOT_FINITE} commands that are not finite")
+
+    def _stop_if_armed(self, cause: str) -> None:
+        if self.state in _FOLLOWING:
+            self.stop(cause)
+
+    def _latch(self, state: GuardState, cause: str) -> None:
+        self.state, self.cause = state, cause or "no reason given"
+        self.counts[str(state)] += 1
+        self._acknowledged = False
+        self._brake()
+
+    def _brake(self) -> None:
+        self._braking, self._rest = True, None
+
+    def _seed(self, pose: Pose) -> None:
+        """Begin at rest, at a measured pose."""
+        pose = Pose(pose.position, align_sign(pose.quaternion, self._config.reference))
+        self._setpoint, self._rest, self._braking = Setpoint(pose), pose, False
+
+    def _lose_track(self) -> None:
+        """The guard slept for so long that the arm holds by itself: begin where it is."""
+        self.counts["late tick"] += 1
+        self._setpoint = None
+        if self.state in MOVING:
+            self._lost_human |= self.state is GuardState.TELEOP
+            self.state, self.cause = GuardState.HOLD, "the guard was late"
+
+    def _disarmed(self) -> str:
+        self.state, self.cause = GuardState.DISARMED, ""
+        self._setpoint = self._rest = None
+        self._active = self._braking = self._disarming = self._acknowledged = False
+        return "disarmed"
+
+    def _refuse_unless_well(self, now_s: float) -> None:
+        if trouble := self.trouble(now_s):
+            raise BadInput(f"not now: {trouble}")
+        person = self._lease.mode is GuardState.TELEOP and self._lease.is_fresh(now_s)
+        if person and self.state in LATCHED:
+            raise BadInput("not now: a person drives; let go first")

@@ -1,0 +1,189 @@
+"""What the guard asks of a message, and of a setpoint: pure functions, from the first on in order.
+
+Schema and frame, finite, age, quaternion, box and rotation, keep-out boxes. Speed, acceleration,
+jerk and lead are those of `serl.setpoint` and `serl.safety`, which simulated arms use as well.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from serl.errors import BadInput
+from serl.guard_config import GuardConfig, GuardState
+from serl.rotations import nearest_rotation, normalized
+from serl.safety import Limits, Pose
+from serl.setpoint import PROFILE_PERIOD_S, Setpoint, at_rest, brake_setpoint
+from serl.vectors import Vector
+
+_INSET_M = 5e-4
+"""Targets stay this far inside the box, so that a profile that ends there does not leave it."""
+_INSET_RAD = 2e-3
+
+_BEAT = re.compile(r"([A-Za-z0-9_.-]{1,64}) (policy|teleop|reset|hold) ([0-9]{1,18})", re.ASCII)
+
+
+class Refused(BadInput):
+    """A message that is not heeded.
+
+    Attributes:
+        reason: one of few words that refusals are counted by.
+    """
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class Heard(NamedTuple):
+    """How a message came.
+
+    Attributes:
+        now_s: monotonic time of its arrival.
+        stamp_s: its stamp, by the sender's ROS clock.
+        wall_s: this process's ROS clock at its arrival.
+        frame: frame_id of its header.
+    """
+
+    now_s: float
+    stamp_s: float
+    wall_s: float
+    frame: str
+
+
+class Beat(NamedTuple):
+    """A heartbeat: who drives, what is asked for, and the number of the beat."""
+
+    lease: str
+    mode: GuardState
+    number: int
+
+
+def parse_beat(text: str) -> Beat:
+    """The heartbeat "<lease> <mode> <count>"."""
+    found = _BEAT.fullmatch(text[:128])
+    if found is None:
+        raise Refused("heartbeat", f"heartbeat {text[:128]!r}: expected '<lease> <mode> <count>'")
+    lease, mode, number = found.groups()
+    return Beat(lease, GuardState(mode), int(number))
+
+
+def check_numbers(values: Sequence[float], size: int, what: str) -> None:
+    """Refuse what has not `size` numbers, all finite."""
+    if len(values) != size:
+        raise Refused("size", f"{what}: {len(values)} numbers, expected {size}")
+    if not all(map(math.isfinite, values)):
+        raise Refused("not finite", f"{what} is not finite")
+
+
+def check_stamp(heard: Heard, what: str, ahead_s: float, behind_s: float = math.inf) -> None:
+    """Refuse stamps that are from the future, or old. Deadlines do not depend on them."""
+    if not heard.stamp_s - heard.wall_s <= ahead_s:
+        raise Refused("future", f"{what} is from the future")
+    if not heard.wall_s - heard.stamp_s <= behind_s:
+        raise Refused("old", f"{what} is old")
+
+
+def check_frame(heard: Heard, what: str, frame: str) -> None:
+    """Refuse what is not in the base frame."""
+    if heard.frame != frame:
+        raise Refused("frame", f"{what} is in the frame {heard.frame[:64]!r}, expected {frame!r}")
+
+
+def check_pose(values: Sequence[float], what: str) -> Pose:
+    """Seven numbers, x y z and a quaternion xyzw, as a pose."""
+    check_numbers(values, 7, what)
+    x, y, z, *quaternion = values
+    try:
+        return Pose((x, y, z), normalized(quaternion))
+    except BadInput as error:
+        raise Refused("quaternion", f"{what}: {error}") from None
+
+
+def check_command(values: Sequence[float], heard: Heard, config: GuardConfig) -> Pose:
+    """The target that a command asks for, within the box and the largest rotation.
+
+    Raises:
+        Refused: it is refused, with the reason.
+    """
+    check_frame(heard, "command", config.frame)
+    check_numbers(values, 7, "command")
+    check_stamp(heard, "command", config.ahead_s, config.command_s)
+    target = bounded(check_pose(values, "command"), config)
+    if _in_keep_out(target.position, config, 0.0):
+        raise Refused("keep-out", "command is in a keep-out box")
+    return target
+
+
+def bounded(pose: Pose, config: GuardConfig) -> Pose:
+    """`pose`, or what the box and the largest rotation leave of it."""
+    motion = config.motion
+    x, y, z = (
+        min(high - _INSET_M, max(low + _INSET_M, value))
+        for low, value, high in zip(motion.box_low_m, pose.position, motion.box_high_m, strict=True)
+    )
+    largest = motion.max_rotation_rad
+    if largest < math.pi:
+        largest = max(0.5 * largest, largest - _INSET_RAD)
+    return Pose((x, y, z), nearest_rotation(pose.quaternion, config.reference, largest))
+
+
+def is_inside(
+    pose: Pose, config: GuardConfig, reach_m: float = 0.0, reach_rad: float = 0.0
+) -> bool:
+    """Whether all that is within reach of a pose is where the tool may be."""
+    motion = config.motion
+    for low, value, high in zip(motion.box_low_m, pose.position, motion.box_high_m, strict=True):
+        if not low + reach_m <= value <= high - reach_m:
+            return False
+    allowed = motion.max_rotation_rad
+    if allowed < math.pi:
+        cosine = abs(sum(a * b for a, b in zip(pose.quaternion, config.reference, strict=True)))
+        if reach_rad > allowed or cosine < math.cos(0.5 * (allowed - reach_rad)) - 1e-12:
+            return False
+    return not _in_keep_out(pose.position, config, reach_m)
+
+
+def can_stop_inside(state: Setpoint, config: GuardConfig) -> bool:
+    """Whether a stop that begins now ends without leaving where the tool may be."""
+    limits = config.motion.limits
+    reach_m, reach_rad = _reach(state, limits)
+    if is_inside(state.pose, config, reach_m, reach_rad):
+        return True
+    while is_inside(state.pose, config):
+        if at_rest(state):
+            return True
+        state = brake_setpoint(state, limits, PROFILE_PERIOD_S)
+    return False
+
+
+def is_apart(a: Pose, b: Pose, most_m: float, most_rad: float) -> bool:
+    """Whether two poses differ by more than so much."""
+    cosine = abs(sum(x * y for x, y in zip(a.quaternion, b.quaternion, strict=True)))
+    return math.dist(a.position, b.position) > most_m or cosine < math.cos(0.5 * most_rad)
+
+
+def _reach(state: Setpoint, limits: Limits) -> tuple[float, float]:
+    """More than a stop travels: at constant speed for as long as it takes, and a bit."""
+    speed, spin = math.hypot(*state.velocity), math.hypot(*state.angular_velocity)
+    ramp_s = limits.stop_acceleration_m_s2 / limits.stop_jerk_m_s3 + 4.0 * PROFILE_PERIOD_S
+    turn_s = (
+        limits.stop_angular_acceleration_rad_s2 / limits.stop_angular_jerk_rad_s3
+        + 4.0 * PROFILE_PERIOD_S
+    )
+    return (
+        1e-3 + speed * (speed / limits.stop_acceleration_m_s2 + ramp_s),
+        5e-3 + spin * (spin / limits.stop_angular_acceleration_rad_s2 + turn_s),
+    )
+
+
+def _in_keep_out(point: Vector, config: GuardConfig, reach_m: float) -> bool:
+    return any(
+        all(
+            low - reach_m < value < high + reach_m
+            for low, value, high in zip(box.low_m, point, box.high_m, strict=True)
+        )
+        for box in config.keep_out
+    )

@@ -1,0 +1,229 @@
+"""What the guard knows: who drives, what the arm measures, and how old all of it is."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from serl.guard_chain import (
+    Heard,
+    Refused,
+    check_frame,
+    check_numbers,
+    check_pose,
+    check_stamp,
+    is_apart,
+    parse_beat,
+)
+from serl.guard_config import GuardConfig, GuardState
+from serl.safety import Pose
+
+_STILL_M, _STILL_RAD, _STILL_S = 2e-3, 0.01, 0.1
+_LET_GO = 0.8
+"""A touch is over below this part of the force at which it began."""
+
+
+class Source:
+    """How old a kind of message is, and what was wrong with the last one.
+
+    Attributes:
+        heard_s: when the last good one came.
+        fault: why the last one was refused; empty when it was not.
+    """
+
+    def __init__(self, name: str, oldest_s: float, counts: Counter[str]) -> None:
+        self.heard_s = self._now_s = -math.inf
+        self.fault = ""
+        self._name = name
+        self._oldest_s = oldest_s
+        self._counts = counts
+
+    def hearing(self, now_s: float) -> Self:
+        """A block whose refusal is counted, and ends there; without one the source is fresh."""
+        self._now_s = now_s
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if error is None:
+            self.heard_s, self.fault = self._now_s, ""
+        elif isinstance(error, Refused):
+            self._counts[f"{self._name}: {error.reason}"] += 1
+            self.fault = str(error)
+        return isinstance(error, Refused)
+
+    def is_fresh(self, now_s: float) -> bool:
+        """The last good one is not too old."""
+        return now_s - self.heard_s <= self._oldest_s
+
+    def hindrance(self, now_s: float) -> str:
+        """Why it cannot be acted on; empty when it can."""
+        return self.fault or ("" if self.is_fresh(now_s) else f"{self._name} is stale")
+
+
+class Lease:
+    """Who drives: one actor, until it has been silent for long enough.
+
+    Commands do not say whose they are. So nobody drives while two actors beat.
+
+    Attributes:
+        mode: what the actor asks for.
+        heard_s: when its last beat came.
+        human_s: when its last beat in the name of a person came.
+    """
+
+    def __init__(self, config: GuardConfig, counts: Counter[str]) -> None:
+        self.mode = GuardState.HOLD
+        self.human_s = -math.inf
+        self._config = config
+        self._counts = counts
+        self._source = Source("heartbeat", config.heartbeat_s, counts)
+        self._owner, self._number = "", -1
+        self._stranger_s = -math.inf
+
+    @property
+    def heard_s(self) -> float:
+        """When its last beat came."""
+        return self._source.heard_s
+
+    def hear(self, text: str, heard: Heard) -> None:
+        """Take a beat; one that is refused does not count as one."""
+        with self._source.hearing(heard.now_s):
+            beat = parse_beat(text)
+            check_stamp(heard, "heartbeat", self._config.ahead_s, self._config.command_s)
+            if beat.lease != self._owner:
+                if heard.now_s - self.heard_s <= self._config.lease_s:
+                    self._stranger_s = heard.now_s
+                    raise Refused("lease", f"{beat.lease} beats while {self._owner} drives")
+                self._owner = beat.lease
+            elif beat.number <= self._number:
+                raise Refused("count", "heartbeat comes again")
+            self._number, self.mode = beat.number, beat.mode
+            if beat.mode is GuardState.TELEOP:
+                self.human_s = heard.now_s
+
+    def is_fresh(self, now_s: float) -> bool:
+        """The last beat is not too old."""
+        return self._source.is_fresh(now_s)
+
+    def hindrance(self, now_s: float) -> str:
+        """Why nobody drives; empty when somebody does."""
+        if not self.is_fresh(now_s):
+            return "heartbeat lost"
+        if now_s - self._stranger_s <= 2.0 * self._config.heartbeat_s:
+            return "two actors beat"
+        return ""
+
+
+class MeasuredArm:
+    """What the arm says of itself.
+
+    Attributes:
+        pose: of the tool in the base frame; None before the first.
+        touch: the force or torque at which all motion has to stop, in words; empty below it.
+        is_touching: the force asks for slow motion.
+        joint: the joint nearest to one of its limits.
+        margin_rad: how far it is from there.
+        error: what the arm reports of itself, in words; empty when it is well.
+    """
+
+    def __init__(self, config: GuardConfig, counts: Counter[str]) -> None:
+        self.pose: Pose | None = None
+        self.touch, self.error = "", ""
+        self.is_touching = False
+        self.joint, self.margin_rad = 0, math.inf
+        self._config = config
+        self._counts = counts
+        self._still: Pose | None = None
+        self._still_s = math.inf  # since when it has been near that pose
+        self._stamp_s = math.nan
+        names = ["pose", "joints", *(["wrench"] if config.wrench else [])]
+        self._sources = {name: Source(name, config.state_s, counts) for name in names}
+
+    def hear_pose(self, values: Sequence[float], heard: Heard) -> None:
+        """Take a measured base_T_tcp; one with the stamp of the last one is not news."""
+        if heard.stamp_s == self._stamp_s:
+            self._counts["pose: repeated"] += 1
+            return
+        source, config = self._sources["pose"], self._config
+        with source.hearing(heard.now_s):
+            check_frame(heard, "pose", config.frame)
+            check_stamp(heard, "pose", config.ahead_s)
+            pose, before = check_pose(values, "pose"), self.fresh_pose(heard.now_s)
+            # Farther than any arm goes between two readings: it would be followed otherwise.
+            if before and is_apart(pose, before, config.following_m, config.following_rad):
+                raise Refused("jump", "pose jumped")
+            self.pose, self._stamp_s = pose, heard.stamp_s
+            if self._still is None or is_apart(pose, self._still, _STILL_M, _STILL_RAD):
+                self._still, self._still_s = pose, heard.now_s
+
+    def hear_joints(self, values: Sequence[float], heard: Heard) -> None:
+        """Take the measured angles of the joints (rad)."""
+        config = self._config
+        with self._sources["joints"].hearing(heard.now_s):
+            self._check("joints", values, len(config.joint_low_rad), heard)
+            margins = [
+                min(value - low, high - value)
+                for low, value, high in zip(
+                    config.joint_low_rad, values, config.joint_high_rad, strict=True
+                )
+            ]
+            self.margin_rad = min(margins)
+            self.joint = margins.index(self.margin_rad)
+
+    def hear_wrench(self, values: Sequence[float], heard: Heard) -> None:
+        """Take what the surroundings exert on the tool, forces (N) then torques (Nm)."""
+        if (source := self._sources.get("wrench")) is None:
+            return
+        limits = self._config.motion.limits
+        with source.hearing(heard.now_s):
+            self._check("wrench", values, 6, heard)
+            force, torque = math.hypot(*values[:3]), math.hypot(*values[3:])
+            begun = _LET_GO if self.is_touching else 1.0
+            self.is_touching = force >= begun * limits.slow_force_n
+            self.touch = ""
+            if force >= limits.stop_force_n:
+                self.touch = f"force {force:.0f} N"
+            elif torque >= limits.stop_torque_nm:
+                self.touch = f"torque {torque:.1f} Nm"
+
+    def fresh_pose(self, now_s: float) -> Pose | None:
+        """The measured pose unless it is stale."""
+        return self.pose if self._sources["pose"].is_fresh(now_s) else None
+
+    def hindrance(self, now_s: float) -> str:
+        """Why what is known of the arm does not do for moving it; empty when it does."""
+        for source in self._sources.values():
+            if hindrance := source.hindrance(now_s):
+                return hindrance
+        return ""
+
+    def trouble(self, now_s: float) -> str:
+        """Why it may not be left alone with its brakes off: it is ill, unknown or not at rest."""
+        if self.error:
+            return f"the arm reports {self.error}"
+        if hindrance := self.hindrance(now_s):
+            return hindrance
+        if self.touch:
+            return self.touch
+        if self.margin_rad < 0.5 * self._config.joint_margin_rad:
+            return self.joint_words()
+        return "" if now_s - self._still_s >= _STILL_S else "the arm moves"
+
+    def joint_words(self) -> str:
+        """The joint nearest to one of its limits, in words."""
+        return f"joint {self.joint + 1} is {max(0.0, self.margin_rad):.2f} rad from its limit"
+
+    def _check(self, name: str, values: Sequence[float], size: int, heard: Heard) -> None:
+        check_stamp(heard, name, self._config.ahead_s)
+        check_numbers(values, size, name)

@@ -1,0 +1,355 @@
+"""The process that alone commands an arm: a ROS 2 node around `serl.guard`.
+
+    python -m serl.ros.guard_node --run RUN --robot actor0 --config guard.yaml --latch panda.latch
+
+It refuses to start while another node publishes setpoints to the arm, when the arm speaks of
+another frame, or when a limit is missing or wrong. Its main thread ticks 100 times a second;
+callbacks, in the executor's thread, only hand over. Software only: it does not replace a hardware
+e-stop, vendor limits and a risk assessment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
+from geometry_msgs.msg import PoseStamped
+from std_msgs.msg import Float64MultiArray
+from std_srvs.srv import Trigger
+
+from serl.clock import WallClock
+from serl.config import checked, read_yaml
+from serl.errors import BadInput, SerlError
+from serl.files import FileLock, make_folder
+from serl.guard import LATCHED, MOVING, Guard, GuardConfig, GuardState, Heard
+from serl.latch import LatchFile
+from serl.ros.guard_topics import (
+    ARM_STATE,
+    COMMAND_GRIPPER,
+    COMMAND_POSE,
+    CURRENT_POSE,
+    ESTOP,
+    GRIPPER_COMMANDS,
+    GUARD_STATE,
+    HEARTBEAT,
+    JOINT_STATES,
+    TARGET_POSE,
+    WRENCH,
+    sent,
+)
+from serl.ros.node import RosNode, namespace, run_node
+from serl.ros.stats import Stats
+from serl.ros.topics import Topic
+from serl.setpoint import PROFILE_PERIOD_S, Setpoint
+from serl.supervisor import orphaned
+
+logger = logging.getLogger(__name__)
+
+NOTICE = "software only: it does not replace a hardware e-stop, vendor limits, a risk assessment"
+PATIENCE_S = 30.0
+"""A publisher that was killed is seen for 20 s (the lease of its DDS participant)."""
+
+_DISCOVERY_S = 1.0
+_LOOK_S = 0.5
+_FILE_S = 0.02
+_TELL_TICKS = 10
+_LEAVE_S = 1.0
+
+
+class GuardNode:
+    """A guard between topics.
+
+    Args:
+        node: the process's node.
+        prefix: namespace of the arm, from the root.
+        config: of the guard.
+        file: remembers stops.
+        patience_s: how long others that publish setpoints may take to disappear.
+
+    Raises:
+        BadInput: somebody else commands the arm, or it speaks of another frame.
+        OSError: the latch cannot be written.
+    """
+
+    def __init__(
+        self,
+        node: RosNode,
+        prefix: str,
+        config: GuardConfig,
+        file: LatchFile,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._node, self._prefix, self._config, self._file = node, prefix, config, file
+        self._guard = Guard(config, file.read())
+        self._filed = self._guard.latch
+        file.write(self._filed)
+        self._lock, self._filing = threading.Lock(), threading.Lock()
+        self._clock = node.handle.get_clock()
+        self._ticking = WallClock(1.0 / PROFILE_PERIOD_S)
+        self._ticks = 0
+        self._told: tuple[GuardState, str] | None = None
+        self._gripper_m: float | None = None
+        self._message = PoseStamped()
+        self._message.header.frame_id = config.frame
+        self._publishers = 0  # of setpoints, this guard's own
+        self._listen()
+        self._look_around(patience_s)
+        self._target = node.publisher(self._own(sent(TARGET_POSE)))
+        self._publishers = 1
+        self._gripper = node.publisher(self._own(sent(GRIPPER_COMMANDS)))
+        self._state = node.publisher(self._own(GUARD_STATE))
+        self._serve()
+        node.every(_FILE_S, self._keep_filed)
+        node.every(_LOOK_S, self._stop_beside_others)
+        Stats(node, f"guard {prefix}", self._numbers)
+
+    def run(self, stopping: Callable[[], bool]) -> None:
+        """Tick until told to stop; then brake, disarm and leave."""
+        self._ticking.start()
+        while not stopping():
+            self._tick()
+        with self._lock:
+            self._guard.disarm()
+        deadline_s = time.monotonic() + _LEAVE_S
+        while self._guard.state is not GuardState.DISARMED and time.monotonic() < deadline_s:
+            self._tick()
+        self._keep_filed()
+
+    def _tick(self) -> None:
+        guard = self._guard
+        with self._lock:
+            setpoint = guard.tick(time.monotonic())
+            standing, gripper_m = (guard.state, guard.cause), guard.gripper_m
+        if setpoint is not None:
+            self._send(setpoint)
+        due = self._ticks % _TELL_TICKS == 0
+        if due or gripper_m != self._gripper_m:
+            self._gripper_m = gripper_m
+            if gripper_m is not None and setpoint is not None:
+                self._gripper.publish(Float64MultiArray(data=[gripper_m]))
+        if due or standing != self._told:
+            self._told = standing
+            self._tell(*standing)
+        self._ticks += 1
+        self._ticking.wait()
+
+    def _send(self, setpoint: Setpoint) -> None:
+        message = self._message
+        message.header.stamp = self._clock.now().to_msg()
+        position, orientation = message.pose.position, message.pose.orientation
+        position.x, position.y, position.z = setpoint.pose.position
+        x, y, z, w = setpoint.pose.quaternion
+        orientation.x, orientation.y, orientation.z, orientation.w = x, y, z, w
+        self._target.publish(message)
+
+    def _tell(self, state: GuardState, cause: str) -> None:
+        level = DiagnosticStatus.OK if state in MOVING else DiagnosticStatus.WARN
+        level = DiagnosticStatus.ERROR if state in LATCHED else level
+        numbers = {"limits": self._config.digest, **self._numbers()}
+        self._state.publish(
+            DiagnosticStatus(
+                level=level,
+                name="guard",
+                message=f"{state}: {cause}" if cause else str(state),
+                values=[KeyValue(key=key, value=str(value)) for key, value in numbers.items()],
+            )
+        )
+
+    def _numbers(self) -> dict[str, float]:
+        with self._lock:
+            counts = dict(self._guard.counts)
+        late = float(self._ticking.overruns)
+        return {"late ticks": late, **{name: float(count) for name, count in counts.items()}}
+
+    def _listen(self) -> None:
+        """Hand every message over to the guard."""
+        guard, hear = self._guard, self._hear
+        hear(CURRENT_POSE, lambda m: guard.pose(_pose(m), self._heard(m.header)))
+        hear(JOINT_STATES, self._on_joints)
+        hear(WRENCH, lambda m: guard.wrench(_wrench(m), self._heard(m.header)))
+        hear(COMMAND_POSE, lambda m: guard.command(_pose(m), self._heard(m.header)))
+        hear(COMMAND_GRIPPER, lambda m: guard.gripper(m.data, self._arrived()))
+        hear(HEARTBEAT, lambda m: guard.heartbeat(m.frame_id, self._heard(m)))
+        hear(ESTOP, lambda m: guard.estop("the topic estop") if m.data else None)
+        hear(ARM_STATE, lambda m: guard.robot_error(_error(m)))
+
+    def _hear(self, topic: Topic, take: Callable[[Any], None]) -> None:
+        def taken(message: Any) -> None:
+            with self._lock:
+                take(message)
+
+        self._node.subscribe(self._own(topic), taken)
+
+    def _on_joints(self, message: Any) -> None:
+        values, names = list(message.position), self._config.joint_names
+        if names:
+            known = dict(zip(message.name, values, strict=False))
+            if not any(name in known for name in names):
+                return  # about other joints
+            values = [known[name] for name in names if name in known]
+        self._guard.joints(values, self._heard(message.header))
+
+    def _heard(self, header: Any) -> Heard:
+        wall_s = 1e-9 * self._clock.now().nanoseconds
+        stamp_s = header.stamp.sec + 1e-9 * header.stamp.nanosec
+        return Heard(time.monotonic(), stamp_s, wall_s, header.frame_id)
+
+    def _arrived(self) -> Heard:
+        """Of a message without a header."""
+        return Heard(time.monotonic(), 0.0, 0.0, "")
+
+    def _serve(self) -> None:
+        guard = self._guard
+
+        def estop() -> str:
+            guard.estop("the service estop")
+            return str(guard.state)
+
+        def arm() -> str:
+            if others := self._others():
+                raise BadInput(f"not now: {others}")
+            return guard.arm(time.monotonic())
+
+        self._offer("estop", estop)
+        self._offer("ack", lambda: guard.ack(time.monotonic()))
+        self._offer("reset", lambda: guard.reset(time.monotonic()))
+        self._offer("arm", arm)
+        self._offer("disarm", guard.disarm)
+
+    def _offer(self, name: str, act: Callable[[], str]) -> None:
+        """A service that answers once what it did is on the disk."""
+
+        def answer(request: Any, response: Any) -> Any:
+            try:
+                with self._lock:
+                    text = act()
+                problem = self._file_latch()
+                response.success = not problem
+                response.message = f"{text}; {problem}" if problem else text
+            except SerlError as error:
+                response.success, response.message = False, str(error)
+            return response
+
+        self._node.handle.create_service(Trigger, f"{self._prefix}/guard/{name}", answer)
+
+    def _keep_filed(self) -> None:
+        self._file_latch()
+
+    def _file_latch(self) -> str:
+        """Bring the latch on the disk up to date; says what went wrong, and stops the arm then."""
+        with self._filing:
+            with self._lock:
+                latch = self._guard.latch
+            if latch == self._filed:
+                return ""
+            try:
+                self._file.write(latch)
+                self._filed = latch
+                return ""
+            except OSError as error:
+                problem = f"the latch cannot be written: {error.strerror}"
+            logger.error(problem)
+            with self._lock:
+                self._guard.estop(problem)
+                self._filed = self._guard.latch  # tried again when it changes
+            return problem
+
+    def _others(self) -> str:
+        """Who else publishes setpoints to the arm, in words; empty for nobody."""
+        name = f"{self._prefix}/{TARGET_POSE.name}"
+        found = self._node.handle.get_publishers_info_by_topic(name)
+        if len(found) <= self._publishers:
+            return ""
+        nodes = sorted({f"{each.node_namespace}/{each.node_name}" for each in found})
+        return f"others publish {name}: {', '.join(nodes)}"
+
+    def _look_around(self, patience_s: float) -> None:
+        """Wait until all that there is has been discovered, and refuse what must not be."""
+        begin_s = time.monotonic()
+        while (waited_s := time.monotonic() - begin_s) < _DISCOVERY_S or self._others():
+            if waited_s > max(patience_s, _DISCOVERY_S):
+                raise BadInput(f"the guard does not start: {self._others()}")
+            time.sleep(0.05)
+        if self._guard.counts["pose: frame"]:
+            raise BadInput(f"the guard does not start: {self._guard.trouble(time.monotonic())}")
+
+    def _stop_beside_others(self) -> None:
+        others = self._others()
+        with self._lock:
+            if others and self._guard.state is not GuardState.DISARMED:
+                self._guard.stop(others)
+
+    def _own(self, topic: Topic) -> Topic:
+        return topic._replace(name=f"{self._prefix}/{topic.name}")
+
+
+def _pose(message: Any) -> tuple[float, ...]:
+    place, turn = message.pose.position, message.pose.orientation
+    return place.x, place.y, place.z, turn.x, turn.y, turn.z, turn.w
+
+
+def _wrench(message: Any) -> tuple[float, ...]:
+    force, torque = message.wrench.force, message.wrench.torque
+    return force.x, force.y, force.z, torque.x, torque.y, torque.z
+
+
+def _error(message: Any) -> str:
+    """What an arm reports; empty when it is well."""
+    ill = message.level >= DiagnosticStatus.ERROR
+    return (message.message or "an error") if ill else ""
+
+
+def run(folder: Path, robot: str, settings: Path, latch: Path, patience_s: float) -> None:
+    """Guard an arm until told to stop."""
+    config = checked(GuardConfig, read_yaml(settings))
+    make_folder(latch.parent)
+    prefix = "/".join(filter(None, (namespace(folder), robot)))
+    with (
+        FileLock(latch.with_name(f"{latch.name}.lock"), "the arm of this latch"),
+        RosNode(f"guard_{robot}", folder, local=True) as node,
+    ):
+        sys.setswitchinterval(1e-3)  # a callback delays a tick by no more
+        guard = GuardNode(node, prefix, config, LatchFile(latch), patience_s)
+        print(f"serl guard of {prefix}: {NOTICE}")  # noqa: T201
+        travel = f"a fault moves the arm by at most {100 * config.worst_travel_m:.1f} cm"
+        print(f"limits {config.digest}; {travel} at full speed", flush=True)  # noqa: T201
+        guard.run(lambda: node.stopping or orphaned())
+
+
+def schedule(priority: int) -> None:
+    """Let this thread run before all others of the host that do not ask for the same."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
+    except OSError as error:
+        raise BadInput(f"--fifo {priority}: {error.strerror}") from None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; exit code 2 on bad input, with one line on why."""
+    parser = argparse.ArgumentParser(prog="python -m serl.ros.guard_node", description=__doc__)
+    parser.add_argument("--run", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--robot", default="", help="the arm's namespace within the run")
+    parser.add_argument("--config", type=Path, required=True, help="YAML of a GuardConfig")
+    parser.add_argument("--latch", type=Path, required=True, help="file of the arm's latch")
+    parser.add_argument("--patience", type=float, default=PATIENCE_S, help=argparse.SUPPRESS)
+    parser.add_argument("--fifo", type=int, help="real-time priority, 1 to 99")
+    options = parser.parse_args(arguments)
+
+    def guard() -> None:
+        if options.fifo is not None:
+            schedule(options.fifo)
+        run(options.run, options.robot, options.config, options.latch, options.patience)
+
+    return run_node(guard)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""The topics between actor, guard and arm, relative to the namespace of an arm.
+
+Poses are base_T_tcp. Who listens asks for no deadline and no lifespan, so that it matches every
+sender; the guard watches ages by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticStatus
+from geometry_msgs.msg import PoseStamped, WrenchStamped
+from rclpy.duration import Duration
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool, Float64MultiArray, Header
+
+from serl.ros.topics import Topic
+
+_DEADLINE = Duration(nanoseconds=100_000_000)
+_LIFESPAN = Duration(nanoseconds=150_000_000)
+
+
+def _newest(**policies: Any) -> Any:
+    return QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT, **policies)
+
+
+def _latched() -> Any:
+    durability = DurabilityPolicy.TRANSIENT_LOCAL
+    return QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=durability)
+
+
+def sent(topic: Topic) -> Topic:
+    """The topic as its sender offers it: what is older than 150 ms is not delivered."""
+    deadline = {"deadline": _DEADLINE} if topic.kind is Header else {}
+    return topic._replace(qos=_newest(lifespan=_LIFESPAN, **deadline))
+
+
+COMMAND_POSE = Topic("command/pose", PoseStamped, _newest())
+"""Targets at the control rate, actor to guard."""
+
+COMMAND_GRIPPER = Topic("command/gripper", Float64MultiArray, _newest())
+"""One number, 1 open or 0 close, actor to guard; sent with each target."""
+
+HEARTBEAT = Topic("heartbeat", Header, _newest())
+"""At most 20 ms apart, actor to guard; frame_id is "<lease> <mode> <count>"."""
+
+ESTOP = Topic("estop", Bool, _newest())
+"""True stops, anybody to guard; False does nothing. Send it until the guard's state says so."""
+
+GUARD_STATE = Topic("guard/state", DiagnosticStatus, _latched())
+"""10 times a second and on change: state and cause, refusals by reason, hash of the limits."""
+
+TARGET_POSE = Topic("target_pose", PoseStamped, _newest())
+"""Setpoints at 100 Hz, guard to arm, which holds by itself when they end."""
+
+GRIPPER_COMMANDS = Topic("gripper/commands", Float64MultiArray, _newest())
+"""One number, the opening in m, guard to arm; repeated."""
+
+CURRENT_POSE = Topic("current_pose", PoseStamped, _newest())
+WRENCH = Topic("wrench", WrenchStamped, _newest())
+JOINT_STATES = Topic("joint_states", JointState, _newest())
+"""What the arm measures."""
+
+ARM_STATE = Topic("arm/state", DiagnosticStatus, _latched())
+"""Optional, arm to all: an error of the arm, level ERROR or above, with its message."""

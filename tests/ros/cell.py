@@ -1,0 +1,268 @@
+"""A guard, an arm and an actor as processes, and what passes between them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from std_srvs.srv import Trigger
+
+from serl.ros.environment import environment
+from serl.ros.guard_topics import GUARD_STATE, TARGET_POSE
+from serl.ros.node import RosNode, namespace
+from serl.ros.topics import Topic
+
+from ..guarding import config
+
+ROBOT = "panda"
+LIMIT_S = 30.0
+_HERE = Path(__file__).parent
+_STILL_M = 1e-9
+
+
+class Line(NamedTuple):
+    """What the arm wrote down, with its monotonic time."""
+
+    at_s: float
+    words: list[str]
+
+
+@dataclass
+class Stop:
+    """How an arm came to stand.
+
+    Attributes:
+        noticed_s: from the fault to the guard's word, or to the arm's own hold.
+        stood_s: from the fault to a commanded velocity of zero.
+        travel_m: what the setpoint moved meanwhile.
+    """
+
+    noticed_s: float
+    stood_s: float
+    travel_m: float
+
+
+class Lateness:
+    """How late this machine wakes up who sleeps: what no process of ours can make up for."""
+
+    def __init__(self) -> None:
+        self.worst_s = 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._measure, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _measure(self) -> None:
+        while not self._over.is_set():
+            begin_s = time.monotonic()
+            time.sleep(0.005)
+            self.worst_s = max(self.worst_s, time.monotonic() - begin_s - 0.005)
+
+
+class Cell:
+    """Made of a folder; its processes are ended when it is left."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.latch = folder / "panda.latch"
+        self.latch.write_text("serl latch: disarmed\n")
+        (folder / "guard.yaml").write_text(json.dumps(config().model_dump(mode="json")))
+        self.processes: dict[str, subprocess.Popen[str]] = {}
+        self._environment = environment(int(os.environ["ROS_DOMAIN_ID"]), folder)
+        self._environment["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [str(_HERE.parent.parent), os.environ.get("PYTHONPATH")])
+        )
+        self._node = RosNode("operator", folder, local=True)
+        self.states: list[tuple[float, str]] = []
+        self.counts: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        self._node.__enter__()
+        name = f"{self.prefix}/{GUARD_STATE.name}"
+        self._node.subscribe(GUARD_STATE._replace(name=name), self._on_state)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for process in self.processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.communicate()
+        self._node.__exit__(None, None, None)
+
+    @property
+    def prefix(self) -> str:
+        return f"{namespace(self.folder)}/{ROBOT}"
+
+    @property
+    def state(self) -> str:
+        """What the guard said last."""
+        return self.states[-1][1] if self.states else ""
+
+    def start_arm(self, **faults: Any) -> None:
+        self.break_arm(**faults)
+        self._start("arm", str(_HERE / "arm_process.py"), str(self.folder), ROBOT)
+
+    def start_actor(self, mode: str = "policy") -> None:
+        self._start("actor", str(_HERE / "driving_process.py"), str(self.folder), ROBOT, mode)
+
+    def start_guard(self, *arguments: str) -> subprocess.Popen[str]:
+        settings, latch = str(self.folder / "guard.yaml"), str(self.latch)
+        return self._start(
+            *("guard", "-m", "serl.ros.guard_node", "--run", str(self.folder), "--robot", ROBOT),
+            *("--config", settings, "--latch", latch, *arguments),
+        )
+
+    def start_all(self, mode: str = "policy") -> None:
+        """All three, with the arm on its way around the circle."""
+        self.start_arm()
+        self.start_guard()
+        self.start_actor(mode)
+        self.until("disarmed")
+        self.arm()
+        self.until(mode)
+
+    def arm(self) -> None:
+        """Arm the guard as soon as it can be."""
+        eventually(lambda: self.call("arm")[0])
+
+    def break_arm(self, **faults: Any) -> None:
+        """Let the arm have these faults, and no others."""
+        scratch = self.folder / "arm_faults.new"
+        scratch.write_text(json.dumps(faults))
+        scratch.replace(self.folder / "arm_faults.yaml")
+
+    def signal(self, name: str, number: signal.Signals) -> float:
+        """Send a signal; when that was."""
+        now_s = time.monotonic()
+        self.processes[name].send_signal(number)
+        if number is signal.SIGKILL:
+            self.processes[name].wait()
+        return now_s
+
+    def call(self, service: str, limit_s: float = LIMIT_S) -> tuple[bool, str]:
+        """Call a service of the guard."""
+        client = self._node.handle.create_client(Trigger, f"{self.prefix}/guard/{service}")
+        try:
+            assert client.wait_for_service(limit_s)
+            future = client.call_async(Trigger.Request())
+            eventually(future.done, limit_s)
+            return future.result().success, future.result().message
+        finally:
+            self._node.handle.destroy_client(client)
+
+    def publisher(self, topic: Topic) -> Any:
+        return self._node.publisher(topic._replace(name=f"{self.prefix}/{topic.name}"))
+
+    def until(self, state: str, limit_s: float = LIMIT_S) -> None:
+        """Return once the guard says that it is in a state."""
+        eventually(lambda: self.state.startswith(state), limit_s, lambda: self.state)
+
+    def lines(self, after_s: float) -> Iterator[Line]:
+        """What the arm wrote down since."""
+        path = self.folder / "arm.txt"
+        for line in path.read_text().splitlines() if path.exists() else []:
+            at, *words = line.split(" ")
+            if float(at) >= after_s:
+                yield Line(float(at), words)
+
+    @contextmanager
+    def stranger(self) -> Iterator[None]:
+        """Somebody else who publishes setpoints, in another participant."""
+        name = f"{self.prefix}/{TARGET_POSE.name}"
+        with RosNode("stranger", self.folder, local=True) as node:
+            node.publisher(TARGET_POSE._replace(name=name))
+            yield
+
+    def moves(self) -> bool:
+        """The setpoint moves now."""
+        places = [line.words[1:] for line in self.lines(time.monotonic() - 0.1)]
+        return len({tuple(place) for place in places if len(place) == 3}) > 2
+
+    def stop_after(self, fault_s: float, *signs: str) -> Stop | None:
+        """How the arm came to stand after a fault; None while it does not.
+
+        Args:
+            fault_s: when the fault was.
+            signs: beginnings of what the arm writes down when the fault has been noticed.
+        """
+        noticed_s, before, travel_m = None, None, 0.0
+        for at_s, words in self.lines(fault_s):
+            text = " ".join(words)
+            if noticed_s is None and text.startswith(signs):
+                noticed_s = at_s - fault_s
+            if words[0] == "holds":
+                return Stop(noticed_s or at_s - fault_s, at_s - fault_s, travel_m)
+            if words[0] != "setpoint":
+                continue
+            place = [float(word) for word in words[1:]]
+            step_m = math.dist(place, before) if before else math.inf
+            before = place
+            if step_m < _STILL_M:  # a circle has no place where it stands
+                return Stop(noticed_s or at_s - fault_s, at_s - fault_s, travel_m)
+            travel_m += step_m if math.isfinite(step_m) else 0.0
+        return None
+
+    def stopped(self, fault_s: float, *signs: str) -> Stop:
+        """The same, once it stands."""
+        eventually(lambda: self.stop_after(fault_s, *signs), 5.0, lambda: self.state)
+        found = self.stop_after(fault_s, *signs)
+        assert found is not None
+        return found
+
+    def _start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
+        self.processes[name] = process = subprocess.Popen(
+            [sys.executable, *arguments],
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        return process
+
+    def _on_state(self, message: Any) -> None:
+        self.states.append((time.monotonic(), message.message))
+        self.counts = {
+            pair.key: float(pair.value) for pair in message.values if pair.key != "limits"
+        }
+
+
+def eventually(
+    condition: Callable[[], object],
+    limit_s: float = LIMIT_S,
+    found: Callable[[], str] = lambda: "",
+) -> None:
+    """Return once the condition holds; fail when it does not within the limit."""
+    deadline_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"did not happen within {limit_s} s: {found()}"
+        time.sleep(0.01)
