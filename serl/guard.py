@@ -2,8 +2,7 @@
 
 It takes what the actor asks for and what the arm measures, each with the time of its arrival, and
 `tick`, called 100 times a second, gives the setpoint to publish. It distrusts everybody: what is
-late, wrong or silent stops the arm. `serl/ros/guard_node.py` is its process; a simulation may use
-it as a library, with a clock of its own.
+late, wrong or silent stops the arm. `serl/ros/guard_node.py` is its process.
 
     guard = Guard(config, latch)            # latch: what `LatchFile.read` says
     guard.heartbeat("<lease> <mode> <count>", heard)
@@ -113,6 +112,8 @@ class Guard:
         self._note_not_finite(values, heard)
         with self._command.hearing(heard.now_s):
             self._target = check_command(values, heard, self._config)
+        if self._command.fault:
+            self._hold(self._command.fault, heard.now_s)
 
     def gripper(self, values: Sequence[float], heard: Heard) -> None:
         """Open (1) or close (0) the gripper; not while the arm holds, nor too often."""
@@ -276,6 +277,9 @@ class Guard:
         return self._arm.joint_words() if near and lease.mode is GuardState.POLICY else ""
 
     def _hold(self, cause: str, now_s: float) -> None:
+        """Come to rest, and stay there as long as there is a reason."""
+        if self.state not in _FOLLOWING:
+            return
         if self.state in MOVING:
             lost = not (self._lease.is_fresh(now_s) and self._command.is_fresh(now_s))
             self._lost_human |= lost and self.state is GuardState.TELEOP
@@ -291,9 +295,7 @@ class Guard:
         if not self._braking:
             goal, limits = self._goal(now_s)
             after = advance_setpoint(before, goal, limits, PROFILE_PERIOD_S)
-            if can_stop_inside(after, self._config) or not (
-                is_inside(before.pose, self._config) and is_inside(goal, self._config)
-            ):
+            if can_stop_inside(after, self._config) or not self._is_confined(moving, now_s):
                 self._setpoint = after
                 return after
             self._braking = True  # a path that would leave the box, or enter one to keep out of
@@ -304,18 +306,37 @@ class Guard:
                 self._rest = self._arm.fresh_pose(now_s) or after.pose
         return after
 
+    def _is_confined(self, moving: bool, now_s: float) -> bool:
+        """Whether the setpoint has to stay inside.
+
+        One that is outside, as at the start, is led back; one that holds gives way to an arm that
+        was pushed out.
+        """
+        assert self._setpoint is not None
+        pose = self._arm.fresh_pose(now_s)
+        given_way = not moving and pose is not None and not is_inside(pose, self._config)
+        return not given_way and is_inside(self._setpoint.pose, self._config)
+
     def _goal(self, now_s: float) -> tuple[Pose, Limits]:
         """Where the setpoint goes, and within which limits."""
         pose = self._arm.fresh_pose(now_s)
         if self.state in MOVING and pose is not None and self._target is not None:
-            near = self._arm.margin_rad < 2.0 * self._config.joint_margin_rad
-            returning = self._recovering and self.state is not GuardState.POLICY
-            limits = self._slow if self._arm.is_touching or near or returning else self._limits
+            limits = self._slow if self._must_be_slow() else self._limits
             return within_lead(self._target, pose, limits), limits
         if self.state in LATCHED and self._arm.touch and pose is not None:
             self._rest = pose  # who pushes a stopped arm moves it
         assert self._setpoint is not None
         return self._rest or self._setpoint.pose, self._slow
+
+    def _must_be_slow(self) -> bool:
+        """Something is touched, a joint's limit is near, or the arm is on its way back."""
+        assert self._setpoint is not None
+        return (
+            self._arm.is_touching
+            or self._arm.margin_rad < 2.0 * self._config.joint_margin_rad
+            or (self._recovering and self.state is not GuardState.POLICY)
+            or not is_inside(self._setpoint.pose, self._config)
+        )
 
     def _watch_following(self, now_s: float) -> None:
         """Stop an arm that is elsewhere than it should be, for longer than it may."""

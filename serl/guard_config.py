@@ -8,6 +8,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from serl.errors import BadInput
 from serl.rotations import Quaternion, normalized
 from serl.safety import Limits, Motion
 from serl.vectors import Vector
@@ -102,7 +103,10 @@ class GuardConfig(BaseModel):
     @field_validator("reference")
     @classmethod
     def _unit(cls, reference: Quaternion) -> Quaternion:
-        return normalized(reference)
+        try:
+            return normalized(reference)
+        except BadInput as error:
+            raise ValueError(str(error)) from None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -87,7 +87,7 @@ class Loop:
                 self.guard.command(numbers(self.target), self.heard())
             before, self.setpoint = self.setpoint, self.guard.tick(self.now_s)
             if self.setpoint is not None:
-                check(before, self.setpoint, self.config)
+                check(before, self.setpoint, self.config, self.fake.pose)
                 self.fake.follow(self.setpoint.pose, self.now_s)
             self.fake.tick(self.now_s)
         return self.setpoint
@@ -144,19 +144,19 @@ def moves(setpoint: Setpoint) -> bool:
     return any(setpoint.velocity) or any(setpoint.angular_velocity)
 
 
-def check(before: Setpoint | None, after: Setpoint, config: GuardConfig) -> None:
+def check(before: Setpoint | None, after: Setpoint, config: GuardConfig, arm: Pose) -> None:
     """Fail unless a setpoint, and the step to it, are within every limit."""
-    limits = config.motion.limits
-    assert not list(_breaches(before, after, limits, config))
+    breaches = list(_breaches(before, after, config.motion.limits, config, arm))
+    assert not breaches, breaches
 
 
 def _breaches(
-    before: Setpoint | None, after: Setpoint, limits: Limits, config: GuardConfig
+    before: Setpoint | None, after: Setpoint, limits: Limits, config: GuardConfig, arm: Pose
 ) -> Iterator[str]:
     flat: Sequence[float] = [*numbers(after.pose), *after.velocity, *after.angular_velocity]
     if not all(map(math.isfinite, flat)):
         yield f"not finite: {after}"
-    if not is_inside(after.pose, config):
+    if not is_inside(after.pose, config) and is_inside(arm, config):
         yield f"outside: {after.pose}"
     if abs(math.hypot(*after.pose.quaternion) - 1.0) > 1e-9:
         yield f"norm: {after.pose}"

