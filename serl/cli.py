@@ -18,7 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
-from serl import __version__, encoder_commands, plugins, reward_commands
+from serl import __version__, encoder_commands, plugins, reward_commands, sim_command
 from serl.agents.config import ClassifierConfig, PretrainingConfig
 from serl.clock import WallClock
 from serl.config import TrainConfig, parse_overrides, read_yaml, resolve
@@ -129,6 +129,13 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     evaluate.add_argument("--trials", type=int, default=50)
     evaluate.add_argument("--checkpoint", type=int, help="steps of a checkpoint; else the best")
+    sim = command(
+        "sim",
+        sim_command.simulate,
+        "be a simulated arm for ROS 2, in real time or in lock-step",
+        True,
+    )
+    sim_command.add_options(sim)
     replay = command("replay", _replay, "show recorded episodes")
     replay.add_argument("run", type=Path, metavar="RUN", help="a run, or a folder of episodes")
     replay.add_argument("--actor", help="only what this actor recorded")
@@ -302,7 +309,7 @@ def _list(options: argparse.Namespace) -> int:
     for kind in ("task", "robot"):
         for name in plugins.names(kind):
             made = plugins.load(kind, name)
-            first = (made.__doc__ or "").strip().splitlines()[0]
+            first = getattr(made, "summary", made.__doc__ or "").strip().splitlines()[0]
             print(f"{kind:8} {name:30} {first}")
     for name, value in _leaves(TrainConfig().model_dump(mode="json")):
         print(f"{'setting':8} {name:30} {value}")

@@ -49,7 +49,7 @@ def folders() -> list[str]:
 
 
 def load(kind: Kind, name_or_path: str) -> Any:
-    """The attribute `<kind>` of a plug-in's module, a class.
+    """The attribute `<kind>` of a plug-in's module: a class, or of a robot its `ArmProfile`.
 
     Args:
         kind: what is wanted.

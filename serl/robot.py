@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
+from serl.safety import Pose
 from serl.specs import ArraySpec, ObservationSpec
-from serl.types import Action, Array, Observation
+from serl.types import Action, Array, Image, Observation
 
 Truth = Mapping[str, Array]
 """The privileged state of a simulation: named float32 arrays, never shown to a policy as such.
@@ -70,4 +71,34 @@ class SimulatedRobot(Robot, Protocol):
 
     def truth(self) -> Truth:
         """The privileged state behind `is_success` and the scripted experts."""
+        ...
+
+
+@runtime_checkable
+class ServedRobot(SimulatedRobot, Protocol):
+    """A simulated arm behind the topics of a driver: see `serl.ros.sim_node`."""
+
+    @property
+    def target(self) -> tuple[Pose, bool]:
+        """Where it is to go in the base frame, and whether its gripper is to be closed."""
+        ...
+
+    def measure(self) -> Mapping[str, list[float]]:
+        """The state of a reading by name, in full precision."""
+        ...
+
+    def pictures(self) -> Mapping[tuple[str, tuple[int, int]], Image]:
+        """What the cameras see now, by camera and by width and height."""
+        ...
+
+    def aim(self, target: Pose, closed: bool) -> None:
+        """Go to a target within the limits of speed, acceleration, jerk and lead."""
+        ...
+
+    def grip(self, closed: bool) -> None:
+        """Close or open the gripper."""
+        ...
+
+    def follow(self, setpoint: Pose) -> None:
+        """Let 10 ms pass with the controller at a setpoint that somebody else has limited."""
         ...

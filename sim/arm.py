@@ -10,17 +10,11 @@ from typing import Any, Self
 import mujoco
 import numpy as np
 
-from serl.camera import image_specs
+from serl.aim import Aim
 from serl.errors import BadInput, SerlError
+from serl.reading import reading_spec
 from serl.rotations import Quaternion
-from serl.safety import (
-    Pose,
-    check_action,
-    next_gripper,
-    next_target,
-    pose_from,
-    within_lead,
-)
+from serl.safety import Pose, pose_from, within_lead
 from serl.setpoint import (
     PROFILE_PERIOD_S,
     Setpoint,
@@ -31,6 +25,7 @@ from serl.setpoint import (
 from serl.sim.cameras import Cameras
 from serl.sim.franka import HOME_RAD
 from serl.sim.gripper import Gripper
+from serl.sim.impedance import Impedance
 from serl.sim.kinematics import body_frame, site_frame, solve_ik, to_wxyz
 from serl.sim.scene import PHYSICS_DT_S, build_model
 from serl.sim.wrist import Wrist
@@ -59,14 +54,18 @@ class SimArm:
     (or over its last 100 ms) less its value after the reset. Its stamp "robot" is simulated time.
     Images are those of the task's `all_views`, each stamped by its name.
 
+    A node that stands for a driver uses it as a `serl.robot.ServedRobot`.
+
     Attributes:
         stop_reason: why the arm was stopped first; None while motion is allowed.
+        impedance: gains and clips of its controller.
     """
 
     def __init__(self, scene: Scene, config: TaskConfig) -> None:
         self.model = build_model(scene)
         self.data = mujoco.MjData(self.model)
         self.stop_reason: str | None = None
+        self.impedance = Impedance(self.model)
         self._scene, self._motion = scene, config.motion
         self._bodies = {name: body_frame(self.model, self.data, name) for name in scene.tracked}
         self._gripper = Gripper(self.model, self.data)
@@ -75,11 +74,12 @@ class SimArm:
         self._tcp = site_frame(self.model, self.data, self._site)
         self._twist = np.zeros(6)  # angular, then linear
         self._jacobian, self._torque = np.zeros((6, self.model.nv)), np.zeros(self.model.nv)
-        self._observation_spec = _observation_spec(scene, config)
+        self._observation_spec = reading_spec(_JOINTS, scene.tracked, config)
         self._cameras = Cameras(self.model, self.data, config.all_views, config.renderer)
         self._images: dict[str, Image] | None = None  # of this instant, once somebody looked
         self._parts = _parts(self._observation_spec)
         self._action_spec = config.motion.action_spec
+        self._aim = Aim(config.motion)
         # Views, for looking an array up takes longer than reading it.
         data = self.data
         self._q, self._dq = data.qpos[:_JOINTS], data.qvel[:_JOINTS]
@@ -124,12 +124,12 @@ class SimArm:
             self._place(model.body(name), pose_from(pose))
         data.qpos[:_JOINTS] = HOME_RAD
         self._gripper.reset(placement.held_m)
-        self._closed, self._switched_s = placement.held_m is not None, -math.inf
-        self._start = self._target = pose_from(placement.tcp)
-        solve_ik(model, data, self._site, _HOME, self._start)
-        self._setpoint = Setpoint(self._start)
+        start = pose_from(placement.tcp)
+        self._aim.begin(start, placement.held_m is not None)
+        solve_ik(model, data, self._site, _HOME, start)
+        self._setpoint = Setpoint(start)
         self._commanded = None
-        self._command(self._start)
+        self._command(start)
         self.stop_reason, self._braking = None, False
         self._images = None
         mujoco.mj_forward(model, data)
@@ -145,42 +145,32 @@ class SimArm:
         Raises:
             SerlError: the simulation became unstable; only a reset helps.
         """
-        if any(self._warnings.tolist()):
-            names = [mujoco.mjtWarning(i).name for i in np.flatnonzero(self._warnings).tolist()]
-            raise SerlError(f"the simulation became unstable ({', '.join(names)}): reset it")
-        mujoco.mj_objectVelocity(self.model, self.data, _SITE, self._site, self._twist, 0)
-        twist = self._twist.tolist()
-        numbers = [*_numbers(self._tcp.pose), *twist[3:], *twist[:3]]
-        numbers += self._wrist.wrench(self._period_s).tolist()
-        numbers += self._gripper.opening, *self._q.tolist(), *self._dq.tolist()
-        numbers += _numbers(self._target)
-        for body in self._bodies.values():
-            numbers += _numbers(body.pose)
-        values = np.array(numbers, np.float32)
+        values = np.array(self._numbers(), np.float32)
         state = {name: values[part] for name, part in self._parts.items()}
         if self._images is None:
             self._images = self._cameras.shoot()
         stamps = dict.fromkeys(("robot", *self._images), self._time_s)
         return Observation(state=state, images=self._images, stamps=stamps)
 
+    def measure(self) -> dict[str, list[float]]:
+        """The state of a reading by name, in full precision; raises as `observe`."""
+        numbers = self._numbers()
+        return {name: numbers[part] for name, part in self._parts.items()}
+
+    def pictures(self) -> dict[tuple[str, tuple[int, int]], Image]:
+        """What the cameras of the task's views see now, by camera and size."""
+        return self._cameras.pictures()
+
     def act(self, action: Action) -> Action:
         """Move the target by `action`; returns what was executed, zeros while stopped."""
-        motion = self._motion
-        check_action(action, self._action_spec)
+        self._aim.check(action)
         if self.stop_reason is not None:
             return np.zeros_like(action)
-        values = action.tolist()
-        self._target, executed = next_target(
-            self._target, values, self._tcp.pose, self._start, motion
-        )
-        if motion.gripper:
-            since_s = self.data.time - self._switched_s
-            closed, done = next_gripper(self._closed, values[-1], since_s, motion)
-            if closed != self._closed:
-                self._closed, self._switched_s = closed, self.data.time
-                self._gripper.command(closed)
-            executed = (*executed, done)
-        return np.array(executed, np.float32)
+        closed = self._aim.closed
+        executed = self._aim.move(action, self._tcp.pose, self.data.time)
+        if self._aim.closed != closed:
+            self.grip(not closed)
+        return executed
 
     def advance(self, dt_s: float) -> None:
         """Let `dt_s`, a multiple of 10 ms, pass."""
@@ -195,6 +185,27 @@ class SimArm:
             self._advance_setpoint()
             mujoco.mj_step(model, data, _STEPS_PER_TICK)
 
+    def aim(self, target: Pose, closed: bool) -> None:
+        """Go to a target, as `act` does with the one that it makes; ignored while stopped."""
+        if self.stop_reason is None:
+            self._aim.target = target
+            if closed != self._aim.closed:
+                self.grip(closed)
+
+    def grip(self, closed: bool) -> None:
+        """Close or open the gripper."""
+        self._aim.closed = closed
+        self._gripper.command(closed)
+
+    def follow(self, setpoint: Pose) -> None:
+        """Let 10 ms pass with the controller at a setpoint that somebody else has limited."""
+        self._aim.target, self._setpoint = setpoint, Setpoint(setpoint)
+        self._period_s = PROFILE_PERIOD_S
+        self._images = None
+        self._hold_posture()
+        self._command(setpoint)
+        mujoco.mj_step(self.model, self.data, _STEPS_PER_TICK)
+
     def stop(self, reason: str) -> None:
         """Brake at once, then hold the measured pose until `recover`."""
         if self.stop_reason is None:
@@ -205,7 +216,7 @@ class SimArm:
         """Allow motion again, from where the arm is."""
         if self.stop_reason is not None:
             self.stop_reason = None
-            self._target = self._tcp.pose
+            self._aim.target = self._tcp.pose
 
     def truth(self) -> dict[str, Array]:
         """Poses of the tool, its target and the tracked bodies, time, opening, and grasps.
@@ -215,7 +226,7 @@ class SimArm:
         truth = {
             "time_s": np.array([self._time_s], np.float32),
             "tcp_pose": _array(self._tcp.pose),
-            "target_pose": _array(self._target),
+            "target_pose": _array(self._aim.target),
             "gripper": np.array([self._gripper.opening], np.float32),
         }
         for name, body in self._bodies.items():
@@ -224,9 +235,29 @@ class SimArm:
         return truth
 
     @property
+    def target(self) -> tuple[Pose, bool]:
+        """Where the arm is to go, and whether its gripper is to be closed."""
+        return self._aim.target, self._aim.closed
+
+    @property
     def _time_s(self) -> float:
         """Simulated time since the reset."""
         return float(self.data.time) - _SETTLE_S
+
+    def _numbers(self) -> list[float]:
+        """All numbers of a reading, in the order of its spec."""
+        if any(self._warnings.tolist()):
+            names = [mujoco.mjtWarning(i).name for i in np.flatnonzero(self._warnings).tolist()]
+            raise SerlError(f"the simulation became unstable ({', '.join(names)}): reset it")
+        mujoco.mj_objectVelocity(self.model, self.data, _SITE, self._site, self._twist, 0)
+        twist = self._twist.tolist()
+        numbers = [*_numbers(self._tcp.pose), *twist[3:], *twist[:3]]
+        numbers += self._wrist.wrench(self._period_s).tolist()
+        numbers += self._gripper.opening, *self._q.tolist(), *self._dq.tolist()
+        numbers += _numbers(self._aim.target)
+        for body in self._bodies.values():
+            numbers += _numbers(body.pose)
+        return numbers
 
     def _advance_setpoint(self) -> None:
         limits = self._motion.limits
@@ -235,9 +266,9 @@ class SimArm:
             if at_rest(self._setpoint):
                 self._braking = False
                 if self.stop_reason is not None:
-                    self._target = self._tcp.pose
+                    self._aim.target = self._tcp.pose
         else:
-            goal = within_lead(self._target, self._tcp.pose, limits)
+            goal = within_lead(self._aim.target, self._tcp.pose, limits)
             self._setpoint = advance_setpoint(self._setpoint, goal, limits, PROFILE_PERIOD_S)
         self._command(self._setpoint.pose)
 
@@ -284,21 +315,6 @@ def _parts(spec: ObservationSpec) -> dict[str, slice]:
         name: slice(end - array.shape[0], end)
         for (name, array), end in zip(spec.state.items(), ends, strict=True)
     }
-
-
-def _observation_spec(scene: Scene, config: TaskConfig) -> ObservationSpec:
-    pose = ArraySpec(shape=(7,), unit="m, quaternion xyzw, base frame")
-    state = {
-        "tcp_pose": pose,
-        "tcp_twist": ArraySpec(shape=(6,), unit="m/s rad/s, base frame"),
-        "wrench": ArraySpec(shape=(6,), unit="N Nm, base frame"),
-        "gripper": ArraySpec(shape=(1,), unit="opening, 0 to 1"),
-        "q": ArraySpec(shape=(_JOINTS,), unit="rad"),
-        "dq": ArraySpec(shape=(_JOINTS,), unit="rad/s"),
-        "target_pose": pose,
-    }
-    state.update({f"{name}_pose": pose for name in scene.tracked})
-    return ObservationSpec(state=state, images=image_specs(config.all_views))
 
 
 sim = SimArm

@@ -46,13 +46,14 @@ class Cameras:
         self._views = views
         self._renderer: Any = _renderer(model, data, views, renderer) if views else None
 
+    def pictures(self) -> dict[tuple[str, tuple[int, int]], Image]:
+        """What each camera sees now, at each size that a view is cut from: uint8 (H, W, 3)."""
+        sources = dict.fromkeys((view.camera, view.capture_size) for view in self._views.values())
+        return {source: self._renderer.frame(source[0], *source[1]) for source in sources}
+
     def shoot(self) -> dict[str, Image]:
         """The image of each view now, uint8 (H, W, 3)."""
-        pictures: dict[tuple[str, tuple[int, int]], Image] = {}
-        for view in self._views.values():
-            source = (view.camera, view.capture_size)
-            if source not in pictures:
-                pictures[source] = self._renderer.frame(view.camera, *view.capture_size)
+        pictures = self.pictures()
         return {
             name: view.cut(pictures[view.camera, view.capture_size])
             for name, view in self._views.items()

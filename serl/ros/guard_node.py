@@ -45,7 +45,7 @@ from serl.ros.guard_topics import (
     WRENCH,
     sent,
 )
-from serl.ros.node import RosNode, namespace, run_node
+from serl.ros.node import RosNode, namespace, own_arguments, run_node
 from serl.ros.stats import Stats
 from serl.ros.topics import Topic
 from serl.setpoint import PROFILE_PERIOD_S, Setpoint
@@ -337,7 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, required=True, help="YAML of a GuardConfig")
     parser.add_argument("--latch", type=Path, required=True, help="file of the arm's latch")
     parser.add_argument("--fifo", type=int, help="real-time priority, 1 to 99")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(own_arguments(arguments))
 
     def guard() -> None:
         if options.fifo is not None:

@@ -53,6 +53,8 @@ class RosNode:
         name: name of the node, made valid if it is not.
         run_folder: the run; its name gives the namespace, its `log` folder takes ROS's logs.
         local: stay on this host, and trust it, whatever the run does.
+        robot: the node's own services are in the run's namespace of this name; topics are not.
+        parameters: that anybody may set, with their values at first.
 
     Attributes:
         stopping: the process was asked to end, or a callback failed.
@@ -65,7 +67,15 @@ class RosNode:
         SerlError: the network went down meanwhile.
     """
 
-    def __init__(self, name: str, run_folder: Path, *, local: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        run_folder: Path,
+        *,
+        local: bool = False,
+        robot: str = "",
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
         network = LOCAL if local else network_of(run_folder)
         self._key = None if network.local else load_key(network.key_file)
         self.signed = self._key is not None
@@ -75,6 +85,7 @@ class RosNode:
         self._leaving = False
         self._arrived = threading.Event()
         self._namespace = namespace(run_folder)
+        self._robot, self._parameters = robot, parameters or {}
         settle(os.environ, domain_id_of(network=network), run_folder, network)
         keep_freed_memory()
         self._join(ros_name(name), set() if network.local else set(network.own_addresses()))
@@ -106,13 +117,14 @@ class RosNode:
 
     def publisher(self, topic: Topic) -> Any:
         """A publisher on a topic of the run; it takes messages, and CDR bytes as they are."""
-        publisher = self.handle.create_publisher(topic.kind, topic.name, topic.qos)
+        publisher = self.handle.create_publisher(topic.kind, self.absolute(topic.name), topic.qos)
         return publisher if self._key is None else _Signer(publisher, self._key_of(topic))
 
-    def subscribe(
-        self, topic: Topic, callback: Callable[[Any], None], *, raw: bool = False
-    ) -> None:
-        """Call back in the executor's thread with each message, or its CDR bytes when `raw`."""
+    def subscribe(self, topic: Topic, callback: Callable[[Any], None], *, raw: bool = False) -> Any:
+        """Call back in the executor's thread with each message, or its CDR bytes when `raw`.
+
+        Returns rclpy's subscription.
+        """
 
         def deliver(message: Any) -> None:
             callback(message)
@@ -122,10 +134,14 @@ class RosNode:
         heed = deliver if self._key is None else self._verified(topic, deliver, raw)
         taker = _Taker(topic.kind, heed) if raw_too else heed
         subscription = self.handle.create_subscription(
-            topic.kind, topic.name, taker, topic.qos, raw=raw_too
+            topic.kind, self.absolute(topic.name), taker, topic.qos, raw=raw_too
         )
         if isinstance(taker, _Taker):
             taker.subscription = subscription
+
+    def absolute(self, name: str) -> str:
+        """A name of the run, from the root; one that begins there stays as it is."""
+        return name if name.startswith("/") else f"{self._namespace}/{name}"
 
     @property
     def counts(self) -> Mapping[str, float]:
@@ -149,11 +165,13 @@ class RosNode:
         self.handle: Any = rclpy.create_node(
             name,
             context=self._context,
-            namespace=self._namespace,
+            namespace="/".join(filter(None, (self._namespace, self._robot))),
             enable_rosout=False,
-            start_parameter_services=False,
+            start_parameter_services=bool(self._parameters),
             parameter_overrides=[Parameter("start_type_description_service", value=False)],
         )
+        for parameter, value in self._parameters.items():
+            self.handle.declare_parameter(parameter, value)
         sockets = open_sockets()
         expected = ", ".join(sorted(map(str, addresses))) or "this host alone"
         if strange := [s for s in sockets if not _is_allowed(s, addresses)]:
@@ -170,7 +188,7 @@ class RosNode:
 
     def _key_of(self, topic: Topic) -> bytes:
         assert self._key is not None
-        return topic_key(self._key, f"{self._namespace}/{topic.name}")
+        return topic_key(self._key, self.absolute(topic.name))
 
     def _verified(
         self, topic: Topic, deliver: Callable[[Any], None], raw: bool

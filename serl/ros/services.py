@@ -8,22 +8,28 @@ from typing import Any
 
 from std_srvs.srv import Trigger
 
+from serl.errors import SerlError
 from serl.ros.node import RosNode
 
 
 def serve(node: RosNode, name: str, act: Callable[[], str]) -> None:
     """Offer `<node>/<name>`; `act` runs in the executor's thread and says what it did.
 
-    Not in a run of several hosts, where anybody in the network could call it.
+    A name with a slash is of the run. What `act` raises as `SerlError` is refused with its text.
+    Nothing is offered in a run of several hosts, where anybody in the network could call it.
     """
     if node.signed:
         return
 
     def answer(request: Any, response: Any) -> Any:
-        response.success, response.message = True, act()
+        try:
+            response.success, response.message = True, act()
+        except SerlError as error:
+            response.success, response.message = False, str(error)
         return response
 
-    node.handle.create_service(Trigger, f"~/{name}", answer)
+    full = node.absolute(name) if "/" in name else f"~/{name}"
+    node.handle.create_service(Trigger, full, answer)
 
 
 class Request:

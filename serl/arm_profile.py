@@ -1,0 +1,188 @@
+"""An arm as its driver shows it to ROS 2: topics, types, frames, joints, gains. Only data.
+
+Names are relative to the robot's namespace unless they begin with a slash.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from serl.vectors import Vector
+
+Signed = tuple[float, float]
+"""The furthest below zero, and the furthest above."""
+
+POSE = "geometry_msgs/msg/PoseStamped"
+TWIST = "geometry_msgs/msg/TwistStamped"
+WRENCH = "geometry_msgs/msg/WrenchStamped"
+JOINTS = "sensor_msgs/msg/JointState"
+NUMBERS = "std_msgs/msg/Float64MultiArray"
+IMAGE = "sensor_msgs/msg/Image"
+TRIGGER = "std_srvs/srv/Trigger"
+
+
+class Channel(BaseModel):
+    """A topic, service or action: its name, and its type as `ros2 interface` writes it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=r"^/?[A-Za-z][A-Za-z0-9_]*(/[A-Za-z][A-Za-z0-9_]*)*$")
+    type: str = Field(pattern=r"^[a-z][a-z0-9_]*/(msg|srv|action)/[A-Z][A-Za-z0-9]*$")
+
+    @property
+    def package(self) -> str:
+        """The package that defines the type."""
+        return self.type.partition("/")[0]
+
+
+class GripperProfile(BaseModel):
+    """A gripper of one degree of freedom.
+
+    Attributes:
+        command: takes a position.
+        state: joint states that tell where it is ...
+        joint: ... under this name; None where its first entry is the one.
+        closed: the position when closed, in the driver's unit (m, rad, or a share).
+        open: the position when open.
+        effort: greatest effort of a command, where its type has one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    command: Channel
+    state: Channel
+    joint: str | None = None
+    closed: float = 0.0
+    open: float
+    effort: float = Field(10.0, gt=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.open == self.closed:
+            raise ValueError(f"open {self.open} must differ from closed {self.closed}")
+        return self
+
+    def opening(self, position: float) -> float:
+        """How far open it is at a position of the driver: 0 closed, 1 open."""
+        return (position - self.closed) / (self.open - self.closed)
+
+    def position(self, opening: float) -> float:
+        """The driver's position at an opening."""
+        return self.closed + opening * (self.open - self.closed)
+
+
+class ErrorClip(BaseModel):
+    """How far the controller lets its target be ahead, per axis: bounds the force of a spring.
+
+    Translations in metres, rotations in radians.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    x: Signed
+    y: Signed
+    z: Signed
+    rx: Signed
+    ry: Signed
+    rz: Signed
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for axis, (low, high) in self:
+            if not low < 0.0 < high:
+                raise ValueError(f"{axis} {(low, high)}: expected a number below 0 and one above")
+        return self
+
+
+class ControllerProfile(BaseModel):
+    """The controller's parameters: set at the start, read back, and refused if they differ.
+
+    Attributes:
+        node: whose parameters they are.
+        parameters: by name; gains and clips among them.
+        stiffness_n_m: of its spring, for forces that follow from a lead; None for a controller
+            of positions, whose force nothing bounds.
+        error_clip: what its parameters clip; None where it clips nothing.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    node: str
+    parameters: dict[str, bool | float] = {}
+    stiffness_n_m: float | None = Field(None, gt=0)
+    error_clip: ErrorClip | None = None
+
+
+class Payload(BaseModel):
+    """What is mounted at the flange, as the robot has to be told: kg, and m in the flange frame."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    mass_kg: float = Field(ge=0, le=20)
+    center_m: Vector = (0.0, 0.0, 0.0)
+
+
+class ArmProfile(BaseModel):
+    """What is particular to a family of arms.
+
+    Attributes:
+        name: of the family.
+        summary: one line on which driver and which arm.
+        base_frame: frame of poses, targets, twists and wrenches.
+        tool_frame: whose pose is told and targeted.
+        joints: names of the arm's joints, in the order of all joint numbers here.
+        joint_low_rad: lower limits.
+        joint_high_rad: upper limits.
+        home_rad: where a person brings the arm before the first episode.
+        pose: base_T_tcp as measured.
+        twist: of the tool; None where the driver tells none: then it is worked out of poses.
+        wrench: what the surroundings exert on the tool; None without a sensor: then zero ...
+        wrench_frame: ... in the base frame or the tool's.
+        joint_states: of the arm, maybe among others.
+        target: where the controller is to go, at 100 Hz. Only the guard publishes it.
+        gripper: None without one.
+        controller: its parameters.
+        payload: of the gripper and what is fixed to it.
+        recover: a service that clears a fault of the arm; called by a person, never by us.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    name: str
+    summary: str
+    base_frame: str
+    tool_frame: str
+    joints: Annotated[tuple[str, ...], Field(min_length=1)]
+    joint_low_rad: tuple[float, ...]
+    joint_high_rad: tuple[float, ...]
+    home_rad: tuple[float, ...]
+    pose: Channel = Channel(name="current_pose", type=POSE)
+    twist: Channel | None = Channel(name="current_twist", type=TWIST)
+    wrench: Channel | None = Channel(name="wrench", type=WRENCH)
+    wrench_frame: Literal["base", "tool"] = "base"
+    joint_states: Channel = Channel(name="joint_states", type=JOINTS)
+    target: Channel = Channel(name="target_pose", type=POSE)
+    gripper: GripperProfile | None
+    controller: ControllerProfile
+    payload: Payload
+    recover: Channel | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        rows = (self.joint_low_rad, self.home_rad, self.joint_high_rad)
+        if any(len(row) != len(self.joints) for row in rows):
+            raise ValueError(f"expected limits and home of {len(self.joints)} joints")
+        for joint, low, home, high in zip(self.joints, *rows, strict=True):
+            if not low < home < high:
+                raise ValueError(f"{joint}: expected low {low} < home {home} < high {high}")
+        return self
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """All that is used of the driver."""
+        gripper = (self.gripper.command, self.gripper.state) if self.gripper else ()
+        maybe = (self.twist, self.wrench, self.recover)
+        used = (channel for channel in maybe if channel is not None)
+        return (self.pose, self.joint_states, self.target, *gripper, *used)

@@ -1,0 +1,31 @@
+"""What a reading of an arm carries, simulated or real: the same names, shapes and units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from serl.camera import image_specs
+from serl.specs import ArraySpec, ObservationSpec
+from serl.task import TaskConfig
+
+
+def reading_spec(joints: int, tracked: Iterable[str], config: TaskConfig) -> ObservationSpec:
+    """The spec of an arm's readings.
+
+    Args:
+        joints: how many the arm has.
+        tracked: names of bodies whose pose a reading carries as `<name>_pose`.
+        config: of the task, whose `all_views` are the images.
+    """
+    pose = ArraySpec(shape=(7,), unit="m, quaternion xyzw, base frame")
+    state = {
+        "tcp_pose": pose,
+        "tcp_twist": ArraySpec(shape=(6,), unit="m/s rad/s, base frame"),
+        "wrench": ArraySpec(shape=(6,), unit="N Nm, base frame"),
+        "gripper": ArraySpec(shape=(1,), unit="opening, 0 to 1"),
+        "q": ArraySpec(shape=(joints,), unit="rad"),
+        "dq": ArraySpec(shape=(joints,), unit="rad/s"),
+        "target_pose": pose,
+    }
+    state.update({f"{name}_pose": pose for name in tracked})
+    return ObservationSpec(state=state, images=image_specs(config.all_views))

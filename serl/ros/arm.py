@@ -1,0 +1,313 @@
+"""An arm behind topics: the simulated one's node, and every driver that a profile describes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+from std_msgs.msg import Header
+
+from serl.aim import Aim
+from serl.arm_profile import ArmProfile
+from serl.errors import SerlError
+from serl.reading import reading_spec
+from serl.ros.arm_topics import (
+    COMMAND,
+    EXACT,
+    SENSOR,
+    check_types,
+    command_gripper,
+    command_pose,
+    heartbeat,
+    topic_of,
+    tracked_pose,
+)
+from serl.ros.camera import RosCamera, picture_topic
+from serl.ros.conversions import (
+    gripper_of,
+    joints_of,
+    numbers_message,
+    pose_message,
+    pose_of,
+    stamp_of,
+    turned,
+    twist_between,
+    twist_of,
+    wrench_of,
+)
+from serl.ros.feed import Feed, Sample
+from serl.ros.node import RosNode
+from serl.ros.remote import Remote
+from serl.safety import Pose
+from serl.specs import ArraySpec, ObservationSpec
+from serl.task import TaskConfig
+from serl.types import Action, Image, Observation
+
+logger = logging.getLogger(__name__)
+
+Mode = Literal["policy", "teleop", "reset", "hold"]
+
+_STATE_AGE_S = 0.1
+_IMAGE_AGE_S = 0.2
+_READY_S = 30.0
+_KEEP = 256
+"""Samples to remember of what is averaged or differentiated: 100 ms at up to 2 kHz."""
+
+
+class RosArm:
+    """A `serl.robot.Robot` over topics. It commands the guard, never the arm.
+
+    A reading has the names of `serl.reading`. Its stamps are when each was measured, by this
+    process's monotonic clock; "robot" is that of the pose. The wrench is the mean over the last
+    control period, as the simulated arm's is.
+
+    Args:
+        node: the process's node.
+        robot: the arm's namespace within the run.
+        profile: its family.
+        config: of the task.
+        tracked: bodies whose pose an object tracker tells.
+        lease: who drives, in heartbeats: no spaces, of nobody else.
+        lockstep: time passes when it is asked to, so that nothing grows old, and nothing is lost.
+
+    Attributes:
+        stop_reason: why the arm was stopped first; None while motion is allowed.
+        mode: in whose name is driven, as the guard is told.
+
+    Raises:
+        BadInput: a message package that the profile needs is not installed.
+    """
+
+    def __init__(
+        self,
+        node: RosNode,
+        robot: str,
+        profile: ArmProfile,
+        config: TaskConfig,
+        tracked: Sequence[str] = (),
+        lease: str = "actor",
+        lockstep: bool = False,
+    ) -> None:
+        check_types(profile)
+        self.stop_reason: str | None = None
+        self.mode: Mode = "policy"
+        self.node, self.robot, self.profile = node, robot, profile
+        self.remote = Remote(node, (lambda: None) if lockstep else self.beat)
+        self.aim = Aim(config.motion)
+        self._action_spec = config.motion.action_spec
+        self._spec = reading_spec(len(profile.joints), tracked, config)
+        self._period_s = 1.0 / config.rate_hz
+        self._lease, self._beats = lease, time.time_ns() // 1_000_000
+        self._lockstep, self._begun = lockstep, False
+        self._subscribe(tracked, config)
+        qos = EXACT if lockstep else COMMAND
+        self._target = node.publisher(command_pose(robot, qos))
+        self._grip = node.publisher(command_gripper(robot, qos))
+        self._beat = node.publisher(heartbeat(robot, qos))
+
+    @property
+    def observation_spec(self) -> ObservationSpec:
+        """See `serl.reading`."""
+        return self._spec
+
+    @property
+    def action_spec(self) -> ArraySpec:
+        """As the task's motion says."""
+        return self._action_spec
+
+    @property
+    def feeds(self) -> Iterable[Feed[Any]]:
+        """All that a reading is made of."""
+        maybe = (self._twist, self._wrench, self._gripper)
+        found = (feed for feed in maybe if feed is not None)
+        cameras = (camera.feed for camera in self._cameras)
+        return (self._pose, self._joints, *found, *self._tracked.values(), *cameras)
+
+    def __enter__(self) -> Self:
+        """Wait for the first message of every topic.
+
+        Raises:
+            SerlError: some of them stay silent.
+        """
+        self.observe_when_fresh(_READY_S)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Say once more that the arm is to hold."""
+        self.mode = "hold"
+        self.beat()
+
+    def observe(self) -> Observation:
+        """The newest reading; never waits.
+
+        Raises:
+            SerlError: something is missing or stale, in one line.
+        """
+        pose = self._pose.newest()
+        if not self._begun:
+            self.begin(pose.value, self._opening() < 0.5)
+        q, dq = self._joints.newest().value
+        numbers = {
+            "tcp_pose": _numbers(pose.value),
+            "tcp_twist": self._measured_twist(),
+            "wrench": self._mean_wrench(pose.value),
+            "gripper": [self._opening()],
+            "q": q,
+            "dq": dq,
+            "target_pose": _numbers(self.aim.target),
+        }
+        numbers |= {
+            f"{name}_pose": _numbers(feed.newest().value) for name, feed in self._tracked.items()
+        }
+        images, stamps = self._images()
+        state = {name: np.array(numbers[name], np.float32) for name in self._spec.state}
+        return Observation(state, images, {"robot": pose.taken_s, **stamps})
+
+    def observe_when_fresh(self, limit_s: float) -> Observation:
+        """A reading once there is one; for use between episodes, where waiting harms nobody.
+
+        Raises:
+            SerlError: something is still missing or stale after the limit.
+        """
+        self.remote.wait(self._can_observe, limit_s)
+        return self.observe()
+
+    def act(self, action: Action) -> Action:
+        """Ask the guard for the target moved by `action`; returns what was executed of it.
+
+        Zeros while stopped; a pose that is stale stops.
+        """
+        self.aim.check(action)
+        if self.stop_reason is None:
+            try:
+                pose = self._pose.newest()
+            except SerlError as error:
+                self.stop(str(error))
+        if self.stop_reason is not None:
+            return np.zeros_like(action)
+        if not self._begun:
+            self.begin(pose.value, self._opening() < 0.5)
+        now_s = pose.taken_s if self._lockstep else time.monotonic()
+        executed = self.aim.move(action, pose.value, now_s)
+        stamp_ns = self.node.handle.get_clock().now().nanoseconds
+        values, frame = _numbers(self.aim.target), self.profile.base_frame
+        self._target.publish(pose_message(values, frame, stamp_ns))
+        self._grip.publish(numbers_message([0.0 if self.aim.closed else 1.0]))
+        return executed
+
+    def stop(self, reason: str) -> None:
+        """Have the guard hold the arm where it is, until `recover`."""
+        if self.stop_reason is None:
+            self.stop_reason = reason
+            self.beat()
+
+    def recover(self) -> None:
+        """Allow motion again, from where the arm is; what the guard has latched stays latched."""
+        if self.stop_reason is not None:
+            self.stop_reason = None
+            self.aim.target = self._pose.newest().value
+            self.beat()
+
+    def begin(self, start: Pose, closed: bool) -> None:
+        """An episode starts here: the target is where the tool is."""
+        self.aim.begin(start, closed)
+        self._begun = True
+
+    def beat(self) -> None:
+        """Tell the guard that this process lives; called in each slice of the loop's waiting."""
+        self._beats += 1
+        mode = "hold" if self.stop_reason is not None else self.mode
+        message = Header(frame_id=f"{self._lease} {mode} {self._beats}")
+        message.stamp = stamp_of(self.node.handle.get_clock().now().nanoseconds)
+        self._beat.publish(message)
+
+    def _subscribe(self, tracked: Sequence[str], config: TaskConfig) -> None:
+        node, robot, profile = self.node, self.robot, self.profile
+        frame, gripper = profile.base_frame, profile.gripper
+        qos = EXACT if self._lockstep else SENSOR
+        age_s = None if self._lockstep else _STATE_AGE_S
+
+        def feed(channel: Any, decode: Any, keep: int = 1) -> Feed[Any]:
+            return Feed(node, topic_of(channel, robot, qos), decode, age_s, keep)
+
+        def pose(message: Any) -> Pose:
+            return pose_of(message, frame)
+
+        def joints(message: Any) -> tuple[list[float], list[float]] | None:
+            return joints_of(message, profile.joints)
+
+        self._pose: Feed[Pose] = feed(profile.pose, pose, _KEEP)
+        self._twist = feed(profile.twist, twist_of) if profile.twist else None
+        self._wrench = feed(profile.wrench, wrench_of, _KEEP) if profile.wrench else None
+        self._joints: Feed[tuple[list[float], list[float]]] = feed(profile.joint_states, joints)
+        self._gripper = (
+            feed(gripper.state, lambda message: gripper_of(message, gripper.joint))
+            if gripper
+            else None
+        )
+        self._tracked: dict[str, Feed[Pose]] = {
+            name: Feed(node, tracked_pose(robot, name, qos), pose, age_s) for name in tracked
+        }
+        views = config.all_views
+        image_age_s = None if self._lockstep else _IMAGE_AGE_S
+        self._cameras = [
+            RosCamera(
+                node,
+                picture_topic(robot, camera, qos),
+                {name: view for name, view in views.items() if view.camera == camera},
+                image_age_s,
+            )
+            for camera in dict.fromkeys(view.camera for view in views.values())
+        ]
+
+    def _can_observe(self) -> bool:
+        try:
+            self.observe()
+        except SerlError:
+            return False
+        return True
+
+    def _opening(self) -> float:
+        gripper = self.profile.gripper
+        if gripper is None or self._gripper is None:
+            return 1.0
+        return gripper.opening(self._gripper.newest().value)
+
+    def _measured_twist(self) -> list[float]:
+        if self._twist is not None:
+            twist: list[float] = self._twist.newest().value
+            return twist
+        recent = self._pose.recent(0.5 * self._period_s)
+        first, last = recent[0], recent[-1]
+        dt_s = 1e-9 * (last.stamp_ns - first.stamp_ns)
+        return twist_between(first.value, last.value, dt_s) if dt_s > 0.0 else [0.0] * 6
+
+    def _mean_wrench(self, pose: Pose) -> list[float]:
+        if self._wrench is None:
+            return [0.0] * 6
+        samples: list[Sample[list[float]]] = self._wrench.recent(self._period_s)
+        rows = [sample.value for sample in samples]
+        mean = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+        return turned(mean, pose) if self.profile.wrench_frame == "tool" else mean
+
+    def _images(self) -> tuple[dict[str, Image], dict[str, float]]:
+        found: dict[str, Image] = {}
+        stamps: dict[str, float] = {}
+        for camera in self._cameras:
+            images, taken_s = camera.images()
+            found |= images
+            stamps |= dict.fromkeys(images, taken_s)
+        return {name: found[name] for name in self._spec.images}, stamps
+
+
+def _numbers(pose: Pose) -> list[float]:
+    return [*pose.position, *pose.quaternion]

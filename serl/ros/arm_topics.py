@@ -1,0 +1,97 @@
+"""The topics between actor, guard and arm, each in the namespace of its robot."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticStatus
+from geometry_msgs.msg import PoseStamped
+from rclpy.duration import Duration
+from rclpy.qos import QoSProfile, ReliabilityPolicy
+from std_msgs.msg import Float32MultiArray, Float64MultiArray, Header
+
+from serl.arm_profile import ArmProfile, Channel
+from serl.errors import BadInput
+from serl.ros.topics import Topic
+
+SENSOR: Any = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
+"""Of what an arm measures: the newest counts, and nobody waits for who is slow."""
+
+EXACT: Any = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
+"""In lock-step, where nothing may be lost and time waits."""
+
+COMMAND: Any = QoSProfile(
+    depth=1,
+    reliability=ReliabilityPolicy.BEST_EFFORT,
+    deadline=Duration(nanoseconds=100_000_000),
+    lifespan=Duration(nanoseconds=150_000_000),
+)
+"""Of what an actor asks for: a late command is none."""
+
+
+def message_type(channel: Channel) -> Any:
+    """The class of a channel's messages.
+
+    Raises:
+        BadInput: its package is not installed, or has no such type.
+    """
+    package, kind, name = channel.type.split("/")
+    try:
+        return getattr(importlib.import_module(f"{package}.{kind}"), name)
+    except (ImportError, AttributeError):
+        raise BadInput(
+            f"{channel.name}: needs {channel.type}, and the package {package} is not installed; "
+            "source a ROS 2 installation that has it"
+        ) from None
+
+
+def check_types(profile: ArmProfile) -> None:
+    """Raise `BadInput`, naming all that is missing, unless every type of the profile is there."""
+    missing = set()
+    for channel in profile.channels:
+        try:
+            message_type(channel)
+        except BadInput:
+            missing.add(channel.type)
+    if missing:
+        raise BadInput(
+            f"arm {profile.name}: not installed: {', '.join(sorted(missing))}; "
+            "source a ROS 2 installation that has them"
+        )
+
+
+def topic_of(channel: Channel, robot: str, qos: Any) -> Topic:
+    """A channel of a robot; a name that begins with a slash belongs to no namespace."""
+    name = channel.name if channel.name.startswith("/") else f"{robot}/{channel.name}"
+    return Topic(name, message_type(channel), qos)
+
+
+def command_pose(robot: str, qos: Any = COMMAND) -> Topic:
+    """The target that the actor asks for, at the control rate: base_T_tcp."""
+    return Topic(f"{robot}/command/pose", PoseStamped, qos)
+
+
+def command_gripper(robot: str, qos: Any = COMMAND) -> Topic:
+    """One number with each target: 1 open, 0 closed."""
+    return Topic(f"{robot}/command/gripper", Float64MultiArray, qos)
+
+
+def heartbeat(robot: str, qos: Any = COMMAND) -> Topic:
+    """Every 20 ms from the control loop: frame_id is "<lease> <mode> <count>"."""
+    return Topic(f"{robot}/heartbeat", Header, qos)
+
+
+def guard_state(robot: str) -> Topic:
+    """What the guard does and why, ten times a second."""
+    return Topic(f"{robot}/guard/state", DiagnosticStatus, SENSOR)
+
+
+def truth(robot: str, qos: Any = SENSOR) -> Topic:
+    """The privileged state of a simulation: arrays one after the other, named by the layout."""
+    return Topic(f"{robot}/truth", Float32MultiArray, qos)
+
+
+def tracked_pose(robot: str, body: str, qos: Any = SENSOR) -> Topic:
+    """Where an object tracker sees a body: base_T_body."""
+    return Topic(f"{robot}/{body}_pose", PoseStamped, qos)

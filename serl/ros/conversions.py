@@ -1,0 +1,202 @@
+"""Messages of an arm to values and back: pure functions. What is not finite is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from builtin_interfaces.msg import Time
+from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
+from sensor_msgs.msg import CameraInfo, Image, JointState
+from std_msgs.msg import Float32MultiArray, Float64MultiArray, MultiArrayDimension
+
+from serl import types
+from serl.errors import BadInput, CorruptData
+from serl.rotations import between, normalized, rotate
+from serl.safety import Pose
+from serl.types import Array
+
+_SECOND_NS = 1_000_000_000
+_MOST_TRUTH = 1 << 12
+
+
+def stamp_of(nanoseconds: int) -> Any:
+    """A time as messages carry it."""
+    seconds, rest = divmod(nanoseconds, _SECOND_NS)
+    return Time(sec=seconds, nanosec=rest)
+
+
+def nanoseconds_of(stamp: Any) -> int:
+    """The inverse of `stamp_of`."""
+    return int(stamp.sec) * _SECOND_NS + int(stamp.nanosec)
+
+
+def pose_message(values: Sequence[float], frame: str, stamp_ns: int) -> Any:
+    """A pose of seven numbers, x y z and a quaternion xyzw, in a frame."""
+    message = PoseStamped()
+    message.header.frame_id, message.header.stamp = frame, stamp_of(stamp_ns)
+    position, orientation = message.pose.position, message.pose.orientation
+    position.x, position.y, position.z = values[:3]
+    orientation.x, orientation.y, orientation.z, orientation.w = values[3:]
+    return message
+
+
+def pose_of(message: Any, frame: str) -> Pose:
+    """The pose as it was sent, to the bit.
+
+    Raises:
+        BadInput: another frame, or it is not finite, or its quaternion is not of norm 1.
+    """
+    _check_frame(message, frame)
+    position, orientation = message.pose.position, message.pose.orientation
+    place = _finite((position.x, position.y, position.z), "position")
+    quaternion = orientation.x, orientation.y, orientation.z, orientation.w
+    normalized(quaternion)
+    return Pose((place[0], place[1], place[2]), quaternion)
+
+
+def twist_message(values: Sequence[float], frame: str, stamp_ns: int) -> Any:
+    """Linear (m/s), then angular velocity (rad/s)."""
+    message = TwistStamped()
+    message.header.frame_id, message.header.stamp = frame, stamp_of(stamp_ns)
+    linear, angular = message.twist.linear, message.twist.angular
+    linear.x, linear.y, linear.z = values[:3]
+    angular.x, angular.y, angular.z = values[3:]
+    return message
+
+
+def twist_of(message: Any) -> list[float]:
+    """Six finite numbers, linear first."""
+    linear, angular = message.twist.linear, message.twist.angular
+    numbers = (linear.x, linear.y, linear.z, angular.x, angular.y, angular.z)
+    return _finite(numbers, "twist")
+
+
+def wrench_message(values: Sequence[float], frame: str, stamp_ns: int) -> Any:
+    """Force (N), then torque (Nm)."""
+    message = WrenchStamped()
+    message.header.frame_id, message.header.stamp = frame, stamp_of(stamp_ns)
+    force, torque = message.wrench.force, message.wrench.torque
+    force.x, force.y, force.z = values[:3]
+    torque.x, torque.y, torque.z = values[3:]
+    return message
+
+
+def wrench_of(message: Any) -> list[float]:
+    """Six finite numbers, force first."""
+    force, torque = message.wrench.force, message.wrench.torque
+    numbers = (force.x, force.y, force.z, torque.x, torque.y, torque.z)
+    return _finite(numbers, "wrench")
+
+
+def turned(values: Sequence[float], pose: Pose) -> list[float]:
+    """Two vectors of the tool's frame, one after the other, in the base frame."""
+    first, second = (values[0], values[1], values[2]), (values[3], values[4], values[5])
+    return [*rotate(pose.quaternion, first), *rotate(pose.quaternion, second)]
+
+
+def twist_between(before: Pose, after: Pose, dt_s: float) -> list[float]:
+    """The mean twist from one pose to another, for arms that tell none."""
+    shift = [(b - a) / dt_s for a, b in zip(before.position, after.position, strict=True)]
+    return [*shift, *(turn / dt_s for turn in between(before.quaternion, after.quaternion))]
+
+
+def joints_message(
+    names: Sequence[str], q: Sequence[float], dq: Sequence[float], stamp_ns: int
+) -> Any:
+    """Positions and velocities of joints."""
+    message = JointState(name=list(names), position=list(q), velocity=list(dq))
+    message.header.stamp = stamp_of(stamp_ns)
+    return message
+
+
+def joints_of(message: Any, names: Sequence[str]) -> tuple[list[float], list[float]] | None:
+    """Positions and velocities of these joints; None when the message is about others.
+
+    Raises:
+        BadInput: some are missing, or numbers are missing or not finite.
+    """
+    index = {name: place for place, name in enumerate(message.name)}
+    missing = [name for name in names if name not in index]
+    if len(missing) == len(names):
+        return None
+    if missing:
+        raise BadInput(f"no joint {', '.join(missing)} among {', '.join(message.name)}")
+    if len(message.position) < len(index) or len(message.velocity) < len(index):
+        raise BadInput("expected a position and a velocity of each joint")
+    places = [index[name] for name in names]
+    q, dq = [message.position[i] for i in places], [message.velocity[i] for i in places]
+    return _finite(q, "joint positions"), _finite(dq, "joint velocities")
+
+
+def gripper_of(message: Any, joint: str | None) -> float | None:
+    """The gripper's position; None when the message is about other joints."""
+    if joint is not None and joint not in message.name:
+        return None
+    place = 0 if joint is None else list(message.name).index(joint)
+    if len(message.position) <= place:
+        raise BadInput("expected a position of the gripper")
+    return _finite((message.position[place],), "gripper position")[0]
+
+
+def numbers_message(values: Sequence[float]) -> Any:
+    """Numbers without names."""
+    return Float64MultiArray(data=list(values))
+
+
+def number_of(message: Any) -> float:
+    """The one number of a command; raises `BadInput` unless it is one, and finite."""
+    if len(message.data) != 1:
+        raise BadInput(f"expected one number, got {len(message.data)}")
+    return _finite(message.data, "command")[0]
+
+
+def image_message(picture: types.Image, frame: str, stamp_ns: int) -> Any:
+    """A picture, uint8 (H, W, 3) RGB."""
+    height, width, _ = picture.shape
+    message = Image(height=height, width=width, encoding="rgb8", step=3 * width)
+    message.header.frame_id, message.header.stamp = frame, stamp_of(stamp_ns)
+    message.data.frombytes(picture.tobytes())
+    return message
+
+
+def camera_info_message(image: Any) -> Any:
+    """The size that goes with an image; a camera without calibration."""
+    return CameraInfo(header=image.header, height=image.height, width=image.width)
+
+
+def truth_message(arrays: Mapping[str, Array]) -> Any:
+    """Named arrays, one after the other."""
+    message = Float32MultiArray()
+    message.layout.dim = [
+        MultiArrayDimension(label=name, size=len(array), stride=len(array))
+        for name, array in arrays.items()
+    ]
+    message.data = [number for array in arrays.values() for number in array.tolist()]
+    return message
+
+
+def truth_of(message: Any) -> dict[str, Array]:
+    """The inverse of `truth_message`; raises `CorruptData` when layout and data disagree."""
+    sizes = [int(dim.size) for dim in message.layout.dim]
+    if sum(sizes) != len(message.data) or len(message.data) > _MOST_TRUTH:
+        raise CorruptData(f"truth: {len(message.data)} numbers for arrays of {sizes}")
+    values, start, arrays = np.array(message.data, np.float32), 0, {}
+    for dim, size in zip(message.layout.dim, sizes, strict=True):
+        arrays[str(dim.label)] = values[start : start + size]
+        start += size
+    return arrays
+
+
+def _check_frame(message: Any, frame: str) -> None:
+    if message.header.frame_id != frame:
+        raise BadInput(f"in the frame {message.header.frame_id!r}, expected {frame!r}")
+
+
+def _finite(values: Sequence[float], what: str) -> list[float]:
+    numbers = list(values)
+    if not all(map(math.isfinite, numbers)):
+        raise BadInput(f"{what} not finite: {numbers}")
+    return numbers

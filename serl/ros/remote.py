@@ -1,0 +1,90 @@
+"""Services and parameters of other nodes, called from a thread that is not the executor's."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rcl_interfaces.srv import GetParameters, SetParameters
+from rclpy.parameter import Parameter, parameter_value_to_python
+from std_srvs.srv import Trigger
+
+from serl.errors import SerlError
+from serl.ros.node import RosNode
+
+_SLICE_S = 0.02
+
+
+class Remote:
+    """Asks other nodes of the run, and waits for their answers.
+
+    Args:
+        node: the process's node.
+        beat: called every 20 ms while waiting.
+    """
+
+    def __init__(self, node: RosNode, beat: Callable[[], None] = lambda: None) -> None:
+        self._node, self._beat = node, beat
+        self._clients: dict[str, Any] = {}
+
+    def trigger(self, name: str, limit_s: float = 30.0) -> str:
+        """Call a `std_srvs/Trigger`; what it answered.
+
+        Raises:
+            SerlError: it refused, or nobody answered.
+        """
+        answer = self._call(name, Trigger, Trigger.Request(), limit_s)
+        if not answer.success:
+            raise SerlError(f"{name}: {answer.message}")
+        return str(answer.message)
+
+    def set_parameters(self, node: str, values: Mapping[str, Any], limit_s: float = 30.0) -> None:
+        """Set parameters of a node; raises `SerlError` when one is refused."""
+        request = SetParameters.Request()
+        request.parameters = [
+            Parameter(name, value=value).to_parameter_msg() for name, value in values.items()
+        ]
+        answer = self._call(f"{node}/set_parameters", SetParameters, request, limit_s)
+        for name, result in zip(values, answer.results, strict=True):
+            if not result.successful:
+                raise SerlError(f"{node}: parameter {name}: {result.reason}")
+
+    def get_parameters(self, node: str, names: list[str], limit_s: float = 30.0) -> dict[str, Any]:
+        """What a node says that its parameters are; None for those that it does not have."""
+        request = GetParameters.Request(names=names)
+        answer = self._call(f"{node}/get_parameters", GetParameters, request, limit_s)
+        return dict(zip(names, map(parameter_value_to_python, answer.values), strict=True))
+
+    def wait(self, condition: Callable[[], object], limit_s: float) -> bool:
+        """Beat until the condition holds; False when the time is over."""
+        deadline_s = time.monotonic() + limit_s
+        while not condition():
+            if time.monotonic() > deadline_s or self._node.stopping:
+                return False
+            self._beat()
+            self._node.wait(_SLICE_S)
+        return True
+
+    def _call(self, name: str, kind: Any, request: Any, limit_s: float) -> Any:
+        full = self._node.absolute(name)
+        if full not in self._clients:
+            self._clients[full] = self._node.handle.create_client(kind, full)
+        client, deadline_s = self._clients[full], time.monotonic() + limit_s
+        while not client.service_is_ready():
+            self._pause(deadline_s, f"{full}: no such service")
+        done = threading.Event()
+        future = client.call_async(request)
+        future.add_done_callback(lambda answered: done.set())
+        while not done.wait(_SLICE_S):
+            self._pause(deadline_s, f"{full}: no answer within {limit_s:g} s", 0.0)
+        return future.result()
+
+    def _pause(self, deadline_s: float, complaint: str, sleep_s: float = _SLICE_S) -> None:
+        if time.monotonic() > deadline_s:
+            raise SerlError(complaint)
+        if self._node.stopping:
+            raise SerlError(f"{complaint}: the process was asked to end")
+        self._beat()
+        time.sleep(sleep_s)

@@ -1,0 +1,76 @@
+"""The gains and clips of the simulated arm's controller, changed as a real one's: by parameters.
+
+Names and meaning are those of SERL's impedance controller: forces are stiffness times the error,
+which is clipped for each axis and sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import mujoco
+
+from serl.errors import BadInput
+
+_KINDS = ("translational", "rotational")
+_AXES = "xyz"
+_HIGHEST = {"stiffness": (4000.0, 400.0), "damping": (400.0, 40.0), "clip": (0.02, 0.1)}
+"""Of translations (N/m, N s/m, m) and rotations (Nm/rad, Nm s/rad, rad)."""
+
+
+class Impedance:
+    """The springs and dampers of a model, by the names of their parameters.
+
+    Args:
+        model: of the arm; its actuators are changed.
+    """
+
+    def __init__(self, model: mujoco.MjModel) -> None:
+        self._model = model
+        self._first = model.actuator("spring0").id
+
+    def parameters(self) -> dict[str, float]:
+        """Every gain and clip as it is now."""
+        found = {}
+        for number, kind in enumerate(_KINDS):
+            spring = self._first + 3 * number
+            stiffness = -float(self._model.actuator_biasprm[spring, 1])
+            found[f"{kind}_stiffness"] = stiffness
+            found[f"{kind}_damping"] = -float(self._model.actuator_biasprm[spring + 6, 2])
+            for axis, name in enumerate(_AXES):
+                low, high = self._model.actuator_forcerange[spring + axis] / stiffness
+                found[f"{kind}_clip_{name}"] = float(high)
+                found[f"{kind}_clip_neg_{name}"] = -float(low)
+        return found
+
+    def set(self, changes: Mapping[str, float]) -> None:
+        """Change some of the parameters, all or none.
+
+        Raises:
+            BadInput: an unknown name, or a value that is not above 0 or too high.
+        """
+        values = self.parameters()
+        for name, value in changes.items():
+            if name not in values:
+                raise BadInput(f"unknown parameter {name}: expected one of {', '.join(values)}")
+            highest = _highest(name)
+            if not 0.0 < value <= highest:
+                raise BadInput(f"{name}: expected above 0, at most {highest:g}, got {value:g}")
+        self._write(values | dict(changes))
+
+    def _write(self, values: Mapping[str, float]) -> None:
+        for number, kind in enumerate(_KINDS):
+            stiffness, damping = values[f"{kind}_stiffness"], values[f"{kind}_damping"]
+            for axis, name in enumerate(_AXES):
+                spring = self._first + 3 * number + axis
+                if kind == "translational":  # its control is a position
+                    self._model.actuator_gainprm[spring, 0] = stiffness
+                self._model.actuator_biasprm[spring, 1] = -stiffness
+                self._model.actuator_biasprm[spring + 6, 2] = -damping
+                clips = -values[f"{kind}_clip_neg_{name}"], values[f"{kind}_clip_{name}"]
+                self._model.actuator_forcerange[spring] = [stiffness * clip for clip in clips]
+
+
+def _highest(name: str) -> float:
+    kind, what = name.split("_")[:2]
+    return _HIGHEST[what][_KINDS.index(kind)]

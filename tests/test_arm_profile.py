@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from serl import plugins
+from serl.arm_profile import ArmProfile, Channel
+from serl.config import checked
+from serl.errors import BadInput
+
+SIM: ArmProfile = plugins.load("robot", "sim")
+
+
+@pytest.mark.parametrize("name", plugins.names("robot"))
+def test_every_arm_of_ours_is_known_by_its_name(name: str) -> None:
+    profile = plugins.load("robot", name)
+    assert isinstance(profile, ArmProfile)
+    assert profile.name == name
+
+
+def test_opening_and_position_undo_each_other() -> None:
+    assert SIM.gripper is not None
+    turned = SIM.gripper.model_copy(update={"closed": 0.8, "open": 0.0})  # as a Robotiq counts
+    for gripper in (SIM.gripper, turned):
+        assert gripper.opening(gripper.closed) == 0.0
+        assert gripper.opening(gripper.open) == 1.0
+        assert gripper.opening(gripper.position(0.25)) == pytest.approx(0.25)
+
+
+def test_a_type_names_its_package() -> None:
+    action = Channel(name="/robotiq/gripper_cmd", type="control_msgs/action/GripperCommand")
+    assert action.package == "control_msgs"
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"joint_low_rad": SIM.joint_low_rad[1:]}, "limits and home of 7 joints"),
+        ({"home_rad": SIM.joint_low_rad}, "joint1: expected low"),
+        ({"home_rad": (float("nan"), *SIM.home_rad[1:])}, "home_rad"),
+        ({"pose": {"name": "a b", "type": "geometry_msgs/msg/PoseStamped"}}, "pose.name"),
+        ({"pose": {"name": "pose", "type": "PoseStamped"}}, "pose.type"),
+        ({"gripper": {**SIM.gripper.model_dump(), "open": 0.0}}, "must differ"),  # type: ignore[union-attr]
+        ({"controller": {"node": "a", "error_clip": dict.fromkeys("xyz", (0, 1))}}, "error_clip"),
+        ({"topic": "pose"}, "unknown setting"),
+    ],
+)
+def test_a_profile_that_cannot_be_is_refused_in_one_line(
+    change: dict[str, Any], where: str
+) -> None:
+    with pytest.raises(BadInput, match=where) as caught:
+        checked(ArmProfile, SIM.model_dump() | change)
+    assert "\n" not in str(caught.value)
