@@ -189,7 +189,8 @@ def _learner_config(config: TrainConfig) -> LearnerConfig:
 
 def make_replay(config: TrainConfig, spec: Spec, folder: Path | None = None) -> Replay:
     """An empty replay as large as the configuration says; see `make_learner` for `folder`."""
-    settings, size = config.learner, frame_bytes(spec.observation.images)
+    settings = config.learner
+    size = frame_bytes(spec.observation.images, settings.crop_px)
     capacity = settings.capacity
     if size:  # no more than the run can fill, since a file is as large as it may become at once
         capacity = min(capacity, settings.image_bytes // size, 2 * config.steps + 20_000)

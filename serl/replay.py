@@ -47,9 +47,9 @@ class Replay:
     ) -> None:
         self.online = self.human = self.demonstrations = self.dropped = 0
         self._observation, self._n_step, self._discount = spec.observation, n_step, discount
-        self.capacity, self._crop_px = capacity, crop_px
+        self.capacity = capacity
         self._state = np.zeros((capacity, self._observation.state_size), np.float32)
-        self._frames = FrameStore(self._observation.images, capacity, folder)
+        self._frames = FrameStore(self._observation.images, capacity, crop_px, folder)
         self._action = np.zeros((capacity, *spec.action.shape), np.float32)
         self._reward = np.zeros(capacity, np.float32)
         self._terminated = np.zeros(capacity, np.bool_)
@@ -117,8 +117,8 @@ class Replay:
             discount=discount,
             next_state=self._state[final],
             prior=self._prior[slots],
-            images=self._frames.take(slots, self._crop_px, self._rng),
-            next_images=self._frames.take(final, self._crop_px, self._rng),
+            images=self._frames.take(slots, self._rng),
+            next_images=self._frames.take(final, self._rng),
         )
 
     def prior_states(self) -> Array:

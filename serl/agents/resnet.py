@@ -93,7 +93,7 @@ class Trunk(nn.Module):
             found = f"{str(images.dtype).removeprefix('torch.')}{list(images.shape)}"
             raise SpecMismatch(f"images: expected uint8[B, H, W, 3], found {found}")
         few = _AT_ONCE if images.device.type == "cpu" else max(len(images), 1)
-        x = torch.cat([self._begin(part) for part in images.split(few)])
+        x = torch.cat([self._begin(part) for part in torch.split(images, few)])
         features: Tensor = self.blocks[2:](x).permute(0, 2, 3, 1).float()  # (B, 4, 4, 512)
         return features
 
@@ -105,7 +105,8 @@ class Trunk(nn.Module):
         x = self.stem(torch.addcmul(self.shift, x, self.scale).to(self.stem.weight.dtype))
         # "SAME": the last window reaches beyond the image, where nothing is a maximum.
         x = functional.max_pool2d(self.stem_norm(x), 3, stride=2, ceil_mode=True)
-        return self.blocks[:2](x.relu_())  # a maximum of what is cut off is the maximum, cut off
+        begun: Tensor = self.blocks[:2](x.relu_())  # the maximum passes through as it is, or as 0
+        return begun
 
 
 class _Block(nn.Module):

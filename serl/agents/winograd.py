@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 _TILE, _PATCH = 4, 6
-_INPUT = [
+_INPUT: list[list[float]] = [
     [4, 0, -5, 0, 1, 0],
     [0, -4, -4, 1, 1, 0],
     [0, 4, -4, -1, 1, 0],
@@ -28,7 +28,12 @@ _KERNEL = [
     [1 / 24, -1 / 12, 1 / 6],
     [0, 0, 1],
 ]
-_OUTPUT = [[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]]
+_OUTPUT: list[list[float]] = [
+    [1, 1, 1, 1, 1, 0],
+    [0, 1, -1, 2, -2, 0],
+    [0, 1, 1, 4, 4, 0],
+    [0, 1, -1, 8, -8, 1],
+]
 
 
 def _both_axes(matrix: list[list[float]]) -> Tensor:

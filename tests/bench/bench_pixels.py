@@ -159,10 +159,10 @@ def trunk_updates(rounds: int, compiled: bool) -> None:
         whole = _best(lambda: agent.update(batch), rounds)
         square = torch.rand(2048, 2048)
         most = 2 * len(square) ** 3 / _best(lambda: square @ square, rounds) / 1e9
-        speed = len(CAMERAS) * BATCH * TRUNK_GFLOP / seen
+        reached = len(CAMERAS) * BATCH * TRUNK_GFLOP / seen
         print(
             f"the trunk takes {2 * seen / whole:.0%} of serl's update; its sums, written out, "
-            f"are {speed:.0f} GFLOP/s; a large product of matrices reaches {most:.0f}"
+            f"are {reached:.0f} GFLOP/s; a large product of matrices reaches {most:.0f}"
         )
 
 
@@ -175,7 +175,8 @@ class Plain(Trunk):
             x = torch.addcmul(self.shift, images.permute(0, 3, 1, 2).float(), self.scale)
             x = functional.relu(self.stem_norm(self.stem(x)), inplace=True)
             x = functional.max_pool2d(x, 3, stride=2, ceil_mode=True)
-            for block in self.blocks:
+            for layers in self.blocks:
+                block: Any = layers
                 padded = functional.pad(x, (0, 1, 0, 1)) if block.halves else x
                 y = functional.relu(block.norm0(block.conv0(padded)), inplace=True)
                 rest = block.shortcut_norm(block.shortcut(x)) if block.halves else x
