@@ -179,9 +179,11 @@ def make_actor(
     )
 
 
-def _learner_config(config: TrainConfig) -> LearnerConfig:
+def _learner_config(config: TrainConfig, agent: Agent) -> LearnerConfig:
     """As configured; who only clones is shown nothing else."""
     changed: dict[str, Any] = {"starts_at": first_update_at(config)}
+    if config.learner.prefetch is None:
+        changed["prefetch"] = str(getattr(agent, "device", "cpu")) != "cpu"
     if config.agent.algorithm == "bc":
         changed["prior_share"] = 1.0
     return config.learner.model_copy(update=changed)
@@ -254,7 +256,7 @@ def make_learner(
         agent,
         replay,
         transport,
-        _learner_config(config),
+        _learner_config(config, agent),
         config.agent.batch_size,
         config.agent.utd,
         spec.rate_hz,

@@ -269,21 +269,27 @@ class SAC:
     def _tensors(self, batch: Batch) -> Tensors:
         """The batch on the device; what comes next is encoded, once for all critic updates."""
         state, next_state = (
-            self.normalise(torch.from_numpy(rows).to(self.device))
-            for rows in (batch.state, batch.next_state)
+            self.normalise(self._moved(rows)) for rows in (batch.state, batch.next_state)
         )
         images, next_images = self._look(batch.images), self._look(batch.next_images)
         with torch.no_grad():
             seen_next = self.networks.encode(self.encoder.flat, next_state, next_images)
         action, reward, discount, prior = (
-            torch.from_numpy(np.asarray(rows, np.float32)).to(self.device)
+            self._moved(np.asarray(rows, np.float32))
             for rows in (batch.action, batch.reward, batch.discount, batch.prior)
         )
         return Tensors(state, action, reward, discount, seen_next, prior, images)
 
+    def _moved(self, array: np.ndarray[Any, Any]) -> Tensor:
+        """On the device; a GPU fetches it from pinned memory, while the host goes on."""
+        tensor = torch.from_numpy(array)
+        if self.device.type == "cuda":
+            return tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor.to(self.device)
+
     def _look(self, images: Mapping[str, Image]) -> dict[str, Tensor]:
         """Images on the device, or what the trunk makes of them."""
-        tensors = {name: torch.from_numpy(image).to(self.device) for name, image in images.items()}
+        tensors = {name: self._moved(image) for name, image in images.items()}
         if self.trunk is None:
             return tensors
         return {name: self.trunk(image) for name, image in tensors.items()}

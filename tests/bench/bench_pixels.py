@@ -28,6 +28,7 @@ from serl.agents.config import SACConfig
 from serl.agents.resnet import CHANNELS, GRID, Trunk
 from serl.agents.sac import SAC
 from serl.camera import View
+from serl.prefetch import Prefetch
 from serl.replay import Replay
 from serl.sim.arm import SimArm
 from serl.specs import ArraySpec, ObservationSpec, Spec
@@ -52,6 +53,7 @@ def main() -> None:
     drawing(84)
     sampling()
     small_updates(options.rounds)
+    prefetching(options.rounds)
     trunk_updates(options.rounds, options.compile)
 
 
@@ -119,6 +121,28 @@ def small_updates(rounds: int) -> None:
                 f"| {px} px, {threads} threads | {1000 * seconds:.0f} | {BATCH / seconds:.0f} |",
                 flush=True,
             )
+
+
+def prefetching(rounds: int) -> None:
+    """Updates with the batch drawn before each, and beside the one before."""
+    spec = _spec(PX)
+    replay = Replay(spec, FRAMES + 100, 0.97, crop_px=4)
+    _fill(replay, np.random.default_rng(0).integers(0, 256, (FRAMES, PX, PX, 3), np.uint8))
+    agent = SAC.create(spec, _config(critics=2, hidden=(128, 128), device="auto", threads=1), 0)
+    batches = Prefetch(replay, BATCH, 0.5)
+
+    def update(ahead: bool) -> None:
+        batch = batches.take()
+        if ahead:
+            batches.begin()
+        agent.update(batch)
+
+    print(f"\n| small encoder, batch {BATCH}, two cameras of {PX} px, 1 thread | ms |\n|---|---|")
+    for _ in range(2):  # in turns
+        for ahead, name in ((False, "a batch, then its update"), (True, "the next one beside it")):
+            seconds = _best(partial(update, ahead), 3 * rounds)
+            batches.take()
+            print(f"| {name} | {1000 * seconds:.1f} |", flush=True)
 
 
 def trunk_updates(rounds: int, compiled: bool) -> None:
