@@ -47,7 +47,7 @@ class FrameStore:
     ) -> None:
         self._margin_px = margin_px
         self._images: dict[str, Image] = {
-            name: _array((capacity, *_around(camera, margin_px)), folder)
+            name: stored((capacity, *_around(camera, margin_px)), np.uint8, folder)
             for name, camera in cameras.items()
         }
 
@@ -126,15 +126,20 @@ def brightened(images: Image, share: float, rng: np.random.Generator) -> Image:
     return lit
 
 
-def _array(shape: tuple[int, ...], folder: Path | None) -> Any:
+def stored(shape: tuple[int, ...], dtype: type[np.generic], folder: Path | None) -> Any:
+    """An array of zeros in memory, or in a file without a name in `folder`.
+
+    Raises:
+        SerlError: the disk refused.
+    """
     if folder is None:
-        return np.zeros(shape, np.uint8)
+        return np.zeros(shape, dtype)
+    size = math.prod(shape) * np.dtype(dtype).itemsize
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             # Now, for a full disk under a mapped file later is not an error but the end.
-            os.posix_fallocate(file.fileno(), 0, math.prod(shape))
-            return np.memmap(file, np.uint8, "r+", shape=shape)
+            os.posix_fallocate(file.fileno(), 0, size)
+            return np.memmap(file, dtype, "r+", shape=shape)
     except OSError as error:
-        size = math.prod(shape)
         raise SerlError(f"replay: {size:,} bytes in {folder}: {error.strerror}") from error
