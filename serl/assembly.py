@@ -17,6 +17,7 @@ from serl.checkpoint import Checkpoint
 from serl.clock import VirtualClock
 from serl.config import TrainConfig, checked, merge
 from serl.evaluation import Purpose, start_seed
+from serl.features import FrameEncoder, feature_bytes
 from serl.frames import frame_bytes
 from serl.intervention import Teleop
 from serl.learner import Learner, LearnerConfig
@@ -192,17 +193,26 @@ def make_actor(
     )
 
 
-def _learner_config(config: TrainConfig) -> LearnerConfig:
+def _learner_config(config: TrainConfig, agent: Agent) -> LearnerConfig:
     """As configured; who only clones is shown nothing else."""
     changed: dict[str, Any] = {"starts_at": first_update_at(config)}
+    if config.learner.prefetch is None:
+        changed["prefetch"] = str(getattr(agent, "device", "cpu")) != "cpu"
     if config.agent.algorithm == "bc":
         changed["prior_share"] = 1.0
     return config.learner.model_copy(update=changed)
 
 
-def make_replay(config: TrainConfig, spec: Spec, folder: Path | None = None) -> Replay:
+def make_replay(
+    config: TrainConfig,
+    spec: Spec,
+    folder: Path | None = None,
+    encoder: FrameEncoder | None = None,
+) -> Replay:
     """An empty replay as large as the configuration says; see `make_learner` for `folder`."""
-    settings, size = config.learner, frame_bytes(spec.observation.images)
+    settings, cameras = config.learner, spec.observation.images
+    pixels = frame_bytes(cameras, settings.crop_px)
+    size = feature_bytes(cameras, encoder) if encoder else pixels
     capacity = settings.capacity
     if size:  # no more than the run can fill, since a file is as large as it may become at once
         capacity = min(capacity, settings.image_bytes // size, 2 * config.steps + 20_000)
@@ -214,7 +224,14 @@ def make_replay(config: TrainConfig, spec: Spec, folder: Path | None = None) -> 
         seed=start_seed(Purpose.TRAINING, config.seed, "replay", -1),
         crop_px=settings.crop_px,
         folder=folder if capacity * size > settings.memory_bytes else None,
+        encoder=encoder,
     )
+
+
+def _frame_encoder(agent: Agent) -> FrameEncoder | None:
+    """Of an agent that has one, and wants frames to be kept so."""
+    encoder: FrameEncoder | None = getattr(agent, "frame_encoder", lambda: None)()
+    return encoder
 
 
 def first_update_at(config: TrainConfig) -> int:
@@ -263,7 +280,7 @@ def make_learner(
         started = config.agent.model_copy(update={"encoder_weights": None})
         config = config.model_copy(update={"agent": started})
     agent = make_agent(config, spec, start_seed(Purpose.TRAINING, config.seed, "learner", -1))
-    replay = make_replay(config, spec, folder)
+    replay = make_replay(config, spec, folder, _frame_encoder(agent))
     for record in demonstrations:
         replay.add(record, prior=True)
     for record in experience:
@@ -272,7 +289,7 @@ def make_learner(
         agent,
         replay,
         transport,
-        _learner_config(config),
+        _learner_config(config, agent),
         config.agent.batch_size,
         config.agent.utd,
         spec.rate_hz,

@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,8 @@ from serl.episode_tracker import EpisodeTracker
 from serl.errors import CorruptData, SerlError
 from serl.fields import check_fields
 from serl.index import Stream
-from serl.metrics import EventRow, Metrics, UpdateRow
+from serl.metrics import EventRow, Metrics, Rate, UpdateRow
+from serl.prefetch import Prefetch
 from serl.replay import Replay
 from serl.transport import LearnerEnd, Snapshot
 from serl.types import Arrival, Lost, Step, is_online
@@ -44,6 +45,8 @@ class LearnerConfig(BaseModel):
         prior_share: share of each batch drawn from demonstrations and human steps.
         n_step: length of the returns.
         crop_px: images of a batch are shifted at random by up to so many pixels.
+        prefetch: draw the next batch, from the same records as otherwise, while an update runs;
+            None for where it helps: beside a GPU.
         warm_up: updates on the demonstrations before the first online step.
         starts_at: online steps before the first update online.
         publish_every: online steps between publications of weights.
@@ -59,6 +62,7 @@ class LearnerConfig(BaseModel):
     prior_share: float = Field(0.5, ge=0, le=1)
     n_step: int = Field(1, ge=1)
     crop_px: int = Field(4, ge=0, le=7)
+    prefetch: bool | None = None
     warm_up: int = Field(0, ge=0)
     starts_at: int = Field(0, ge=0)
     publish_every: int = Field(20, ge=1)
@@ -139,10 +143,12 @@ class Learner:
         self._now_s = monotonic_s
         self._pending: deque[Arrival] = deque()
         self._received_s = float("-inf")
+        self._ahead: deque[Arrival] = deque()  # in replay for the batch to come, not yet taken
+        self._batches = Prefetch(replay, utd * batch_size, config.prior_share)
         self._untrained: deque[str] = deque()  # actors of steps that were taken
         self._episodes = EpisodeTracker(metrics, rate_hz)
         self._measured: dict[str, float] = {}
-        self._rate = _Rate()
+        self._rate = Rate()
         self._scaled = len(replay) > 0  # observations are, or will be before the start
         self._sound = Saved(0, agent.state_dict())
         self._saved_at: int | None = None
@@ -214,10 +220,11 @@ class Learner:
         The steps from before `starts_at` are all trained on before the next record is taken.
         """
         if not self._can_train():
-            record = self._next()
+            stored = bool(self._ahead)
+            record = self._ahead.popleft() if stored else self._next()
             if record is None:
                 return False
-            self._enter(record)
+            self._enter(record, stored)
             if not isinstance(record, Lost):
                 self._episodes.add(record, self.progress.steps, self.progress.version)
         if self._can_train():
@@ -247,7 +254,7 @@ class Learner:
         arrays = {
             "agent": state,
             "actor": self.agent.actor_weights(),
-            "replay": self.replay.sampler_state(),
+            "replay": self._batches.state(),
         }
         info = {
             "taken": [[*stream, count] for stream, count in sorted(self.progress.taken.items())],
@@ -282,12 +289,14 @@ class Learner:
             self._pending.extend(arrived)
         return self._pending.popleft() if self._pending else None
 
-    def _enter(self, record: Arrival) -> None:
+    def _enter(self, record: Arrival, stored: bool = False) -> None:
+        """Take a record; it may be in replay already."""
         progress = self.progress
         progress.taken[record.key.actor, record.key.epoch] += 1
         if isinstance(record, Lost):
             return
-        self.replay.add(record)
+        if not stored:
+            self.replay.add(record)
         if isinstance(record, Step) and record.policy_version > progress.version:
             self._count_on_from(record.policy_version)
         if is_online(record):
@@ -304,10 +313,12 @@ class Learner:
         return bool(self._untrained) and enough
 
     def _train(self) -> None:
-        batch = self.replay.sample(self._utd * self._batch_size, self._config.prior_share)
+        batch = self._batches.take()
         if not self._scaled:
             self._scaled = True
             self.agent.fit_normaliser(self.replay.states())
+        if self._config.prefetch:
+            self._look_ahead()
         measured = self.agent.update(batch)
         self.progress.trained[self._untrained.popleft()] += 1
         if measured.get("skipped", 0) >= _MAX_SKIPPED:
@@ -320,6 +331,20 @@ class Learner:
             self._metrics.write(steps, self._update_row(steps))
         if steps % self._config.checkpoint_every == 0:
             self.checkpoint()
+
+    def _look_ahead(self) -> None:
+        """Have the next batch drawn, if the step that it is for has arrived.
+
+        The records up to it are stored now and taken in their turn.
+        """
+        known = len(self._untrained) > 1  # steps to train on; the first is the one at hand
+        while not known and (record := self._next()) is not None:
+            self._ahead.append(record)
+            if not isinstance(record, Lost):
+                self.replay.add(record)
+            known = is_online(record)
+        if known:
+            self._batches.begin()
 
     def _roll_back(self, skipped: int) -> None:
         """Go back to the parameters that were saved last; when that was in vain, give up.
@@ -339,7 +364,7 @@ class Learner:
 
     def _update_row(self, steps: int) -> UpdateRow:
         measured = {name: self._measured.get(name) for name in _MEASURED}
-        arrived = self.progress.received + sum(map(is_online, self._pending))
+        arrived = self.progress.received + sum(map(is_online, chain(self._ahead, self._pending)))
         return UpdateRow(
             updates=steps,
             updates_per_s=self._rate.of(steps, self._now_s()),
@@ -355,17 +380,6 @@ class Saved(NamedTuple):
 
     steps: int
     state: State
-
-
-class _Rate:
-    """Steps per second between two calls."""
-
-    def __init__(self) -> None:
-        self._at: tuple[int, float] | None = None
-
-    def of(self, steps: int, now_s: float) -> float:
-        before, self._at = self._at, (steps, now_s)
-        return (steps - before[0]) / max(now_s - before[1], 1e-9) if before else 0.0
 
 
 def restore_progress(info: Mapping[str, Any]) -> Progress:

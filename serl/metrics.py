@@ -276,3 +276,15 @@ def _row(line: bytes, where: str) -> MetricsRow:
 def _finite(value: Any) -> Any:
     """JSON has no NaN and no infinity: such a value is absent."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Rate:
+    """Steps per second between two calls."""
+
+    def __init__(self) -> None:
+        self._at: tuple[int, float] | None = None
+
+    def of(self, steps: int, now_s: float) -> float:
+        """Since the last call; 0 at the first."""
+        before, self._at = self._at, (steps, now_s)
+        return (steps - before[0]) / max(now_s - before[1], 1e-9) if before else 0.0

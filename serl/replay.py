@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serl.errors import BadInput, SpecMismatch
+from serl.features import FeatureStore, FrameEncoder
 from serl.frames import FrameStore, Slots
 from serl.specs import Spec
 from serl.types import Array, Batch, Key, Record, Source, Step
@@ -25,7 +26,8 @@ class Replay:
     successor is the next frame of the same episode or the one of its `End`, never merely the next
     slot. Demonstrations fill the first slots and stay; the rest is a ring that forgets the oldest.
     The action of a transition is the executed one of a human and a demonstration, and the requested
-    one of the policy. Equal records in an equal order give equal contents.
+    one of the policy. Equal records in an equal order give equal contents. With an `encoder` frames
+    are kept, and sampled, as features, and not shifted.
 
     Attributes:
         capacity: slots, demonstrations included.
@@ -44,12 +46,18 @@ class Replay:
         seed: int = 0,
         crop_px: int = 0,
         folder: Path | None = None,
+        encoder: FrameEncoder | None = None,
     ) -> None:
         self.online = self.human = self.demonstrations = self.dropped = 0
         self._observation, self._n_step, self._discount = spec.observation, n_step, discount
-        self.capacity, self._crop_px = capacity, crop_px
+        self.capacity = capacity
         self._state = np.zeros((capacity, self._observation.state_size), np.float32)
-        self._frames = FrameStore(self._observation.images, capacity, folder)
+        cameras = self._observation.images
+        self._frames = (
+            FeatureStore(cameras, capacity, encoder, folder)
+            if encoder
+            else FrameStore(cameras, capacity, crop_px, folder)
+        )
         self._action = np.zeros((capacity, *spec.action.shape), np.float32)
         self._reward = np.zeros(capacity, np.float32)
         self._terminated = np.zeros(capacity, np.bool_)
@@ -117,8 +125,8 @@ class Replay:
             discount=discount,
             next_state=self._state[final],
             prior=self._prior[slots],
-            images=self._frames.take(slots, self._crop_px, self._rng),
-            next_images=self._frames.take(final, self._crop_px, self._rng),
+            images=self._frames.take(slots, self._rng),
+            next_images=self._frames.take(final, self._rng),
         )
 
     def prior_states(self) -> Array:

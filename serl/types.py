@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
 Image = NDArray[np.uint8]
+Features = NDArray[np.float16]
 
 Action = Array
 """float32 in [-1, 1], shape (A,); its meaning is given by the task's `Motion`."""
@@ -185,12 +186,12 @@ class Batch:
 
     Attributes:
         state: observation state vectors before the action.  # (B, D)
-        images: frames before the action by camera.  # (B, H, W, 3)
+        images: frames before the action by camera, or their features.  # (B, H, W, 3)
         action: the actions to learn from.  # (B, A)
         reward: sum of discounted rewards over the n steps.  # (B,)
         discount: gamma^n, or 0 where the task terminated.  # (B,)
         next_state: observation state vectors n steps later.  # (B, D)
-        next_images: frames n steps later by camera.  # (B, H, W, 3)
+        next_images: the same n steps later.  # (B, H, W, 3)
         prior: the transition is a demonstration or a human's.  # (B,) bool
     """
 
@@ -200,5 +201,5 @@ class Batch:
     discount: Array
     next_state: Array
     prior: NDArray[np.bool_]
-    images: Mapping[str, Image] = field(default_factory=dict)
-    next_images: Mapping[str, Image] = field(default_factory=dict)
+    images: Mapping[str, Image | Features] = field(default_factory=dict)
+    next_images: Mapping[str, Image | Features] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serl.errors import SerlError
@@ -30,6 +30,7 @@ def padded_crop(
     return padded[top : top + image.shape[0], left : left + image.shape[1]]
 
 
+@settings(deadline=None)
 @given(most=st.integers(0, 4), seed=st.integers(0, 100))
 def test_a_shift_is_a_random_crop_of_the_padded_image(most: int, seed: int) -> None:
     frames, slots = noise(5, 9, 7, 3), np.array([4, 0, 4, 2])
@@ -46,40 +47,50 @@ def test_a_shift_is_a_random_crop_of_the_padded_image(most: int, seed: int) -> N
         assert any(np.array_equal(image, crop) for crop in possible)
 
 
+def test_a_store_shifts_as_a_copy_would() -> None:
+    frames, slots = noise(5, 9, 7, 3), np.array([4, 0, 4, 2])
+    store = FrameStore({"front": CAMERAS["front"]}, 5, margin_px=4)
+    for slot, image in enumerate(frames):
+        store.put(slot, {"front": image})
+    taken = store.take(slots, np.random.default_rng(3))["front"]
+    assert np.array_equal(taken, shifted(frames, slots, 4, np.random.default_rng(3)))
+
+
 def test_each_sample_and_camera_is_shifted_by_itself() -> None:
     frames = np.repeat(noise(1, 8, 8, 3), 2, 0)
-    store = FrameStore({"a": CAMERAS["wrist"], "b": CAMERAS["wrist"]}, 2)
+    store = FrameStore({"a": CAMERAS["wrist"], "b": CAMERAS["wrist"]}, 2, margin_px=3)
     store.put(0, {"a": frames[0], "b": frames[1]})
-    taken = store.take(np.zeros(40, np.int64), 3, np.random.default_rng(0))
+    taken = store.take(np.zeros(40, np.int64), np.random.default_rng(0))
     kinds = [{image.tobytes() for image in images} for images in taken.values()]
     assert min(map(len, kinds)) > 15
     assert any(not np.array_equal(a, b) for a, b in zip(taken["a"], taken["b"], strict=True))
-    again = store.take(np.zeros(40, np.int64), 3, np.random.default_rng(0))
+    again = store.take(np.zeros(40, np.int64), np.random.default_rng(0))
     assert all(np.array_equal(taken[name], again[name]) for name in taken)
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_frames_come_back_as_they_were(on_disk: bool, tmp_path: Path) -> None:
-    store = FrameStore(CAMERAS, 6, tmp_path / "replay" if on_disk else None)
+    store = FrameStore(CAMERAS, 6, 0, tmp_path / "replay" if on_disk else None)
     frames = [
         {name: noise(*c.shape, seed=slot) for name, c in CAMERAS.items()} for slot in range(6)
     ]
     for slot, images in enumerate(frames):
         store.put(slot, images)
     store.put(2, frames[5])
-    taken = store.take(np.array([0, 2, 5, 1]), 0, np.random.default_rng(0))
+    taken = store.take(np.array([0, 2, 5, 1]), np.random.default_rng(0))
     for row, slot in enumerate((0, 5, 5, 1)):
         assert all(np.array_equal(taken[name][row], frames[slot][name]) for name in CAMERAS)
     taken["front"][:] = 0
-    assert store.take(np.array([0]), 0, np.random.default_rng(0))["front"].any(), "a copy"
+    assert store.take(np.array([0]), np.random.default_rng(0))["front"].any(), "a copy"
     assert not list(tmp_path.glob("replay/*")), "the file has no name"
 
 
 def test_a_disk_that_is_too_small_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(SerlError, match=r"replay: [\d,]+ bytes in .*replay: (No space|File too)"):
-        FrameStore(CAMERAS, 1 << 50, tmp_path / "replay")
+        FrameStore(CAMERAS, 1 << 50, 0, tmp_path / "replay")
 
 
 def test_bytes_of_a_frame() -> None:
     assert frame_bytes(CAMERAS) == 9 * 7 * 3 + 8 * 8 * 3
+    assert frame_bytes(CAMERAS, 4) == 17 * 15 * 3 + 16 * 16 * 3
     assert frame_bytes({}) == 0

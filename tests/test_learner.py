@@ -172,3 +172,39 @@ def test_the_state_of_learning_becomes_a_row_every_so_often() -> None:
     assert rows[1].lag == count_steps(sent) - 40
     assert rows[1].utd == pytest.approx(UTD * 40 / count_steps(sent))
     assert rows[1].weights_version == 5
+
+
+@pytest.mark.parametrize("starts_at", [0, 30])
+def test_batches_that_are_drawn_ahead_are_the_same(starts_at: int) -> None:
+    """Whether the next record is there when an update begins, or comes later."""
+    records = list(episodes(4))
+    plain = Desk(starts_at=starts_at)
+    plain.transport.send(records)
+    plain.run(10**6)
+    ahead = Desk(starts_at=starts_at, prefetch=True)
+    for start in range(0, len(records), 7):
+        ahead.transport.send(records[start : start + 7])
+        ahead.run(10**6)
+    assert states(ahead.agent.batches) == states(plain.agent.batches)
+    assert ahead.learner.progress.taken == plain.learner.progress.taken
+    assert [row.length for _, row in ahead.metrics.of(EpisodeRow)] == [
+        row.length for _, row in plain.metrics.of(EpisodeRow)
+    ]
+
+
+def test_a_learner_that_draws_ahead_goes_on_exactly() -> None:
+    log = list(episodes(4))
+    plain, whole, first = Desk(), Desk(prefetch=True), Desk(prefetch=True, checkpoint_every=40)
+    for desk in (plain, whole, first):
+        desk.transport.send(log)
+    for desk in (plain, whole):
+        desk.run(10**6)
+    first.run(50)
+    first.saved.pop()
+    _, _, info = first.saved[-1]
+    assert info["taken"] == [["a", 1, 41]], "an end among them, none of what was only stored"
+    second = Desk(log, prefetch=True)
+    second.go_on_from(first)
+    second.run(10**6)
+    assert states(whole.agent.batches) == states(plain.agent.batches)
+    assert states(second.agent.batches) == states(whole.agent.batches[40:])

@@ -45,6 +45,8 @@ class SACConfig(BaseModel):
             trained one; see `serl encoder import`.
         trunk: file of the ResNet-10's weights; None for where `serl encoder import` puts them.
         trunk_sha256: what it held when the run was made; None for anything.
+        cached_features: replay keeps what the ResNet-10 makes of each frame, in float16, instead of
+            its images: 16 KiB a camera, computed once. Batches are no longer shifted at random.
         encoder_weights: file that `serl encoder pretrain` wrote, for the small one to start from.
         frozen: networks that no update changes, since they were loaded.
         encoder_channels: of the small encoder's convolutions, of stride 2 but the last.
@@ -81,6 +83,7 @@ class SACConfig(BaseModel):
     encoder: Literal["small", "resnet10"] = "small"
     trunk: Path | None = None
     trunk_sha256: str | None = None
+    cached_features: bool = False
     encoder_weights: Path | None = None
     frozen: tuple[Network, ...] = ()
     encoder_channels: tuple[Width, ...] = Field((16, 32, 32), min_length=1, max_length=8)

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from serl.agents.config import SACConfig
 from serl.agents.losses import Tensors
-from serl.agents.networks import EnsembleMLP, Group, descend
-from serl.agents.sac import SAC, named_views
+from serl.agents.networks import EnsembleMLP, Group, descend, named_views
+from serl.agents.sac import SAC
 from serl.specs import ArraySpec, Spec
 from serl.types import Action, Batch, Observation
 

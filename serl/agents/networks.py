@@ -51,6 +51,11 @@ class FlatParameters(ABC):
         }
 
 
+def named_views(prefix: str, network: FlatParameters, flat: Tensor) -> dict[str, Tensor]:
+    """Parameters by name, as views of the flat matrix."""
+    return {f"{prefix}.{name}": part for name, part in network.views(flat.detach()).items()}
+
+
 @dataclass(frozen=True)
 class EnsembleMLP(FlatParameters):
     """`members` independent perceptrons of equal shape.

@@ -2,6 +2,9 @@
 
 As in Flax, "SAME" padding of an even size at stride 2 comes after the last row and column alone,
 and group norm adds 1e-5 to the variance.
+
+On a CPU images pass the wide first layers a few at a time, so that nothing grows beyond the cache
+and memory is used again; and convolutions of many channels are those of `serl.agents.winograd`.
 """
 
 from __future__ import annotations
@@ -15,12 +18,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from serl.agents import winograd
 from serl.errors import SpecMismatch
 from serl.trunk_weights import WIDTHS, load_trunk
 
 IMAGE = 128
 """Pixels of a side; images of another size are resized."""
 GRID, CHANNELS = 4, WIDTHS[-1]
+
+_GROUPS, _EPSILON = 4, 1e-5
+_AT_ONCE = 16  # images, in the first layers
+_WIDE = 128  # channels from which on fewer products are worth more copies ...
+_ENOUGH = 64  # ... and rows of a product from which on they are worth a larger kernel
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, RGB in [0, 1]
 
@@ -83,16 +92,21 @@ class Trunk(nn.Module):
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[-1] != 3:
             found = f"{str(images.dtype).removeprefix('torch.')}{list(images.shape)}"
             raise SpecMismatch(f"images: expected uint8[B, H, W, 3], found {found}")
+        few = _AT_ONCE if images.device.type == "cpu" else max(len(images), 1)
+        x = torch.cat([self._begin(part) for part in torch.split(images, few)])
+        features: Tensor = self.blocks[2:](x).permute(0, 2, 3, 1).float()  # (B, 4, 4, 512)
+        return features
+
+    def _begin(self, images: Tensor) -> Tensor:
+        """The layers that widen an image, whatever it is as a whole.  # (B, 128, 16, 16)."""
         x = images.permute(0, 3, 1, 2).float()  # (B, 3, H, W), in memory as it was: channels last
         if x.shape[2:] != (IMAGE, IMAGE):
             x = functional.interpolate(x, (IMAGE, IMAGE), mode="bilinear", antialias=True)
-        x = torch.addcmul(self.shift, x, self.scale).to(self.stem.weight.dtype)
-        x = functional.relu(self.stem_norm(self.stem(x)), inplace=True)
+        x = self.stem(torch.addcmul(self.shift, x, self.scale).to(self.stem.weight.dtype))
         # "SAME": the last window reaches beyond the image, where nothing is a maximum.
-        x = functional.max_pool2d(x, 3, stride=2, ceil_mode=True)
-        x = self.blocks(x)
-        features: Tensor = x.permute(0, 2, 3, 1).float()  # (B, 4, 4, 512)
-        return features
+        x = functional.max_pool2d(self.stem_norm(x), 3, stride=2, ceil_mode=True)
+        begun: Tensor = self.blocks[:2](x.relu_())  # the maximum passes through as it is, or as 0
+        return begun
 
 
 class _Block(nn.Module):
@@ -109,18 +123,36 @@ class _Block(nn.Module):
         if self.halves:
             self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
             self.shortcut_norm = _norm(outputs)
+        self._transformed: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, C', H', W')."""
         padded = functional.pad(x, (0, 1, 0, 1)) if self.halves else x
         y = functional.relu(self.norm0(self.conv0(padded)), inplace=True)
-        y = self.norm1(self.conv1(y))
+        y = self.norm1(self._convolve(y))
         rest = self.shortcut_norm(self.shortcut(x)) if self.halves else x
         return functional.relu(y.add_(rest), inplace=True)
 
+    def _convolve(self, x: Tensor) -> Tensor:
+        """The second convolution, by whichever way is faster."""
+        batch, channels, height, width = x.shape
+        rows = batch * height * width // 16
+        if channels < _WIDE or rows < _ENOUGH or not _is_exact(x):
+            convolved: Tensor = self.conv1(x)
+            return convolved
+        if self._transformed is None:
+            self._transformed = winograd.transform(self.conv1.weight)
+        return winograd.convolve(x.permute(0, 2, 3, 1), self._transformed).permute(0, 3, 1, 2)
+
+
+def _is_exact(x: Tensor) -> bool:
+    """Products of it are taken in float32, on a CPU."""
+    exact = torch.get_float32_matmul_precision() == "highest"
+    return exact and x.device.type == "cpu" and x.dtype == torch.float32
+
 
 def _norm(channels: int) -> nn.GroupNorm:
-    return nn.GroupNorm(4, channels, eps=1e-5)
+    return nn.GroupNorm(_GROUPS, channels, eps=_EPSILON)
 
 
 def _channels_last(tensor: Tensor) -> Tensor:

@@ -27,15 +27,16 @@ from serl.agents.losses import (
     critic_target,
     temperature_loss,
 )
-from serl.agents.networks import EnsembleMLP, FlatParameters, Group, descend, split_head
+from serl.agents.networks import EnsembleMLP, Group, descend, named_views, split_head
 from serl.agents.pretraining import load_encoder
 from serl.agents.resnet import CHANNELS, GRID, Trunk
 from serl.agents.weights import copy_into, to_arrays
 from serl.errors import BadInput, SpecMismatch
+from serl.features import FrameEncoder
 from serl.files import digest_of
 from serl.specs import Spec
 from serl.trunk_weights import default_path
-from serl.types import Action, Array, Batch, Image, Observation
+from serl.types import Action, Array, Batch, Features, Image, Observation
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,8 @@ class SAC:
             for name, image in spec.observation.images.items()
         }
         self.trunk = _trunk(config, self.device) if cameras else None
+        if config.cached_features and not self.trunk:
+            raise BadInput("agent.cached_features: needs cameras and a ResNet-10 (encoder, trunk)")
         encoder = Encoder(
             cameras,
             state_size,
@@ -158,6 +161,20 @@ class SAC:
             noise = torch.randn(mean.shape, generator=self._acting).to(self.device)
             mean = mean + log_std.exp() * noise
         return torch.tanh(mean)
+
+    def frame_encoder(self) -> FrameEncoder | None:
+        """How replay is to keep frames, with `cached_features`; None for as they are."""
+        trunk = self.trunk
+        if not (trunk and self.config.cached_features):
+            return None
+
+        def encode(images: Mapping[str, Image]) -> dict[str, Features]:
+            return {
+                name: trunk(self._moved(images[name][None]))[0].half().cpu().numpy()
+                for name in self.networks.encoder.cameras
+            }
+
+        return FrameEncoder((GRID, GRID, CHANNELS), encode)
 
     def update(self, batch: Batch) -> dict[str, float]:
         """One outer step: `utd` critic updates, one of the actor, one of the temperature.
@@ -272,24 +289,35 @@ class SAC:
     def _tensors(self, batch: Batch) -> Tensors:
         """The batch on the device; what comes next is encoded, once for all critic updates."""
         state, next_state = (
-            self.normalise(torch.from_numpy(rows).to(self.device))
-            for rows in (batch.state, batch.next_state)
+            self.normalise(self._moved(rows)) for rows in (batch.state, batch.next_state)
         )
         images, next_images = self._look(batch.images), self._look(batch.next_images)
         with torch.no_grad():
             seen_next = self.networks.encode(self.encoder.flat, next_state, next_images)
         action, reward, discount, prior = (
-            torch.from_numpy(np.asarray(rows, np.float32)).to(self.device)
+            self._moved(np.asarray(rows, np.float32))
             for rows in (batch.action, batch.reward, batch.discount, batch.prior)
         )
         return Tensors(state, action, reward, discount, seen_next, prior, images)
 
-    def _look(self, images: Mapping[str, Image]) -> dict[str, Tensor]:
-        """Images on the device, or what the trunk makes of them."""
-        tensors = {name: torch.from_numpy(image).to(self.device) for name, image in images.items()}
+    def _moved(self, array: np.ndarray[Any, Any]) -> Tensor:
+        """On the device; a GPU fetches it from pinned memory, while the host goes on."""
+        tensor = torch.from_numpy(array)
+        if self.device.type == "cuda":
+            return tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor.to(self.device)
+
+    def _look(self, images: Mapping[str, Image | Features]) -> dict[str, Tensor]:
+        """Images on the device, or what the trunk makes, or made, of them."""
+        tensors = {name: self._moved(image) for name, image in images.items()}
         if self.trunk is None:
             return tensors
-        return {name: self.trunk(image) for name, image in tensors.items()}
+        if not self.config.cached_features:
+            return {name: self.trunk(image) for name, image in tensors.items()}
+        return {
+            name: (self.trunk(each).half() if each.dtype == torch.uint8 else each).float()
+            for name, each in tensors.items()
+        }
 
     def _randomness(self, rows: int, action_size: int) -> tuple[Tensor, Tensor]:
         """Standard normal noise (rows, A) and the subsets of target critics (utd, M)."""
@@ -335,11 +363,6 @@ class SAC:
             "generator.acting": self._acting.get_state(),
             "generator.learning": self._learning.get_state(),
         }
-
-
-def named_views(prefix: str, network: FlatParameters, flat: Tensor) -> dict[str, Tensor]:
-    """Parameters by name, as views of the flat matrix."""
-    return {f"{prefix}.{name}": part for name, part in network.views(flat.detach()).items()}
 
 
 def _trunk(config: SACConfig, device: torch.device) -> Trunk | None:

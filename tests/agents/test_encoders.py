@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -225,6 +226,36 @@ def test_a_frozen_trunk_is_asked_once_for_each_image_and_never_trained(
     action = agent.act(observation(), explore=False)
     assert action.shape == (ACTION,)
     assert not np.array_equal(action, agent.act(observation(3), explore=False))
+
+
+def test_cached_features_are_what_is_acted_on(
+    weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = make(encoder="resnet10", trunk=weights, utd=2, batch_size=4, cached_features=True)
+    encoder = agent.frame_encoder()
+    assert encoder is not None
+    batch, looked = make_batch(8), observation()
+    kept = encoder.encode(looked.images)
+    assert {name: each.shape for name, each in kept.items()} == {n: (4, 4, 512) for n in CAMERAS}
+    seen = agent._look({name: image[None] for name, image in looked.images.items()})
+    for name, each in kept.items():
+        assert each.dtype == np.float16
+        assert np.array_equal(seen[name][0].numpy(), each.astype(np.float32))
+    rows = [
+        encoder.encode({n: image[row] for n, image in batch.images.items()}) for row in range(8)
+    ]
+    features = {name: np.stack([row[name] for row in rows]) for name in CAMERAS}
+    monkeypatch.setattr(Trunk, "forward", None)  # nothing is looked at again
+    agent.update(replace(batch, images=features, next_images=features))
+    assert agent.encoder.steps.item() == 2
+
+
+def test_features_cannot_be_cached_without_a_trunk(weights: Path, tmp_path: Path) -> None:
+    assert make(encoder="resnet10", trunk=weights).frame_encoder() is None
+    with pytest.raises(BadInput, match=r"agent\.cached_features: needs"):
+        make(cached_features=True)
+    with pytest.raises(BadInput, match=r"agent\.cached_features: needs"):
+        make(encoder="resnet10", trunk=tmp_path / "absent", cached_features=True)
 
 
 def test_places_of_the_trunks_features_are_weighted() -> None:

@@ -47,6 +47,18 @@ def test_features_are_those_of_jax(trunk: Trunk, name: str) -> None:
     np.testing.assert_allclose(features, EXPECTED[name], rtol=0, atol=1e-4)
 
 
+def test_features_are_those_of_jax_also_in_a_batch(trunk: Trunk) -> None:
+    """Which takes another way through the convolutions, in parts of a size that does not divide."""
+    features = trunk(stand_in_images("as it is").expand(67, -1, -1, -1))
+    assert features.shape == (67, 4, 4, 512)
+    expected = np.broadcast_to(EXPECTED["as it is"], features.shape)
+    np.testing.assert_allclose(features, expected, rtol=0, atol=1e-4)
+
+
+def test_no_images_have_no_features(trunk: Trunk) -> None:
+    assert trunk(torch.zeros(0, 128, 128, 3, dtype=torch.uint8)).shape == (0, 4, 4, 512)
+
+
 def test_bfloat16_is_close(path: Path) -> None:
     features = Trunk.load(path, torch.bfloat16)(stand_in_images("as it is"))
     assert features.dtype == torch.float32

@@ -13,6 +13,7 @@ import copy
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,12 +22,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from serl import plugins
 from serl.agents.config import SACConfig
 from serl.agents.resnet import CHANNELS, GRID, Trunk
 from serl.agents.sac import SAC
 from serl.camera import View
+from serl.prefetch import Prefetch
 from serl.replay import Replay
 from serl.sim.arm import SimArm
 from serl.specs import ArraySpec, ObservationSpec, Spec
@@ -38,6 +41,7 @@ from serl.types import End, Key, Observation, Source, Step
 BATCH, CRITICS, HIDDEN, PX = 128, 10, 256, 128
 STATE, ACTION = 15, 5
 FRAMES = 2000
+TRUNK_GFLOP = 0.58  # of an image, two operations for a product and its sum
 CAMERAS = ("front", "wrist")
 
 
@@ -50,6 +54,7 @@ def main() -> None:
     drawing(84)
     sampling()
     small_updates(options.rounds)
+    prefetching(options.rounds)
     trunk_updates(options.rounds, options.compile)
 
 
@@ -119,6 +124,28 @@ def small_updates(rounds: int) -> None:
             )
 
 
+def prefetching(rounds: int) -> None:
+    """Updates with the batch drawn before each, and beside the one before."""
+    spec = _spec(PX)
+    replay = Replay(spec, FRAMES + 100, 0.97, crop_px=4)
+    _fill(replay, np.random.default_rng(0).integers(0, 256, (FRAMES, PX, PX, 3), np.uint8))
+    agent = SAC.create(spec, _config(critics=2, hidden=(128, 128), device="auto", threads=1), 0)
+    batches = Prefetch(replay, BATCH, 0.5)
+
+    def update(ahead: bool) -> None:
+        batch = batches.take()
+        if ahead:
+            batches.begin()
+        agent.update(batch)
+
+    print(f"\n| small encoder, batch {BATCH}, two cameras of {PX} px, 1 thread | ms |\n|---|---|")
+    for _ in range(2):  # in turns
+        for ahead, name in ((False, "a batch, then its update"), (True, "the next one beside it")):
+            seconds = _best(partial(update, ahead), 3 * rounds)
+            batches.take()
+            print(f"| {name} | {1000 * seconds:.1f} |", flush=True)
+
+
 def trunk_updates(rounds: int, compiled: bool) -> None:
     """A critic update behind SERL's trunk: the naive structure, ours, and without the trunk."""
     torch.set_num_threads(2)
@@ -136,11 +163,15 @@ def trunk_updates(rounds: int, compiled: bool) -> None:
             threads=2,
         )
         agent = SAC.create(spec, config, 0)
-        naive = Naive(Trunk.load(path))
+        naive = Naive(Plain.load(path))
         contestants: dict[str, Callable[[], object]] = {
             "naive: three encodes, an Adam step a tensor": lambda: naive.update(agent, batch),
             "serl: one encode of each image": lambda: agent.update(batch),
         }
+        cached = SAC.create(spec, config.model_copy(update={"cached_features": True}), 0)
+        features = dict.fromkeys(CAMERAS, np.ones((BATCH, GRID, GRID, CHANNELS), np.float16))
+        seen_before = replace(batch, images=features, next_images=features)
+        contestants["serl, cached features"] = lambda: cached.update(seen_before)
         if compiled:
             faster = SAC.create(spec, config.model_copy(update={"compile": True}), 0)
             contestants["serl, compiled"] = lambda: faster.update(batch)
@@ -155,7 +186,31 @@ def trunk_updates(rounds: int, compiled: bool) -> None:
             print(f"| {name} | {speed} |", flush=True)
         seen = _best(lambda: agent._look(batch.images), rounds)
         whole = _best(lambda: agent.update(batch), rounds)
-        print(f"the trunk takes {2 * seen / whole:.0%} of serl's update")
+        square = torch.rand(2048, 2048)
+        most = 2 * len(square) ** 3 / _best(lambda: square @ square, rounds) / 1e9
+        reached = len(CAMERAS) * BATCH * TRUNK_GFLOP / seen
+        print(
+            f"the trunk takes {2 * seen / whole:.0%} of serl's update; its sums, written out, "
+            f"are {reached:.0f} GFLOP/s; a large product of matrices reaches {most:.0f}"
+        )
+
+
+class Plain(Trunk):
+    """The trunk layer by layer, all images at once."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """As `Trunk`."""
+        with torch.no_grad():
+            x = torch.addcmul(self.shift, images.permute(0, 3, 1, 2).float(), self.scale)
+            x = functional.relu(self.stem_norm(self.stem(x)), inplace=True)
+            x = functional.max_pool2d(x, 3, stride=2, ceil_mode=True)
+            for layers in self.blocks:
+                block: Any = layers
+                padded = functional.pad(x, (0, 1, 0, 1)) if block.halves else x
+                y = functional.relu(block.norm0(block.conv0(padded)), inplace=True)
+                rest = block.shortcut_norm(block.shortcut(x)) if block.halves else x
+                x = functional.relu(block.norm1(block.conv1(y)).add_(rest), inplace=True)
+            return x.permute(0, 2, 3, 1)
 
 
 class Naive(nn.Module):
