@@ -97,8 +97,9 @@ class ClassifierConfig(BaseModel):
         brightness: ... and made brighter or darker by up to this share.
         dropout: share of an image's features that a step does not see.
         smoothing: of the labels: so much of each is spread over the other classes.
-        held_out: share of the episodes that it is measured on.
-        false_positives: the share of held-out negatives that the threshold may let pass.
+        calibration: share of the episodes that temperature and threshold are chosen on.
+        held_out: share of the episodes that it is measured on: neither trained nor chosen on.
+        false_positives: the share of negatives that the threshold may let pass in calibration.
         seed: of everything random.
         threads: of torch; None leaves them alone.
     """
@@ -112,7 +113,8 @@ class ClassifierConfig(BaseModel):
     brightness: float = Field(0.15, ge=0, lt=1)
     dropout: float = Field(0.1, ge=0, lt=1)
     smoothing: float = Field(0.02, ge=0, lt=1)
-    held_out: float = Field(0.25, gt=0, lt=1)
+    calibration: float = Field(0.2, gt=0, lt=0.5)
+    held_out: float = Field(0.2, gt=0, lt=0.5)
     false_positives: float = Field(0.001, ge=0, lt=1)
     seed: int = Field(0, ge=0)
     threads: int | None = Field(None, ge=1)
