@@ -4,8 +4,8 @@
 
 Episodes are driven by chance, and with --run by two checkpoints of that run, the first and one from
 the middle, that explore. Where a run's policy sees no images, they are drawn for the model alone.
-The ground truth only counts: the model ends the episodes, with the task's own check of the tool and
-without it.
+The ground truth only counts: the model ends the episodes, where the tool is as the task's tuned
+settings say that it must be; anywhere with --unchecked.
 """
 
 from __future__ import annotations
@@ -13,18 +13,16 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 from serl import plugins
-from serl.agents.classifier import Card, Classifier, make_reward
+from serl.agents.classifier import Card, make_reward
 from serl.agents.classifier_training import train_classifier
 from serl.agents.config import ClassifierConfig
 from serl.assembly import make_acting_agent, make_spec, make_task
-from serl.camera import View
 from serl.checkpoint import checkpoint_paths, load
 from serl.clock import VirtualClock
-from serl.config import TrainConfig, merge, resolve
+from serl.config import TrainConfig, resolve
 from serl.evaluation import Purpose, start_seed, wilson
 from serl.loop import EpisodeKey, run
 from serl.policy import Policy, Random
@@ -37,6 +35,7 @@ from serl.run_folder import RunFolder
 from serl.task import SimulatedTask
 
 SEED = 7  # of the episodes; collections have others
+_PIXELS = {"observe": "pixels"}
 
 
 def main() -> None:
@@ -47,6 +46,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a trained model, instead of a fresh one")
     parser.add_argument("--run", type=Path, help="whose checkpoints drive as well")
     parser.add_argument("--episodes", type=int, default=100, help="of each policy")
+    parser.add_argument("--unchecked", action="store_true", help="without a check of the tool")
     parser.add_argument("--epochs", type=int, default=ClassifierConfig().epochs)
     parser.add_argument("--threads", type=int, help="of torch, for the training")
     options = parser.parse_args()
@@ -56,7 +56,7 @@ def main() -> None:
             data = options.data or collected(options.task, Path(folder) / "data")
             config = ClassifierConfig(epochs=options.epochs, threads=options.threads)
             train(data, model, config)
-        count(options.task, model, options.run, options.episodes)
+        count(options.task, model, options.run, options.episodes, not options.unchecked)
 
 
 def collected(name: str, folder: Path) -> Path:
@@ -83,35 +83,18 @@ def train(data: Path, model: Path, config: ClassifierConfig) -> None:
     print("\n".join(found.lines()), flush=True)
 
 
-def count(name: str, model: Path, path: Path | None, episodes: int) -> None:
+def count(name: str, model: Path, path: Path | None, episodes: int, checked: bool) -> None:
     """Print how often success is told, and how often wrongly, by policy."""
-    views = Classifier.load(model).card.views
-    config = _config(name, RunFolder.open(path).config if path else None, views)
-    checks = {"with the task's check": make_task(config).training_defaults().get("reward", {})}
-    if checks["with the task's check"]:
-        checks["images alone"] = {}
-    print(
-        "| policy | reward | episodes | told | told wrongly | 95 % of episodes | worst progress |"
-    )
-    print("|---|---|---|---|---|---|---|")
+    config = RunFolder.open(path).config if path else resolve({"task": name})
+    tuned = make_task(config).training_defaults().get("reward", {}) if checked else {}
+    reward = RewardConfig(kind="classifier", model=model, **tuned)
+    print("| policy | episodes | told | wrongly | 95 % of episodes | least progress |")
+    print("|---|---|---|---|---|---|")
     for policy, checkpoint in {"chance": None, **_checkpoints(path)}.items():
-        for check, settings in checks.items():
-            reward = RewardConfig(kind="classifier", model=model, **settings)
-            told, wrong = _told(config, reward, checkpoint, episodes)
-            low, high = wilson(len(wrong), episodes)
-            cells = f"{episodes} | {told} | {len(wrong)} | {low:.1%} to {high:.1%}"
-            worst = f"{min(wrong):.2f}" if wrong else "-"
-            print(f"| {policy} | {check} | {cells} | {worst} |", flush=True)
-
-
-def _config(name: str, config: TrainConfig | None, views: Mapping[str, View]) -> TrainConfig:
-    """Of a task whose readings hold what the model looks at."""
-    config = config or resolve({"task": name})
-    if make_task(config).config.policy_views == views:
-        return config
-    shown = {each: view.model_dump() for each, view in views.items()}
-    over = {"private_views": shown, "views": {}}
-    return config.model_copy(update={"task_config": merge(config.task_config, over)})
+        told, wrong = _told(config, reward, checkpoint, episodes)
+        low, high = wilson(len(wrong), episodes)
+        cells = f"{episodes} | {told} | {len(wrong)} | {low:.1%} to {high:.1%}"
+        print(f"| {policy} | {cells} | {f'{min(wrong):.2f}' if wrong else '-'} |", flush=True)
 
 
 def _checkpoints(path: Path | None) -> dict[str, Path]:
@@ -125,10 +108,10 @@ def _told(
     config: TrainConfig, reward: RewardConfig, checkpoint: Path | None, episodes: int
 ) -> tuple[int, list[float]]:
     """How often success was told, and the progress where it was none."""
-    task = make_task(config)
-    judged = Judged(task, make_reward(reward, task.config))
+    task, drawn = (make_task(config.model_copy(update=seen)) for seen in ({}, _PIXELS))
+    judged = Judged(task, make_reward(reward, drawn.config))
     told, wrong = 0, []
-    with plugins.make_simulation(task) as robot:
+    with plugins.make_simulation(drawn) as robot:
         for episode in range(episodes):
             robot.reset(start_seed(Purpose.REWARD, SEED, "bench", episode))
             policy = _policy(config, robot, task, checkpoint, episode)
