@@ -183,6 +183,8 @@ def _settings(options: argparse.Namespace) -> TrainConfig:
         model = config.reward.model.resolve()
         kept = {"model": model, "sha256": digest_of(model)}
         resolved["reward"] = config.reward.model_copy(update=kept)
+    positives = tuple(each.resolve() for each in config.vice.positives)
+    resolved["vice"] = config.vice.model_copy(update={"positives": positives})
     if config.init_from is not None:
         resolved["init_from"] = config.init_from.resolve()
         inherited = inherit(resolved["init_from"], spec).state

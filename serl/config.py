@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from serl.actor import ActorConfig
-from serl.agents.config import SACConfig
+from serl.agents.config import SACConfig, VICEConfig
 from serl.errors import BadInput, CorruptData
 from serl.fields import short
 from serl.files import read_bounded
@@ -41,6 +41,7 @@ class TrainConfig(BaseModel):
             what the task says.
         reward: who says what is a success in training; the choice of the checkpoint and the final
             trials ask the ground truth.
+        vice: how a reward of the kind "vice" is learned.
         seed: of everything random in the run.
         steps: online environment steps, of all actors together.
         actors: number of actors.
@@ -60,6 +61,7 @@ class TrainConfig(BaseModel):
     task_config: dict[str, Any] = {}
     observe: Literal["state", "pixels"] | None = None
     reward: RewardConfig = RewardConfig()
+    vice: VICEConfig = VICEConfig()
     seed: int = Field(0, ge=0)
     steps: int = Field(15_000, ge=1)
     actors: int = Field(1, ge=1, le=16)
@@ -77,6 +79,14 @@ class TrainConfig(BaseModel):
     human: ScriptedHumanConfig = ScriptedHumanConfig()
     network: NetworkConfig = NetworkConfig()
     log: LogConfig = LogConfig()
+
+    @model_validator(mode="after")
+    def _check_successes(self) -> Self:
+        if self.reward.kind == "vice" and not (
+            self.demos or self.demo_paths or self.vice.positives
+        ):
+            raise ValueError("reward vice: expected demonstrations, or vice.positives")
+        return self
 
 
 def resolve(*layers: Mapping[str, Any]) -> TrainConfig:

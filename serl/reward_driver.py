@@ -74,6 +74,7 @@ class Driver:
         rng = np.random.default_rng(seed)
         self._enough = float(rng.uniform(*_GIVES_UP[kind])) if kind in _GIVES_UP else np.inf
         self._given_up, self._gripper = False, _KEEP
+        self._still = np.zeros(self._motion.action_spec.shape, np.float32)
         self._left = _PRETENDING_STEPS if kind is Kind.PRETENCE else _LINGER_STEPS
 
     def __call__(self, observation: Observation) -> Action:
@@ -90,7 +91,7 @@ class Driver:
         self._given_up |= self._task.progress(truth) > self._enough
         if self._given_up:
             self._left -= 1
-            return self._shaken(np.zeros(self._motion.action_spec.shape), self._gripper)
+            return self._shaken(self._still, self._gripper)
         action = self._expert(self._task.observation(self._robot.observe()))
         if not success:
             return action
