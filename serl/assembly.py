@@ -23,9 +23,10 @@ from serl.intervention import Teleop
 from serl.learner import Learner, LearnerConfig
 from serl.metrics import Metrics
 from serl.replay import Replay
-from serl.reward import Judged, PersonReward, PoseReward
+from serl.reward import Judged, NoReward, PoseReward
 from serl.robot import SimulatedRobot
 from serl.specs import Spec
+from serl.successes import LastFrames, with_labelled
 from serl.task import SimulatedTask
 from serl.teleop.scripted import ScriptedHuman
 from serl.transport import LearnerEnd, WeightSource
@@ -58,8 +59,8 @@ def make_judged_task(config: TrainConfig) -> SimulatedTask:
     task = make_task(config)
     if config.reward.kind == "task":
         return task
-    if config.reward.kind == "human":
-        return Judged(task, PersonReward())
+    if config.reward.kind in ("human", "vice"):
+        return Judged(task, NoReward(config.reward.kind))
     if config.reward.kind == "pose":
         return Judged(task, PoseReward(config.reward))
     reward = plugins.load("reward", "classifier")(config.reward, task.config)
@@ -279,12 +280,19 @@ def make_learner(
     if checkpoint:  # which holds what the encoder has become since
         started = config.agent.model_copy(update={"encoder_weights": None})
         config = config.model_copy(update={"agent": started})
-    agent = make_agent(config, spec, start_seed(Purpose.TRAINING, config.seed, "learner", -1))
+    seed = start_seed(Purpose.TRAINING, config.seed, "learner", -1)
+    agent = make_agent(config, spec, seed)
     replay = make_replay(config, spec, folder, _frame_encoder(agent))
+    last = LastFrames(spec.observation, config.vice.last_frames)
     for record in demonstrations:
         replay.add(record, prior=True)
+        last.add(record)
     for record in experience:
         replay.add(record)
+    if config.reward.kind == "vice":
+        views = make_task(config).config.policy_views
+        successes = with_labelled(last.successes(), config.vice.positives, views)
+        agent = plugins.load("reward", "vice")(agent, config.vice, successes, seed)
     learner = Learner(
         agent,
         replay,

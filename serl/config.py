@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from serl.actor import ActorConfig
-from serl.agents.config import SACConfig
+from serl.agents.config import SACConfig, VICEConfig
 from serl.errors import BadInput, CorruptData
 from serl.fields import short
 from serl.files import read_bounded
@@ -42,6 +42,7 @@ class TrainConfig(BaseModel):
             what the task says.
         reward: who says what is a success in training; the choice of the checkpoint and the final
             trials ask the ground truth.
+        vice: how a reward of the kind "vice" is learned.
         seed: of everything random in the run.
         steps: online environment steps, of all actors together.
         actors: number of actors.
@@ -61,6 +62,7 @@ class TrainConfig(BaseModel):
     task_config: dict[str, Any] = {}
     observe: Literal["state", "pixels"] | None = None
     reward: RewardConfig = RewardConfig()
+    vice: VICEConfig = VICEConfig()
     seed: int = Field(0, ge=0)
     steps: int = Field(15_000, ge=1)
     actors: int = Field(1, ge=1, le=16)
@@ -88,6 +90,12 @@ class TrainConfig(BaseModel):
                     f"agent.frozen: nothing loads the {network} (init_from.load), which would stay "
                     "as chance made it"
                 )
+        if self.reward.kind == "vice" and not (
+            self.demos or self.demo_paths or self.vice.positives
+        ):
+            raise ValueError("reward vice: expected demonstrations, or vice.positives")
+        if self.reward.kind == "vice" and self.agent.cached_features:
+            raise ValueError("reward vice: sees images; agent.cached_features keeps none")
         return self
 
 

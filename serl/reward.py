@@ -26,8 +26,9 @@ class RewardConfig(BaseModel):
     """Who says what is a success.
 
     Attributes:
-        kind: the task's own outcome, a classifier of images, the pose of the tool, or a person
-            alone, who presses keys for success and failure.
+        kind: the task's own outcome, a classifier of images, the pose of the tool, a person
+            alone, who presses keys for success and failure, or "vice": the learner, which learns
+            the reward as it trains (`serl.agents.vice`); its episodes last until the time limit.
         model: of a classifier: the file that `serl reward train` wrote ...
         sha256: ... and what it held when the run was made; None for anything.
         threshold: of a classifier: the probability from which it is believed; None for its own.
@@ -41,7 +42,7 @@ class RewardConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    kind: Literal["task", "classifier", "pose", "human"] = "task"
+    kind: Literal["task", "classifier", "pose", "human", "vice"] = "task"
     model: Path | None = None
     sha256: str | None = None
     threshold: float | None = Field(None, gt=0, lt=1)
@@ -90,10 +91,15 @@ class Reward(Protocol):
         ...
 
 
-class PersonReward:
-    """Nobody but a person says what is a success; the control loop hears of it."""
+class NoReward:
+    """Says nothing: a person does, of whom the control loop hears, or the learner, later.
 
-    provenance = "human"
+    Args:
+        provenance: who does.
+    """
+
+    def __init__(self, provenance: str) -> None:
+        self.provenance = provenance
 
     def begin(self, reading: Observation) -> None:
         """Nothing to keep."""

@@ -128,7 +128,8 @@ def _train(options: argparse.Namespace) -> int:
     trained.classifier.save(options.out)
     card = trained.classifier.card
     print(f"{options.out}: sees {', '.join(views)}; believed from {card.threshold:.3f} on")
-    print(f"measured on {len(np.unique(trained.held_out.episodes))} episodes that were held out:")
+    count = len(np.unique(trained.held_out.episodes))
+    print(f"measured on {count} episodes that neither training nor calibration saw:")
     for line in audit(trained.held_out.labels, trained.probabilities, card.threshold).lines():
         print(f"  {line}")
     return DONE

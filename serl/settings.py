@@ -36,6 +36,8 @@ def run_settings(
         model = config.reward.model.resolve()
         kept = {"model": model, "sha256": digest_of(model)}
         resolved["reward"] = config.reward.model_copy(update=kept)
+    positives = tuple(each.resolve() for each in config.vice.positives)
+    resolved["vice"] = config.vice.model_copy(update={"positives": positives})
     if config.init_from.run is not None:
         resolved["init_from"] = inherit(config).origin
     return config.model_copy(update=resolved)

@@ -124,9 +124,11 @@ class Insertion:
                 f"clearance_m {config.clearance_m}: expected less than lateral_m, "
                 f"{config.lateral_m}, so that a peg that is in is near the axis"
             )
-        deepest = fit.rim_m - (fit.latch_m if fit.latch_n else 0.0)
-        if config.depth_m >= deepest:
-            raise BadInput(f"depth_m {config.depth_m}: expected less than the hole's {deepest}")
+        self.deepest_m = fit.rim_m - (fit.latch_m if fit.latch_n else 0.0)
+        if config.depth_m >= self.deepest_m:
+            raise BadInput(
+                f"depth_m {config.depth_m}: expected less than the hole's {self.deepest_m}"
+            )
         self.config = config
         self._start, self._start_yaw = np.zeros(3, np.float32), 0.0
 
@@ -224,8 +226,14 @@ class Insertion:
 
         With the entropy of other tasks it would be two, in a hole that leaves half a one: 42 of 50
         trials instead of all. A human who is shaky, or lets go early, is of no help here.
+
+        A classifier of images is not asked unless the tool is as low as with a peg that is in by
+        more than it has to be, half of what is left.
         """
+        fit, depth = self.fit, 0.5 * (self.config.depth_m + self.deepest_m)
+        lowest = round(fit.rim_m - depth + fit.peg_m[2] + fit.below_tcp_m, 5)
         return {
+            "reward": {"tool_high_m": (1.0, 1.0, lowest)},
             "human": {"noise": 0.03, "gain": 0.5, "max_hold_steps": 30},
             "steps": 6000,
             "required_success_rate": 0.9,

@@ -20,6 +20,7 @@ from serl.learner import Learner
 from serl.loop import EpisodeKey
 from serl.metrics import EpisodeRow, Row
 from serl.replay import Replay
+from serl.reward import RewardConfig
 from serl.transport import InProcess
 from serl.types import Record, Source, Step
 
@@ -173,6 +174,23 @@ def test_a_resumed_training_goes_on_where_it_was() -> None:
     assert second.actor.policy.version > first.actor.policy.version
     keys = [record.key for record in second.log]
     assert len(set(keys)) == len(keys)
+
+
+def test_a_reward_that_is_learned_needs_nobody_and_is_resumed_with_the_rest() -> None:
+    learned = {"reward": RewardConfig(kind="vice"), "intervention": "none"}
+    config = CONFIG.model_copy(update=learned)
+    first = Training(config).run(60)
+    steps = [record for record in first.log if isinstance(record, Step)]
+    assert {(step.reward, step.reward_provenance) for step in steps} == {(0.0, "vice")}
+    assert not any(step.terminated for step in steps), "only the time limit ends an episode"
+    assert any(name.startswith("vice.") for name in first.weights())
+    assert_equal(first.weights(), Training(config, before=first).weights())
+
+
+def test_a_reward_that_is_learned_needs_successes() -> None:
+    with pytest.raises(BadInput, match="reward vice: expected demonstrations"):
+        resolve({"reward": {"kind": "vice"}, "demos": 0})
+    resolve({"reward": {"kind": "vice"}, "demos": 0, "vice": {"positives": ["x"]}})
 
 
 def test_settings_of_a_task_are_applied_and_checked() -> None:

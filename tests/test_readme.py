@@ -273,7 +273,7 @@ def test_a_reward_model_and_a_policy_from_pixels(shell: Shell) -> None:
         for side in ("width", "height")
     )
     assert "40 positives" in shell.run(f"{COLLECT} --positives 40 --negatives 60{small}")
-    assert "held out" in shell.run(f"{TRAIN_REWARD} --epochs 2")
+    assert "neither training nor calibration" in shell.run(f"{TRAIN_REWARD} --epochs 2")
     shell.run(f"{COLLECT_UNSEEN} --positives 8 --negatives 12{small}")
     assert "mistakes.png" in shell.run(AUDIT)
     assert (shell.folder / "mistakes.png").is_file()

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from serl.reward import (
     Judged,
     Judgement,
-    PersonReward,
+    NoReward,
     PoseReward,
     RewardConfig,
     StageReward,
@@ -116,7 +116,7 @@ def test_a_pose_is_judged_with_its_rotation(x: float, turn_rad: float, success: 
 
 
 def test_a_person_alone_says_what_is_a_success() -> None:
-    robot, task = FakeRobot(), Judged(FakeTask(), PersonReward())
+    robot, task = FakeRobot(), Judged(FakeTask(), NoReward("human"))
     records = episode(robot, task, task.expert(robot.truth, 0))
     steps = [record for record in records if isinstance(record, Step)]
     assert len(steps) == task.config.max_steps, "the truth ends nothing"
@@ -149,7 +149,7 @@ def test_the_tasks_own_truncation_stands() -> None:
         def outcome(self, reading: Observation, index: int) -> Outcome:
             return Outcome(truncated=index == 3)
 
-    task = Judged(Cut(), PersonReward())
+    task = Judged(Cut(), NoReward("human"))
     records = episode(FakeRobot(), task, lambda observation: np.zeros(2, np.float32))
     steps = [record for record in records if isinstance(record, Step)]
     assert len(steps) == 4
@@ -173,7 +173,7 @@ def test_the_tasks_failures_stand() -> None:
         def outcome(self, reading: Observation, index: int) -> Outcome:
             return Outcome(terminated=index == 3)
 
-    task = Judged(Failing(), PersonReward())
+    task = Judged(Failing(), NoReward("human"))
     records = episode(FakeRobot(), task, lambda observation: np.zeros(2, np.float32))
     steps = [record for record in records if isinstance(record, Step)]
     assert len(steps) == 4

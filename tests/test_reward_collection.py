@@ -12,8 +12,9 @@ from serl.camera import View
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.evaluation import Purpose, evaluation_seeds, start_seed
 from serl.labels import Place, append_labels, read_labels
-from serl.reward_collection import Counts, collect
+from serl.reward_collection import Counts, _kind, collect
 from serl.reward_data import VIEWS, Samples, read_samples, read_views
+from serl.reward_driver import Kind
 from serl.tasks.pick_cube import PickCube, PickCubeConfig
 from serl.testing import FakeRobot, FakeTask
 
@@ -38,8 +39,9 @@ def test_as_many_of_each_as_were_wanted_from_several_episodes(collection: Path) 
     assert views == read_views(collection) == {"front": VIEW}
     assert samples.images["front"].shape == (36, 16, 16, 3)
     assert np.bincount(samples.labels).tolist() == [30, 6]
-    assert len(np.unique(samples.episodes)) >= 3
-    assert len(np.unique(samples.episodes[samples.labels == 1])) == 2
+    for label, most in ((1, 2), (0, 5)):
+        each = np.bincount(samples.episodes[samples.labels == label])
+        assert each.max() == most, "many starts with few samples each"
     assert len(set(samples.origins)) == 36
 
 
@@ -49,6 +51,22 @@ def test_the_labels_are_those_of_the_ground_truth(collection: Path) -> None:
     first = [place.step for place, label in labels.items() if place.episode == 0 and label]
     before = [place.step for place, label in labels.items() if place.episode == 0 and not label]
     assert min(first) > max(before) > 10
+
+
+def test_steps_beside_a_success_have_no_label(collection: Path) -> None:
+    """Nobody could tell them."""
+    labels = read_labels(collection)
+    for episode in {place.episode for place in labels}:
+        here = {place.step: label for place, label in labels.items() if place.episode == episode}
+        good = [step for step, label in here.items() if label]
+        assert all(abs(a - b) > 3 for a in good for b, label in here.items() if not label)
+
+
+def test_episodes_of_all_kinds_take_turns() -> None:
+    kinds = [_kind(episode) for episode in range(60)]
+    assert set(kinds) == set(Kind)
+    assert kinds.count(Kind.CHANCE) == 6
+    assert kinds[0] is Kind.SUCCESS, "a pretence needs the place of one"
 
 
 def test_a_corrected_label_is_what_is_read(collection: Path) -> None:

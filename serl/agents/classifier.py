@@ -42,7 +42,7 @@ class Card(BaseModel):
         threshold: the probability from which it is believed.
         positives: samples it was trained on, of all classes but the first.
         negatives: samples of the first class.
-        accuracy: on episodes that were held out.
+        accuracy: at that threshold, on episodes that nothing was chosen on.
         seed: of its training.
     """
 

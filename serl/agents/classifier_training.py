@@ -1,4 +1,4 @@
-"""Trains a classifier of images: on most episodes, measured and calibrated on the rest."""
+"""Trains a classifier of images: on most episodes; calibrated on some, and measured on others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LEAST = 10
 
 
 class Trained(NamedTuple):
-    """A classifier, and what it says of the samples that it never saw."""
+    """A classifier, and what it says of samples that neither training nor calibration saw."""
 
     classifier: Classifier
     held_out: Samples
@@ -37,8 +37,9 @@ def train_classifier(
     config: ClassifierConfig,
     progress: Callable[[int, float], None] = lambda epoch, loss: None,
 ) -> Trained:
-    """Train on all episodes but some; choose temperature and threshold on those.
+    """Train on most episodes, choose temperature and threshold on others, measure on the rest.
 
+    What is measured was seen by neither, so that it is what may be expected of other episodes.
     Equal arguments give equal parameters. Classes count alike, however many samples they have.
 
     Raises:
@@ -46,9 +47,10 @@ def train_classifier(
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    training, held_out = split_by_episode(samples, config.held_out, config.seed)
-    _check(training, card)
-    _check(held_out, card)
+    shares = (config.calibration, config.held_out)
+    training, calibration, held_out = parts = split_by_episode(samples, shares, config.seed)
+    for part in parts:
+        _check(part, card)
     generator = torch.Generator().manual_seed(config.seed)
     fresh = Classifier.create(card, generator)
     groups = [Group(flat, config.learning_rate) for flat in (fresh.seeing, fresh.judging)]
@@ -62,14 +64,15 @@ def train_classifier(
         progress(epoch + 1, loss.item())
     seeing, judging = (group.flat.detach() for group in groups)
     trained = Classifier(card, seeing, judging)
-    logits = _logits(trained, held_out)
-    temperature = _temperature(logits, held_out.labels)
-    probabilities = (torch.from_numpy(logits) / temperature).softmax(-1).numpy()
-    told = probabilities.argmax(1)
+    temperature = _temperature(_logits(trained, calibration), calibration.labels)
+    sureness = _probabilities(trained, calibration, temperature)
+    threshold = _threshold(sureness, calibration.labels, config.false_positives)
+    probabilities = _probabilities(trained, held_out, temperature)
+    told = np.where(probabilities.max(1) >= threshold, probabilities.argmax(1), 0)
     settled = card.model_copy(
         update={
             "temperature": temperature,
-            "threshold": _threshold(probabilities, held_out.labels, config.false_positives),
+            "threshold": threshold,
             "positives": int((training.labels > 0).sum()),
             "negatives": int((training.labels == 0).sum()),
             "accuracy": float((told == held_out.labels).mean()),
@@ -79,13 +82,13 @@ def train_classifier(
     return Trained(Classifier(settled, seeing, judging), held_out, probabilities)
 
 
-def split_by_episode(samples: Samples, share: float, seed: int) -> tuple[Samples, Samples]:
-    """Samples to train on and samples to measure on; no episode is in both."""
+def split_by_episode(samples: Samples, shares: Sequence[float], seed: int) -> tuple[Samples, ...]:
+    """Samples to train on, and for each share others; no episode is in two of them."""
     episodes = np.unique(samples.episodes)
     np.random.default_rng(seed).shuffle(episodes)
-    kept_back = episodes[: max(1, round(share * len(episodes)))]
-    is_held_out = np.isin(samples.episodes, kept_back)
-    return samples.where(~is_held_out), samples.where(is_held_out)
+    counts = [max(1, round(share * len(episodes))) for share in shares]
+    *kept_back, rest = np.split(episodes, np.cumsum(counts))
+    return tuple(samples.where(np.isin(samples.episodes, part)) for part in (rest, *kept_back))
 
 
 def _check(samples: Samples, card: Card) -> None:
@@ -93,7 +96,7 @@ def _check(samples: Samples, card: Card) -> None:
         count = int((samples.labels == label).sum())
         if count < _LEAST:
             raise BadInput(
-                f"labels: {count} of {name!r} on one side of the split by episode, "
+                f"labels: {count} of {name!r} in one part of the split by episode, "
                 f"expected at least {_LEAST}: collect more, of all classes, in more episodes"
             )
 
@@ -142,6 +145,14 @@ def _logits(classifier: Classifier, samples: Samples) -> np.ndarray[Any, np.dtyp
         images = {name: torch.from_numpy(frames[rows]) for name, frames in samples.images.items()}
         parts.append(classifier.logits(images).numpy())
     return np.concatenate(parts)
+
+
+def _probabilities(
+    classifier: Classifier, samples: Samples, temperature: float
+) -> np.ndarray[Any, np.dtype[np.float32]]:
+    scaled = torch.from_numpy(_logits(classifier, samples)) / temperature
+    told: np.ndarray[Any, np.dtype[np.float32]] = scaled.softmax(-1).numpy()
+    return told
 
 
 def _temperature(logits: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> float:

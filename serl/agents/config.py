@@ -104,8 +104,9 @@ class ClassifierConfig(BaseModel):
         brightness: ... and made brighter or darker by up to this share.
         dropout: share of an image's features that a step does not see.
         smoothing: of the labels: so much of each is spread over the other classes.
-        held_out: share of the episodes that it is measured on.
-        false_positives: the share of held-out negatives that the threshold may let pass.
+        calibration: share of the episodes that temperature and threshold are chosen on.
+        held_out: share of the episodes that it is measured on: neither trained nor chosen on.
+        false_positives: the share of negatives that the threshold may let pass in calibration.
         seed: of everything random.
         threads: of torch; None leaves them alone.
     """
@@ -119,10 +120,43 @@ class ClassifierConfig(BaseModel):
     brightness: float = Field(0.15, ge=0, lt=1)
     dropout: float = Field(0.1, ge=0, lt=1)
     smoothing: float = Field(0.02, ge=0, lt=1)
-    held_out: float = Field(0.25, gt=0, lt=1)
+    calibration: float = Field(0.2, gt=0, lt=0.5)
+    held_out: float = Field(0.2, gt=0, lt=0.5)
     false_positives: float = Field(0.001, ge=0, lt=1)
     seed: int = Field(0, ge=0)
     threads: int | None = Field(None, ge=1)
+
+
+class VICEConfig(BaseModel):
+    """How a classifier is trained beside the agent, see `serl.agents.vice`.
+
+    Attributes:
+        positives: collections whose steps that are labelled as successes count as well.
+        last_frames: so many of the last observations of each demonstration are successes.
+        batch_size: successes, and observations of the policy, per step; a step an update.
+        learning_rate: of Adam.
+        crop_px: images of successes are shifted at random by up to so many pixels.
+        smoothing: of the labels: successes are taken for 1 less this, the others for this.
+        mixup: learn on mixtures of features and labels (Zhang et al. 2018).
+        slope_weight: how much it counts that the slope between successes and others is not 1.
+        channels: of the convolutions.
+        latent: features of each camera, or of the state.
+        hidden: width of the hidden layer.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    positives: tuple[Path, ...] = ()
+    last_frames: int = Field(3, ge=1)
+    batch_size: int = Field(64, ge=2)
+    learning_rate: float = Field(3e-4, gt=0)
+    crop_px: int = Field(4, ge=0, le=7)
+    smoothing: float = Field(0.1, ge=0, lt=0.5)
+    mixup: bool = True
+    slope_weight: float = Field(1.0, ge=0)
+    channels: tuple[Width, ...] = Field((16, 32, 32), min_length=1, max_length=8)
+    latent: int = Field(64, ge=1)
+    hidden: int = Field(128, ge=1)
 
 
 class PretrainingConfig(BaseModel):

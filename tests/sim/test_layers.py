@@ -12,7 +12,7 @@ import pytest
 from serl import plugins
 from serl.sim import layers, ray
 from serl.sim.arm import SimArm
-from serl.sim.cast import Hits
+from serl.sim.cast import Hits, cast
 from serl.sim.shading import shade_plainly
 from serl.types import Image
 
@@ -221,7 +221,7 @@ def test_what_a_task_changes_in_the_model_is_drawn(drawn: Any) -> None:
         model.cam_fovy[model.camera("fixed").id] = 35.0
 
     for change in (paint, hide, show_again, grow, shift, look_elsewhere, zoom):
-        change(model, 5) if change is paint else change()  # type: ignore[call-arg, arg-type]
+        change(model, 5) if change is paint else change()  # type: ignore[call-arg]
         mujoco.mj_forward(model, data)
         after = renderer.frame("fixed", 48, 40)
         assert not np.array_equal(before, after), change.__name__
@@ -249,7 +249,6 @@ def test_another_renderer_draws_the_same(drawn: Any) -> None:
 
 def test_rays_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[int] = []
-    cast = layers.cast
 
     def counted(model: Any, data: Any, origin: Any, rays: Any) -> Hits:
         counts.append(len(rays))

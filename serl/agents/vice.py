@@ -1,0 +1,197 @@
+"""VICE: a reward that is learned in training, from observations of success alone.
+
+A classifier learns to tell successes from what is visited, while the agent learns to visit what the
+classifier takes for success (Fu et al. 2018; Singh et al. 2019, section 4.1). As the policy gets
+there, it cannot tell the two apart any more: a place that only looks like success does not pay for
+long, as it would with a classifier that stands still. Regularised as in SERL: labels are smoothed,
+features are mixed, and the slope of the classifier is held near 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from serl.agents.agent import State
+from serl.agents.config import VICEConfig
+from serl.agents.encoders import Encoder
+from serl.agents.networks import EnsembleMLP, Group, descend, named_views
+from serl.agents.sac import SAC
+from serl.agents.weights import copy_into, to_arrays
+from serl.errors import BadInput, SpecMismatch
+from serl.frames import shifted
+from serl.successes import Successes
+from serl.types import Action, Array, Batch, Features, Image, Observation
+
+_PREFIX, _GENERATOR = "vice.", "generator.vice"
+
+
+class VICE:
+    """An agent that judges for itself; see `serl.agents.agent.Agent`.
+
+    The reward of a transition is (1 - discount) p, with p how probable the classifier takes the
+    next observation for a success. So returns lie between 0 and 1, and an episode that ended is
+    worth as much as one that stays where it ended. Rewards in the batch are of no account.
+
+    It sees the images of an observation, or the state where there are none.
+
+    Args:
+        agent: learns from these rewards.
+        config: see `VICEConfig`.
+        successes: what success looks like.
+        seed: of everything random here.
+
+    Raises:
+        BadInput: there are no successes.
+    """
+
+    def __init__(self, agent: SAC, config: VICEConfig, successes: Successes, seed: int) -> None:
+        if not len(successes):
+            raise BadInput(
+                "reward vice: no successes to learn from: expected demonstrations that succeed, "
+                "or labelled ones in vice.positives"
+            )
+        self._agent, self._config, self._successes = agent, config, successes
+        observation = agent.spec.observation
+        cameras = {name: (a.shape[0], a.shape[1]) for name, a in observation.images.items()}
+        state_size = 0 if cameras else observation.state_size
+        self._encoder = Encoder(cameras, state_size, config.channels, config.latent, config.latent)
+        sizes = (self._encoder.size, config.hidden, 1)
+        self._head = EnsembleMLP(1, sizes, layer_norm=True)
+        self._generator = torch.Generator().manual_seed(seed)
+        init = torch.Generator().manual_seed(seed + 1)
+        self._seeing, self._judging = (
+            Group(network.init(init).to(agent.device), config.learning_rate)
+            for network in (self._encoder, self._head)
+        )
+
+    def act(self, observation: Observation, explore: bool) -> Action:
+        """As the agent."""
+        return self._agent.act(observation, explore)
+
+    def fit_normaliser(self, states: Array) -> None:
+        """As the agent; the classifier sees states on that scale."""
+        self._agent.fit_normaliser(states)
+
+    def update(self, batch: Batch) -> dict[str, float]:
+        """A step of the classifier, and an update of the agent with what it says since.
+
+        Raises:
+            SpecMismatch: the batch has not as many rows as the agent takes.
+        """
+        self._learn(batch)
+        return self._agent.update(replace(batch, reward=self.rewards(batch)))
+
+    @torch.inference_mode()
+    def rewards(self, batch: Batch) -> Array:
+        """What the classifier says of transitions.  # (B,)."""
+        seen = self._see(batch.next_state, batch.next_images)
+        rewards: Array = self._head(self._judging.flat, seen)[0, :, 0].sigmoid().cpu().numpy()
+        return (1.0 - batch.discount) * rewards
+
+    def actor_weights(self) -> State:
+        """As the agent: an actor needs no reward."""
+        return self._agent.actor_weights()
+
+    def load_actor_weights(self, weights: State) -> None:
+        """As the agent."""
+        self._agent.load_actor_weights(weights)
+
+    def state_dict(self) -> State:
+        """The agent's, and the classifier's."""
+        return {**self._agent.state_dict(), **to_arrays(self._tensors())}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from `state_dict`; raises `SpecMismatch` and changes nothing on a mismatch."""
+        tensors, before = self._tensors(), to_arrays(self._tensors())
+        mine = {name: array for name, array in state.items() if _is_mine(name)}
+        copy_into(tensors, mine)
+        try:
+            rest = {name: array for name, array in state.items() if not _is_mine(name)}
+            self._agent.load_state_dict(rest)
+        except SpecMismatch:
+            copy_into(tensors, before)
+            raise
+        self._generator.set_state(tensors[_GENERATOR])
+
+    def _learn(self, batch: Batch) -> None:
+        """One step on as many successes as observations of the batch."""
+        size, generator = self._config.batch_size, self._generator
+        rows = torch.randint(len(self._successes), (size,), generator=generator).numpy()
+        rng = np.random.default_rng(int(torch.randint(2**31, (), generator=generator)))
+        images = {
+            name: shifted(frames, rows, self._config.crop_px, rng)
+            for name, frames in self._successes.images.items()
+        }
+        good = self._see(self._successes.state[rows], images)
+        rows = torch.randint(len(batch.reward), (size,), generator=generator).numpy()
+        images = {name: frames[rows] for name, frames in batch.next_images.items()}
+        visited = self._see(batch.next_state[rows], images)
+        shares = torch.rand(3 * size, 1, generator=generator).to(good.device)
+        partners = torch.randperm(2 * size, generator=generator)
+        loss = self._loss(good, visited, shares, partners)
+        descend(loss, self._seeing, self._judging)
+
+    def _see(self, state: Array, images: Mapping[str, Image | Features]) -> Tensor:
+        """Features of observations.  # (B, Z)."""
+        device = self._agent.device
+        tensors = {
+            name: torch.from_numpy(images[name]).to(device) for name in self._encoder.cameras
+        }
+        states = torch.empty(0)
+        if not self._encoder.cameras:
+            states = self._agent.normalise(torch.from_numpy(state).to(device))
+        return self._encoder(self._seeing.flat, states, tensors)
+
+    def _loss(self, good: Tensor, visited: Tensor, shares: Tensor, partners: Tensor) -> Tensor:
+        """Cross-entropy on mixed features, and how far the slope between the two is from 1.
+
+        Args:
+            good: features of successes.  # (B, Z)
+            visited: of what was visited.  # (B, Z)
+            shares: uniform in [0, 1].  # (3 B, 1)
+            partners: a permutation.  # (2 B,)
+        """
+        config, size = self._config, len(good)
+        features = torch.cat([good, visited])
+        targets = torch.full((2 * size, 1), config.smoothing, device=good.device)
+        targets[:size] = 1.0 - config.smoothing
+        if config.mixup:
+            share = shares[: 2 * size]
+            features = torch.lerp(features[partners], features, share)
+            targets = torch.lerp(targets[partners], targets, share)
+        logits = self._head(self._judging.flat, features)[0]
+        loss = functional.binary_cross_entropy_with_logits(logits, targets)
+        if not config.slope_weight:
+            return loss
+        between = torch.lerp(visited, good, shares[2 * size :]).detach().requires_grad_()
+        total = self._head(self._judging.flat, between).sum()
+        (slope,) = torch.autograd.grad(total, between, create_graph=True)
+        total_loss: Tensor = loss + config.slope_weight * (slope.norm(dim=-1) - 1.0).square().mean()
+        return total_loss
+
+    def _tensors(self) -> dict[str, Tensor]:
+        tensors: dict[str, Tensor] = {_GENERATOR: self._generator.get_state()}
+        parts: dict[str, tuple[Any, Group]] = {
+            "encoder": (self._encoder, self._seeing),
+            "head": (self._head, self._judging),
+        }
+        for part, (network, group) in parts.items():
+            tensors |= named_views(f"{_PREFIX}{part}", network, group.flat)
+            tensors |= named_views(f"{_PREFIX}adam.{part}.moment", network, group.moment)
+            tensors |= named_views(f"{_PREFIX}adam.{part}.square", network, group.square)
+            tensors[f"{_PREFIX}adam.{part}.steps"] = group.steps
+        return tensors
+
+
+def _is_mine(name: str) -> bool:
+    return name.startswith(_PREFIX) or name == _GENERATOR
+
+
+reward = VICE

@@ -1,0 +1,160 @@
+"""A reward that is learned in training, from observations of success alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from serl.agents.config import VICEConfig
+from serl.agents.sac import SAC
+from serl.agents.vice import VICE
+from serl.errors import BadInput, SpecMismatch
+from serl.specs import ArraySpec, ObservationSpec
+from serl.successes import Successes
+from serl.testing.samples import copies, equal
+from serl.types import Batch
+
+from .conftest import ROWS, SPEC, STATE, config, make, make_batch
+
+QUICK = VICEConfig(batch_size=16, learning_rate=3e-3, latent=16, hidden=16, channels=(4, 8))
+GOAL = 1.5  # of every entry of the state
+
+
+def near(count: int, centre: float, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:
+    spread = 0.1 * np.random.default_rng(seed).standard_normal((count, STATE))
+    return (centre + spread).astype(np.float32)
+
+
+def make_vice(seed: int = 0, **changes: Any) -> VICE:
+    settings = QUICK.model_copy(update=changes)
+    return VICE(make(threads=1), settings, Successes(near(40, GOAL), {}), seed)
+
+
+def visiting(centre: float, seed: int = 0, discount: float = 0.9) -> Batch:
+    """A batch of transitions that lead to around a centre."""
+    batch, next_state = make_batch(seed), near(2 * ROWS, centre, seed)
+    return replace(batch, next_state=next_state, discount=np.full(2 * ROWS, discount, np.float32))
+
+
+def ended(centre: float) -> Batch:
+    """Transitions on which an episode ends there: their rewards are the probabilities."""
+    return visiting(centre, seed=99, discount=0.0)
+
+
+def trained(vice: VICE, centre: float, updates: int = 150) -> VICE:
+    for seed in range(updates):
+        vice._learn(visiting(centre, seed))
+    return vice
+
+
+def test_it_pays_for_what_looks_like_success() -> None:
+    vice = trained(make_vice(), 0.0)
+    assert vice.rewards(ended(GOAL)).mean() > 0.7
+    assert vice.rewards(ended(0.0)).mean() < 0.4
+
+
+def test_what_is_visited_often_does_not_pay_for_long() -> None:
+    """The classifier cannot tell the policy from success any more once it is there."""
+    vice = trained(make_vice(), 0.0)
+    before = vice.rewards(ended(GOAL)).mean()
+    after = trained(vice, GOAL).rewards(ended(GOAL)).mean()
+    assert before > 0.7
+    assert 0.3 < after < 0.65
+
+
+def test_returns_lie_between_0_and_1_however_long_success_lasts() -> None:
+    vice = trained(make_vice(), 0.0)
+    staying, ending = visiting(GOAL, seed=99), ended(GOAL)
+    forever = vice.rewards(staying) / (1.0 - staying.discount)
+    np.testing.assert_allclose(forever, vice.rewards(ending), rtol=1e-5)
+    assert forever.max() <= 1.0
+
+
+def test_the_agent_learns_from_these_rewards_and_from_no_others() -> None:
+    first, second = make_vice(), make_vice()
+    batch = visiting(0.0)
+    first.update(batch)
+    second.update(replace(batch, reward=np.full(2 * ROWS, np.nan, np.float32)))
+    assert equal(first.state_dict(), second.state_dict())
+    plain = make(threads=1)
+    plain.update(batch)
+    assert not equal(plain.state_dict(), first._agent.state_dict())
+
+
+@pytest.mark.parametrize("change", [{"mixup": False}, {"slope_weight": 0.0}, {"smoothing": 0.0}])
+def test_each_regulariser_changes_what_is_learned(change: dict[str, Any]) -> None:
+    with_it, without = trained(make_vice(), 0.0, 2), trained(make_vice(**change), 0.0, 2)
+    assert not torch.equal(with_it._judging.flat, without._judging.flat)
+
+
+def test_the_slope_is_held_near_1() -> None:
+    """Without it, the classifier becomes as steep as the data allow."""
+
+    def steepness(vice: VICE) -> float:
+        good, visited = (vice._see(near(64, centre), {}).detach() for centre in (GOAL, 0.0))
+        between = torch.lerp(visited, good, torch.rand(64, 1)).requires_grad_()
+        total = vice._head(vice._judging.flat, between).sum()
+        return float(torch.autograd.grad(total, between)[0].norm(dim=-1).mean())
+
+    held = steepness(trained(make_vice(slope_weight=10.0), 0.0))
+    free = steepness(trained(make_vice(slope_weight=0.0), 0.0))
+    assert abs(held - 1.0) < 0.3
+    assert abs(free - 1.0) > abs(held - 1.0)
+
+
+def test_it_continues_exactly_from_its_state() -> None:
+    vice = make_vice()
+    vice.update(visiting(0.0))
+    saved = copies(vice.state_dict())
+    other = make_vice(seed=7)
+    other.load_state_dict(saved)
+    for each in (vice, other):
+        each.update(visiting(0.3, seed=1))
+    assert equal(vice.state_dict(), other.state_dict())
+    assert vice.actor_weights().keys() == make().actor_weights().keys()
+
+
+@pytest.mark.parametrize("name", ["vice.head.0.weight", "critic.0.weight", "generator.vice"])
+def test_a_state_that_does_not_fit_changes_nothing(name: str) -> None:
+    vice = make_vice()
+    vice.update(visiting(0.0))
+    before = copies(vice.state_dict())
+    wrong = copies(make_vice(seed=3).state_dict())
+    wrong[name] = wrong[name][:-1]
+    with pytest.raises(SpecMismatch, match=name):
+        vice.load_state_dict(wrong)
+    assert equal(vice.state_dict(), before)
+
+
+def test_images_are_judged_where_there_are_any() -> None:
+    """Dark is common, bright is success; the state says nothing of it."""
+    image = ArraySpec(shape=(12, 12, 3), dtype="uint8")
+    observation = ObservationSpec(state=SPEC.observation.state, images={"front": image})
+    spec = SPEC.model_copy(update={"observation": observation})
+    agent = SAC.create(spec, config(encoder_channels=(4, 8), latent=8, threads=1), 0)
+    rng = np.random.default_rng(0)
+
+    def spot(count: int, left: int) -> dict[str, Any]:
+        images = rng.integers(0, 60, (count, 12, 12, 3), np.uint8)
+        images[:, 4:8, left : left + 4] = 250
+        return {"front": images}
+
+    successes = Successes(np.zeros((30, 0), np.float32), spot(30, 7))
+    vice = VICE(agent, QUICK.model_copy(update={"crop_px": 1}), successes, 0)
+    rows = 2 * ROWS
+    for _ in range(150):
+        vice._learn(replace(make_batch(), images=spot(rows, 1), next_images=spot(rows, 1)))
+    good, bad = (
+        vice.rewards(replace(ended(0.0), next_images=spot(rows, left))).mean() for left in (7, 1)
+    )
+    assert good > 0.6 > 0.4 > bad
+    vice.update(replace(make_batch(), images=spot(rows, 1), next_images=spot(rows, 1)))
+
+
+def test_without_successes_there_is_nothing_to_learn() -> None:
+    with pytest.raises(BadInput, match="no successes to learn from"):
+        VICE(make(), QUICK, Successes(np.zeros((0, STATE), np.float32), {}), 0)

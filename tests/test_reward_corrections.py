@@ -1,0 +1,124 @@
+"""A model that was fooled is trained again on the run in which it was, once a person said so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serl import cli
+from serl.agents.classifier import Classifier
+from serl.assembly import make_spec, make_task
+from serl.camera import View
+from serl.config import resolve
+from serl.labels import FILE, Place, append_labels, read_labels
+from serl.recording import EpisodeLog
+from serl.reward_data import read_samples, write_views
+from serl.run_folder import RunFolder
+from serl.specs import Spec
+from serl.types import End, Image, Key, Observation, Source, Step
+
+VIEWS = {
+    name: View(camera=camera, width=16, height=16)
+    for name, camera in (("front", "field"), ("wrist", "wrist"))
+}
+CONFIG = resolve(
+    {
+        "task": "pick_cube",
+        "observe": "pixels",
+        "task_config": {"views": {name: view.model_dump() for name, view in VIEWS.items()}},
+    }
+)
+NOTHING, NEARLY, SUCCESS = 1, 9, 12  # column of a bright spot
+STEPS = 10
+QUICK = ("--epochs=12", "--batch_size=32", "--learning_rate=0.003", "--crop_px=0", "--threads=1")
+
+
+def spot(column: int, rng: np.random.Generator) -> Image:
+    image: Image = rng.integers(0, 90, (16, 16, 3), np.uint8)
+    image[6:9, column : column + 3] = 250
+    return image
+
+
+def record(folder: Path, run: str, actor: str, columns: Iterable[int]) -> None:
+    """An episode for each column, with the spot there."""
+    spec: Spec = make_spec(make_task(CONFIG))
+    rng = np.random.default_rng(0)
+    state = {name: np.zeros(a.shape, np.float32) for name, a in spec.observation.state.items()}
+    action = np.zeros(spec.action.shape, np.float32)
+    with EpisodeLog(folder, spec, run, actor, 1) as log:
+        for episode, column in enumerate(columns):
+            for index in range(STEPS + 1):
+                images = {name: spot(column, rng) for name in VIEWS}
+                seen = Observation(state, images, dict.fromkeys(("robot", *VIEWS), 0.0))
+                key = Key(run, actor, 1, episode, index)
+                if index == STEPS:
+                    log.append(End(key, seen, True, "success", 0.0, 0.0))
+                else:
+                    log.append(
+                        Step(
+                            key=key,
+                            observation=seen,
+                            requested=action,
+                            action=action,
+                            reward=0.0,
+                            reward_provenance="classifier",
+                            terminated=index == STEPS - 1,
+                            truncated=False,
+                            source=Source.POLICY,
+                            policy_version=1,
+                            monotonic_s=0.0,
+                            wall_s=0.0,
+                        )
+                    )
+
+
+def label(folder: Path, episodes: Iterable[int], label: int) -> None:
+    places = [Place(1, episode, step) for episode in episodes for step in range(STEPS)]
+    append_labels(folder, [(place, label) for place in places], "script")
+
+
+def believed(path: Path, column: int) -> float:
+    """The share of images with the spot there that a model takes for success."""
+    model, rng = Classifier.load(path), np.random.default_rng(9)
+    images = {name: np.stack([spot(column, rng) for _ in range(50)]) for name in VIEWS}
+    return float((model.probabilities(images)[:, 1] >= model.card.threshold).mean())
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    """A collection of success and nothing; and a run that ended where success nearly was."""
+    collection = tmp_path / "collection"
+    write_views(collection, VIEWS)
+    record(collection, "collection", "collector", [NOTHING, SUCCESS] * 15)
+    label(collection, range(0, 30, 2), 0)
+    label(collection, range(1, 30, 2), 1)
+    run = RunFolder.create(tmp_path / "runs", CONFIG, datetime.now())
+    record(run.episodes("actor0"), run.name, "actor0", [NEARLY] * 15)
+    return run
+
+
+def test_what_a_person_corrects_is_learned_and_what_was_said_before_stays(
+    run: RunFolder, tmp_path: Path
+) -> None:
+    collection, mine = str(tmp_path / "collection"), run.episodes("actor0")
+    first, second = tmp_path / "first.safetensors", tmp_path / "second.safetensors"
+    label(mine, range(15), 1)  # as the model had it, when the episodes ended
+    assert cli.main(["reward", "train", collection, str(mine), f"--out={first}", *QUICK]) == 0
+    assert believed(first, NEARLY) > 0.9
+
+    before = (mine / FILE).read_bytes()
+    steps = f"--steps=0:{STEPS - 1}"
+    for episode in range(15):
+        words = [f"--episode={episode}", steps, "--label=0"]
+        assert cli.main(["reward", "label", str(mine), *words]) == 0
+    assert (mine / FILE).read_bytes().startswith(before), "originals stay"
+    assert set(read_labels(mine).values()) == {0}, "corrections win"
+    assert read_samples([mine])[0].labels.tolist() == [0] * 15 * STEPS
+
+    assert cli.main(["reward", "train", collection, str(mine), f"--out={second}", *QUICK]) == 0
+    assert believed(second, NEARLY) < 0.1
+    assert believed(second, SUCCESS) > 0.9
