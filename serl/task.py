@@ -21,6 +21,7 @@ from serl.specs import ObservationSpec
 from serl.types import Image, Observation, Outcome
 
 ViewName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+FRONT = 'pos="1.38 -0.62 0.74" xyaxes="0.520463 0.853884 0 -0.321628 0.196040 0.926350"'
 _RESERVED = {"state", "robot"}  # names in observations and stamps
 
 
@@ -106,12 +107,14 @@ class Scene:
         tracked: names of bodies whose pose (x y z, quaternion xyzw) readings carry as the state
             `<name>_pose`, as an object tracker on a real arm would.
         extra: MJCF elements placed at the top level (tendons, equalities, sensors).
+        front: where the camera of films stands, as MJCF attributes, if not opposite the arm.
     """
 
     bodies: str
     place: Callable[[np.random.Generator], Placement]
     tracked: tuple[str, ...] = ()
     extra: str = ""
+    front: str = FRONT
 
 
 class TaskView(Protocol):
