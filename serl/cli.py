@@ -21,7 +21,7 @@ from rich.console import Console
 from serl import __version__, encoder_commands, plugins, reward_commands
 from serl.agents.config import ClassifierConfig, PretrainingConfig
 from serl.clock import WallClock
-from serl.config import TrainConfig, parse_overrides, read_yaml, resolve
+from serl.config import TrainConfig, parse_overrides, read_yaml, resolve, stage_configs
 from serl.display import Display
 from serl.episodes import episode_paths
 from serl.errors import BadInput, SerlError
@@ -175,6 +175,8 @@ def _settings(options: argparse.Namespace) -> TrainConfig:
     task, tuned = asked.task, make_task(asked).training_defaults()
     found = {"task": str(Path(task).resolve())} if task.endswith(".py") else {"task": task}
     config = resolve(tuned, file, overrides, found)
+    for each in stage_configs(config).values():
+        make_judged_task(each)
     spec = make_spec(make_judged_task(config))  # refuses settings before anything is written
     agent = make_agent(config, spec, 0)
     resolved: dict[str, Any] = {"demo_paths": tuple(each.resolve() for each in config.demo_paths)}
@@ -220,8 +222,10 @@ def _learner(options: argparse.Namespace) -> int:
         if options.overrides or options.config:
             raise BadInput(f"{path} has its own settings: give no others")
         run = RunFolder.open(path)
+        _without_stages(run.config)
     else:
-        run = RunFolder.create(options.runs, _settings(options), datetime.now())
+        config = _without_stages(_settings(options))
+        run = RunFolder.create(options.runs, config, datetime.now())
     demonstrate(run, Display())
     print(f"run: {run.path}")
     print(f"to join with an actor: serl actor {run.path} --name actor0", flush=True)
@@ -234,10 +238,17 @@ def _actor(options: argparse.Namespace) -> int:
     from serl.train import trained_steps
 
     run = RunFolder.open(options.run)
+    _without_stages(run.config)
     if trained_steps(run) >= run.config.steps:
         raise BadInput(f"{run.path}: finished, all {run.config.steps:,} steps are trained on")
     with joined(run, actor_processes(run, checked_name(options.name, "actor"))) as supervisor:
         return _attend(supervisor, options.name, run.link(options.name))
+
+
+def _without_stages(config: TrainConfig) -> TrainConfig:
+    if config.stages:
+        raise BadInput("only `serl train` trains stages; with --stages null it is one task")
+    return config
 
 
 def _attend(supervisor: Supervisor, name: str, link: Path | None = None) -> int:
@@ -280,9 +291,9 @@ def _record(options: argparse.Namespace) -> int:
 def _evaluate(options: argparse.Namespace) -> int:
     from serl.train import evaluate
 
-    run = RunFolder.open(options.run)
-    evaluation, video = evaluate(run, options.trials, options.checkpoint)
-    print(f"{evaluation.summary()}\nvideo: {video}")
+    for stage, run in RunFolder.open(options.run).parts().items():
+        evaluation, video = evaluate(run, options.trials, options.checkpoint)
+        print(f"{stage}{': ' if stage else ''}{evaluation.summary()}\nvideo: {video}")
     return DONE
 
 
@@ -317,9 +328,12 @@ def _replay(options: argparse.Namespace) -> int:
 def _verify(options: argparse.Namespace) -> int:
     from serl.verify import verify
 
-    report = verify(options.run)
-    print(report)
-    return DONE if report.sound else FAILED
+    sound = True
+    for part in RunFolder.open(options.run).parts().values():
+        report = verify(part.path)
+        print(report)
+        sound &= report.sound
+    return DONE if sound else FAILED
 
 
 def _list(options: argparse.Namespace) -> int:

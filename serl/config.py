@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from serl.actor import ActorConfig
 from serl.agents.config import SACConfig
@@ -28,7 +28,22 @@ from serl.teleop.scripted import ScriptedHumanConfig
 
 Model = TypeVar("Model", bound=BaseModel)
 
+StageName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 MAX_YAML_BYTES = 64 << 10
+
+
+class Stage(BaseModel):
+    """One task of several that reset each other.
+
+    Attributes:
+        then: the stage that begins where this one has succeeded; who fails tries again.
+        config: settings that differ from those of the run, such as the task's direction.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    then: str
+    config: dict[str, Any] = {}
 
 
 class TrainConfig(BaseModel):
@@ -37,6 +52,8 @@ class TrainConfig(BaseModel):
     Attributes:
         task: name of a task, or path of a .py file that defines one.
         task_config: overrides of the task's own configuration.
+        stages: tasks that are trained in turns, each from where the one before it has succeeded, by
+            name, the first one first; see `serl.stages`. None for one task alone.
         observe: a policy sees the state of the scene, or cameras and the arm's own state; None for
             what the task says.
         reward: who says what is a success in training; the choice of the checkpoint and the final
@@ -58,6 +75,7 @@ class TrainConfig(BaseModel):
 
     task: str = "pick_cube"
     task_config: dict[str, Any] = {}
+    stages: dict[StageName, Stage] | None = None
     observe: Literal["state", "pixels"] | None = None
     reward: RewardConfig = RewardConfig()
     seed: int = Field(0, ge=0)
@@ -77,6 +95,22 @@ class TrainConfig(BaseModel):
     human: ScriptedHumanConfig = ScriptedHumanConfig()
     network: NetworkConfig = NetworkConfig()
     log: LogConfig = LogConfig()
+
+    @model_validator(mode="after")
+    def _check_stages(self) -> Self:
+        for name, stage in (self.stages or {}).items():
+            if stage.then not in (self.stages or {}):
+                known = ", ".join(self.stages or {})
+                raise ValueError(f"stages.{name}.then: {stage.then!r} is none of {known}")
+        if self.stages is not None and not self.stages:
+            raise ValueError("stages: expected at least one, or null")
+        return self
+
+
+def stage_configs(config: TrainConfig) -> dict[str, TrainConfig]:
+    """The settings of each stage's own run."""
+    shared = config.model_dump(exclude={"stages"})
+    return {name: resolve(shared, stage.config) for name, stage in (config.stages or {}).items()}
 
 
 def resolve(*layers: Mapping[str, Any]) -> TrainConfig:

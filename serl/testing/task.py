@@ -58,7 +58,7 @@ class TaskSuite(ABC):
         task.begin(reading)
         policy = task.reset(reading)
         if policy is not None:
-            action = policy(task.observation(reading))
+            action = policy(reading)
             robot.action_spec.validate_array(action, "action of the reset")
 
 
