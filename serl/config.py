@@ -36,13 +36,15 @@ class Stage(BaseModel):
     """One task of several that reset each other.
 
     Attributes:
-        then: the stage that begins where this one has succeeded; who fails tries again.
+        then: the stage that begins where this one has succeeded.
+        tries: failures in a row after which it begins all the same, after its own reset.
         config: settings that differ from those of the run, such as the task's direction.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     then: str
+    tries: int = Field(3, ge=1)
     config: dict[str, Any] = {}
 
 

@@ -8,10 +8,10 @@ is a learner process for each stage. One learner of several agents would save th
 steps, weights, cursors and checkpoints of different tasks apart in every message and file.
 
 All stages share one arm. An actor process holds an actor for each, and they take turns by outcome:
-success hands over to the next stage, anything else is tried again. The simulation places the scene
-once; from then on `Task.reset` bridges what is left between the end of one episode and the start of
-the next. A stage whose steps are done goes on acting, for the others need it; what it does then is
-logged and no longer trained on.
+success hands over to the next stage, anything else is tried again, a few times. The simulation
+places the scene once; from then on `Task.reset` bridges what is left between the end of one episode
+and the start of the next, and does the work of a stage that has given up. A stage whose steps are
+done goes on acting, for the others need it; what it does then is logged and no longer trained on.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from serl.actor import Actor
+from serl.config import Stage
 from serl.loop import Result
 
 
 def take_turns(
-    actors: Mapping[str, Actor], then: Mapping[str, str]
+    actors: Mapping[str, Actor], stages: Mapping[str, Stage]
 ) -> Iterator[tuple[str, Result]]:
     """Run episodes, of the first stage at first, until a stage's actor is stopping.
 
     Args:
         actors: by stage; they drive the same robot.
-        then: which stage follows on the success of which.
+        stages: what follows on what; a single actor needs none.
 
     Yields:
         The stage that an episode was of, and its result.
     """
-    stage = next(iter(actors))
+    stage, failures = next(iter(actors)), 0
     while (result := actors[stage].episode()) is not None:
         yield stage, result
-        if result.success:
-            stage = then[stage]
+        failures = 0 if result.success else failures + 1
+        if stages and (result.success or failures >= stages[stage].tries):
+            stage, failures = stages[stage].then, 0

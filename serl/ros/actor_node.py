@@ -39,8 +39,7 @@ logger = logging.getLogger(__name__)
 def run(run_folder: Path, name: str) -> None:
     """Run episodes until the training is over or the process is told to stop."""
     folder = RunFolder.open(run_folder)
-    parts, stages = folder.parts(), folder.config.stages or {}
-    then = {stage: stages[stage].then if stages else "" for stage in parts}
+    parts = folder.parts()
     actors: dict[str, Actor] = {}
     with RosNode(name, run_folder, local=True) as node, ExitStack() as logs:
         pause = Pause(node)
@@ -60,7 +59,7 @@ def run(run_folder: Path, name: str) -> None:
         numbers: dict[str, Value] = {"episodes": 0, "successes": 0, "version": 0}
         Stats(node, f"actor {name}", lambda: numbers | {"paused": float(pause.paused)})
         with next(iter(actors.values())).robot:
-            for stage, result in take_turns(actors, then):
+            for stage, result in take_turns(actors, folder.config.stages or {}):
                 numbers = {
                     "episodes": float(numbers["episodes"]) + 1,
                     "successes": float(numbers["successes"]) + result.success,

@@ -13,9 +13,9 @@ from serl.actor import Actor, ActorConfig, LearnedPolicy
 from serl.agents.agent import Agent
 from serl.assembly import make_task
 from serl.clock import VirtualClock
-from serl.config import resolve, stage_configs
+from serl.config import Stage, resolve, stage_configs
 from serl.errors import BadInput, NeedsPerson
-from serl.policy import Policy, Random
+from serl.policy import Hold, Policy, Random
 from serl.stages import take_turns
 from serl.task import SimulatedTask
 from serl.transport import InProcess
@@ -167,9 +167,9 @@ def stages() -> Bench:
 
 def play(bench: Bench, episodes: int, judge: Callable[[str, int], None]) -> list[str]:
     """Which stage each episode was of."""
-    then = {"forward": "backward", "backward": "forward"}
+    stages = {"forward": Stage(then="backward"), "backward": Stage(then="forward", tries=2)}
     played: list[str] = []
-    for stage, result in take_turns(bench.actors, then):
+    for stage, result in take_turns(bench.actors, stages):
         played.append(stage)
         judge(stage, result.success)
         if len(played) == episodes:
@@ -199,3 +199,15 @@ def test_who_fails_tries_again() -> None:
 
     assert play(bench, 4, judge) == ["forward", "backward", "backward", "forward"]
     assert bench.placed == [0]
+
+
+def test_who_fails_too_often_hands_over_to_the_reset_of_the_next() -> None:
+    bench = stages()
+    backward = bench.actors["backward"].policy
+    assert isinstance(backward, Acting)
+    backward.policy = Hold(bench.robot.action_spec)
+    successes: list[int] = []
+    played = play(bench, 4, lambda stage, success: successes.append(success))
+    assert played == ["forward", "backward", "backward", "forward"]
+    assert successes == [True, False, False, True]
+    assert not bench.asked

@@ -12,8 +12,15 @@ from serl.task import SimulatedTask
 from serl.testing.samples import episode
 from serl.types import Step
 
-SEEN = ("pick_cube", "peg_insertion", "connector_insertion", "drawer", "bin_relocation")
-HIDDEN = ("cube", "hole", "peg", "handle", "opening", "part")
+SEEN = (
+    "pick_cube",
+    "peg_insertion",
+    "connector_insertion",
+    "drawer",
+    "bin_relocation",
+    "cable_routing",
+)
+HIDDEN = ("cube", "hole", "peg", "handle", "opening", "part", "cable", "end")
 
 
 def make(name: str) -> SimulatedTask:
