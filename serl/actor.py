@@ -6,20 +6,20 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from serl.agents.agent import Agent
 from serl.clock import Clock
-from serl.errors import BadInput, SerlError
+from serl.errors import BadInput, NeedsPerson
 from serl.intervention import Teleop
 from serl.loop import EpisodeKey, Result, run
 from serl.policy import Policy
 from serl.robot import Robot
 from serl.task import Task
 from serl.transport import Snapshot, WeightSource
-from serl.types import Action, Observation, Outcome, Record, Source, is_online
+from serl.types import Action, Observation, Outcome, Record, Source, Step, is_online
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +145,11 @@ class Pace:
 
 
 class ResetTask:
-    """A reset, as a task: the same loop with another end. It is over when the scene is ready."""
+    """A reset, as a task: the same loop with another end. It is over when the scene is ready.
+
+    Attributes:
+        reading: the newest one; what a reset acts on.
+    """
 
     def __init__(self, task: Task, time_limit_s: float) -> None:
         self._task = task
@@ -153,13 +157,16 @@ class ResetTask:
         self.config = task.config
         self._max_steps = round(time_limit_s * task.config.rate_hz)
         self.observation_spec = task.observation_spec
+        self.reading = Observation({})
 
     def begin(self, reading: Observation) -> None:
         """As the task."""
+        self.reading = reading
         self._task.begin(reading)
 
     def observation(self, reading: Observation) -> Observation:
         """As the task."""
+        self.reading = reading
         return self._task.observation(reading)
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
@@ -171,10 +178,6 @@ class ResetTask:
     def reset(self, reading: Observation) -> Policy | None:
         """A reset needs none."""
         return None
-
-
-class NeedsPerson(SerlError):
-    """The scene could not be restored; the robot holds until a person helps."""
 
 
 @dataclass
@@ -190,8 +193,11 @@ class Actor:
         clock: keeps the rate.
         sink: takes every record before the next action.
         config: see `ActorConfig`.
-        teleop: a person who may take over.
-        place: simulation only: puts the scene into its start for an episode number.
+        teleop: a person who may take over; a simulated one knows the task and helps in no reset.
+        place: simulation only: puts the scene into its start for an episode number ...
+        placements: ... before so many episodes; later ones begin where the reset has led.
+        person: told why a person is needed; returns once the scene is restored. Without one the
+            actor ends there.
         epoch: identity of this start of the actor; never repeats.
         stopping: asked at every step; True ends the episode and the actor.
         admit: called before each episode; raises when it could not be recorded.
@@ -207,6 +213,8 @@ class Actor:
     config: ActorConfig
     teleop: Teleop | None = None
     place: Callable[[int], object] | None = None
+    placements: float = math.inf
+    person: Callable[[str], object] | None = None
     epoch: int = 0
     stopping: Callable[[], bool] = lambda: False
     admit: Callable[[], object] = lambda: None
@@ -217,27 +225,55 @@ class Actor:
 
     def episodes(self) -> Iterator[Result]:
         """Run episodes until `stopping`; each result is yielded as it ends."""
-        while not self.stopping():
-            if self.place is not None:
-                self.place(self._episode)
-            if not self._reset():
-                return
-            yield self._run(self.task, self.policy, Source.POLICY)
+        while (result := self.episode()) is not None:
+            yield result
 
-    def _reset(self) -> bool:
-        """Restore the scene by scripted episodes; False when stopped meanwhile."""
+    def episode(self) -> Result | None:
+        """Run one episode, after whatever the scene needs before it; None when stopping.
+
+        Raises:
+            NeedsPerson: the scene could not be restored, and there is nobody to ask.
+        """
+        if self.stopping():
+            return None
+        if self.place is not None and self.placements > 0:
+            self.placements -= 1
+            self.place(self._episode)
+        self._reset()
+        return None if self.stopping() else self._run(self.task, self.policy, Source.POLICY)
+
+    def _reset(self) -> None:
+        """Restore the scene; when that fails, the robot holds, and a person is asked once."""
+        try:
+            self._restore()
+        except NeedsPerson as error:
+            self.robot.stop(str(error))
+            if self.person is None:
+                raise
+            self.person(str(error))
+            self.robot.recover()
+
+    def _restore(self) -> None:
+        """By scripted episodes, until the scene is ready or the actor is stopped."""
         for left in reversed(range(self.config.reset_attempts + 1)):
             script = self.task.reset(self.robot.observe())
             if script is None or self.stopping():
-                return not self.stopping()
+                return
             if left:
-                reset = ResetTask(self.task, self.config.reset_time_limit_s)
-                self._run(reset, script, Source.SCRIPT)
-        reason = f"reset failed {self.config.reset_attempts} times: a person is needed"
-        self.robot.stop(reason)
-        raise NeedsPerson(reason)
+                self._run_reset(script)
+        failed = f"reset failed {self.config.reset_attempts} times"
+        raise NeedsPerson(f"{failed}: a person is needed")
+
+    def _run_reset(self, script: Policy) -> None:
+        reset = ResetTask(self.task, self.config.reset_time_limit_s)
+        self._run(reset, lambda observation: script(reset.reading), Source.SCRIPT)
+
+    def _sink_unlearned(self, record: Record) -> None:
+        """Nothing is learned from a reset, whoever drove: its reward is not that of the task."""
+        self.sink(replace(record, source=Source.SCRIPT) if isinstance(record, Step) else record)
 
     def _run(self, task: Task, policy: Policy, source: Source) -> Result:
+        resetting = source is Source.SCRIPT
         self.admit()
         key = EpisodeKey(self.run, self.name, self.epoch, self._episode)
         self._episode += 1
@@ -247,8 +283,8 @@ class Actor:
             policy,
             self.clock,
             key,
-            self.sink,
-            teleop=self.teleop,
+            self._sink_unlearned if resetting else self.sink,
+            teleop=None if resetting and self.place is not None else self.teleop,
             chosen_by=source,
             policy_version=lambda: self.policy.version,
             interrupted=self.stopping,

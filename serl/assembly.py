@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,8 @@ from serl.task import SimulatedTask
 from serl.teleop.scripted import ScriptedHuman
 from serl.transport import LearnerEnd, WeightSource
 from serl.types import Arrival, Record
+
+logger = logging.getLogger(__name__)
 
 _STATISTICS_STEPS = 500
 _SIMULATED_CAMERAS = CameraWatchConfig(frozen_readings=0)  # what is still looks the same
@@ -142,6 +147,8 @@ def make_actor(
     steps_before: int = 0,
     epoch: int = 0,
     admit: Callable[[], object] = lambda: None,
+    robot: SimulatedRobot | None = None,
+    placements: float | None = None,
 ) -> Actor:
     """An actor that drives the simulated arm.
 
@@ -157,15 +164,27 @@ def make_actor(
         steps_before: online steps that this actor made before it was restarted.
         epoch: identity of this start of the actor; 0 for a new one.
         admit: called before each episode; raises when it could not be recorded.
+        robot: of another actor whose turns alternate with this one's; a new one by default.
+        placements: episodes that begin where the simulation places the scene; by default all, or
+            the first one if the task's `auto_reset` says so. Where the arm's own resets fail for
+            good, the simulation stands in for the person and places it once more.
     """
     task = make_judged_task(config)
-    robot = plugins.make_simulation(task)
+    robot = robot or plugins.make_simulation(task)
+    if placements is None:
+        placements = 1 if task.config.auto_reset else math.inf
     seed = start_seed(Purpose.TRAINING, config.seed, f"{name}/agent", start)
     seen = make_spec(make_task(config))  # without what is seen for the log alone
     policy = LearnedPolicy(make_acting_agent(config, seen, seed), weights)
     lead = max(config.actor.max_lead_steps, first_update_at(config))
     pacing = config.actor.model_copy(update={"max_lead_steps": lead})
-    wait = Pace(pacing, policy, name, stopping, steps_before)
+    wait = Pace(
+        pacing,
+        policy,
+        name,
+        lambda: stopping() or policy.trained_steps >= config.steps,
+        steps_before,
+    )
 
     watch = CameraWatch(robot.observation_spec.images, _SIMULATED_CAMERAS)
 
@@ -173,9 +192,16 @@ def make_actor(
         wait.count(item)
         sink(item)
 
-    def place(episode: int) -> None:
+    def place(episode: int, where: str = name) -> None:
         watch.begin()
-        robot.reset(start_seed(Purpose.TRAINING, config.seed, name, start + episode))
+        robot.reset(start_seed(Purpose.TRAINING, config.seed, where, start + episode))
+
+    requests = count(1)
+
+    def person(reason: str) -> None:
+        number = next(requests)
+        logger.warning("%s; request %d, the simulation places the scene", reason, number)
+        place(number, f"{name}/person")
 
     return Actor(
         name=name,
@@ -188,6 +214,8 @@ def make_actor(
         config=config.actor,
         teleop=make_human(config, task, robot, name, steps_before, lambda: policy.trained_steps),
         place=place,
+        placements=placements,
+        person=person,
         epoch=epoch,
         stopping=stopping,
         admit=admit,

@@ -203,8 +203,10 @@ def _learner(options: argparse.Namespace) -> int:
         if options.overrides or options.config:
             raise BadInput(f"{path} has its own settings: give no others")
         run = RunFolder.open(path)
+        _without_stages(run.config)
     else:
-        run = RunFolder.create(options.runs, _settings(options), datetime.now())
+        config = _without_stages(_settings(options))
+        run = RunFolder.create(options.runs, config, datetime.now())
     demonstrate(run, Display())
     print(f"run: {run.path}")
     print(f"to join with an actor: serl actor {run.path} --name actor0", flush=True)
@@ -217,10 +219,17 @@ def _actor(options: argparse.Namespace) -> int:
     from serl.train import trained_steps
 
     run = RunFolder.open(options.run)
+    _without_stages(run.config)
     if trained_steps(run) >= run.config.steps:
         raise BadInput(f"{run.path}: finished, all {run.config.steps:,} steps are trained on")
     with joined(run, actor_processes(run, checked_name(options.name, "actor"))) as supervisor:
         return _attend(supervisor, options.name, run.link(options.name))
+
+
+def _without_stages(config: TrainConfig) -> TrainConfig:
+    if config.stages:
+        raise BadInput("only `serl train` trains stages; with --stages null it is one task")
+    return config
 
 
 def _attend(supervisor: Supervisor, name: str, link: Path | None = None) -> int:
@@ -263,9 +272,9 @@ def _record(options: argparse.Namespace) -> int:
 def _evaluate(options: argparse.Namespace) -> int:
     from serl.train import evaluate
 
-    run = RunFolder.open(options.run)
-    evaluation, video = evaluate(run, options.trials, options.checkpoint)
-    print(f"{evaluation.summary()}\nvideo: {video}")
+    for stage, run in RunFolder.open(options.run).parts().items():
+        evaluation, video = evaluate(run, options.trials, options.checkpoint)
+        print(f"{stage}{': ' if stage else ''}{evaluation.summary()}\nvideo: {video}")
     return DONE
 
 
@@ -300,9 +309,12 @@ def _replay(options: argparse.Namespace) -> int:
 def _verify(options: argparse.Namespace) -> int:
     from serl.verify import verify
 
-    report = verify(options.run)
-    print(report)
-    return DONE if report.sound else FAILED
+    sound = True
+    for part in RunFolder.open(options.run).parts().values():
+        report = verify(part.path)
+        print(report)
+        sound &= report.sound
+    return DONE if sound else FAILED
 
 
 def _list(options: argparse.Namespace) -> int:

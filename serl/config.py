@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -29,7 +29,24 @@ from serl.teleop.scripted import ScriptedHumanConfig
 
 Model = TypeVar("Model", bound=BaseModel)
 
+StageName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 MAX_YAML_BYTES = 64 << 10
+
+
+class Stage(BaseModel):
+    """One task of several that reset each other.
+
+    Attributes:
+        then: the stage that begins where this one has succeeded.
+        tries: failures in a row after which it begins all the same, after its own reset.
+        config: settings that differ from those of the run, such as the task's direction.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    then: str
+    tries: int = Field(3, ge=1)
+    config: dict[str, Any] = {}
 
 
 class TrainConfig(BaseModel):
@@ -38,6 +55,8 @@ class TrainConfig(BaseModel):
     Attributes:
         task: name of a task, or path of a .py file that defines one.
         task_config: overrides of the task's own configuration.
+        stages: tasks that are trained in turns, each from where the one before it has succeeded, by
+            name, the first one first; see `serl.stages`. None for one task alone.
         observe: a policy sees the state of the scene, or cameras and the arm's own state; None for
             what the task says.
         reward: who says what is a success in training; the choice of the checkpoint and the final
@@ -60,6 +79,7 @@ class TrainConfig(BaseModel):
 
     task: str = "pick_cube"
     task_config: dict[str, Any] = {}
+    stages: dict[StageName, Stage] | None = None
     observe: Literal["state", "pixels"] | None = None
     reward: RewardConfig = RewardConfig()
     vice: VICEConfig = VICEConfig()
@@ -96,7 +116,19 @@ class TrainConfig(BaseModel):
             raise ValueError("reward vice: expected demonstrations, or vice.positives")
         if self.reward.kind == "vice" and self.agent.cached_features:
             raise ValueError("reward vice: sees images; agent.cached_features keeps none")
+        for name, stage in (self.stages or {}).items():
+            if stage.then not in (self.stages or {}):
+                known = ", ".join(self.stages or {})
+                raise ValueError(f"stages.{name}.then: {stage.then!r} is none of {known}")
+        if self.stages is not None and not self.stages:
+            raise ValueError("stages: expected at least one, or null")
         return self
+
+
+def stage_configs(config: TrainConfig) -> dict[str, TrainConfig]:
+    """The settings of each stage's own run."""
+    shared = config.model_dump(exclude={"stages"})
+    return {name: resolve(shared, stage.config) for name, stage in (config.stages or {}).items()}
 
 
 def resolve(*layers: Mapping[str, Any]) -> TrainConfig:

@@ -17,3 +17,7 @@ class SpecMismatch(BadInput):
 
 class CorruptData(BadInput):
     """Bytes (a file, a message) that are damaged, foreign, or beyond the allowed bounds."""
+
+
+class NeedsPerson(SerlError):
+    """Only a person can restore the scene; the robot holds until one has."""

@@ -15,7 +15,6 @@ from serl.metrics import FILE, EventRow, ResumeRow, read_rows, standing
 from serl.supervisor import Supervisor
 
 WINDOW = 20
-_LINK = "link-"
 
 
 class ProgressReader:
@@ -25,9 +24,11 @@ class ProgressReader:
         task: name of the task.
         folder: of the run; need not hold metrics yet.
         total_steps: online steps to go to.
+        link: what the names of its links begin with.
     """
 
-    def __init__(self, task: str, folder: Path, total_steps: int) -> None:
+    def __init__(self, task: str, folder: Path, total_steps: int, link: str = "link-") -> None:
+        self._link = link
         self._path = folder / FILE
         self._links = folder / "link"
         self._offset = 0
@@ -57,7 +58,9 @@ class ProgressReader:
             unassisted_success=_rate([r for r in self._recent if not r["assisted"]]),
             assisted_success=_rate([r for r in self._recent if r["assisted"]]),
             human_share=self._human_share(),
-            actors=tuple(self._actor(name, states) for name in sorted(states) if _LINK in name),
+            actors=tuple(
+                self._actor(name, states) for name in sorted(states) if name.startswith(self._link)
+            ),
             processes=tuple(ProcessProgress(name, state) for name, state in states.items()),
         )
 
@@ -73,7 +76,7 @@ class ProgressReader:
             self._take(row)
 
     def _actor(self, link: str, states: Mapping[str, str]) -> ActorProgress:
-        name = link.removeprefix(_LINK)
+        name = link.removeprefix(self._link)
         status = read_status(self._links / name)
         return ActorProgress(name, states[link] == "running", status, self._ages.get(name))
 

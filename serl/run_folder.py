@@ -15,13 +15,14 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from serl import checkpoint
-from serl.config import TrainConfig, read_yaml
+from serl.config import TrainConfig, read_yaml, stage_configs
 from serl.errors import BadInput, CorruptData
 from serl.fields import short
 from serl.files import FileLock, checked_name, make_folder, sync_folder, write_atomic
 
 FORMAT = 1
 CONFIG = "config.yaml"
+STAGES = "stages"
 LEARNER_LOCK = "learner.lock"
 _VERSIONED = ("serl", "numpy", "torch", "mujoco")
 
@@ -60,12 +61,19 @@ class RunFolder:
         """
         task = checked_name(Path(config.task).stem, "task")
         stamp = now.strftime("%Y-%m-%d_%H-%M-%S")
+        run = cls._make(root / task, stamp, config, now)
+        for name, each in stage_configs(config).items():
+            cls._make(run.path / STAGES, name, each, now)
+        return run
+
+    @classmethod
+    def _make(cls, parent: Path, name: str, config: TrainConfig, now: datetime) -> RunFolder:
         info = RunInfo(created=now, versions=_versions(), config=config)
         text = yaml.safe_dump(info.model_dump(mode="json"), sort_keys=False)
         try:
-            path = _new_folder(root / task, stamp, text.encode())
+            path = _new_folder(parent, name, text.encode())
         except OSError as error:
-            raise BadInput(f"cannot make a run in {root}: {error}") from error
+            raise BadInput(f"cannot make a run in {parent}: {error}") from error
         return cls(path, info)
 
     @classmethod
@@ -95,6 +103,16 @@ class RunFolder:
                 f"{file}: {where}: {first['msg']}, found {short(first['input'])}"
             ) from error
         return cls(path, info)
+
+    def parts(self) -> dict[str, RunFolder]:
+        """The run of each stage by its name; of one task alone it is the run itself, without one.
+
+        Raises:
+            BadInput: as `open`.
+        """
+        if self.config.stages is None:
+            return {"": self}
+        return {name: self.open(self.path / STAGES / name) for name in self.config.stages}
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from serl.assembly import make_agent, make_judged_task, make_spec, make_task
-from serl.config import TrainConfig, resolve
+from serl.config import TrainConfig, resolve, stage_configs
 from serl.files import digest_of
 from serl.inheritance import inherit
 from serl.trunk_weights import with_files
@@ -28,7 +28,8 @@ def run_settings(
     tuned = make_task(asked).training_defaults()
     name = str(Path(asked.task).resolve()) if asked.task.endswith(".py") else asked.task
     config = resolve(tuned, file, overrides, {"task": name})
-    make_judged_task(config)
+    for each in (config, *stage_configs(config).values()):
+        make_judged_task(each)
     make_agent(config, make_spec(make_task(config)), 0)
     resolved: dict[str, Any] = {"demo_paths": tuple(each.resolve() for each in config.demo_paths)}
     resolved["agent"] = with_files(config.agent)

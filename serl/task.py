@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -21,6 +21,7 @@ from serl.specs import ObservationSpec
 from serl.types import Image, Observation, Outcome
 
 ViewName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+FRONT = 'pos="1.38 -0.62 0.74" xyaxes="0.520463 0.853884 0 -0.321628 0.196040 0.926350"'
 _RESERVED = {"state", "robot"}  # names in observations and stamps
 
 
@@ -34,6 +35,8 @@ class TaskConfig(BaseModel):
         observe: a policy sees the state of the scene, or its cameras and the arm's own state.
         views: what it sees of cameras, by name.
         private_views: what readings carry besides for a reward model; a policy never sees it.
+        auto_reset: between episodes the arm restores the scene by itself, as `Task.reset` says; a
+            simulation places it for the first one only. Not every task can.
         renderer: of simulated cameras. "ray" draws the same everywhere; "gl" has other light, and
             is faster on a GPU and for large pictures; "auto" takes what is faster here, so that
             policies and reward models of one machine may not fit another; with "none" there are no
@@ -49,6 +52,8 @@ class TaskConfig(BaseModel):
     views: dict[ViewName, View] = {}
     private_views: dict[ViewName, View] = {}
     renderer: Literal["ray", "gl", "auto", "none"] = "ray"
+    auto_reset: bool = False
+    can_reset: ClassVar[bool] = False
 
     @model_validator(mode="after")
     def _check_views(self) -> Self:
@@ -56,6 +61,8 @@ class TaskConfig(BaseModel):
             raise ValueError(f"private_views: {sorted(both)} are names of views as well")
         if taken := _RESERVED & (self.views.keys() | self.private_views.keys()):
             raise ValueError(f"views: {sorted(taken)} are names of other things")
+        if self.auto_reset and not self.can_reset:
+            raise ValueError("auto_reset: this task has no reset of its own")
         if self.observe == "pixels" and not self.policy_views:
             raise ValueError("observe pixels: expected a renderer and at least one of views")
         return self
@@ -106,12 +113,14 @@ class Scene:
         tracked: names of bodies whose pose (x y z, quaternion xyzw) readings carry as the state
             `<name>_pose`, as an object tracker on a real arm would.
         extra: MJCF elements placed at the top level (tendons, equalities, sensors).
+        front: where the camera of films stands, as MJCF attributes, if not opposite the arm.
     """
 
     bodies: str
     place: Callable[[np.random.Generator], Placement]
     tracked: tuple[str, ...] = ()
     extra: str = ""
+    front: str = FRONT
 
 
 class TaskView(Protocol):
@@ -146,7 +155,14 @@ class Task(TaskView, Protocol):
         ...
 
     def reset(self, reading: Observation) -> Policy | None:
-        """A policy that restores the scene, or None when it is ready."""
+        """A policy that restores the scene, or None when it is ready.
+
+        It acts on readings, not on what the task's policy sees of them. It is asked for again, and
+        may try another way, when it has not been enough.
+
+        Raises:
+            NeedsPerson: it cannot be restored from here.
+        """
         ...
 
 

@@ -23,7 +23,7 @@ from serl.metrics import EvaluationRow, MetricsRow, MetricsWriter, read_metrics
 from serl.progress import ProgressReader
 from serl.recording import EpisodeLog
 from serl.report import write_report
-from serl.ros.graph import actor_names, all_processes, started
+from serl.ros.graph import actor_names, all_processes, prefix, started
 from serl.run_folder import RunFolder
 from serl.trials import Examiner, choose
 from serl.video import write_video
@@ -44,13 +44,20 @@ def train(run: RunFolder, display: Display) -> bool:
         SerlError: a process failed for good; the run can be resumed.
         KeyboardInterrupt: Ctrl-C; everything was stopped cleanly, the run can be resumed.
     """
-    demonstrate(run, display)
-    if trained_steps(run) < run.config.steps:
+    parts = run.parts()
+    for part in parts.values():
+        demonstrate(part, display)
+    if any(trained_steps(part) < part.config.steps for part in parts.values()):
         learn(run, display)
+    return all([_conclude(stage, part, display) for stage, part in parts.items()])
+
+
+def _conclude(stage: str, run: RunFolder, display: Display) -> bool:
+    """Try what was learned, and report; returns whether it is good enough."""
     evaluation = examine(run, display)
     rows = read_metrics(run.metrics)
     summary = Summary(
-        task=run.config.task,
+        task=_title(run, stage),
         folder=run.path,
         evaluation=evaluation,
         steps=trained_steps(run),
@@ -85,8 +92,13 @@ def demonstrate(run: RunFolder, display: Display) -> None:
 
 
 def learn(run: RunFolder, display: Display) -> None:
-    """Run learner and actors over ROS 2 until the run's steps are trained on."""
-    reader = ProgressReader(run.config.task, run.path, run.config.steps)
+    """Run learners and actors over ROS 2 until all steps, of each stage, are trained on."""
+    parts = run.parts()
+    readers = [
+        ProgressReader(_title(part, stage), part.path, part.config.steps, f"{prefix(stage)}link-")
+        for stage, part in parts.items()
+    ]
+    learners = [f"{prefix(stage)}learner" for stage in parts]
     told, deserted_s = 0, math.inf
     if run.config.intervention == "scripted":
         human = run.config.human
@@ -97,14 +109,16 @@ def learn(run: RunFolder, display: Display) -> None:
             f"{mean * run.config.steps + human.bucket_steps:,.0f} of {run.config.steps:,}"
         )
     with started(run, all_processes(run)) as supervisor, display:
-        while not supervisor.finished("learner"):
+        while not all(map(supervisor.finished, learners)):
             supervisor.check()
             if not all(supervisor.finished(name) for name in actor_names(run)):
                 deserted_s = time.monotonic() + GRACE_S
             elif time.monotonic() > deserted_s:
                 raise SerlError("every actor was asked to stop before the training was over")
-            display.update(reader.read(supervisor))
-            for event in (*supervisor.events[told:], *reader.news()):
+            progress = [reader.read(supervisor) for reader in readers]
+            display.update(min(progress, key=lambda each: each.steps or 0))  # who is behind
+            news = [event for reader in readers for event in reader.news()]
+            for event in (*supervisor.events[told:], *news):
                 display.say(event)
             told = len(supervisor.events)
             time.sleep(POLL_S)
@@ -172,6 +186,10 @@ def _sound(paths: Sequence[Path], display: Display) -> dict[int, Checkpoint]:
             if path == paths[-1] and not found:
                 raise
     return found
+
+
+def _title(run: RunFolder, stage: str) -> str:
+    return f"{run.config.task} {stage}".strip()
 
 
 def trained_steps(run: RunFolder) -> int:

@@ -35,8 +35,7 @@ _MODEL = """
 </default>
 <worldbody>
   <geom name="table" type="plane" size="2 2 0.01" rgba="0.86 0.87 0.88 1"/>
-  <camera name="front" pos="1.38 -0.62 0.74" fovy="40"
-    xyaxes="0.520463 0.853884 0 -0.321628 0.196040 0.926350"/>
+  <camera name="front" fovy="40" {front}/>
   <site name="origin"/>
   <body name="rotation_target" mocap="true"><site name="rotation_target"/></body>
   {arm}
@@ -57,6 +56,7 @@ def build_model(scene: Scene) -> mujoco.MjModel:
             dt=PHYSICS_DT_S,
             defaults=franka.DEFAULTS,
             arm=franka.arm_mjcf(),
+            front=scene.front,
             bodies=scene.bodies,
             tendons=franka.GRIPPER_TENDONS,
             gripper=franka.GRIPPER_ACTUATOR,

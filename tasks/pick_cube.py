@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -17,10 +17,13 @@ from serl.rotations import Quaternion, from_rotation_vector, rotate, wrapped
 from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
+from serl.tasks.handling import Cube, Starts, State, restore
 from serl.types import Action, Array, Observation, Outcome
 
 _HALF_M = 0.02
 _DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
+_CUBE = Cube("cube", _HALF_M)
+_STARTS = Starts((0.40, -0.10), (0.50, 0.10), 0.20)
 
 _VIEWS = {
     "front": View(camera="field", width=64, height=64),
@@ -62,6 +65,7 @@ class PickCubeConfig(TaskConfig):
         limits=Limits(lead_m=0.020),
     )
     views: dict[ViewName, View] = _VIEWS
+    can_reset: ClassVar[bool] = True
     field_low_m: tuple[float, float] = (0.35, -0.20)
     field_high_m: tuple[float, float] = (0.60, 0.20)
     max_yaw_rad: float = Field(0.6, ge=0)
@@ -148,8 +152,21 @@ class PickCube:
         )
 
     def reset(self, reading: Observation) -> Policy | None:
-        """The simulation places the cube itself."""
-        return None
+        """With `auto_reset`, put the cube down somewhere on the field and go to a start.
+
+        Otherwise the simulation places everything. See `restore`.
+        """
+        if not self.config.auto_reset:
+            return None
+        low, high = self.config.field_low_m, self.config.field_high_m
+        return restore(
+            reading,
+            self.config.motion,
+            _CUBE,
+            self._is_on_field,
+            lambda rng: rng.uniform(low, high),
+            _STARTS,
+        )
 
     def is_success(self, truth: Truth) -> bool:
         """The cube is up, in the hand."""
@@ -207,6 +224,11 @@ class PickCube:
             "learner": {"warm_up": 400},
         }
 
+    def _is_on_field(self, state: State) -> bool:
+        x, y = state["cube_pose"][:2].tolist()
+        (x_low, y_low), (x_high, y_high) = self.config.field_low_m, self.config.field_high_m
+        return bool(x_low - 0.01 < x < x_high + 0.01 and y_low - 0.01 < y < y_high + 0.01)
+
     def _is_up(self, state: Mapping[str, Array]) -> bool:
         cube = state["cube_pose"]
         if _height(cube) <= self.config.lift_m:
@@ -217,9 +239,9 @@ class PickCube:
         low, high = self.config.field_low_m, self.config.field_high_m
         yaw = rng.uniform(-self.config.max_yaw_rad, self.config.max_yaw_rad)
         x, y = rng.uniform(low, high)
-        start = rng.uniform((0.40, -0.10), (0.50, 0.10))
+        start = _STARTS.draw(rng)
         cube = np.array((x, y, _HALF_M, *from_rotation_vector((0.0, 0.0, yaw))))
-        return Placement(tcp=np.array((*start, 0.20, *_DOWN)), bodies={"cube": cube})
+        return Placement(tcp=np.array((*start, *_DOWN)), bodies={"cube": cube})
 
 
 class _Expert:

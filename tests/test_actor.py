@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serl.actor import Actor, ActorConfig, LearnedPolicy, NeedsPerson, Pace
+from serl.actor import Actor, ActorConfig, LearnedPolicy, Pace
 from serl.agents.agent import Agent, State
 from serl.clock import VirtualClock
-from serl.errors import CorruptData, SpecMismatch
+from serl.errors import CorruptData, NeedsPerson, SpecMismatch
 from serl.link import WeightsFile
 from serl.policy import Hold, Policy
 from serl.snapshots import encode_snapshot

@@ -12,7 +12,10 @@ from serl.tasks.pick_cube import PickCube
 
 def test_known_names_are_those_of_plugins_only() -> None:
     assert plugins.names("task") == [
+        "bin_relocation",
+        "cable_routing",
         "connector_insertion",
+        "drawer",
         "peg_insertion",
         "pick_cube",
         "reach",

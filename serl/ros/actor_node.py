@@ -11,9 +11,12 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
+from serl import plugins
+from serl.actor import Actor
 from serl.assembly import make_actor, make_judged_task, make_spec, make_task
 from serl.episodes import next_epoch
 from serl.files import checked_name
@@ -21,10 +24,12 @@ from serl.link import WeightsFile, announce
 from serl.quarantine import read_logged, survey
 from serl.recording import EpisodeLog
 from serl.recovery import recover
+from serl.robot import SimulatedRobot
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.services import Pause
 from serl.ros.stats import Stats, Value
 from serl.run_folder import RunFolder
+from serl.stages import take_turns
 from serl.supervisor import orphaned
 from serl.types import is_online
 
@@ -34,6 +39,43 @@ logger = logging.getLogger(__name__)
 def run(run_folder: Path, name: str) -> None:
     """Run episodes until the training is over or the process is told to stop."""
     folder = RunFolder.open(run_folder)
+    parts = folder.parts()
+    actors: dict[str, Actor] = {}
+    with RosNode(name, run_folder, local=True) as node, ExitStack() as logs:
+        pause = Pause(node)
+
+        def stopping() -> bool:
+            interrupted = pause.wait(lambda: node.stopping or orphaned())
+            return interrupted or all(
+                actor.policy.trained_steps >= parts[stage].config.steps
+                for stage, actor in actors.items()
+            )
+
+        robot: SimulatedRobot | None = None
+        for stage, part in parts.items():
+            robot = robot or plugins.make_simulation(make_task(part.config))
+            placements = (0 if actors else 1) if stage else None
+            actors[stage] = _actor(part, name, robot, placements, stopping, logs)
+        numbers: dict[str, Value] = {"episodes": 0, "successes": 0, "version": 0}
+        Stats(node, f"actor {name}", lambda: numbers | {"paused": float(pause.paused)})
+        with next(iter(actors.values())).robot:
+            for stage, result in take_turns(actors, folder.config.stages or {}):
+                numbers = {
+                    "episodes": float(numbers["episodes"]) + 1,
+                    "successes": float(numbers["successes"]) + result.success,
+                    "version": actors[stage].policy.version,
+                }
+
+
+def _actor(
+    folder: RunFolder,
+    name: str,
+    robot: SimulatedRobot,
+    placements: float | None,
+    stopping: Callable[[], bool],
+    logs: ExitStack,
+) -> Actor:
+    """The actor of a run, or of one of its stages; see `make_actor`."""
     config = folder.config
     spec, logged = make_spec(make_task(config)), make_spec(make_judged_task(config))
     episodes, link = folder.episodes(checked_name(name, "actor")), folder.link(name)
@@ -42,36 +84,23 @@ def run(run_folder: Path, name: str) -> None:
     records = read_logged(before, folder.name, name, spec, logger.warning)
     steps_before = sum(map(is_online, records))
     epoch = next_epoch(episodes)
-    with (
-        RosNode(name, run_folder, local=True) as node,
-        EpisodeLog(episodes, logged, folder.name, name, epoch, config.log) as log,
-    ):
-        pause = Pause(node)
-        actor = make_actor(
-            config,
-            folder.name,
-            name,
-            WeightsFile(link / "weights.safetensors", spec.digest),
-            log.append,
-            stopping=lambda: (
-                pause.wait(lambda: node.stopping or orphaned())
-                or actor.policy.trained_steps >= config.steps
-            ),
-            start=len(before),
-            steps_before=steps_before,
-            epoch=epoch,
-            admit=log.admit,
-        )
-        numbers: dict[str, Value] = {"episodes": 0, "successes": 0, "version": 0}
-        Stats(node, f"actor {name}", lambda: numbers | {"paused": float(pause.paused)})
-        announce(link, folder.name, name, epoch, spec)
-        with actor.robot:
-            for result in actor.episodes():
-                numbers = {
-                    "episodes": float(numbers["episodes"]) + 1,
-                    "successes": float(numbers["successes"]) + result.success,
-                    "version": actor.policy.version,
-                }
+    log = logs.enter_context(EpisodeLog(episodes, logged, folder.name, name, epoch, config.log))
+    actor = make_actor(
+        config,
+        folder.name,
+        name,
+        WeightsFile(link / "weights.safetensors", spec.digest),
+        log.append,
+        stopping=stopping,
+        start=len(before),
+        steps_before=steps_before,
+        epoch=epoch,
+        admit=log.admit,
+        robot=robot,
+        placements=placements,
+    )
+    announce(link, folder.name, name, epoch, spec)
+    return actor
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

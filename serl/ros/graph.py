@@ -29,17 +29,32 @@ def require_ros() -> None:
 
 
 def learner_processes(run: RunFolder) -> list[ProcessSpec]:
-    """The learner of a run."""
-    return [ProcessSpec("learner", "serl.ros.learner_node", ("--run", str(run.path)))]
+    """The learner of a run, or of each of its stages."""
+    return [
+        ProcessSpec(f"{prefix(stage)}learner", "serl.ros.learner_node", ("--run", str(part.path)))
+        for stage, part in run.parts().items()
+    ]
 
 
 def actor_processes(run: RunFolder, name: str) -> list[ProcessSpec]:
-    """An actor and the link beside it."""
-    arguments = ("--run", str(run.path), "--actor", name)
-    return [
-        ProcessSpec(f"link-{name}", "serl.ros.link_node", arguments, restarts=5, ends=False),
-        ProcessSpec(name, "serl.ros.actor_node", arguments, restarts=5),
+    """An actor, and the link beside it to each learner."""
+    links = [
+        ProcessSpec(
+            f"{prefix(stage)}link-{name}",
+            "serl.ros.link_node",
+            ("--run", str(part.path), "--actor", name),
+            restarts=5,
+            ends=False,
+        )
+        for stage, part in run.parts().items()
     ]
+    arguments = ("--run", str(run.path), "--actor", name)
+    return [*links, ProcessSpec(name, "serl.ros.actor_node", arguments, restarts=5)]
+
+
+def prefix(stage: str) -> str:
+    """What the names of a stage's processes begin with; nothing in a run without stages."""
+    return f"{stage}-" if stage else ""
 
 
 def actor_names(run: RunFolder) -> list[str]:
@@ -73,9 +88,12 @@ def prepare(run: RunFolder, domain_id: int) -> None:
     Raises:
         BadInput: the run has a learner already.
     """
-    run.lock_learner().close()  # the learner process takes it; whoever comes second changes nothing
+    parts = run.parts().values()
+    for part in parts:  # the learner process takes it; whoever comes second changes nothing
+        part.lock_learner().close()
     clean_shared_memory()
-    choose_transport(run.path)
+    for path in {run.path, *(part.path for part in parts)}:
+        choose_transport(path)
     write_atomic(run.path / _DOMAIN, str(domain_id).encode())
 
 

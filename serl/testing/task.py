@@ -58,7 +58,7 @@ class TaskSuite(ABC):
         task.begin(reading)
         policy = task.reset(reading)
         if policy is not None:
-            action = policy(task.observation(reading))
+            action = policy(reading)
             robot.action_spec.validate_array(action, "action of the reset")
 
 
@@ -69,7 +69,7 @@ class SimulatedTaskSuite(TaskSuite):
         seeds: starts that the expert must solve.
     """
 
-    seeds = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2)
 
     @abstractmethod
     def make(self) -> tuple[SimulatedRobot, SimulatedTask]:

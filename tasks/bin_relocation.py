@@ -1,0 +1,257 @@
+"""Move a part from one bin to the other; the two directions reset each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from serl.camera import View, image_specs
+from serl.policy import Policy
+from serl.robot import Truth
+from serl.rotations import from_rotation_vector
+from serl.safety import Limits, Motion
+from serl.specs import ArraySpec, ObservationSpec
+from serl.task import Placement, Scene, TaskConfig, ViewName
+from serl.tasks.handling import Cube, PutDown, Starts, State, restore
+from serl.tasks.steering import DOWN, scalar, yaw
+from serl.types import Observation, Outcome
+
+_PART = Cube("part", half_m=0.02, grasp_m=0.012)  # above the walls, even of a part that is at one
+_INSIDE_M = (0.09, 0.075)  # half the inside of a bin
+_WALL_M = (0.003, 0.009)  # half the thickness and half the height
+_FROM_M, _TO_M = (0.47, 0.12), (0.47, -0.12)
+_STARTS = Starts((0.40, -0.10), (0.50, 0.10), 0.20)
+
+_VIEWS = {
+    "front": View(camera="field", width=64, height=64),
+    "wrist": View(camera="wrist", width=64, height=64),
+}
+
+
+class BinRelocationConfig(TaskConfig):
+    """The task's numbers.
+
+    Attributes:
+        direction: forward is from the left bin, seen from the arm, to the right one.
+        hold_steps: the part must have been left alone in the bin for so many steps in a row.
+        up_m: the tool must be higher than this by then.
+    """
+
+    time_limit_s: float = Field(12.0, gt=0)
+    motion: Motion = Motion(
+        axes=("x", "y", "z", "yaw"),
+        translation_m=0.015,
+        rotation_rad=0.1,
+        box_low_m=(0.33, -0.24, 0.030),
+        box_high_m=(0.61, 0.24, 0.30),
+        max_rotation_rad=0.9,
+        gripper=True,
+        gripper_interval_s=0.3,
+        limits=Limits(lead_m=0.020),
+    )
+    views: dict[ViewName, View] = _VIEWS
+    can_reset: ClassVar[bool] = True
+    direction: Literal["forward", "backward"] = "forward"
+    hold_steps: int = Field(3, ge=1)
+    up_m: float = Field(0.09, gt=0)
+
+
+class BinRelocation:
+    """Take the part out of one bin, put it into the other, let go and go up.
+
+    Its own reset works from readings alone, as on a real arm with a tracker of the part: it puts a
+    part that lies elsewhere into the bin that this direction begins at, and brings the tool to a
+    random start.
+    """
+
+    def __init__(self, config: BinRelocationConfig | None = None) -> None:
+        self.config = config or BinRelocationConfig()
+        self.name = f"bin_relocation_{self.config.direction}"
+        forward = self.config.direction == "forward"
+        self._source, self._goal = (_FROM_M, _TO_M) if forward else (_TO_M, _FROM_M)
+        self._held = 0
+
+    @cached_property
+    def observation_spec(self) -> ObservationSpec:
+        """Eleven numbers of the arm, and five of the part or images of it."""
+        position = ArraySpec(shape=(3,), unit="m, base frame")
+        arm = {
+            "goal_from_tcp": position,
+            "yaw": ArraySpec(shape=(1,), unit="rad"),
+            "tcp_velocity": ArraySpec(shape=(3,), unit="m/s, base frame"),
+            "gripper": ArraySpec(shape=(1,), unit="opening, 0 to 1"),
+            "lead": position,
+        }
+        part = {
+            "part_from_tcp": position,
+            "part_yaw": ArraySpec(shape=(1,), unit="rad from the tool's, modulo 90 degrees"),
+            "part_height": ArraySpec(shape=(1,), unit="m above the table"),
+        }
+        if self.config.observe == "pixels":
+            return ObservationSpec(state=arm, images=image_specs(self.config.policy_views))
+        return ObservationSpec(state=arm | part)
+
+    @property
+    def scene(self) -> Scene:
+        """Two bins and a part, which a tracker follows."""
+        return Scene(bodies=_BODIES, place=self._place, tracked=("part",))
+
+    def begin(self, reading: Observation) -> None:
+        """Nothing has been seen in the bin yet."""
+        self._held = 0
+
+    def observation(self, reading: Observation) -> Observation:
+        """What the policy sees of a reading."""
+        state = reading.state
+        tcp = state["tcp_pose"]
+        goal = np.array((*self._goal, _PART.half_m), np.float32)
+        arm = {
+            "goal_from_tcp": goal - tcp[:3],
+            "yaw": scalar(yaw(tcp)),
+            "tcp_velocity": state["tcp_twist"][:3],
+            "gripper": state["gripper"],
+            "lead": state["target_pose"][:3] - tcp[:3],
+        }
+        if self.config.observe == "pixels":
+            return Observation(arm, self.config.policy_images(reading), reading.stamps)
+        part = _PART.position(state)
+        seen = {
+            "part_from_tcp": part - tcp[:3],
+            "part_yaw": scalar(_PART.turn(state)),
+            "part_height": scalar(float(part[2]) - _PART.half_m),
+        }
+        return Observation(arm | seen, stamps=reading.stamps)
+
+    def outcome(self, reading: Observation, index: int) -> Outcome:
+        """Reward 1 and the end once the part has been left in the bin; truncated at the limit."""
+        self._held = self._held + 1 if self.is_success(reading.state) else 0
+        success = self._held >= self.config.hold_steps
+        return Outcome(
+            reward=float(success),
+            terminated=success,
+            truncated=not success and index + 1 >= self.config.max_steps,
+            success=success,
+        )
+
+    def reset(self, reading: Observation) -> Policy | None:
+        """Return the part to its bin, and the tool to a start; see `restore`."""
+        return restore(
+            reading,
+            self.config.motion,
+            _PART,
+            lambda state: _lies_in(state, self._source),
+            lambda rng: _spot(self._source, rng),
+            _STARTS,
+        )
+
+    def is_success(self, truth: Truth) -> bool:
+        """The part lies in the bin, the hand is open and above."""
+        let_go = truth["gripper"][0] > 0.9 and truth["tcp_pose"][2] > self.config.up_m
+        return bool(let_go) and _lies_in(truth, self._goal)
+
+    def progress(self, truth: Truth) -> float:
+        """0.2 for approaching, 0.2 for grasping, 0.4 for carrying, 0.2 for letting go."""
+        tcp, part = truth["tcp_pose"][:3], _PART.position(truth)
+        if _lies_in(truth, self._goal):
+            up = (float(tcp[2]) - 0.03) / (self.config.up_m - 0.03)
+            return 0.8 + 0.2 * min(1.0, max(0.0, up)) * float(truth["gripper"][0])
+        distance = float(np.linalg.norm(part - tcp))
+        between = math.exp(-((max(0.0, distance - _PART.grasp_m) / 0.02) ** 2))
+        closing = min(1.0, 2.0 * (1.0 - float(truth["gripper"][0])))
+        left = math.hypot(part[0] - self._goal[0], part[1] - self._goal[1])
+        carried = max(0.0, 1.0 - left / math.dist(_FROM_M, _TO_M))
+        approached = 0.2 * max(0.0, 1.0 - distance / 0.4)
+        return approached + 0.2 * between * closing + 0.4 * carried
+
+    def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
+        """A scripted mover without memory, to a spot of its seed, with a little noise."""
+        rng = np.random.default_rng(seed)
+        put_down = PutDown(
+            self.config.motion,
+            _PART,
+            lambda state: _lies_in(state, self._goal),
+            _spot(self._goal, rng),
+            noise=lambda: rng.normal(0.0, 0.05, 4),
+        )
+        return lambda observation: put_down(truth())
+
+    def training_defaults(self) -> Mapping[str, Any]:
+        """Both directions at once: each begins where the other one has succeeded."""
+        agent = {
+            "hidden": (128, 128),
+            "return_bounds": (0.0, 1.0),
+            "bc_weight": 0.3,
+            "bc_final_weight": 0.3,
+            "bc_warm_start": 400,
+        }
+        directions = {"forward": "backward", "backward": "forward"}
+        stages = {
+            name: {"then": then, "config": {"task_config": {"direction": name}}}
+            for name, then in directions.items()
+        }
+        if self.config.observe == "pixels":
+            return {
+                "steps": 12_000,
+                "stages": stages,
+                "agent": {**agent, "batch_size": 128, "utd": 1, "bc_warm_start": 1000},
+                "learner": {"warm_up": 1000},
+            }
+        return {
+            "steps": 6000,
+            "required_success_rate": 0.9,
+            "stages": stages,
+            "agent": {**agent, "layer_norm": False},
+            "learner": {"warm_up": 400},
+        }
+
+    def _place(self, rng: np.random.Generator) -> Placement:
+        x, y = _spot(self._source, rng)
+        turned = from_rotation_vector((0.0, 0.0, rng.uniform(-0.6, 0.6)))
+        part = np.array((x, y, _PART.half_m, *turned))
+        return Placement(tcp=np.array((*_STARTS.draw(rng), *DOWN)), bodies={"part": part})
+
+
+def _spot(bin_m: tuple[float, float], rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Where in a bin a part may be put down, whatever its yaw.  # (2,)."""
+    room = np.array(_INSIDE_M) - 1.5 * _PART.half_m
+    spot: np.ndarray[Any, Any] = np.array(bin_m) + rng.uniform(-room, room)
+    return spot
+
+
+def _lies_in(state: State, bin_m: tuple[float, float]) -> bool:
+    x, y = np.abs(_PART.position(state)[:2] - np.array(bin_m)).tolist()
+    return _PART.lies(state) and x < _INSIDE_M[0] and y < _INSIDE_M[1]
+
+
+def _bin(middle_m: tuple[float, float], colour: str) -> str:
+    """A coloured floor, which nothing touches, and four walls."""
+    (x, y), (dx, dy), (thick, high) = middle_m, _INSIDE_M, _WALL_M
+    walls = (
+        (x - dx - thick, y, thick, dy + 2.0 * thick),
+        (x + dx + thick, y, thick, dy + 2.0 * thick),
+        (x, y - dy - thick, dx, thick),
+        (x, y + dy + thick, dx, thick),
+    )
+    floor = f'pos="{x} {y} 0" size="{dx} {dy} 0.0005" contype="0" conaffinity="0"'
+    return f'<geom type="box" {floor} rgba="{colour}"/>' + "".join(
+        f'<geom type="box" pos="{wx} {wy} {high}" size="{wdx} {wdy} {high}" rgba="{colour}"/>'
+        for wx, wy, wdx, wdy in walls
+    )
+
+
+_BODIES = f"""
+<camera name="field" pos="1.05 0 0.62" xyaxes="0 1 0 -0.72 0 0.69" fovy="36"/>
+{_bin(_FROM_M, "0.36 0.52 0.68 1")}
+{_bin(_TO_M, "0.45 0.66 0.50 1")}
+<body name="part">
+  <freejoint/>
+  <geom type="box" size="0.02 0.02 0.02" mass="0.1" condim="4" rgba="0.94 0.45 0.20 1"/>
+</body>
+"""
+
+task = BinRelocation

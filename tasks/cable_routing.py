@@ -1,0 +1,351 @@
+"""Lead a cable through a clip, hold it taut while it is lowered, and let go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from serl.camera import View, image_specs
+from serl.policy import Policy
+from serl.robot import Truth
+from serl.rotations import from_rotation_vector, rotate, wrapped
+from serl.safety import Limits, Motion
+from serl.specs import ArraySpec, ObservationSpec
+from serl.task import Placement, Scene, TaskConfig, ViewName
+from serl.tasks.steering import CLOSE, DOWN, OPEN, scalar, steer, yaw
+from serl.types import Action, Array, Observation, Outcome
+
+_LINKS = 16
+_LINK_M = 0.025
+_RADIUS_M = 0.004
+_GRIP = _LINKS - 2  # the link that a script takes hold of
+_CLIP_M = 0.20  # from where the cable is fixed to the clip
+_SLOT_M = 0.005  # half of it: a millimetre of room on each side of the cable
+_POST_M = (0.006, 0.006, 0.0225)  # half the size of a post
+
+_VIEWS = {
+    "side": View(camera="side", width=64, height=64),
+    "wrist": View(camera="wrist", width=64, height=64),
+}
+
+
+class CableRoutingConfig(TaskConfig):
+    """The task's numbers.
+
+    Attributes:
+        fixed_m: where the cable is fixed, in the middle of its starts ...
+        spread_m: ... from which it is up to this far away along each axis.
+        turned_rad: the cable starts turned by so much from the clip, at least and at most.
+        hold_steps: it must be in the clip, without the hand, for so many steps in a row.
+        up_m: the tool must be higher than this by then.
+    """
+
+    time_limit_s: float = Field(15.0, gt=0)
+    motion: Motion = Motion(
+        axes=("x", "y", "z", "yaw"),
+        translation_m=0.015,
+        rotation_rad=0.1,
+        box_low_m=(0.38, -0.32, 0.013),
+        box_high_m=(0.70, 0.32, 0.25),
+        max_rotation_rad=0.9,
+        gripper=True,
+        gripper_interval_s=0.3,
+        limits=Limits(lead_m=0.020),
+    )
+    views: dict[ViewName, View] = _VIEWS
+    fixed_m: tuple[float, float] = (0.28, 0.0)
+    spread_m: tuple[float, float] = (0.01, 0.04)
+    turned_rad: tuple[float, float] = (0.3, 0.6)
+    hold_steps: int = Field(3, ge=1)
+    up_m: float = Field(0.08, gt=0)
+
+
+class CableRouting:
+    """Grasp the cable near its free end, lay it into the slot of the clip, let go, go up."""
+
+    name = "cable_routing"
+
+    def __init__(self, config: CableRoutingConfig | None = None) -> None:
+        self.config = config or CableRoutingConfig()
+        self._held = 0
+
+    @cached_property
+    def observation_spec(self) -> ObservationSpec:
+        """Fourteen numbers of the arm and the clip, and seven of the cable or images of it."""
+        position = ArraySpec(shape=(3,), unit="m, base frame")
+        arm = {
+            "clip_from_tcp": position,
+            "yaw": ArraySpec(shape=(1,), unit="rad"),
+            "tcp_velocity": ArraySpec(shape=(3,), unit="m/s, base frame"),
+            "gripper": ArraySpec(shape=(1,), unit="opening, 0 to 1"),
+            "lead": position,
+            "force": ArraySpec(shape=(3,), unit="N, base frame"),
+        }
+        cable = {
+            "end_from_tcp": position,
+            "end_yaw": ArraySpec(shape=(1,), unit="rad from the tool's, modulo 180 degrees"),
+            "cable_in_clip": ArraySpec(shape=(3,), unit="m, where it passes, from the slot's foot"),
+        }
+        if self.config.observe == "pixels":
+            return ObservationSpec(state=arm, images=image_specs(self.config.policy_views))
+        return ObservationSpec(state=arm | cable)
+
+    @property
+    def scene(self) -> Scene:
+        """A cable that is fixed at one end, and a clip; each link of the cable is tracked."""
+        tracked = ("clip", *(f"cable{index}" for index in range(_LINKS)))
+        return Scene(bodies=_BODIES, place=self._place, tracked=tracked)
+
+    def begin(self, reading: Observation) -> None:
+        """The cable has not been in the clip yet."""
+        self._held = 0
+
+    def observation(self, reading: Observation) -> Observation:
+        """What the policy sees of a reading."""
+        state = reading.state
+        tcp = state["tcp_pose"]
+        arm = {
+            "clip_from_tcp": state["clip_pose"][:3] - tcp[:3],
+            "yaw": scalar(yaw(tcp)),
+            "tcp_velocity": state["tcp_twist"][:3],
+            "gripper": state["gripper"],
+            "lead": state["target_pose"][:3] - tcp[:3],
+            "force": state["wrench"][:3],
+        }
+        if self.config.observe == "pixels":
+            return Observation(arm, self.config.policy_images(reading), reading.stamps)
+        cable = {
+            "end_from_tcp": grip_point(state) - tcp[:3],
+            "end_yaw": scalar(_turn(state)),
+            "cable_in_clip": passage(state),
+        }
+        return Observation(arm | cable, stamps=reading.stamps)
+
+    def outcome(self, reading: Observation, index: int) -> Outcome:
+        """Reward 1 and the end once the cable has stayed in the clip by itself."""
+        self._held = self._held + 1 if self.is_success(reading.state) else 0
+        success = self._held >= self.config.hold_steps
+        return Outcome(
+            reward=float(success),
+            terminated=success,
+            truncated=not success and index + 1 >= self.config.max_steps,
+            success=success,
+        )
+
+    def reset(self, reading: Observation) -> Policy | None:
+        """The simulation takes the cable out itself."""
+        return None
+
+    def is_success(self, truth: Truth) -> bool:
+        """The cable passes between the posts, below their tops; the hand is open and above."""
+        let_go = truth["gripper"][0] > 0.9 and truth["tcp_pose"][2] > self.config.up_m
+        return bool(let_go) and is_routed(truth)
+
+    def progress(self, truth: Truth) -> float:
+        """0.2 for approaching, 0.2 for grasping, 0.4 for laying it in, 0.2 for letting go."""
+        tcp, opening = truth["tcp_pose"][:3], float(truth["gripper"][0])
+        if is_routed(truth):
+            up = (float(tcp[2]) - 0.02) / (self.config.up_m - 0.02)
+            return 0.8 + 0.2 * min(1.0, max(0.0, up)) * opening
+        distance = float(np.linalg.norm(grip_point(truth) - tcp))
+        between = math.exp(-((max(0.0, distance - 0.01) / 0.02) ** 2))
+        x, y, z = passage(truth).tolist()
+        above = z > 2.0 * _POST_M[2]
+        aside = max(0.0, 1.0 - math.hypot(x, y) / 0.12)
+        laid = 0.2 * aside + 0.1 * above
+        reached = max(0.0, 1.0 - distance / 0.4) + between * (1.0 - opening)
+        return float(0.2 * reached + laid)
+
+    def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
+        """A scripted router without memory."""
+        return _Expert(truth, self.config.motion, seed)
+
+    def training_defaults(self) -> Mapping[str, Any]:
+        """As for `pick_cube`, with more steps; not tuned further yet."""
+        agent = {
+            "hidden": (128, 128),
+            "return_bounds": (0.0, 1.0),
+            "bc_weight": 0.3,
+            "bc_final_weight": 0.3,
+            "bc_warm_start": 400,
+        }
+        if self.config.observe == "pixels":
+            return {
+                "steps": 20_000,
+                "agent": {**agent, "batch_size": 128, "utd": 1, "bc_warm_start": 1000},
+                "learner": {"warm_up": 1000},
+            }
+        return {
+            "steps": 10_000,
+            "agent": {**agent, "layer_norm": False},
+            "learner": {"warm_up": 400},
+        }
+
+    def _place(self, rng: np.random.Generator) -> Placement:
+        spread = np.array(self.config.spread_m)
+        x, y = np.array(self.config.fixed_m) + rng.uniform(-spread, spread)
+        turned = rng.choice((-1.0, 1.0)) * rng.uniform(*self.config.turned_rad)
+        start = rng.uniform((0.44, -0.10, 0.17), (0.52, 0.10, 0.20))
+        quaternion = from_rotation_vector((0.0, 0.0, turned))
+        return Placement(
+            tcp=np.array((*start, *DOWN)),
+            bodies={
+                "fixture": np.array((x, y, _RADIUS_M, *quaternion)),
+                "clip": np.array((x + _CLIP_M, y, 0.0, 0.0, 0.0, 0.0, 1.0)),
+            },
+        )
+
+
+def passage(state: Mapping[str, Array]) -> Array:
+    """Where the cable crosses the plane of the clip, from the foot of the slot.  # (3,).
+
+    The nearest crossing of several; where it does not cross, the nearest joint of the cable, whose
+    x is then not zero.
+    """
+    joints = np.stack([state[f"cable{index}_pose"][:3] for index in range(_LINKS)])
+    joints = joints - state["clip_pose"][:3]  # (links, 3)
+    before, after = joints[:-1], joints[1:]
+    crossing = (before[:, 0] <= 0.0) != (after[:, 0] <= 0.0)
+    if crossing.any():
+        before, after = before[crossing], after[crossing]
+        part = before[:, :1] / (before[:, :1] - after[:, :1])
+        joints = before + part * (after - before)
+        joints[:, 0] = 0.0
+    nearest: Array = joints[np.linalg.norm(joints[:, :2], axis=1).argmin()]
+    return nearest.astype(np.float32)
+
+
+def is_routed(state: Mapping[str, Array]) -> bool:
+    """The cable passes through the slot, below the tops of the posts."""
+    x, y, z = passage(state).tolist()
+    return bool(x == 0.0 and abs(y) < _SLOT_M and z < 2.0 * _POST_M[2])
+
+
+def grip_point(state: Mapping[str, Array]) -> Array:
+    """The middle of the link that a script takes hold of.  # (3,)."""
+    x, y, z, *quaternion = state[f"cable{_GRIP}_pose"].tolist()
+    qx, qy, qz, qw = quaternion
+    along = rotate((qx, qy, qz, qw), (0.5 * _LINK_M, 0.0, 0.0))
+    return np.array((x, y, z), np.float32) + np.array(along, np.float32)
+
+
+def _turn(state: Mapping[str, Array]) -> float:
+    """From the tool's yaw to that of the link, rad; which way round does not matter."""
+    return wrapped(yaw(state[f"cable{_GRIP}_pose"]) - yaw(state["tcp_pose"]), math.pi)
+
+
+class _Expert:
+    """Decides from the truth alone what to do next, so it can go on from any state.
+
+    It takes hold of the cable crosswise, lifts it, and lowers it into the slot on an arc about the
+    fixture, on which it is always taut: two centimetres of slack, and it stays beside the slot.
+    Where it has not got in it lets go, and begins again.
+    """
+
+    NOISE = 0.03
+    HOVER_M, GRASP_M, TRAVEL_M, LAID_M = 0.05, 0.014, 0.13, 0.022
+    TAUT_M = 0.003
+
+    def __init__(self, truth: Callable[[], Truth], motion: Motion, seed: int) -> None:
+        self._truth, self._motion = truth, motion
+        self._rng = np.random.default_rng(seed)
+
+    def __call__(self, observation: Observation) -> Action:
+        """The next action; needs only the truth."""
+        truth = self._truth()
+        tcp = truth["tcp_pose"][:3].astype(np.float64)
+        held = max(float(truth[f"cable{index}_grasped"][0]) for index in range(_GRIP, _LINKS)) > 0.5
+        held = held or float(truth[f"cable{_GRIP - 1}_grasped"][0]) > 0.5
+        if is_routed(truth) and (not held or tcp[2] < self.LAID_M + 0.006):
+            height = tcp[2] if truth["gripper"][0] < 0.9 else 0.15
+            return self._steer(truth, np.array((tcp[0], tcp[1], height)), OPEN)
+        return self._lay(truth, tcp) if held else self._grasp(truth, tcp)
+
+    def _lay(self, truth: Truth, tcp: np.ndarray[Any, Any]) -> Action:
+        """Up, over the slot, and down."""
+        fixed = truth["clip_pose"][:3] - np.array((_CLIP_M, 0.0, -_RADIUS_M))
+        aside, turn = tcp[1] - fixed[1], wrapped(yaw(truth["tcp_pose"]), math.pi)
+        # The lower it is, the more it may be aside: what has begun is brought to its end.
+        room = 0.002 + 0.1 * max(0.0, self.TRAVEL_M - 0.01 - tcp[2])
+        if abs(aside) < room and abs(turn) < 0.06:
+            if tcp[2] < self.LAID_M + 0.004:
+                return self._steer(truth, tcp, OPEN)
+            height = self.LAID_M
+        else:
+            height = self.TRAVEL_M
+        # Aim a little ahead on the arc, so that the tool follows it.
+        ahead = max(height, tcp[2] - 0.03) if height < tcp[2] else height
+        length = self._length(truth, tcp) + self.TAUT_M
+        across = 0.0 if tcp[2] > 0.07 or height < tcp[2] else aside
+        reach = math.sqrt(max(0.0, length**2 - (ahead - fixed[2]) ** 2 - across**2))
+        goal = np.array((fixed[0] + reach, fixed[1] + across, ahead))
+        turned = -wrapped(yaw(truth["target_pose"]), math.pi)
+        return self._steer(truth, goal, CLOSE, turned)
+
+    def _length(self, truth: Truth, tcp: np.ndarray[Any, Any]) -> float:
+        """Of the cable from the fixture to the fingers."""
+        x, y, z, w = truth[f"cable{_GRIP}_pose"][3:].tolist()
+        along = np.array(rotate((x, y, z, w), (1.0, 0.0, 0.0)))
+        beyond = float(along @ (tcp - truth[f"cable{_GRIP}_pose"][:3]))
+        return _GRIP * _LINK_M + min(1.5 * _LINK_M, max(-_LINK_M, beyond))
+
+    def _grasp(self, truth: Truth, tcp: np.ndarray[Any, Any]) -> Action:
+        """Over the cable and crosswise first; the more it is aligned, the lower."""
+        goal, turn = grip_point(truth).astype(np.float64), _turn(truth)
+        offset, opening = goal - tcp, float(truth["gripper"][0])
+        off = math.hypot(offset[0], offset[1]) + 0.05 * abs(turn)
+        goal[2] = max(self.GRASP_M, goal[2])
+        low = tcp[2] < goal[2] + 0.006
+        if low and off < 0.010 and opening > 0.05:
+            return self._steer(truth, goal, CLOSE)
+        clear = min(1.0, max(0.0, (off - 0.005) / 0.010)) if opening > 0.9 else 1.0
+        goal[2] += self.HOVER_M * clear
+        turned = wrapped(yaw(truth[f"cable{_GRIP}_pose"]) - yaw(truth["target_pose"]), math.pi)
+        return self._steer(truth, goal, OPEN, turned)
+
+    def _steer(
+        self, truth: Truth, goal: np.ndarray[Any, Any], gripper: float, turn_rad: float = 0.0
+    ) -> Action:
+        shift, noise = goal - truth["target_pose"][:3], self._rng.normal(0.0, self.NOISE, 4)
+        return steer(self._motion, shift, turn_rad, gripper, noise)
+
+
+def _cable() -> str:
+    """Links with ball joints: stiff enough not to coil, soft enough to lie down."""
+    inner = ""
+    for index in reversed(range(_LINKS)):
+        place = f"{_LINK_M if index else 0} 0 0"
+        inner = (
+            f'<body name="cable{index}" pos="{place}">'
+            '<joint type="ball" stiffness="0.01" damping="0.001" armature="1e-5"/>'
+            f'<geom type="capsule" fromto="0 0 0 {_LINK_M} 0 0" size="{_RADIUS_M}" mass="0.0025"'
+            f' condim="4" friction="0.6 0.005 0.0001" rgba="0.94 0.45 0.20 1"/>{inner}</body>'
+        )
+    return inner
+
+
+def _clip() -> str:
+    dx, dy, dz = _POST_M
+    return "".join(
+        f'<geom type="box" pos="0 {side * (_SLOT_M + dy)} {dz}" size="{dx} {dy} {dz}"'
+        ' friction="0.3 0.005 0.0001" rgba="0.36 0.52 0.68 1"/>'
+        for side in (1.0, -1.0)
+    )
+
+
+_BODIES = f"""
+<camera name="side" pos="0.62 -0.42 0.34" xyaxes="0.949 0.316 0 -0.181 0.544 0.819" fovy="44"/>
+<body name="fixture" mocap="true">
+  <geom type="cylinder" pos="0 0 0.008" size="0.012 0.012" rgba="0.36 0.52 0.68 1"
+    contype="0" conaffinity="0"/>
+  {_cable()}
+</body>
+<body name="clip" mocap="true">{_clip()}</body>
+"""
+
+task = CableRouting

@@ -1,0 +1,279 @@
+"""Pull a drawer open by its handle."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from serl.camera import View, image_specs
+from serl.policy import Policy
+from serl.robot import Truth
+from serl.safety import Limits, Motion
+from serl.specs import ArraySpec, ObservationSpec
+from serl.task import Placement, Scene, TaskConfig, ViewName
+from serl.tasks.steering import CLOSE, DOWN, OPEN, scalar, steer
+from serl.types import Action, Array, Observation, Outcome
+from serl.vectors import Vector
+
+_TRAVEL_M = 0.16
+_FACE_M = 0.06  # from the middle of the handle to the front, where the hand has room beside it
+_DEPTH_M = 0.20
+_CABINET, _FRONT, _HANDLE = "0.36 0.52 0.68 1", "0.80 0.72 0.58 1", "0.94 0.45 0.20 1"
+
+_VIEWS = {
+    "side": View(camera="side", width=64, height=64),
+    "wrist": View(camera="wrist", width=64, height=64),
+}
+
+
+class DrawerConfig(TaskConfig):
+    """The task's numbers.
+
+    Attributes:
+        middle_m: where the handle is in the middle of its starts, base frame ...
+        spread_m: ... from which it is up to this far away along each axis.
+        open_m: the drawer must be out by more than this ...
+        hold_steps: ... for so many steps in a row.
+    """
+
+    time_limit_s: float = Field(8.0, gt=0)
+    motion: Motion = Motion(
+        axes=("x", "y", "z"),
+        translation_m=0.015,
+        box_low_m=(0.32, -0.20, 0.10),
+        box_high_m=(0.62, 0.20, 0.32),
+        gripper=True,
+        gripper_interval_s=0.3,
+        limits=Limits(lead_m=0.020),
+    )
+    views: dict[ViewName, View] = _VIEWS
+    middle_m: Vector = (0.55, 0.0, 0.16)
+    spread_m: Vector = (0.03, 0.06, 0.03)
+    open_m: float = Field(0.10, gt=0, lt=_TRAVEL_M)
+    hold_steps: int = Field(3, ge=1)
+
+
+class Drawer:
+    """Grasp the handle of a drawer and pull the drawer out by more than 10 cm."""
+
+    name = "drawer"
+
+    def __init__(self, config: DrawerConfig | None = None) -> None:
+        self.config = config or DrawerConfig()
+        self._start = np.zeros(3, np.float32)
+        self._held = 0
+
+    @cached_property
+    def observation_spec(self) -> ObservationSpec:
+        """Thirteen numbers of the arm, and four of the drawer or images of it."""
+        position = ArraySpec(shape=(3,), unit="m, base frame")
+        arm = {
+            "tcp_from_start": position,
+            "tcp_velocity": ArraySpec(shape=(3,), unit="m/s, base frame"),
+            "gripper": ArraySpec(shape=(1,), unit="opening, 0 to 1"),
+            "lead": position,
+            "force": ArraySpec(shape=(3,), unit="N, base frame"),
+        }
+        drawer = {
+            "handle_from_tcp": position,
+            "opening": ArraySpec(shape=(1,), unit="m that the drawer is out"),
+        }
+        if self.config.observe == "pixels":
+            return ObservationSpec(state=arm, images=image_specs(self.config.policy_views))
+        return ObservationSpec(state=arm | drawer)
+
+    @property
+    def scene(self) -> Scene:
+        """A cabinet that nothing moves, with one drawer; the pose of each is tracked."""
+        tracked = ("cabinet", "handle")
+        return Scene(bodies=_BODIES, place=self._place, tracked=tracked, front=_FRONT_CAMERA)
+
+    def begin(self, reading: Observation) -> None:
+        """Keep where the tool starts."""
+        self._start = reading.state["tcp_pose"][:3].copy()
+        self._held = 0
+
+    def observation(self, reading: Observation) -> Observation:
+        """What the policy sees of a reading."""
+        state = reading.state
+        tcp = state["tcp_pose"][:3]
+        arm = {
+            "tcp_from_start": tcp - self._start,
+            "tcp_velocity": state["tcp_twist"][:3],
+            "gripper": state["gripper"],
+            "lead": state["target_pose"][:3] - tcp,
+            "force": state["wrench"][:3],
+        }
+        if self.config.observe == "pixels":
+            return Observation(arm, self.config.policy_images(reading), reading.stamps)
+        drawer = {
+            "handle_from_tcp": state["handle_pose"][:3] - tcp,
+            "opening": scalar(opening_m(state)),
+        }
+        return Observation(arm | drawer, stamps=reading.stamps)
+
+    def outcome(self, reading: Observation, index: int) -> Outcome:
+        """Reward 1 and the end once the drawer has stayed open; truncated at the time limit."""
+        self._held = self._held + 1 if self.is_success(reading.state) else 0
+        success = self._held >= self.config.hold_steps
+        return Outcome(
+            reward=float(success),
+            terminated=success,
+            truncated=not success and index + 1 >= self.config.max_steps,
+            success=success,
+        )
+
+    def reset(self, reading: Observation) -> Policy | None:
+        """The simulation closes the drawer itself."""
+        return None
+
+    def is_success(self, truth: Truth) -> bool:
+        """The drawer is out, wherever the cabinet is."""
+        return opening_m(truth) > self.config.open_m
+
+    def progress(self, truth: Truth) -> float:
+        """0.3 for approaching, 0.2 for grasping, 0.5 for opening."""
+        distance = float(np.linalg.norm(truth["handle_pose"][:3] - truth["tcp_pose"][:3]))
+        between = math.exp(-((distance / 0.02) ** 2))
+        closing = min(1.0, 2.0 * (1.0 - float(truth["gripper"][0])))
+        out = min(1.0, max(0.0, opening_m(truth) / (self.config.open_m + 0.01)))
+        approached = max(0.0, 1.0 - distance / 0.3)
+        return 0.3 * max(approached, out) + 0.2 * max(between * closing, out) + 0.5 * out
+
+    def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
+        """A scripted opener without memory."""
+        return _Expert(truth, self.config.motion, seed)
+
+    def training_defaults(self) -> Mapping[str, Any]:
+        """Tuned settings: 20 demonstrations are enough to clone a policy that RL then improves."""
+        agent = {
+            "hidden": (128, 128),
+            "return_bounds": (0.0, 1.0),
+            "bc_weight": 0.3,
+            "bc_final_weight": 0.3,
+            "bc_warm_start": 400,
+        }
+        if self.config.observe == "pixels":
+            return {
+                "steps": 10_000,
+                "agent": {**agent, "batch_size": 128, "utd": 1, "bc_warm_start": 1000},
+                "learner": {"warm_up": 1000},
+            }
+        return {
+            "steps": 5000,
+            "required_success_rate": 0.9,
+            "agent": {**agent, "layer_norm": False},
+            "learner": {"warm_up": 400},
+        }
+
+    def _place(self, rng: np.random.Generator) -> Placement:
+        spread = np.array(self.config.spread_m)
+        handle = np.array(self.config.middle_m) + rng.uniform(-spread, spread)
+        tool = rng.uniform((0.40, -0.10, 0.26), (0.46, 0.10, 0.29))
+        cabinet = np.array((*handle, 0.0, 0.0, 0.0, 1.0))
+        return Placement(tcp=np.array((*tool, *DOWN)), bodies={"cabinet": cabinet})
+
+
+def opening_m(state: Mapping[str, Array]) -> float:
+    """How far the drawer is out: the cabinet's frame is where the handle is when it is closed."""
+    return float(state["cabinet_pose"][0] - state["handle_pose"][0])
+
+
+class _Expert:
+    """Decides from the truth alone what to do next, so it can go on from any state.
+
+    It goes above the handle, descends, closes, and pulls; where it has closed on nothing, or has
+    lost the handle, it opens and comes again.
+    """
+
+    NOISE = 0.05
+    HOVER_M = 0.055  # the handle ends 32 mm above its middle, the pads 12 mm below the tool point
+    GRASP_M = 0.004  # the hand is 39 mm above the tool point
+    AHEAD_M = 0.025
+
+    def __init__(self, truth: Callable[[], Truth], motion: Motion, seed: int) -> None:
+        self._truth, self._motion = truth, motion
+        self._rng = np.random.default_rng(seed)
+
+    def __call__(self, observation: Observation) -> Action:
+        """The next action; needs only the truth."""
+        truth = self._truth()
+        tcp, target, handle = (truth[f"{name}_pose"][:3] for name in ("tcp", "target", "handle"))
+        goal = handle.astype(np.float64)
+        goal[2] += self.GRASP_M
+        offset = goal - tcp
+        opening = float(truth["gripper"][0])
+        if truth["handle_grasped"][0] > 0.5 and abs(offset[2]) < 0.02:
+            goal[0] = tcp[0] - self.AHEAD_M
+            return self._steer(goal - target, CLOSE)
+        off = math.hypot(offset[0], offset[1])
+        if off < 0.008 and abs(offset[2]) < 0.012 and opening > 0.3:
+            return self._steer(goal - target, CLOSE)
+        clear = min(1.0, max(0.0, (off - 0.006) / 0.010)) if opening > 0.9 else 1.0
+        if opening <= 0.9 and off < 0.02:  # first let go of what was grasped wrongly
+            goal[2] = tcp[2]
+        else:
+            goal[2] += self.HOVER_M * clear
+        return self._steer(goal - target, OPEN)
+
+    def _steer(self, shift_m: np.ndarray[Any, Any], gripper: float) -> Action:
+        return steer(
+            self._motion, shift_m, gripper=gripper, noise=self._rng.normal(0.0, self.NOISE, 3)
+        )
+
+
+def _box(low: Vector, high: Vector, colour: str, more: str = "") -> str:
+    """A box between two corners."""
+    middle = " ".join(f"{0.5 * (a + b):g}" for a, b in zip(low, high, strict=True))
+    half = " ".join(f"{0.5 * (b - a):g}" for a, b in zip(low, high, strict=True))
+    return f'<geom type="box" pos="{middle}" size="{half}" rgba="{colour}" {more}/>'
+
+
+def _cabinet() -> str:
+    """Sides, top and bottom around the drawer, down to the table; the handle at the origin."""
+    near, far = _FACE_M + 0.01, _FACE_M + 0.01 + _DEPTH_M
+    return "".join(
+        _box(low, high, _CABINET)
+        for low, high in (
+            ((near, -0.14, 0.07), (far, 0.14, 0.09)),
+            ((near, -0.14, -0.20), (far, 0.14, -0.07)),
+            ((near, -0.14, -0.07), (far, -0.12, 0.07)),
+            ((near, 0.12, -0.07), (far, 0.14, 0.07)),
+        )
+    )
+
+
+def _drawer() -> str:
+    """The front, a box behind it that shows how far it is out, and an upright handle."""
+    back = _FACE_M + 0.01 + _DEPTH_M - 0.01
+    bar = 'mass="0.05" condim="4" friction="1 0.01 0.001"'
+    return "".join(
+        (
+            _box((_FACE_M, -0.115, -0.065), (_FACE_M + 0.01, 0.115, 0.065), _FRONT, 'mass="0.3"'),
+            _box((_FACE_M + 0.01, -0.11, -0.06), (back, 0.11, -0.05), _FRONT, 'mass="0.5"'),
+            _box((-0.006, -0.008, -0.032), (0.006, 0.008, 0.032), _HANDLE, bar),
+            _box((0.006, -0.005, 0.022), (_FACE_M, 0.005, 0.032), _HANDLE, 'mass="0.01"'),
+            _box((0.006, -0.005, -0.032), (_FACE_M, 0.005, -0.022), _HANDLE, 'mass="0.01"'),
+        )
+    )
+
+
+_FRONT_CAMERA = 'pos="0.20 -1.05 0.62" xyaxes="0.982 -0.187 0 0.063 0.329 0.942"'
+_BODIES = f"""
+<camera name="side" pos="0.30 -0.52 0.42" xyaxes="0.945 -0.327 0 0.144 0.416 0.898" fovy="40"/>
+<body name="cabinet" mocap="true">
+  {_cabinet()}
+  <body name="handle" gravcomp="1">
+    <joint name="drawer" type="slide" axis="-1 0 0" range="0 {_TRAVEL_M}" damping="8"
+      frictionloss="1.5" armature="0.2"/>
+    {_drawer()}
+  </body>
+</body>
+"""
+
+task = Drawer

@@ -1,0 +1,213 @@
+"""Scenes that the arm restores by itself: no episode but the first is placed by the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serl import plugins
+from serl.actor import Actor, ActorConfig, LearnedPolicy
+from serl.agents.agent import Agent
+from serl.assembly import make_task
+from serl.clock import VirtualClock
+from serl.config import Stage, resolve, stage_configs
+from serl.errors import BadInput, NeedsPerson
+from serl.policy import Hold, Policy, Random
+from serl.stages import take_turns
+from serl.task import SimulatedTask
+from serl.transport import InProcess
+from serl.types import Action, End, Observation, Record, Source, Step
+
+
+class Acting(LearnedPolicy):
+    """A learned policy that acts as another one does."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__(no_agent(), InProcess())
+        self.policy = policy
+
+    def __call__(self, observation: Observation) -> Action:
+        return self.policy(observation)
+
+
+def no_agent() -> Any:
+    return Agent
+
+
+class Bench:
+    """Actors of tasks on one simulated arm, what they recorded, and what was asked of a person."""
+
+    def __init__(self, tasks: dict[str, SimulatedTask]) -> None:
+        self.records: list[Record] = []
+        self.placed: list[int] = []
+        self.asked: list[str] = []
+        self.robot: Any = plugins.make_simulation(next(iter(tasks.values())))
+        self.actors = {
+            name: Actor(
+                name="actor",
+                run=name,
+                robot=self.robot,
+                task=task,
+                policy=Acting(task.expert(self.robot.truth, 0)),
+                clock=VirtualClock(self.robot.advance, task.config.rate_hz),
+                sink=self.records.append,
+                config=ActorConfig(),
+                place=self.place,
+                placements=0 if number else 1,
+                person=self.help,
+            )
+            for number, (name, task) in enumerate(tasks.items())
+        }
+
+    def place(self, episode: int) -> None:
+        self.placed.append(episode)
+        self.robot.reset(episode)
+
+    def help(self, reason: str) -> None:
+        self.asked.append(reason)
+        self.robot.reset(99)
+
+    def ends(self, run: str) -> list[End]:
+        return [each for each in self.records if isinstance(each, End) and each.key.run == run]
+
+    def scripted(self) -> list[Step]:
+        steps = [each for each in self.records if isinstance(each, Step)]
+        return [step for step in steps if step.source is Source.SCRIPT]
+
+    def move(self, body: str, *position: float) -> None:
+        """Somebody moves an object."""
+        address = self.robot.model.jnt_qposadr[self.robot.model.body(body).jntadr[0]]
+        self.robot.data.qpos[address : address + 7] = (*position, 1.0, 0.0, 0.0, 0.0)
+        self.robot.advance(0.3)
+
+
+def pick_cube() -> tuple[Bench, Actor]:
+    task = make_task(resolve({"task": "pick_cube", "task_config": {"auto_reset": True}}))
+    bench = Bench({"": task})
+    return bench, bench.actors[""]
+
+
+def test_the_arm_puts_the_cube_down_elsewhere_and_goes_to_a_start() -> None:
+    bench, actor = pick_cube()
+    starts, cubes = [], []
+    for _ in range(5):
+        result = actor.episode()
+        assert result is not None
+        assert result.success
+        steps = [each for each in bench.records if isinstance(each, Step)]
+        first = [s for s in steps if s.source is Source.POLICY and s.key.index == 0][-1]
+        assert first.observation.state["gripper"][0] > 0.9
+        assert abs(first.observation.state["cube_height"][0]) < 0.006
+        cubes.append(first.observation.state["cube_from_tcp"][:2])
+        starts.append(bench.robot.truth()["tcp_pose"][:2])
+    assert bench.placed == [0]
+    assert not bench.asked
+    assert len(bench.ends("")) == 9
+    assert len({tuple(np.round(cube, 2)) for cube in cubes}) == 5, "starts do not differ"
+
+
+def test_a_cube_beside_the_field_is_brought_back() -> None:
+    bench, actor = pick_cube()
+    actor.episode()
+    bench.robot.reset(3)
+    bench.move("cube", 0.62, 0.23, 0.02)
+    result = actor.episode()
+    assert result is not None
+    assert result.success
+    assert not bench.asked
+    assert bench.scripted()[-1].terminated
+
+
+def test_a_cube_out_of_reach_is_asked_for_once_in_words() -> None:
+    bench, actor = pick_cube()
+    actor.episode()
+    bench.robot.reset(3)
+    bench.move("cube", 0.80, 0.10, 0.02)
+    result = actor.episode()
+    assert bench.asked == ["a person is needed: the cube is at x 0.80 y 0.10 m, out of reach"]
+    assert result is not None
+    assert result.success
+
+
+def test_without_anybody_to_ask_the_arm_holds() -> None:
+    bench, actor = pick_cube()
+    actor.episode()
+    actor.person = None
+    bench.robot.reset(3)
+    bench.move("cube", 0.80, 0.10, 0.02)
+    with pytest.raises(NeedsPerson, match="out of reach"):
+        actor.episode()
+    assert "out of reach" in bench.robot.stop_reason
+
+
+def test_random_policies_leave_nothing_that_the_arm_cannot_restore() -> None:
+    bench, actor = pick_cube()
+    policy = actor.policy
+    assert isinstance(policy, Acting)
+    for seed in range(4):
+        policy.policy = Random(bench.robot.action_spec, seed)
+        actor.episode()
+    assert not bench.asked
+    assert bench.placed == [0]
+
+
+def test_a_task_without_a_reset_refuses_to_be_asked_for_one() -> None:
+    with pytest.raises(BadInput, match="auto_reset: this task has no reset of its own"):
+        make_task(resolve({"task": "reach", "task_config": {"auto_reset": True}}))
+
+
+def stages() -> Bench:
+    tuned = make_task(resolve({"task": "bin_relocation"})).training_defaults()
+    configs = stage_configs(resolve(tuned, {"task": "bin_relocation"}))
+    return Bench({name: make_task(config) for name, config in configs.items()})
+
+
+def play(bench: Bench, episodes: int, judge: Callable[[str, int], None]) -> list[str]:
+    """Which stage each episode was of."""
+    stages = {"forward": Stage(then="backward"), "backward": Stage(then="forward", tries=2)}
+    played: list[str] = []
+    for stage, result in take_turns(bench.actors, stages):
+        played.append(stage)
+        judge(stage, result.success)
+        if len(played) == episodes:
+            break
+    return played
+
+
+def test_two_directions_reset_each_other() -> None:
+    bench = stages()
+    successes = []
+    played = play(bench, 4, lambda stage, success: successes.append(success))
+    assert played == ["forward", "backward", "forward", "backward"]
+    assert successes == [True] * 4
+    assert bench.placed == [0]
+    assert not bench.asked
+
+
+def test_who_fails_tries_again() -> None:
+    bench = stages()
+    backward = bench.actors["backward"].policy
+    assert isinstance(backward, Acting)
+    expert, backward.policy = backward.policy, Random(bench.robot.action_spec, 0)
+
+    def judge(stage: str, success: int) -> None:
+        if stage == "backward":
+            backward.policy = expert
+
+    assert play(bench, 4, judge) == ["forward", "backward", "backward", "forward"]
+    assert bench.placed == [0]
+
+
+def test_who_fails_too_often_hands_over_to_the_reset_of_the_next() -> None:
+    bench = stages()
+    backward = bench.actors["backward"].policy
+    assert isinstance(backward, Acting)
+    backward.policy = Hold(bench.robot.action_spec)
+    successes: list[int] = []
+    played = play(bench, 4, lambda stage, success: successes.append(success))
+    assert played == ["forward", "backward", "backward", "forward"]
+    assert successes == [True, False, False, True]
+    assert not bench.asked

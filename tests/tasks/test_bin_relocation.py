@@ -1,0 +1,104 @@
+import numpy as np
+import pytest
+
+from serl.sim.arm import SimArm
+from serl.tasks.bin_relocation import BinRelocation, BinRelocationConfig
+from serl.testing import SimulatedTaskSuite
+from serl.testing.samples import episode
+from serl.types import End
+
+LEFT, RIGHT = (0.47, 0.12), (0.47, -0.12)
+
+
+def make(direction: str = "forward") -> tuple[SimArm, BinRelocation]:
+    task = BinRelocation(BinRelocationConfig.model_validate({"direction": direction}))
+    return SimArm(task.scene, task.config), task
+
+
+class TestForward(SimulatedTaskSuite):
+    def make(self) -> tuple[SimArm, BinRelocation]:
+        return make()
+
+
+class TestBackward(SimulatedTaskSuite):
+    seeds = (3, 4)
+
+    def make(self) -> tuple[SimArm, BinRelocation]:
+        return make("backward")
+
+
+@pytest.mark.parametrize(("direction", "source"), [("forward", LEFT), ("backward", RIGHT)])
+def test_parts_start_all_over_the_bin_of_the_direction(
+    direction: str, source: tuple[float, float]
+) -> None:
+    _, task = make(direction)
+    parts = [task.scene.place(np.random.default_rng(seed)).bodies["part"] for seed in range(200)]
+    away = np.array(parts)[:, :2] - source
+    assert away.min(axis=0) == pytest.approx([-0.06, -0.045], abs=0.005)
+    assert away.max(axis=0) == pytest.approx([0.06, 0.045], abs=0.005)
+
+
+def test_each_direction_is_a_task_of_its_own() -> None:
+    assert make()[1].name == "bin_relocation_forward"
+    assert make("backward")[1].name == "bin_relocation_backward"
+
+
+def put(arm: SimArm, x: float, y: float, z: float = 0.02) -> None:
+    address = arm.model.jnt_qposadr[arm.model.body("part").jntadr[0]]
+    arm.data.qpos[address : address + 7] = (x, y, z, 1.0, 0.0, 0.0, 0.0)
+    arm.data.qvel[:] = 0.0
+    arm.advance(0.01)
+
+
+def test_a_part_counts_only_when_it_lies_inside_and_was_let_go() -> None:
+    arm, task = make()
+    arm.reset(0)
+    put(arm, *RIGHT)
+    assert task.is_success(arm.truth())
+    put(arm, *RIGHT, 0.06)
+    assert not task.is_success(arm.truth()), "in the air"
+    put(arm, RIGHT[0], RIGHT[1] - 0.10)
+    assert not task.is_success(arm.truth()), "beside the bin"
+    put(arm, *LEFT)
+    assert not task.is_success(arm.truth()), "in the other bin"
+    put(arm, *RIGHT)
+    for gripper, height, solved in ((1.0, 0.2, True), (0.5, 0.2, False), (1.0, 0.05, False)):
+        truth = arm.truth() | {"gripper": np.array([gripper], np.float32)}
+        truth["tcp_pose"][2] = height
+        assert task.is_success(truth) is solved
+
+
+def test_a_part_that_passes_by_is_no_success() -> None:
+    arm, task = make()
+    reading = arm.reset(0)
+    put(arm, *RIGHT)
+    there = arm.observe()
+    task.begin(reading)
+    assert [task.outcome(each, 0).success for each in (there, there, reading, there)] == [False] * 4
+    assert not task.outcome(there, 4).success
+    assert task.outcome(there, 5).success
+
+
+def test_parts_in_the_corners_can_be_taken_out() -> None:
+    arm, task = make()
+    for dx, dy in ((-0.068, -0.053), (0.068, 0.053)):
+        arm.reset(1)
+        put(arm, LEFT[0] + dx, LEFT[1] + dy)
+        expert = task.expert(arm.truth, 0)
+        task.begin(arm.observe())
+        for index in range(task.config.max_steps):
+            arm.act(expert(task.observation(arm.observe())))
+            arm.advance(0.1)
+            outcome = task.outcome(arm.observe(), index)
+            if outcome.terminated:
+                break
+        assert outcome.success, (dx, dy)
+
+
+def test_the_expert_moves_the_part() -> None:
+    arm, task = make()
+    for seed in range(5):
+        end = episode(arm, task, task.expert(arm.truth, seed), 1000 + seed)[-1]
+        assert isinstance(end, End)
+        assert end.success, f"seed {seed}"
+        assert end.key.index < 100

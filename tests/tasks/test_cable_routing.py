@@ -1,0 +1,104 @@
+import numpy as np
+import pytest
+
+from serl.sim.arm import SimArm
+from serl.tasks.cable_routing import CableRouting, grip_point, is_routed, passage
+from serl.testing import SimulatedTaskSuite
+from serl.testing.samples import episode
+from serl.types import Array, End
+
+
+def make() -> tuple[SimArm, CableRouting]:
+    task = CableRouting()
+    return SimArm(task.scene, task.config), task
+
+
+class TestCableRouting(SimulatedTaskSuite):
+    seeds = (0, 1)
+
+    def make(self) -> tuple[SimArm, CableRouting]:
+        return make()
+
+
+def straight(aside: float = 0.0, height: float = 0.02, **state: float) -> dict[str, Array]:
+    """A state whose cable passes the clip in a straight line, with the hand open and above."""
+    poses = {
+        f"cable{index}_pose": (0.3 + 0.025 * index, aside, height, 0.0, 0.0, 0.0, 1.0)
+        for index in range(16)
+    }
+    tcp = (0.5, 0.0, state.get("tcp_height", 0.15), 1.0, 0.0, 0.0, 0.0)
+    poses |= {"clip_pose": (0.51, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0), "tcp_pose": tcp}
+    truth = {name: np.array(pose, np.float32) for name, pose in poses.items()}
+    return truth | {"gripper": np.array([state.get("gripper", 1.0)], np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("truth", "solved"),
+    [
+        (straight(), True),
+        (straight(aside=0.004), True),
+        (straight(aside=0.006), False),
+        (straight(aside=-0.006), False),
+        (straight(height=0.044), True),
+        (straight(height=0.046), False),
+        (straight(gripper=0.1), False),
+        (straight(tcp_height=0.05), False),
+    ],
+)
+def test_the_cable_must_pass_the_slot_below_its_top_and_without_the_hand(
+    truth: dict[str, Array], solved: bool
+) -> None:
+    assert CableRouting().is_success(truth) is solved
+
+
+def test_a_cable_that_ends_before_the_clip_is_not_in_it() -> None:
+    truth = straight()
+    truth["clip_pose"][0] = 0.70
+    assert not is_routed(truth)
+    assert passage(truth)[0] == pytest.approx(-0.025, abs=1e-6)
+
+
+def test_the_crossing_that_is_nearest_to_the_slot_counts() -> None:
+    truth = straight(aside=0.03)
+    for index, aside in ((13, 0.002), (14, 0.002)):  # the end comes back through the slot
+        truth[f"cable{index}_pose"][:2] = (0.49 + 0.04 * (index - 13), aside)
+    assert is_routed(truth)
+
+
+def test_the_cable_lies_beside_the_clip_at_the_start_and_nothing_moves() -> None:
+    arm, task = make()
+    sides = set()
+    for seed in range(10):
+        arm.reset(seed)
+        before = grip_point(arm.truth())
+        assert abs(passage(arm.truth())[1]) > 0.04
+        sides.add(bool(before[1] > 0.0))
+        arm.advance(1.0)
+        assert np.abs(grip_point(arm.truth()) - before).max() < 0.003
+        assert not task.is_success(arm.truth())
+    assert sides == {False, True}
+
+
+def test_pressing_the_cable_onto_the_posts_is_no_success() -> None:
+    """The hand holds it across both, from above, with all the force that there is."""
+    arm, task = make()
+    arm.reset(0)
+    expert = task.expert(arm.truth, 0)
+    for _ in range(task.config.max_steps):
+        action = expert(task.observation(arm.observe()))
+        truth = arm.truth()
+        if truth["cable14_grasped"][0] and truth["tcp_pose"][2] < 0.11:
+            action[1] = 1.0  # never above the slot
+            action[2] = -1.0
+        arm.act(action)
+        arm.advance(0.1)
+        assert not task.is_success(arm.truth())
+
+
+def test_the_expert_routes_the_cable() -> None:
+    arm, task = make()
+    for seed in range(4):
+        end = episode(arm, task, task.expert(arm.truth, seed), 1000 + seed)[-1]
+        assert isinstance(end, End)
+        assert end.success, f"seed {seed}"
+        assert end.key.index < 120

@@ -1,0 +1,81 @@
+import numpy as np
+import pytest
+
+from serl.sim.arm import SimArm
+from serl.tasks.drawer import Drawer, DrawerConfig, opening_m
+from serl.testing import SimulatedTaskSuite
+from serl.testing.samples import episode
+from serl.types import End
+
+
+def make(config: DrawerConfig | None = None) -> tuple[SimArm, Drawer]:
+    task = Drawer(config)
+    return SimArm(task.scene, task.config), task
+
+
+class TestDrawer(SimulatedTaskSuite):
+    def make(self) -> tuple[SimArm, Drawer]:
+        return make()
+
+
+def test_the_expert_opens_the_drawer() -> None:
+    arm, task = make()
+    lengths = []
+    for seed in range(10):
+        end = episode(arm, task, task.expert(arm.truth, seed), 1000 + seed)[-1]
+        assert isinstance(end, End)
+        assert end.success, f"seed {seed}"
+        lengths.append(end.key.index)
+    assert np.mean(lengths) < 55
+
+
+def test_the_expert_goes_on_from_a_closed_hand_beside_the_handle() -> None:
+    arm, task = make()
+    arm.reset(5)
+    for _ in range(15):
+        arm.act(np.array((0.4, 0.2, -1.0, -1.0), np.float32))
+        arm.advance(0.1)
+    expert = task.expert(arm.truth, 0)
+    for index in range(task.config.max_steps):
+        arm.act(expert(task.observation(arm.observe())))
+        arm.advance(0.1)
+        if task.outcome(arm.observe(), index).success:
+            return
+    pytest.fail("not opened")
+
+
+def test_where_the_cabinet_stands_opens_nothing() -> None:
+    arm, _ = make()
+    seen = set()
+    for seed in range(20):
+        arm.reset(seed)
+        assert abs(opening_m(arm.truth())) < 1e-4
+        seen.add(round(float(arm.truth()["handle_pose"][0]), 3))
+    assert len(seen) > 10
+    assert max(seen) - min(seen) > 0.04
+
+
+def test_a_handle_that_is_pushed_or_dragged_down_does_not_open_it() -> None:
+    """From before it, and from above, with all the force that there is."""
+    arm, _ = make()
+    for seed, push in enumerate(((1.0, 0.0, 0.0, -1.0), (0.0, 0.0, -1.0, -1.0))):
+        arm.reset(seed)
+        for _ in range(50):
+            truth = arm.truth()
+            aside = (truth["handle_pose"][:3] - truth["target_pose"][:3]) / 0.015
+            action = np.array((*aside, 0.0)) * (np.array(push) == 0.0) + push
+            arm.act(action.clip(-1.0, 1.0).astype(np.float32))
+            arm.advance(0.1)
+        assert opening_m(arm.truth()) < 0.01
+
+
+def test_an_open_drawer_must_stay_open() -> None:
+    arm, task = make()
+    episode(arm, task, task.expert(arm.truth, 0))
+    open_ = arm.observe()
+    task.begin(open_)
+    assert [task.outcome(open_, index).success for index in range(3)] == [False, False, True]
+    task.begin(open_)
+    task.outcome(open_, 0), task.outcome(open_, 1)
+    assert not task.outcome(arm.reset(1), 2).success, "closed again: it starts over"
+    assert not task.outcome(open_, 3).success
