@@ -195,6 +195,8 @@ class Actor:
         epoch: identity of this start of the actor; never repeats.
         stopping: asked at every step; True ends the episode and the actor.
         admit: called before each episode; raises when it could not be recorded.
+        standby: called before each episode; returns when the robot may move, or when stopping, and
+            says whether a person held it.
     """
 
     name: str
@@ -210,6 +212,7 @@ class Actor:
     epoch: int = 0
     stopping: Callable[[], bool] = lambda: False
     admit: Callable[[], object] = lambda: None
+    standby: Callable[[], bool] = lambda: False
     _episode: int = 0
 
     def __post_init__(self) -> None:
@@ -217,7 +220,7 @@ class Actor:
 
     def episodes(self) -> Iterator[Result]:
         """Run episodes until `stopping`; each result is yielded as it ends."""
-        while not self.stopping():
+        while self._ready():
             if self.place is not None:
                 self.place(self._episode)
             if not self._reset():
@@ -228,14 +231,23 @@ class Actor:
         """Restore the scene by scripted episodes; False when stopped meanwhile."""
         for left in reversed(range(self.config.reset_attempts + 1)):
             script = self.task.reset(self.robot.observe())
-            if script is None or self.stopping():
-                return not self.stopping()
+            if script is None or not self._ready():
+                return self._ready()
             if left:
                 reset = ResetTask(self.task, self.config.reset_time_limit_s)
                 self._run(reset, script, Source.SCRIPT)
         reason = f"reset failed {self.config.reset_attempts} times: a person is needed"
         self.robot.stop(reason)
         raise NeedsPerson(reason)
+
+    def _ready(self) -> bool:
+        """Wait while a person holds the robot; False when stopping."""
+        held = self.standby()
+        if self.stopping():
+            return False
+        if held:
+            self.robot.recover()
+        return True
 
     def _run(self, task: Task, policy: Policy, source: Source) -> Result:
         self.admit()

@@ -13,7 +13,7 @@ from serl.agents.agent import Agent, State
 from serl.agents.config import SACConfig
 from serl.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.checkpoint import Checkpoint
-from serl.clock import VirtualClock
+from serl.clock import RealTime, VirtualClock, WallClock
 from serl.config import TrainConfig, checked, merge
 from serl.evaluation import Purpose, start_seed
 from serl.frames import frame_bytes
@@ -28,6 +28,8 @@ from serl.task import SimulatedTask
 from serl.teleop.scripted import ScriptedHuman
 from serl.transport import LearnerEnd, WeightSource
 from serl.types import Arrival, Record
+
+Attend = Callable[[SimulatedRobot, Teleop | None], Teleop | None]
 
 _STATISTICS_STEPS = 500
 _SIMULATED_CAMERAS = CameraWatchConfig(frozen_readings=0)  # what is still looks the same
@@ -128,6 +130,9 @@ def make_actor(
     steps_before: int = 0,
     epoch: int = 0,
     admit: Callable[[], object] = lambda: None,
+    standby: Callable[[], bool] = lambda: False,
+    attend: Attend = lambda robot, script: script,
+    attended: Callable[[], bool] = lambda: False,
 ) -> Actor:
     """An actor that drives the simulated arm.
 
@@ -143,6 +148,9 @@ def make_actor(
         steps_before: online steps that this actor made before it was restarted.
         epoch: identity of this start of the actor; 0 for a new one.
         admit: called before each episode; raises when it could not be recorded.
+        standby: as of `Actor`.
+        attend: who has a say, given the robot and the simulated human.
+        attended: simulated time passes in real time while this is so.
     """
     task = make_judged_task(config)
     robot = plugins.make_simulation(task)
@@ -162,20 +170,25 @@ def make_actor(
         watch.begin()
         robot.reset(start_seed(Purpose.TRAINING, config.seed, name, start + episode))
 
+    script = make_human(config, task, robot, name, steps_before, lambda: policy.trained_steps)
+    rate_hz = task.config.rate_hz
     return Actor(
         name=name,
         run=run,
         robot=WatchedRobot(robot, watch),
         task=task,
         policy=policy,
-        clock=VirtualClock(robot.advance, task.config.rate_hz, pace or wait),
+        clock=VirtualClock(
+            robot.advance, rate_hz, RealTime(WallClock(rate_hz), attended, pace or wait)
+        ),
         sink=record,
         config=config.actor,
-        teleop=make_human(config, task, robot, name, steps_before, lambda: policy.trained_steps),
+        teleop=attend(robot, script),
         place=place,
         epoch=epoch,
         stopping=stopping,
         admit=admit,
+        standby=standby,
     )
 
 

@@ -24,6 +24,7 @@ from serl.learner import LearnerConfig
 from serl.network import NetworkConfig
 from serl.recording import LogConfig
 from serl.reward import RewardConfig
+from serl.teleop.config import TeleopConfig
 from serl.teleop.scripted import ScriptedHumanConfig
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -75,6 +76,7 @@ class TrainConfig(BaseModel):
     learner: LearnerConfig = LearnerConfig()
     actor: ActorConfig = ActorConfig()
     human: ScriptedHumanConfig = ScriptedHumanConfig()
+    teleop: TeleopConfig = TeleopConfig()
     network: NetworkConfig = NetworkConfig()
     log: LogConfig = LogConfig()
 

@@ -96,10 +96,10 @@ def run(
         executed = robot.act(chosen)
         clock.wait()
         successor, outcome, fault = _observe(robot, task, index)
-        said = teleop.events()
+        halted, said = interrupted(), teleop.events()  # in this order, for it may wait
         if Event.STOP in said or Event.LOST in said:
             robot.stop(", ".join(ENDINGS[event] for event in said if event in ENDINGS))
-        outcome, reason = _ending(outcome, said, interrupted(), fault)
+        outcome, reason = _ending(outcome, said, halted, fault)
         step = Step(
             key=key.at(index),
             observation=observation,

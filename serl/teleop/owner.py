@@ -47,17 +47,22 @@ class OneOwner:
         return action
 
     def events(self) -> tuple[Event, ...]:
-        """What anybody said since the last call, each once.
+        """What anybody said since the last call, each once."""
+        return tuple(dict.fromkeys(event for event, _ in self.heard()))
+
+    def heard(self) -> list[tuple[Event, str]]:
+        """What was said since the last call, and by whom.
 
         That a device fell silent counts only of the owner's.
         """
-        said = dict.fromkeys(
-            event
-            for teleop in self._all()
-            for event in teleop.events()
-            if event is not Event.LOST or teleop is self.owner
-        )
-        return tuple(said)
+        said = [
+            (event, person.name)
+            for person in self.people
+            for event in person.events()
+            if event is not Event.LOST or person is self.owner
+        ]
+        script = self._script.events() if self._script else ()
+        return said + [(event, "script") for event in script]
 
     def release(self) -> None:
         """The robot need not hold for devices that are silent."""
