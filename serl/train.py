@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from serl import plugins
@@ -34,8 +34,13 @@ FILM_TRIALS = 3
 FILM_SIZE = (320, 240)
 
 
-def train(run: RunFolder, display: Display) -> bool:
+def train(run: RunFolder, display: Display, beside: Callable[[], object] = lambda: None) -> bool:
     """Train to the end, or go on where the run was interrupted.
+
+    Args:
+        run: what to train.
+        display: shows how it goes.
+        beside: called again and again while processes run; looks after others.
 
     Returns:
         Whether the final trials reached `required_success_rate`.
@@ -46,7 +51,7 @@ def train(run: RunFolder, display: Display) -> bool:
     """
     demonstrate(run, display)
     if trained_steps(run) < run.config.steps:
-        learn(run, display)
+        learn(run, display, beside)
     evaluation = examine(run, display)
     rows = read_metrics(run.metrics)
     summary = Summary(
@@ -84,7 +89,7 @@ def demonstrate(run: RunFolder, display: Display) -> None:
         scratch.rename(run.demonstrations)
 
 
-def learn(run: RunFolder, display: Display) -> None:
+def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambda: None) -> None:
     """Run learner and actors over ROS 2 until the run's steps are trained on."""
     reader = ProgressReader(run.config.task, run.path, run.config.steps)
     told, deserted_s = 0, math.inf
@@ -99,6 +104,7 @@ def learn(run: RunFolder, display: Display) -> None:
     with started(run, all_processes(run)) as supervisor, display:
         while not supervisor.finished("learner"):
             supervisor.check()
+            beside()
             if not all(supervisor.finished(name) for name in actor_names(run)):
                 deserted_s = time.monotonic() + GRACE_S
             elif time.monotonic() > deserted_s:

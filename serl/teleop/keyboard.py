@@ -11,8 +11,6 @@ from serl.teleop.mapping import MappingConfig
 NAMES = Names(
     {
         1: "escape",
-        2: "1",
-        3: "2",
         14: "backspace",
         16: "q",
         17: "w",
@@ -29,8 +27,10 @@ NAMES = Names(
         36: "j",
         37: "k",
         38: "l",
+        45: "x",
         46: "c",
         47: "v",
+        49: "n",
         57: "space",
     }
 )
@@ -58,8 +58,8 @@ MAPPING = MappingConfig(
     events={
         "enter": Event.SUCCESS,
         "backspace": Event.FAILURE,
-        "2": Event.DISCARD,
-        "1": Event.RESET,
+        "x": Event.DISCARD,
+        "n": Event.RESET,
         "escape": Event.STOP,
     },
 )
