@@ -20,10 +20,10 @@ from serl.types import Image
 from serl.video import encode_image
 
 PERIOD_S = 1 / 15
-SHARE = 0.25
-"""Of one core that pictures may take; they come less often where they cost more."""
+SHARE, OPERATED_SHARE = 0.25, 0.5
+"""Of one core that pictures may take, and while somebody operates; dear ones come less often."""
 
-_SIZE = (320, 240)
+_SIZE = (240, 180)
 _WATCHED_S = 2.0
 _RECORDS_AT_ONCE = 200
 
@@ -102,19 +102,11 @@ class DrawnScene:
         if placement is None or placement is self._shown:
             return None
         self._shown = placement
-        if self._arm is None:  # here, for OpenGL belongs to the thread that draws
+        if self._arm is None:
             self._arm = plugins.make_simulation(self._task)
-            self._renderer = _renderer(self._arm)
+            self._renderer = plugins.make_renderer(self._arm)
         self._arm.show(placement)
         return {"front": self._renderer.frame("front", *_SIZE)}
-
-
-def _renderer(arm: Any) -> Any:
-    """Drawn by OpenGL where there is any, for large pictures cost less there."""
-    try:
-        return plugins.make_renderer(arm, name="gl")
-    except (SerlError, ImportError):
-        return plugins.make_renderer(arm)
 
 
 class Pictures:
@@ -122,10 +114,11 @@ class Pictures:
 
     Args:
         source: where pictures come from.
+        operated: somebody operates.
     """
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, source: Source, operated: Callable[[], bool] = lambda: False) -> None:
+        self._source, self._operated = source, operated
         self._newest: list[Picture] = []
         self._serial = 0
         self._watched_s = -_WATCHED_S
@@ -150,7 +143,8 @@ class Pictures:
             if time.monotonic() - self._watched_s < _WATCHED_S:
                 self._look()
             taken_s = time.thread_time() - began_s
-            pause_s = max(PERIOD_S - taken_s, taken_s * (1 - SHARE) / SHARE)
+            share = OPERATED_SHARE if self._operated() else SHARE
+            pause_s = max(PERIOD_S - taken_s, taken_s * (1 - share) / share)
 
     def _look(self) -> None:
         images = self._source.look()

@@ -56,7 +56,7 @@ class RosCockpit:
     def __init__(self, node: RosNode, run: RunFolder, actor: str) -> None:
         self._run, self._actor = run, actor
         self._control: dict[str, str] = {}
-        self._heard_s = float("-inf")
+        self._heard_s = self._moved_s = float("-inf")
         self._placement: Placement | None = None
         self._overview = Overview(run, actor)
         self._hand = RemoteHand(node, console_topic(actor))
@@ -70,7 +70,7 @@ class RosCockpit:
         source: Source = DrawnScene(task, lambda: self._placement)
         if task.config.all_views:
             source = LoggedCameras(run.episodes(actor))
-        self._pictures = Pictures(source)
+        self._pictures = Pictures(source, lambda: self._control.get("attended") == "1")
 
     def drive(self, wish: Wish) -> None:
         """Every beat is a message; nothing is repeated by itself."""
@@ -97,6 +97,7 @@ class RosCockpit:
             "episode": int(said.get("episode", -1)),
             "step": int(said.get("step", -1)),
             "fresh": time.monotonic() - self._heard_s < _FRESH_S,
+            "still": time.monotonic() - self._moved_s > _FRESH_S,
             "over": self._overview.over,
         }
 
@@ -123,8 +124,11 @@ class RosCockpit:
         self._pictures.close()
 
     def _take_control(self, message: Any) -> None:
-        self._control = {pair.key: pair.value for pair in message.values}
+        said = {pair.key: pair.value for pair in message.values}
         self._heard_s = time.monotonic()
+        if said.get("steps") != self._control.get("steps"):
+            self._moved_s = self._heard_s
+        self._control = said
 
     def _take_scene(self, message: Any) -> None:
         self._placement = np.array(message.data, np.float64)

@@ -76,9 +76,10 @@ function show(mood, who, why) {
 
 function showState(now) {
   state = now;
-  const where = now.episode >= 0 ? `episode ${now.episode}, step ${now.step + 1}` : "";
+  const still = now.still ? ", waiting for the learner" : "";
+  const where = now.episode >= 0 ? `episode ${now.episode}, step ${now.step + 1}${still}` : "";
   if (!now.fresh) show("off", "Nobody drives", now.over ? "the training is over" : "no word from the actor");
-  else if (now.stopped) show("stop", "Stopped", `${now.stopped}. Release it when nothing can be hurt.`);
+  else if (now.stopped) show("stop", "Stopped", `${now.stopped.replace(/^stopped /, "")}. Release it when nothing can be hurt.`);
   else if (now.paused) show("hold", "Holding", now.paused);
   else if (now.silent) show("hold", "Holding", `${now.silent} fell silent; take over to drive on`);
   else if (now.driver === "human" && now.owner === "the console" && now.lease === "you") show("human", "You drive", where);
