@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-LIMIT_S = 60.0
+LIMIT_S = 180.0  # machines of tests are busy
 _FLAGS = (
     "--headless=new",
     "--no-sandbox",
