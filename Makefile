@@ -52,11 +52,11 @@ clean:
 	if numpy=$$("$$python" -c '$(SOURCED)' 2>/dev/null); then
 	  "$$python" -m venv --system-site-packages .venv
 	  echo "$$numpy" > .venv/constraints.txt
-	  $(PIP) -e '.[dev]'
+	  $(PIP) -e '.[console,dev]'
 	else
 	  "$$python" -m venv .venv
 	  cp constraints.txt .venv/constraints.txt
-	  $(PIP) -e '.[dev,ros]'
+	  $(PIP) -e '.[console,dev,ros]'
 	fi
 	touch $@
 

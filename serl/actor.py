@@ -201,6 +201,8 @@ class Actor:
         epoch: identity of this start of the actor; never repeats.
         stopping: asked at every step; True ends the episode and the actor.
         admit: called before each episode; raises when it could not be recorded.
+        standby: called before each episode; returns when the robot may move, or when stopping, and
+            says whether a person held it.
     """
 
     name: str
@@ -218,6 +220,7 @@ class Actor:
     epoch: int = 0
     stopping: Callable[[], bool] = lambda: False
     admit: Callable[[], object] = lambda: None
+    standby: Callable[[], bool] = lambda: False
     _episode: int = 0
 
     def __post_init__(self) -> None:
@@ -234,7 +237,7 @@ class Actor:
         Raises:
             NeedsPerson: the scene could not be restored, and there is nobody to ask.
         """
-        if self.stopping():
+        if not self._ready():
             return None
         if self.place is not None and self.placements > 0:
             self.placements -= 1
@@ -257,7 +260,7 @@ class Actor:
         """By scripted episodes, until the scene is ready or the actor is stopped."""
         for left in reversed(range(self.config.reset_attempts + 1)):
             script = self.task.reset(self.robot.observe())
-            if script is None or self.stopping():
+            if script is None or not self._ready():
                 return
             if left:
                 self._run_reset(script)
@@ -271,6 +274,15 @@ class Actor:
     def _sink_unlearned(self, record: Record) -> None:
         """Nothing is learned from a reset, whoever drove: its reward is not that of the task."""
         self.sink(replace(record, source=Source.SCRIPT) if isinstance(record, Step) else record)
+
+    def _ready(self) -> bool:
+        """Wait while a person holds the robot; False when stopping."""
+        held = self.standby()
+        if self.stopping():
+            return False
+        if held:
+            self.robot.recover()
+        return True
 
     def _run(self, task: Task, policy: Policy, source: Source) -> Result:
         resetting = source is Source.SCRIPT

@@ -17,7 +17,7 @@ from serl.agents.config import SACConfig
 from serl.camera import View
 from serl.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.checkpoint import Checkpoint
-from serl.clock import VirtualClock
+from serl.clock import RealTime, VirtualClock, WallClock
 from serl.config import TrainConfig, checked, merge
 from serl.evaluation import Purpose, start_seed
 from serl.features import FrameEncoder, feature_bytes
@@ -36,6 +36,7 @@ from serl.transport import LearnerEnd, WeightSource
 from serl.types import Arrival, Record
 
 logger = logging.getLogger(__name__)
+Attend = Callable[[SimulatedRobot, Teleop | None], Teleop | None]
 
 _STATISTICS_STEPS = 500
 _SIMULATED_CAMERAS = CameraWatchConfig(frozen_readings=0)  # what is still looks the same
@@ -149,6 +150,9 @@ def make_actor(
     admit: Callable[[], object] = lambda: None,
     robot: SimulatedRobot | None = None,
     placements: float | None = None,
+    standby: Callable[[], bool] = lambda: False,
+    attend: Attend = lambda robot, script: script,
+    attended: Callable[[], bool] = lambda: False,
 ) -> Actor:
     """An actor that drives the simulated arm.
 
@@ -168,6 +172,9 @@ def make_actor(
         placements: episodes that begin where the simulation places the scene; by default all, or
             the first one if the task's `auto_reset` says so. Where the arm's own resets fail for
             good, the simulation stands in for the person and places it once more.
+        standby: as of `Actor`.
+        attend: who has a say, given the robot and the simulated human.
+        attended: simulated time passes in real time while this is so.
     """
     task = make_judged_task(config)
     robot = robot or plugins.make_simulation(task)
@@ -203,22 +210,27 @@ def make_actor(
         logger.warning("%s; request %d, the simulation places the scene", reason, number)
         place(number, f"{name}/person")
 
+    script = make_human(config, task, robot, name, steps_before, lambda: policy.trained_steps)
+    rate_hz = task.config.rate_hz
     return Actor(
         name=name,
         run=run,
         robot=WatchedRobot(robot, watch),
         task=task,
         policy=policy,
-        clock=VirtualClock(robot.advance, task.config.rate_hz, pace or wait),
+        clock=VirtualClock(
+            robot.advance, rate_hz, RealTime(WallClock(rate_hz), attended, pace or wait)
+        ),
         sink=record,
         config=config.actor,
-        teleop=make_human(config, task, robot, name, steps_before, lambda: policy.trained_steps),
+        teleop=attend(robot, script),
         place=place,
         placements=placements,
         person=person,
         epoch=epoch,
         stopping=stopping,
         admit=admit,
+        standby=standby,
     )
 
 

@@ -18,7 +18,14 @@ from typing import Any
 
 from rich.console import Console
 
-from serl import __version__, encoder_commands, plugins, reward_commands, sim_command
+from serl import (
+    __version__,
+    encoder_commands,
+    plugins,
+    reward_commands,
+    sim_command,
+    teleop_commands,
+)
 from serl.agents.config import ClassifierConfig, PretrainingConfig
 from serl.clock import WallClock
 from serl.config import TrainConfig, parse_overrides, read_yaml, resolve
@@ -113,6 +120,8 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--config", type=Path, help="YAML file of settings")
     train.add_argument("--resume", type=Path, metavar="RUN", help="go on with this run")
     train.add_argument("--runs", type=Path, default=Path("runs"), help="where runs are kept")
+    train.add_argument("--console", action="store_true", help="with a web page beside it")
+    train.add_argument("--console-port", type=int, default=teleop_commands.PORT)
     learner = command("learner", _learner, "run a learner node, of a new run or an old one", True)
     learner.add_argument("task", metavar="TASK|RUN", help="a task, or the folder of a run")
     learner.add_argument("--config", type=Path, help="YAML file of settings")
@@ -146,6 +155,14 @@ def _parser() -> argparse.ArgumentParser:
     encoder_commands.add_commands(command("encoder", _no_command, "bring or make image encoders"))
     rewards = command("reward", _no_command, "collect, label, train and audit models of success")
     reward_commands.add_commands(rewards)
+    teleop_commands.add_console(
+        command(
+            "console", teleop_commands.console, "a web page to watch, take over, label and stop"
+        )
+    )
+    teleop_commands.add_teleop(
+        command("teleop", teleop_commands.teleop, "drive an actor with a device of this machine")
+    )
     check = command("verify", _verify, "prove that a run lost nothing and is undamaged")
     check.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     command("list", _list, "list tasks, robots and settings")
@@ -186,7 +203,12 @@ def _train(options: argparse.Namespace) -> int:
         run = RunFolder.create(options.runs, _settings(options), datetime.now())
     print(f"run: {run.path}", flush=True)
     try:
-        return DONE if train(run, Display()) else FAILED
+        if not options.console:
+            return DONE if train(run, Display()) else FAILED
+        with teleop_commands.console_of(run, options.console_port) as console:
+            done = train(run, Display(), console.check)
+            teleop_commands.stay(console)
+        return DONE if done else FAILED
     except BadInput:
         raise
     except (SerlError, KeyboardInterrupt):

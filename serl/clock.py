@@ -56,6 +56,29 @@ class VirtualClock:
         return time.monotonic()
 
 
+class RealTime:
+    """Lets simulated time pass no faster than real time while somebody asks for it: a pace.
+
+    Args:
+        clock: keeps real time, at the rate of the simulated one.
+        wanted: asked before each period.
+        before: another pace, which comes first.
+    """
+
+    def __init__(
+        self, clock: Clock, wanted: Callable[[], bool], before: Callable[[], None] = lambda: None
+    ) -> None:
+        self._clock, self._wanted, self._before = clock, wanted, before
+
+    def __call__(self) -> None:
+        """Return when the next period may begin."""
+        self._before()
+        if self._wanted():
+            self._clock.wait()
+        else:
+            self._clock.start()
+
+
 class WallClock:
     """Real time with absolute deadlines, so that lateness does not add up.
 

@@ -25,6 +25,7 @@ from serl.network import NetworkConfig
 from serl.origin import OriginConfig
 from serl.recording import LogConfig
 from serl.reward import RewardConfig
+from serl.teleop.config import TeleopConfig
 from serl.teleop.scripted import ScriptedHumanConfig
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -98,6 +99,7 @@ class TrainConfig(BaseModel):
     learner: LearnerConfig = LearnerConfig()
     actor: ActorConfig = ActorConfig()
     human: ScriptedHumanConfig = ScriptedHumanConfig()
+    teleop: TeleopConfig = TeleopConfig()
     network: NetworkConfig = NetworkConfig()
     log: LogConfig = LogConfig()
 

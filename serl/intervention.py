@@ -13,8 +13,23 @@ class Event(StrEnum):
 
     SUCCESS = "success"
     FAILURE = "failure"
+    DISCARD = "discard"
+    """Nothing is to be learned from this episode."""
     RESET = "reset"
+    """Begin again."""
     STOP = "stop"
+    """Hold still now, until a person allows motion again."""
+    LOST = "lost"
+    """Said by a device's driver, not by a person: it was silent while a person drove."""
+
+
+ENDINGS = {
+    Event.DISCARD: "discarded",
+    Event.STOP: "stopped",
+    Event.LOST: "device lost",
+    Event.RESET: "operator",
+}
+"""Why an episode was cut, by what was said; the first one counts."""
 
 
 class Teleop(Protocol):

@@ -22,7 +22,7 @@ _MAX_LABEL = 63
 
 
 class Place(NamedTuple):
-    """A step in a folder of episodes."""
+    """A step in a folder of episodes; the number of its steps stands for the final observation."""
 
     epoch: int
     episode: int

@@ -10,7 +10,7 @@ import numpy as np
 
 from serl.clock import Clock
 from serl.errors import SerlError, SpecMismatch
-from serl.intervention import Event, HandsOff, Teleop, arbitrate
+from serl.intervention import ENDINGS, Event, HandsOff, Teleop, arbitrate
 from serl.policy import Policy
 from serl.robot import Robot
 from serl.specs import check_reward
@@ -64,7 +64,8 @@ def run(
     A robot that cannot be read, a reading that does not fit its spec (NaN, wrong shape, missing
     camera) or a reward that nothing can be learned from (NaN, beyond 1e6) stops the robot and
     truncates the episode; the last good observation then closes it. An episode whose first reading
-    does not fit never begins.
+    does not fit never begins. A person's stop, and a device that fell silent in a person's hand,
+    stop the robot as well.
 
     Args:
         robot: what is driven.
@@ -95,7 +96,10 @@ def run(
         executed = robot.act(chosen)
         clock.wait()
         successor, outcome, fault = _observe(robot, task, index)
-        outcome, reason = _ending(outcome, teleop.events(), interrupted(), fault)
+        halted, said = interrupted(), teleop.events()  # in this order, for it may wait
+        if Event.STOP in said or Event.LOST in said:
+            robot.stop(", ".join(ENDINGS[event] for event in said if event in ENDINGS))
+        outcome, reason = _ending(outcome, said, halted, fault)
         step = Step(
             key=key.at(index),
             observation=observation,
@@ -158,13 +162,16 @@ def _ending(
     """The outcome with a person's word applied, and why the episode ends (empty: it does not)."""
     if fault:
         return outcome, fault
+    cut = [reason for event, reason in ENDINGS.items() if event in events]
+    ended = Outcome(outcome.reward, truncated=True, provenance=outcome.provenance)
+    if Event.DISCARD in events:
+        return ended, cut[0]
     if Event.SUCCESS in events:
         return Outcome(1.0, terminated=True, success=True, provenance="human"), "success"
     if Event.FAILURE in events:
         return Outcome(0.0, terminated=True, provenance="human"), "failure"
     if outcome.terminated:
         return outcome, "success" if outcome.success else "failure"
-    if Event.STOP in events or Event.RESET in events or interrupted:
-        ended = Outcome(outcome.reward, truncated=True, provenance=outcome.provenance)
-        return ended, "interrupted" if interrupted else "operator"
+    if cut or interrupted:
+        return ended, cut[0] if cut else "interrupted"
     return outcome, "time limit" if outcome.truncated else ""

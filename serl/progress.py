@@ -7,14 +7,21 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from serl.display import ActorProgress, ProcessProgress, Progress
 from serl.link_status import read_status
 from serl.metrics import FILE, EventRow, ResumeRow, read_rows, standing
-from serl.supervisor import Supervisor
 
 WINDOW = 20
+
+
+class States(Protocol):
+    """Knows how processes fare, as a `Supervisor` does."""
+
+    def states(self) -> Mapping[str, str]:
+        """A word on each process, by name."""
+        ...
 
 
 class ProgressReader:
@@ -25,6 +32,9 @@ class ProgressReader:
         folder: of the run; need not hold metrics yet.
         total_steps: online steps to go to.
         link: what the names of its links begin with.
+
+    Attributes:
+        final: the row of the final trials, once they were made.
     """
 
     def __init__(self, task: str, folder: Path, total_steps: int, link: str = "link-") -> None:
@@ -39,15 +49,21 @@ class ProgressReader:
         self._ages: dict[str, int] = {}
         self._news: list[str] = []
         self._progress = Progress(task=task, total_steps=total_steps)
+        self.final: dict[str, Any] | None = None
         self._follow()
         self._news.clear()  # an earlier session told it
+
+    @property
+    def recent(self) -> list[dict[str, Any]]:
+        """Rows of the last 200 episodes, oldest first, as of the last `read`."""
+        return list(self._recent)
 
     def news(self) -> list[str]:
         """What a person should know of (a resume, a warning), since the last call."""
         news, self._news = self._news, []
         return news
 
-    def read(self, supervisor: Supervisor) -> Progress:
+    def read(self, supervisor: States) -> Progress:
         """The newest state."""
         self._follow()
         states = supervisor.states()
@@ -85,6 +101,8 @@ class ProgressReader:
             self._episodes += 1
             self._recent.append(row)
             self._ages[row["actor"]] = row["weight_age"]
+        if row["kind"] == "evaluation" and row.get("purpose") == "final":
+            self.final = row
         if row["kind"] == "update":
             self._first = self._first or (row["time_s"], row["steps"])
             self._progress = replace(

@@ -10,7 +10,7 @@ import numpy as np
 
 from serl.clock import Clock
 from serl.errors import BadInput, SerlError
-from serl.intervention import Event
+from serl.intervention import ENDINGS, Event
 from serl.loop import EpisodeKey, Result, run
 from serl.safety import check_action
 from serl.specs import ArraySpec, ObservationSpec, Spec
@@ -19,7 +19,7 @@ from serl.types import Action, Episode, Observation, Outcome, Record, Source
 CUT = "the recording was cut here"
 
 # An episode that ended for any other reason has no reading after its last action.
-_WITH_LAST_READING = {"success", "failure", "time limit", "operator", "interrupted"}
+_WITH_LAST_READING = {"success", "failure", "time limit", "interrupted", *ENDINGS.values()}
 
 
 class ReplayRobot:
@@ -171,10 +171,11 @@ class RecordedHuman:
         return step.action if step.source is Source.HUMAN else None
 
     def events(self) -> tuple[Event, ...]:
-        """A stop, at the end of an episode that was stopped by a person."""
+        """What cut the episode, at its end, if a person did."""
         end = self._episode.end
-        over = self._next == len(self._episode.steps)
-        return (Event.STOP,) if over and end and end.reason == "operator" else ()
+        if end is None or self._next < len(self._episode.steps):
+            return ()
+        return tuple(event for event, reason in ENDINGS.items() if reason == end.reason)
 
 
 def replay(episode: Episode, spec: Spec, clock: Clock, sink: Callable[[Record], None]) -> Result:

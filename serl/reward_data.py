@@ -91,7 +91,7 @@ def read_views(folder: Path) -> dict[str, View]:
 def read_samples(
     folders: Sequence[Path], views: Mapping[str, View] | None = None
 ) -> tuple[Samples, dict[str, View]]:
-    """The labelled steps of folders of episodes, and the views that they share.
+    """The labelled observations of folders of episodes, and the views that they share.
 
     Args:
         folders: each holds episodes and their labels.
@@ -127,11 +127,12 @@ def read_samples(
             if lacking := sorted(wanted.keys() - spec.observation.images.keys()):
                 raise SpecMismatch(f"{path}: was recorded without {', '.join(lacking)}")
             number += 1
-            for step in read_episode(path, spec).steps:
-                place = Place(epoch, episode, step.key.index)
+            recorded = read_episode(path, spec)
+            for record in (*recorded.steps, *((recorded.end,) if recorded.end else ())):
+                place = Place(epoch, episode, record.key.index)
                 if place in here:
                     for name in wanted:
-                        images.setdefault(name, []).append(step.observation.images[name])
+                        images.setdefault(name, []).append(record.observation.images[name])
                     labels.append(here[place])
                     episodes.append(number)
                     origins.append(Origin(folder, place))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from serl import plugins
@@ -34,8 +34,13 @@ FILM_TRIALS = 3
 FILM_SIZE = (320, 240)
 
 
-def train(run: RunFolder, display: Display) -> bool:
+def train(run: RunFolder, display: Display, beside: Callable[[], object] = lambda: None) -> bool:
     """Train to the end, or go on where the run was interrupted.
+
+    Args:
+        run: what to train.
+        display: shows how it goes.
+        beside: called again and again while processes run; looks after others.
 
     Returns:
         Whether the final trials reached `required_success_rate`.
@@ -48,7 +53,7 @@ def train(run: RunFolder, display: Display) -> bool:
     for part in parts.values():
         demonstrate(part, display)
     if any(trained_steps(part) < part.config.steps for part in parts.values()):
-        learn(run, display)
+        learn(run, display, beside)
     return all([_conclude(stage, part, display) for stage, part in parts.items()])
 
 
@@ -91,7 +96,7 @@ def demonstrate(run: RunFolder, display: Display) -> None:
         scratch.rename(run.demonstrations)
 
 
-def learn(run: RunFolder, display: Display) -> None:
+def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambda: None) -> None:
     """Run learners and actors over ROS 2 until all steps, of each stage, are trained on."""
     parts = run.parts()
     readers = [
@@ -111,6 +116,7 @@ def learn(run: RunFolder, display: Display) -> None:
     with started(run, all_processes(run)) as supervisor, display:
         while not all(map(supervisor.finished, learners)):
             supervisor.check()
+            beside()
             if not all(supervisor.finished(name) for name in actor_names(run)):
                 deserted_s = time.monotonic() + GRACE_S
             elif time.monotonic() > deserted_s:

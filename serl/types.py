@@ -113,7 +113,8 @@ class End:
         key: identity; `index` is the number of steps of the episode.
         observation: the final observation.
         success: the task was solved.
-        reason: "success", "failure", "time limit", "operator", "interrupted" or a fault in words.
+        reason: "success", "failure", "time limit", "interrupted", one of `ENDINGS` of
+            `serl.intervention`, or a fault in words.
     """
 
     key: Key

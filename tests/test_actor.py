@@ -330,3 +330,40 @@ def test_steps_of_a_script_are_no_lead() -> None:
 def test_a_fake_agent_is_an_agent() -> None:
     agent: Agent = Constant()
     assert agent.actor_weights().keys() == {"action"}
+
+
+def test_a_held_robot_waits_before_its_episode_and_recovers() -> None:
+    stage, held = Stage(place=False), [False, True, False]
+
+    def standby() -> bool:
+        if held[0]:
+            assert stage.robot.stop_reason
+        return held.pop(0) if len(held) > 1 else held[0]
+
+    stage.robot.reset(0)
+    stage.robot.stop("by a person")
+    stage.actor.standby = standby
+    stage.run(1)
+    assert stage.robot.stop_reason == ""
+
+
+def test_nobody_recovers_a_robot_that_no_person_held() -> None:
+    stage = Stage(place=False)
+    stage.robot.reset(0)
+    stage.robot.stop("a fault")
+    stage.run(1)
+    assert stage.robot.stop_reason == "a fault"
+
+
+def test_who_is_stopped_while_held_moves_no_more() -> None:
+    stopping = False
+
+    def standby() -> bool:
+        nonlocal stopping
+        stopping = True
+        return True
+
+    stage = Stage(stopping=lambda: stopping)
+    stage.actor.standby = standby
+    stage.run(3)
+    assert stage.records == []

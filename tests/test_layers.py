@@ -25,6 +25,7 @@ MAY_NOT_IMPORT = {
     "serl/learner.py": {"serl.actor", "serl.loop"},
     "serl/agents/*.py": {"rclpy", "mujoco", "serl.ros"} | BY_NAME_ONLY,
     "serl/ros/*.py": {"torch", "mujoco"} | BY_NAME_ONLY,
+    "serl/console/*.py": FOREIGN | BY_NAME_ONLY | {"serl.agents", "serl.ros"},
     "serl/teleop/*.py": FOREIGN | BY_NAME_ONLY | {"serl.agents", "serl.ros"},
     "serl/testing/*.py": FOREIGN | BY_NAME_ONLY | {"serl.ros"},
     "robots/*.py": {"torch", "mujoco", "serl.agents"} | BY_NAME_ONLY,

@@ -37,6 +37,17 @@ class Person:
         return () if event is None else (event,)
 
 
+class Chatty(Person):
+    """Says several things at once."""
+
+    def __init__(self, says: dict[int, tuple[Event, ...]]) -> None:
+        super().__init__()
+        self.all = says
+
+    def events(self) -> tuple[Event, ...]:
+        return self.all.pop(self.tick, ())
+
+
 class Run:
     """One episode of the fake task, and what it sent to its sink."""
 
@@ -163,7 +174,9 @@ def test_a_step_names_the_version_that_chose_it() -> None:
     [
         (Event.SUCCESS, 1.0, True, False, True, "success"),
         (Event.FAILURE, 0.0, True, False, False, "failure"),
-        (Event.STOP, 0.0, False, True, False, "operator"),
+        (Event.STOP, 0.0, False, True, False, "stopped"),
+        (Event.LOST, 0.0, False, True, False, "device lost"),
+        (Event.DISCARD, 0.0, False, True, False, "discarded"),
         (Event.RESET, 0.0, False, True, False, "operator"),
     ],
 )
@@ -178,6 +191,20 @@ def test_a_persons_word_ends_the_episode(
     assert last.reward_provenance == ("human" if terminated else "truth")
     assert (one.end.success, one.end.reason) == (success, reason)
     assert result.reason == reason
+    assert bool(one.robot.stop_reason) == (event in {Event.STOP, Event.LOST})
+
+
+def test_of_many_words_a_stop_stops_and_a_success_still_counts() -> None:
+    one = Run()
+    result = one(person=Chatty(says={4: (Event.STOP, Event.SUCCESS)}))
+    assert (result.reason, result.success) == ("success", True)
+    assert one.robot.stop_reason == "stopped"
+
+
+def test_what_was_discarded_is_no_success() -> None:
+    one = Run()
+    result = one(person=Chatty(says={4: (Event.SUCCESS, Event.DISCARD)}))
+    assert (result.reason, result.success, one.steps[-1].reward) == ("discarded", False, 0.0)
 
 
 def test_the_time_limit_truncates() -> None:

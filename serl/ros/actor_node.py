@@ -18,20 +18,26 @@ from pathlib import Path
 from serl import plugins
 from serl.actor import Actor
 from serl.assembly import make_actor, make_judged_task, make_spec, make_task
+from serl.desk import Desk
 from serl.episodes import next_epoch
 from serl.files import checked_name
+from serl.hold import Hold
+from serl.intervention import Teleop
 from serl.link import WeightsFile, announce
 from serl.quarantine import read_logged, survey
 from serl.recording import EpisodeLog
 from serl.recovery import recover
 from serl.robot import SimulatedRobot
+from serl.ros.control import Control
 from serl.ros.node import RosNode, own_arguments, run_node
-from serl.ros.services import Pause
+from serl.ros.services import serve
 from serl.ros.stats import Stats, Value
+from serl.ros.teleop import TopicDevices
 from serl.run_folder import RunFolder
 from serl.stages import take_turns
 from serl.supervisor import orphaned
-from serl.types import is_online
+from serl.teleop.owner import OneOwner
+from serl.types import Record, is_online
 
 logger = logging.getLogger(__name__)
 
@@ -42,29 +48,59 @@ def run(run_folder: Path, name: str) -> None:
     parts = folder.parts()
     actors: dict[str, Actor] = {}
     with RosNode(name, run_folder, local=True) as node, ExitStack() as logs:
-        pause = Pause(node)
+        people = _People(node, name, folder)
 
-        def stopping() -> bool:
-            interrupted = pause.wait(lambda: node.stopping or orphaned())
-            return interrupted or all(
-                actor.policy.trained_steps >= parts[stage].config.steps
-                for stage, actor in actors.items()
+        def ending() -> bool:
+            return (
+                node.stopping
+                or orphaned()
+                or all(a.policy.trained_steps >= parts[s].config.steps for s, a in actors.items())
             )
 
         robot: SimulatedRobot | None = None
         for stage, part in parts.items():
             robot = robot or plugins.make_simulation(make_task(part.config))
             placements = (0 if actors else 1) if stage else None
-            actors[stage] = _actor(part, name, robot, placements, stopping, logs)
-        numbers: dict[str, Value] = {"episodes": 0, "successes": 0, "version": 0}
-        Stats(node, f"actor {name}", lambda: numbers | {"paused": float(pause.paused)})
+            actors[stage] = _actor(part, name, robot, placements, people, ending, logs)
+        serve(node, "stop", lambda: _end(node))
+        numbers: dict[str, Value] = {"episodes": 0.0, "successes": 0.0, "version": 0}
+        held = people.hold
+        Stats(node, f"actor {name}", lambda: numbers | {"paused": float(bool(held.reason))})
         with next(iter(actors.values())).robot:
-            for stage, result in take_turns(actors, folder.config.stages or {}):
-                numbers = {
-                    "episodes": float(numbers["episodes"]) + 1,
-                    "successes": float(numbers["successes"]) + result.success,
-                    "version": actors[stage].policy.version,
-                }
+            turns = take_turns(actors, folder.config.stages or {})
+            for count, (stage, result) in enumerate(turns, 1):
+                successes = float(numbers["successes"]) + result.success
+                numbers = {"episodes": float(count), "successes": successes}
+                numbers["version"] = actors[stage].policy.version
+
+
+class _People:
+    """Who has a say in what this process drives, in whatever stage."""
+
+    def __init__(self, node: RosNode, name: str, folder: RunFolder) -> None:
+        link = folder.link(name)
+        link.mkdir(parents=True, exist_ok=True)
+        self.hold, self.devices = (
+            Hold(link / "stopped"),
+            TopicDevices(node, name, folder.config.teleop),
+        )
+        self._node, self._name = node, name
+        self._control: Control | None = None
+
+    def desk(self, robot: SimulatedRobot, script: Teleop | None, labels: Path) -> Desk:
+        """Where an actor hears them, and the simulated human."""
+        desk = Desk(OneOwner(self.devices.people(robot.action_spec), script), self.hold, labels)
+        if self._control is None:
+            self._control = Control(
+                self._node, self._name, desk, lambda: self.devices.attended, robot
+            )
+        return desk
+
+    def take(self, record: Record, desk: Desk) -> None:
+        """Tell them of a record that was logged, at the desk that heard them."""
+        desk.watch(record)
+        if self._control is not None:
+            self._control.take(record, desk)
 
 
 def _actor(
@@ -72,7 +108,8 @@ def _actor(
     name: str,
     robot: SimulatedRobot,
     placements: float | None,
-    stopping: Callable[[], bool],
+    people: _People,
+    ending: Callable[[], bool],
     logs: ExitStack,
 ) -> Actor:
     """The actor of a run, or of one of its stages; see `make_actor`."""
@@ -85,22 +122,40 @@ def _actor(
     steps_before = sum(map(is_online, records))
     epoch = next_epoch(episodes)
     log = logs.enter_context(EpisodeLog(episodes, logged, folder.name, name, epoch, config.log))
+    desks: list[Desk] = []
+
+    def attend(robot: SimulatedRobot, script: Teleop | None) -> Teleop:
+        desks.append(people.desk(robot, script, episodes))
+        return desks[0]
+
+    def take(record: Record) -> None:
+        log.append(record)
+        people.take(record, desks[0])
+
     actor = make_actor(
         config,
         folder.name,
         name,
         WeightsFile(link / "weights.safetensors", spec.digest),
-        log.append,
-        stopping=stopping,
+        take,
+        stopping=lambda: people.hold.wait_paused(ending),
         start=len(before),
         steps_before=steps_before,
         epoch=epoch,
         admit=log.admit,
         robot=robot,
         placements=placements,
+        standby=lambda: people.hold.wait(ending),
+        attend=attend,
+        attended=lambda: people.devices.attended,
     )
     announce(link, folder.name, name, epoch, spec)
     return actor
+
+
+def _end(node: RosNode) -> str:
+    node.stopping = True
+    return "stopping"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -57,6 +58,12 @@ def prefix(stage: str) -> str:
     return f"{stage}-" if stage else ""
 
 
+def console_processes(run: RunFolder, actor: str, port: int) -> list[ProcessSpec]:
+    """The console beside an actor."""
+    arguments = ("--run", str(run.path), "--actor", actor, "--port", str(port))
+    return [ProcessSpec("console", "serl.ros.console_node", arguments, ends=False)]
+
+
 def actor_names(run: RunFolder) -> list[str]:
     """Names of the actors that a run starts."""
     return [f"actor{index}" for index in range(run.config.actors)]
@@ -98,6 +105,28 @@ def prepare(run: RunFolder, domain_id: int) -> None:
 
 
 @contextmanager
+def beside(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]:
+    """Run processes for as long as the block, beside whatever is `started` in it.
+
+    Raises:
+        BadInput: as of `started`.
+    """
+    require_ros()
+    clean_shared_memory()
+    choose_transport(run.path)
+    before = os.environ.get("ROS_DOMAIN_ID")
+    with free_domain(network=run.config.network) as domain:
+        os.environ["ROS_DOMAIN_ID"] = str(domain.id)  # which `started` follows
+        try:
+            with _supervised(run, specs, domain.id) as supervisor:
+                yield supervisor
+        finally:
+            os.environ.pop("ROS_DOMAIN_ID")
+            if before is not None:
+                os.environ["ROS_DOMAIN_ID"] = before
+
+
+@contextmanager
 def joined(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]:
     """The same in the domain of a run that has been started, on this host or on another.
 
@@ -107,6 +136,12 @@ def joined(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]
     require_ros()
     with _supervised(run, specs, started_domain_id(run)) as supervisor:
         yield supervisor
+
+
+def join_here(run: RunFolder) -> None:
+    """This process is about to join a run that has been started; raises as `joined`."""
+    require_ros()
+    os.environ["ROS_DOMAIN_ID"] = str(started_domain_id(run))
 
 
 def started_domain_id(run: RunFolder) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -47,28 +46,3 @@ class Request:
     def _ask(self) -> str:
         self._asked = True
         return "asked for"
-
-
-class Pause:
-    """`~/pause`, `~/resume` and `~/stop` of an actor: between two steps, the arm holds."""
-
-    def __init__(self, node: RosNode) -> None:
-        self._node = node
-        self.paused = False
-        serve(node, "pause", lambda: self._set(True))
-        serve(node, "resume", lambda: self._set(False))
-        serve(node, "stop", self._stop)
-
-    def wait(self, stopping: Callable[[], bool], period_s: float = 0.02) -> bool:
-        """Return once no longer paused, or once stopping; says which."""
-        while self.paused and not stopping():
-            time.sleep(period_s)
-        return stopping()
-
-    def _set(self, paused: bool) -> str:
-        self.paused = paused
-        return "paused" if paused else "running"
-
-    def _stop(self) -> str:
-        self._node.stopping = True
-        return "stopping"

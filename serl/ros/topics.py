@@ -43,6 +43,11 @@ def _reliable(depth: int, latched: bool = False) -> Any:
     return QoSProfile(depth=depth, reliability=ReliabilityPolicy.RELIABLE, durability=durability)
 
 
+def latest_only() -> Any:
+    """For beats: what is late is not wanted any more."""
+    return QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
+
+
 TRANSITIONS = Topic("transitions", UInt8MultiArray, _reliable(512))
 """Frames of `serl.wire`, actors to learner."""
 

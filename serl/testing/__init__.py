@@ -9,6 +9,7 @@ one, equal to the others.
 """
 
 from serl.testing.agent import AgentSuite
+from serl.testing.device import DeviceBench, DeviceSuite
 from serl.testing.fakes import FakeRobot, FakeTask, FakeTaskConfig, arm_spec
 from serl.testing.policy import PolicySuite, TeleopSuite
 from serl.testing.robot import RobotSuite, SimulatedRobotSuite
@@ -18,6 +19,8 @@ from serl.testing.transport import TransportSuite
 
 __all__ = [
     "AgentSuite",
+    "DeviceBench",
+    "DeviceSuite",
     "FakeRobot",
     "FakeTask",
     "FakeTaskConfig",

@@ -34,7 +34,6 @@ from serl.robot import SimulatedRobot
 from serl.ros.environment import free_domain
 from serl.ros.graph import actor_processes, learner_processes, started
 from serl.ros.node import RosNode
-from serl.ros.services import Pause
 from serl.ros.stats import Stats
 from serl.run_folder import RunFolder
 from serl.supervisor import Supervisor, orphaned
@@ -81,7 +80,6 @@ def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
         RosNode(NAME, run.path) as node,
         EpisodeLog(run.episodes(NAME), spec, run.name, NAME, epoch) as log,
     ):
-        pause = Pause(node)
         alone = Timed(make_actor(config, run.name, NAME, local, drop))
         linked = Timed(
             make_actor(
@@ -90,7 +88,7 @@ def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
                 NAME,
                 file,
                 log.append,
-                stopping=lambda: pause.wait(lambda: node.stopping or orphaned()),
+                stopping=lambda: node.stopping or orphaned(),
                 epoch=epoch,
                 admit=log.admit,
             )

@@ -38,7 +38,6 @@ from serl.robot import SimulatedRobot
 from serl.ros.environment import free_domain
 from serl.ros.graph import actor_processes, learner_processes, started
 from serl.ros.node import RosNode
-from serl.ros.services import Pause
 from serl.run_folder import RunFolder
 from serl.supervisor import Supervisor, orphaned
 
@@ -119,14 +118,13 @@ def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
         RosNode(NAME, run.path, local=True) as node,
         EpisodeLog(run.episodes(NAME), spec, run.name, NAME, epoch, config.log) as log,
     ):
-        pause = Pause(node)
         actor = make_actor(
             config,
             run.name,
             NAME,
             WeightsFile(run.link(NAME) / "weights.safetensors", spec.digest),
             log.append,
-            stopping=lambda: pause.wait(lambda: node.stopping or orphaned()),
+            stopping=lambda: node.stopping or orphaned(),
             epoch=epoch,
             admit=log.admit,
         )

@@ -1,0 +1,46 @@
+"""One line on what a person should do now, drawn from the last episodes.
+
+The rules follow what those who trained with corrections report: help early episodes to a success
+(a third of them at least), correct briefly, and let go when the policy does it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+ALONE = 10
+"""Unassisted episodes that are looked at, and from how many successes on hands should be off."""
+ENOUGH = 8
+PATIENCE = 15
+"""Episodes without a success after which a demonstration helps more than waiting."""
+_WINDOW = 20
+_MUCH = 0.5
+_THIRD = 3
+
+
+def advise(episodes: Sequence[dict[str, Any]]) -> str:
+    """What to do, and why, from rows of metrics of episodes, oldest first."""
+    if not episodes:
+        return "watch: the first episode is on its way"
+    last = list(episodes)[-PATIENCE:]
+    alone = [row["success"] for row in episodes if not row["assisted"]][-ALONE:]
+    won = sum(row["success"] for row in last)
+    if len(alone) == ALONE and sum(alone) >= ENOUGH:
+        return f"hands off: {sum(alone)} of the last {ALONE} succeeded alone"
+    if len(last) == PATIENCE and not won:
+        return f"demonstrate: no success in {PATIENCE} episodes"
+    if len(last) == PATIENCE and won * _THIRD < PATIENCE:
+        return f"help to a success: {won} of the last {PATIENCE} episodes had one"
+    if (share := human_share(episodes)) > _MUCH:
+        return f"correct more briefly: hands were on in {share:.0%} of the last steps"
+    if not alone:
+        return "let it try: no episode was without help yet"
+    return f"correct briefly: {sum(alone)} of the last {len(alone)} succeeded alone"
+
+
+def human_share(episodes: Sequence[dict[str, Any]]) -> float:
+    """Share of human steps in the last 20 episodes; 0 without any."""
+    last = list(episodes)[-_WINDOW:]
+    steps = sum(row["length"] for row in last)
+    return sum(row["human_steps"] for row in last) / steps if steps else 0.0

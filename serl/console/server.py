@@ -1,0 +1,227 @@
+"""The console's web server: one page, one socket for each page, and the report."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from serl import page
+from serl.console.cockpit import Cockpit
+from serl.console.frames import MAX_BYTES, Give, Take, read_frame, read_token
+from serl.console.gate import HEADERS, Gate
+from serl.console.lease import Lease, Rate
+from serl.errors import CorruptData, SerlError
+from serl.fields import dump_object
+from serl.teleop.mapping import AXES, Wish
+
+STATIC = Path(__file__).with_name("static")
+FILES = {
+    "/": ("index.html", "text/html"),
+    "/console.js": ("console.js", "text/javascript"),
+    "/hands.js": ("hands.js", "text/javascript"),
+    "/style.css": ("style.css", "text/css"),
+}
+STATE_PERIOD_S, PROGRESS_PERIOD_S, PICTURE_PERIOD_S = 0.1, 1.0, 1 / 15
+HELLO_S = 5.0
+MOST_PAGES = 8
+MOST_BEATS_HZ, MOST_FRAMES_HZ = 60.0, 120.0
+
+_REFUSED, _BAD_FRAME, _BAD_TOKEN = 403, 4400, 4401
+_HANDS_OFF = Wish((0.0,) * len(AXES), False, ())
+_REPORT = "report"
+_REPORT_HEADERS = {
+    **HEADERS,
+    "Content-Security-Policy": f"{page.POLICY_HEADER}; frame-ancestors 'self'",
+    "X-Frame-Options": "SAMEORIGIN",
+}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Console:
+    """Serves a cockpit to pages that know the token.
+
+    Args:
+        cockpit: what is shown and done.
+        gate: who may come in.
+        now_s: monotonic seconds.
+    """
+
+    def __init__(
+        self, cockpit: Cockpit, gate: Gate, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._cockpit, self._gate, self._now_s = cockpit, gate, now_s
+        self._lease = Lease(now_s)
+        self._pages: set[web.WebSocketResponse] = set()
+        self._sayings: set[asyncio.Task[None]] = set()
+        self._ticket = secrets.token_urlsafe(32)  # for the report alone, in a cookie
+        self.app = web.Application(middlewares=[self._guard], client_max_size=1024)
+        for path in FILES:
+            self.app.router.add_get(path, _static)
+        self.app.router.add_get("/socket", self._socket)
+        self.app.router.add_get("/report", self._report)
+        self.app.router.add_post("/report", self._allow_report)
+        self.app.on_shutdown.append(self._close_pages)
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse what comes from elsewhere, whatever it asks for; say nothing about why to it."""
+        upgrade = request.path == "/socket" or "Upgrade" in request.headers
+        twice = any(len(request.headers.getall(name, ())) > 1 for name in ("Host", "Origin"))
+        if twice or self._gate.objection(request.method, request.headers, upgrade):
+            return web.Response(status=_REFUSED, text="refused", headers=HEADERS)
+        try:
+            response = await handler(request)
+        except web.HTTPException as error:
+            return web.Response(status=error.status, text=error.reason, headers=HEADERS)
+        if not response.prepared:
+            response.headers.update({k: v for k, v in HEADERS.items() if k not in response.headers})
+        return response
+
+    async def _socket(self, request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse(max_msg_size=MAX_BYTES, heartbeat=10.0, compress=False)
+        await socket.prepare(request)
+        if not await self._knows_token(socket):
+            await socket.close(code=_BAD_TOKEN, message=b"wrong token")
+        elif len(self._pages) >= MOST_PAGES:
+            await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"too many pages")
+        else:
+            await self._serve(socket)
+        return socket
+
+    async def _knows_token(self, socket: web.WebSocketResponse) -> bool:
+        """The first frame bears it, and comes soon."""
+        with suppress(asyncio.TimeoutError, CorruptData):
+            first = await socket.receive(HELLO_S)
+            return first.type is WSMsgType.TEXT and self._gate.knows(read_token(first.data))
+        return False
+
+    async def _serve(self, socket: web.WebSocketResponse) -> None:
+        """Send what is new, and do what is said, until the page goes or says nonsense."""
+        self._pages.add(socket)
+        senders = [
+            asyncio.create_task(send(socket))
+            for send in (self._send_state, self._send_progress, self._send_pictures)
+        ]
+        try:
+            await self._listen(socket)
+        except CorruptData as error:
+            await socket.close(code=_BAD_FRAME, message=str(error).encode()[:120])
+        finally:
+            self._pages.discard(socket)
+            self._lease.give(socket)  # without a last beat: hands that were on are out of hearing
+            for sender in senders:
+                sender.cancel()
+
+    async def _listen(self, socket: web.WebSocketResponse) -> None:
+        frames, beats = Rate(MOST_FRAMES_HZ, self._now_s), Rate(MOST_BEATS_HZ, self._now_s)
+        async for message in socket:
+            if message.type is not WSMsgType.TEXT:
+                raise CorruptData("frame: expected text")
+            frame = read_frame(message.data)
+            if frame == "estop":  # is never too much
+                self._start(self._say(socket, "estop"))
+            elif not frames.allows():
+                raise CorruptData(f"frame: more than {MOST_FRAMES_HZ:g} a second")
+            elif isinstance(frame, Wish):
+                if self._lease.beat(socket) and beats.allows():
+                    self._cockpit.drive(frame)
+            elif isinstance(frame, Take):
+                self._lease.take(socket)
+            elif isinstance(frame, Give):
+                if self._lease.beat(socket):
+                    self._cockpit.drive(_HANDS_OFF)
+                self._lease.give(socket)
+            elif self._lease.beat(socket):
+                self._start(self._say(socket, frame))
+            else:
+                await _send(socket, {"type": "answer", "what": frame, "text": "take over first"})
+
+    def _start(self, saying: Coroutine[Any, Any, None]) -> None:
+        """Beats go on while something is being said."""
+        task = asyncio.create_task(saying)
+        self._sayings.add(task)
+        task.add_done_callback(self._sayings.discard)
+
+    async def _say(self, socket: web.WebSocketResponse, what: str) -> None:
+        try:
+            text, done = await self._cockpit.say(what), True
+        except SerlError as error:
+            text, done = str(error), False
+        await _send(socket, {"type": "answer", "what": what, "text": text, "done": done})
+
+    async def _send_state(self, socket: web.WebSocketResponse) -> None:
+        while not socket.closed:
+            holder = self._lease.holder
+            lease = "you" if holder is socket else "other" if holder else "free"
+            await _send(socket, {"type": "state", "lease": lease, **self._cockpit.state()})
+            await asyncio.sleep(STATE_PERIOD_S)
+
+    async def _send_progress(self, socket: web.WebSocketResponse) -> None:
+        while not socket.closed:
+            report = self._cockpit.report() is not None
+            await _send(socket, {"type": "progress", "report": report, **self._cockpit.progress()})
+            await asyncio.sleep(PROGRESS_PERIOD_S)
+
+    async def _send_pictures(self, socket: web.WebSocketResponse) -> None:
+        """The newest frames only: a page that is slow sees fewer of them."""
+        sent: dict[str, int] = {}
+        while not socket.closed:
+            for picture in self._cockpit.pictures():
+                if sent.get(picture.name) != picture.serial:
+                    sent[picture.name] = picture.serial
+                    name = picture.name.encode()[:255]
+                    with suppress(ConnectionError):
+                        await socket.send_bytes(bytes([len(name)]) + name + picture.jpeg)
+            await asyncio.sleep(PICTURE_PERIOD_S)
+
+    async def _allow_report(self, request: web.Request) -> web.StreamResponse:
+        """Give a page that bears the token a cookie that opens the report and nothing else."""
+        if not self._gate.bears(request.headers):
+            raise web.HTTPForbidden
+        response = web.Response(status=204)
+        response.set_cookie(
+            _REPORT, self._ticket, path="/report", httponly=True, samesite="Strict", max_age=3600
+        )
+        return response
+
+    async def _report(self, request: web.Request) -> web.StreamResponse:
+        ticket = request.cookies.get(_REPORT, "").encode(errors="replace")
+        if not secrets.compare_digest(ticket, self._ticket.encode()):
+            raise web.HTTPForbidden
+        path = self._cockpit.report()
+        if path is None:
+            raise web.HTTPNotFound
+        body = await asyncio.to_thread(path.read_bytes)
+        return web.Response(body=body, content_type="text/html", headers=_REPORT_HEADERS)
+
+    async def _close_pages(self, app: web.Application) -> None:
+        for socket in set(self._pages):
+            await socket.close(code=WSCloseCode.GOING_AWAY, message=b"the console closes")
+
+
+async def _static(request: web.Request) -> web.StreamResponse:
+    name, kind = FILES[request.path]
+    return web.Response(
+        body=(STATIC / name).read_bytes(), content_type=kind, charset="utf-8", headers=HEADERS
+    )
+
+
+async def _send(socket: web.WebSocketResponse, fields: Mapping[str, Any]) -> None:
+    with suppress(ConnectionError):
+        await socket.send_str(dump_object(fields).decode())
+
+
+async def listen(console: Console, port: int) -> web.AppRunner:
+    """Serve on 127.0.0.1 until the runner is cleaned up; raises `OSError` when it cannot."""
+    runner = web.AppRunner(console.app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    return runner

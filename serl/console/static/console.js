@@ -1,0 +1,261 @@
+// The page: shows what the console sends, sends what the operator wants. It asks for nothing else.
+
+import { gamepadName, letGo, onKey, onPad, wish } from "/hands.js";
+
+const BEAT_MS = 33;
+const $ = (id) => document.getElementById(id);
+let socket = null;
+let token = sessionStorage.getItem("token") || "";
+let state = {};
+let wanted = false;  // this page wants to be the operator
+let wasOn = false;
+let reported = false;
+
+// ---- the door ----
+
+$("door").addEventListener("submit", (event) => {
+  event.preventDefault();
+  token = $("token").value.trim();
+  $("token").value = "";
+  open();
+});
+
+function open() {
+  socket = new WebSocket(`ws://${location.host}/socket`);
+  socket.binaryType = "arraybuffer";
+  let entered = false;
+  socket.onopen = () => socket.send(JSON.stringify({ token }));
+  socket.onmessage = (event) => {
+    if (!entered) {
+      entered = true;
+      sessionStorage.setItem("token", token);
+      $("door").hidden = true;
+      $("desk").hidden = false;
+      $("refused").textContent = "";
+    }
+    typeof event.data === "string" ? heard(JSON.parse(event.data)) : see(event.data);
+  };
+  socket.onclose = (event) => {
+    wanted = false;
+    letGo();
+    if (event.code === 4401) {
+      sessionStorage.removeItem("token");
+      $("desk").hidden = true;
+      $("door").hidden = false;
+      $("refused").textContent = "This is not the token of this console.";
+      return;
+    }
+    show("off", "Not connected", entered || token ? "trying again" : "");
+    if (token) setTimeout(open, 1000);
+  };
+}
+
+function send(frame) {
+  if (socket && socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify(frame));
+}
+
+function say(what) {
+  send({ type: "say", what });
+  $("answer").textContent = what === "estop" ? "stopping" : `${what} ...`;
+}
+
+// ---- what is heard ----
+
+function heard(message) {
+  if (message.type === "state") showState(message);
+  if (message.type === "progress") showProgress(message);
+  if (message.type === "answer") $("answer").textContent = message.text;
+}
+
+function show(mood, who, why) {
+  document.body.dataset.mood = mood;
+  $("who").textContent = who;
+  $("why").textContent = why;
+  document.title = `${who} · serl`;
+}
+
+function showState(now) {
+  state = now;
+  const still = now.still ? ", waiting for the learner" : "";
+  const where = now.episode >= 0 ? `episode ${now.episode}, step ${now.step + 1}${still}` : "";
+  if (!now.fresh) show("off", "Nobody drives", now.over ? "the training is over" : "no word from the actor");
+  else if (now.stopped) show("stop", "Stopped", `${now.stopped.replace(/^stopped /, "")}. Release it when nothing can be hurt.`);
+  else if (now.paused) show("hold", "Holding", now.paused);
+  else if (now.silent) show("hold", "Holding", `${now.silent} fell silent; take over to drive on`);
+  else if (now.driver === "human" && now.owner === "the console" && now.lease === "you") show("human", "You drive", where);
+  else if (now.driver === "human") show("human", now.owner ? `${capital(now.owner)} drives` : "A simulated human corrects", where);
+  else if (now.driver === "policy") show("policy", "The policy drives", where);
+  else if (now.driver === "script") show("policy", "Resetting the scene", where);
+  else show("off", "Between two episodes", now.last ? `the last one: ${now.last}` : "");
+  const mine = now.lease === "you";
+  $("lease").disabled = now.lease === "other" || !now.fresh;
+  label($("lease"), mine ? "Give the controls back" : now.lease === "other" ? "Another page has the controls" : "Take the controls", "T");
+  $("lease").hidden = Boolean(now.stopped || now.paused) && mine;
+  $("go").hidden = !(now.stopped || now.paused);
+  label($("go"), now.stopped ? "Release the stop" : "Go on", "G");
+  for (const button of document.querySelectorAll("#controls [data-say], #pad button, #go")) button.disabled = !mine;
+  $("pause").hidden = Boolean(now.stopped || now.paused);
+  if (!mine && $("go").hidden === false) $("answer").textContent = "Take the controls first.";
+}
+
+function label(button, text, key) {
+  if (button.dataset.text === text) return;
+  button.dataset.text = text;
+  button.textContent = `${text} `;
+  const hint = document.createElement("kbd");
+  hint.textContent = key;
+  button.append(hint);
+}
+
+function capital(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+function percent(share) {
+  return share === null ? "-" : `${Math.round(100 * share)} %`;
+}
+
+function clock(seconds) {
+  if (seconds === null) return "-";
+  const s = Math.round(seconds);
+  const rest = `${String(Math.floor(s / 60) % 60).padStart(s >= 3600 ? 2 : 1, "0")}:${String(s % 60).padStart(2, "0")}`;
+  return s >= 3600 ? `${Math.floor(s / 3600)}:${rest}` : rest;
+}
+
+function rate(id, pair) {
+  const [wins, tries] = pair;
+  const share = tries ? wins / tries : null;
+  $(id).replaceChildren();
+  $(id).append(percent(share));
+  const of = document.createElement("small");
+  of.textContent = tries ? ` ${wins} of ${tries}` : "";
+  $(id).append(of);
+  $(`bar-${id}`).style.width = `${100 * (share || 0)}%`;
+}
+
+function showProgress(now) {
+  $("task").textContent = now.task;
+  $("run").textContent = now.run;
+  $("advice").textContent = now.advice;
+  const whole = (number) => (number === null ? "-" : number.toLocaleString("en").replaceAll(",", " "));
+  $("steps").textContent = `${whole(now.steps)} of ${whole(now.total_steps)}`;
+  $("bar-steps").style.width = `${(100 * (now.steps || 0)) / Math.max(1, now.total_steps || 1)}%`;
+  rate("alone", now.alone);
+  rate("assisted", now.assisted);
+  $("human").textContent = percent(now.human_share);
+  $("bar-human").style.width = `${100 * (now.human_share || 0)}%`;
+  const recent = now.recent.map((kind) => {
+    const mark = document.createElement("i");
+    mark.className = kind;
+    mark.title = kind;
+    return mark;
+  });
+  $("recent").replaceChildren(...recent);
+  $("cycle").textContent = now.cycle_time_s === null ? "-" : `${now.cycle_time_s.toFixed(1)} s`;
+  for (const name of ["learner", "weights", "link", "disk"]) {
+    $(name).textContent = now[name][1];
+    $(name).className = now[name][0] ? "" : "bad";
+  }
+  const left = now.left_s ? `, about ${clock(now.left_s)} left` : "";
+  $("time").textContent = `${clock(now.elapsed_s)}${left}`;
+  if (now.report && !reported) showReport();
+}
+
+async function showReport() {
+  reported = true;
+  const answer = await fetch("/report", { method: "POST", headers: { Authorization: `Bearer ${token}` } });
+  if (!answer.ok) return;
+  $("after").hidden = false;
+  $("report").src = "/report";
+}
+
+// ---- pictures: a byte of length, the camera's name, a JPEG ----
+
+function see(buffer) {
+  const bytes = new Uint8Array(buffer);
+  const name = new TextDecoder().decode(bytes.subarray(1, 1 + bytes[0]));
+  let view = document.querySelector(`#views img[alt="${CSS.escape(name)}"]`);
+  if (!view) {
+    $("blind").hidden = true;
+    const figure = document.createElement("figure");
+    view = document.createElement("img");
+    view.alt = name;
+    const caption = document.createElement("figcaption");
+    caption.textContent = name;
+    figure.append(view, caption);
+    $("views").append(figure);
+  }
+  const url = URL.createObjectURL(new Blob([bytes.subarray(1 + bytes[0])], { type: "image/jpeg" }));
+  view.onload = () => {
+    URL.revokeObjectURL(url);
+    view.classList.toggle("small", view.naturalWidth < 200);
+  };
+  view.src = url;
+}
+
+// ---- hands: beats as long as this page operates, and none when it is out of sight ----
+
+function beat() {
+  if (state.lease !== "you" || !wanted || document.hidden) return;
+  const now = wish(say);
+  wasOn = now.hands;
+  send({ type: "drive", ...now });
+  const [x, y] = [now.motion[1], now.motion[0]];
+  const size = now.hands ? Math.max(...now.motion.map(Math.abs), 0.04) : 0;
+  $("wish").style.setProperty("--from", `${50 - 50 * size}%`);
+  $("wish").style.setProperty("--to", `${50 + 50 * size}%`);
+}
+setInterval(beat, BEAT_MS);
+setInterval(() => {
+  const name = gamepadName();
+  $("gamepad").textContent = name ? `${name} is connected.` : "";
+}, 1000);
+
+function lease() {
+  wanted = state.lease !== "you";
+  letGo();
+  send({ type: wanted ? "take" : "give" });
+}
+
+function go() {
+  say(state.stopped ? "release" : "resume");
+}
+
+// Who looks elsewhere with hands on has lost the device: no beat, so that the robot holds.
+function away() {
+  if (state.lease === "you" && !wasOn) send({ type: "give" });
+  wanted = false;
+  wasOn = false;
+  letGo();
+}
+window.addEventListener("blur", away);
+document.addEventListener("visibilitychange", () => document.hidden && away());
+
+for (const kind of ["keydown", "keyup"]) {
+  window.addEventListener(kind, (event) => {
+    if ($("desk").hidden) return;
+    if (kind === "keydown" && !event.repeat && event.code === "KeyT") lease();
+    if (kind === "keydown" && !event.repeat && event.code === "KeyG" && !$("go").hidden) go();
+    onKey(event, say);
+  });
+}
+for (const button of document.querySelectorAll("#controls [data-say]")) {
+  button.addEventListener("click", () => {
+    button.blur();
+    say(button.dataset.say);
+  });
+}
+for (const button of document.querySelectorAll("#pad button")) {
+  button.addEventListener("pointerdown", (event) => {
+    button.setPointerCapture(event.pointerId);
+    onPad(button, true);
+  });
+  for (const end of ["pointerup", "pointercancel", "lostpointercapture"]) {
+    button.addEventListener(end, () => onPad(button, false));
+  }
+}
+$("lease").addEventListener("click", () => { $("lease").blur(); lease(); });
+$("go").addEventListener("click", () => { $("go").blur(); go(); });
+$("estop").addEventListener("click", () => { $("estop").blur(); say("estop"); });
+
+if (token) open();

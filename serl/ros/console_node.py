@@ -1,0 +1,179 @@
+"""The process that serves the console of a run, beside an actor, on this host alone.
+
+It is no part of the control loop: what a page says goes to the actor as any node's message does.
+
+    python -m serl.ros.console_node --run runs/pick_cube/2026-11-21_10-00-00 --actor actor0
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from std_srvs.srv import Trigger
+
+from serl.assembly import make_task
+from serl.console.cockpit import Picture
+from serl.console.door import Door, remove_door, write_door
+from serl.console.frames import SAYINGS
+from serl.console.gate import Gate, new_token
+from serl.console.overview import SILENT, Overview
+from serl.console.pictures import DrawnScene, LoggedCameras, Pictures, Placement, Source
+from serl.console.server import Console, listen
+from serl.errors import BadInput, SerlError
+from serl.files import FileLock, checked_name
+from serl.ros.control import control_topic, scene_topic
+from serl.ros.node import RosNode, run_node
+from serl.ros.stats import StatsMonitor
+from serl.ros.teleop import RemoteHand, console_topic
+from serl.run_folder import RunFolder
+from serl.supervisor import orphaned
+from serl.teleop.mapping import Wish
+from serl.teleop_commands import PORT
+
+_PORTS = 20
+_FRESH_S = 1.0
+_ANSWER_S = 3.0
+_STATS_S = 4.0
+_TEXTS = ("driver", "owner", "silent", "stopped", "paused", "last")
+
+
+class RosCockpit:
+    """A `Cockpit` of an actor, over ROS 2.
+
+    Args:
+        node: of this process.
+        run: the run.
+        actor: name of the actor.
+    """
+
+    def __init__(self, node: RosNode, run: RunFolder, actor: str) -> None:
+        self._run, self._actor = run, actor
+        self._control: dict[str, str] = {}
+        self._heard_s = self._moved_s = float("-inf")
+        self._placement: Placement | None = None
+        self._overview = Overview(run, actor)
+        self._hand = RemoteHand(node, console_topic(actor))
+        self._stats = StatsMonitor(node)
+        node.subscribe(control_topic(actor), self._take_control)
+        node.subscribe(scene_topic(actor), self._take_scene)
+        self._clients = {
+            name: node.handle.create_client(Trigger, f"{actor}/{name}") for name in SAYINGS
+        }
+        task = make_task(run.config)
+        source: Source = DrawnScene(task, lambda: self._placement)
+        if task.config.all_views:
+            source = LoggedCameras(run.episodes(actor))
+        self._pictures = Pictures(source, lambda: self._control.get("attended") == "1")
+
+    def drive(self, wish: Wish) -> None:
+        """Every beat is a message; nothing is repeated by itself."""
+        self._hand.send(wish)
+
+    async def say(self, what: str) -> str:
+        """Call the actor's service of that name; raises `SerlError` when it does not answer."""
+        client = self._clients[what]
+        if not client.service_is_ready():
+            raise SerlError("the actor does not answer")
+        answer = client.call_async(Trigger.Request())
+        deadline_s = time.monotonic() + _ANSWER_S
+        while not answer.done():
+            if time.monotonic() > deadline_s:
+                raise SerlError(f"the actor did not answer within {_ANSWER_S:g} s")
+            await asyncio.sleep(0.005)
+        return str(answer.result().message)
+
+    def state(self) -> Mapping[str, Any]:
+        """As the actor said last, and whether that is fresh."""
+        said = self._control
+        return {
+            **{name: said.get(name, "") for name in _TEXTS},
+            "episode": int(said.get("episode", -1)),
+            "step": int(said.get("step", -1)),
+            "fresh": time.monotonic() - self._heard_s < _FRESH_S,
+            "still": time.monotonic() - self._moved_s > _FRESH_S,
+            "over": self._overview.over,
+        }
+
+    def progress(self) -> Mapping[str, Any]:
+        """From the run's files and the processes' own numbers."""
+        states = {
+            source.replace("link ", "link-").replace("actor ", ""): (
+                "running" if reading.age_s < _STATS_S else SILENT
+            )
+            for source, reading in self._stats.latest().items()
+        }
+        return self._overview.read(states)
+
+    def pictures(self) -> list[Picture]:
+        """Of the actor's cameras, or of its simulation."""
+        return self._pictures.newest()
+
+    def report(self) -> Path | None:
+        """Written at the end of a training."""
+        return self._run.report if self._overview.over and self._run.report.exists() else None
+
+    def close(self) -> None:
+        """End what runs beside."""
+        self._pictures.close()
+
+    def _take_control(self, message: Any) -> None:
+        said = {pair.key: pair.value for pair in message.values}
+        self._heard_s = time.monotonic()
+        if said.get("steps") != self._control.get("steps"):
+            self._moved_s = self._heard_s
+        self._control = said
+
+    def _take_scene(self, message: Any) -> None:
+        self._placement = np.array(message.data, np.float64)
+
+
+def run(run_folder: Path, actor: str, port: int) -> None:
+    """Serve until told to stop; raises `BadInput` when the run has a console already."""
+    folder = RunFolder.open(run_folder)
+    checked_name(actor, "actor")
+    with (
+        FileLock(folder.path / "console.lock", f"the console of {folder.path}"),
+        RosNode("console", run_folder, local=True) as node,
+    ):
+        cockpit = RosCockpit(node, folder, actor)
+        try:
+            asyncio.run(_serve(node, folder.path, cockpit, port))
+        finally:
+            remove_door(folder.path)
+            cockpit.close()
+
+
+async def _serve(node: RosNode, folder: Path, cockpit: RosCockpit, port: int) -> None:
+    token = new_token()
+    for candidate in range(port, port + _PORTS):
+        try:
+            runner = await listen(Console(cockpit, Gate(candidate, token)), candidate)
+        except OSError:
+            continue
+        write_door(folder, Door(f"http://127.0.0.1:{candidate}/", token))
+        while not (node.stopping or orphaned()):
+            await asyncio.sleep(0.1)
+        await runner.cleanup()
+        return
+    raise BadInput(f"console: no free port from {port} to {port + _PORTS - 1} on 127.0.0.1")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; exit code 2 on bad input, with one line on why."""
+    parser = argparse.ArgumentParser(prog="python -m serl.ros.console_node", description=__doc__)
+    parser.add_argument("--run", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--actor", default="actor0", help="name of the actor")
+    parser.add_argument("--port", type=int, default=PORT, help="the first to be tried")
+    options = parser.parse_args(arguments)
+    return run_node(lambda: run(options.run, options.actor, options.port))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""An actor's controls: services by which people say things, and a topic on who drives and why not.
+
+Any ROS 2 tool can call the services; none of them waits for the control loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
+from std_msgs.msg import Float64MultiArray
+
+from serl.desk import Desk
+from serl.errors import SerlError
+from serl.hold import Hold
+from serl.intervention import Event
+from serl.ros.node import RosNode
+from serl.ros.services import serve
+from serl.ros.topics import Topic, latest_only
+from serl.types import End, Record, Step
+
+PERIOD_S = 0.1
+SCENE_PERIOD_S = 1 / 15
+SERVICES = ("success", "failure", "discard", "reset", "estop", "release", "pause", "resume")
+
+
+def control_topic(actor: str) -> Topic:
+    """Who drives an actor, or why it holds."""
+    return Topic(f"{actor}/control", DiagnosticStatus, latest_only())
+
+
+def scene_topic(actor: str) -> Topic:
+    """Where everything is in an actor's simulation, for pictures; see `SimArm.placement`."""
+    return Topic(f"{actor}/scene", Float64MultiArray, latest_only())
+
+
+class Control:
+    """Services and topic of one actor.
+
+    Args:
+        node: its node.
+        actor: its name.
+        desk: hears what is said.
+        attended: somebody is there, hands on or off.
+        robot: simulated; shows where everything is, if it can.
+    """
+
+    def __init__(
+        self, node: RosNode, actor: str, desk: Desk, attended: Callable[[], bool], robot: Any
+    ) -> None:
+        self._actor, self._desk, self._attended = actor, desk, attended
+        self._placement = getattr(robot, "placement", None)
+        self._driver = ""
+        self._episode = self._step = -1
+        self._last, self._steps = "", 0
+        self._state = node.publisher(control_topic(actor))
+        self._scene = node.publisher(scene_topic(actor))
+        for event in (Event.SUCCESS, Event.FAILURE, Event.DISCARD, Event.RESET):
+            serve(node, event.value, partial(self._say, event))
+        serve(node, "estop", lambda: self._say(Event.STOP))
+        serve(node, "release", self._release)
+        serve(node, "pause", self._pause)
+        serve(node, "resume", self._resume)
+        node.every(PERIOD_S, self._tell)
+        if self._placement is not None:
+            node.every(SCENE_PERIOD_S, self._show)
+
+    def take(self, record: Record, desk: Desk) -> None:
+        """A record that was logged; from now on this desk hears what is said."""
+        self._desk = desk
+        if isinstance(record, Step):
+            self._driver = record.source.value
+            self._step, self._steps = record.key.index, self._steps + 1
+            self._episode = record.key.episode
+        elif isinstance(record, End):
+            self._driver, self._last = "", record.reason
+
+    def _say(self, event: Event) -> str:
+        self._desk.say(event, "the operator")
+        return self._desk.hold.reason or event.value
+
+    def _release(self) -> str:
+        self._desk.hold.release()
+        return self._desk.hold.reason
+
+    def _pause(self) -> str:
+        self._desk.hold.pause("paused")
+        return "paused"
+
+    def _resume(self) -> str:
+        try:
+            self._desk.resume()
+        except SerlError as error:
+            return str(error)
+        return "running"
+
+    def _tell(self) -> None:
+        if not self._state.get_subscription_count():
+            return
+        desk = self._desk
+        values = {
+            "driver": self._driver,
+            "owner": desk.owner.owner.name if desk.owner.owner else "",
+            "silent": desk.owner.silent,
+            "stopped": desk.hold.stopped,
+            "paused": desk.hold.paused,
+            "attended": str(int(self._attended())),
+            "episode": str(self._episode),
+            "step": str(self._step),
+            "steps": str(self._steps),
+            "last": self._last,
+        }
+        message = DiagnosticStatus(name=self._actor, message=desk.hold.reason)
+        message.values = [KeyValue(key=key, value=value) for key, value in values.items()]
+        message.level = _level(desk.hold)
+        self._state.publish(message)
+
+    def _show(self) -> None:
+        if self._placement is not None and self._scene.get_subscription_count():
+            self._scene.publish(Float64MultiArray(data=self._placement().tolist()))
+
+
+def _level(hold: Hold) -> bytes:
+    if hold.stopped:
+        return bytes(DiagnosticStatus.ERROR)
+    return bytes(DiagnosticStatus.WARN if hold.paused else DiagnosticStatus.OK)

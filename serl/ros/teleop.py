@@ -1,0 +1,153 @@
+"""Devices that are topics: what any ROS 2 node sends, and what the console and `serl teleop` do."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from geometry_msgs.msg import TwistStamped
+from sensor_msgs.msg import Joy
+
+from serl.ros.node import RosNode
+from serl.ros.topics import Topic, latest_only
+from serl.specs import ArraySpec
+from serl.teleop import remote
+from serl.teleop.config import JOY_AXES, JOY_BUTTONS, TWIST_AXES, TeleopConfig
+from serl.teleop.device import Buttons, Report
+from serl.teleop.mapping import AXES, MappingConfig, Wish
+from serl.teleop.operator import Operator
+
+
+class TopicDevice:
+    """A `Device` that somebody sends; its age is that of the last message, by this host's clock.
+
+    Args:
+        name: shown to people.
+        axes: names of the axes, in the order of the message.
+        buttons: names of the buttons.
+        now_s: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        axes: Sequence[str],
+        buttons: Sequence[str] = (),
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self._axis_names, self._button_names, self._now_s = axes, buttons, now_s
+        self._lock = threading.Lock()  # messages arrive in the executor's thread
+        self._axes: dict[str, float] = {}
+        self._buttons = Buttons()
+        self._heard_s: float | None = None
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds since the last message; infinite before the first."""
+        return float("inf") if self._heard_s is None else self._now_s() - self._heard_s
+
+    def read(self) -> Report | None:
+        """What was sent last; None before the first message."""
+        with self._lock:
+            if self._heard_s is None:
+                return None
+            return Report(dict(self._axes), *self._buttons.take(), self._heard_s)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def hear(self, axes: Sequence[float], buttons: Sequence[int] = ()) -> None:
+        """Take a message; axes and buttons without a name are ignored."""
+        with self._lock:
+            self._axes = dict(zip(self._axis_names, map(float, axes), strict=False))
+            pairs = zip(self._button_names, buttons, strict=False)
+            self._buttons.hold(frozenset(name for name, down in pairs if down))
+            self._heard_s = self._now_s()
+
+
+def console_topic(actor: str) -> Topic:
+    """What the console sends to an actor."""
+    return Topic(f"{actor}/console", Joy, latest_only())
+
+
+def device_topic(actor: str) -> Topic:
+    """What `serl teleop` sends to an actor."""
+    return Topic(f"{actor}/device", Joy, latest_only())
+
+
+def joy_topic(actor: str) -> Topic:
+    """What a `joy_node` sends, remapped to an actor."""
+    return Topic(f"{actor}/joy", Joy, latest_only())
+
+
+def twist_topic(actor: str) -> Topic:
+    """Commands of any other node."""
+    return Topic(f"{actor}/teleop/twist", TwistStamped, latest_only())
+
+
+class TopicDevices:
+    """All topics by which people drive an actor, as devices.
+
+    Args:
+        node: the actor's node.
+        actor: its name.
+        config: what the topics mean.
+    """
+
+    def __init__(self, node: RosNode, actor: str, config: TeleopConfig) -> None:
+        self._config = config
+        self._devices: list[tuple[TopicDevice, MappingConfig]] = []
+        for name, topic, mapping in (
+            ("the console", console_topic(actor), remote.MAPPING),
+            ("the device", device_topic(actor), remote.MAPPING),
+        ):
+            device = TopicDevice(name, AXES, remote.BUTTONS)
+            node.subscribe(topic, _joy_into(device))
+            self._devices.append((device, mapping))
+        joy = TopicDevice("the joystick", JOY_AXES, JOY_BUTTONS)
+        node.subscribe(joy_topic(actor), _joy_into(joy))
+        twist = TopicDevice("the twist topic", TWIST_AXES)
+        node.subscribe(twist_topic(actor), _twist_into(twist))
+        self._devices += [(joy, config.joy), (twist, config.twist)]
+
+    @property
+    def attended(self) -> bool:
+        """Somebody sends, whether hands are on or not."""
+        return any(device.silence_s <= self._config.operator.lost_s for device, _ in self._devices)
+
+    def people(self, spec: ArraySpec) -> list[Operator]:
+        """One at each device."""
+        return [
+            Operator(device, mapping, self._config.operator, spec)
+            for device, mapping in self._devices
+        ]
+
+
+class RemoteHand:
+    """Sends what a person at a device of this process wants; every call is a beat."""
+
+    def __init__(self, node: RosNode, topic: Topic) -> None:
+        self._node = node
+        self._publisher = node.publisher(topic)
+
+    def send(self, wish: Wish) -> None:
+        """One beat."""
+        message = Joy()
+        message.header.stamp = self._node.handle.get_clock().now().to_msg()
+        message.axes, message.buttons = remote.to_joystick(wish)
+        self._publisher.publish(message)
+
+
+def _joy_into(device: TopicDevice) -> Callable[[Any], None]:
+    return lambda message: device.hear(message.axes, message.buttons)
+
+
+def _twist_into(device: TopicDevice) -> Callable[[Any], None]:
+    def take(message: Any) -> None:
+        linear, angular = message.twist.linear, message.twist.angular
+        device.hear([linear.x, linear.y, linear.z, angular.x, angular.y, angular.z])
+
+    return take

@@ -1,0 +1,55 @@
+"""How people at devices may drive; what the topics of ROS 2 mean that any node can send."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from serl.intervention import Event
+from serl.teleop.mapping import MappingConfig
+from serl.teleop.operator import OperatorConfig
+
+JOY_AXES = tuple(f"axis{number}" for number in range(16))
+JOY_BUTTONS = tuple(f"button{number}" for number in range(32))
+TWIST_AXES = ("x", "y", "z", "roll", "pitch", "yaw")
+
+JOY = MappingConfig(
+    axes={
+        "axis1": ("x", 1.0),
+        "axis0": ("y", 1.0),
+        "axis4": ("z", 1.0),
+        "axis3": ("yaw", 1.0),
+    },
+    pushes={"button4": ("gripper", -1.0), "button3": ("gripper", 1.0)},
+    deadman="button5",
+    events={
+        "button0": Event.SUCCESS,
+        "button1": Event.FAILURE,
+        "button2": Event.DISCARD,
+        "button6": Event.RESET,
+        "button8": Event.STOP,
+    },
+)
+"""An Xbox pad as `joy_node` sends it: sticks, right shoulder to drive, A and B for labels."""
+
+TWIST = MappingConfig(
+    axes={name: (name, 1.0) for name in ("x", "y", "z", "roll", "pitch", "yaw")},
+    dead_zone=0.05,
+    threshold=0.01,
+)
+"""Unitless commands from -1 to 1, in the axes of an action, as MoveIt Servo takes them."""
+
+
+class TeleopConfig(BaseModel):
+    """People at devices.
+
+    Attributes:
+        operator: when hands are on, and when a device is silent.
+        joy: what axes and buttons of `<actor>/joy` mean: axis0, axis1, ..., button0, ...
+        twist: what `<actor>/teleop/twist` means.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    operator: OperatorConfig = OperatorConfig()
+    joy: MappingConfig = JOY
+    twist: MappingConfig = TWIST

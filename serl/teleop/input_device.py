@@ -1,0 +1,166 @@
+"""A keyboard or gamepad as the kernel has it (evdev): no X11, no Wayland, no window needed.
+
+The kernel tells changes only, and keeps the state; so a device that says nothing has not changed,
+and one that is gone says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from serl.errors import BadInput
+from serl.teleop.device import Buttons, DeviceLost, Report
+
+FOLDER = Path("/dev/input")
+_SYN, _KEY, _ABS, _DROPPED = 0, 1, 3, 3
+
+
+class Range(NamedTuple):
+    """What the kernel says of an axis."""
+
+    value: int
+    min: int
+    max: int
+
+
+class Event(Protocol):
+    """A change, as of `evdev.InputEvent`."""
+
+    type: int
+    code: int
+    value: int
+
+
+class Input(Protocol):
+    """What is needed of an `evdev.InputDevice`."""
+
+    def read(self) -> Iterable[Event]:
+        """Events that wait; raises `BlockingIOError` without any, `OSError` once it is gone."""
+        ...
+
+    def active_keys(self) -> list[int]:
+        """Codes of the keys that are down."""
+        ...
+
+    def absinfo(self, axis_num: int) -> Any:
+        """Value and range of an axis."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class Names(NamedTuple):
+    """What codes of a kind of device are called; the rest is ignored.
+
+    Attributes:
+        keys: names by code.
+        axes: names by code.
+        triggers: names of axes that rest at their lowest value, from 0 to 1.
+    """
+
+    keys: Mapping[int, str]
+    axes: Mapping[int, str] = {}
+    triggers: frozenset[str] = frozenset()
+
+
+class InputDevice:
+    """A `Device` of the kernel.
+
+    Args:
+        device: open, not blocking.
+        names: of its axes and buttons.
+        name: shown to people.
+        now_s: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        device: Input,
+        names: Names,
+        name: str,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self._device, self._names, self._now_s = device, names, now_s
+        self._buttons, self._axes = Buttons(), dict[str, float]()
+        self._ranges: dict[int, Range] = {}
+        self._dropped = False
+        for code in names.axes:
+            with suppress(OSError, KeyError):  # it has no such axis
+                info = device.absinfo(code)
+                self._ranges[code] = Range(info.value, info.min, info.max)
+        self._look()
+
+    def read(self) -> Report:
+        """The state now; raises `DeviceLost` once it is gone."""
+        try:
+            while True:
+                for event in self._device.read():
+                    self._take(event)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise DeviceLost(f"{self.name}: {error.strerror or error}") from error
+        return Report(dict(self._axes), *self._buttons.take(), self._now_s())
+
+    def close(self) -> None:
+        """Let go of it; a second call does nothing."""
+        self._device.close()
+
+    def _take(self, event: Event) -> None:
+        if event.type == _SYN:
+            if self._dropped and event.code != _DROPPED:
+                self._look()  # events were lost before this one
+            self._dropped = event.code == _DROPPED
+        elif self._dropped:
+            return
+        elif event.type == _KEY and event.code in self._names.keys:
+            self._buttons.set(self._names.keys[event.code], event.value != 0)  # 2 is a repetition
+        elif event.type == _ABS and event.code in self._ranges:
+            self._move(event.code, event.value)
+
+    def _look(self) -> None:
+        """The whole state, from the kernel."""
+        known = self._names.keys
+        with suppress(OSError):  # the next read says so
+            down = self._device.active_keys()
+            self._buttons.hold(frozenset(known[code] for code in down if code in known))
+            for code in self._ranges:
+                self._move(code, self._device.absinfo(code).value)
+
+    def _move(self, code: int, value: int) -> None:
+        name, (_, low, high) = self._names.axes[code], self._ranges[code]
+        share = (value - low) / (high - low) if high > low else 0.0
+        self._axes[name] = share if name in self._names.triggers else 2.0 * share - 1.0
+
+
+def open_input(names: Names, wanted: set[int], kind: str, path: Path | None = None) -> InputDevice:
+    """The first device that has all `wanted` keys, or the one at `path`.
+
+    Raises:
+        BadInput: there is none, it may not be read, or the package evdev is missing.
+    """
+    try:
+        import evdev
+    except ImportError:
+        raise BadInput(f'{kind}: needs the package evdev: pip install "serl[teleop]"') from None
+    refused = 0
+    for each in [path] if path else sorted(FOLDER.glob("event*")):
+        try:
+            device = evdev.InputDevice(str(each))
+        except OSError as error:
+            refused += isinstance(error, PermissionError)
+            if path:
+                raise BadInput(f"{kind} {path}: {error.strerror}") from error
+            continue
+        if path or wanted <= set(device.capabilities().get(_KEY, [])):
+            return InputDevice(device, names, f"{kind} {device.name}")
+        device.close()
+    hint = f"; {refused} may not be read: add yourself to the group input" if refused else ""
+    raise BadInput(f"no {kind} found in {FOLDER}{hint}")

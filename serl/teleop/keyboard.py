@@ -1,0 +1,71 @@
+"""A keyboard: hold keys to drive, let go to hand back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from serl.intervention import Event
+from serl.teleop.input_device import InputDevice, Names, open_input
+from serl.teleop.mapping import MappingConfig
+
+NAMES = Names(
+    {
+        1: "escape",
+        14: "backspace",
+        16: "q",
+        17: "w",
+        18: "e",
+        19: "r",
+        22: "u",
+        23: "i",
+        24: "o",
+        28: "enter",
+        30: "a",
+        31: "s",
+        32: "d",
+        33: "f",
+        36: "j",
+        37: "k",
+        38: "l",
+        45: "x",
+        46: "c",
+        47: "v",
+        49: "n",
+        57: "space",
+    }
+)
+"""By the places of an English keyboard (linux/input-event-codes.h)."""
+
+MAPPING = MappingConfig(
+    pushes={
+        "w": ("x", 1.0),
+        "s": ("x", -1.0),
+        "a": ("y", 1.0),
+        "d": ("y", -1.0),
+        "r": ("z", 1.0),
+        "f": ("z", -1.0),
+        "l": ("roll", 1.0),
+        "j": ("roll", -1.0),
+        "i": ("pitch", 1.0),
+        "k": ("pitch", -1.0),
+        "u": ("yaw", 1.0),
+        "o": ("yaw", -1.0),
+        "c": ("gripper", -1.0),
+        "v": ("gripper", 1.0),
+    },
+    deadman="space",
+    threshold=0.5,
+    events={
+        "enter": Event.SUCCESS,
+        "backspace": Event.FAILURE,
+        "x": Event.DISCARD,
+        "n": Event.RESET,
+        "escape": Event.STOP,
+    },
+)
+"""Any key of motion takes over; space holds the robot still."""
+
+
+def open_keyboard(path: Path | None = None) -> InputDevice:
+    """The first keyboard, or the one at `path`; raises as `open_input`."""
+    return open_input(NAMES, {17, 30, 57}, "keyboard", path)

@@ -1,0 +1,75 @@
+"""What the axes and buttons of a device mean; a table for each device, and one function."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from serl.intervention import Event
+from serl.teleop.device import Report
+
+AXES = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")
+Axis = Literal["x", "y", "z", "roll", "pitch", "yaw", "gripper"]
+Scale = Annotated[float, Field(ge=-1, le=1)]
+
+
+class MappingConfig(BaseModel):
+    """What a device's axes and buttons mean. A person stands behind the robot and looks forward.
+
+    Attributes:
+        axes: for an axis of the device the axis of motion, and its scale; below 0 it is reversed.
+            x is forward, y to the left, z up; +1 of the gripper opens it.
+        pushes: the same for a button that is held down.
+        dead_zone: positions up to here are rest; the way beyond begins at 0.
+        deadman: the button that has to be held to drive; None without one.
+        threshold: a wish of this size takes over without a deadman; None never does.
+        events: what the press of a button says.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    axes: dict[str, tuple[Axis, Scale]] = {}
+    pushes: dict[str, tuple[Axis, Scale]] = {}
+    dead_zone: float = Field(0.1, ge=0, lt=1)
+    deadman: str | None = None
+    threshold: float | None = Field(None, gt=0, lt=1)
+    events: dict[str, Event] = {}
+
+
+class Wish(NamedTuple):
+    """What a person wants.
+
+    Attributes:
+        motion: -1 to 1 along `AXES`.
+        hands: hands are on: the deadman is held, or the motion is a takeover by itself.
+        events: what was said.
+    """
+
+    motion: tuple[float, ...]
+    hands: bool
+    events: tuple[Event, ...]
+
+
+def read_wish(report: Report, config: MappingConfig) -> Wish | None:
+    """What a report means; None when it holds a number that is not finite."""
+    if not all(map(math.isfinite, report.axes.values())):
+        return None
+    motion = dict.fromkeys(AXES, 0.0)
+    for name, (axis, scale) in config.axes.items():
+        motion[axis] += scale * _beyond(report.axes.get(name, 0.0), config.dead_zone)
+    for name, (axis, scale) in config.pushes.items():
+        motion[axis] += scale * (name in report.buttons)
+    wanted = tuple(min(1.0, max(-1.0, value)) for value in motion.values())
+    hands = config.deadman is not None and config.deadman in report.buttons
+    if config.threshold is not None:
+        hands |= max(map(abs, wanted)) >= config.threshold
+    events = tuple(config.events[name] for name in report.presses if name in config.events)
+    return Wish(wanted, hands, events)
+
+
+def _beyond(position: float, dead_zone: float) -> float:
+    """The position without its dead zone, so that motion begins gently; within [-1, 1]."""
+    way = min(1.0, max(0.0, (abs(position) - dead_zone) / (1.0 - dead_zone)))
+    return math.copysign(way, position)

@@ -1,0 +1,140 @@
+"""A person at a device: takes over, hands back by rule, and holds the robot when out of hearing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from enum import StrEnum
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from serl.errors import BadInput
+from serl.intervention import Event
+from serl.specs import ArraySpec
+from serl.teleop.device import Device, DeviceLost
+from serl.teleop.mapping import AXES, MappingConfig, Wish, read_wish
+from serl.types import Action
+
+
+class OperatorConfig(BaseModel):
+    """When hands count as on.
+
+    Attributes:
+        hold_over_s: they still do for so long after their last sign; the robot holds meanwhile.
+        stale_s: a report older than this says nothing: the device is silent.
+        lost_s: a silence of this length while a person drives cuts the episode.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    hold_over_s: float = Field(0.3, ge=0, le=5)
+    stale_s: float = Field(0.15, gt=0, le=0.5)
+    lost_s: float = Field(1.0, gt=0, le=10)
+
+
+class Hands(StrEnum):
+    """Where a person's hands are."""
+
+    OFF = "off"
+    ON = "on"
+    SILENT = "silent"
+    """They were on when the device fell silent: the robot holds."""
+
+
+class Operator:
+    """A `Teleop` around a device.
+
+    Hands that were on before the first report are not believed: a button that is stuck must be let
+    go of once. When the device falls silent while hands are on, the robot holds, and the policy
+    gets it back only if a person takes over once more and lets go, or by `release`. A silence of
+    `lost_s` cuts the episode.
+
+    Args:
+        device: what reports.
+        mapping: what its reports mean.
+        config: when hands are on.
+        spec: of actions; its unit names the axes.
+        now_s: monotonic seconds, as the device's stamps.
+
+    Attributes:
+        hands: where they are.
+
+    Raises:
+        BadInput: the actions have an axis that no device can move.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        mapping: MappingConfig,
+        config: OperatorConfig,
+        spec: ArraySpec,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        names = spec.unit.split()
+        if unknown := [name for name in names if name not in AXES]:
+            raise BadInput(f"teleoperation: no axis {unknown[0]!r}; there are: {', '.join(AXES)}")
+        self.name = device.name
+        self.hands = Hands.OFF
+        self._device, self._mapping, self._config, self._now_s = device, mapping, config, now_s
+        self._order = [AXES.index(name) for name in names]
+        self._free = False  # were seen off
+        self._last_s = self._silent_s = 0.0
+        self._said: list[Event] = []
+        self._told = False
+
+    def begin(self) -> None:
+        """An episode starts; hands stay where they are."""
+        self._told = False
+        self._silent_s = self._now_s()
+
+    def __call__(self) -> Action | None:
+        """What the person wants; zeros while the robot is to hold; None while hands are off."""
+        now_s, wish = self._now_s(), self._wish()
+        if self.hands is not Hands.SILENT:
+            self._hear(wish, now_s)
+        elif wish is not None and wish.hands and self._free:
+            self.hands, self._last_s = Hands.ON, now_s
+        elif not self._told and now_s - self._silent_s >= self._config.lost_s:
+            self._told, self._free = True, False
+            self._said.append(Event.LOST)
+        self._free |= wish is not None and not wish.hands
+        if self.hands is Hands.OFF:
+            return None
+        on = wish is not None and wish.hands and self.hands is Hands.ON
+        motion = wish.motion if on and wish else (0.0,) * len(AXES)
+        return np.array([motion[place] for place in self._order], np.float32)
+
+    def events(self) -> tuple[Event, ...]:
+        """What was said since the last call."""
+        said, self._said = tuple(self._said), []
+        return said
+
+    def release(self) -> None:
+        """A person elsewhere says that the robot need not hold for this device any longer."""
+        if self.hands is Hands.SILENT:
+            self.hands, self._free = Hands.OFF, False
+
+    def _hear(self, wish: Wish | None, now_s: float) -> None:
+        """Whether hands are on now, if they were on or off."""
+        if wish is None:
+            if self.hands is Hands.ON:
+                self.hands, self._silent_s, self._told = Hands.SILENT, now_s, False
+        elif wish.hands and (self._free or self.hands is Hands.ON):
+            self.hands, self._last_s = Hands.ON, now_s
+        elif now_s - self._last_s >= self._config.hold_over_s:
+            self.hands = Hands.OFF
+
+    def _wish(self) -> Wish | None:
+        """What the person wants, None when that is not known; what was said counts either way."""
+        try:
+            report = self._device.read()
+        except DeviceLost:
+            return None
+        wish = read_wish(report, self._mapping) if report else None
+        if report is None or wish is None:
+            return None
+        self._said += wish.events
+        fresh = abs(self._now_s() - report.stamp_s) <= self._config.stale_s
+        return wish if fresh else None

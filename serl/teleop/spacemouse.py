@@ -1,0 +1,145 @@
+"""A SpaceMouse, by the raw reports of its HID interface: nothing to install, no driver."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from serl.errors import BadInput
+from serl.teleop.device import Buttons, DeviceLost, Report
+from serl.teleop.mapping import MappingConfig
+
+FOLDER = Path("/sys/class/hidraw")
+
+MAPPING = MappingConfig(
+    axes={
+        "x": ("x", 1.0),
+        "y": ("y", 1.0),
+        "z": ("z", 1.0),
+        "roll": ("roll", 1.0),
+        "pitch": ("pitch", 1.0),
+        "yaw": ("yaw", 1.0),
+    },
+    pushes={"left": ("gripper", -1.0), "right": ("gripper", 1.0)},
+    dead_zone=0.1,
+    threshold=0.001,
+)
+"""To move it is to take over; its buttons close and open the gripper, as in HIL-SERL.
+
+They leave none for labels; those come from the console or a keyboard.
+"""
+
+
+_VENDORS = {"0000046D", "0000256F"}  # Logitech made them before 3Dconnexion did
+_HID_ID = re.compile(r"^HID_ID=[0-9A-F]{4}:([0-9A-F]{8}):([0-9A-F]{8})$", re.MULTILINE)
+_NAME = re.compile(r"^HID_NAME=(.*)$", re.MULTILINE)
+_FULL = 350.0  # counts at the end of an axis
+_MAX_REPORT_BYTES = 64
+_MOTION, _ROTATION, _BUTTONS = 1, 2, 3
+
+
+class SpaceMouse:
+    """A `Device` that decodes reports of 3Dconnexion's devices.
+
+    Wired ones send translation and rotation apart, 6 bytes each; wireless ones send both in one
+    report of 12 bytes. A report that is none of them is ignored.
+
+    Args:
+        receive: the next report that waits, its id first; None without one.
+        name: shown to people.
+        now_s: monotonic seconds.
+        close: lets go of it.
+    """
+
+    def __init__(
+        self,
+        receive: Callable[[], bytes | None],
+        name: str = "SpaceMouse",
+        now_s: Callable[[], float] = time.monotonic,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name = name
+        self._receive, self._now_s, self._close = receive, now_s, close
+        self._buttons, self._axes = Buttons(), dict.fromkeys(MAPPING.axes, 0.0)
+
+    def read(self) -> Report:
+        """The state now; raises `DeviceLost` once it is gone."""
+        try:
+            while (report := self._receive()) is not None:
+                self._take(report)
+        except OSError as error:
+            raise DeviceLost(f"{self.name}: {error.strerror or error}") from error
+        return Report(dict(self._axes), *self._buttons.take(), self._now_s())
+
+    def close(self) -> None:
+        """Let go of it; a second call does nothing."""
+        self._close()
+        self._close = lambda: None
+
+    def _take(self, report: bytes) -> None:
+        kind, body = report[:1], report[1:]
+        if kind == bytes([_MOTION]) and len(body) in {6, 12}:
+            self._translate(body[:6])
+            if len(body) == 12:
+                self._rotate(body[6:])
+        elif kind == bytes([_ROTATION]) and len(body) == 6:
+            self._rotate(body)
+        elif kind == bytes([_BUTTONS]) and body:
+            self._buttons.set("left", bool(body[0] & 1))
+            self._buttons.set("right", bool(body[0] & 2))
+
+    def _translate(self, body: bytes) -> None:
+        """The device counts to the right, to the person and down; we forward, left and up."""
+        right, back, down = _shares(body)
+        self._axes |= {"x": -back, "y": -right, "z": -down}
+
+    def _rotate(self, body: bytes) -> None:
+        """About the same axes."""
+        right, back, down = _shares(body)
+        self._axes |= {"roll": -back, "pitch": -right, "yaw": -down}
+
+
+def open_spacemouse(path: Path | None = None) -> SpaceMouse:
+    """The first SpaceMouse, or the one at a path such as /dev/hidraw0.
+
+    Raises:
+        BadInput: there is none, or it may not be read.
+    """
+    found = _find() if path is None else [(path, f"SpaceMouse {path.name}")]
+    if not found:
+        raise BadInput(f"no SpaceMouse found in {FOLDER}")
+    device, name = found[0]
+    try:
+        file = os.open(device, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        hint = "; a udev rule may allow it" if isinstance(error, PermissionError) else ""
+        raise BadInput(f"{name} {device}: {error.strerror}{hint}") from error
+
+    def receive() -> bytes | None:
+        try:
+            report = os.read(file, _MAX_REPORT_BYTES)
+        except BlockingIOError:
+            return None
+        return report or None
+
+    return SpaceMouse(receive, name, close=lambda: os.close(file))
+
+
+def _find(folder: Path = FOLDER) -> list[tuple[Path, str]]:
+    """Devices of the vendors, and their names; not mice and keyboards of the same vendor."""
+    found = []
+    for each in sorted(folder.glob("hidraw*")):
+        about = (each / "device" / "uevent").read_text(errors="replace")
+        ids, name = _HID_ID.search(about), _NAME.search(about)
+        if ids and ids[1] in _VENDORS and name and re.search(r"Space|3Dconnexion", name[1]):
+            found.append((Path("/dev") / each.name, name[1]))
+    return found
+
+
+def _shares(body: bytes) -> tuple[float, float, float]:
+    a, b, c = struct.unpack("<3h", body)
+    return a / _FULL, b / _FULL, c / _FULL

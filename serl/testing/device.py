@@ -1,0 +1,142 @@
+"""Conformance of teleoperation devices."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Protocol
+
+from serl.teleop.device import Device, DeviceLost, Report
+from serl.teleop.mapping import MappingConfig, Wish, read_wish
+from serl.teleop.operator import Hands, Operator, OperatorConfig
+from serl.testing.fakes import FakeRobot
+
+
+class DeviceBench(Protocol):
+    """A device, and a hand at it."""
+
+    @property
+    def device(self) -> Device:
+        """The device."""
+        ...
+
+    @property
+    def mapping(self) -> MappingConfig:
+        """What its reports mean."""
+        ...
+
+    def now_s(self) -> float:
+        """Of the device's stamps."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Time passes; what beats goes on beating."""
+        ...
+
+    def push(self) -> None:
+        """The hand takes over and moves."""
+        ...
+
+    def let_go(self) -> None:
+        """The hand is off."""
+        ...
+
+    def die(self) -> None:
+        """The device is unplugged, or its sender is gone."""
+        ...
+
+
+class DeviceSuite(ABC):
+    """What `serl.teleop.device.Device` promises, with its own mapping."""
+
+    @abstractmethod
+    def make(self) -> DeviceBench:
+        """A device at rest."""
+
+    def wish(self, bench: DeviceBench) -> Wish:
+        """What the device reports now."""
+        report = bench.device.read()
+        assert report is not None, "no report"
+        wish = read_wish(report, bench.mapping)
+        assert wish is not None, "numbers that are not finite"
+        return wish
+
+    def test_it_has_a_name(self) -> None:
+        """That people can read."""
+        assert self.make().device.name
+
+    def test_at_rest_it_wants_nothing(self) -> None:
+        """Hands are off, and nothing moves."""
+        bench = self.make()
+        bench.let_go()
+        wish = self.wish(bench)
+        assert not wish.hands
+        assert not any(wish.motion)
+
+    def test_a_push_takes_over_and_moves(self) -> None:
+        """Within -1 and 1, and fresh."""
+        bench = self.make()
+        bench.push()
+        report = bench.device.read()
+        assert isinstance(report, Report)
+        assert abs(bench.now_s() - report.stamp_s) <= OperatorConfig().stale_s
+        bench.push()
+        wish = self.wish(bench)
+        assert wish.hands
+        assert 0.0 < max(map(abs, wish.motion)) <= 1.0
+
+    def test_letting_go_ends_it(self) -> None:
+        """At once."""
+        bench = self.make()
+        bench.push()
+        self.wish(bench)
+        bench.let_go()
+        wish = self.wish(bench)
+        assert not wish.hands
+        assert not any(wish.motion)
+
+    def test_a_report_is_a_value(self) -> None:
+        """It stays as it was while the device goes on."""
+        bench = self.make()
+        bench.let_go()
+        report = bench.device.read()
+        assert report is not None
+        before = (dict(report.axes), report.buttons)
+        bench.push()
+        bench.device.read()
+        assert (dict(report.axes), report.buttons) == before
+
+    def test_one_that_died_is_lost_or_silent(self) -> None:
+        """Its last report is never taken for a new one."""
+        bench = self.make()
+        bench.push()
+        bench.device.read()
+        bench.die()
+        bench.wait(OperatorConfig().stale_s + 0.1)
+        try:
+            report = bench.device.read()
+        except DeviceLost:
+            return
+        assert report is None or bench.now_s() - report.stamp_s > OperatorConfig().stale_s
+
+    def test_the_robot_holds_when_it_dies_in_a_hand(self) -> None:
+        """And does not go back to the policy."""
+        bench = self.make()
+        spec = FakeRobot.action_spec
+        person = Operator(bench.device, bench.mapping, OperatorConfig(), spec, bench.now_s)
+        bench.let_go()
+        assert person() is None
+        bench.push()
+        assert person() is not None
+        bench.die()
+        for _ in range(30):
+            bench.wait(0.1)
+            action = person()
+        assert action is not None
+        assert not action.any()
+        assert person.hands is Hands.SILENT
+
+    def test_closing_twice_does_no_harm(self) -> None:
+        """Nor does closing one that is gone."""
+        device = self.make().device
+        device.close()
+        device.close()

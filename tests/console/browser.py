@@ -1,0 +1,167 @@
+"""Chromium without a window, driven over its DevTools protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+LIMIT_S = 180.0  # machines of tests are busy
+_FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-extensions",
+    "--disable-background-networking",
+    "--remote-debugging-port=0",
+)
+
+
+class Page:
+    """One page; every call fails when the browser says that it could not be done."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._count = 0
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._reader = asyncio.create_task(self._read())
+        self.said: list[str] = []
+        self.requests: list[str] = []
+
+    async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """A command of the protocol."""
+        self._count += 1
+        number = self._count
+        self._answers[number] = asyncio.get_running_loop().create_future()
+        await self._socket.send_json({"id": number, "method": method, "params": parameters})
+        answer = await asyncio.wait_for(self._answers[number], LIMIT_S)
+        assert "error" not in answer, f"{method}: {answer['error']}"
+        result: dict[str, Any] = answer.get("result", {})
+        return result
+
+    async def run(self, script: str) -> Any:
+        """The value of a JavaScript expression."""
+        answer = await self.call(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    async def until(self, script: str, limit_s: float = LIMIT_S) -> None:
+        """Return once an expression is true."""
+        deadline_s = asyncio.get_running_loop().time() + limit_s
+        while not await self.run(script):
+            if asyncio.get_running_loop().time() > deadline_s:
+                body = await self.run("document.body.innerText")
+                raise AssertionError(f"not within {limit_s} s: {script}\n{body}\n{self.said}")
+            await asyncio.sleep(0.05)
+
+    async def open(self, url: str) -> None:
+        """Go to an address and wait until it is there."""
+        await self.call("Page.navigate", url=url)
+        await self.until("document.readyState === 'complete'")
+
+    async def text(self, identifier: str) -> str:
+        """What an element says."""
+        return str(await self.run(f"document.getElementById('{identifier}').textContent"))
+
+    async def click(self, identifier: str) -> None:
+        """Press a button."""
+        await self.run(f"document.getElementById('{identifier}').click()")
+
+    async def key(self, code: str, kind: str = "keyDown", key: str = "") -> None:
+        """A key goes down or up, as from a keyboard."""
+        await self.call("Input.dispatchKeyEvent", type=kind, code=code, key=key or code)
+
+    async def hit(self, code: str) -> None:
+        """Down and up."""
+        await self.key(code)
+        await self.key(code, "keyUp")
+
+    async def shoot(self, path: Path, width: int, height: int, dark: bool = False) -> None:
+        """A picture of the page at a size."""
+        await self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+        scheme = "dark" if dark else "light"
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        await self.call("Emulation.setEmulatedMedia", features=[feature])
+        await asyncio.sleep(0.5)
+        shot = await self.call("Page.captureScreenshot", format="png")
+        path.write_bytes(base64.b64decode(shot["data"]))
+
+    async def _read(self) -> None:
+        async for message in self._socket:
+            heard = json.loads(message.data)
+            if (answer := self._answers.pop(heard.get("id", -1), None)) is not None:
+                answer.set_result(heard)
+            if heard.get("method") in {"Log.entryAdded", "Runtime.exceptionThrown"}:
+                self.said.append(json.dumps(heard["params"])[:500])
+            if heard.get("method") == "Network.requestWillBeSent":
+                self.requests.append(heard["params"]["request"]["url"])
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._reader.cancel()
+
+
+@asynccontextmanager
+async def browser(folder: Path) -> AsyncIterator[Page]:
+    """A page of a new Chromium, which ends with the block."""
+    assert CHROMIUM is not None
+    process = await asyncio.create_subprocess_exec(
+        CHROMIUM,
+        *_FLAGS,
+        f"--user-data-dir={folder}",
+        "about:blank",
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        async with aiohttp.ClientSession() as session:
+            port = (await _file(folder / "DevToolsActivePort")).splitlines()[0]
+            pages = await _page_list(session, f"http://127.0.0.1:{port}/json")
+            address = next(page for page in pages if page["type"] == "page")
+            async with session.ws_connect(
+                address["webSocketDebuggerUrl"], max_msg_size=1 << 26
+            ) as socket:
+                page = Page(socket)
+                for domain in ("Page", "Runtime", "Log", "Network"):
+                    await page.call(f"{domain}.enable")
+                yield page
+                page.close()
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def _file(path: Path) -> str:
+    await _happens(path.exists)
+    return path.read_text()
+
+
+async def _page_list(session: aiohttp.ClientSession, url: str) -> list[dict[str, Any]]:
+    async with session.get(url) as answer:
+        pages: list[dict[str, Any]] = await answer.json()
+        return pages
+
+
+async def _happens(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():
+            await asyncio.sleep(0.1)

@@ -1,0 +1,230 @@
+"""A person at the page of a training that runs: Chromium, real processes, real DDS, the log."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from itertools import groupby
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from serl.assembly import make_spec, make_task
+from serl.console.door import Door, read_door
+from serl.episodes import read_records
+from serl.labels import FILE, read_labels
+from serl.run_folder import RunFolder
+from serl.types import End, Record, Source, Step
+
+from ..console.browser import CHROMIUM, Page, browser
+from .conftest import LIMIT_S, eventually
+from .test_training import TINY, Command
+
+pytestmark = [
+    pytest.mark.ros,
+    pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium"),
+]
+
+QUIET = {
+    **TINY,
+    "intervention": "none",
+    "steps": 1_000_000,
+    "task_config.time_limit_s": 30.0,
+    "reward.kind": "human",  # nothing succeeds by itself
+    "actor.max_lead_steps": 1_000_000,
+    "teleop.operator.stale_s": 0.5,  # machines of tests are busy
+    "teleop.operator.lost_s": 2.0,
+    "log.min_free_bytes": 1_000_000,
+    "learner.checkpoint_every": 100_000,
+}
+
+
+class Training:
+    """A training with a console, and its log."""
+
+    def __init__(self, folder: Path) -> None:
+        self.command = Command(folder, "train", "reach", "--console", **QUIET)
+        eventually(lambda: "run: " in self.command.output, 4 * LIMIT_S)
+        self.run = self.command.run_folder()
+        eventually(lambda: read_door(self.run.path), 4 * LIMIT_S)
+        door = read_door(self.run.path)
+        assert door is not None
+        self.door: Door = door
+        self.spec = make_spec(make_task(self.run.config))
+
+    @property
+    def log(self) -> list[Record]:
+        return list(read_records(self.run.episodes("actor0"), self.spec))
+
+    @property
+    def endings(self) -> list[str]:
+        """Why episodes ended, but for their time limit."""
+        ends = [record.reason for record in self.log if isinstance(record, End)]
+        return [reason for reason in ends if reason != "time limit"]
+
+    def rests(self) -> bool:
+        """Nothing is logged for a while."""
+        before = len(self.log)
+        time.sleep(1.5)
+        return len(self.log) == before
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[Training]:
+    started = Training(tmp_path)
+    yield started
+    if started.command.process.poll() is None:
+        started.command.interrupt()
+
+
+@asynccontextmanager
+async def opened(training: Training, folder: Path) -> AsyncIterator[Page]:
+    """The page, once the policy drives."""
+    async with browser(folder) as page:
+        await page.open(training.door.url)
+        token = training.door.token
+        await page.run(f"document.getElementById('token').value = '{token}'")
+        await page.run("document.getElementById('door').requestSubmit()")
+        await page.until("!document.getElementById('desk').hidden")
+        await says(page, "The policy drives")
+        yield page
+
+
+async def says(page: Page, what: str) -> None:
+    """The page says in big letters who drives."""
+    await page.until(f"document.getElementById('who').textContent === '{what}'")
+
+
+async def take(page: Page) -> None:
+    """Take the controls."""
+    await page.hit("KeyT")
+    await page.until("document.getElementById('lease').textContent.startsWith('Give')")
+
+
+async def ended(training: Training, reasons: list[str]) -> None:
+    """The log has these endings, and no others."""
+    await asyncio.to_thread(eventually, lambda: training.endings == reasons, 2 * LIMIT_S)
+
+
+def human_segments(log: list[Record]) -> list[list[Step]]:
+    """Runs of steps that a human drove."""
+    steps = [record for record in log if isinstance(record, Step)]
+    runs = [(source, list(run)) for source, run in groupby(steps, lambda step: step.source)]
+    return [run for source, run in runs if source is Source.HUMAN]
+
+
+def test_a_person_takes_over_labels_hands_back_stops_and_resets(
+    training: Training, tmp_path: Path
+) -> None:
+    asyncio.run(_a_session(training, tmp_path / "chromium"))
+    log, run = training.log, training.run
+    assert training.command.process.poll() is None, training.command.output
+    training.command.interrupt()
+    assert training.command.process.returncode == 130, training.command.output
+    assert read_door(run.path) is None
+
+    driven, held = human_segments(log)
+    moved = [step for step in driven if step.action[1] < 0]
+    assert len(moved) >= 5, "D moves to the right"
+    assert not any(step.action[[0, 2]].any() for step in driven), "and nowhere else"
+    first = next(record for record in log if isinstance(record, End) and record.success)
+    assert first.reason == "success"
+    steps = [record for record in log if isinstance(record, Step)]
+    judged = [step for step in steps if step.reward_provenance == "human"]
+    assert [(step.reward, step.terminated) for step in judged] == [(1.0, True)]
+    assert list(read_labels(run.episodes("actor0")).values()) == [1]
+    assert "the operator" in (run.episodes("actor0") / FILE).read_text()
+    assert {step.key.episode for step in driven} >= {first.key.episode}
+    assert not any(step.action.any() for step in held[-3:]), "a page that is gone holds the robot"
+
+
+async def _a_session(training: Training, folder: Path) -> None:
+    async with opened(training, folder) as page:
+        assert training.endings == []
+        await take(page)
+        await page.key("KeyD")
+        await says(page, "You drive")
+        await asyncio.sleep(1.5)
+        await page.hit("Enter")
+        await ended(training, ["success"])
+        await page.key("KeyD", "keyUp")
+        await says(page, "The policy drives")
+
+        await page.hit("Escape")
+        await says(page, "Stopped")
+        await ended(training, ["success", "stopped"])
+        assert await asyncio.to_thread(training.rests)
+        training.command.child("serl.ros.actor_node").kill()
+        await says(page, "Nobody drives")
+        await says(page, "Stopped")  # which outlives the process
+        assert await asyncio.to_thread(training.rests)
+        await page.hit("KeyG")
+        await says(page, "Holding")
+        assert await asyncio.to_thread(training.rests)
+        await page.hit("KeyG")
+        await says(page, "The policy drives")
+
+        await page.hit("KeyN")
+        await ended(training, ["success", "stopped", "operator"])
+        await page.hit("KeyX")
+        await ended(training, ["success", "stopped", "operator", "discarded"])
+
+        await page.key("KeyA")
+        await says(page, "You drive")
+        await page.open("about:blank")  # with a key held down
+        await ended(training, ["success", "stopped", "operator", "discarded", "device lost"])
+        assert await asyncio.to_thread(training.rests)
+        foreign = [url for url in page.requests if not url.startswith(_own(training))]
+        assert foreign == []
+
+
+def _own(training: Training) -> tuple[str, ...]:
+    return (training.door.url, f"blob:{training.door.url}", "about:blank")
+
+
+def test_strangers_move_nothing(training: Training) -> None:
+    asyncio.run(_strangers(training))
+    assert human_segments(training.log) == []
+    assert training.endings == []
+    assert training.command.process.poll() is None
+
+
+async def _strangers(training: Training) -> None:
+    own = training.door.url.rstrip("/")
+    push = '{"type": "drive", "motion": [1, 0, 0, 0, 0, 0, 0], "hands": true}'
+    stop = '{"type": "say", "what": "estop"}'
+    async with aiohttp.ClientSession() as client:
+        for token in ("", "wrong"):
+            page = await client.ws_connect(f"{own}/socket", headers={"Origin": own})
+            for frame in (f'{{"token": "{token}"}}', '{"type": "take"}', push, stop):
+                await page.send_str(frame)
+            assert (await page.receive()).type is aiohttp.WSMsgType.CLOSE
+        for headers in (
+            {"Origin": "http://evil.example"},
+            {"Origin": own, "Host": "evil.example"},
+            {},
+        ):
+            with pytest.raises(aiohttp.WSServerHandshakeError):
+                await client.ws_connect(f"{own}/socket", headers=headers)
+        post = await client.post(f"{own}/report", headers={"Origin": "http://evil.example"})
+        assert post.status == 403
+        page = await client.ws_connect(f"{own}/socket", headers={"Origin": own}, max_msg_size=0)
+        await page.send_str(f'{{"token": "{training.door.token}"}}')
+        await page.send_str('{"type": "take"}')
+        await page.send_str(push + " " * (64 << 10))
+        while (await page.receive()).type not in {
+            aiohttp.WSMsgType.CLOSE,
+            aiohttp.WSMsgType.CLOSED,
+        }:
+            pass
+        assert page.close_code == 1009
+
+
+def test_a_run_folder_says_nothing_of_the_token_but_in_its_own_file(training: Training) -> None:
+    run: RunFolder = training.run
+    token = training.door.token.encode()
+    holders = [p.name for p in run.path.rglob("*") if p.is_file() and token in p.read_bytes()]
+    assert holders == ["console.json"]

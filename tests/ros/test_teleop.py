@@ -1,0 +1,146 @@
+"""People drive by topics, over real DDS."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from geometry_msgs.msg import TwistStamped
+from sensor_msgs.msg import Joy
+
+from serl.intervention import Event
+from serl.ros.node import RosNode
+from serl.ros.teleop import (
+    RemoteHand,
+    TopicDevice,
+    TopicDevices,
+    console_topic,
+    joy_topic,
+    twist_topic,
+)
+from serl.specs import ArraySpec
+from serl.teleop import remote
+from serl.teleop.config import TWIST, TWIST_AXES, TeleopConfig
+from serl.teleop.mapping import AXES, MappingConfig, Wish
+from serl.teleop.operator import Hands
+from serl.teleop.owner import OneOwner
+from serl.testing import DeviceSuite
+
+from .conftest import eventually
+
+pytestmark = pytest.mark.ros
+
+SPEC = ArraySpec(shape=(3,), low=-1, high=1, unit="x z gripper")
+PUSH = (0.5, 0.0, -0.25, 0.0, 0.0, 0.0, -1.0)
+REST = (0.0,) * len(AXES)
+
+
+@dataclass
+class TopicBench:
+    """A device, and messages that reach it without DDS: `TestOverDds` is for that."""
+
+    device: TopicDevice
+    mapping: MappingConfig
+    on: tuple[list[float], list[int]]
+    off: tuple[list[float], list[int]]
+    time_s: float = 0.0
+
+    def now_s(self) -> float:
+        return self.time_s
+
+    def wait(self, seconds: float) -> None:
+        self.time_s += seconds
+
+    def push(self) -> None:
+        self.device.hear(*self.on)
+
+    def let_go(self) -> None:
+        self.device.hear(*self.off)
+
+    def die(self) -> None:
+        """It says nothing any more."""
+
+
+class TestRemote(DeviceSuite):
+    def make(self) -> TopicBench:
+        device = TopicDevice("console", AXES, remote.BUTTONS, lambda: bench.time_s)
+        on = remote.to_joystick(Wish(PUSH, True, ()))
+        bench = TopicBench(device, remote.MAPPING, on, remote.to_joystick(Wish(REST, False, ())))
+        return bench
+
+
+class TestTwist(DeviceSuite):
+    def make(self) -> TopicBench:
+        device = TopicDevice("twist", TWIST_AXES, now_s=lambda: bench.time_s)
+        bench = TopicBench(device, TWIST, (list(PUSH[:6]), []), ([0.0] * 6, []))
+        return bench
+
+
+@pytest.fixture
+def ends(tmp_path: Path) -> Iterator[tuple[TopicDevices, RosNode]]:
+    """The topics of an actor, and another node."""
+    folder = tmp_path / "2026-11-22_10-00-00"
+    folder.mkdir()
+    with RosNode("actor0", folder) as node, RosNode("other", folder) as other:
+        yield TopicDevices(node, "actor0", TeleopConfig()), other
+
+
+def test_hands_at_the_console_drive_over_dds_and_silence_holds(
+    ends: tuple[TopicDevices, RosNode],
+) -> None:
+    devices, other = ends
+    one = OneOwner(devices.people(SPEC))
+    hand = RemoteHand(other, console_topic("actor0"))
+
+    def drives(wish: Wish) -> bool:
+        hand.send(wish)
+        time.sleep(0.02)
+        return one() is not None
+
+    assert not devices.attended
+    eventually(lambda: not drives(Wish(REST, False, ())) and devices.attended)
+    eventually(lambda: drives(Wish(PUSH, True, ())))
+    np.testing.assert_allclose(np.array(one()), np.array([0.5, -0.25, -1.0]), atol=1e-6)
+    hand.send(Wish(REST, True, (Event.SUCCESS,)))
+    eventually(lambda: one() is not None and Event.SUCCESS in one.events())
+    time.sleep(0.3)
+    assert not np.any(one())
+    assert one.silent == "the console"
+    assert one.people[0].hands is Hands.SILENT
+
+
+def test_a_joy_node_and_a_twist_drive_as_well(ends: tuple[TopicDevices, RosNode]) -> None:
+    devices, other = ends
+    one = OneOwner(devices.people(SPEC))
+    joy, twist = other.publisher(joy_topic("actor0")), other.publisher(twist_topic("actor0"))
+
+    def pad(deadman: int) -> bool:
+        buttons = [0, 0, 0, 0, 0, deadman]
+        joy.publish(Joy(axes=[0.0, 1.0, 0.0, 0.0, 0.0, 0.0], buttons=buttons))
+        time.sleep(0.02)
+        return one() is not None and one.owner is not None
+
+    eventually(lambda: not pad(0) and devices.attended)
+    eventually(lambda: pad(1))
+    assert one.owner is not None
+    assert one.owner.name == "the joystick"
+    np.testing.assert_allclose(np.array(one()), np.array([1.0, 0.0, 0.0]))
+    eventually(lambda: not pad(0))
+
+    def command(x: float) -> bool:
+        message = TwistStamped()
+        message.twist.linear.x = x
+        twist.publish(message)
+        time.sleep(0.02)
+        return one() is not None
+
+    eventually(lambda: not command(0.0))
+    eventually(lambda: command(0.525))
+    assert one.owner is not None
+    assert one.owner.name == "the twist topic"
+    np.testing.assert_allclose(np.array(one()), np.array([0.5, 0.0, 0.0]), atol=1e-6)
+    eventually(lambda: command(float("nan")) and one.silent)

@@ -1,0 +1,133 @@
+"""Devices of the kernel and of a HID interface, played from their events."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+from serl.teleop import gamepad, keyboard, spacemouse
+from serl.teleop.input_device import InputDevice, Names
+from serl.teleop.spacemouse import SpaceMouse
+
+STICK, TRIGGER = (-32768, 32767), (0, 1023)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time_s = 100.0
+
+    def now_s(self) -> float:
+        return self.time_s
+
+    def wait(self, seconds: float) -> None:
+        self.time_s += seconds
+
+
+@dataclass
+class Change:
+    type: int
+    code: int
+    value: int
+
+
+class Kernel:
+    """An `evdev.InputDevice` without a kernel."""
+
+    def __init__(self, ranges: dict[int, tuple[int, int]]) -> None:
+        self.ranges = ranges
+        self.values = {code: 0 for code in ranges}
+        self.down: set[int] = set()
+        self.waiting: deque[list[Change]] = deque()
+        self.gone = False
+
+    def read(self) -> Iterable[Change]:
+        if self.gone:
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+        if not self.waiting:
+            raise BlockingIOError
+        return iter(self.waiting.popleft())
+
+    def active_keys(self) -> list[int]:
+        return sorted(self.down)
+
+    def absinfo(self, axis_num: int) -> object:
+        low, high = self.ranges[axis_num]
+        return SimpleNamespace(value=self.values[axis_num], min=low, max=high)
+
+    def close(self) -> None:
+        pass
+
+    def happen(self, *changes: tuple[int, int, int]) -> None:
+        """Events, and the report that closes them."""
+        for kind, code, value in changes:
+            if kind == 1:
+                (self.down.add if value else self.down.discard)(code)
+            if kind == 3:
+                self.values[code] = value
+        self.waiting.append([Change(*change) for change in (*changes, (0, 0, 0))])
+
+
+@dataclass
+class InputBench(Clock):
+    """A keyboard (w is pushed), or a gamepad (the deadman and the left stick)."""
+
+    kernel: Kernel
+    names: Names
+    on: tuple[tuple[int, int, int], ...]
+    off: tuple[tuple[int, int, int], ...]
+    time_s: float = 100.0
+
+    def __post_init__(self) -> None:
+        self.device = InputDevice(self.kernel, self.names, "test device", self.now_s)
+        self.mapping = keyboard.MAPPING if self.names is keyboard.NAMES else gamepad.MAPPING
+
+    def push(self) -> None:
+        self.kernel.happen(*self.on)
+
+    def let_go(self) -> None:
+        self.kernel.happen(*self.off)
+
+    def die(self) -> None:
+        self.kernel.happen(*self.off)  # the kernel lets go of all keys first
+        self.kernel.gone = True
+
+
+def keyboard_bench() -> InputBench:
+    return InputBench(Kernel({}), keyboard.NAMES, ((1, 17, 1),), ((1, 17, 0),))
+
+
+def gamepad_bench() -> InputBench:
+    ranges = dict.fromkeys((0, 1, 3, 4), STICK) | dict.fromkeys((2, 5), TRIGGER)
+    on = ((1, 311, 1), (3, 1, -32768))
+    return InputBench(Kernel(ranges), gamepad.NAMES, on, ((1, 311, 0), (3, 1, 0)))
+
+
+@dataclass
+class SpaceMouseBench(Clock):
+    """Pushed to the person."""
+
+    waiting: deque[bytes] = field(default_factory=deque)
+    gone: bool = False
+    time_s: float = 100.0
+
+    def __post_init__(self) -> None:
+        self.device = SpaceMouse(self._receive, now_s=self.now_s)
+        self.mapping = spacemouse.MAPPING
+
+    def _receive(self) -> bytes | None:
+        if self.gone:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return self.waiting.popleft() if self.waiting else None
+
+    def push(self) -> None:
+        self.waiting.append(bytes.fromhex("01 0000 5e01 0000"))
+
+    def let_go(self) -> None:
+        self.waiting.append(bytes.fromhex("01 0000 0000 0000"))
+
+    def die(self) -> None:
+        self.gone = True

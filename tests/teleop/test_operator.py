@@ -1,0 +1,377 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from serl.clock import VirtualClock
+from serl.errors import BadInput
+from serl.intervention import Event, Teleop
+from serl.loop import EpisodeKey, run
+from serl.policy import Hold
+from serl.specs import ArraySpec
+from serl.teleop.device import Buttons, Device, DeviceLost, Report
+from serl.teleop.mapping import MappingConfig
+from serl.teleop.operator import Hands, Operator, OperatorConfig
+from serl.teleop.owner import OneOwner
+from serl.testing import FakeRobot, FakeTask, TeleopSuite
+from serl.types import Action, Record, Source, Step
+
+SPEC = FakeRobot.action_spec
+HABITS = OperatorConfig(hold_over_s=0.25, stale_s=0.15, lost_s=0.5)
+MAPPING = MappingConfig(
+    axes={"x": ("x", 1.0), "y": ("y", -0.5)},
+    dead_zone=0.0,
+    deadman="hold",
+    events={"yes": Event.SUCCESS, "stop": Event.STOP},
+)
+BY_MOTION = MAPPING.model_copy(update={"deadman": None, "threshold": 0.1})
+
+
+class Pad:
+    """A device that beats as long as it lives; the test sets what it reports."""
+
+    name = "pad"
+
+    def __init__(self) -> None:
+        self.time_s = self._beat_s = 50.0
+        self.axes = {"x": 0.0, "y": 0.0}
+        self.buttons = Buttons()
+        self.alive = True
+        self.lost = False
+
+    def now_s(self) -> float:
+        return self.time_s
+
+    def read(self) -> Report | None:
+        if self.lost:
+            raise DeviceLost("pad: gone")
+        if self.alive:
+            self._beat_s = self.time_s
+        return Report(dict(self.axes), *self.buttons.take(), self._beat_s)
+
+    def close(self) -> None:
+        pass
+
+    def hold(self, down: bool = True) -> None:
+        self.buttons.set("hold", down)
+
+    def hit(self, name: str) -> None:
+        self.buttons.set(name, True)
+        self.buttons.set(name, False)
+
+
+class Bench:
+    """A person at a pad, ten looks a second."""
+
+    def __init__(self, mapping: MappingConfig = MAPPING, config: OperatorConfig = HABITS) -> None:
+        self.pad = Pad()
+        self.person = Operator(self.pad, mapping, config, SPEC, self.pad.now_s)
+        self.tick()
+
+    def tick(self, count: int = 1) -> Action | None:
+        for _ in range(count):
+            self.pad.time_s += 0.1
+            action = self.person()
+        return action
+
+
+def moved(action: Action | None) -> list[float]:
+    """Of somebody who drives."""
+    assert action is not None
+    return [round(value, 3) for value in action.tolist()]
+
+
+class TestOperator(TeleopSuite):
+    def make(self) -> tuple[Teleop, ArraySpec]:
+        bench = Bench()
+        bench.pad.hold()
+        bench.pad.axes["x"] = 5.0
+        bench.pad.hit("yes")
+        return bench.person, SPEC
+
+
+class TestOneOwner(TeleopSuite):
+    def make(self) -> tuple[Teleop, ArraySpec]:
+        bench = Bench()
+        bench.pad.hold()
+        bench.pad.hit("stop")
+        return OneOwner([bench.person, Bench().person], Bench().person), SPEC
+
+
+def test_hands_are_on_while_the_deadman_is_held_and_a_little_longer() -> None:
+    bench = Bench()
+    bench.pad.axes["x"] = 0.5
+    assert bench.tick() is None
+    bench.pad.hold()
+    assert moved(bench.tick()) == [0.5, 0.0]
+    bench.pad.hold(False)
+    assert moved(bench.tick()) == [0.0, 0.0], "it holds"
+    assert [bench.tick() is None for _ in range(4)] == [False, True, True, True]
+
+
+def test_motion_alone_takes_over_where_the_table_says_so() -> None:
+    bench = Bench(BY_MOTION)
+    bench.pad.axes["x"] = 0.05
+    assert bench.tick() is None
+    bench.pad.axes["x"] = 0.2
+    assert moved(bench.tick()) == [0.2, 0.0]
+    bench.pad.axes["x"] = 0.0
+    assert moved(bench.tick()) == [0.0, 0.0]
+    assert bench.tick(3) is None
+
+
+def test_axes_are_ordered_scaled_and_turned_as_the_task_asks() -> None:
+    bench = Bench()
+    bench.pad.axes["y"] = 0.8
+    bench.pad.hold()
+    assert moved(bench.tick()) == [0.0, -0.4]
+
+
+def test_a_button_that_is_stuck_takes_over_nothing_until_it_was_off() -> None:
+    pad = Pad()
+    pad.hold()
+    person = Operator(pad, MAPPING, HABITS, SPEC, pad.now_s)
+    assert [person() for _ in range(3)] == [None] * 3
+    pad.hold(False)
+    assert person() is None
+    pad.hold()
+    assert person() is not None
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_silence_in_a_hand_holds_the_robot_and_cuts_the_episode(lost: bool) -> None:
+    bench = Bench()
+    bench.pad.axes["x"] = 1.0
+    bench.pad.hold()
+    assert bench.tick() is not None
+    bench.pad.alive, bench.pad.lost = False, lost
+    bench.tick(2)  # now its last word is stale
+    said = [bench.person.events()]
+    for _ in range(9):
+        action = bench.tick()
+        assert action is not None
+        assert not action.any()
+        said.append(bench.person.events())
+    assert bench.person.hands is Hands.SILENT
+    assert sum(said, ()) == (Event.LOST,)
+
+
+def test_a_hiccup_shorter_than_that_goes_on_with_the_hands_still_on() -> None:
+    bench = Bench()
+    bench.pad.axes["x"] = 1.0
+    bench.pad.hold()
+    bench.tick()
+    bench.pad.alive = False
+    assert moved(bench.tick(3)) == [0.0, 0.0]
+    bench.pad.alive = True
+    assert any(moved(bench.tick()))
+    assert bench.person.events() == ()
+
+
+def test_a_device_that_comes_back_with_hands_off_does_not_hand_back() -> None:
+    bench = Bench()
+    bench.pad.hold()
+    bench.tick()
+    bench.pad.alive = False
+    bench.tick(3)
+    bench.pad.alive = True
+    bench.pad.hold(False)
+    for _ in range(20):
+        assert bench.tick() is not None
+        assert bench.person.hands is Hands.SILENT
+    bench.pad.hold()
+    assert bench.tick() is not None
+    bench.pad.hold(False)
+    assert bench.tick(3) is None, "who takes over once more and lets go hands back"
+
+
+def test_after_a_loss_a_button_that_stayed_down_is_not_believed() -> None:
+    bench = Bench()
+    bench.pad.axes["x"] = 1.0
+    bench.pad.hold()
+    bench.tick()
+    bench.pad.alive = False
+    bench.tick(10)
+    bench.pad.alive = True
+    assert moved(bench.tick(3)) == [0.0, 0.0]
+    bench.pad.hold(False)
+    bench.tick()
+    bench.pad.hold()
+    assert any(moved(bench.tick()))
+
+
+def test_a_new_episode_does_not_hand_back_either() -> None:
+    bench = Bench()
+    bench.pad.hold()
+    bench.tick()
+    bench.pad.alive = False
+    bench.tick(10)
+    assert bench.person.events() == (Event.LOST,)
+    bench.person.begin()
+    assert bench.tick() is not None
+    bench.tick(10)
+    assert bench.person.events() == (Event.LOST,), "it is cut as well"
+
+
+def test_another_person_may_release_it() -> None:
+    bench = Bench()
+    bench.pad.hold()
+    bench.tick()
+    bench.pad.alive = False
+    bench.tick(10)
+    bench.person.release()
+    assert bench.tick() is None
+    bench.pad.alive = True
+    assert bench.tick() is None, "the button is still down"
+
+
+def test_silence_while_hands_are_off_changes_nothing() -> None:
+    bench = Bench()
+    bench.pad.alive = False
+    assert bench.tick(20) is None
+    assert bench.person.events() == ()
+
+
+def test_what_was_said_before_the_silence_counts() -> None:
+    bench = Bench()
+    bench.pad.alive = False
+    bench.pad.hit("yes")
+    bench.tick(5)
+    assert bench.person.events() == (Event.SUCCESS,)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_number_that_is_none_is_silence(value: float) -> None:
+    bench = Bench()
+    bench.pad.hold()
+    bench.tick()
+    bench.pad.axes["y"] = value
+    bench.pad.axes["x"] = 1.0
+    assert moved(bench.tick(3)) == [0.0, 0.0]
+    assert bench.person.hands is Hands.SILENT
+
+
+def test_a_stamp_from_the_future_is_none() -> None:
+    bench = Bench()
+    bench.pad.hold()
+    bench.tick()
+    bench.pad.alive = False
+    bench.pad._beat_s += 100.0
+    bench.tick()
+    assert bench.person.hands is Hands.SILENT
+
+
+def test_an_axis_that_nobody_can_move_is_refused() -> None:
+    strange = ArraySpec(shape=(2,), low=-1, high=1, unit="x elbow")
+    with pytest.raises(BadInput, match="no axis 'elbow'"):
+        Operator(Pad(), MAPPING, HABITS, strange)
+
+
+class Script:
+    """Always wants the same."""
+
+    def begin(self) -> None:
+        pass
+
+    def __call__(self) -> Action | None:
+        return np.array([-1.0, -1.0], np.float32)
+
+    def events(self) -> tuple[Event, ...]:
+        return ()
+
+
+class Two:
+    """Two people and a script."""
+
+    def __init__(self) -> None:
+        self.first, self.second = Bench(), Bench()
+        self.one = OneOwner([self.first.person, self.second.person], Script())
+
+    def tick(self) -> Action | None:
+        for bench in (self.first, self.second):
+            bench.pad.time_s += 0.1
+        return self.one()
+
+
+def test_one_person_drives_at_a_time_and_the_script_only_without_any() -> None:
+    two = Two()
+    assert moved(two.tick()) == [-1.0, -1.0]
+    assert two.one.scripted
+    two.second.pad.axes["x"] = 0.25
+    two.second.pad.hold()
+    assert moved(two.tick()) == [0.25, 0.0]
+    assert not two.one.scripted
+    two.first.pad.axes["x"] = 1.0
+    two.first.pad.hold()  # comes later, and waits
+    assert moved(two.tick()) == [0.25, 0.0]
+    assert two.one.owner is two.second.person
+    two.second.pad.hold(False)
+    for _ in range(3):
+        action = two.tick()
+    assert moved(action) == [1.0, 0.0]
+    assert two.one.owner is two.first.person
+
+
+def test_the_robot_holds_for_an_owner_who_is_silent_whatever_others_want() -> None:
+    two = Two()
+    two.first.pad.hold()
+    two.tick()
+    two.first.pad.alive = False
+    two.second.pad.axes["x"] = 1.0
+    two.second.pad.hold()
+    for _ in range(4):
+        action = two.tick()
+    assert moved(action) == [0.0, 0.0]
+    assert two.one.silent == "pad"
+    two.one.release()
+    assert moved(two.tick()) == [1.0, 0.0]
+    assert two.one.silent == ""
+
+
+def test_everybody_is_heard() -> None:
+    two = Two()
+    two.first.pad.hit("yes")
+    two.second.pad.hit("stop")
+    two.second.pad.hit("yes")
+    two.tick()
+    assert two.one.events() == (Event.SUCCESS, Event.STOP)
+    assert two.one.events() == ()
+
+
+def test_a_lost_device_ends_a_real_episode_and_the_robot_is_stopped() -> None:
+    bench, robot, task = Bench(), FakeRobot(), FakeTask()
+    robot.reset(1)
+    records: list[Record] = []
+
+    def advance(dt_s: float) -> None:
+        robot.advance(dt_s)
+        bench.pad.time_s += dt_s
+        if len(records) == 3:
+            bench.pad.axes["x"] = 1.0
+            bench.pad.hold()
+        if len(records) == 6:
+            bench.pad.alive = False
+
+    result = run(
+        robot,
+        task,
+        Hold(SPEC),
+        VirtualClock(advance, task.config.rate_hz),
+        EpisodeKey("run", "actor", 1, 0),
+        records.append,
+        teleop=bench.person,
+    )
+    assert result.reason == robot.stop_reason == "device lost"
+    steps = [record for record in records if isinstance(record, Step)]
+    sources = [step.source for step in steps]
+    first = sources.index(Source.HUMAN)
+    assert set(sources[first:]) == {Source.HUMAN}, "it never went back to the policy"
+    assert steps[-1].truncated
+    assert not np.any([step.action for step in steps[-4:]])
+
+
+def test_devices_are_devices() -> None:
+    device: Device = Pad()
+    assert device.name == "pad"

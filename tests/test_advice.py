@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+
+from serl.advice import advise
+
+
+def row(success: bool, assisted: bool, human_steps: int = 0) -> dict[str, object]:
+    return {"success": success, "assisted": assisted, "length": 20, "human_steps": human_steps}
+
+
+ALONE_WON, ALONE_LOST = row(True, False), row(False, False)
+HELPED_WON, HELPED_LOST = row(True, True, 5), row(False, True, 5)
+
+
+@pytest.mark.parametrize(
+    ("episodes", "line"),
+    [
+        ([], "watch: the first episode is on its way"),
+        ([HELPED_WON], "let it try: no episode was without help yet"),
+        ([ALONE_LOST], "correct briefly: 0 of the last 1 succeeded alone"),
+        ([ALONE_LOST, ALONE_WON, HELPED_LOST], "correct briefly: 1 of the last 2 succeeded alone"),
+        ([ALONE_WON] * 8 + [ALONE_LOST] * 2, "hands off: 8 of the last 10 succeeded alone"),
+        (
+            [ALONE_WON] * 8 + [HELPED_LOST] * 5 + [ALONE_LOST] * 2,
+            "hands off: 8 of the last 10 succeeded alone",
+        ),
+        (
+            [ALONE_WON] * 7 + [ALONE_LOST] * 3,
+            "correct briefly: 7 of the last 10 succeeded alone",
+        ),
+        ([HELPED_LOST] * 15, "demonstrate: no success in 15 episodes"),
+        ([ALONE_LOST] * 14, "correct briefly: 0 of the last 10 succeeded alone"),
+        (
+            [HELPED_LOST] * 11 + [HELPED_WON] * 4,
+            "help to a success: 4 of the last 15 episodes had one",
+        ),
+        (
+            [row(True, True, 15)] * 15,
+            "correct more briefly: hands were on in 75% of the last steps",
+        ),
+    ],
+)
+def test_what_to_do_follows_from_the_last_episodes(
+    episodes: list[dict[str, object]], line: str
+) -> None:
+    assert advise(episodes) == line
