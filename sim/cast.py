@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
 import mujoco
@@ -10,6 +11,7 @@ import numpy as np
 from serl.sim.pinhole import Rays, Values
 
 _FAR_M = 20.0
+_ROOM_M = 5.0  # a ray leaves it before it has gone as far as it may
 
 
 class Hits(NamedTuple):
@@ -20,8 +22,20 @@ class Hits(NamedTuple):
     normals: Rays  # (N, 3)
 
 
+def for_rays(model: mujoco.MjModel) -> mujoco.MjModel:
+    """A copy of a model in which rays meet every geom.
+
+    `mj_multiRay` passes over a body that is not within its bounding sphere, but that is around the
+    geoms that can collide only: of our hand it cuts the ends off.
+    """
+    copied = copy.copy(model)
+    roots = copied.body_bvhadr[copied.body_bvhnum > 0]
+    copied.bvh_aabb[roots] = (0.0, 0.0, 0.0, _ROOM_M, _ROOM_M, _ROOM_M)
+    return copied
+
+
 def cast(model: mujoco.MjModel, data: mujoco.MjData, origin: Values, rays: Rays) -> Hits:
-    """The first hit of each ray, all from one point; those that miss go 20 m."""
+    """The first hit of each ray, all from one point, in a model `for_rays`; 20 m for a miss."""
     count = len(rays)
     hits = Hits(np.empty(count, np.int32), np.empty(count), np.zeros((count, 3)))
     mujoco.mj_multiRay(

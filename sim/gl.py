@@ -43,6 +43,8 @@ class Renderer:
     ) -> None:
         self._model, self._data = model, data
         self._shadows = shadows
+        self._option = mujoco.MjvOption()
+        self._option.sitegroup[:] = 0  # rays do not meet them either
         self._contexts: dict[tuple[int, int], Any] = {}
         model.vis.quality.offsamples = supersampling**2 if supersampling > 1 else 0
         self._context(8, 8)  # what cannot work is said at once
@@ -55,7 +57,7 @@ class Renderer:
         """
         index = camera_index(self._model, camera)
         context = self._context(width, height)
-        context.update_scene(self._data, camera=index)
+        context.update_scene(self._data, camera=index, scene_option=self._option)
         image: Image = np.array(context.render())
         return image
 

@@ -6,14 +6,13 @@ planes and boxes need no rays, and nothing is drawn anew while the camera stands
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import mujoco
 import numpy as np
 
-from serl.sim.cast import cast
+from serl.sim.cast import cast, for_rays
 from serl.sim.flats import Flats, is_flat
 from serl.sim.outlines import Geoms, Outline, pixels_inside
 from serl.sim.pinhole import Eye, Pinhole, Values, eye_of, pixel_directions
@@ -86,7 +85,7 @@ class Layers:
             Geoms(model, np.flatnonzero(some)) for some in (shown, shown & ~moves, shown & moves)
         )
         self._movers = set(self._moving.ids.tolist())
-        self._shown = copy.copy(model)  # rays meet what is not transparent
+        self._shown = for_rays(model)  # rays meet what is not transparent
         self._shown.geom_matid[:] = -1
 
     def _draw_still(self, eye: Eye, outlines: Mapping[int, Outline]) -> _Layer:

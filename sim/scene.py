@@ -6,6 +6,7 @@ import mujoco
 
 from serl.errors import BadInput
 from serl.sim import franka
+from serl.sim.light import LIGHTS, LOOKS
 from serl.sim.wrist import WRIST_SENSORS
 from serl.task import Scene
 
@@ -29,12 +30,14 @@ _MODEL = """
 <option timestep="{dt}" integrator="Euler" cone="elliptic" impratio="10">
   <flag sleep="enable" midphase="disable"/>
 </option>
+{looks}
 <default>
   <geom solref="0.005 1" solimp="0.9 0.95 0.001"/>
   {defaults}
 </default>
 <worldbody>
-  <geom name="table" type="plane" size="2 2 0.01" rgba="0.86 0.87 0.88 1"/>
+  {lights}
+  <geom name="table" type="plane" size="2 2 0.01" material="tiles"/>
   <camera name="front" fovy="40" {front}/>
   <site name="origin"/>
   <body name="rotation_target" mocap="true"><site name="rotation_target"/></body>
@@ -54,6 +57,8 @@ def build_model(scene: Scene) -> mujoco.MjModel:
     return mujoco.MjModel.from_xml_string(
         _MODEL.format(
             dt=PHYSICS_DT_S,
+            looks=LOOKS,
+            lights=LIGHTS,
             defaults=franka.DEFAULTS,
             arm=franka.arm_mjcf(),
             front=scene.front,

@@ -16,8 +16,9 @@ KEY, FILL = 0.62, 0.46
 SKY = np.array([0.955, 0.965, 0.975], np.float32)
 FLOOR = np.array([[0.90, 0.915, 0.93], [0.845, 0.865, 0.885]], np.float32)
 
-_TOWARDS_LIGHT = (0.52, -0.54, 0.66)
-_TILES_M = 8.0  # along a metre
+TOWARDS_LIGHT = (0.52, -0.54, 0.66)  # from the field
+SKY_LIGHT = (0.78, 0.22)  # from all around, and more on what looks up
+TILES_M = 8.0  # along a metre
 # The floor fades into the background between these distances from the middle of the field.
 _FADE_M = (1.0, 2.0)
 _MIDDLE_M = 0.3
@@ -25,7 +26,7 @@ _MIDDLE_M = 0.3
 
 def brightness(normals: Rays) -> Colors:
     """Of surfaces, without shadows.  # (N, 1)."""
-    x, y, z = _TOWARDS_LIGHT
+    x, y, z = TOWARDS_LIGHT
     key = (normals[:, 0] * x + normals[:, 1] * y + normals[:, 2] * z).clip(0.0, 1.0)
     bright = KEY * key + FILL * sky_light(normals)
     shade: Colors = bright[:, None].astype(np.float32)
@@ -34,13 +35,13 @@ def brightness(normals: Rays) -> Colors:
 
 def sky_light(normals: Rays) -> Values:
     """The sky lights what looks up more than what looks down.  # (N,)."""
-    light: Values = 0.78 + 0.22 * normals[:, 2]
+    light: Values = SKY_LIGHT[0] + SKY_LIGHT[1] * normals[:, 2]
     return light
 
 
 def floor_tiles(x_m: Values, y_m: Values) -> Integers:
     """Which of `FLOOR` the floor has at points of the base frame.  # (N,)."""
-    return (np.floor(x_m * _TILES_M) + np.floor(y_m * _TILES_M)).astype(np.int64) & 1
+    return (np.floor(x_m * TILES_M) + np.floor(y_m * TILES_M)).astype(np.int64) & 1
 
 
 def fading(x_m: Values, y_m: Values) -> Colors:

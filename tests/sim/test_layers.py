@@ -74,13 +74,13 @@ def cast_everywhere(
     rays = np.stack([right, up, -np.ones_like(x)], axis=-1).reshape(-1, 3)
     rays /= np.linalg.norm(rays, axis=1, keepdims=True)
     rays = np.ascontiguousarray(rays @ data.cam_xmat[index].reshape(3, 3).T)
-    count = len(rays)
-    hits = Hits(np.empty(count, np.int32), np.empty(count), np.zeros((count, 3)))
-    origin = data.cam_xpos[index]
-    mujoco.mj_multiRay(
-        model, data, origin, rays.ravel(), None, 1, -1,
-        hits.geoms, hits.distances, hits.normals.ravel(), count, 20.0,
-    )  # fmt: skip
+    origin, geom, normal = data.cam_xpos[index], np.empty(1, np.int32), np.empty(3)
+    geoms, distances, normals = [], [], []
+    for direction in rays:
+        distances.append(mujoco.mj_ray(model, data, origin, direction, None, 1, -1, geom, normal))
+        geoms.append(geom[0])
+        normals.append(normal.copy())
+    hits = Hits(np.array(geoms), np.array(distances), np.array(normals))
     colors = model.geom_rgba[:, :3].astype(np.float32)
     shaded = shade_plainly(origin, rays, hits, colors, model.geom("table").id)
     image: Image = (shaded.clip(0.0, 1.0) * 255.0 + 0.5).astype(np.uint8)
@@ -254,7 +254,7 @@ def test_rays_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
         counts.append(len(rays))
         return cast(model, data, origin, rays)
 
-    monkeypatch.setattr(layers, "cast", counted)
+    monkeypatch.setattr("serl.sim.layers.cast", counted)
     renderer = None
     for arm in play("pick_cube", seed=0, steps=15):
         renderer = renderer or ray.Renderer(arm.model, arm.data, shadows=False)
