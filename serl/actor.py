@@ -243,7 +243,7 @@ class Actor:
             self.placements -= 1
             self.place(self._episode)
         self._reset()
-        return None if self.stopping() else self._run(self.task, self.policy, Source.POLICY)
+        return self._run(self.task, self.policy, Source.POLICY) if self._ready() else None
 
     def _reset(self) -> None:
         """Restore the scene; when that fails, the robot holds, and a person is asked once."""

@@ -329,12 +329,8 @@ def make_learner(
         last.add(record)
     for record in experience:
         replay.add(record)
-    if config.reward.kind == "vice":
-        views = make_task(config).config.policy_views
-        successes = with_labelled(last.successes(), config.vice.positives, views)
-        agent = plugins.load("reward", "vice")(agent, config.vice, successes, seed)
     learner = Learner(
-        agent,
+        _with_reward(agent, config, last, seed),
         replay,
         transport,
         _learner_config(config, agent),
@@ -351,3 +347,13 @@ def make_learner(
     else:
         learner.prepare(inherited)
     return learner
+
+
+def _with_reward(agent: Agent, config: TrainConfig, last: LastFrames, seed: int) -> Agent:
+    """The agent; with what learns its reward beside it, where nobody else gives one."""
+    if config.reward.kind != "vice":
+        return agent
+    views = make_task(config).config.policy_views
+    successes = with_labelled(last.successes(), config.vice.positives, views)
+    judging: Agent = plugins.load("reward", "vice")(agent, config.vice, successes, seed)
+    return judging

@@ -272,7 +272,7 @@ def test_a_reward_model_and_a_policy_from_pixels(shell: Shell) -> None:
         for view in ("front", "wrist")
         for side in ("width", "height")
     )
-    assert "40 positives" in shell.run(f"{COLLECT} --positives 40 --negatives 60{small}")
+    assert "60 positives" in shell.run(f"{COLLECT} --positives 60 --negatives 80{small}")
     assert "neither training nor calibration" in shell.run(f"{TRAIN_REWARD} --epochs 2")
     shell.run(f"{COLLECT_UNSEEN} --positives 8 --negatives 12{small}")
     assert "mistakes.png" in shell.run(AUDIT)

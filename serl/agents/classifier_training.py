@@ -19,8 +19,8 @@ from serl.frames import brightened, shifted
 from serl.reward_data import Samples
 
 _SUREST = 1.0 - 1e-6
-_LEAST = 10
-"""Of each class, and of episodes; below it nothing can be said of what was learned."""
+_LEAST = 5
+"""Of each class in each part; below it nothing can be said of what was learned."""
 
 
 class Trained(NamedTuple):

@@ -173,8 +173,8 @@ class VICE:
         between = torch.lerp(visited, good, shares[2 * size :]).detach().requires_grad_()
         total = self._head(self._judging.flat, between).sum()
         (slope,) = torch.autograd.grad(total, between, create_graph=True)
-        total_loss: Tensor = loss + config.slope_weight * (slope.norm(dim=-1) - 1.0).square().mean()
-        return total_loss
+        off: Tensor = slope.norm(dim=-1) - 1.0
+        return loss + config.slope_weight * off.square().mean()
 
     def _tensors(self) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = {_GENERATOR: self._generator.get_state()}
