@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,11 @@ from serl import plugins
 from serl.actor import Actor, LearnedPolicy, Pace
 from serl.agents.agent import Agent, State
 from serl.agents.config import SACConfig
-from serl.camera import View
+from serl.assignment import make_judged_task, make_spec, make_task
 from serl.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.checkpoint import Checkpoint
 from serl.clock import RealTime, VirtualClock, WallClock
-from serl.config import TrainConfig, checked, merge
+from serl.config import TrainConfig
 from serl.evaluation import Purpose, start_seed
 from serl.features import FrameEncoder, feature_bytes
 from serl.frames import frame_bytes
@@ -26,7 +26,6 @@ from serl.intervention import Teleop
 from serl.learner import Learner, LearnerConfig
 from serl.metrics import Metrics
 from serl.replay import Replay
-from serl.reward import Judged, NoReward, PoseReward
 from serl.robot import SimulatedRobot
 from serl.specs import Spec
 from serl.successes import LastFrames, with_labelled
@@ -40,56 +39,6 @@ Attend = Callable[[SimulatedRobot, Teleop | None], Teleop | None]
 
 _STATISTICS_STEPS = 500
 _SIMULATED_CAMERAS = CameraWatchConfig(frozen_readings=0)  # what is still looks the same
-
-
-def make_task(config: TrainConfig) -> SimulatedTask:
-    """The task by name or path, with its configuration's overrides checked."""
-    kind = plugins.load("task", config.task)
-    task: SimulatedTask = kind()
-    overrides = dict(config.task_config)
-    if config.observe is not None:
-        overrides["observe"] = config.observe
-    if overrides:
-        task = kind(checked(type(task.config), merge(task.config.model_dump(), overrides)))
-    return task
-
-
-def make_judged_task(config: TrainConfig) -> SimulatedTask:
-    """The task, its success judged as the configuration says.
-
-    Its observations carry `private_views` as well, where they are for the log.
-
-    Raises:
-        BadInput: the reward model is absent, damaged, or made for other cameras.
-    """
-    task = make_task(config)
-    if config.reward.kind == "task":
-        return task
-    if config.reward.kind in ("human", "vice"):
-        return Judged(task, NoReward(config.reward.kind))
-    if config.reward.kind == "pose":
-        return Judged(task, PoseReward(config.reward))
-    reward = plugins.load("reward", "classifier")(config.reward, task.config)
-    witnesses = logged_views(config).keys() - task.config.policy_views.keys()
-    return Judged(task, reward, {name: task.config.all_views[name] for name in sorted(witnesses)})
-
-
-def logged_views(config: TrainConfig) -> Mapping[str, View]:
-    """What the log of an actor has of cameras; the learner gets what a policy sees of it."""
-    task = make_task(config).config
-    private = config.reward.kind == "classifier" and config.log.private_views
-    return task.all_views if private else task.policy_views
-
-
-def make_spec(task: SimulatedTask) -> Spec:
-    """What actor and learner agree on; needs no robot."""
-    return Spec(
-        task=task.name,
-        observation=task.observation_spec,
-        action=task.config.motion.action_spec,
-        rate_hz=task.config.rate_hz,
-        motion=task.config.motion.meaning,
-    )
 
 
 def make_agent(config: TrainConfig, spec: Spec, seed: int) -> Agent:

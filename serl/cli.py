@@ -271,7 +271,7 @@ def _attend(supervisor: Supervisor, name: str, link: Path | None = None) -> int:
 
 
 def _record(options: argparse.Namespace) -> int:
-    from serl.assembly import make_spec, make_task
+    from serl.assignment import make_spec, make_task
     from serl.demonstrations import record_expert
     from serl.recording import EpisodeLog
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from serl.agents.agent import State
-from serl.assembly import make_learner, make_spec, make_task
+from serl.assembly import make_learner
+from serl.assignment import make_spec, make_task
 from serl.checkpoint import Arrays, Checkpoint, load_latest, saved_before
 from serl.episodes import episode_paths, read_episode
 from serl.errors import BadInput

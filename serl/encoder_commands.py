@@ -41,7 +41,7 @@ def _import(options: argparse.Namespace) -> int:
 def _pretrain(options: argparse.Namespace) -> int:
     from serl.agents.config import PretrainingConfig
     from serl.agents.pretraining import pretrain, save_encoder, sights
-    from serl.assembly import make_task
+    from serl.assignment import make_task
 
     overrides = parse_overrides(options.overrides)
     of_task: dict[str, Any] = {"task": options.task, "observe": "pixels"}

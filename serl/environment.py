@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from serl import plugins
-from serl.assembly import make_task
+from serl.assignment import make_task
 from serl.config import resolve
 from serl.specs import ObservationSpec
 from serl.task import SimulatedTask

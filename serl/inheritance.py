@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import NamedTuple, get_args
 
 from serl.agents.agent import State
-from serl.assembly import make_agent, make_spec, make_task
+from serl.assembly import make_agent
+from serl.assignment import make_spec, make_task
 from serl.checkpoint import Checkpoint, best, load, load_latest
 from serl.config import TrainConfig
 from serl.episodes import PART, SEALED, episode_paths, read_episode, read_spec

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from serl import plugins
-from serl.assembly import make_spec, make_task
+from serl.assignment import make_spec, make_task
 from serl.clock import VirtualClock
 from serl.config import TrainConfig
 from serl.errors import SerlError

@@ -58,7 +58,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 
 
 def _collect(options: argparse.Namespace) -> int:
-    from serl.assembly import make_task
+    from serl.assignment import make_task
     from serl.reward_collection import Counts, collect
 
     if min(options.positives, options.negatives) < 1:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from pydantic import ValidationError
 
-from serl.assembly import logged_views
+from serl.assignment import logged_views
 from serl.camera import View
 from serl.episodes import episode_name, episode_paths, read_episode, read_spec
 from serl.errors import BadInput, CorruptData, SerlError, SpecMismatch

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from serl.assembly import make_agent, make_judged_task, make_spec, make_task
+from serl.assembly import make_agent
+from serl.assignment import make_judged_task, make_spec, make_task
 from serl.config import TrainConfig, resolve, stage_configs
 from serl.files import digest_of
 from serl.inheritance import inherit

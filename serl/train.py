@@ -10,7 +10,7 @@ from pathlib import Path
 
 from serl import plugins
 from serl.agents.agent import State
-from serl.assembly import make_judged_task, make_spec, make_task
+from serl.assignment import make_judged_task, make_spec, make_task
 from serl.checkpoint import Checkpoint, best, checkpoint_paths, load, mark_best
 from serl.curves import quarters
 from serl.demonstrations import record_expert

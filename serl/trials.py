@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from serl import plugins
 from serl.agents.agent import Agent, State
-from serl.assembly import make_acting_agent, make_spec, make_task
+from serl.assembly import make_acting_agent
+from serl.assignment import make_spec, make_task
 from serl.clock import VirtualClock
 from serl.config import TrainConfig
 from serl.evaluation import Evaluation, Purpose, Trial, evaluate, evaluation_seeds

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from serl.agents.agent import State
-from serl.assembly import make_spec
+from serl.assignment import make_spec
 from serl.learner import Learner, LearnerConfig
 from serl.loop import EpisodeKey
 from serl.metrics import Row

@@ -11,7 +11,8 @@ import pytest
 
 from serl import plugins
 from serl.agents.agent import State
-from serl.assembly import make_actor, make_human, make_learner, make_replay, make_spec, make_task
+from serl.assembly import make_actor, make_human, make_learner, make_replay
+from serl.assignment import make_spec, make_task
 from serl.checkpoint import Checkpoint
 from serl.config import TrainConfig, resolve
 from serl.demonstrations import record_expert

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from serl import cli
-from serl.assembly import make_agent, make_spec, make_task
+from serl.assembly import make_agent
+from serl.assignment import make_spec, make_task
 from serl.config import TrainConfig, resolve
 from serl.link_status import LinkStatus, write_status
 from serl.run_folder import RunFolder

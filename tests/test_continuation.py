@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from serl.agents.agent import State
-from serl.assembly import make_spec, make_task
+from serl.assignment import make_spec, make_task
 from serl.checkpoint import checkpoint_paths
 from serl.config import TrainConfig, checked, merge, resolve
 from serl.continuation import Continuation

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serl.assembly import make_agent, make_spec, make_task
+from serl.assembly import make_agent
+from serl.assignment import make_spec, make_task
 from serl.checkpoint import checkpoint_paths, load, mark_best
 from serl.cli import main
 from serl.config import TrainConfig, resolve

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from serl.assembly import make_spec, make_task
+from serl.assignment import make_spec, make_task
 from serl.config import TrainConfig, resolve
 from serl.errors import BadInput
 from serl.provenance import check_provenance, provenance

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from serl import plugins
-from serl.assembly import make_human, make_spec, make_task
+from serl.assembly import make_human
+from serl.assignment import make_spec, make_task
 from serl.clock import VirtualClock
 from serl.config import TrainConfig, resolve
 from serl.demonstrations import record_expert

@@ -11,7 +11,7 @@ import pytest
 
 from serl import cli
 from serl.agents.classifier import Classifier
-from serl.assembly import make_spec, make_task
+from serl.assignment import make_spec, make_task
 from serl.camera import View
 from serl.config import resolve
 from serl.labels import FILE, Place, append_labels, read_labels

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from serl.agents.classifier import Card, Classifier
-from serl.assembly import make_actor, make_agent, make_judged_task, make_spec, make_task
+from serl.assembly import make_actor, make_agent
+from serl.assignment import make_judged_task, make_spec, make_task
 from serl.camera import View
 from serl.config import resolve
 from serl.episodes import episode_paths, read_episode

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from serl import train
-from serl.assembly import make_spec, make_task
+from serl.assignment import make_spec, make_task
 from serl.config import resolve
 from serl.display import Display
 from serl.episodes import episode_paths, read_episode

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from serl.agents.agent import State
-from serl.assembly import make_agent, make_spec, make_task
+from serl.assembly import make_agent
+from serl.assignment import make_spec, make_task
 from serl.config import resolve
 from serl.errors import SpecMismatch
 from serl.evaluation import Evaluation, Purpose, Trial, evaluation_seeds

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from serl import plugins
 from serl.actor import Actor
-from serl.assembly import make_actor, make_judged_task, make_spec, make_task
+from serl.assembly import make_actor
+from serl.assignment import make_judged_task, make_spec, make_task
 from serl.desk import Desk
 from serl.episodes import next_epoch
 from serl.files import checked_name

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from std_srvs.srv import Trigger
 
-from serl.assembly import make_task
+from serl.assignment import make_task
 from serl.console.cockpit import Picture
 from serl.console.door import Door, remove_door, write_door
 from serl.console.frames import SAYINGS

@@ -21,7 +21,7 @@ from rcl_interfaces.msg import SetParametersResult
 from rosgraph_msgs.msg import Clock
 
 from serl import plugins
-from serl.assembly import make_task
+from serl.assignment import make_task
 from serl.config import TrainConfig
 from serl.errors import BadInput
 from serl.robot import ServedRobot

@@ -17,7 +17,7 @@ from serl.agents.pretraining import (
     sights,
 )
 from serl.agents.sac import SAC
-from serl.assembly import make_spec, make_task
+from serl.assignment import make_spec, make_task
 from serl.config import resolve
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.testing import FakeRobot, FakeTask

@@ -24,7 +24,8 @@ from rich.console import Console
 
 from serl import plugins
 from serl.actor import Actor, LearnedPolicy
-from serl.assembly import make_actor, make_spec, make_task
+from serl.assembly import make_actor
+from serl.assignment import make_spec, make_task
 from serl.clock import VirtualClock
 from serl.config import resolve
 from serl.display import Display

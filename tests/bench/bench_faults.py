@@ -28,7 +28,8 @@ import numpy as np
 import torch
 
 from serl.actor import Actor
-from serl.assembly import make_actor, make_spec, make_task
+from serl.assembly import make_actor
+from serl.assignment import make_spec, make_task
 from serl.clock import WallClock
 from serl.config import resolve
 from serl.link import WeightsFile, announce

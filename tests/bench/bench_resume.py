@@ -26,7 +26,8 @@ import psutil
 from rich.console import Console
 
 from serl import plugins
-from serl.assembly import make_agent, make_spec, make_task
+from serl.assembly import make_agent
+from serl.assignment import make_spec, make_task
 from serl.checkpoint import checkpoint_paths
 from serl.config import TrainConfig, resolve
 from serl.display import Display

@@ -19,7 +19,8 @@ from serl import plugins
 from serl.agents.classifier import Card, make_reward
 from serl.agents.classifier_training import train_classifier
 from serl.agents.config import ClassifierConfig
-from serl.assembly import make_acting_agent, make_spec, make_task
+from serl.assembly import make_acting_agent
+from serl.assignment import make_spec, make_task
 from serl.checkpoint import checkpoint_paths, load
 from serl.clock import VirtualClock
 from serl.config import TrainConfig, resolve

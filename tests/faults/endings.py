@@ -8,7 +8,7 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from serl.assembly import make_spec, make_task
+from serl.assignment import make_spec, make_task
 from serl.checkpoint import load_latest
 from serl.config import resolve
 from serl.episodes import PART, episode_paths, read_episode

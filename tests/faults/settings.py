@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from serl import cli
-from serl.assembly import make_task
+from serl.assignment import make_task
 from serl.config import TrainConfig, resolve
 from serl.errors import BadInput
 

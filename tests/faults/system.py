@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 import psutil
 
-from serl.assembly import make_spec, make_task
+from serl.assignment import make_spec, make_task
 from serl.authentication import new_key
 from serl.config import resolve
 from serl.episodes import episode_paths, read_records

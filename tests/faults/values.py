@@ -14,7 +14,7 @@ import torch
 from serl.agents.agent import State
 from serl.agents.config import SACConfig
 from serl.agents.sac import SAC
-from serl.assembly import make_spec
+from serl.assignment import make_spec
 from serl.clock import VirtualClock
 from serl.episodes import episode_paths, read_episode
 from serl.errors import BadInput

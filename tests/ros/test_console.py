@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from serl.assembly import make_spec, make_task
+from serl.assignment import make_spec, make_task
 from serl.console.door import Door, read_door
 from serl.episodes import read_records
 from serl.labels import FILE, read_labels

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from serl.assembly import make_spec, make_task
+from serl.assignment import make_spec, make_task
 from serl.checkpoint import checkpoint_paths, load
 from serl.episodes import episode_paths, read_records
 from serl.run_folder import RunFolder

@@ -13,7 +13,7 @@ import pytest
 from rosgraph_msgs.msg import Clock
 
 from serl import plugins
-from serl.assembly import make_task
+from serl.assignment import make_task
 from serl.config import resolve
 from serl.errors import BadInput, SerlError
 from serl.policy import Random

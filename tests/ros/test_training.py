@@ -16,7 +16,7 @@ import pytest
 from std_srvs.srv import Trigger
 
 from serl import cli
-from serl.assembly import make_spec, make_task
+from serl.assignment import make_spec, make_task
 from serl.checkpoint import checkpoint_paths, load
 from serl.episodes import episode_paths, read_episode, read_records
 from serl.metrics import MetricsRow, read_metrics

@@ -11,7 +11,7 @@ import pytest
 from serl import plugins
 from serl.actor import Actor, ActorConfig, LearnedPolicy
 from serl.agents.agent import Agent
-from serl.assembly import make_task
+from serl.assignment import make_task
 from serl.clock import VirtualClock
 from serl.config import Stage, resolve, stage_configs
 from serl.errors import BadInput, NeedsPerson

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from serl import plugins
-from serl.assembly import make_spec, make_task
+from serl.assignment import make_spec, make_task
 from serl.config import resolve
 from serl.task import SimulatedTask
 from serl.testing.samples import episode

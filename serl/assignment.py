@@ -1,0 +1,62 @@
+"""What a run is to learn, as its configuration says: the task, its spec, and who judges it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from serl import plugins
+from serl.camera import View
+from serl.config import TrainConfig, checked, merge
+from serl.reward import Judged, NoReward, PoseReward
+from serl.specs import Spec
+from serl.task import SimulatedTask
+
+
+def make_task(config: TrainConfig) -> SimulatedTask:
+    """The task by name or path, with its configuration's overrides checked."""
+    kind = plugins.load("task", config.task)
+    task: SimulatedTask = kind()
+    overrides = dict(config.task_config)
+    if config.observe is not None:
+        overrides["observe"] = config.observe
+    if overrides:
+        task = kind(checked(type(task.config), merge(task.config.model_dump(), overrides)))
+    return task
+
+
+def make_judged_task(config: TrainConfig) -> SimulatedTask:
+    """The task, its success judged as the configuration says.
+
+    Its observations carry `private_views` as well, where they are for the log.
+
+    Raises:
+        BadInput: the reward model is absent, damaged, or made for other cameras.
+    """
+    task = make_task(config)
+    if config.reward.kind == "task":
+        return task
+    if config.reward.kind in ("human", "vice"):
+        return Judged(task, NoReward(config.reward.kind))
+    if config.reward.kind == "pose":
+        return Judged(task, PoseReward(config.reward))
+    reward = plugins.load("reward", "classifier")(config.reward, task.config)
+    witnesses = logged_views(config).keys() - task.config.policy_views.keys()
+    return Judged(task, reward, {name: task.config.all_views[name] for name in sorted(witnesses)})
+
+
+def logged_views(config: TrainConfig) -> Mapping[str, View]:
+    """What the log of an actor has of cameras; the learner gets what a policy sees of it."""
+    task = make_task(config).config
+    private = config.reward.kind == "classifier" and config.log.private_views
+    return task.all_views if private else task.policy_views
+
+
+def make_spec(task: SimulatedTask) -> Spec:
+    """What actor and learner agree on; needs no robot."""
+    return Spec(
+        task=task.name,
+        observation=task.observation_spec,
+        action=task.config.motion.action_spec,
+        rate_hz=task.config.rate_hz,
+        motion=task.config.motion.meaning,
+    )
