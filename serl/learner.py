@@ -149,7 +149,7 @@ class Learner:
         self._episodes = EpisodeTracker(metrics, rate_hz)
         self._measured: dict[str, float] = {}
         self._rate = Rate()
-        self._scaled = len(replay) > 0  # observations are, or will be before the start
+        self._scaled = False  # whether observations are
         self._sound = Saved(0, agent.state_dict())
         self._saved_at: int | None = None
         self._rolled_back_at: int | None = None
@@ -167,9 +167,9 @@ class Learner:
         """
         inherited, replay = inherited or {}, self.replay
         self.agent.load_state_dict({**self.agent.state_dict(), **inherited})
-        if any(name.startswith("normaliser.") for name in inherited):
-            self._scaled = True
-        elif self._scaled:
+        scaled = any(name.startswith("normaliser.") for name in inherited)
+        self._scaled = scaled or len(replay) > 0
+        if self._scaled and not scaled:
             demonstrated = replay.demonstrations > 0
             self.agent.fit_normaliser(replay.prior_states() if demonstrated else replay.states())
         trained = any(name.startswith("critic.") for name in inherited)
