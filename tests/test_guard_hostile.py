@@ -141,16 +141,16 @@ def hold_out(commands: int, seed: int) -> Loop:
         often = 1 if number // 2000 % 2 else 0  # calm stretches let it get up to speed
         for _ in range(AT_ONCE if often else 0):
             attack(loop, random)
-        if not often and number % 20 == 0:
-            for _ in range(AT_ONCE * 20):
-                kind = random.choice([inside, edge, outside])
+        if not often and number % 30 == 0:
+            for _ in range(AT_ONCE * 30):
+                kind = random.choice([edge, outside])
                 loop.guard.command(kind(random), loop.heard())
         if random.random() < 0.003:
             disturb(loop, random)
         loop.tick()
         if loop.guard.state in LATCHED or number % 500 == 0:
             recover(loop)
-        fast += loop.setpoint is not None and math.hypot(*loop.setpoint.velocity) > 0.07
+        fast += loop.setpoint is not None and math.hypot(*loop.setpoint.velocity) > 0.05
     assert fast > commands // AT_ONCE // 50  # it was not just standing there
     return loop
 

@@ -28,7 +28,7 @@ from serl.ros.topics import Topic
 from ..guarding import config
 
 ROBOT = "panda"
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 _HERE = Path(__file__).parent
 _STILL_M = 1e-9
 
@@ -92,8 +92,8 @@ class Cell:
         self.latch.write_text("serl latch: disarmed\n")
         (folder / "guard.yaml").write_text(json.dumps(config().model_dump(mode="json")))
         self.processes: dict[str, subprocess.Popen[str]] = {}
-        self._environment = environment(int(os.environ["ROS_DOMAIN_ID"]), folder)
-        self._environment["PYTHONPATH"] = os.pathsep.join(
+        self.environment = environment(int(os.environ["ROS_DOMAIN_ID"]), folder)
+        self.environment["PYTHONPATH"] = os.pathsep.join(
             filter(None, [str(_HERE.parent.parent), os.environ.get("PYTHONPATH")])
         )
         self._node = RosNode("operator", folder, local=True)
@@ -242,7 +242,7 @@ class Cell:
     def _start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
         self.processes[name] = process = subprocess.Popen(
             [sys.executable, *arguments],
-            env=self._environment,
+            env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
