@@ -18,7 +18,7 @@ What an actor has to know (all the numbers are in `GuardConfig`):
 
 - DISARMED -> `arm` -> HOLD -> the heartbeat's mode, once beats, commands and measurements are
   fresh. Whatever is missing brings it back to HOLD; it goes on by itself when that is over and
-  the arm has come to rest. A refused command is such a case until the next good one.
+  the arm has come to rest. So does a refused command, until the next good one.
 - From a person to a policy or a reset: the arm rests for 0.5 s first, by itself. A person who was
   lost (beats or commands ended) has to take over again, or somebody calls `arm` again after
   `disarm`: until then neither policy nor reset moves the arm.
@@ -86,7 +86,8 @@ class Guard:
         self._command = Source("command", config.command_s, self.counts)
         self._gripper = Source("gripper", math.inf, self.counts)
         self._not_finite: deque[float] = deque(maxlen=_NOT_FINITE)
-        self._switched_s = self._ticked_s = self._armed_s = -math.inf
+        self._switched_s = self._ticked_s = -math.inf
+        self._awake_s = -math.inf  # since when it has been armed, or awake
         self._away_s: float | None = None  # since when the arm is far from its setpoint
         self._target: Pose | None = None
         self._setpoint: Setpoint | None = None
@@ -206,7 +207,7 @@ class Guard:
         assert self._arm.pose is not None
         self._seed(self._arm.pose)
         self.state, self.cause = GuardState.HOLD, "armed"
-        self._active, self._armed_s, self._ticked_s = True, now_s, now_s
+        self._active, self._awake_s, self._ticked_s = True, now_s, now_s
         self._lost_human = self._disarming = False
         self._target, self._away_s = None, None
         self._command.heard_s = -math.inf
@@ -228,22 +229,19 @@ class Guard:
         if not self._active:
             return None
         if late:
-            self._lose_track()
-        self._watch_following(now_s)
+            self._lose_track(now_s)
+        self._watch_arm(now_s)
         if self.state in _FOLLOWING:
             self._decide(now_s)
-        if self.state is GuardState.DISARMED:
-            return None
-        if self._setpoint is None:
-            pose = self._arm.fresh_pose(now_s)
-            if pose is None:
-                return None
+        if self._setpoint is None and (pose := self._arm.fresh_pose(now_s)) is not None:
             self._seed(pose)
+        if self.state is GuardState.DISARMED or self._setpoint is None:
+            return None
         return self._advance(now_s)
 
     def _decide(self, now_s: float) -> None:
         """Drive as the actor asks, or hold."""
-        silent_s = now_s - max(self._lease.heard_s, self._armed_s)
+        silent_s = now_s - max(self._lease.heard_s, self._awake_s)
         self._disarming |= silent_s > self._config.silent_s
         if hindrance := self._hindrance(now_s):
             self._hold(hindrance, now_s)
@@ -338,9 +336,11 @@ class Guard:
             or not is_inside(self._setpoint.pose, self._config)
         )
 
-    def _watch_following(self, now_s: float) -> None:
-        """Stop an arm that is elsewhere than it should be, for longer than it may."""
+    def _watch_arm(self, now_s: float) -> None:
+        """Stop an arm that is silent, or elsewhere than it should be, for longer than it may."""
         pose, config = self._arm.fresh_pose(now_s), self._config
+        if now_s - max(self._arm.heard_s(), self._awake_s) > config.lost_s:
+            self._stop_if_armed("the arm fell silent")
         if pose is None or self._setpoint is None or self.state not in _FOLLOWING:
             self._away_s = None
             return
@@ -378,10 +378,10 @@ class Guard:
         pose = Pose(pose.position, align_sign(pose.quaternion, self._config.reference))
         self._setpoint, self._rest, self._braking = Setpoint(pose), pose, False
 
-    def _lose_track(self) -> None:
+    def _lose_track(self, now_s: float) -> None:
         """The guard slept for so long that the arm holds by itself: begin where it is."""
         self.counts["late tick"] += 1
-        self._setpoint = None
+        self._setpoint, self._awake_s = None, now_s
         if self.state in MOVING:
             self._lost_human |= self.state is GuardState.TELEOP
             self.state, self.cause = GuardState.HOLD, "the guard was late"

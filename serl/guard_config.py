@@ -65,7 +65,8 @@ class GuardConfig(BaseModel):
         slow_angular_speed_rad_s: the same for rotations.
         heartbeat_s: age at which the actor's heartbeat is lost.
         command_s: age at which a command is stale; at least 1.5 control periods.
-        state_s: age at which a measurement is stale.
+        state_s: age at which a measurement is stale, and the arm holds ...
+        lost_s: ... and at which a person has to look at it.
         ahead_s: how far a stamp may be in the future.
         lease_s: silence after which another actor may take the place of the last one.
         release_s: rest between a person and a policy.
@@ -92,6 +93,7 @@ class GuardConfig(BaseModel):
     heartbeat_s: float = Field(0.1, gt=0, le=0.1)
     command_s: float = Field(0.15, gt=0, le=0.3)
     state_s: float = Field(0.1, gt=0, le=0.1)
+    lost_s: float = Field(1.0, ge=0.2, le=2.0)
     ahead_s: float = Field(0.05, gt=0, le=0.05)
     lease_s: float = Field(1.0, ge=0.2, le=10.0)
     release_s: float = Field(0.5, ge=0.5, le=5.0)

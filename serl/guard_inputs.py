@@ -208,6 +208,10 @@ class MeasuredArm:
                 return hindrance
         return ""
 
+    def heard_s(self) -> float:
+        """When the oldest of its last good measurements came."""
+        return min(source.heard_s for source in self._sources.values())
+
     def trouble(self, now_s: float) -> str:
         """Why it may not be left alone with its brakes off: it is ill, unknown or not at rest."""
         if self.error:

@@ -339,3 +339,20 @@ def test_a_stop_ends_at_rest_even_if_it_is_repeated() -> None:
     assert loop.ticks_to_rest() <= 8
     assert loop.setpoint is not None
     assert not moves(loop.setpoint)
+
+
+def test_an_arm_that_stays_silent_is_a_matter_for_a_person() -> None:
+    loop = driving()
+    loop.measured.clear()
+    loop.ticks_until(GuardState.HOLD)
+    assert 85 <= loop.ticks_until(GuardState.PROTECTIVE_STOP) <= 95
+    assert loop.guard.cause == "the arm fell silent"
+
+
+def test_a_guard_that_slept_does_not_blame_the_arm() -> None:
+    loop = driving()
+    loop.now_s += 5.0
+    loop.guard.tick(loop.now_s)
+    assert loop.guard.state == "hold"
+    loop.setpoint = None  # a new profile begins
+    loop.ticks_until(GuardState.POLICY, limit=30)

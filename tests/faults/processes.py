@@ -157,8 +157,7 @@ def actor_dies(folder: Path) -> None:
 @REGISTRY.fault(
     5,
     "Actor hangs",
-    injected="SIGSTOP for 2 s in the middle of an episode (what it means for the arm comes with "
-    "the arms)",
+    injected="SIGSTOP for 2 s in the middle of an episode",
     required="the episode goes on afterwards; lost 0, duplicated 0",
     level=Level.PROCESSES,
 )
@@ -279,7 +278,7 @@ def _segments(system: System, name: str) -> set[Path]:
 @REGISTRY.fault(
     48,
     "Starved CPU",
-    injected="two busy processes a core for 10 s (what it means for the arm comes with the arms)",
+    injected="two busy processes a core for 10 s (what it means for an arm: bench_guard.py)",
     required="steps go on, at no less than half their rate; lost 0, duplicated 0",
     level=Level.SOAK,
 )

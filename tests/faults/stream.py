@@ -172,7 +172,7 @@ def dropped(folder: Path) -> None:
     14,
     "Delayed, overtaken and doubled messages",
     injected="in process: up to 500 ms each for frames and acknowledgements, one in ten doubled",
-    required="every record accepted exactly once, in order (commands come with the arms)",
+    required="every record accepted exactly once, in order (late commands: 47)",
     level=Level.COMPONENT,
 )
 def delayed(folder: Path) -> None:

@@ -18,17 +18,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
 
 from serl.ros.environment import environment
-from serl.ros.guard_topics import GUARD_STATE, TARGET_POSE
+from serl.ros.guard_topics import ESTOP, GUARD_STATE, TARGET_POSE
 from serl.ros.node import RosNode, namespace
 from serl.ros.topics import Topic
 
 from ..guarding import config
 
 ROBOT = "panda"
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 _HERE = Path(__file__).parent
 _STILL_M = 1e-9
 
@@ -92,16 +93,18 @@ class Cell:
         self.latch.write_text("serl latch: disarmed\n")
         (folder / "guard.yaml").write_text(json.dumps(config().model_dump(mode="json")))
         self.processes: dict[str, subprocess.Popen[str]] = {}
-        self._environment = environment(int(os.environ["ROS_DOMAIN_ID"]), folder)
-        self._environment["PYTHONPATH"] = os.pathsep.join(
+        self.environment = environment(int(os.environ["ROS_DOMAIN_ID"]), folder)
+        self.environment["PYTHONPATH"] = os.pathsep.join(
             filter(None, [str(_HERE.parent.parent), os.environ.get("PYTHONPATH")])
         )
         self._node = RosNode("operator", folder, local=True)
+        self.lateness = Lateness()
         self.states: list[tuple[float, str]] = []
         self.counts: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         self._node.__enter__()
+        self.lateness.__enter__()
         name = f"{self.prefix}/{GUARD_STATE.name}"
         self._node.subscribe(GUARD_STATE._replace(name=name), self._on_state)
         return self
@@ -117,6 +120,7 @@ class Cell:
                 process.send_signal(signal.SIGCONT)
                 process.kill()
             process.communicate()
+        self.lateness.__exit__(None, None, None)
         self._node.__exit__(None, None, None)
 
     @property
@@ -195,6 +199,19 @@ class Cell:
             if float(at) >= after_s:
                 yield Line(float(at), words)
 
+    def press_button(self) -> Callable[[], float]:
+        """Stops the arm by the topic."""
+        buttons = self.publisher(ESTOP)
+        buttons.publish(Bool(data=False))  # does nothing
+        eventually(lambda: buttons.get_subscription_count() > 0)
+
+        def press() -> float:
+            begin_s = time.monotonic()
+            buttons.publish(Bool(data=True))
+            return begin_s
+
+        return press
+
     @contextmanager
     def stranger(self) -> Iterator[None]:
         """Somebody else who publishes setpoints, in another participant."""
@@ -239,10 +256,32 @@ class Cell:
         assert found is not None
         return found
 
+    def stops(
+        self,
+        strike: Callable[[], float],
+        sign: str,
+        noticed_s: float = 0.2,
+        stood_s: float = 0.3,
+    ) -> None:
+        """Strike a moving arm, and see it stand in time; a machine that is late excuses that."""
+        eventually(self.moves)
+        self.lateness.worst_s = 0.0
+        stop = self.stopped(strike(), sign)
+        allowed_s = 3.0 * self.lateness.worst_s
+        assert stop.noticed_s <= noticed_s + allowed_s, (stop, allowed_s)
+        assert stop.stood_s <= stood_s + allowed_s, (stop, allowed_s)
+        assert stop.travel_m <= config().worst_travel_m
+
+    def longest_step_m(self, after_s: float) -> float:
+        """Between two setpoints in a row since then."""
+        places = [line.words[1:] for line in self.lines(after_s) if line.words[0] == "setpoint"]
+        numbers = [[float(word) for word in place] for place in places]
+        return max(map(math.dist, numbers[:-1], numbers[1:]))
+
     def _start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
         self.processes[name] = process = subprocess.Popen(
             [sys.executable, *arguments],
-            env=self._environment,
+            env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -3,20 +3,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from std_msgs.msg import Bool
 
-from serl.ros.guard_topics import ESTOP
-
-from .cell import Cell, Lateness, Stop, eventually
+from .cell import Cell, eventually
 
 pytestmark = pytest.mark.ros
-
-NOTICED_S, STOOD_S, ESTOP_S = 0.2, 0.3, 0.15
 
 
 @pytest.fixture
@@ -25,126 +19,20 @@ def cell(tmp_path: Path) -> Iterator[Cell]:
         yield made
 
 
-def stops(
-    cell: Cell,
-    strike: Callable[[], float],
-    sign: str,
-    noticed_s: float = NOTICED_S,
-    stood_s: float = STOOD_S,
-) -> Stop:
-    """Strike, and see the arm stand in time; a machine that is late may add what it is late by."""
-    eventually(cell.moves)
-    with Lateness() as late:
-        stop = cell.stopped(strike(), sign)
-    allowed_s = 3.0 * late.worst_s
-    assert stop.noticed_s <= noticed_s + allowed_s, (stop, late.worst_s)
-    assert stop.stood_s <= stood_s + allowed_s, (stop, late.worst_s)
-    assert stop.travel_m <= 0.0375
-    return stop
-
-
-def test_an_actor_that_hangs_or_dies_stops_the_arm(cell: Cell) -> None:
+def test_an_armed_guard_lets_the_actor_drive_until_it_is_disarmed(cell: Cell) -> None:
     cell.start_all()
-    stops(cell, lambda: cell.signal("actor", signal.SIGSTOP), "state hold: heartbeat lost")
-    cell.signal("actor", signal.SIGCONT)
-    cell.until("policy")  # which goes on by itself
-    stops(cell, lambda: cell.signal("actor", signal.SIGKILL), "state hold: heartbeat lost")
-    cell.start_actor()
-    cell.until("policy")  # and so does the next one, once the lease is over
-    assert not any(word.startswith("protective") for _, word in cell.states)
-
-
-def test_a_person_who_is_lost_is_not_replaced_by_the_policy(cell: Cell) -> None:
-    cell.start_all("teleop")
-    stops(cell, lambda: cell.signal("actor", signal.SIGKILL), "state hold: heartbeat lost")
-    cell.start_actor("policy")
-    cell.until("hold: a person was lost")
-    cell.start_actor("teleop")
+    eventually(cell.moves)
     assert cell.call("disarm")[0]
     cell.until("disarmed")
-
-
-def test_a_guard_that_hangs_or_dies_leaves_an_arm_that_holds(cell: Cell) -> None:
-    cell.start_all()
-    stops(cell, lambda: cell.signal("guard", signal.SIGSTOP), "holds")
-    cell.signal("guard", signal.SIGCONT)
-    eventually(cell.moves)
-    stops(cell, lambda: cell.signal("guard", signal.SIGKILL), "holds")
-    cell.states.clear()
-    cell.start_guard()
-    cell.until("protective stop: the guard ended while it was armed")
-    assert not cell.call("arm")[0]
-    assert not cell.moves()
-    eventually(lambda: cell.call("ack")[0])
-    cell.until("disarmed")
-    cell.arm()
-    cell.until("policy")
-
-
-def test_an_arm_that_falls_silent_is_held(cell: Cell) -> None:
-    cell.start_all()
-
-    def silence(**faults: object) -> float:
-        begin_s = time.monotonic()
-        cell.break_arm(**faults)
-        return begin_s
-
-    stops(cell, lambda: silence(silent=True), "state hold: pose is stale")
-    cell.break_arm()
-    cell.until("policy")
-    stops(cell, lambda: silence(nan=True), "state hold: pose is not finite")
-    cell.break_arm()
-    cell.until("policy")
-    stops(cell, lambda: silence(force_n=60.0), "state protective stop: force 60 N")
-    ok, why = cell.call("ack")
-    assert (ok, why) == (False, "not now: force 60 N")
-    cell.break_arm(error="reflex")
-    cell.until("protective stop: force 60 N")
-    eventually(lambda: cell.call("ack")[1] == "not now: the arm reports reflex")
-    cell.break_arm()  # nobody but the arm's own people clears it
-    eventually(lambda: cell.call("ack")[0])
-    cell.until("disarmed")
-
-
-def test_an_emergency_stop_lasts_through_a_restart(cell: Cell) -> None:
-    cell.start_all()
-
-    def press() -> float:
-        begin_s = time.monotonic()
-        assert cell.call("estop")[0]
-        assert cell.latch.read_text() == "serl latch: estop\nthe service estop\n"
-        return begin_s
-
-    stops(cell, press, "state estop", ESTOP_S, ESTOP_S)
-    for service in ("arm", "reset"):
-        assert not cell.call(service)[0]
-    cell.signal("guard", signal.SIGKILL)
-    cell.states.clear()
-    cell.start_guard()
-    cell.until("estop: the service estop")
-    assert not cell.call("arm")[0]
-    eventually(lambda: cell.call("ack")[0])
-    assert cell.state.startswith("estop")
-    assert not cell.call("arm")[0]
-    assert cell.call("reset")[0]
-    cell.arm()
-    cell.until("policy")
-    buttons = cell.publisher(ESTOP)
-    buttons.publish(Bool(data=False))
-
-    def publish() -> float:
-        eventually(lambda: buttons.get_subscription_count() > 0)
-        begin_s = time.monotonic()
-        buttons.publish(Bool(data=True))
-        return begin_s
-
-    stops(cell, publish, "state estop", ESTOP_S, ESTOP_S)
+    eventually(lambda: list(cell.lines(0.0))[-1].words == ["holds"])
+    assert cell.latch.read_text() == "serl latch: disarmed\n"
+    assert not cell.call("ack")[0]
 
 
 def test_sigterm_brakes_and_leaves_a_clean_latch(cell: Cell) -> None:
     cell.start_all()
     guard = cell.processes["guard"]
-    stops(cell, lambda: cell.signal("guard", signal.SIGTERM), "state hold: disarming")
+    cell.stops(lambda: cell.signal("guard", signal.SIGTERM), "state hold: disarming")
     said, _ = guard.communicate(timeout=10)
     assert guard.returncode == 0
     assert cell.latch.read_text() == "serl latch: disarmed\n"

@@ -1,0 +1,220 @@
+"""How long the guard takes to notice that something died, and until the arm stands.
+
+    python tests/bench/bench_guard.py [--trials 200] [--burners 4]
+
+A guard, a fake arm and an actor are processes of their own, the arm on its way around a circle at
+10 cm/s, beside processes that burn the CPU. In turns the actor, the guard or the measurements end,
+or somebody stops the arm. Times are from the fault, a signal or a service call, to what the arm's
+process has heard, and to a commanded velocity of zero. Then what a tick costs, in this process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from serl.ros.environment import clean_shared_memory, free_domain
+from serl.safety import Pose
+from tests.guarding import DOWN, TICK_S, Loop, armed, numbers
+from tests.ros.cell import Cell, Lateness, Stop, eventually
+
+WATCH = """
+import sys, time
+from pathlib import Path
+from serl.ros.guard_topics import GUARD_STATE
+from serl.ros.node import RosNode
+with RosNode("console", Path(sys.argv[1]), local=True) as node:
+    node.subscribe(GUARD_STATE._replace(name=sys.argv[2]), lambda message: None)
+    time.sleep(3600)
+"""
+
+
+class Fault(NamedTuple):
+    """Something that must stop the arm: how it is dealt, the sign of it, how it is mended."""
+
+    deal: Callable[[Cell], float]
+    sign: str
+    mend: Callable[[Cell], None]
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=20, help="of all faults together")
+    parser.add_argument("--burners", type=int, default=4, help="processes that burn the CPU")
+    options = parser.parse_args()
+    print_ticks()
+    with free_domain() as domain, tempfile.TemporaryDirectory() as folder:
+        os.environ["ROS_DOMAIN_ID"] = str(domain.id)
+        with burning(options.burners), Lateness() as late, Cell(Path(folder)) as cell:
+            cell.start_all()
+            stops = measure(cell, options.trials)
+            gaps = [console_dies(cell) for _ in range(max(1, options.trials // 10))]
+    clean_shared_memory()
+    report(stops)
+    print(f"\nlongest gap of setpoints while a console dies: {1e3 * max(gaps):.0f} ms")
+    print(f"longest that this machine let a sleeper of 5 ms oversleep: {1e3 * late.worst_s:.0f} ms")
+
+
+def measure(cell: Cell, trials: int) -> dict[str, list[Stop]]:
+    """Deal the faults in turns."""
+    stops: dict[str, list[Stop]] = {name: [] for name in FAULTS}
+    for trial in range(trials):
+        name = list(FAULTS)[trial % len(FAULTS)]
+        fault = FAULTS[name]
+        cell.until("policy")
+        eventually(cell.moves)
+        time.sleep(0.001 * (trial * 37 % 100))  # at any time of the period
+        stops[name].append(cell.stopped(fault.deal(cell), fault.sign))
+        fault.mend(cell)
+    cell.until("policy")
+    return stops
+
+
+def silence(cell: Cell) -> float:
+    """The arm measures nothing any more."""
+    begin_s = time.monotonic()
+    cell.break_arm(silent=True)
+    return begin_s
+
+
+def press(cell: Cell) -> float:
+    """Somebody calls for an emergency stop."""
+    begin_s = time.monotonic()
+    assert cell.call("estop")[0]
+    return begin_s
+
+
+def recover(cell: Cell) -> None:
+    """What an operator does after a stop."""
+    eventually(lambda: cell.call("ack")[0])
+    if cell.state.startswith("estop"):
+        cell.call("reset")
+    cell.arm()
+
+
+def restart_guard(cell: Cell) -> None:
+    """The dead guard's successor, and its operator."""
+    cell.states.clear()
+    cell.start_guard()
+    cell.until("protective stop")
+    recover(cell)
+
+
+FAULTS = {
+    "actor, SIGSTOP": Fault(
+        lambda cell: cell.signal("actor", signal.SIGSTOP),
+        "state hold",
+        lambda cell: void(cell.signal("actor", signal.SIGCONT)),
+    ),
+    "actor, SIGKILL": Fault(
+        lambda cell: cell.signal("actor", signal.SIGKILL),
+        "state hold",
+        lambda cell: cell.start_actor(),
+    ),
+    "measurements end": Fault(silence, "state hold", lambda cell: cell.break_arm()),
+    "guard, SIGSTOP": Fault(
+        lambda cell: cell.signal("guard", signal.SIGSTOP),
+        "holds",
+        lambda cell: void(cell.signal("guard", signal.SIGCONT)),
+    ),
+    "guard, SIGKILL": Fault(
+        lambda cell: cell.signal("guard", signal.SIGKILL), "holds", restart_guard
+    ),
+    "e-stop service": Fault(press, "state estop", recover),
+}
+
+
+def void(value: object) -> None:
+    """Nothing of it."""
+
+
+def console_dies(cell: Cell) -> float:
+    """Kill a reader of the guard's state; the longest gap between setpoints in the 2 s after."""
+    name = f"{cell.prefix}/guard/state"
+    console = subprocess.Popen(
+        [sys.executable, "-c", WATCH, str(cell.folder), name], env=cell.environment
+    )
+    time.sleep(5.0)
+    begin_s = time.monotonic()
+    console.kill()
+    console.wait()
+    time.sleep(2.0)
+    times = [line.at_s for line in cell.lines(begin_s) if line.words[0] == "setpoint"]
+    return float(np.diff(times).max())
+
+
+@contextmanager
+def burning(count: int) -> Iterator[None]:
+    """Processes that burn the CPU."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def report(stops: dict[str, list[Stop]]) -> None:
+    """A row for each fault."""
+    print(
+        "\n| fault | trials | noticed, ms: median | p99 | max | stands | p99 | max | travel, mm |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    for name, found in {**stops, "all": [stop for each in stops.values() for stop in each]}.items():
+        if found:
+            columns = [[s.noticed_s for s in found], [s.stood_s for s in found]]
+            cells = [f"{1e3 * value:.0f}" for column in columns for value in quantiles(column)]
+            travel = f"{1e3 * max(stop.travel_m for stop in found):.1f}"
+            print(f"| {name} | {len(found)} | {' | '.join(cells)} | {travel} |")
+
+
+def quantiles(values: list[float]) -> list[float]:
+    """Median, 99 % and maximum."""
+    return [float(value) for value in np.quantile(values, (0.5, 0.99, 1.0))]
+
+
+def print_ticks(ticks: int = 20_000) -> None:
+    """What a period costs, of the CPU: the tick alone, and with all messages of it."""
+    loop = armed()
+    alone_s = with_messages_s = 0.0
+    for number in range(ticks):
+        loop.now_s += TICK_S
+        side = 0.15 if number // 400 % 2 else -0.15
+        begin_s = time.process_time()
+        loop.measure()
+        if number % 2 == 0:
+            loop.guard.heartbeat(f"a policy {number}", loop.heard())
+        if number % 10 == 0:
+            loop.guard.command(numbers(Pose((0.45, side, 0.2), DOWN)), loop.heard())
+        middle_s = time.process_time()
+        setpoint = loop.guard.tick(loop.now_s)
+        end_s = time.process_time()
+        with_messages_s, alone_s = with_messages_s + end_s - begin_s, alone_s + end_s - middle_s
+        assert setpoint is not None
+        _follow(loop, setpoint.pose)
+    print(f"a tick: {1e6 * alone_s / ticks:.0f} us, {ticks / alone_s:.0f}/s; ", end="")
+    print(f"with its messages: {1e6 * with_messages_s / ticks:.0f} us")
+
+
+def _follow(loop: Loop, pose: Pose) -> None:
+    loop.fake.follow(pose, loop.now_s)
+    loop.fake.tick(loop.now_s)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,341 @@
+"""Faults that the guard answers alone: its real logic, a fake arm, a clock that is passed on."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from serl.errors import BadInput
+from serl.guard import GuardState, Heard
+from serl.guard_chain import Refused, check_command, is_inside
+from serl.latch import LatchFile
+from serl.safety import Pose
+
+from ..guarding import DOWN, START, TICK_S, Loop, armed, config, driving, numbers
+from ..hostile import hold_out
+from .refusal import refusal
+from .registry import REGISTRY, Level
+
+AT_ONCE = 1
+"""Ticks of 10 ms."""
+
+AT_REST = 10
+"""Ticks that a stop takes at most."""
+
+
+@REGISTRY.fault(
+    26,
+    "Measurement not finite",
+    injected="NaN and +-infinity in each number of pose, joints and wrench while the arm moves",
+    required="held in the next period of 10 ms, at rest within 100 ms; the number is not used; "
+    "goes on after good ones",
+    level=Level.COMPONENT,
+)
+def bad_measurement(folder: Path) -> None:
+    for kind, size in (("pose", 7), ("joints", 7), ("wrench", 6)):
+        for place in range(size):
+            for bad in (math.nan, math.inf, -math.inf):
+                loop = driving()
+                values = numbers(loop.fake.pose) if kind == "pose" else [0.0] * size
+                values[place] = bad
+                loop.measured.remove(kind)
+                getattr(loop.guard, kind)(values, loop.heard())
+                assert loop.ticks_until(GuardState.HOLD) <= AT_ONCE
+                assert loop.guard.cause == f"{kind} is not finite"
+                assert loop.ticks_to_rest() <= AT_REST
+                loop.measured.add(kind)
+                loop.ticks_until(GuardState.POLICY, limit=20)
+
+
+@REGISTRY.fault(
+    27,
+    "Command not finite",
+    injected="NaN and +-infinity in a target, and in what the gripper is asked for",
+    required="refused; held at once; three within a second: protective stop",
+    level=Level.COMPONENT,
+)
+def bad_command(folder: Path) -> None:
+    for bad in (math.nan, math.inf, -math.inf):
+        loop = driving()
+        for count in range(3):
+            loop.guard.command([bad, *numbers(START)[1:]], loop.heard())
+            assert loop.guard.state != "policy"
+            assert (loop.guard.state == "protective stop") == (count == 2)
+            loop.tick(40)
+        loop = driving()
+        for _ in range(3):
+            loop.guard.gripper([bad], loop.heard())
+        assert loop.guard.state == "protective stop"
+        assert loop.guard.gripper_m is None
+
+
+@REGISTRY.fault(
+    30,
+    "Target outside the box, also of a reset",
+    injected="targets metres outside, in each direction, of a policy, a person and a reset",
+    required="the arm goes to the face of the box, and no further",
+    level=Level.COMPONENT,
+)
+def outside_the_box(folder: Path) -> None:
+    low, high = config().motion.box_low_m, config().motion.box_high_m
+    for mode in ("policy", "teleop", "reset"):
+        for axis in range(3):
+            for far, face in ((-5.0, low[axis]), (5.0, high[axis])):
+                place = list(START.position)
+                place[axis] = far
+                loop = driving(mode, Pose((place[0], place[1], place[2]), DOWN))
+                loop.tick(500)  # each setpoint is checked in there
+                assert abs(loop.fake.pose.position[axis] - face) < 1e-3
+                assert is_inside(loop.fake.pose, loop.config)
+
+
+@REGISTRY.fault(
+    31,
+    "Steps, speeds, jerks that are too large",
+    injected="100,000 commands: random, at corners, metres away, huge, NaN, unnormalised, old, "
+    "from the future; with forces, gaps, persons, strangers and stops between them",
+    required="no setpoint outside the box, in a keep-out box, or beyond a speed, an acceleration "
+    "or a jerk",
+    level=Level.UNIT,
+)
+def hostile_commands(folder: Path) -> None:
+    loop = hold_out(100_000, seed=1)
+    for reason in ("not finite", "size", "frame", "future", "old", "quaternion", "keep-out"):
+        assert loop.guard.counts[f"command: {reason}"] > 0, reason
+
+
+@REGISTRY.fault(
+    31,
+    "Steps, speeds, jerks that are too large",
+    injected="1,000,000 such commands",
+    required="no setpoint beyond a limit",
+    level=Level.SOAK,
+)
+def a_million_hostile_commands(folder: Path) -> None:
+    hold_out(1_000_000, seed=2)
+
+
+@REGISTRY.fault(
+    32,
+    "Quaternion zero, not of norm 1, of the other sign",
+    injected="norms 0, 0.98, 1.02, 2 and NaN; q and -q in turns",
+    required="refused beyond 0.01 of 1, and held; with q and -q the arm does not turn",
+    level=Level.UNIT,
+)
+def quaternions(folder: Path) -> None:
+    for norm in (0.0, 0.98, 1.02, 2.0, math.nan):
+        loop = driving()
+        loop.guard.command([*START.position, norm, 0.0, 0.0, 0.0], loop.heard())
+        assert loop.guard.state == "hold"
+    loop = driving()
+    for count in range(100):
+        loop.target = Pose(START.position, (1.0, 0.0, 0.0, 0.0) if count % 2 else (-1.0, 0, 0, 0))
+        loop.tick(10)
+        assert loop.setpoint is not None
+        assert not any(loop.setpoint.angular_velocity)
+
+
+@REGISTRY.fault(
+    33,
+    "Another frame, or another number of joints",
+    injected="commands and poses in other frames; six joints instead of seven",
+    required="refused, with one line that names both; held",
+    level=Level.UNIT,
+)
+def other_frames(folder: Path) -> None:
+    heard = Heard(0.0, 0.0, 0.0, "world")
+    line = refusal(partial(check_command, numbers(START), heard, config()), Refused)
+    assert "'world'" in line
+    assert "'base'" in line
+    for name in ("command", "pose"):
+        loop = driving()
+        loop.measured.discard(name)
+        getattr(loop.guard, name)(numbers(loop.fake.pose), loop.heard(frame="tool0"))
+        assert loop.ticks_until(GuardState.HOLD) <= AT_ONCE
+    loop = driving()
+    loop.joints.pop()
+    assert loop.ticks_until(GuardState.HOLD) <= AT_ONCE
+    assert loop.guard.cause == "joints: 6 numbers, expected 7"
+
+
+@REGISTRY.fault(
+    34,
+    "Contact",
+    injected="15 N, then 30 N or 5 Nm at the tool, while the arm moves (a wall in MuJoCo comes "
+    "with the simulated arm's node)",
+    required="slow from 15 N on; from 30 N or 5 Nm on a protective stop in the same period, at "
+    "rest within 100 ms, then the setpoint is where the arm is: it does not push; only a person "
+    "ends it",
+    level=Level.COMPONENT,
+)
+def contact(folder: Path) -> None:
+    for wrench in ([30.0, 0, 0, 0, 0, 0], [0, 0, -60.0, 0, 0, 0], [0, 0, 0, 0, 5.0, 0]):
+        loop = driving()
+        wall = loop.fake.pose
+        loop.force = [0.0, 16.0, 0, 0, 0, 0]
+        loop.tick(30)
+        assert loop.setpoint is not None
+        assert math.hypot(*loop.setpoint.velocity) <= 0.052
+        loop.force = list(wrench)
+        assert loop.ticks_until(GuardState.PROTECTIVE_STOP) <= AT_ONCE
+        assert loop.ticks_to_rest() <= AT_REST
+        wall = loop.fake.pose
+        for _ in range(100):
+            loop.fake.pose = wall
+            loop.tick()
+        assert math.dist(loop.setpoint.pose.position, wall.position) < 1e-3
+        loop.force = [0.0] * 6
+        loop.tick(300)
+        assert loop.guard.state == "protective stop"
+
+
+@REGISTRY.fault(
+    35,
+    "Limit of a joint",
+    injected="a joint that comes to 0.2, 0.1 and 0.05 rad of its limit (singular poses are the "
+    "controller's: the guard does no kinematics)",
+    required="slow; then a policy is held, a reset leads back; then a protective stop",
+    level=Level.COMPONENT,
+)
+def joint_limit(folder: Path) -> None:
+    for joint in range(7):
+        loop = driving()
+        loop.joints[joint] = 2.71
+        loop.ticks_until(GuardState.HOLD, limit=AT_ONCE + 1)
+        assert f"joint {joint + 1}" in loop.guard.cause
+        loop.mode, loop.target = "reset", START
+        loop.ticks_until(GuardState.RESET, limit=20)
+        loop.joints[joint] = 2.76
+        assert loop.ticks_until(GuardState.PROTECTIVE_STOP) <= AT_ONCE
+
+
+@REGISTRY.fault(
+    36,
+    "Arm does not follow",
+    injected="an arm that is stuck, for 3 s; one that is drawn away from its setpoint, or turned",
+    required="stuck: the setpoint stays within the lead of 10 mm, no wind-up; 5 cm or 0.3 rad "
+    "away for 300 ms: protective stop",
+    level=Level.COMPONENT,
+)
+def stuck(folder: Path) -> None:
+    loop = driving()
+    place = loop.fake.pose
+    for _ in range(300):
+        loop.fake.pose = place
+        loop.tick()
+        assert loop.setpoint is not None
+        assert math.dist(loop.setpoint.pose.position, place.position) < 0.0104
+    for turned in (False, True):
+        loop, away = armed(), 0
+        while loop.guard.state == "hold" and away < 100:
+            away += 1
+            share = min(1.0, away / 20)
+            angle = 0.35 * share if turned else 0.0
+            shift = 0.0 if turned else 0.055 * share
+            quaternion = (math.cos(angle / 2), math.sin(angle / 2), 0.0, 0.0)
+            loop.fake.pose = Pose((0.45 + shift, 0.0, 0.2), quaternion)
+            loop.tick()
+        assert loop.guard.cause == "the arm does not follow"
+        assert away <= 20 + 32
+
+
+@REGISTRY.fault(
+    46,
+    "Clocks jump",
+    injected="the wall clock by an hour, either way, between and amid messages; stamps 60 ms and "
+    "an hour ahead",
+    required="deadlines do not move; stamps more than 50 ms ahead are refused; a jump costs at "
+    "most the messages that are on their way",
+    level=Level.UNIT,
+)
+def clock_jumps(folder: Path) -> None:
+    for jump_s in (3600.0, -3600.0):
+        loop = driving()
+        loop.jump_s += jump_s
+        loop.tick(100)
+        assert loop.guard.state == "policy"
+        assert not loop.guard.counts
+        loop.mode = None  # and silence is noticed as always
+        assert loop.ticks_until(GuardState.HOLD) <= 12
+    for ahead_s in (0.06, 3600.0):
+        loop = driving()
+        loop.guard.command(numbers(START), loop.heard(ahead_s))
+        assert loop.guard.state == "hold"
+        assert loop.guard.counts["command: future"] == 1
+        loop.ticks_until(GuardState.POLICY, limit=25)
+
+
+@REGISTRY.fault(
+    47,
+    "Commands are late",
+    injected="delays of 50, 100, 140, 160 and 200 ms, and commands 100 to 200 ms apart",
+    required="up to 150 ms old they are followed; older ones are refused, and silence of more "
+    "than 150 ms holds",
+    level=Level.COMPONENT,
+)
+def late_commands(folder: Path) -> None:
+    for delay_s in (0.05, 0.1, 0.14, 0.16, 0.2):
+        loop = driving()
+        loop.target = None
+        for _ in range(10):
+            loop.guard.command(numbers(START), loop.heard(-delay_s))
+            loop.tick(5)
+        assert (loop.guard.state == "policy") == (delay_s < 0.15), delay_s
+    for apart in (10, 14, 16, 20):
+        loop = driving()
+        loop.target, held = None, False
+        for _ in range(5):
+            loop.guard.command(numbers(START), loop.heard())
+            for _ in range(apart):
+                loop.tick()
+                held |= loop.guard.state == "hold"
+        assert held == (apart * TICK_S > 0.15), apart
+
+
+@REGISTRY.fault(
+    58,
+    "Emergency stop in every state",
+    injected="while disarmed, holding, driven by policy, person and reset, and stopped",
+    required="at rest within 100 ms; on the disk; a restart comes up stopped; ack, reset and arm, "
+    "in this order, before anything moves",
+    level=Level.COMPONENT,
+)
+def emergency_stops(folder: Path) -> None:
+    file = LatchFile(folder / "latch")
+    for state in ("disarmed", "hold", "policy", "teleop", "reset", "protective stop"):
+        loop = _in_state(state)
+        loop.guard.estop("a person")
+        loop.tick()
+        assert loop.ticks_to_rest() <= AT_REST
+        file.write(loop.guard.latch)
+        loop = Loop(file.read())
+        loop.mode, loop.target = "policy", Pose((0.45, 0.19, 0.2), DOWN)
+        assert loop.tick(100) is None
+        assert loop.guard.state == "estop"
+        for act in (loop.guard.arm, loop.guard.reset):
+            with pytest.raises(BadInput):
+                act(loop.now_s)
+        loop.guard.ack(loop.now_s)
+        with pytest.raises(BadInput):
+            loop.guard.arm(loop.now_s)
+        loop.guard.reset(loop.now_s)
+        assert loop.tick(20) is None
+        loop.guard.arm(loop.now_s)
+        loop.ticks_until(GuardState.POLICY, limit=20)
+
+
+def _in_state(state: str) -> Loop:
+    if state == "disarmed":
+        loop = Loop()
+        loop.tick(20)
+    elif state == "hold":
+        loop = armed()
+    elif state == "protective stop":
+        loop = driving()
+        loop.guard.stop("a force")
+    else:
+        loop = driving(state)
+    return loop

@@ -1,0 +1,192 @@
+"""Faults of the processes on the way from an actor to an arm: real ones, over real DDS.
+
+How late this machine is with waking up who sleeps is added to what is required: with neighbours on
+its cores no process can be in time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+from serl.ros.environment import free_domain
+
+from ..ros.cell import Cell, eventually
+from .registry import REGISTRY, Level
+
+HELD = "noticed within 200 ms, a commanded velocity of zero within 300 ms"
+
+
+@contextmanager
+def moving(folder: Path, mode: str = "policy") -> Iterator[Cell]:
+    """A guard, an arm and an actor that leads it around."""
+    with (
+        free_domain() as domain,
+        patch.dict(os.environ, ROS_DOMAIN_ID=str(domain.id)),
+        Cell(folder) as cell,
+    ):
+        cell.start_all(mode)
+        yield cell
+
+
+@REGISTRY.fault(
+    4,
+    "Actor dies while the arm moves",
+    injected="SIGKILL",
+    required=f"{HELD}; a successor drives once the lease is over",
+    level=Level.PROCESSES,
+)
+def actor_killed_in_motion(folder: Path) -> None:
+    with moving(folder) as cell:
+        cell.stops(lambda: cell.signal("actor", signal.SIGKILL), "state hold: heartbeat lost")
+        cell.start_actor()
+        cell.until("policy")
+
+
+@REGISTRY.fault(
+    5,
+    "Actor hangs while the arm moves",
+    injected="SIGSTOP, SIGCONT; in the name of a person, then of a policy",
+    required=f"{HELD}; what a policy began goes on, but nobody takes the place of a person",
+    level=Level.PROCESSES,
+)
+def actor_stopped_in_motion(folder: Path) -> None:
+    with moving(folder) as cell:
+        cell.stops(lambda: cell.signal("actor", signal.SIGSTOP), "state hold: heartbeat lost")
+        cell.signal("actor", signal.SIGCONT)
+        cell.until("policy")
+        cell.signal("actor", signal.SIGKILL)
+        cell.start_actor("teleop")
+        cell.until("teleop")
+        cell.stops(lambda: cell.signal("actor", signal.SIGKILL), "state hold: heartbeat lost")
+        cell.start_actor("policy")
+        cell.until("hold: a person was lost")
+
+
+@REGISTRY.fault(
+    6,
+    "Guard hangs or dies while the arm moves",
+    injected="SIGSTOP, SIGCONT, SIGKILL",
+    required="the controller's own timeout of 100 ms holds the arm within 200 ms; a guard that "
+    "wakes up begins where the arm is; a new one starts stopped, and a person ends that",
+    level=Level.PROCESSES,
+)
+def guard_struck_in_motion(folder: Path) -> None:
+    with moving(folder) as cell:
+        cell.stops(lambda: cell.signal("guard", signal.SIGSTOP), "holds")
+        time.sleep(0.5)
+        woken_s = cell.signal("guard", signal.SIGCONT)
+        eventually(cell.moves)
+        assert cell.longest_step_m(woken_s) < 0.01
+        cell.stops(lambda: cell.signal("guard", signal.SIGKILL), "holds")
+        cell.states.clear()
+        cell.start_guard()
+        cell.until("protective stop: the guard ended while it was armed")
+        assert not cell.call("arm")[0]
+        eventually(lambda: cell.call("ack")[0])
+        cell.arm()
+        cell.until("policy")
+
+
+@REGISTRY.fault(
+    7,
+    "Arm's controller dies",
+    injected="SIGKILL; another one, elsewhere",
+    required="noticed within 200 ms; after a second a protective stop, which lasts when it is back",
+    level=Level.PROCESSES,
+)
+def controller_killed(folder: Path) -> None:
+    with moving(folder) as cell:
+        seen = len(cell.states)
+        killed_s = cell.signal("arm", signal.SIGKILL)
+        cell.until("protective stop: the arm fell silent")
+        held_s = next(at_s for at_s, text in cell.states[seen:] if text.startswith("hold: "))
+        assert held_s - killed_s <= 0.2 + 3.0 * cell.lateness.worst_s
+        cell.start_arm()
+        assert "cannot arm" in cell.call("arm")[1]
+        eventually(lambda: cell.call("ack")[0])
+        cell.arm()
+        cell.until("policy")
+
+
+@REGISTRY.fault(
+    37,
+    "Measurements end, or are not finite",
+    injected="an arm that follows, but measures nothing any more, or NaN",
+    required=f"{HELD}; goes on once it measures again",
+    level=Level.PROCESSES,
+)
+def silent_arm(folder: Path) -> None:
+    with moving(folder) as cell:
+        for fault, sign in (("silent", "pose is stale"), ("nan", "pose is not finite")):
+            cell.stops(_breaking(cell, **{fault: True}), f"state hold: {sign}")
+            cell.break_arm()
+            if fault == "silent" and cell.state.startswith(
+                "protective"
+            ):  # it was for over a second
+                eventually(lambda: cell.call("ack")[0])
+                cell.arm()
+            cell.until("policy")
+
+
+@REGISTRY.fault(
+    34,
+    "Contact, and an error of the arm",
+    injected="60 N; then the arm reports a reflex",
+    required=f"{HELD}; neither can be acknowledged away while it lasts, and nothing clears the "
+    "arm's error",
+    level=Level.PROCESSES,
+)
+def contact_in_motion(folder: Path) -> None:
+    with moving(folder) as cell:
+        cell.stops(_breaking(cell, force_n=60.0), "state protective stop: force 60 N")
+        assert cell.call("ack") == (False, "not now: force 60 N")
+        cell.break_arm(error="reflex")
+        eventually(lambda: cell.call("ack")[1] == "not now: the arm reports reflex")
+        cell.break_arm()
+        eventually(lambda: cell.call("ack")[0])
+        cell.until("disarmed")
+
+
+@REGISTRY.fault(
+    58,
+    "Emergency stop",
+    injected="the service, and the topic, while the arm moves; then SIGKILL to the guard",
+    required="a commanded velocity of zero within 150 ms; on the disk before the service answers; "
+    "a restart comes up stopped",
+    level=Level.PROCESSES,
+)
+def emergency_stop_in_motion(folder: Path) -> None:
+    with moving(folder) as cell:
+
+        def press() -> float:
+            begin_s = time.monotonic()
+            assert cell.call("estop")[0]
+            assert cell.latch.read_text() == "serl latch: estop\nthe service estop\n"
+            return begin_s
+
+        cell.stops(press, "state estop", 0.15, 0.15)
+        cell.signal("guard", signal.SIGKILL)
+        cell.states.clear()
+        cell.start_guard()
+        cell.until("estop: the service estop")
+        assert not cell.call("arm")[0]
+        eventually(lambda: cell.call("ack")[0])
+        assert cell.call("reset")[0]
+        cell.arm()
+        cell.until("policy")
+        cell.stops(cell.press_button(), "state estop", 0.15, 0.15)
+
+
+def _breaking(cell: Cell, **faults: object) -> Callable[[], float]:
+    def strike() -> float:
+        begin_s = time.monotonic()
+        cell.break_arm(**faults)
+        return begin_s
+
+    return strike
