@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from serl.agents.agent import Agent
 from serl.clock import Clock
-from serl.errors import BadInput, SerlError
+from serl.errors import BadInput, SerlError, Silent
 from serl.intervention import Teleop
 from serl.loop import EpisodeKey, Result, run
 from serl.policy import Policy
@@ -89,6 +89,12 @@ class LearnedPolicy:
             return False
         self.snapshot = snapshot
         return True
+
+    def wait(self, stopping: Callable[[], bool], period_s: float = 0.05) -> None:
+        """Return once there are weights, or when stopping."""
+        while self.snapshot is None and not stopping():
+            if not self.refresh():
+                time.sleep(period_s)
 
     def __call__(self, observation: Observation) -> Action:
         """The agent's action with the newest weights."""
@@ -216,13 +222,30 @@ class Actor:
         self.epoch = self.epoch or time.time_ns()
 
     def episodes(self) -> Iterator[Result]:
-        """Run episodes until `stopping`; each result is yielded as it ends."""
+        """Run episodes until `stopping`; each result is yielded as it ends.
+
+        A robot that falls silent before the first step is placed anew.
+
+        Raises:
+            NeedsPerson: the scene could not be restored.
+            Silent: the robot was silent `reset_attempts` times in a row.
+        """
+        silences = 0
         while not self.stopping():
-            if self.place is not None:
-                self.place(self._episode)
-            if not self._reset():
-                return
-            yield self._run(self.task, self.policy, Source.POLICY)
+            try:
+                if self.place is not None:
+                    self.place(self._episode)
+                if not self._reset():
+                    return
+                result = self._run(self.task, self.policy, Source.POLICY)
+            except Silent as error:
+                silences += 1
+                if silences > self.config.reset_attempts:
+                    raise
+                logger.warning("the episode does not begin: %s", error)
+                continue
+            silences = 0
+            yield result
 
     def _reset(self) -> bool:
         """Restore the scene by scripted episodes; False when stopped meanwhile."""
@@ -240,8 +263,7 @@ class Actor:
     def _run(self, task: Task, policy: Policy, source: Source) -> Result:
         self.admit()
         key = EpisodeKey(self.run, self.name, self.epoch, self._episode)
-        self._episode += 1
-        return run(
+        result = run(
             self.robot,
             task,
             policy,
@@ -253,3 +275,5 @@ class Actor:
             policy_version=lambda: self.policy.version,
             interrupted=self.stopping,
         )
+        self._episode += 1  # unless it never began
+        return result

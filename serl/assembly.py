@@ -13,7 +13,7 @@ from serl.agents.agent import Agent, State
 from serl.agents.config import SACConfig
 from serl.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.checkpoint import Checkpoint
-from serl.clock import VirtualClock
+from serl.clock import Clock, VirtualClock
 from serl.config import TrainConfig, checked, merge
 from serl.evaluation import Purpose, start_seed
 from serl.frames import frame_bytes
@@ -25,7 +25,8 @@ from serl.reward import Judged, PersonReward, PoseReward
 from serl.robot import SimulatedRobot
 from serl.specs import Spec
 from serl.task import SimulatedTask
-from serl.teleop.scripted import ScriptedHuman
+from serl.teleop.onlooker import Onlooker
+from serl.teleop.scripted import ScriptedHuman, Seen
 from serl.transport import LearnerEnd, WeightSource
 from serl.types import Arrival, Record
 
@@ -96,7 +97,7 @@ def _agent(spec: Spec, config: SACConfig, seed: int) -> Agent:
 def make_human(
     config: TrainConfig,
     task: SimulatedTask,
-    robot: SimulatedRobot,
+    robot: Seen,
     actor: str,
     steps_before: int = 0,
     trained: Callable[[], int] = lambda: 0,
@@ -128,8 +129,10 @@ def make_actor(
     steps_before: int = 0,
     epoch: int = 0,
     admit: Callable[[], object] = lambda: None,
+    robot: SimulatedRobot | None = None,
+    clock: Clock | None = None,
 ) -> Actor:
-    """An actor that drives the simulated arm.
+    """An actor that drives a simulated arm.
 
     Args:
         config: of the run.
@@ -143,9 +146,12 @@ def make_actor(
         steps_before: online steps that this actor made before it was restarted.
         epoch: identity of this start of the actor; 0 for a new one.
         admit: called before each episode; raises when it could not be recorded.
+        robot: what is driven; one in this process by default.
+        clock: keeps the rate; by default time passes as that robot is advanced. Another one is of
+            real time, which waits for no learner: only the first episode waits for weights.
     """
     task = make_judged_task(config)
-    robot = plugins.make_simulation(task)
+    robot = robot or plugins.make_simulation(task)
     seed = start_seed(Purpose.TRAINING, config.seed, f"{name}/agent", start)
     policy = LearnedPolicy(make_acting_agent(config, make_spec(task), seed), weights)
     lead = max(config.actor.max_lead_steps, first_update_at(config))
@@ -160,6 +166,8 @@ def make_actor(
 
     def place(episode: int) -> None:
         watch.begin()
+        if clock is not None:
+            policy.wait(stopping)
         robot.reset(start_seed(Purpose.TRAINING, config.seed, name, start + episode))
 
     return Actor(
@@ -168,10 +176,12 @@ def make_actor(
         robot=WatchedRobot(robot, watch),
         task=task,
         policy=policy,
-        clock=VirtualClock(robot.advance, task.config.rate_hz, pace or wait),
+        clock=clock or VirtualClock(robot.advance, task.config.rate_hz, pace or wait),
         sink=record,
         config=config.actor,
-        teleop=make_human(config, task, robot, name, steps_before, lambda: policy.trained_steps),
+        teleop=make_human(
+            config, task, Onlooker(robot), name, steps_before, lambda: policy.trained_steps
+        ),
         place=place,
         epoch=epoch,
         stopping=stopping,

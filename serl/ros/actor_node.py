@@ -14,7 +14,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from serl import plugins
 from serl.assembly import make_actor, make_spec, make_task
+from serl.clock import WallClock
+from serl.config import TrainConfig
+from serl.control_status import ControlStatus, write_control_status
 from serl.episodes import next_epoch
 from serl.files import checked_name
 from serl.link import WeightsFile, announce
@@ -23,6 +27,7 @@ from serl.recording import EpisodeLog
 from serl.recovery import recover
 from serl.ros.node import RosNode, run_node
 from serl.ros.services import Pause
+from serl.ros.simulated_arm import SimulatedRosArm
 from serl.ros.stats import Stats, Value
 from serl.run_folder import RunFolder
 from serl.supervisor import orphaned
@@ -47,6 +52,7 @@ def run(run_folder: Path, name: str) -> None:
         EpisodeLog(episodes, spec, folder.name, name, epoch, config.log) as log,
     ):
         pause = Pause(node)
+        robot, clock = real_time_arm(node, config, name, epoch)
         actor = make_actor(
             config,
             folder.name,
@@ -61,6 +67,8 @@ def run(run_folder: Path, name: str) -> None:
             steps_before=steps_before,
             epoch=epoch,
             admit=log.admit,
+            robot=robot,
+            clock=clock,
         )
         numbers: dict[str, Value] = {"episodes": 0, "successes": 0, "version": 0}
         Stats(node, f"actor {name}", lambda: numbers | {"paused": float(pause.paused)})
@@ -72,6 +80,24 @@ def run(run_folder: Path, name: str) -> None:
                     "successes": float(numbers["successes"]) + result.success,
                     "version": actor.policy.version,
                 }
+                if clock is not None:
+                    status = ControlStatus(clock.periods, clock.overruns)
+                    numbers |= {"periods": status.periods, "late": status.late}
+                    write_control_status(link, status)
+
+
+def real_time_arm(
+    node: RosNode, config: TrainConfig, name: str, epoch: int
+) -> tuple[SimulatedRosArm | None, WallClock | None]:
+    """The arm that the configuration asks for, and the clock of its loop; nothing in process."""
+    if config.robot is None:
+        return None, None
+    task = make_task(config)
+    profile, tracked = plugins.load("robot", config.robot), task.scene.tracked
+    arm = SimulatedRosArm(
+        node, name, profile, task.config, tracked, lease=f"{name}.{epoch}", guarded=True
+    )
+    return arm, WallClock(task.config.rate_hz, arm.beat)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from serl import plugins
+from serl.assembly import make_task
 from serl.errors import BadInput
 from serl.files import write_atomic
+from serl.guard_setup import make_guard_config, settle_guard
 from serl.ros.environment import (
     choose_transport,
     clean_shared_memory,
@@ -19,6 +22,7 @@ from serl.run_folder import RunFolder
 from serl.supervisor import ProcessSpec, Supervisor
 
 _DOMAIN = "ros_domain"
+_NICE, _FIRST = 10, -10
 
 
 def require_ros() -> None:
@@ -29,16 +33,35 @@ def require_ros() -> None:
 
 
 def learner_processes(run: RunFolder) -> list[ProcessSpec]:
-    """The learner of a run."""
-    return [ProcessSpec("learner", "serl.ros.learner_node", ("--run", str(run.path)))]
+    """The learner of a run; it stands back where an arm moves in real time."""
+    arguments = ("--run", str(run.path))
+    nice = _NICE if run.config.robot else 0
+    return [ProcessSpec("learner", "serl.ros.learner_node", arguments, nice=nice)]
 
 
 def actor_processes(run: RunFolder, name: str) -> list[ProcessSpec]:
-    """An actor and the link beside it."""
+    """An actor, the link beside it, and in real time its arm and the guard before that."""
     arguments = ("--run", str(run.path), "--actor", name)
+    nice = _NICE if run.config.robot else 0
     return [
-        ProcessSpec(f"link-{name}", "serl.ros.link_node", arguments, restarts=5, ends=False),
-        ProcessSpec(name, "serl.ros.actor_node", arguments, restarts=5),
+        *(arm_processes(run, name) if run.config.robot else ()),
+        ProcessSpec(
+            f"link-{name}", "serl.ros.link_node", arguments, restarts=5, ends=False, nice=nice
+        ),
+        ProcessSpec(name, "serl.ros.actor_node", arguments, restarts=5, nice=_FIRST if nice else 0),
+    ]
+
+
+def arm_processes(run: RunFolder, name: str) -> list[ProcessSpec]:
+    """The simulated arm of an actor, and the guard that alone commands it."""
+    profile = plugins.load("robot", "sim")
+    limits = make_guard_config(make_task(run.config), profile)
+    settings, latch = settle_guard(run.path / "guard", name, limits)
+    arm = ("--run", str(run.path), "--robot", name)
+    guard = (*arm, "--config", str(settings), "--latch", str(latch))
+    return [
+        ProcessSpec(f"sim-{name}", "serl.ros.sim_node", arm, ends=False, nice=_FIRST),
+        ProcessSpec(f"guard-{name}", "serl.ros.guard_node", guard, ends=False, nice=_FIRST),
     ]
 
 
