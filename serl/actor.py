@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from serl.agents.agent import Agent
 from serl.clock import Clock
-from serl.errors import BadInput, NeedsPerson
+from serl.errors import BadInput, NeedsPerson, Silent
 from serl.intervention import Teleop
 from serl.loop import EpisodeKey, Result, run
 from serl.policy import Policy
@@ -89,6 +89,12 @@ class LearnedPolicy:
             return False
         self.snapshot = snapshot
         return True
+
+    def wait(self, stopping: Callable[[], bool], period_s: float = 0.05) -> None:
+        """Return once there are weights, or when stopping."""
+        while self.snapshot is None and not stopping():
+            if not self.refresh():
+                time.sleep(period_s)
 
     def __call__(self, observation: Observation) -> Action:
         """The agent's action with the newest weights."""
@@ -234,16 +240,33 @@ class Actor:
     def episode(self) -> Result | None:
         """Run one episode, after whatever the scene needs before it; None when stopping.
 
+        A robot that falls silent before the first step is placed anew.
+
         Raises:
             NeedsPerson: the scene could not be restored, and there is nobody to ask.
+            Silent: the robot was silent more than `reset_attempts` times.
         """
+        silences = 0
+        while True:
+            try:
+                return self._attempt()
+            except Silent as error:
+                silences += 1
+                if silences > self.config.reset_attempts:
+                    raise
+                logger.warning("the episode does not begin: %s", error)
+
+    def _attempt(self) -> Result | None:
         if not self._ready():
             return None
         if self.place is not None and self.placements > 0:
-            self.placements -= 1
             self.place(self._episode)
         self._reset()
-        return self._run(self.task, self.policy, Source.POLICY) if self._ready() else None
+        if not self._ready():
+            return None
+        result = self._run(self.task, self.policy, Source.POLICY)
+        self.placements -= self.placements > 0
+        return result
 
     def _reset(self) -> None:
         """Restore the scene; when that fails, the robot holds, and a person is asked once."""
@@ -288,8 +311,7 @@ class Actor:
         resetting = source is Source.SCRIPT
         self.admit()
         key = EpisodeKey(self.run, self.name, self.epoch, self._episode)
-        self._episode += 1
-        return run(
+        result = run(
             self.robot,
             task,
             policy,
@@ -301,3 +323,5 @@ class Actor:
             policy_version=lambda: self.policy.version,
             interrupted=self.stopping,
         )
+        self._episode += 1  # unless it never began
+        return result

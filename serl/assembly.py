@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from serl import plugins
 from serl.actor import Actor, LearnedPolicy, Pace
@@ -17,7 +17,7 @@ from serl.agents.config import SACConfig
 from serl.assignment import make_judged_task, make_spec, make_task
 from serl.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.checkpoint import Checkpoint
-from serl.clock import RealTime, VirtualClock, WallClock
+from serl.clock import Clock, RealTime, VirtualClock, WallClock
 from serl.config import TrainConfig
 from serl.evaluation import Purpose, start_seed
 from serl.features import FrameEncoder, feature_bytes
@@ -30,12 +30,12 @@ from serl.robot import SimulatedRobot
 from serl.specs import Spec
 from serl.successes import LastFrames, with_labelled
 from serl.task import SimulatedTask
-from serl.teleop.scripted import ScriptedHuman
+from serl.teleop.onlooker import Onlooker
+from serl.teleop.scripted import ScriptedHuman, Seen
 from serl.transport import LearnerEnd, WeightSource
 from serl.types import Arrival, Record
 
 logger = logging.getLogger(__name__)
-Attend = Callable[[SimulatedRobot, Teleop | None], Teleop | None]
 
 _STATISTICS_STEPS = 500
 _SIMULATED_CAMERAS = CameraWatchConfig(frozen_readings=0)  # what is still looks the same
@@ -65,7 +65,7 @@ def _agent(spec: Spec, config: SACConfig, seed: int) -> Agent:
 def make_human(
     config: TrainConfig,
     task: SimulatedTask,
-    robot: SimulatedRobot,
+    robot: Seen,
     actor: str,
     steps_before: int = 0,
     trained: Callable[[], int] = lambda: 0,
@@ -85,6 +85,40 @@ def make_human(
     )
 
 
+class Driven(NamedTuple):
+    """What an actor drives.
+
+    Attributes:
+        robot: one that others drive as well, or in another process; None for one of its own.
+        clock: keeps the rate of a robot in real time, which waits for no learner: only the first
+            episode waits for weights. None: time passes as the robot is advanced.
+        placements: episodes that begin where the simulation places the scene; None for all, or the
+            first one if the task's `auto_reset` says so. Where the arm's own resets fail for good,
+            the simulation stands in for the person and places it once more.
+    """
+
+    robot: SimulatedRobot | None = None
+    clock: Clock | None = None
+    placements: float | None = None
+
+
+class Attendance(NamedTuple):
+    """Who is about while an actor drives.
+
+    Attributes:
+        attend: who has a say, given the robot and the simulated human.
+        standby: as of `Actor`.
+        attended: simulated time passes in real time while this is so.
+    """
+
+    attend: Callable[[SimulatedRobot, Teleop | None], Teleop | None] = lambda robot, script: script
+    standby: Callable[[], bool] = lambda: False
+    attended: Callable[[], bool] = lambda: False
+
+
+_ALONE, _NOBODY = Driven(), Attendance()
+
+
 def make_actor(
     config: TrainConfig,
     run: str,
@@ -97,13 +131,10 @@ def make_actor(
     steps_before: int = 0,
     epoch: int = 0,
     admit: Callable[[], object] = lambda: None,
-    robot: SimulatedRobot | None = None,
-    placements: float | None = None,
-    standby: Callable[[], bool] = lambda: False,
-    attend: Attend = lambda robot, script: script,
-    attended: Callable[[], bool] = lambda: False,
+    driven: Driven = _ALONE,
+    attendance: Attendance = _NOBODY,
 ) -> Actor:
-    """An actor that drives the simulated arm.
+    """An actor that drives a simulated arm.
 
     Args:
         config: of the run.
@@ -117,16 +148,12 @@ def make_actor(
         steps_before: online steps that this actor made before it was restarted.
         epoch: identity of this start of the actor; 0 for a new one.
         admit: called before each episode; raises when it could not be recorded.
-        robot: of another actor whose turns alternate with this one's; a new one by default.
-        placements: episodes that begin where the simulation places the scene; by default all, or
-            the first one if the task's `auto_reset` says so. Where the arm's own resets fail for
-            good, the simulation stands in for the person and places it once more.
-        standby: as of `Actor`.
-        attend: who has a say, given the robot and the simulated human.
-        attended: simulated time passes in real time while this is so.
+        driven: the arm; a simulation of its own by default.
+        attendance: the people about; nobody but the simulated human by default.
     """
     task = make_judged_task(config)
-    robot = robot or plugins.make_simulation(task)
+    robot, clock = driven.robot or plugins.make_simulation(task), driven.clock
+    placements = driven.placements
     if placements is None:
         placements = 1 if task.config.auto_reset else math.inf
     seed = start_seed(Purpose.TRAINING, config.seed, f"{name}/agent", start)
@@ -150,6 +177,8 @@ def make_actor(
 
     def place(episode: int, where: str = name) -> None:
         watch.begin()
+        if clock is not None:
+            policy.wait(stopping)
         robot.reset(start_seed(Purpose.TRAINING, config.seed, where, start + episode))
 
     requests = count(1)
@@ -159,7 +188,9 @@ def make_actor(
         logger.warning("%s; request %d, the simulation places the scene", reason, number)
         place(number, f"{name}/person")
 
-    script = make_human(config, task, robot, name, steps_before, lambda: policy.trained_steps)
+    script = make_human(
+        config, task, Onlooker(robot), name, steps_before, lambda: policy.trained_steps
+    )
     rate_hz = task.config.rate_hz
     return Actor(
         name=name,
@@ -167,19 +198,20 @@ def make_actor(
         robot=WatchedRobot(robot, watch),
         task=task,
         policy=policy,
-        clock=VirtualClock(
-            robot.advance, rate_hz, RealTime(WallClock(rate_hz), attended, pace or wait)
+        clock=clock
+        or VirtualClock(
+            robot.advance, rate_hz, RealTime(WallClock(rate_hz), attendance.attended, pace or wait)
         ),
         sink=record,
         config=config.actor,
-        teleop=attend(robot, script),
+        teleop=attendance.attend(robot, script),
         place=place,
         placements=placements,
         person=person,
         epoch=epoch,
         stopping=stopping,
         admit=admit,
-        standby=standby,
+        standby=attendance.standby,
     )
 
 

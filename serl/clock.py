@@ -88,7 +88,9 @@ class WallClock:
         slice_s: longest sleep between beats.
 
     Attributes:
-        overruns: periods that began late by more than a tenth of a period.
+        periods: that began so far.
+        overruns: those of them that began late by more than a tenth of a period, because the
+            work took long or the machine woke this process late.
     """
 
     def __init__(
@@ -105,7 +107,7 @@ class WallClock:
         self._now = now
         self._sleep = sleep
         self._deadline_s = now()
-        self.overruns = 0
+        self.periods = self.overruns = 0
 
     def start(self) -> None:
         """The first period begins now."""
@@ -114,13 +116,15 @@ class WallClock:
     def wait(self) -> None:
         """Sleep until the next absolute deadline; a missed one is counted, not caught up."""
         self._deadline_s += self._period_s
-        late_s = self._now() - self._deadline_s
-        if late_s > 0.1 * self._period_s:
-            self.overruns += 1
-            self._deadline_s += late_s
+        missed_s = self._now() - self._deadline_s
         while (left_s := self._deadline_s - self._now()) > 0:
             self._beat()
             self._sleep(min(left_s, self._slice_s))
+        tolerance_s = 0.1 * self._period_s
+        self.periods += 1
+        self.overruns += self._now() - self._deadline_s > tolerance_s
+        if missed_s > tolerance_s:
+            self._deadline_s += missed_s
         self._beat()
 
     def now_s(self) -> float:

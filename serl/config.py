@@ -66,6 +66,8 @@ class TrainConfig(BaseModel):
         seed: of everything random in the run.
         steps: online environment steps, of all actors together.
         actors: number of actors.
+        robot: "sim" for the simulated arm as a ROS 2 node with a guard before it, in real time;
+            None for one in the process of the actor, as fast as it goes.
         demos: number of demonstrations that the scripted expert records at the start ...
         demo_paths: ... or recordings to use instead.
         init_from: another run, and what this one starts with of it.
@@ -87,6 +89,7 @@ class TrainConfig(BaseModel):
     seed: int = Field(0, ge=0)
     steps: int = Field(15_000, ge=1)
     actors: int = Field(1, ge=1, le=16)
+    robot: Literal["sim"] | None = None
     demos: int = Field(20, ge=0)
     demo_paths: tuple[Path, ...] = ()
     init_from: OriginConfig = OriginConfig()
@@ -124,6 +127,8 @@ class TrainConfig(BaseModel):
                 raise ValueError(f"stages.{name}.then: {stage.then!r} is none of {known}")
         if self.stages is not None and not self.stages:
             raise ValueError("stages: expected at least one, or null")
+        if self.stages is not None and self.robot is not None:
+            raise ValueError("robot: stages drive a simulation in the actor's process only: null")
         return self
 
 

@@ -17,6 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from serl.control_status import ControlStatus
 from serl.evaluation import Evaluation
 from serl.link_status import LinkStatus
 
@@ -38,12 +39,14 @@ class ActorProgress:
         running: its link process runs.
         link: what that process says of itself; None while it says nothing.
         weights_age: versions that its weights are behind the newest.
+        control: how it keeps its rate; None where time passes as it is asked to.
     """
 
     name: str
     running: bool = True
     link: LinkStatus | None = None
     weights_age: int | None = None
+    control: ControlStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +168,7 @@ def line(progress: Progress) -> str:
         f"updates/s {_number(progress.updates_per_s)}",
         f"utd {_number(progress.utd)}",
         f"weights v{_whole(progress.weights_version)}",
-        *(f"{actor.name} {_link(actor)} ({_age(actor)})" for actor in progress.actors),
+        *(f"{actor.name} {_link(actor)} ({_condition(actor)})" for actor in progress.actors),
         *(f"{part.name} {part.state}" for part in progress.processes if part.state != "running"),
         f"left {_clock(progress.left_s)}",
     ]
@@ -275,7 +278,7 @@ def _parts(progress: Progress) -> RenderableType:
     grid.add_row("weights", "-" if version is None else f"v{_whole(version)}")
     for actor in progress.actors:
         state = Text.assemble(
-            ("● ", _link_style(actor)), f"{_link(actor)} ", (f"· {_age(actor)}", QUIET)
+            ("● ", _link_style(actor)), f"{_link(actor)} ", (f"· {_condition(actor)}", QUIET)
         )
         grid.add_row(actor.name, state)
     well = [part for part in progress.processes if part.state in PROCESS_STYLES]
@@ -315,6 +318,11 @@ def _age(actor: ActorProgress) -> str:
     if actor.weights_age is None:
         return "no weights yet"
     return f"{actor.weights_age} behind" if actor.weights_age else "newest weights"
+
+
+def _condition(actor: ActorProgress) -> str:
+    late = "" if actor.control is None else f", {actor.control.share:.1%} of periods late"
+    return _age(actor) + late
 
 
 def _percent(share: float | None) -> str:

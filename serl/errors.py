@@ -7,6 +7,10 @@ class SerlError(Exception):
     """Something went wrong at run time; the command ends with exit code 1."""
 
 
+class Silent(SerlError):
+    """A robot or a sensor says nothing, or nothing new; it may come back."""
+
+
 class BadInput(SerlError):
     """The user gave something that cannot be used; the command ends with exit code 2."""
 

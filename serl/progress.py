@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from serl.control_status import read_control_status
 from serl.display import ActorProgress, ProcessProgress, Progress
 from serl.link_status import read_status
 from serl.metrics import FILE, EventRow, ResumeRow, read_rows, standing
@@ -94,7 +95,9 @@ class ProgressReader:
     def _actor(self, link: str, states: Mapping[str, str]) -> ActorProgress:
         name = link.removeprefix(self._link)
         status = read_status(self._links / name)
-        return ActorProgress(name, states[link] == "running", status, self._ages.get(name))
+        control = read_control_status(self._links / name)
+        running = states[link] == "running"
+        return ActorProgress(name, running, status, self._ages.get(name), control)
 
     def _take(self, row: dict[str, Any]) -> None:
         if row["kind"] == "episode":

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -32,6 +33,8 @@ class ProcessSpec:
         arguments: of the module.
         restarts: how often it is started again after a crash.
         ends: exit code 0 means that its work is done; otherwise it is started again then, too.
+        nice: how far it stands back for other processes, as the command `nice` counts; where a
+            process may not come before others, it does not.
     """
 
     name: str
@@ -39,6 +42,7 @@ class ProcessSpec:
     arguments: tuple[str, ...] = ()
     restarts: int = 3
     ends: bool = True
+    nice: int = 0
 
 
 @dataclass
@@ -132,6 +136,9 @@ class Supervisor:
             env={**self.environment, "SERL_PARENT": str(os.getpid())},
             start_new_session=True,  # a Ctrl-C reaches the supervisor alone, which stops in order
         )
+        if spec.nice:
+            with suppress(PermissionError):
+                os.setpriority(os.PRIO_PROCESS, process.pid, spec.nice)
         self._children[spec.name] = _Child(spec, process, log)
 
     def _last_line(self, name: str) -> str:

@@ -12,6 +12,7 @@ from serl import plugins
 from serl.agents.agent import State
 from serl.assignment import make_judged_task, make_spec, make_task
 from serl.checkpoint import Checkpoint, best, checkpoint_paths, load, mark_best
+from serl.control_status import read_control_status
 from serl.curves import quarters
 from serl.demonstrations import record_expert
 from serl.display import Display, Summary, print_summary
@@ -128,6 +129,12 @@ def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambd
                 display.say(event)
             told = len(supervisor.events)
             time.sleep(POLL_S)
+    for name in actor_names(run):
+        if control := read_control_status(run.link(name)):
+            display.say(
+                f"{name}: {control.late:,} of {control.periods:,} control periods began late by "
+                f"over a tenth of a period ({control.share:.1%})"
+            )
 
 
 def examine(run: RunFolder, display: Display) -> Evaluation:

@@ -88,3 +88,15 @@ def test_virtual_time_passes_by_advancing_the_simulation() -> None:
     clock.wait()
     clock.wait()
     assert passed == ["pace", 0.05, "pace", 0.05]
+
+
+def test_a_machine_that_wakes_the_process_late_is_counted_too() -> None:
+    time = Time()
+    clock = WallClock(10.0, slice_s=0.1, now=time.now, sleep=lambda s: time.sleep(s + 0.02))
+    clock.start()
+    clock.wait()
+    assert (clock.periods, clock.overruns) == (1, 1)
+    time.sleep(0.07)
+    clock.wait()
+    assert clock.periods == 2
+    assert time.now_s == pytest.approx(100.22), "lateness does not add up"

@@ -17,8 +17,11 @@ from pathlib import Path
 
 from serl import plugins
 from serl.actor import Actor
-from serl.assembly import make_actor
+from serl.assembly import Attendance, Driven, make_actor
 from serl.assignment import make_judged_task, make_spec, make_task
+from serl.clock import WallClock
+from serl.config import TrainConfig
+from serl.control_status import ControlStatus, write_control_status
 from serl.desk import Desk
 from serl.episodes import next_epoch
 from serl.files import checked_name
@@ -32,6 +35,7 @@ from serl.robot import SimulatedRobot
 from serl.ros.control import Control
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.services import serve
+from serl.ros.simulated_arm import SimulatedRosArm
 from serl.ros.stats import Stats, Value
 from serl.ros.teleop import TopicDevices
 from serl.run_folder import RunFolder
@@ -58,11 +62,12 @@ def run(run_folder: Path, name: str) -> None:
                 or all(a.policy.trained_steps >= parts[s].config.steps for s, a in actors.items())
             )
 
-        robot: SimulatedRobot | None = None
+        first = next(iter(parts.values()))
+        driven = _driven(node, first.config, name, next_epoch(first.episodes(name)))
         for stage, part in parts.items():
-            robot = robot or plugins.make_simulation(make_task(part.config))
             placements = (0 if actors else 1) if stage else None
-            actors[stage] = _actor(part, name, robot, placements, people, ending, logs)
+            driven = driven._replace(placements=placements)
+            actors[stage] = _actor(part, name, driven, people, ending, logs)
         serve(node, "stop", lambda: _end(node))
         numbers: dict[str, Value] = {"episodes": 0.0, "successes": 0.0, "version": 0}
         held = people.hold
@@ -73,6 +78,10 @@ def run(run_folder: Path, name: str) -> None:
                 successes = float(numbers["successes"]) + result.success
                 numbers = {"episodes": float(count), "successes": successes}
                 numbers["version"] = actors[stage].policy.version
+                if isinstance(driven.clock, WallClock):
+                    status = ControlStatus(driven.clock.periods, driven.clock.overruns)
+                    numbers |= {"periods": status.periods, "late": status.late}
+                    write_control_status(folder.link(name), status)
 
 
 class _People:
@@ -107,8 +116,7 @@ class _People:
 def _actor(
     folder: RunFolder,
     name: str,
-    robot: SimulatedRobot,
-    placements: float | None,
+    driven: Driven,
     people: _People,
     ending: Callable[[], bool],
     logs: ExitStack,
@@ -144,11 +152,10 @@ def _actor(
         steps_before=steps_before,
         epoch=epoch,
         admit=log.admit,
-        robot=robot,
-        placements=placements,
-        standby=lambda: people.hold.wait(ending),
-        attend=attend,
-        attended=lambda: people.devices.attended,
+        driven=driven,
+        attendance=Attendance(
+            attend, lambda: people.hold.wait(ending), lambda: people.devices.attended
+        ),
     )
     announce(link, folder.name, name, epoch, spec)
     return actor
@@ -157,6 +164,18 @@ def _actor(
 def _end(node: RosNode) -> str:
     node.stopping = True
     return "stopping"
+
+
+def _driven(node: RosNode, config: TrainConfig, name: str, epoch: int) -> Driven:
+    """What the configuration asks for: an arm in real time, or a simulation in this process."""
+    if config.robot is None:
+        return Driven(plugins.make_simulation(make_task(config)))
+    task = make_task(config)
+    profile, tracked = plugins.load("robot", config.robot), task.scene.tracked
+    arm = SimulatedRosArm(
+        node, name, profile, task.config, tracked, lease=f"{name}.{epoch}", guarded=True
+    )
+    return Driven(arm, WallClock(task.config.rate_hz, arm.beat))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

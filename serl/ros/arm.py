@@ -13,19 +13,9 @@ from std_msgs.msg import Header
 
 from serl.aim import Aim
 from serl.arm_profile import ArmProfile
-from serl.errors import SerlError
+from serl.errors import SerlError, Silent
 from serl.reading import reading_spec
-from serl.ros.arm_topics import (
-    COMMAND,
-    EXACT,
-    SENSOR,
-    check_types,
-    command_gripper,
-    command_pose,
-    heartbeat,
-    topic_of,
-    tracked_pose,
-)
+from serl.ros.arm_topics import EXACT, SENSOR, check_types, of_robot, topic_of, tracked_pose
 from serl.ros.camera import RosCamera, picture_topic
 from serl.ros.conversions import (
     gripper_of,
@@ -40,6 +30,8 @@ from serl.ros.conversions import (
     wrench_of,
 )
 from serl.ros.feed import Feed, Sample
+from serl.ros.guard_client import GuardClient
+from serl.ros.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT, sent
 from serl.ros.node import RosNode
 from serl.ros.remote import Remote
 from serl.safety import Pose
@@ -73,6 +65,7 @@ class RosArm:
         tracked: bodies whose pose an object tracker tells.
         lease: who drives, in heartbeats: no spaces, of nobody else.
         lockstep: time passes when it is asked to, so that nothing grows old, and nothing is lost.
+        guarded: a guard is between, and a reading is none while it has stopped the arm.
 
     Attributes:
         stop_reason: why the arm was stopped first; None while motion is allowed.
@@ -91,23 +84,28 @@ class RosArm:
         tracked: Sequence[str] = (),
         lease: str = "actor",
         lockstep: bool = False,
+        guarded: bool = False,
     ) -> None:
         check_types(profile)
         self.stop_reason: str | None = None
         self.mode: Mode = "policy"
         self.node, self.robot, self.profile = node, robot, profile
-        self.remote = Remote(node, (lambda: None) if lockstep else self.beat)
+        self.remote = Remote(node, None if lockstep else self.beat)
         self.aim = Aim(config.motion)
+        self.guard = GuardClient(node, robot, self.remote) if guarded else None
         self._action_spec = config.motion.action_spec
         self._spec = reading_spec(len(profile.joints), tracked, config)
         self._period_s = 1.0 / config.rate_hz
         self._lease, self._beats = lease, time.time_ns() // 1_000_000
         self._lockstep, self._begun = lockstep, False
+        self._fault = ""  # that `act` met
         self._subscribe(tracked, config)
-        qos = EXACT if lockstep else COMMAND
-        self._target = node.publisher(command_pose(robot, qos))
-        self._grip = node.publisher(command_gripper(robot, qos))
-        self._beat = node.publisher(heartbeat(robot, qos))
+        self._target, self._grip, self._beat = (
+            node.publisher(
+                of_robot(topic, robot, EXACT) if lockstep else of_robot(sent(topic), robot)
+            )
+            for topic in (COMMAND_POSE, COMMAND_GRIPPER, HEARTBEAT)
+        )
 
     @property
     def observation_spec(self) -> ObservationSpec:
@@ -150,8 +148,13 @@ class RosArm:
         """The newest reading; never waits.
 
         Raises:
-            SerlError: something is missing or stale, in one line.
+            Silent: something is missing or stale, in one line; or it was when `act` needed it.
+            SerlError: the guard has stopped the arm.
         """
+        if self.guard is not None:
+            self.guard.check()
+        if self._fault:
+            raise Silent(self._fault)
         pose = self._pose.newest()
         if not self._begun:
             self.begin(pose.value, self._opening() < 0.5)
@@ -184,15 +187,15 @@ class RosArm:
     def act(self, action: Action) -> Action:
         """Ask the guard for the target moved by `action`; returns what was executed of it.
 
-        Zeros while stopped; a pose that is stale stops.
+        Zeros while stopped, or when the pose is stale: the next reading fails then.
         """
         self.aim.check(action)
-        if self.stop_reason is None:
-            try:
-                pose = self._pose.newest()
-            except SerlError as error:
-                self.stop(str(error))
-        if self.stop_reason is not None:
+        if self.stop_reason is not None or self._fault:
+            return np.zeros_like(action)
+        try:
+            pose = self._pose.newest()
+        except Silent as error:
+            self._fault = str(error)
             return np.zeros_like(action)
         if not self._begun:
             self.begin(pose.value, self._opening() < 0.5)
@@ -213,14 +216,14 @@ class RosArm:
     def recover(self) -> None:
         """Allow motion again, from where the arm is; what the guard has latched stays latched."""
         if self.stop_reason is not None:
-            self.stop_reason = None
+            self.stop_reason, self._fault = None, ""
             self.aim.target = self._pose.newest().value
             self.beat()
 
     def begin(self, start: Pose, closed: bool) -> None:
         """An episode starts here: the target is where the tool is."""
         self.aim.begin(start, closed)
-        self._begun = True
+        self._begun, self._fault = True, ""
 
     def beat(self) -> None:
         """Tell the guard that this process lives; called in each slice of the loop's waiting."""

@@ -1,15 +1,13 @@
-"""The topics between actor, guard and arm, each in the namespace of its robot."""
+"""The topics of an arm, in the namespace of a robot; see `serl.ros.guard_topics` as well."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any
 
-from diagnostic_msgs.msg import DiagnosticStatus
 from geometry_msgs.msg import PoseStamped
-from rclpy.duration import Duration
 from rclpy.qos import QoSProfile, ReliabilityPolicy
-from std_msgs.msg import Float32MultiArray, Float64MultiArray, Header
+from std_msgs.msg import Float32MultiArray
 
 from serl.arm_profile import ArmProfile, Channel
 from serl.errors import BadInput
@@ -20,14 +18,6 @@ SENSOR: Any = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
 
 EXACT: Any = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
 """In lock-step, where nothing may be lost and time waits."""
-
-COMMAND: Any = QoSProfile(
-    depth=1,
-    reliability=ReliabilityPolicy.BEST_EFFORT,
-    deadline=Duration(nanoseconds=100_000_000),
-    lifespan=Duration(nanoseconds=150_000_000),
-)
-"""Of what an actor asks for: a late command is none."""
 
 
 def message_type(channel: Channel) -> Any:
@@ -67,24 +57,9 @@ def topic_of(channel: Channel, robot: str, qos: Any) -> Topic:
     return Topic(name, message_type(channel), qos)
 
 
-def command_pose(robot: str, qos: Any = COMMAND) -> Topic:
-    """The target that the actor asks for, at the control rate: base_T_tcp."""
-    return Topic(f"{robot}/command/pose", PoseStamped, qos)
-
-
-def command_gripper(robot: str, qos: Any = COMMAND) -> Topic:
-    """One number with each target: 1 open, 0 closed."""
-    return Topic(f"{robot}/command/gripper", Float64MultiArray, qos)
-
-
-def heartbeat(robot: str, qos: Any = COMMAND) -> Topic:
-    """Every 20 ms from the control loop: frame_id is "<lease> <mode> <count>"."""
-    return Topic(f"{robot}/heartbeat", Header, qos)
-
-
-def guard_state(robot: str) -> Topic:
-    """What the guard does and why, ten times a second."""
-    return Topic(f"{robot}/guard/state", DiagnosticStatus, SENSOR)
+def of_robot(topic: Topic, robot: str, qos: Any = None) -> Topic:
+    """A topic of `serl.ros.guard_topics` in the namespace of a robot."""
+    return Topic(f"{robot}/{topic.name}", topic.kind, qos or topic.qos)
 
 
 def truth(robot: str, qos: Any = SENSOR) -> Topic:

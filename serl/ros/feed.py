@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from serl.errors import BadInput, SerlError
+from serl.errors import BadInput, Silent
 from serl.ros.conversions import nanoseconds_of
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
@@ -71,20 +71,29 @@ class Feed(Generic[Value]):
         """Of the newest sample; -1 before the first."""
         return self._samples[-1].stamp_ns if self._samples else -1
 
+    @property
+    def is_fresh(self) -> bool:
+        """There is a sample, and it is not too old."""
+        try:
+            self.newest()
+        except Silent:
+            return False
+        return True
+
     def newest(self) -> Sample[Value]:
         """The newest sample.
 
         Raises:
-            SerlError: there is none, or it is too old, in one line that says why.
+            Silent: there is none, or it is too old, in one line that says why.
         """
         try:
             sample = self._samples[-1]
         except IndexError:
-            raise SerlError(f"{self._name}: no message{self._why()}") from None
+            raise Silent(f"{self._name}: no message{self._why()}") from None
         age_s = time.monotonic() - sample.taken_s
         if self._oldest_s is not None and age_s > self._oldest_s:
             limit = f"{age_s:.2f} s old, over {self._oldest_s:g} s"
-            raise SerlError(f"{self._name}: its newest message is {limit}{self._why()}")
+            raise Silent(f"{self._name}: its newest message is {limit}{self._why()}")
         return sample
 
     def recent(self, period_s: float) -> list[Sample[Value]]:

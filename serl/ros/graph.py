@@ -6,8 +6,11 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from serl import plugins
+from serl.assignment import make_task
 from serl.errors import BadInput
 from serl.files import write_atomic
+from serl.guard_setup import make_guard_config, settle_guard
 from serl.ros.environment import (
     choose_transport,
     clean_shared_memory,
@@ -20,6 +23,7 @@ from serl.run_folder import RunFolder
 from serl.supervisor import ProcessSpec, Supervisor
 
 _DOMAIN = "ros_domain"
+_NICE, _FIRST = 10, -10
 
 
 def require_ros() -> None:
@@ -30,15 +34,22 @@ def require_ros() -> None:
 
 
 def learner_processes(run: RunFolder) -> list[ProcessSpec]:
-    """The learner of a run, or of each of its stages."""
+    """The learner of a run, or of each of its stages; it stands back where an arm moves."""
+    nice = _NICE if run.config.robot else 0
     return [
-        ProcessSpec(f"{prefix(stage)}learner", "serl.ros.learner_node", ("--run", str(part.path)))
+        ProcessSpec(
+            f"{prefix(stage)}learner",
+            "serl.ros.learner_node",
+            ("--run", str(part.path)),
+            nice=nice,
+        )
         for stage, part in run.parts().items()
     ]
 
 
 def actor_processes(run: RunFolder, name: str) -> list[ProcessSpec]:
-    """An actor, and the link beside it to each learner."""
+    """An actor, the link beside it to each learner, and in real time its arm and a guard."""
+    nice = _NICE if run.config.robot else 0
     links = [
         ProcessSpec(
             f"{prefix(stage)}link-{name}",
@@ -46,11 +57,28 @@ def actor_processes(run: RunFolder, name: str) -> list[ProcessSpec]:
             ("--run", str(part.path), "--actor", name),
             restarts=5,
             ends=False,
+            nice=nice,
         )
         for stage, part in run.parts().items()
     ]
     arguments = ("--run", str(run.path), "--actor", name)
-    return [*links, ProcessSpec(name, "serl.ros.actor_node", arguments, restarts=5)]
+    actor = ProcessSpec(
+        name, "serl.ros.actor_node", arguments, restarts=5, nice=_FIRST if nice else 0
+    )
+    return [*(arm_processes(run, name) if run.config.robot else ()), *links, actor]
+
+
+def arm_processes(run: RunFolder, name: str) -> list[ProcessSpec]:
+    """The simulated arm of an actor, and the guard that alone commands it."""
+    profile = plugins.load("robot", "sim")
+    limits = make_guard_config(make_task(run.config), profile)
+    settings, latch = settle_guard(run.path / "guard", name, limits)
+    arm = ("--run", str(run.path), "--robot", name)
+    guard = (*arm, "--config", str(settings), "--latch", str(latch))
+    return [
+        ProcessSpec(f"sim-{name}", "serl.ros.sim_node", arm, ends=False, nice=_FIRST),
+        ProcessSpec(f"guard-{name}", "serl.ros.guard_node", guard, ends=False, nice=_FIRST),
+    ]
 
 
 def prefix(stage: str) -> str:

@@ -22,10 +22,11 @@ class Remote:
 
     Args:
         node: the process's node.
-        beat: called every 20 ms while waiting.
+        beat: called every 20 ms while waiting; None where time stands still meanwhile: then each
+            message is looked at as it comes.
     """
 
-    def __init__(self, node: RosNode, beat: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, node: RosNode, beat: Callable[[], None] | None = None) -> None:
         self._node, self._beat = node, beat
         self._clients: dict[str, Any] = {}
 
@@ -63,8 +64,7 @@ class Remote:
         while not condition():
             if time.monotonic() > deadline_s or self._node.stopping:
                 return False
-            self._beat()
-            self._node.wait(_SLICE_S)
+            self._rest()
         return True
 
     def _call(self, name: str, kind: Any, request: Any, limit_s: float) -> Any:
@@ -73,18 +73,26 @@ class Remote:
             self._clients[full] = self._node.handle.create_client(kind, full)
         client, deadline_s = self._clients[full], time.monotonic() + limit_s
         while not client.service_is_ready():
-            self._pause(deadline_s, f"{full}: no such service")
+            self._check(deadline_s, f"{full}: no such service")
+            self._rest()
         done = threading.Event()
         future = client.call_async(request)
         future.add_done_callback(lambda answered: done.set())
         while not done.wait(_SLICE_S):
-            self._pause(deadline_s, f"{full}: no answer within {limit_s:g} s", 0.0)
+            self._check(deadline_s, f"{full}: no answer within {limit_s:g} s")
+            if self._beat is not None:
+                self._beat()
         return future.result()
 
-    def _pause(self, deadline_s: float, complaint: str, sleep_s: float = _SLICE_S) -> None:
+    def _check(self, deadline_s: float, complaint: str) -> None:
         if time.monotonic() > deadline_s:
             raise SerlError(complaint)
         if self._node.stopping:
             raise SerlError(f"{complaint}: the process was asked to end")
-        self._beat()
-        time.sleep(sleep_s)
+
+    def _rest(self) -> None:
+        if self._beat is None:
+            self._node.wait(_SLICE_S)
+        else:
+            self._beat()
+            time.sleep(_SLICE_S)

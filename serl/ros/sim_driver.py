@@ -14,19 +14,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from serl.arm_profile import ArmProfile
-from serl.errors import BadInput, SerlError
+from serl.errors import BadInput, Silent
 from serl.robot import ServedRobot
 from serl.ros.arm_publisher import ArmPublisher, cameras_of
-from serl.ros.arm_topics import (
-    EXACT,
-    SENSOR,
-    command_gripper,
-    command_pose,
-    heartbeat,
-    topic_of,
-)
+from serl.ros.arm_topics import EXACT, SENSOR, of_robot, topic_of
 from serl.ros.conversions import number_of, pose_of
 from serl.ros.feed import Feed
+from serl.ros.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT
 from serl.ros.node import RosNode
 from serl.ros.services import serve
 from serl.safety import Pose
@@ -53,7 +47,6 @@ class Driver:
         profile: names and types.
         tracked: bodies whose pose is told.
         qos: of all that is told.
-        origin_ns: stamp of the first instant.
     """
 
     def __init__(
@@ -64,11 +57,10 @@ class Driver:
         profile: ArmProfile,
         tracked: Iterable[str],
         qos: Any,
-        origin_ns: int = 0,
     ) -> None:
         self.node, self.arm, self.profile = node, arm, profile
         self.lock = threading.RLock()
-        self.stamp_ns = origin_ns
+        self.stamp_ns = 0
         self.told: Callable[[int], None] = lambda stamp_ns: None
         cameras = cameras_of(arm.pictures())
         self._publisher = ArmPublisher(node, robot, profile, tracked, cameras, qos)
@@ -78,10 +70,14 @@ class Driver:
         """Place the arm and the scene anew, as the parameter `seed` says."""
         with self.lock:
             self.arm.reset(int(self._parameter(SEED)))
-            self.stamp_ns += _TICK_NS
+            self.pass_time(1)
             self.publish()
             self.publish_pictures()
             return self._where()
+
+    def pass_time(self, ticks: int) -> None:
+        """So many periods of 10 ms have passed; stamps never stand still."""
+        self.stamp_ns += ticks * _TICK_NS
 
     def publish(self) -> None:
         """Tell the numbers of this instant."""
@@ -124,13 +120,13 @@ class LockStep(Driver):
     ) -> None:
         super().__init__(node, robot, arm, profile, tracked, EXACT)
         takers = (
-            (command_pose(robot, EXACT), self._on_target),
-            (command_gripper(robot, EXACT), self._on_gripper),
-            (heartbeat(robot, EXACT), self._on_beat),
+            (COMMAND_POSE, self._on_target),
+            (COMMAND_GRIPPER, self._on_gripper),
+            (HEARTBEAT, self._on_beat),
         )
         self._taken = 0
         for topic, take in takers:
-            node.subscribe(topic, self._counted(take))
+            node.subscribe(of_robot(topic, robot, EXACT), self._counted(take))
         serve(node, f"{robot}/advance", self.advance)
         serve(node, f"{robot}/taken", lambda: str(self._taken))
 
@@ -139,7 +135,7 @@ class LockStep(Driver):
         with self.lock:
             period_s = float(self._parameter(PERIOD))
             self.arm.advance(period_s)
-            self.stamp_ns += _TICK_NS * round(period_s / PROFILE_PERIOD_S)
+            self.pass_time(round(period_s / PROFILE_PERIOD_S))
             self.publish()
             self.publish_pictures()
             return self._where()
@@ -195,7 +191,8 @@ class RealTime(Driver):
         tracked: Iterable[str],
         camera_hz: float,
     ) -> None:
-        super().__init__(node, robot, arm, profile, tracked, SENSOR, time.time_ns())
+        super().__init__(node, robot, arm, profile, tracked, SENSOR)
+        self._speed, self._began_ns = 1.0, time.time_ns()
         self.timeouts = self.jumps = self.lost_ticks = 0
         self._hold: Pose | None = arm.target[0]
         self._closed = arm.target[1]
@@ -221,7 +218,7 @@ class RealTime(Driver):
 
     def run(self, stopping: Callable[[], bool], speed: float = 1.0) -> None:
         """Let time pass until stopping, `speed` times as fast as on the wall."""
-        period_s = PROFILE_PERIOD_S / speed
+        period_s, self._speed = PROFILE_PERIOD_S / speed, speed
         due_s = time.monotonic()
         while not stopping():
             due_s += period_s
@@ -230,9 +227,7 @@ class RealTime(Driver):
                 time.sleep(early_s)
             elif early_s < -_MOST_BEHIND_TICKS * period_s:
                 lost = int(-early_s / period_s)
-                with self.lock:
-                    self.lost_ticks += lost
-                    self.stamp_ns += lost * _TICK_NS
+                self.lost_ticks += lost
                 due_s += lost * period_s
             self.tick()
 
@@ -242,18 +237,23 @@ class RealTime(Driver):
             if self._closed != self.arm.target[1]:
                 self.arm.grip(self._closed)
             self.arm.follow(self._setpoint())
-            self.stamp_ns += _TICK_NS
+            self.pass_time(1)
             self._ticks += 1
             self.publish()
             if self._ticks % self._camera_ticks == 0:
                 self.publish_pictures()
+
+    def pass_time(self, ticks: int) -> None:
+        """Stamps are those of the wall clock, or go `speed` times as fast from the start on."""
+        now_ns = self._began_ns + int(self._speed * (time.time_ns() - self._began_ns))
+        self.stamp_ns = max(now_ns, self.stamp_ns + 1)
 
     def _setpoint(self) -> Pose:
         """The newest setpoint, or where the tool was when they stopped."""
         measured = self._measured()
         try:
             setpoint = self._setpoints.newest().value
-        except SerlError:
+        except Silent:
             setpoint = None
         if setpoint is not None and math.dist(setpoint.position, measured.position) > _JUMP_M:
             self.jumps += 1

@@ -76,8 +76,9 @@ class SimulatedRosArm(RosArm):
         tracked: Sequence[str] = (),
         lease: str = "actor",
         lockstep: bool = False,
+        guarded: bool = False,
     ) -> None:
-        super().__init__(node, robot, profile, config, tracked, lease, lockstep)
+        super().__init__(node, robot, profile, config, tracked, lease, lockstep, guarded)
         self._arm = f"{self.robot}/arm"
         qos, oldest_s = (EXACT, None) if lockstep else (SENSOR, _TRUTH_AGE_S)
         self._truth: Feed[dict[str, Array]] = Feed(
@@ -90,11 +91,10 @@ class SimulatedRosArm(RosArm):
             self._target, self._grip, self._beat = map(self._sent.publisher, publishers)
 
     def __enter__(self) -> Self:
-        """In lock-step nothing is told before the first reset."""
+        """In lock-step nothing is told before the first reset; in real time a reset waits."""
         if self._sent is not None:
             self.reset(0)
-            return self
-        return super().__enter__()
+        return self
 
     def __exit__(
         self,
@@ -108,9 +108,14 @@ class SimulatedRosArm(RosArm):
     def reset(self, seed: int) -> Observation:
         """Place arm and scene as the task draws it from `seed`, at rest.
 
+        The guard lets go before and takes over after it: an arm that is put elsewhere jumps.
+
         Raises:
-            SerlError: the node does not answer, or its messages do not arrive.
+            SerlError: the node does not answer, its messages do not arrive, or the guard refuses.
         """
+        if self.guard is not None:
+            self.remote.wait(self._is_guarded, _FOUND_S)
+            self.guard.release()
         self._settle()
         self._count()
         self.remote.set_parameters(self._arm, {SEED: seed})
@@ -124,6 +129,8 @@ class SimulatedRosArm(RosArm):
             feed.forget(answer["stamp_ns"])
         self.begin(pose_from(answer["target"]), answer["closed"])
         self.stop_reason = None
+        if self.guard is not None:
+            self.guard.take()
         return self.observe_when_fresh(_ANSWER_S)
 
     def advance(self, dt_s: float) -> None:
@@ -139,6 +146,9 @@ class SimulatedRosArm(RosArm):
         """The privileged state, and the target that this end has made of the actions."""
         target = np.array([*self.aim.target.position, *self.aim.target.quaternion], np.float32)
         return {**self._truth.newest().value, "target_pose": target}
+
+    def _is_guarded(self) -> bool:
+        return self.guard is not None and self.guard.feed.is_fresh
 
     def _settle(self) -> None:
         """In lock-step: return once the node has taken all that was sent to it.

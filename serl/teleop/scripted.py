@@ -8,15 +8,16 @@ out of its box, and hands back as soon as it has helped.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from serl.intervention import Event
-from serl.robot import SimulatedRobot, Truth
+from serl.robot import Truth
 from serl.safety import Motion
 from serl.task import SimulatedTask
-from serl.types import Action, Array
+from serl.types import Action, Array, Observation
 
 
 class ScriptedHumanConfig(BaseModel):
@@ -109,6 +110,18 @@ class Budget:
         return self._tokens >= steps
 
 
+class Seen(Protocol):
+    """What this person sees of a robot."""
+
+    def observe(self) -> Observation:
+        """See `serl.robot.Robot`."""
+        ...
+
+    def truth(self) -> Truth:
+        """See `serl.robot.SimulatedRobot`."""
+        ...
+
+
 class ScriptedHuman:
     """A `Teleop` that sees the simulation's truth and knows an expert's way.
 
@@ -127,7 +140,7 @@ class ScriptedHuman:
         self,
         config: ScriptedHumanConfig,
         task: SimulatedTask,
-        robot: SimulatedRobot,
+        robot: Seen,
         planned_steps: int,
         seed: int,
         steps_before: int = 0,

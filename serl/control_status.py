@@ -1,0 +1,49 @@
+"""How well an actor keeps its control rate, told through a file: for those who watch a run."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from serl.errors import CorruptData
+from serl.fields import check_fields, dump_object, parse_object
+
+_FILE = "control.json"
+_MAX_BYTES = 4096
+_FIELDS = {"periods": int, "late": int}
+
+
+class ControlStatus(NamedTuple):
+    """Control periods of an actor in real time, since its start.
+
+    Attributes:
+        periods: how many there were.
+        late: how many of them began late by more than a tenth of a period.
+    """
+
+    periods: int
+    late: int
+
+    @property
+    def share(self) -> float:
+        """Of the late ones."""
+        return self.late / self.periods if self.periods else 0.0
+
+
+def write_control_status(folder: Path, status: ControlStatus) -> None:
+    """Replace the status in the folder where an actor and its link meet; a full disk keeps it."""
+    scratch = folder / f".{_FILE}"
+    with suppress(OSError):
+        scratch.write_bytes(dump_object(status._asdict()))
+        scratch.replace(folder / _FILE)
+
+
+def read_control_status(folder: Path) -> ControlStatus | None:
+    """The status, or None when there is none, or a damaged one."""
+    with suppress(OSError, CorruptData):
+        with (folder / _FILE).open("rb") as file:
+            fields = parse_object(file.read(_MAX_BYTES), _FILE)
+        check_fields(fields, _FIELDS, _FILE)
+        return ControlStatus(**fields)
+    return None

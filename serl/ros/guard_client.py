@@ -1,0 +1,102 @@
+"""The guard as an actor sees it: what it does, and in simulation how it lets go and takes over."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from typing import Any
+
+from serl.errors import BadInput, SerlError
+from serl.guard_config import LATCHED, GuardState
+from serl.ros.arm_topics import of_robot
+from serl.ros.feed import Feed
+from serl.ros.guard_topics import GUARD_STATE
+from serl.ros.node import RosNode
+from serl.ros.remote import Remote
+
+logger = logging.getLogger(__name__)
+
+_AGE_S = 0.5
+_RETRY_S = 0.05
+_LIMIT_S = 20.0
+
+Standing = tuple[GuardState, str]
+
+
+class GuardClient:
+    """Reads a guard's state, and calls its services.
+
+    Args:
+        node: the process's node.
+        robot: the arm's namespace.
+        remote: calls services, and beats meanwhile.
+    """
+
+    def __init__(self, node: RosNode, robot: str, remote: Remote) -> None:
+        self._node, self._robot, self._remote = node, robot, remote
+        topic = of_robot(GUARD_STATE, robot)
+        self.feed: Feed[Standing] = Feed(node, topic, standing_of, _AGE_S, stamped=False)
+
+    def check(self) -> None:
+        """Raise `SerlError` when the guard has stopped the arm for good; `Silent` without one."""
+        state, cause = self.feed.newest().value
+        if state in LATCHED:
+            raise SerlError(f"the guard stopped the arm: {state}: {cause}")
+
+    def release(self) -> None:
+        """Have the guard let go of the arm, which then holds by itself; a stop stays one."""
+
+        def gone() -> bool:
+            state = self._state()
+            return state in LATCHED or state is GuardState.DISARMED
+
+        self._remote.trigger(f"{self._robot}/guard/disarm")
+        if not self._remote.wait(gone, _LIMIT_S):
+            raise SerlError(f"{self._robot}: the guard does not let go")
+
+    def take(self) -> None:
+        """Have the guard take the arm again, where it is: for a simulated one that was placed.
+
+        A protective stop is acknowledged: nobody is there who could be hurt. An emergency stop is
+        a person's: it is waited for.
+
+        Raises:
+            SerlError: the guard refuses for long; its last word says why.
+        """
+        deadline_s = time.monotonic() + _LIMIT_S
+        told = False
+        while not self._node.stopping:
+            state, problem = self._state(), ""
+            if state is GuardState.ESTOP:
+                deadline_s = math.inf
+                if not told:
+                    logger.warning("%s: emergency stop: a person has to end it", self._robot)
+                told = True
+            elif state not in LATCHED and state is not GuardState.DISARMED:
+                return
+            else:
+                problem = self._ask("arm" if state is GuardState.DISARMED else "ack")
+            if time.monotonic() > deadline_s:
+                raise SerlError(f"{self._robot}: the guard does not take the arm: {problem}")
+            self._remote.wait(lambda: False, _RETRY_S)
+
+    def _ask(self, name: str) -> str:
+        """Call a service; why it refused, empty if it did not."""
+        try:
+            self._remote.trigger(f"{self._robot}/guard/{name}")
+        except SerlError as error:
+            return str(error)
+        return ""
+
+    def _state(self) -> GuardState:
+        return self.feed.newest().value[0]
+
+
+def standing_of(message: Any) -> Standing:
+    """The guard's state and the cause of it."""
+    text, _, cause = message.message.partition(": ")
+    try:
+        return GuardState(text), cause
+    except ValueError:
+        raise BadInput(f"guard state {text[:64]!r}: expected one of {list(GuardState)}") from None
