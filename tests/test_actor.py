@@ -263,7 +263,12 @@ def test_the_simulation_places_only_as_many_episodes_as_it_may() -> None:
     stage = Stage()
     stage.actor.placements = 1
     placed: list[int] = []
-    stage.actor.place = lambda episode: (placed.append(episode), stage.robot.reset(episode))
+
+    def place(episode: int) -> None:
+        placed.append(episode)
+        stage.robot.reset(episode)
+
+    stage.actor.place = place
     stage.policy = stage.actor.policy = _Acting(stage.task.expert(stage.robot.truth, 0))
     stage.run(3)
     assert placed == [0]

@@ -69,7 +69,7 @@ class SimulatedTaskSuite(TaskSuite):
         seeds: starts that the expert must solve.
     """
 
-    seeds = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2)
 
     @abstractmethod
     def make(self) -> tuple[SimulatedRobot, SimulatedTask]:
