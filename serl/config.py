@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -237,13 +237,21 @@ class _PlainLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model that a field holds, be it among others in a mapping."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)
+
+
 def _first_line(model: type[BaseModel], error: ValidationError) -> str:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        owner: Any = model
+        owner = model
         for part in first["loc"][:-1]:
-            owner = owner.model_fields[part].annotation
+            if part in owner.model_fields:  # or it is the name of one of several models
+                owner = _model_in(owner.model_fields[str(part)].annotation) or owner
         return f"{where}: unknown setting; known ones: {', '.join(sorted(owner.model_fields))}"
     if first["type"] == "value_error":  # of a check over several settings, which it names itself
         return f"{where}: {first['ctx']['error']}" if where else str(first["ctx"]["error"])

@@ -10,6 +10,7 @@ from serl.actor import Actor, ActorConfig, LearnedPolicy, Pace
 from serl.agents.agent import Agent, State
 from serl.clock import VirtualClock
 from serl.errors import CorruptData, NeedsPerson, SpecMismatch
+from serl.intervention import Event
 from serl.link import WeightsFile
 from serl.policy import Hold, Policy
 from serl.snapshots import encode_snapshot
@@ -228,6 +229,89 @@ def test_after_three_failed_resets_the_robot_holds_for_a_person() -> None:
     assert [(end.success, end.reason) for end in ends] == [(False, "time limit")] * 3
     assert [end.key.index for end in ends] == [20] * 3
     assert stage.robot.stop_reason == "reset failed 3 times: a person is needed"
+
+
+def test_a_person_who_is_there_is_asked_once_and_it_goes_on() -> None:
+    stage, asked = Stage(), []
+    never_ready(stage)
+
+    def help_out(reason: str) -> None:
+        asked.append((reason, stage.robot.stop_reason))
+
+    stage.actor.person = help_out
+    assert stage.actor.episode() is not None
+    reason = "reset failed 3 times: a person is needed"
+    assert asked == [(reason, reason)]
+    assert not stage.robot.stop_reason
+    assert next(step.source for step in stage.steps if step.key.episode == 3) is Source.POLICY
+
+
+def test_a_scene_that_only_a_person_can_restore_is_not_tried() -> None:
+    stage = Stage()
+
+    def reset(reading: Observation) -> Policy:
+        raise NeedsPerson("it fell off the table")
+
+    stage.task.reset = reset  # type: ignore[method-assign]
+    with pytest.raises(NeedsPerson, match="fell off"):
+        stage.actor.episode()
+    assert not stage.records
+    assert stage.robot.stop_reason == "it fell off the table"
+
+
+def test_the_simulation_places_only_as_many_episodes_as_it_may() -> None:
+    stage = Stage()
+    stage.actor.placements = 1
+    placed: list[int] = []
+
+    def place(episode: int) -> None:
+        placed.append(episode)
+        stage.robot.reset(episode)
+
+    stage.actor.place = place
+    stage.policy = stage.actor.policy = _Acting(stage.task.expert(stage.robot.truth, 0))
+    stage.run(3)
+    assert placed == [0]
+    assert [end.success for end in stage.records if isinstance(end, End)] == [True] * 5
+
+
+def test_nothing_is_learned_from_a_reset_even_if_a_person_drives() -> None:
+    stage = Stage(place=False)
+    stage.robot.reset(0)
+    stage.robot._position[:] = 0.0
+    stage.actor.teleop = Teleoperator(np.array((0.0, 1.0), np.float32))
+    stage.actor.stopping = lambda: bool(stage.records) and isinstance(stage.records[-1], End)
+    stage.run(1)
+    assert {step.source for step in stage.steps} == {Source.SCRIPT}
+    np.testing.assert_array_equal(stage.steps[0].action, [0.0, 1.0])
+
+
+class Teleoperator:
+    """A person who always drives, in one direction."""
+
+    def __init__(self, action: Action) -> None:
+        self._action = action
+
+    def begin(self) -> None:
+        """Nothing to prepare."""
+
+    def __call__(self) -> Action:
+        return self._action
+
+    def events(self) -> tuple[Event, ...]:
+        return ()
+
+
+def test_a_simulated_person_helps_in_no_reset() -> None:
+    stage = Stage()
+    stage.actor.placements = 1
+    stage.actor.place = lambda episode: stage.robot._position.fill(0.0)
+    stage.actor.teleop = Teleoperator(np.array((0.0, 1.0), np.float32))
+    stage.actor.stopping = lambda: len(stage.steps) > 20
+    stage.run(1)
+    first = [step for step in stage.steps if step.key.episode == 0]
+    assert {step.source for step in first} == {Source.SCRIPT}
+    assert not any(np.array_equal(step.action, [0.0, 1.0]) for step in first)
 
 
 def test_stopping_in_the_last_reset_asks_for_nobody() -> None:

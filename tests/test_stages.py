@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serl import cli
+from serl.config import Stage, resolve, stage_configs
+from serl.errors import BadInput
+from serl.loop import Result
+from serl.run_folder import RunFolder
+from serl.stages import take_turns
+
+RING = {"a": Stage(then="b"), "b": Stage(then="c", tries=2), "c": Stage(then="a", tries=1)}
+
+
+class Scripted:
+    """An actor whose episodes succeed (1) or fail (0) as written down; then it stops."""
+
+    def __init__(self, outcomes: str) -> None:
+        self._outcomes: Iterator[str] = iter(outcomes)
+
+    def episode(self) -> Result | None:
+        outcome = next(self._outcomes, "")
+        return Result(1, 0.0, outcome == "1", 0, "") if outcome else None
+
+
+def turns(stages: Mapping[str, Stage], **outcomes: str) -> str:
+    actors: dict[str, Any] = {name: Scripted(text) for name, text in outcomes.items()}
+    return "".join(stage for stage, _ in take_turns(actors, stages))
+
+
+def test_success_hands_over_and_who_fails_tries_again() -> None:
+    assert turns(RING, a="1", b="1", c="1") == "abc"
+    assert turns(RING, a="0011", b="1", c="1") == "aaabca"
+
+
+def test_who_fails_too_often_hands_over_all_the_same() -> None:
+    assert turns(RING, a="0001", b="00", c="0") == "aaabbca"
+    assert turns(RING, a="0010001", b="1", c="1") == "aaabcaaa"
+
+
+def test_one_task_alone_has_no_turns() -> None:
+    assert turns({}, a="0110") == "aaaa"
+
+
+def test_each_stage_has_a_run_of_its_own_with_its_own_settings(tmp_path: Path) -> None:
+    second = {"then": "near", "config": {"task_config": {"reach_m": 0.1}, "steps": 7}}
+    stages = {"near": {"then": "far"}, "far": second}
+    config = resolve({"task": "reach", "seed": 3, "stages": stages, "agent": {"utd": 2}})
+    run = RunFolder.create(tmp_path, config, datetime.now())
+    parts = RunFolder.open(run.path).parts()
+    assert list(parts) == ["near", "far"]
+    assert [part.name for part in parts.values()] == ["near", "far"]
+    assert [part.config.steps for part in parts.values()] == [config.steps, 7]
+    assert parts["far"].config.task_config == {"reach_m": 0.1}
+    assert {part.config.agent.utd for part in parts.values()} == {2}
+    assert all(part.config.stages is None for part in parts.values())
+    assert stage_configs(config)["far"] == parts["far"].config
+
+
+def test_a_run_of_one_task_is_its_only_part(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, resolve({"task": "reach"}), datetime.now())
+    assert run.parts() == {"": run}
+
+
+@pytest.mark.parametrize(
+    ("stages", "complaint"),
+    [
+        ({"a": {"then": "b"}}, "stages.a.then: 'b' is none of a"),
+        ({}, "stages: expected at least one, or null"),
+        ({"A/..": {"then": "A/.."}}, "stages"),
+        (
+            {"a": {"then": "a", "else": "a"}},
+            "else: unknown setting; known ones: config, then, tries",
+        ),
+    ],
+)
+def test_stages_that_cannot_be_are_refused(stages: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(BadInput, match=complaint):
+        resolve({"stages": stages})
+
+
+def test_settings_of_a_stage_are_checked_before_anything_is_written() -> None:
+    with pytest.raises(BadInput, match="stepz: unknown setting"):
+        stage_configs(resolve({"stages": {"a": {"then": "a", "config": {"stepz": 3}}}}))
+
+
+def test_a_task_may_bring_stages_that_can_be_left_out() -> None:
+    assert resolve({"stages": {"a": {"then": "a"}}}, {"stages": None}).stages is None
+
+
+def test_a_learner_by_itself_takes_no_stages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["learner", "bin_relocation"]) == cli.BAD_INPUT
+    assert "with --stages null it is one task" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
