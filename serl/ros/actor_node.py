@@ -11,28 +11,22 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from serl.assembly import make_actor, make_spec, make_task
-from serl.desk import Desk
 from serl.episodes import next_epoch
 from serl.files import checked_name
-from serl.hold import Hold
-from serl.intervention import Teleop
 from serl.link import WeightsFile, announce
 from serl.quarantine import read_logged, survey
 from serl.recording import EpisodeLog
 from serl.recovery import recover
-from serl.robot import SimulatedRobot
-from serl.ros.control import Control
+from serl.ros.control import People
 from serl.ros.node import RosNode, run_node
 from serl.ros.services import serve
 from serl.ros.stats import Stats, Value
-from serl.ros.teleop import TopicDevices
 from serl.run_folder import RunFolder
 from serl.supervisor import orphaned
-from serl.teleop.owner import OneOwner
 from serl.types import Record, is_online
 
 logger = logging.getLogger(__name__)
@@ -53,15 +47,11 @@ def run(run_folder: Path, name: str) -> None:
         RosNode(name, run_folder, local=True) as node,
         EpisodeLog(episodes, spec, folder.name, name, epoch, config.log) as log,
     ):
-        link.mkdir(parents=True, exist_ok=True)
-        hold, devices = Hold(link / "stopped"), TopicDevices(node, name, config.teleop)
-        watchers: list[Callable[[Record], None]] = [log.append]
+        people = People(node, name, config.teleop, link, episodes)
 
-        def attend(robot: SimulatedRobot, script: Teleop | None) -> Teleop:
-            desk = Desk(OneOwner(devices.people(robot.action_spec), script), hold, episodes)
-            control = Control(node, name, desk, lambda: devices.attended, robot)
-            watchers.extend((desk.watch, control.take))
-            return desk
+        def record(item: Record) -> None:
+            log.append(item)
+            people.take(item)
 
         def ending() -> bool:
             over = actor.policy.trained_steps >= config.steps
@@ -72,31 +62,25 @@ def run(run_folder: Path, name: str) -> None:
             folder.name,
             name,
             WeightsFile(link / "weights.safetensors", spec.digest),
-            lambda record: _give(record, watchers),
-            stopping=lambda: hold.wait_paused(ending),
+            record,
+            stopping=lambda: people.hold.wait_paused(ending),
             start=len(before),
             steps_before=steps_before,
             epoch=epoch,
             admit=log.admit,
-            standby=lambda: hold.wait(ending),
-            attend=attend,
-            attended=lambda: devices.attended,
+            standby=lambda: people.hold.wait(ending),
+            attend=people.attend,
+            attended=people.attended,
         )
         serve(node, "stop", lambda: _end(node))
         numbers: dict[str, Value] = {"episodes": 0.0, "successes": 0.0, "version": 0}
-        Stats(node, f"actor {name}", lambda: numbers | {"paused": float(bool(hold.reason))})
+        Stats(node, f"actor {name}", lambda: numbers | {"paused": float(bool(people.hold.reason))})
         announce(link, folder.name, name, epoch, spec)
         with actor.robot:
             for count, result in enumerate(actor.episodes(), 1):
                 successes = float(numbers["successes"]) + result.success
                 numbers = {"episodes": float(count), "successes": successes}
                 numbers["version"] = actor.policy.version
-
-
-def _give(record: Record, watchers: Sequence[Callable[[Record], None]]) -> None:
-    """To everybody, the log first."""
-    for take in watchers:
-        take(record)
 
 
 def _end(node: RosNode) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
@@ -15,10 +16,14 @@ from std_msgs.msg import Float64MultiArray
 from serl.desk import Desk
 from serl.errors import SerlError
 from serl.hold import Hold
-from serl.intervention import Event
+from serl.intervention import Event, Teleop
+from serl.robot import SimulatedRobot
 from serl.ros.node import RosNode
 from serl.ros.services import serve
+from serl.ros.teleop import TopicDevices
 from serl.ros.topics import Topic, latest_only
+from serl.teleop.config import TeleopConfig
+from serl.teleop.owner import OneOwner
 from serl.types import End, Record, Step
 
 PERIOD_S = 0.1
@@ -34,6 +39,47 @@ def control_topic(actor: str) -> Topic:
 def scene_topic(actor: str) -> Topic:
     """Where everything is in an actor's simulation, for pictures; see `SimArm.placement`."""
     return Topic(f"{actor}/scene", Float64MultiArray, latest_only())
+
+
+class People:
+    """Everybody who has a say in an actor.
+
+    Args:
+        node: the actor's node.
+        actor: its name.
+        config: how devices may drive.
+        link: a folder of the actor's, for a stop that outlives it.
+        episodes: the folder of its episodes, for labels.
+
+    Attributes:
+        hold: why it holds.
+    """
+
+    def __init__(
+        self, node: RosNode, actor: str, config: TeleopConfig, link: Path, episodes: Path
+    ) -> None:
+        link.mkdir(parents=True, exist_ok=True)
+        self.hold = Hold(link / "stopped")
+        self._node, self._actor, self._episodes = node, actor, episodes
+        self._devices = TopicDevices(node, actor, config)
+        self._takers: list[Callable[[Record], None]] = []
+
+    def attend(self, robot: SimulatedRobot, script: Teleop | None) -> Teleop:
+        """They are there from now on; `script` drives while no person does."""
+        people = self._devices.people(robot.action_spec)
+        desk = Desk(OneOwner(people, script), self.hold, self._episodes)
+        control = Control(self._node, self._actor, desk, self.attended, robot)
+        self._takers += desk.watch, control.take
+        return desk
+
+    def attended(self) -> bool:
+        """Somebody is at a device, hands on or off."""
+        return self._devices.attended
+
+    def take(self, record: Record) -> None:
+        """A record that was logged."""
+        for take in self._takers:
+            take(record)
 
 
 class Control:
