@@ -181,8 +181,8 @@ def test_a_person_takes_over_labels_hands_back_stops_and_resets(
     first = next(record for record in log if isinstance(record, End) and record.success)
     assert first.reason == "success"
     steps = [record for record in log if isinstance(record, Step)]
-    judged = [step for step in steps if step.reward_provenance == "human"]
-    assert [(step.reward, step.terminated) for step in judged] == [(1.0, True)]
+    judged = [step for step in steps if step.terminated]
+    assert [(step.reward, step.reward_provenance) for step in judged] == [(1.0, "human")]
     assert list(read_labels(run.episodes("actor0")).values()) == [1]
     assert "the operator" in (run.episodes("actor0") / FILE).read_text()
     assert {step.key.episode for step in driven} >= {first.key.episode}
