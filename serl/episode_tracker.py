@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from serl.intervention import ENDINGS, Event
 from serl.metrics import EpisodeRow, Metrics
 from serl.types import End, Record, Source, Step, is_online
 
@@ -58,7 +59,10 @@ class EpisodeTracker:
             self._metrics.write(steps, self._row(episode, record, version))
 
     def follow(self, record: Record) -> _Tally | None:
-        """Take a record without a row for it; an `End` returns its episode unless scripted."""
+        """Take a record without a row for it; an `End` returns its episode.
+
+        But for one that is a script's, or was discarded: it says nothing of the policy.
+        """
         actor = record.key.actor
         if isinstance(record, Step):
             if record.key.index == 0:
@@ -66,7 +70,7 @@ class EpisodeTracker:
             self._open.setdefault(actor, _Tally()).add(record)
             return None
         episode = self._open.pop(actor, _Tally())
-        if not episode.online:
+        if not episode.online or record.reason == ENDINGS[Event.DISCARD]:
             return None
         self._successes.append(record.success)
         return episode

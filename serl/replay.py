@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from serl.errors import BadInput, SpecMismatch
 from serl.features import FeatureStore, FrameEncoder
 from serl.frames import FrameStore, Slots
+from serl.intervention import ENDINGS, Event
 from serl.specs import Spec
-from serl.types import Array, Batch, Key, Record, Source, Step
+from serl.types import Array, Batch, End, Key, Record, Source, Step
 
 Stream = tuple[str, str, bool]  # run, actor, prior
 _NONE = -1
@@ -66,6 +67,8 @@ class Replay:
         self._all, self._of_prior = _Members(capacity), _Members(capacity)
         self._open: dict[Stream, tuple[int, Step]] = {}
         self._owner: dict[int, Stream] = {}
+        self._written = np.zeros(capacity, np.int64)  # how often a slot was
+        self._episode: dict[Stream, list[tuple[int, int]]] = {}  # its slots, as written
         self._pinned: int | None = None  # known from the first online frame on
         self._next = 0
         self._rng = np.random.default_rng(seed)
@@ -79,7 +82,8 @@ class Replay:
 
         A step becomes a transition when its successor arrives: the next step of its episode, or
         the `End`. If neither comes, the step is dropped and counted. Steps of a script enter only
-        as demonstrations; their first frame still serves as the successor of the step before.
+        as demonstrations; their first frame still serves as the successor of the step before. An
+        episode that a person discarded is forgotten when its `End` comes.
 
         Args:
             record: what an actor sent; those of several actors may interleave.
@@ -93,6 +97,8 @@ class Replay:
         if stream in self._open and not follows:
             self._drop(stream)
         enters = isinstance(record, Step) and (prior or record.source is not Source.SCRIPT)
+        if record.key.index == 0:
+            self._episode[stream] = []
         if not (follows or enters):
             return
         slot = self._put(record, prior)
@@ -101,6 +107,8 @@ class Replay:
         if isinstance(record, Step) and enters:
             self._open[stream] = slot, record
             self._owner[slot] = stream
+        if isinstance(record, End) and record.reason == ENDINGS[Event.DISCARD]:
+            self._discard(stream)
 
     def sample(self, n: int, prior_share: float = 0.5) -> Batch:
         """`n` transitions: `prior_share` of them demonstrations and human's, the rest from all.
@@ -204,11 +212,22 @@ class Replay:
         """Predecessors of a slot were written before it, so no transition leads here any more."""
         if slot in self._owner:
             self._drop(self._owner[slot])
+        self._remove(slot)
+        self._written[slot] += 1
+
+    def _remove(self, slot: int) -> None:
+        """The transition that starts in a slot, if one does, is sampled no more."""
         if self._successor[slot] != _NONE:
             self._successor[slot] = _NONE
             self._all.remove(slot)
             if self._prior[slot]:
                 self._of_prior.remove(slot)
+
+    def _discard(self, stream: Stream) -> None:
+        """Nothing is to be learned from the episode of a stream; what was counted stays so."""
+        for slot, written in self._episode.pop(stream, []):
+            if self._written[slot] == written:  # the ring did not come over it
+                self._remove(slot)
 
     def _drop(self, stream: Stream) -> None:
         slot, _ = self._open.pop(stream)
@@ -230,6 +249,7 @@ class Replay:
         human = step.source is Source.HUMAN
         self._prior[slot] = prior or human
         self._all.add(slot)
+        self._episode.setdefault(stream, []).append((slot, int(self._written[slot])))
         if self._prior[slot]:
             self._of_prior.add(slot)
         if prior:

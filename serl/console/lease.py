@@ -13,7 +13,7 @@ class Lease:
         expires_s: silence after which another page may have it.
     """
 
-    def __init__(self, now_s: Callable[[], float], expires_s: float = 1.0) -> None:
+    def __init__(self, now_s: Callable[[], float], expires_s: float = 3.0) -> None:
         self._now_s, self._expires_s = now_s, expires_s
         self._holder: object | None = None
         self._beat_s = 0.0

@@ -27,6 +27,7 @@ FILES = {
     "/console.js": ("console.js", "text/javascript"),
     "/hands.js": ("hands.js", "text/javascript"),
     "/style.css": ("style.css", "text/css"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 STATE_PERIOD_S, PROGRESS_PERIOD_S, PICTURE_PERIOD_S = 0.1, 1.0, 1 / 15
 HELLO_S = 5.0

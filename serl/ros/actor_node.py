@@ -25,23 +25,20 @@ from serl.control_status import ControlStatus, write_control_status
 from serl.desk import Desk
 from serl.episodes import next_epoch
 from serl.files import checked_name
-from serl.hold import Hold
 from serl.intervention import Teleop
 from serl.link import WeightsFile, announce
 from serl.quarantine import read_logged, survey
 from serl.recording import EpisodeLog
 from serl.recovery import recover
 from serl.robot import SimulatedRobot
-from serl.ros.control import Control
+from serl.ros.control import People
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.services import serve
 from serl.ros.simulated_arm import SimulatedRosArm
 from serl.ros.stats import Stats, Value
-from serl.ros.teleop import TopicDevices
 from serl.run_folder import RunFolder
 from serl.stages import take_turns
 from serl.supervisor import orphaned
-from serl.teleop.owner import OneOwner
 from serl.types import Record, is_online
 
 logger = logging.getLogger(__name__)
@@ -53,7 +50,7 @@ def run(run_folder: Path, name: str) -> None:
     parts = folder.parts()
     actors: dict[str, Actor] = {}
     with RosNode(name, run_folder, local=True) as node, ExitStack() as logs:
-        people = _People(node, name, folder)
+        people = People(node, name, folder.config.teleop, folder.link(name))
 
         def ending() -> bool:
             return (
@@ -84,40 +81,11 @@ def run(run_folder: Path, name: str) -> None:
                     write_control_status(folder.link(name), status)
 
 
-class _People:
-    """Who has a say in what this process drives, in whatever stage."""
-
-    def __init__(self, node: RosNode, name: str, folder: RunFolder) -> None:
-        link = folder.link(name)
-        link.mkdir(parents=True, exist_ok=True)
-        self.hold, self.devices = (
-            Hold(link / "stopped"),
-            TopicDevices(node, name, folder.config.teleop),
-        )
-        self._node, self._name = node, name
-        self._control: Control | None = None
-
-    def desk(self, robot: SimulatedRobot, script: Teleop | None, labels: Path) -> Desk:
-        """Where an actor hears them, and the simulated human."""
-        desk = Desk(OneOwner(self.devices.people(robot.action_spec), script), self.hold, labels)
-        if self._control is None:
-            self._control = Control(
-                self._node, self._name, desk, lambda: self.devices.attended, robot
-            )
-        return desk
-
-    def take(self, record: Record, desk: Desk) -> None:
-        """Tell them of a record that was logged, at the desk that heard them."""
-        desk.watch(record)
-        if self._control is not None:
-            self._control.take(record, desk)
-
-
 def _actor(
     folder: RunFolder,
     name: str,
     driven: Driven,
-    people: _People,
+    people: People,
     ending: Callable[[], bool],
     logs: ExitStack,
 ) -> Actor:
@@ -153,9 +121,7 @@ def _actor(
         epoch=epoch,
         admit=log.admit,
         driven=driven,
-        attendance=Attendance(
-            attend, lambda: people.hold.wait(ending), lambda: people.devices.attended
-        ),
+        attendance=Attendance(attend, lambda: people.hold.wait(ending), people.attended),
     )
     announce(link, folder.name, name, epoch, spec)
     return actor

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
@@ -15,10 +16,14 @@ from std_msgs.msg import Float64MultiArray
 from serl.desk import Desk
 from serl.errors import SerlError
 from serl.hold import Hold
-from serl.intervention import Event
+from serl.intervention import Event, Teleop
+from serl.robot import SimulatedRobot
 from serl.ros.node import RosNode
 from serl.ros.services import serve
+from serl.ros.teleop import TopicDevices
 from serl.ros.topics import Topic, latest_only
+from serl.teleop.config import TeleopConfig
+from serl.teleop.owner import OneOwner
 from serl.types import End, Record, Step
 
 PERIOD_S = 0.1
@@ -34,6 +39,51 @@ def control_topic(actor: str) -> Topic:
 def scene_topic(actor: str) -> Topic:
     """Where everything is in an actor's simulation, for pictures; see `SimArm.placement`."""
     return Topic(f"{actor}/scene", Float64MultiArray, latest_only())
+
+
+class People:
+    """Everybody who has a say in what a process drives, in whatever stage.
+
+    Args:
+        node: the actor's node.
+        actor: its name.
+        config: how devices may drive.
+        link: a folder of the actor's, for a stop that outlives it.
+
+    Attributes:
+        hold: why it holds.
+    """
+
+    def __init__(self, node: RosNode, actor: str, config: TeleopConfig, link: Path) -> None:
+        link.mkdir(parents=True, exist_ok=True)
+        self.hold = Hold(link / "stopped")
+        self._node, self._actor = node, actor
+        self._devices = TopicDevices(node, actor, config)
+        self._control: Control | None = None
+
+    def desk(self, robot: SimulatedRobot, script: Teleop | None, episodes: Path) -> Desk:
+        """Where an actor hears them; `script` drives while no person does.
+
+        Args:
+            robot: is driven.
+            script: a simulated human, or nobody.
+            episodes: the folder of the actor's episodes, for labels.
+        """
+        desk = Desk(OneOwner(self._devices.people(robot.action_spec), script), self.hold, episodes)
+        self._control = self._control or Control(
+            self._node, self._actor, desk, self.attended, robot
+        )
+        return desk
+
+    def attended(self) -> bool:
+        """Somebody is at a device, hands on or off."""
+        return self._devices.attended
+
+    def take(self, record: Record, desk: Desk) -> None:
+        """A record that was logged, of an actor that hears them at this desk."""
+        desk.watch(record)
+        if self._control is not None:
+            self._control.take(record, desk)
 
 
 class Control:

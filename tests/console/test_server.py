@@ -25,7 +25,8 @@ from serl.console.server import FILES, MOST_PAGES, STATIC, Console, listen
 from serl.errors import CorruptData, SerlError
 from serl.teleop.mapping import Wish
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
+SVG = 'xmlns="http://www.w3.org/2000/svg"'
 REST = {"type": "drive", "motion": [0.0] * 7, "hands": False}
 PUSH = {"type": "drive", "motion": [1.0, 0, 0, 0, 0, 0, 0], "hands": True}
 
@@ -296,7 +297,9 @@ def test_the_page_is_locked_down_and_asks_nobody() -> None:
     served(check)
     for name, _ in FILES.values():
         text = (STATIC / name).read_text()
-        assert not re.search(r"https?://|//[a-z]+\.", text.replace("ws://${location.host}", ""))
+        assert not re.search(
+            r"https?://|//[a-z]+\.", text.replace("ws://${location.host}", "").replace(SVG, "")
+        )
         assert "eval(" not in text
         assert " onclick" not in text
 
@@ -535,10 +538,10 @@ def test_a_lease_expires_in_silence() -> None:
     now_s = 0.0
     lease = Lease(lambda: now_s)
     assert lease.take("a")
-    now_s = 0.9
+    now_s = 2.9
     assert not lease.take("b")
     assert lease.beat("a")
-    now_s = 2.0
+    now_s = 6.0
     assert lease.holder is None
     assert not lease.beat("a")
     assert lease.take("b")

@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 import aiohttp
+import numpy as np
 import pytest
 
 from serl.assignment import make_spec, make_task
@@ -47,9 +48,9 @@ class Training:
 
     def __init__(self, folder: Path) -> None:
         self.command = Command(folder, "train", "reach", "--console", **QUIET)
-        eventually(lambda: "run: " in self.command.output, 4 * LIMIT_S)
+        eventually(lambda: "run: " in self.command.output, 10 * LIMIT_S)
         self.run = self.command.run_folder()
-        eventually(lambda: read_door(self.run.path), 4 * LIMIT_S)
+        eventually(lambda: read_door(self.run.path), 10 * LIMIT_S)
         door = read_door(self.run.path)
         assert door is not None
         self.door: Door = door
@@ -72,9 +73,10 @@ class Training:
         return len(self.log) == before
 
 
-@pytest.fixture
-def training(tmp_path: Path) -> Iterator[Training]:
-    started = Training(tmp_path)
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
+    """One for all tests; the last one ends it."""
+    started = Training(tmp_path_factory.mktemp("training"))
     yield started
     if started.command.process.poll() is None:
         started.command.interrupt()
@@ -106,7 +108,7 @@ async def take(page: Page) -> None:
 
 async def ended(training: Training, reasons: list[str]) -> None:
     """The log has these endings, and no others."""
-    await asyncio.to_thread(eventually, lambda: training.endings == reasons, 2 * LIMIT_S)
+    await asyncio.to_thread(eventually, lambda: training.endings == reasons, 6 * LIMIT_S)
 
 
 def human_segments(log: list[Record]) -> list[list[Step]]:
@@ -114,75 +116,6 @@ def human_segments(log: list[Record]) -> list[list[Step]]:
     steps = [record for record in log if isinstance(record, Step)]
     runs = [(source, list(run)) for source, run in groupby(steps, lambda step: step.source)]
     return [run for source, run in runs if source is Source.HUMAN]
-
-
-def test_a_person_takes_over_labels_hands_back_stops_and_resets(
-    training: Training, tmp_path: Path
-) -> None:
-    asyncio.run(_a_session(training, tmp_path / "chromium"))
-    log, run = training.log, training.run
-    assert training.command.process.poll() is None, training.command.output
-    training.command.interrupt()
-    assert training.command.process.returncode == 130, training.command.output
-    assert read_door(run.path) is None
-
-    driven, held = human_segments(log)
-    moved = [step for step in driven if step.action[1] < 0]
-    assert len(moved) >= 5, "D moves to the right"
-    assert not any(step.action[[0, 2]].any() for step in driven), "and nowhere else"
-    first = next(record for record in log if isinstance(record, End) and record.success)
-    assert first.reason == "success"
-    steps = [record for record in log if isinstance(record, Step)]
-    judged = [step for step in steps if step.reward_provenance == "human"]
-    assert [(step.reward, step.terminated) for step in judged] == [(1.0, True)]
-    assert list(read_labels(run.episodes("actor0")).values()) == [1]
-    assert "the operator" in (run.episodes("actor0") / FILE).read_text()
-    assert {step.key.episode for step in driven} >= {first.key.episode}
-    assert not any(step.action.any() for step in held[-3:]), "a page that is gone holds the robot"
-
-
-async def _a_session(training: Training, folder: Path) -> None:
-    async with opened(training, folder) as page:
-        assert training.endings == []
-        await take(page)
-        await page.key("KeyD")
-        await says(page, "You drive")
-        await asyncio.sleep(1.5)
-        await page.hit("Enter")
-        await ended(training, ["success"])
-        await page.key("KeyD", "keyUp")
-        await says(page, "The policy drives")
-
-        await page.hit("Escape")
-        await says(page, "Stopped")
-        await ended(training, ["success", "stopped"])
-        assert await asyncio.to_thread(training.rests)
-        training.command.child("serl.ros.actor_node").kill()
-        await says(page, "Nobody drives")
-        await says(page, "Stopped")  # which outlives the process
-        assert await asyncio.to_thread(training.rests)
-        await page.hit("KeyG")
-        await says(page, "Holding")
-        assert await asyncio.to_thread(training.rests)
-        await page.hit("KeyG")
-        await says(page, "The policy drives")
-
-        await page.hit("KeyN")
-        await ended(training, ["success", "stopped", "operator"])
-        await page.hit("KeyX")
-        await ended(training, ["success", "stopped", "operator", "discarded"])
-
-        await page.key("KeyA")
-        await says(page, "You drive")
-        await page.open("about:blank")  # with a key held down
-        await ended(training, ["success", "stopped", "operator", "discarded", "device lost"])
-        assert await asyncio.to_thread(training.rests)
-        foreign = [url for url in page.requests if not url.startswith(_own(training))]
-        assert foreign == []
-
-
-def _own(training: Training) -> tuple[str, ...]:
-    return (training.door.url, f"blob:{training.door.url}", "about:blank")
 
 
 def test_strangers_move_nothing(training: Training) -> None:
@@ -228,3 +161,72 @@ def test_a_run_folder_says_nothing_of_the_token_but_in_its_own_file(training: Tr
     token = training.door.token.encode()
     holders = [p.name for p in run.path.rglob("*") if p.is_file() and token in p.read_bytes()]
     assert holders == ["console.json"]
+
+
+def test_a_person_takes_over_labels_hands_back_stops_and_resets(
+    training: Training, tmp_path: Path
+) -> None:
+    asyncio.run(_a_session(training, tmp_path / "chromium"))
+    log, run = training.log, training.run
+    assert training.command.process.poll() is None, training.command.output
+    training.command.interrupt()
+    assert training.command.process.returncode == 130, training.command.output
+    assert read_door(run.path) is None
+
+    driven, held = human_segments(log)
+    moved = np.mean([step.action for step in driven], axis=0)  # after the limits
+    assert moved[1] < -0.3, "D moves to the right"
+    assert abs(moved[0]) < 0.2, "and not forward"
+    assert abs(moved[2]) < 0.2, "or up"
+    first = next(record for record in log if isinstance(record, End) and record.success)
+    assert first.reason == "success"
+    steps = [record for record in log if isinstance(record, Step)]
+    judged = [step for step in steps if step.terminated]
+    assert [(step.reward, step.reward_provenance) for step in judged] == [(1.0, "human")]
+    assert list(read_labels(run.episodes("actor0")).values()) == [1]
+    assert "the operator" in (run.episodes("actor0") / FILE).read_text()
+    assert {step.key.episode for step in driven} >= {first.key.episode}
+    assert not any(step.action.any() for step in held[-3:]), "a page that is gone holds the robot"
+
+
+async def _a_session(training: Training, folder: Path) -> None:
+    async with opened(training, folder) as page:
+        await take(page)
+        await page.key("KeyD")
+        await says(page, "You drive")
+        await asyncio.sleep(1.5)
+        await page.hit("Enter")
+        await ended(training, ["success"])
+        await page.key("KeyD", "keyUp")
+        await says(page, "The policy drives")
+
+        await page.hit("Escape")
+        await says(page, "Stopped")
+        await ended(training, ["success", "stopped"])
+        assert await asyncio.to_thread(training.rests)
+        training.command.child("serl.ros.actor_node").kill()
+        await says(page, "Nobody drives")
+        await says(page, "Stopped")  # which outlives the process
+        assert await asyncio.to_thread(training.rests)
+        await page.hit("KeyG")
+        await says(page, "Holding")
+        assert await asyncio.to_thread(training.rests)
+        await page.hit("KeyG")
+        await says(page, "The policy drives")
+
+        await page.hit("KeyN")
+        await ended(training, ["success", "stopped", "operator"])
+        await page.hit("KeyX")
+        await ended(training, ["success", "stopped", "operator", "discarded"])
+
+        await page.key("KeyA")
+        await says(page, "You drive")
+        await page.open("about:blank")  # with a key held down
+        await ended(training, ["success", "stopped", "operator", "discarded", "device lost"])
+        assert await asyncio.to_thread(training.rests)
+        foreign = [url for url in page.requests if not url.startswith(_own(training))]
+        assert foreign == []
+
+
+def _own(training: Training) -> tuple[str, ...]:
+    return (training.door.url, f"blob:{training.door.url}", "about:blank")

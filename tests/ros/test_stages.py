@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from serl import cli
+from serl.assignment import make_spec, make_task
 from serl.episodes import episode_paths, read_episode
 from serl.run_folder import RunFolder
 from serl.types import Step
@@ -51,6 +52,6 @@ def _runs(part: RunFolder) -> set[str]:
     """Which run the steps in the log of a stage say that they are of."""
     keys = set()
     for path in episode_paths(part.episodes("actor0")):
-        steps = read_episode(path).steps
+        steps = read_episode(path, make_spec(make_task(part.config))).steps
         keys |= {step.key.run for step in steps if isinstance(step, Step)}
     return keys
