@@ -165,6 +165,7 @@ def emergency_stop_in_motion(folder: Path) -> None:
     with moving(folder) as cell:
 
         def press() -> float:
+            cell.client("estop")
             begin_s = time.monotonic()
             assert cell.call("estop")[0]
             assert cell.latch.read_text() == "serl latch: estop\nthe service estop\n"

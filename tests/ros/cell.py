@@ -99,6 +99,7 @@ class Cell:
         )
         self._node = RosNode("operator", folder, local=True)
         self.lateness = Lateness()
+        self._clients: dict[str, Any] = {}
         self.states: list[tuple[float, str]] = []
         self.counts: dict[str, float] = {}
 
@@ -175,14 +176,17 @@ class Cell:
 
     def call(self, service: str, limit_s: float = LIMIT_S) -> tuple[bool, str]:
         """Call a service of the guard."""
-        client = self._node.handle.create_client(Trigger, f"{self.prefix}/guard/{service}")
-        try:
-            assert client.wait_for_service(limit_s)
-            future = client.call_async(Trigger.Request())
-            eventually(future.done, limit_s)
-            return future.result().success, future.result().message
-        finally:
-            self._node.handle.destroy_client(client)
+        future = self.client(service, limit_s).call_async(Trigger.Request())
+        eventually(future.done, limit_s)
+        return future.result().success, future.result().message
+
+    def client(self, service: str, limit_s: float = LIMIT_S) -> Any:
+        """A client of a service that is there."""
+        if service not in self._clients:
+            name = f"{self.prefix}/guard/{service}"
+            self._clients[service] = self._node.handle.create_client(Trigger, name)
+        assert self._clients[service].wait_for_service(limit_s)
+        return self._clients[service]
 
     def publisher(self, topic: Topic) -> Any:
         return self._node.publisher(topic._replace(name=f"{self.prefix}/{topic.name}"))
