@@ -17,6 +17,7 @@ from serl.errors import SerlError, Silent
 from serl.reading import reading_spec
 from serl.ros.arm_topics import EXACT, SENSOR, check_types, of_robot, topic_of, tracked_pose
 from serl.ros.camera import RosCamera, picture_topic
+from serl.ros.controller import settle_controller
 from serl.ros.conversions import (
     gripper_of,
     joints_of,
@@ -126,11 +127,12 @@ class RosArm:
         return (self._pose, self._joints, *found, *self._tracked.values(), *cameras)
 
     def __enter__(self) -> Self:
-        """Wait for the first message of every topic.
+        """Settle the controller, and wait for the first message of every topic.
 
         Raises:
-            SerlError: some of them stay silent.
+            SerlError: some of them stay silent, or the controller refuses its gains.
         """
+        settle_controller(self.remote, self.robot, self.profile)
         self.observe_when_fresh(_READY_S)
         return self
 
@@ -214,10 +216,14 @@ class RosArm:
             self.beat()
 
     def recover(self) -> None:
-        """Allow motion again, from where the arm is; what the guard has latched stays latched."""
+        """Allow motion again, from where the arm is; what the guard has latched stays latched.
+
+        Raises:
+            Silent: it is not known where the arm is.
+        """
         if self.stop_reason is not None:
-            self.stop_reason, self._fault = None, ""
             self.aim.target = self._pose.newest().value
+            self.stop_reason, self._fault = None, ""
             self.beat()
 
     def begin(self, start: Pose, closed: bool) -> None:

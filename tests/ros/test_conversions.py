@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from sensor_msgs.msg import CompressedImage, JointState
+
+from serl.camera import View
+from serl.errors import BadInput, CorruptData, SpecMismatch
+from serl.ros.camera import compressed_picture_of, cut_any, picture_of
+from serl.ros.conversions import (
+    gripper_of,
+    image_message,
+    joints_message,
+    joints_of,
+    nanoseconds_of,
+    number_of,
+    numbers_message,
+    pose_message,
+    pose_of,
+    stamp_of,
+    truth_message,
+    truth_of,
+    turned,
+    twist_between,
+    wrench_message,
+    wrench_of,
+)
+from serl.safety import Pose
+
+pytestmark = pytest.mark.ros
+
+VALUES = [0.1, 0.2, 1 / 3, math.sqrt(0.5), 0.0, 0.0, math.sqrt(0.5)]
+
+
+def test_poses_come_back_to_the_bit_with_their_stamp() -> None:
+    message = pose_message(VALUES, "base", 1_700_000_000_123_456_789)
+    pose = pose_of(message, "base")
+    assert [*pose.position, *pose.quaternion] == VALUES
+    assert nanoseconds_of(message.header.stamp) == 1_700_000_000_123_456_789
+    assert nanoseconds_of(stamp_of(999_999_999)) == 999_999_999
+
+
+@pytest.mark.parametrize(
+    ("index", "value", "frame", "complaint"),
+    [
+        (0, math.nan, "base", "position not finite"),
+        (1, math.inf, "base", "position not finite"),
+        (6, math.nan, "base", "quaternion"),
+        (3, 0.0, "base", "quaternion"),
+        (0, 0.1, "world", "in the frame 'world', expected 'base'"),
+    ],
+)
+def test_poses_that_nobody_should_believe_are_refused(
+    index: int, value: float, frame: str, complaint: str
+) -> None:
+    values = [*VALUES]
+    values[index] = value
+    if complaint == "quaternion":
+        values[6] = value
+    with pytest.raises(BadInput, match=complaint):
+        pose_of(pose_message(values, frame, 0), "base")
+
+
+def test_joints_are_found_by_name_whoever_else_is_told_of() -> None:
+    message = joints_message(["g", "b", "a"], [9.0, 2.0, 1.0], [0.9, 0.2, 0.1], 0)
+    assert joints_of(message, ["a", "b"]) == ([1.0, 2.0], [0.1, 0.2])
+    assert joints_of(message, ["x", "y"]) is None
+    assert gripper_of(message, "g") == 9.0
+    assert gripper_of(message, None) == 9.0
+    assert gripper_of(message, "x") is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        JointState(name=["a"], position=[1.0], velocity=[1.0]),
+        JointState(name=["a", "b"], position=[1.0, 2.0]),
+        JointState(name=["a", "b"], position=[1.0], velocity=[1.0, 1.0]),
+        JointState(name=["a", "b"], position=[1.0, math.nan], velocity=[1.0, 1.0]),
+        JointState(name=["a", "b"], position=[1.0, 2.0], velocity=[1.0, -math.inf]),
+    ],
+)
+def test_joint_states_that_lack_something_are_refused(message: Any) -> None:
+    with pytest.raises(BadInput):
+        joints_of(message, ["a", "b"])
+
+
+def test_wrenches_are_turned_into_the_base_frame_and_never_mixed() -> None:
+    quarter = Pose((5.0, 5.0, 5.0), (0.0, 0.0, math.sqrt(0.5), math.sqrt(0.5)))
+    wrench = wrench_of(wrench_message([1.0, 0.0, 0.0, 0.0, 2.0, 0.0], "tool", 0))
+    assert turned(wrench, quarter) == pytest.approx([0.0, 1.0, 0.0, -2.0, 0.0, 0.0])
+
+
+def test_a_twist_is_worked_out_of_two_poses() -> None:
+    before = Pose((0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0))
+    after = Pose((0.1, 0.0, 0.0), (0.0, 0.0, math.sin(0.05), math.cos(0.05)))
+    assert twist_between(before, after, 0.1) == pytest.approx([1.0, 0, 0, 0, 0, 1.0])
+
+
+def test_commands_are_one_finite_number() -> None:
+    assert number_of(numbers_message([0.04])) == 0.04
+    for values in ([], [1.0, 2.0], [math.nan]):
+        with pytest.raises(BadInput):
+            number_of(numbers_message(values))
+
+
+def test_the_truth_comes_back_and_a_lie_about_its_sizes_does_not() -> None:
+    arrays = {"a": np.array([1 / 3, 2], np.float32), "b": np.array([3], np.float32)}
+    message = truth_message(arrays)
+    found = truth_of(message)
+    assert found.keys() == arrays.keys()
+    assert all(np.array_equal(found[name], arrays[name]) for name in arrays)
+    message.layout.dim[0].size = 7
+    with pytest.raises(CorruptData):
+        truth_of(message)
+
+
+PICTURE = np.random.default_rng(0).integers(0, 256, (24, 32, 3), dtype=np.uint8)
+
+
+def raw(encoding: str = "rgb8", padding: int = 0) -> Any:
+    message = image_message(PICTURE, "camera", 0)
+    channels = {"mono8": PICTURE[:, :, :1], "bgr8": PICTURE[:, :, ::-1]}.get(encoding, PICTURE)
+    rows = np.ascontiguousarray(channels).reshape(24, -1)
+    rows = np.pad(rows, ((0, 0), (0, padding)))
+    message.encoding, message.step = encoding, rows.shape[1]
+    message.data = rows.tobytes()
+    return message
+
+
+def test_pictures_of_every_known_encoding_are_rgb() -> None:
+    for encoding in ("rgb8", "bgr8"):
+        for padding in (0, 5):
+            assert np.array_equal(picture_of(raw(encoding, padding)), PICTURE)
+    assert np.array_equal(picture_of(raw("mono8")), np.repeat(PICTURE[:, :, :1], 3, 2))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"encoding": "16UC1"},
+        {"height": 23},
+        {"height": 0},
+        {"width": 1 << 20},
+        {"step": 3},
+        {"data": b"\0" * 10},
+    ],
+)
+def test_pictures_whose_sizes_do_not_fit_are_refused(change: dict[str, Any]) -> None:
+    message = raw()
+    for name, value in change.items():
+        setattr(message, name, value)
+    with pytest.raises(CorruptData):
+        picture_of(message)
+
+
+@pytest.mark.parametrize("kind", [".png", ".jpg"])
+def test_compressed_pictures_are_rgb_and_damaged_ones_are_refused(kind: str) -> None:
+    smooth = np.zeros((24, 32, 3), np.uint8)
+    smooth[:, :, 0] = 200
+    data = cv2.imencode(kind, smooth[:, :, ::-1])[1].tobytes()
+    found = compressed_picture_of(CompressedImage(format=kind, data=data))
+    assert np.abs(found.astype(int) - smooth).max() < 6
+    for bad in (b"", b"GIF89a", data[:10], data[: len(data) // 4], b"\xff\xd8\xff\xff"):
+        with pytest.raises(CorruptData):
+            compressed_picture_of(CompressedImage(format=kind, data=bad))
+
+
+def test_a_bomb_is_refused_before_anything_is_made_of_it() -> None:
+    data = bytearray(cv2.imencode(".png", PICTURE)[1].tobytes())
+    data[16:24] = (1 << 20).to_bytes(4, "big") * 2
+    with pytest.raises(CorruptData, match="1048576 x 1048576"):
+        compressed_picture_of(CompressedImage(data=bytes(data)))
+
+
+def test_views_are_cut_from_pictures_of_any_size_unless_they_say_which() -> None:
+    view = View(camera="a", width=8, height=8, crop=(0.0, 0.0, 0.5, 1.0))
+    assert cut_any(view, PICTURE).shape == (8, 8, 3)
+    with pytest.raises(SpecMismatch, match="camera a: expected a picture"):
+        cut_any(view.model_copy(update={"capture": (64, 64)}), PICTURE)
