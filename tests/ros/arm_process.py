@@ -3,8 +3,9 @@
     python arm_process.py RUN ROBOT
 
 Writes down what it heard, in `arm.txt` of the run: setpoints, states of the guard, and when it
-began to hold by itself, or was late to tick. What is wrong with it stands in `arm_faults.yaml`, which it reads again
-and again: silent (measures nothing), frame, force_n, away_m (of what it measures), error, nan.
+began to hold by itself, or was late to tick. What is wrong with it stands in `arm_faults.yaml`,
+which it reads again and again: silent (measures nothing), frame, force_n, away_m (of what it
+measures), error, nan.
 """
 
 from __future__ import annotations
