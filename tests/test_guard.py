@@ -7,8 +7,8 @@ import pytest
 from serl.errors import BadInput
 from serl.guard import GuardState, Latch
 from serl.rotations import from_rotation_vector, multiply
-from serl.safety import Pose
-from serl.setpoint import at_rest
+from serl.safety import Pose, within_lead
+from serl.setpoint import advance_setpoint, at_rest
 
 from .guarding import DOWN, START, TICK_S, Loop, armed, driving, moves, numbers
 
@@ -326,3 +326,20 @@ def test_a_target_is_turned_the_short_way_whatever_its_sign() -> None:
         loop.tick(300)
         ends.append(numbers(loop.fake.pose))
     assert ends[0] == pytest.approx(ends[1], abs=1e-9)
+
+
+def test_what_is_published_is_what_a_simulated_arm_would_execute() -> None:
+    """`SimArm` calls the same functions, with the same numbers."""
+    loop = driving()
+    limits = loop.config.motion.limits
+    assert loop.setpoint is not None
+    target, setpoint = FAR, loop.setpoint
+    for number in range(400):
+        measured = loop.fake.pose
+        if number % 50 == 0:
+            side = 0.1 if number % 100 else -0.1
+            loop.target = target = Pose((0.45 + 0.3 * side, side, 0.2 + 0.5 * side), DOWN)
+            loop.guard.command(numbers(target), loop.heard())
+        goal = within_lead(target, measured, limits)
+        setpoint = advance_setpoint(setpoint, goal, limits, TICK_S)
+        assert loop.tick() == setpoint

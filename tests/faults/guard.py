@@ -26,6 +26,10 @@ AT_REST = 10
 """Ticks that a stop takes at most."""
 
 
+NEWER_S = 0.001
+"""A stamp that is not that of the last measurement, which would be no news."""
+
+
 @REGISTRY.fault(
     26,
     "Measurement not finite",
@@ -42,7 +46,7 @@ def bad_measurement(folder: Path) -> None:
                 values = numbers(loop.fake.pose) if kind == "pose" else [0.0] * size
                 values[place] = bad
                 loop.measured.remove(kind)
-                getattr(loop.guard, kind)(values, loop.heard())
+                getattr(loop.guard, kind)(values, loop.heard(NEWER_S))
                 assert loop.ticks_until(GuardState.HOLD) <= AT_ONCE
                 assert loop.guard.cause == f"{kind} is not finite"
                 assert loop.ticks_to_rest() <= AT_REST
@@ -153,7 +157,7 @@ def other_frames(folder: Path) -> None:
     for name in ("command", "pose"):
         loop = driving()
         loop.measured.discard(name)
-        getattr(loop.guard, name)(numbers(loop.fake.pose), loop.heard(frame="tool0"))
+        getattr(loop.guard, name)(numbers(loop.fake.pose), loop.heard(NEWER_S, "tool0"))
         assert loop.ticks_until(GuardState.HOLD) <= AT_ONCE
     loop = driving()
     loop.joints.pop()

@@ -3,8 +3,9 @@
     python arm_process.py RUN ROBOT
 
 Writes down what it heard, in `arm.txt` of the run: setpoints, states of the guard, and when it
-began to hold by itself. What is wrong with it stands in `arm_faults.yaml`, which it reads again
-and again: silent (measures nothing), frame, force_n, away_m (of what it measures), error, nan.
+began to hold by itself, or was late to tick. What is wrong with it stands in `arm_faults.yaml`,
+which it reads again and again: silent (measures nothing), frame, force_n, away_m (of what it
+measures), error, nan.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class ArmProcess:
         self._node, self._folder = node, folder
         self._arm, self._lock = FakeArm(START), threading.Lock()
         self._log = (folder / "arm.txt").open("a", buffering=1)
-        self._said = ""
+        self._said, self._ticked_s = "", time.monotonic()
 
         def own(topic: Topic) -> Topic:
             return topic._replace(name=f"{namespace(folder)}/{robot}/{topic.name}")
@@ -61,6 +62,9 @@ class ArmProcess:
 
     def tick(self, faults: dict[str, Any]) -> None:
         now_s = time.monotonic()
+        late_s, self._ticked_s = now_s - self._ticked_s - PROFILE_PERIOD_S, now_s
+        if late_s > PROFILE_PERIOD_S:
+            self._write(f"late {late_s:.3f}")
         with self._lock:
             before = self._arm.holding
             pose = self._arm.tick(now_s)
