@@ -37,6 +37,7 @@ _JOINTS = 7
 _STEPS_PER_TICK = round(PROFILE_PERIOD_S / PHYSICS_DT_S)
 _SITE = int(mujoco.mjtObj.mjOBJ_SITE)
 _SETTLE_S = 0.1
+_FILTER_S = 0.05
 _HOME = np.array(HOME_RAD)
 # Joint-space posture control in the null space of the tool; holds the elbow to 1e-3 rad.
 _POSTURE_STIFFNESS, _POSTURE_DAMPING = 10.0, 2.0
@@ -198,9 +199,13 @@ class SimArm:
         self._gripper.command(closed)
 
     def follow(self, setpoint: Pose) -> None:
-        """Let 10 ms pass with the controller at a setpoint that somebody else has limited."""
+        """Let 10 ms pass with the controller at a setpoint that somebody else has limited.
+
+        The wrench is filtered then, as an arm's own estimate is: fingers that close on something
+        are felt as 60 N for 10 ms.
+        """
         self._aim.target, self._setpoint = setpoint, Setpoint(setpoint)
-        self._period_s = PROFILE_PERIOD_S
+        self._period_s = _FILTER_S
         self._images = None
         self._hold_posture()
         self._command(setpoint)

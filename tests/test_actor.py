@@ -9,7 +9,7 @@ import pytest
 from serl.actor import Actor, ActorConfig, LearnedPolicy, Pace
 from serl.agents.agent import Agent, State
 from serl.clock import VirtualClock
-from serl.errors import CorruptData, NeedsPerson, SpecMismatch
+from serl.errors import CorruptData, NeedsPerson, Silent, SpecMismatch
 from serl.intervention import Event
 from serl.link import WeightsFile
 from serl.policy import Hold, Policy
@@ -95,6 +95,26 @@ def test_episodes_are_counted_and_start_where_they_are_placed() -> None:
         np.testing.assert_array_equal(
             first.state["position"], FakeRobot().reset(seed).state["position"]
         )
+
+
+def test_a_robot_that_is_silent_before_the_first_step_is_placed_anew() -> None:
+    stage, silences = Stage(), [2]
+    observe = stage.robot.observe
+
+    def fading() -> Observation:
+        if silences[0] > 0:
+            silences[0] -= 1
+            raise Silent("no news")
+        return observe()
+
+    stage.robot.observe = fading  # type: ignore[method-assign]
+    stage.actor.place = None
+    stage.run(1)
+    keys = [record.key for record in stage.records]
+    assert {key.episode for key in keys} == {0}, "an episode that never began has no number"
+    silences[0] = 100
+    with pytest.raises(Silent, match="no news"):
+        stage.run(1)
 
 
 def test_an_epoch_never_repeats() -> None:

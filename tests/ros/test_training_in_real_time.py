@@ -1,0 +1,49 @@
+"""A whole training with the simulated arm as a node, a guard before it, and a clock on the wall."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from serl.assembly import make_spec, make_task
+from serl.control_status import read_control_status
+from serl.episodes import read_records
+from serl.types import End
+
+from .test_training import TINY, Command, assert_sound, trained
+
+pytestmark = pytest.mark.ros
+
+_LIMIT_S = 400.0
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Iterator[list[Command]]:
+    started: list[Command] = []
+    yield started
+    for command in started:
+        if command.process.poll() is None:
+            command.interrupt()
+
+
+def test_a_training_in_real_time_goes_through_the_guard_and_survives_its_arms_death(
+    tmp_path: Path, commands: list[Command]
+) -> None:
+    settings = TINY | {"learner.checkpoint_every": 40, "selection_checkpoints": 1}
+    command = Command(tmp_path, "train", "reach", **settings, steps=80, robot="sim")
+    commands.append(command)
+    run = command.run_folder()
+    command.child("serl.ros.guard_node", "actor0")
+    command.until(lambda: read_control_status(run.link("actor0")))  # an episode is over
+    command.child("serl.ros.sim_node", "actor0").send_signal(signal.SIGKILL)
+    assert command.process.wait(_LIMIT_S) == 0, command.output
+    assert "sim-actor0 was killed by SIGKILL: started again" in command.output
+    assert "control periods began late" in command.output
+    assert sum(trained(run).values()) == 80
+    assert_sound(run)
+    records = list(read_records(run.episodes("actor0"), make_spec(make_task(run.config))))
+    reasons = {record.reason for record in records if isinstance(record, End)}
+    assert reasons & {"time limit", "success"}, f"no episode went well: {reasons}"

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from serl.aim import Aim
+from serl.errors import BadInput
+from serl.safety import Motion, Pose
+
+MOTION = Motion(
+    axes=("x", "y"),
+    translation_m=0.01,
+    box_low_m=(0.0, -1.0, -1.0),
+    box_high_m=(1.0, 1.0, 1.0),
+    gripper=True,
+    gripper_interval_s=0.5,
+)
+START = Pose((0.5, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0))
+
+
+def aim(closed: bool = False) -> Aim:
+    made = Aim(MOTION)
+    made.begin(START, closed)
+    return made
+
+
+def move(made: Aim, *values: float, now_s: float = 0.0) -> list[float]:
+    action = np.array(values, np.float32)
+    made.check(action)
+    executed: list[float] = made.move(action, START, now_s).tolist()
+    return executed
+
+
+def test_actions_add_up_to_the_lead_and_what_is_executed_says_so() -> None:
+    made = aim()
+    reach_m = MOTION.limits.lead_m + MOTION.translation_m
+    executed = [move(made, 1, 0, 0)[0] for _ in range(3)]
+    assert executed == pytest.approx([1.0, 1.0, 0.0], abs=1e-6)
+    assert made.target.position[0] == pytest.approx(0.5 + reach_m)
+
+
+def test_the_gripper_switches_once_an_interval_and_anew_in_each_episode() -> None:
+    made = aim()
+    assert move(made, 0, 0, -1, now_s=10.0)[2] == -1.0
+    assert made.closed
+    assert move(made, 0, 0, 1, now_s=10.4)[2] == 0.5
+    assert made.closed, "too soon"
+    move(made, 0, 0, 1, now_s=10.5)
+    assert not made.closed
+    made.begin(START, True)
+    move(made, 0, 0, 1, now_s=10.6)
+    assert not made.closed, "an episode begins without a switch"
+
+
+@pytest.mark.parametrize("values", [(math.nan, 0, 0), (1.1, 0, 0), (0, 0)])
+def test_nonsense_is_refused_before_anything_moves(values: tuple[float, ...]) -> None:
+    made = aim()
+    with pytest.raises(BadInput):
+        move(made, *values)
+    assert made.target == START

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serl import plugins
+from serl.assembly import make_task
+from serl.config import checked, read_yaml, resolve
+from serl.guard_config import GuardConfig, GuardState
+from serl.guard_setup import make_guard_config, settle_guard
+from serl.latch import Latch, LatchFile
+from serl.rotations import between
+from serl.safety import pose_from
+
+PROFILE = plugins.load("robot", "sim")
+
+
+@pytest.mark.parametrize("name", plugins.names("task"))
+def test_every_start_may_turn_as_far_as_its_task_allows(name: str) -> None:
+    task = make_task(resolve({"task": name}))
+    config = make_guard_config(task, PROFILE)
+    allowed = config.motion.max_rotation_rad
+    rng = np.random.default_rng(7)
+    for _ in range(50):
+        start = pose_from(task.scene.place(rng).tcp).quaternion
+        turned = math.hypot(*between(config.reference, start))
+        assert allowed >= min(math.pi, turned + 0.95 * task.config.motion.max_rotation_rad)
+
+
+def test_slow_tasks_get_the_patience_that_they_need() -> None:
+    for rate_hz, command_s in ((20.0, 0.15), (10.0, 0.15), (6.0, 0.25), (1.0, 0.3)):
+        overrides = {"task": "reach", "task_config": {"rate_hz": rate_hz}}
+        config = make_guard_config(make_task(resolve(overrides)), PROFILE)
+        assert config.command_s == pytest.approx(command_s)
+
+
+def test_the_guard_reads_what_was_written_and_a_stop_is_never_wiped_away(tmp_path: Path) -> None:
+    config = make_guard_config(make_task(resolve({"task": "reach"})), PROFILE)
+    settings, latch = settle_guard(tmp_path / "guard", "actor0", config)
+    assert checked(GuardConfig, read_yaml(settings)).digest == config.digest
+    assert LatchFile(latch).read() == Latch()
+    stop = Latch(GuardState.ESTOP, "a person")
+    LatchFile(latch).write(stop)
+    settle_guard(tmp_path / "guard", "actor0", config)
+    assert LatchFile(latch).read() == stop
