@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from serl import cli
+from serl.assembly import make_spec, make_task
 from serl.episodes import episode_paths, read_episode
 from serl.run_folder import RunFolder
 from serl.types import Step
@@ -51,8 +52,8 @@ def test_one_command_trains_both_stages_and_goes_on_after_an_interruption(
 
 def _runs(part: RunFolder) -> set[str]:
     """Which run the steps in the log of a stage say that they are of."""
-    keys = set()
+    keys, spec = set(), make_spec(make_task(part.config))
     for path in episode_paths(part.episodes("actor0")):
-        steps = read_episode(path).steps
+        steps = read_episode(path, spec).steps
         keys |= {step.key.run for step in steps if isinstance(step, Step)}
     return keys
