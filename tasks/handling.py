@@ -197,16 +197,16 @@ class PutDown:
         tcp, goal = state["tcp_pose"][:3], self._cube.position(state).astype(np.float64)
         goal += self._aside
         goal[2] = max(goal[2] + self._cube.grasp_m, self._motion.box_low_m[2])
-        offset, turn = goal - tcp, self._cube.turn(state)
+        # The side that is nearest to the front, not to the tool: the tool turns only so far.
+        side = wrapped(yaw(state[f"{self._cube.name}_pose"]), _QUARTER_RAD)
+        offset, turn = goal - tcp, side - yaw(state["tcp_pose"])
         opening = float(state["gripper"][0])
         off = math.hypot(offset[0], offset[1]) + 0.05 * abs(turn)
         if off < 0.008 and abs(offset[2]) < 0.010 and opening > 0.4:
             return self._steer(state, goal, CLOSE)
         clear = min(1.0, max(0.0, (off - 0.006) / 0.012)) if opening > 0.9 else 1.0
         goal[2] += self.HOVER_M * clear
-        cube = yaw(state[f"{self._cube.name}_pose"])
-        turned = wrapped(cube - yaw(state["target_pose"]), _QUARTER_RAD)
-        return self._steer(state, goal, OPEN, turned)
+        return self._steer(state, goal, OPEN, side - yaw(state["target_pose"]))
 
     def _steer(
         self, state: State, goal: np.ndarray[Any, Any], gripper: float, turn_rad: float = 0.0

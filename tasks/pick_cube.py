@@ -13,15 +13,15 @@ from pydantic import Field
 from serl.camera import View, image_specs
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.rotations import Quaternion, from_rotation_vector, rotate, wrapped
+from serl.rotations import from_rotation_vector, wrapped
 from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
 from serl.tasks.handling import Cube, Starts, State, restore
+from serl.tasks.steering import DOWN, scalar, yaw
 from serl.types import Action, Array, Observation, Outcome
 
 _HALF_M = 0.02
-_DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
 _CUBE = Cube("cube", _HALF_M)
 _STARTS = Starts((0.40, -0.10), (0.50, 0.10), 0.20)
 
@@ -116,16 +116,16 @@ class PickCube:
     def begin(self, reading: Observation) -> None:
         """Keep where the tool starts."""
         pose = reading.state["tcp_pose"]
-        self._start, self._start_yaw = pose[:3].copy(), _yaw(pose)
+        self._start, self._start_yaw = pose[:3].copy(), yaw(pose)
         self._held = 0
 
     def observation(self, reading: Observation) -> Observation:
         """What the policy sees of a reading."""
         tcp = reading.state["tcp_pose"]
-        yaw = _yaw(tcp)
+        tool_yaw = yaw(tcp)
         arm = {
             "tcp_from_start": tcp[:3] - self._start,
-            "yaw_from_start": _scalar(wrapped(yaw - self._start_yaw, 2.0 * math.pi)),
+            "yaw_from_start": scalar(wrapped(tool_yaw - self._start_yaw, 2.0 * math.pi)),
             "tcp_velocity": reading.state["tcp_twist"][:3],
             "gripper": reading.state["gripper"],
             "lead": reading.state["target_pose"][:3] - tcp[:3],
@@ -135,8 +135,8 @@ class PickCube:
         cube = reading.state["cube_pose"]
         seen = {
             "cube_from_tcp": cube[:3] - tcp[:3],
-            "cube_yaw": _scalar(wrapped(_yaw(cube) - yaw, 0.5 * math.pi)),
-            "cube_height": _scalar(float(cube[2]) - _HALF_M),
+            "cube_yaw": scalar(wrapped(yaw(cube) - tool_yaw, 0.5 * math.pi)),
+            "cube_height": scalar(float(cube[2]) - _HALF_M),
         }
         return Observation(arm | seen, stamps=reading.stamps)
 
@@ -176,7 +176,7 @@ class PickCube:
         """0.3 for approaching, 0.1 for aligning, 0.2 for grasping, 0.4 for lifting."""
         tcp, cube = truth["tcp_pose"], truth["cube_pose"]
         distance = float(np.linalg.norm(cube[:3] - tcp[:3]))
-        turned = abs(wrapped(_yaw(cube) - _yaw(tcp), 0.5 * math.pi))
+        turned = abs(wrapped(yaw(cube) - yaw(tcp), 0.5 * math.pi))
         between = math.exp(-((distance / 0.02) ** 2))
         closing = min(1.0, 2.0 * (1.0 - float(truth["gripper"][0])))
         lifted = min(1.0, max(0.0, _height(cube) / self.config.lift_m))
@@ -237,11 +237,11 @@ class PickCube:
 
     def _place(self, rng: np.random.Generator) -> Placement:
         low, high = self.config.field_low_m, self.config.field_high_m
-        yaw = rng.uniform(-self.config.max_yaw_rad, self.config.max_yaw_rad)
+        turned = rng.uniform(-self.config.max_yaw_rad, self.config.max_yaw_rad)
         x, y = rng.uniform(low, high)
         start = _STARTS.draw(rng)
-        cube = np.array((x, y, _HALF_M, *from_rotation_vector((0.0, 0.0, yaw))))
-        return Placement(tcp=np.array((*start, *_DOWN)), bodies={"cube": cube})
+        cube = np.array((x, y, _HALF_M, *from_rotation_vector((0.0, 0.0, turned))))
+        return Placement(tcp=np.array((*start, *DOWN)), bodies={"cube": cube})
 
 
 class _Expert:
@@ -265,7 +265,7 @@ class _Expert:
         tcp, cube, target = truth["tcp_pose"], truth["cube_pose"], truth["target_pose"]
         opening = float(truth["gripper"][0])
         offset = (cube[:3] - tcp[:3]).astype(np.float64)
-        turn = wrapped(_yaw(cube) - _yaw(tcp), 0.5 * math.pi)
+        turn = wrapped(yaw(cube) - yaw(tcp), 0.5 * math.pi)
         if truth["cube_grasped"][0] > 0.5:
             height = max(0.0, self.LIFT_M - _height(cube))
             return self._action(np.array((0.0, 0.0, height)), 0.0, -1.0)
@@ -277,7 +277,7 @@ class _Expert:
             return self._action(goal - target[:3], 0.0, -1.0)
         clear = min(1.0, max(0.0, (off - 0.006) / 0.012)) if opening > 0.9 else 1.0
         goal[2] += self.HOVER_M * clear
-        turned_target = wrapped(_yaw(cube) - _yaw(target), 0.5 * math.pi)
+        turned_target = wrapped(yaw(cube) - yaw(target), 0.5 * math.pi)
         return self._action(goal - target[:3], turned_target, 1.0)
 
     def _action(self, shift_m: np.ndarray[Any, Any], turn_rad: float, gripper: float) -> Action:
@@ -289,23 +289,9 @@ class _Expert:
         return np.array((*motion.clip(-1.0, 1.0), gripper), np.float32)
 
 
-def _scalar(value: float) -> Array:
-    return np.array([value], np.float32)
-
-
 def _height(pose: Array) -> float:
     """Of the cube above where it lies."""
     return float(pose[2]) - _HALF_M
-
-
-def _yaw(pose: Array) -> float:
-    """Angle about the vertical of the axis x, or of the most level axis of a cube that tipped."""
-    x, y, z, w = pose[3:].tolist()
-    quaternion: Quaternion = (x, y, z, w)
-    axis = rotate(quaternion, (1.0, 0.0, 0.0))
-    if abs(axis[2]) > 0.8:
-        axis = rotate(quaternion, (0.0, 1.0, 0.0))
-    return math.atan2(axis[1], axis[0])
 
 
 task = PickCube

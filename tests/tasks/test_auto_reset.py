@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -77,10 +78,11 @@ class Bench:
         steps = [each for each in self.records if isinstance(each, Step)]
         return [step for step in steps if step.source is Source.SCRIPT]
 
-    def move(self, body: str, *position: float) -> None:
+    def move(self, body: str, *position: float, yaw_rad: float = 0.0) -> None:
         """Somebody moves an object."""
         address = self.robot.model.jnt_qposadr[self.robot.model.body(body).jntadr[0]]
-        self.robot.data.qpos[address : address + 7] = (*position, 1.0, 0.0, 0.0, 0.0)
+        turned = math.cos(0.5 * yaw_rad), 0.0, 0.0, math.sin(0.5 * yaw_rad)
+        self.robot.data.qpos[address : address + 7] = (*position, *turned)
         self.robot.advance(0.3)
 
 
@@ -185,6 +187,21 @@ def test_two_directions_reset_each_other() -> None:
     assert successes == [True] * 4
     assert bench.placed == [0]
     assert not bench.asked
+
+
+def test_a_part_is_grasped_from_a_side_to_which_the_tool_can_turn() -> None:
+    bench = stages()
+    actor = bench.actors["forward"]
+    bench.robot.reset(0)
+    for _ in range(15):
+        bench.robot.act(np.array((0.0, 0.0, 0.0, 1.0, 0.0), np.float32))
+        bench.robot.advance(0.1)
+    bench.move("part", 0.47, 0.0, 0.02, yaw_rad=1.2)  # the tool is as far round as it gets: at 0.9
+    actor.placements = 0
+    result = actor.episode()
+    assert result is not None
+    assert result.success
+    assert [end.success for end in bench.ends("forward")] == [True, True]
 
 
 def test_who_fails_tries_again() -> None:
