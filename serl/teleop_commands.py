@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -103,7 +103,8 @@ def attend(supervisor: Supervisor) -> None:
 def stay(supervisor: Supervisor) -> None:
     """After a training: keep the console open for whoever sits at a terminal."""
     if sys.stdout.isatty():
-        attend(supervisor)
+        with suppress(KeyboardInterrupt):
+            attend(supervisor)
 
 
 def teleop(options: argparse.Namespace) -> int:

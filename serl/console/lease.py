@@ -43,20 +43,18 @@ class Lease:
 
 
 class Rate:
-    """At most so many a second, with a little room for a burst.
+    """At most so many a second, with room for a burst.
 
     Args:
         per_s: allowed in the long run.
         now_s: monotonic seconds.
+        burst_s: what would come in this time may come at once.
     """
 
-    def __init__(self, per_s: float, now_s: Callable[[], float]) -> None:
+    def __init__(self, per_s: float, now_s: Callable[[], float], burst_s: float = 0.25) -> None:
         self._per_s, self._now_s = per_s, now_s
+        self._most = per_s * burst_s
         self._room, self._seen_s = self._most, now_s()
-
-    @property
-    def _most(self) -> float:
-        return self._per_s / 4
 
     def allows(self) -> bool:
         """One more may pass."""

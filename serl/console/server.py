@@ -33,6 +33,8 @@ STATE_PERIOD_S, PROGRESS_PERIOD_S, PICTURE_PERIOD_S = 0.1, 1.0, 1 / 15
 HELLO_S = 5.0
 MOST_PAGES = 8
 MOST_BEATS_HZ, MOST_FRAMES_HZ = 60.0, 120.0
+PATIENCE_S = 5.0
+"""A network that stalled for so long may deliver at once what it held back."""
 
 _REFUSED, _BAD_FRAME, _BAD_TOKEN = 403, 4400, 4401
 _HANDS_OFF = Wish((0.0,) * len(AXES), False, ())
@@ -87,7 +89,7 @@ class Console:
         return response
 
     async def _socket(self, request: web.Request) -> web.StreamResponse:
-        socket = web.WebSocketResponse(max_msg_size=MAX_BYTES, heartbeat=10.0, compress=False)
+        socket = web.WebSocketResponse(max_msg_size=MAX_BYTES, heartbeat=30.0, compress=False)
         await socket.prepare(request)
         if not await self._knows_token(socket):
             await socket.close(code=_BAD_TOKEN, message=b"wrong token")
@@ -122,7 +124,8 @@ class Console:
                 sender.cancel()
 
     async def _listen(self, socket: web.WebSocketResponse) -> None:
-        frames, beats = Rate(MOST_FRAMES_HZ, self._now_s), Rate(MOST_BEATS_HZ, self._now_s)
+        frames = Rate(MOST_FRAMES_HZ, self._now_s, PATIENCE_S)
+        beats = Rate(MOST_BEATS_HZ, self._now_s)
         async for message in socket:
             if message.type is not WSMsgType.TEXT:
                 raise CorruptData("frame: expected text")

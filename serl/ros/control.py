@@ -128,7 +128,10 @@ class Control:
             self._driver, self._last = "", record.reason
 
     def _say(self, event: Event) -> str:
-        self._desk.say(event, "the operator")
+        try:
+            self._desk.say(event, "the operator")
+        except OSError as error:  # it holds all the same
+            return f"{self._desk.hold.reason}, until a restart: {error}"
         return self._desk.hold.reason or event.value
 
     def _release(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 from geometry_msgs.msg import TwistStamped
 from sensor_msgs.msg import Joy
 
+from serl.errors import BadInput
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic, latest_only
 from serl.specs import ArraySpec
@@ -18,6 +20,8 @@ from serl.teleop.config import JOY_AXES, JOY_BUTTONS, TWIST_AXES, TeleopConfig
 from serl.teleop.device import Buttons, Report
 from serl.teleop.mapping import AXES, MappingConfig, Wish
 from serl.teleop.operator import Operator
+
+logger = logging.getLogger(__name__)
 
 
 class TopicDevice:
@@ -119,11 +123,15 @@ class TopicDevices:
         return any(device.silence_s <= self._config.operator.lost_s for device, _ in self._devices)
 
     def people(self, spec: ArraySpec) -> list[Operator]:
-        """One at each device."""
-        return [
-            Operator(device, mapping, self._config.operator, spec)
-            for device, mapping in self._devices
-        ]
+        """One at each device; nobody where actions have an axis that no device can move."""
+        try:
+            return [
+                Operator(device, mapping, self._config.operator, spec)
+                for device, mapping in self._devices
+            ]
+        except BadInput as error:
+            logger.warning("nobody can drive: %s", error)
+            return []
 
 
 class RemoteHand:

@@ -54,6 +54,7 @@ class Buttons:
     def __init__(self) -> None:
         self._down: set[str] = set()
         self._presses: list[str] = []
+        self._known = False
 
     def set(self, name: str, down: bool) -> None:
         """A button went down or up; saying the same twice changes nothing."""
@@ -64,11 +65,14 @@ class Buttons:
             self._down.discard(name)
 
     def hold(self, down: frozenset[str]) -> None:
-        """Exactly these are down."""
+        """Exactly these are down; those of the first call were never seen going down."""
         for name in self._down - down:
             self.set(name, False)
         for name in sorted(down):
             self.set(name, True)
+        if not self._known:
+            self._known = True
+            self._presses.clear()
 
     def take(self) -> tuple[frozenset[str], tuple[str, ...]]:
         """Those that are down, and the presses since the last call."""

@@ -45,10 +45,10 @@ class Hands(StrEnum):
 class Operator:
     """A `Teleop` around a device.
 
-    Hands that were on before the first report are not believed: a button that is stuck must be let
-    go of once. When the device falls silent while hands are on, the robot holds, and the policy
-    gets it back only if a person takes over once more and lets go, or by `release`. A silence of
-    `lost_s` cuts the episode.
+    Hands that were on before the first report are not believed: a deadman that is stuck must be let
+    go of once, or be seen going down. When the device falls silent while hands are on, the robot
+    holds, and the policy gets it back only if a person takes over once more and lets go, or by
+    `release`. A silence of `lost_s` cuts the episode.
 
     Args:
         device: what reports.
@@ -136,5 +136,7 @@ class Operator:
         if report is None or wish is None:
             return None
         self._said += wish.events
-        fresh = abs(self._now_s() - report.stamp_s) <= self._config.stale_s
-        return wish if fresh else None
+        if abs(self._now_s() - report.stamp_s) > self._config.stale_s:
+            return None
+        self._free |= self._mapping.deadman in report.presses  # so it was up before
+        return wish

@@ -143,6 +143,7 @@ async def browser(folder: Path) -> AsyncIterator[Page]:
                 page = Page(socket)
                 for domain in ("Page", "Runtime", "Log", "Network"):
                     await page.call(f"{domain}.enable")
+                await page.call("Emulation.setFocusEmulationEnabled", enabled=True)
                 yield page
                 page.close()
     finally:

@@ -80,6 +80,11 @@ class TestTwist(DeviceSuite):
         return bench
 
 
+def test_what_no_device_can_move_leaves_nobody(ends: tuple[TopicDevices, RosNode]) -> None:
+    assert ends[0].people(ArraySpec(shape=(2,), low=-1, high=1, unit="x elbow")) == []
+    assert len(ends[0].people(SPEC)) == 4
+
+
 @pytest.fixture
 def ends(tmp_path: Path) -> Iterator[tuple[TopicDevices, RosNode]]:
     """The topics of an actor, and another node."""

@@ -131,12 +131,20 @@ def test_axes_are_ordered_scaled_and_turned_as_the_task_asks() -> None:
 
 def test_a_button_that_is_stuck_takes_over_nothing_until_it_was_off() -> None:
     pad = Pad()
-    pad.hold()
+    pad.buttons.hold(frozenset({"hold"}))  # before anybody looked
     person = Operator(pad, MAPPING, HABITS, SPEC, pad.now_s)
     assert [person() for _ in range(3)] == [None] * 3
     pad.hold(False)
     assert person() is None
     pad.hold()
+    assert person() is not None
+
+
+def test_a_deadman_that_was_seen_going_down_is_believed_at_once() -> None:
+    pad = Pad()
+    pad.buttons.hold(frozenset())
+    person = Operator(pad, MAPPING, HABITS, SPEC, pad.now_s)
+    pad.hold()  # nobody looked in between
     assert person() is not None
 
 

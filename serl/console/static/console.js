@@ -88,6 +88,7 @@ function showState(now) {
   else if (now.driver === "script") show("policy", "Resetting the scene", where);
   else show("off", "Between two episodes", now.last ? `the last one: ${now.last}` : "");
   const mine = now.lease === "you";
+  if (wanted && now.lease === "free" && !document.hidden) send({ type: "take" });  // it expired
   $("lease").disabled = now.lease === "other" || !now.fresh;
   label($("lease"), mine ? "Give the controls back" : now.lease === "other" ? "Another page has the controls" : "Take the controls", "T");
   $("lease").hidden = Boolean(now.stopped || now.paused) && mine;
