@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from serl import plugins
-from serl.assembly import make_task
+from serl.assignment import make_task
 from serl.config import checked, read_yaml, resolve
 from serl.guard_config import GuardConfig, GuardState
 from serl.guard_setup import make_guard_config, settle_guard

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serl.assembly import make_spec, make_task
+from serl.assignment import make_spec, make_task
 from serl.control_status import read_control_status
 from serl.episodes import read_records
 from serl.types import End
