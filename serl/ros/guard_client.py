@@ -53,7 +53,8 @@ class GuardClient:
 
         self._remote.trigger(f"{self._robot}/guard/disarm")
         if not self._remote.wait(gone, _LIMIT_S):
-            raise SerlError(f"{self._robot}: the guard does not let go")
+            state, cause = self.feed.newest().value
+            raise SerlError(f"{self._robot}: the guard does not let go: {state}: {cause}")
 
     def take(self) -> None:
         """Have the guard take the arm again, where it is: for a simulated one that was placed.

@@ -13,6 +13,7 @@ from serl.control_status import read_control_status
 from serl.episodes import read_records
 from serl.types import End
 
+from .conftest import eventually
 from .test_training import TINY, Command, assert_sound, trained
 
 pytestmark = pytest.mark.ros
@@ -37,7 +38,12 @@ def test_a_training_in_real_time_goes_through_the_guard_and_survives_its_arms_de
     commands.append(command)
     run = command.run_folder()
     command.child("serl.ros.guard_node", "actor0")
-    command.until(lambda: read_control_status(run.link("actor0")))  # an episode is over
+
+    def is_over() -> bool:
+        return command.process.poll() is not None or read_control_status(link) is not None
+
+    link = run.link("actor0")
+    eventually(is_over, _LIMIT_S)  # an episode
     command.child("serl.ros.sim_node", "actor0").send_signal(signal.SIGKILL)
     assert command.process.wait(_LIMIT_S) == 0, command.output
     assert "sim-actor0 was killed by SIGKILL: started again" in command.output
