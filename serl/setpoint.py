@@ -14,6 +14,7 @@ from serl.vectors import Vector, shortened, shortening, subtract
 
 PROFILE_PERIOD_S = 0.01
 
+_REST_TOLERANCE = 1e-9
 _REST: tuple[Vector, Vector] = ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
 
 
@@ -77,8 +78,11 @@ def brake_setpoint(state: Setpoint, limits: Limits, dt_s: float) -> Setpoint:
 
 
 def at_rest(state: Setpoint) -> bool:
-    """Whether the setpoint neither moves nor accelerates."""
-    return not any(map(any, state[1:]))
+    """Whether the setpoint neither moves nor accelerates, but for what rounding leaves over.
+
+    A setpoint that has landed on its target goes on correcting the last bit of it.
+    """
+    return all(abs(value) < _REST_TOLERANCE for vector in state[1:] for value in vector)
 
 
 def _integrate(

@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -119,3 +120,21 @@ def test_a_stop_from_full_default_speed_takes_at_most_80_ms() -> None:
     for _ in range(8):
         state = brake_setpoint(state, Limits(), DT_S)
     assert state.velocity == (0.0, 0.0, 0.0)
+
+
+def test_every_setpoint_that_has_landed_is_at_rest() -> None:
+    """Also where rounding keeps a quaternion from being its target's, for which a guard waits."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        start, shift, turn = rng.uniform(-1.0, 1.0, (3, 3))
+        place = (float(start[0]), float(start[1]), float(start[2]))
+        tool = from_rotation_vector((float(start[2]), float(start[1]), float(start[0])))
+        by = from_rotation_vector((0.02 * turn[0], 0.02 * turn[1], 0.02 * turn[2]))
+        goal = Pose(
+            (place[0] + 0.01 * shift[0], place[1] + 0.01 * shift[1], place[2] + 0.01 * shift[2]),
+            multiply(by, tool),
+        )
+        state = Setpoint(Pose(place, tool))
+        for _ in range(200):
+            state = advance_setpoint(state, goal, Limits(), DT_S)
+        assert at_rest(state)
