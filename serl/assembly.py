@@ -159,7 +159,11 @@ def make_actor(
     seed = start_seed(Purpose.TRAINING, config.seed, f"{name}/agent", start)
     seen = make_spec(make_task(config))  # without what is seen for the log alone
     policy = LearnedPolicy(make_acting_agent(config, seen, seed), weights)
-    lead = max(config.actor.max_lead_steps, first_update_at(config))
+    lead = max(
+        config.actor.max_lead_steps,
+        config.learner.publish_every,  # or it would wait for weights that wait for it
+        first_update_at(config),
+    )
     pacing = config.actor.model_copy(update={"max_lead_steps": lead})
     wait = Pace(
         pacing,

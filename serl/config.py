@@ -115,11 +115,6 @@ class TrainConfig(BaseModel):
                     f"agent.frozen: nothing loads the {network} (init_from.load), which would stay "
                     "as chance made it"
                 )
-        if self.actor.max_lead_steps < self.learner.publish_every:
-            raise ValueError(
-                f"actor.max_lead_steps: expected at least learner.publish_every, "
-                f"{self.learner.publish_every}: the actor would wait for weights that wait for it"
-            )
         if self.reward.kind == "vice" and not (
             self.demos or self.demo_paths or self.vice.positives
         ):
