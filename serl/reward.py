@@ -18,7 +18,7 @@ from serl.robot import Truth
 from serl.rotations import between, normalized
 from serl.specs import ObservationSpec
 from serl.task import Scene, SimulatedTask, TaskConfig
-from serl.types import Observation, Outcome
+from serl.types import Array, Observation, Outcome
 from serl.vectors import Vector
 
 
@@ -68,6 +68,24 @@ class RewardConfig(BaseModel):
             except BadInput as error:
                 raise ValueError(f"pose: {error}") from None
         return self
+
+
+def may_be_there(
+    tools_m: Array, low_m: Vector | None, high_m: Vector | None
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Whether tools are between two corners; who is not known to be elsewhere may be there.
+
+    Args:
+        tools_m: positions in the base frame.  # (..., 3)
+        low_m: the lowest corner; None for anything.
+        high_m: the highest one.
+    """
+    away = np.zeros(tools_m.shape[:-1], bool)
+    if low_m is not None:
+        away |= (tools_m < np.array(low_m)).any(-1)
+    if high_m is not None:
+        away |= (tools_m > np.array(high_m)).any(-1)
+    return ~away
 
 
 class Judgement(NamedTuple):
@@ -192,9 +210,7 @@ class StageReward:
         low, high = self._config.tool_low_m, self._config.tool_high_m
         if low is None and high is None:
             return True
-        position = reading.state["tcp_pose"][:3]
-        above = low is None or bool((position >= low).all())
-        return above and (high is None or bool((position <= high).all()))
+        return bool(may_be_there(reading.state["tcp_pose"][:3], low, high))
 
 
 class Judged:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -120,7 +121,8 @@ def _train(options: argparse.Namespace) -> int:
     from serl.reward_audit import audit
     from serl.reward_data import read_samples
 
-    config = checked(ClassifierConfig, parse_overrides(options.overrides))
+    asked = parse_overrides(options.overrides)
+    config = checked(ClassifierConfig, {**_tool_at_success(options.folders), **asked})
     check_destination(options.out)
     samples, views = read_samples(options.folders)
     classes = ("nothing", *_stages(int(samples.labels.max())))
@@ -128,11 +130,26 @@ def _train(options: argparse.Namespace) -> int:
     trained.classifier.save(options.out)
     card = trained.classifier.card
     print(f"{options.out}: sees {', '.join(views)}; believed from {card.threshold:.3f} on")
+    for word, corner in (("above", config.tool_low_m), ("below", config.tool_high_m)):
+        if corner is not None:
+            print(
+                f"  and only with the tool {word} x y z = {corner} m, as --reward.tool_* must say"
+            )
     count = len(np.unique(trained.held_out.episodes))
     print(f"measured on {count} episodes that neither training nor calibration saw:")
     for line in audit(trained.held_out.labels, trained.probabilities, card.threshold).lines():
         print(f"  {line}")
     return DONE
+
+
+def _tool_at_success(folders: Sequence[Path]) -> Mapping[str, Any]:
+    """Where the tool is at a success of the recorded task, as a training of it would check."""
+    for path in (path for folder in folders for path in episode_paths(folder)):
+        spec = read_spec(path)
+        if spec is not None and spec.task in plugins.names("task"):
+            tuned = plugins.load("task", spec.task)().training_defaults().get("reward", {})
+            return {key: tuned[key] for key in ("tool_low_m", "tool_high_m") if key in tuned}
+    return {}
 
 
 def _stages(highest: int) -> tuple[str, ...]:

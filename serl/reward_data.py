@@ -21,6 +21,7 @@ from serl.run_folder import RunFolder
 from serl.types import Image
 
 VIEWS = "views.json"
+_NOWHERE = np.full(7, np.nan, np.float32)
 
 
 class Origin(NamedTuple):
@@ -38,12 +39,14 @@ class Samples(NamedTuple):
         labels: classes.  # (N,)
         episodes: number of the episode that each is of.  # (N,)
         origins: where each comes from.
+        tools_m: where the tool was, base frame; not a number where nobody wrote it down.  # (N, 3)
     """
 
     images: Mapping[str, Image]
     labels: np.ndarray[Any, np.dtype[np.int64]]
     episodes: np.ndarray[Any, np.dtype[np.int64]]
     origins: tuple[Origin, ...]
+    tools_m: np.ndarray[Any, np.dtype[np.float32]]
 
     def where(self, kept: np.ndarray[Any, np.dtype[np.bool_]]) -> Self:
         """Those that are kept."""
@@ -52,6 +55,7 @@ class Samples(NamedTuple):
             self.labels[kept],
             self.episodes[kept],
             tuple(self.origins[row] for row in np.flatnonzero(kept)),
+            self.tools_m[kept],
         )
 
 
@@ -106,6 +110,7 @@ def read_samples(
     labels: list[int] = []
     episodes: list[int] = []
     origins: list[Origin] = []
+    tools_m: list[np.ndarray[Any, np.dtype[np.float32]]] = []
     wanted = dict(views) if views else {}
     number = 0
     for folder in folders:
@@ -136,7 +141,9 @@ def read_samples(
                     labels.append(here[place])
                     episodes.append(number)
                     origins.append(Origin(folder, place))
+                    tools_m.append(record.observation.state.get("tcp_pose", _NOWHERE)[:3])
     if not labels:
         raise BadInput(f"{', '.join(map(str, folders))}: no step of any episode is labelled")
     arrays = {name: np.stack(frames) for name, frames in images.items()}
-    return Samples(arrays, np.array(labels), np.array(episodes), tuple(origins)), wanted
+    found_m = np.array(tools_m, np.float32)
+    return Samples(arrays, np.array(labels), np.array(episodes), tuple(origins), found_m), wanted

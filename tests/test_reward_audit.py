@@ -38,7 +38,7 @@ def test_nothing_to_count_is_said() -> None:
 def test_a_contact_sheet_shows_views_and_rows() -> None:
     images = {name: np.full((7, 8, 8, 3), 40 * (n + 1), np.uint8) for n, name in enumerate("ab")}
     origins = tuple(Origin(Path(), Place(1, 2, row)) for row in range(7))
-    samples = Samples(images, LABELS, np.zeros(7, np.int64), origins)
+    samples = Samples(images, LABELS, np.zeros(7, np.int64), origins, np.zeros((7, 3), np.float32))
     sheet = contact_sheet(samples, [5, 3], SURENESS.tolist(), "wrong")
     empty = contact_sheet(samples, [], [], "wrong")
     assert sheet.dtype == np.uint8

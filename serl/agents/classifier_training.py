@@ -16,6 +16,7 @@ from serl.agents.config import ClassifierConfig
 from serl.agents.networks import Group, descend
 from serl.errors import BadInput
 from serl.frames import brightened, shifted
+from serl.reward import may_be_there
 from serl.reward_data import Samples
 
 _SUREST = 1.0 - 1e-6
@@ -65,9 +66,9 @@ def train_classifier(
     seeing, judging = (group.flat.detach() for group in groups)
     trained = Classifier(card, seeing, judging)
     temperature = _temperature(_logits(trained, calibration), calibration.labels)
-    sureness = _probabilities(trained, calibration, temperature)
+    sureness = _probabilities(trained, calibration, temperature, config)
     threshold = _threshold(sureness, calibration.labels, config.false_positives)
-    probabilities = _probabilities(trained, held_out, temperature)
+    probabilities = _probabilities(trained, held_out, temperature, config)
     told = np.where(probabilities.max(1) >= threshold, probabilities.argmax(1), 0)
     settled = card.model_copy(
         update={
@@ -148,10 +149,13 @@ def _logits(classifier: Classifier, samples: Samples) -> np.ndarray[Any, np.dtyp
 
 
 def _probabilities(
-    classifier: Classifier, samples: Samples, temperature: float
+    classifier: Classifier, samples: Samples, temperature: float, config: ClassifierConfig
 ) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """As a reward sees them: where the tool is not at a success, nothing is.  # (N, classes)."""
     scaled = torch.from_numpy(_logits(classifier, samples)) / temperature
     told: np.ndarray[Any, np.dtype[np.float32]] = scaled.softmax(-1).numpy()
+    there = may_be_there(samples.tools_m, config.tool_low_m, config.tool_high_m)
+    told[~there] = np.eye(told.shape[1])[0]
     return told
 
 

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from serl.vectors import Vector
+
 Network = Literal["actor", "encoder"]
 Width = Annotated[int, Field(ge=1, le=1024)]
 
@@ -107,6 +109,9 @@ class ClassifierConfig(BaseModel):
         calibration: share of the episodes that temperature and threshold are chosen on.
         held_out: share of the episodes that it is measured on: neither trained nor chosen on.
         false_positives: the share of negatives that the threshold may let pass in calibration.
+        tool_low_m: lowest corner of where the tool is at a success, base frame; what is elsewhere
+            is no success, whatever it looks like, so that the threshold need not tell it ...
+        tool_high_m: ... and the highest; None for anywhere.
         seed: of everything random.
         threads: of torch; None leaves them alone.
     """
@@ -123,6 +128,8 @@ class ClassifierConfig(BaseModel):
     calibration: float = Field(0.2, gt=0, lt=0.5)
     held_out: float = Field(0.2, gt=0, lt=0.5)
     false_positives: float = Field(0.001, ge=0, lt=1)
+    tool_low_m: Vector | None = None
+    tool_high_m: Vector | None = None
     seed: int = Field(0, ge=0)
     threads: int | None = Field(None, ge=1)
 

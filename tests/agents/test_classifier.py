@@ -40,7 +40,8 @@ def make_samples(count: int = 240, classes: int = 2, seed: int = 0) -> Samples:
         image[4:7, left : left + 3] = 250
     episodes = np.arange(count) // 12
     origins = tuple(Origin(Path(), Place(1, int(e), row)) for row, e in enumerate(episodes))
-    return Samples({"front": images}, labels, episodes, origins)
+    tools_m = np.full((count, 3), np.nan, np.float32)
+    return Samples({"front": images}, labels, episodes, origins, tools_m)
 
 
 @pytest.fixture(scope="module")
@@ -210,3 +211,18 @@ def test_other_cameras_are_refused(
     config = RewardConfig(kind="classifier", model=path)
     with pytest.raises(SpecMismatch, match=f"trained on the view 'front' .* which {found}"):
         make_reward(config, PickCubeConfig(observe="pixels", views=views))
+
+
+def test_what_the_tool_tells_the_threshold_need_not() -> None:
+    """Half of the negatives look like successes, with the tool elsewhere."""
+    samples = make_samples(480)
+    alike = np.flatnonzero(samples.labels == 1)[::2]
+    samples.labels[alike] = 0
+    tools_m = np.zeros((480, 3), np.float32)
+    tools_m[samples.labels == 1, 2] = 0.2
+    samples = samples._replace(tools_m=tools_m)
+    config = QUICK.model_copy(update={"tool_low_m": (-1.0, -1.0, 0.1)})
+    plain, checked = (train_classifier(samples, CARD, each) for each in (QUICK, config))
+    assert plain.classifier.card.accuracy < 0.95
+    assert checked.classifier.card.accuracy > 0.95
+    assert checked.classifier.card.threshold < plain.classifier.card.threshold
