@@ -132,9 +132,7 @@ def _train(options: argparse.Namespace) -> int:
     print(f"{options.out}: sees {', '.join(views)}; believed from {card.threshold:.3f} on")
     for word, corner in (("above", config.tool_low_m), ("below", config.tool_high_m)):
         if corner is not None:
-            print(
-                f"  and only with the tool {word} x y z = {corner} m, as --reward.tool_* must say"
-            )
+            print(f"  where the tool is {word} x, y, z of {corner} m, as a training checks itself")
     count = len(np.unique(trained.held_out.episodes))
     print(f"measured on {count} episodes that neither training nor calibration saw:")
     for line in audit(trained.held_out.labels, trained.probabilities, card.threshold).lines():
