@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +16,9 @@ from serl.errors import SerlError
 from serl.ros.node import RosNode
 
 _SLICE_S = 0.02
+_AGAIN_S = 3.0
+"""A request goes to nobody where the other end died and has not been found anew: ask again. What is
+asked in real time does no harm twice; time that passes in lock-step would."""
 
 
 class Remote:
@@ -28,6 +32,7 @@ class Remote:
 
     def __init__(self, node: RosNode, beat: Callable[[], None] | None = None) -> None:
         self._node, self._beat = node, beat
+        self._again_s = _AGAIN_S if beat is not None else math.inf
         self._clients: dict[str, Any] = {}
 
     def trigger(self, name: str, limit_s: float = 30.0) -> str:
@@ -75,14 +80,23 @@ class Remote:
         while not client.service_is_ready():
             self._check(deadline_s, f"{full}: no such service")
             self._rest()
-        done = threading.Event()
-        future = client.call_async(request)
-        future.add_done_callback(lambda answered: done.set())
-        while not done.wait(_SLICE_S):
+        answers: list[Any] = []
+        answered = threading.Event()
+
+        def keep(future: Any) -> None:
+            answers.append(future.result())
+            answered.set()
+
+        ask_s = time.monotonic()
+        while not answered.is_set():
             self._check(deadline_s, f"{full}: no answer within {limit_s:g} s")
+            if time.monotonic() >= ask_s:
+                ask_s += self._again_s
+                client.call_async(request).add_done_callback(keep)
+            answered.wait(_SLICE_S)
             if self._beat is not None:
                 self._beat()
-        return future.result()
+        return answers[0]
 
     def _check(self, deadline_s: float, complaint: str) -> None:
         if time.monotonic() > deadline_s:

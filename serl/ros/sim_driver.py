@@ -64,7 +64,7 @@ class Driver:
         self.told: Callable[[int], None] = lambda stamp_ns: None
         cameras = cameras_of(arm.pictures())
         self._publisher = ArmPublisher(node, robot, profile, tracked, cameras, qos)
-        serve(node, f"{robot}/reset", self.reset)
+        serve(node, "reset", self.reset)
 
     def reset(self) -> str:
         """Place the arm and the scene anew, as the parameter `seed` says."""
@@ -127,8 +127,8 @@ class LockStep(Driver):
         self._taken = 0
         for topic, take in takers:
             node.subscribe(of_robot(topic, robot, EXACT), self._counted(take))
-        serve(node, f"{robot}/advance", self.advance)
-        serve(node, f"{robot}/taken", lambda: str(self._taken))
+        serve(node, "advance", self.advance)
+        serve(node, "taken", lambda: str(self._taken))
 
     def advance(self) -> str:
         """Let a period pass; whoever commands sees to it that its commands were taken before."""

@@ -173,10 +173,10 @@ class SimulatedRosArm(RosArm):
         self._sent.taken = self._taken()
 
     def _taken(self) -> int:
-        return int(self.remote.trigger(f"{self.robot}/taken"))
+        return int(self.remote.trigger(f"{self._arm}/taken"))
 
     def _call(self, name: str) -> dict[str, Any]:
-        text = self.remote.trigger(f"{self.robot}/{name}")
+        text = self.remote.trigger(f"{self._arm}/{name}")
         answer = parse_object(text.encode(), name)
         check_fields(answer, _FIELDS, name)
         return answer
