@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ from serl.teleop.mapping import Wish
     ("words", "line"),
     [
         (["teleop"], "give the folder of a run, or --check"),
-        (["teleop", "--check", "--device", "keyboard", "--path", "nothing"], "nothing"),
+        (
+            ["teleop", "--check", "--device", "keyboard", "--path", "nothing"],
+            "nothing" if find_spec("evdev") else "needs the package evdev",
+        ),
         (["teleop", "--check", "--device", "spacemouse"], "no SpaceMouse found"),
         (["console", "nothing"], "found no folder"),
         (["teleop", "nothing", "--device", "spacemouse"], "no SpaceMouse found"),

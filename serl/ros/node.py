@@ -20,6 +20,7 @@ import rclpy
 from rclpy.context import Context
 from rclpy.duration import Duration
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.parameter import Parameter
 from rclpy.serialization import deserialize_message, serialize_message
 from rclpy.utilities import remove_ros_args
@@ -36,6 +37,7 @@ from serl.supervisor import orphaned
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
+_TAKEN_AWAY = (AttributeError, rclpy_implementation.InvalidHandle)
 _MOST_AT_ONCE = 64
 
 
@@ -213,8 +215,8 @@ class RosNode:
         except ExternalShutdownException:
             pass
         except Exception as error:  # a defect: better to end than to go on deaf
-            # rclpy 7.1.6 may still look at its guards while they are being taken away: at None.
-            if not (self._leaving and isinstance(error, AttributeError)):
+            # rclpy 7.1.6 may still look at its guards while they are being taken away.
+            if not (self._leaving and isinstance(error, _TAKEN_AWAY)):
                 self._failure = error
                 self.stopping = True
 
