@@ -17,6 +17,7 @@ from serl.intervention import Teleop
 from serl.loop import EpisodeKey, Result, run
 from serl.policy import Policy
 from serl.robot import Robot
+from serl.stacking import FrameStack
 from serl.task import Task
 from serl.transport import Snapshot, WeightSource
 from serl.types import Action, Observation, Outcome, Record, Source, Step, is_online
@@ -50,13 +51,17 @@ class LearnedPolicy:
         agent: acts.
         weights: where new weights appear.
         explore: sample actions instead of taking the mode.
+        frames: how many of the last images of an episode the agent sees.
 
     Attributes:
         snapshot: the weights in use; None before the first.
     """
 
-    def __init__(self, agent: Agent, weights: WeightSource, explore: bool = True) -> None:
+    def __init__(
+        self, agent: Agent, weights: WeightSource, explore: bool = True, frames: int = 1
+    ) -> None:
         self._agent = agent
+        self._stack = FrameStack(frames)
         self._weights = weights
         self._explore = explore
         self.snapshot: Snapshot | None = None
@@ -96,10 +101,14 @@ class LearnedPolicy:
             if not self.refresh():
                 time.sleep(period_s)
 
+    def begin(self) -> None:
+        """An episode begins: what was seen before it is forgotten."""
+        self._stack.begin()
+
     def __call__(self, observation: Observation) -> Action:
         """The agent's action with the newest weights."""
         self.refresh()
-        return self._agent.act(observation, self._explore)
+        return self._agent.act(self._stack(observation), self._explore)
 
 
 class Pace:
@@ -264,6 +273,7 @@ class Actor:
         self._reset()
         if not self._ready():
             return None
+        self.policy.begin()
         result = self._run(self.task, self.policy, Source.POLICY)
         self.placements -= self.placements > 0
         return result

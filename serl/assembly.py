@@ -158,7 +158,8 @@ def make_actor(
         placements = 1 if task.config.auto_reset else math.inf
     seed = start_seed(Purpose.TRAINING, config.seed, f"{name}/agent", start)
     seen = make_spec(make_task(config))  # without what is seen for the log alone
-    policy = LearnedPolicy(make_acting_agent(config, seen, seed), weights)
+    acting = make_acting_agent(config, seen, seed)
+    policy = LearnedPolicy(acting, weights, frames=config.agent.frames)
     lead = max(
         config.actor.max_lead_steps,
         config.learner.publish_every,  # or it would wait for weights that wait for it
@@ -251,6 +252,7 @@ def make_replay(
         crop_px=settings.crop_px,
         folder=folder if capacity * size > settings.memory_bytes else None,
         encoder=encoder,
+        stacked=config.agent.frames,
     )
 
 

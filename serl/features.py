@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from serl.frames import Slots, stored
+from serl.frames import Slots, behind_each_other, stored
 from serl.types import Features, Image
 
 _WAITING = 500
@@ -61,9 +61,11 @@ class FeatureStore:
             self._encode()
 
     def take(self, slots: Slots, rng: np.random.Generator) -> dict[str, Features]:
-        """Copies of the features in `slots`; nothing is drawn.  # (B, *shape) each."""
+        """Copies of the features in `slots`, (B, K), behind each other; nothing is drawn."""
         self._encode()
-        return {name: features[slots] for name, features in self._features.items()}
+        return {
+            name: behind_each_other(features, slots) for name, features in self._features.items()
+        }
 
     def _encode(self) -> None:
         for slot, images in self._waiting.items():

@@ -57,7 +57,10 @@ class FrameStore:
             _put(frames[slot], images[name], self._margin_px)
 
     def take(self, slots: Slots, rng: np.random.Generator) -> dict[str, Image]:
-        """Copies of the frames in `slots`, each image shifted by itself.  # (B, H, W, 3) each."""
+        """Copies of the frames in `slots`, (B, K), the K of a row behind each other.
+
+        Each image is shifted by itself, its frames alike.  # (B, H, W, 3 K) each
+        """
         return {
             name: _windows(frames, slots, self._margin_px, rng)
             for name, frames in self._images.items()
@@ -84,7 +87,8 @@ def shifted(frames: Image, slots: Slots, most_px: int, rng: np.random.Generator)
         An array of its own.  # (B, H, W, 3)
     """
     sides = ((0, 0), (most_px, most_px), (most_px, most_px), (0, 0))
-    return _windows(np.pad(frames[slots], sides, mode="edge"), np.arange(len(slots)), most_px, rng)
+    padded = np.pad(frames[slots], sides, mode="edge")
+    return _windows(padded, np.arange(len(slots))[:, None], most_px, rng)
 
 
 def _around(camera: ArraySpec, margin_px: int) -> tuple[int, int, int]:
@@ -104,19 +108,27 @@ def _put(wide: Image, image: Image, margin_px: int) -> None:
 
 
 def _windows(frames: Image, slots: Slots, margin_px: int, rng: np.random.Generator) -> Image:
-    """Copies of frames without their margins, each shifted by up to that much along x and y.
+    """Copies of frames without their margins, each row shifted by up to that much along x and y.
 
     An image at a time: numpy's fancy index of all windows takes a fifth longer.
     """
     if not margin_px:
-        picked: Image = frames[slots]
-        return picked
+        return behind_each_other(frames, slots)
     height, width = (size - 2 * margin_px for size in frames.shape[1:3])
-    out: Image = np.empty((len(slots), height, width, 3), np.uint8)
+    out: Image = np.empty((len(slots), height, width, 3 * slots.shape[1]), np.uint8)
     corners = margin_px - rng.integers(-margin_px, margin_px + 1, (len(slots), 2))
-    for image, slot, (top, left) in zip(out, slots.tolist(), corners.tolist(), strict=True):
-        image[...] = frames[slot, top : top + height, left : left + width]
+    for image, row, (top, left) in zip(out, slots.tolist(), corners.tolist(), strict=True):
+        for place, slot in enumerate(row):
+            window = frames[slot, top : top + height, left : left + width]
+            image[..., 3 * place : 3 * place + 3] = window
     return out
+
+
+def behind_each_other(frames: Any, slots: Slots) -> Any:
+    """Copies of what lies in `slots`, (B, K), the K of a row along the last axis."""
+    if slots.shape[1] == 1:
+        return frames[slots[:, 0]]
+    return np.concatenate([frames[column] for column in slots.T], axis=-1)
 
 
 def brightened(images: Image, share: float, rng: np.random.Generator) -> Image:

@@ -28,7 +28,8 @@ class Replay:
     slot. Demonstrations fill the first slots and stay; the rest is a ring that forgets the oldest.
     The action of a transition is the executed one of a human and a demonstration, and the requested
     one of the policy. Equal records in an equal order give equal contents. With an `encoder` frames
-    are kept, and sampled, as features, and not shifted.
+    are kept, and sampled, as features, and not shifted. Sampled images are the last `stacked` ones
+    of their episode, as `FrameStack` shows them; without all of them no transition is sampled.
 
     Attributes:
         capacity: slots, demonstrations included.
@@ -48,6 +49,7 @@ class Replay:
         crop_px: int = 0,
         folder: Path | None = None,
         encoder: FrameEncoder | None = None,
+        stacked: int = 1,
     ) -> None:
         self.online = self.human = self.demonstrations = self.dropped = 0
         self._observation, self._n_step, self._discount = spec.observation, n_step, discount
@@ -64,6 +66,8 @@ class Replay:
         self._terminated = np.zeros(capacity, np.bool_)
         self._prior = np.zeros(capacity, np.bool_)
         self._successor = np.full(capacity, _NONE, np.int64)  # _NONE: no transition starts here
+        self._after = np.full(capacity, _NONE, np.int64)  # the successor, sampled or not
+        self._seen = np.zeros((capacity, stacked), np.int64)  # slots of what is seen, oldest first
         self._all, self._of_prior = _Members(capacity), _Members(capacity)
         self._open: dict[Stream, tuple[int, Step]] = {}
         self._owner: dict[int, Stream] = {}
@@ -102,7 +106,9 @@ class Replay:
         if not (follows or enters):
             return
         slot = self._put(record, prior)
+        self._seen[slot] = slot
         if stream in self._open:  # unless the ring is so small that the frame came over it
+            self._seen[slot, :-1] = self._seen[self._open[stream][0], 1:]
             self._close(stream, slot)
         if isinstance(record, Step) and enters:
             self._open[stream] = slot, record
@@ -133,8 +139,8 @@ class Replay:
             discount=discount,
             next_state=self._state[final],
             prior=self._prior[slots],
-            images=self._frames.take(slots, self._rng),
-            next_images=self._frames.take(final, self._rng),
+            images=self._frames.take(self._seen[slots], self._rng),
+            next_images=self._frames.take(self._seen[final], self._rng),
         )
 
     def prior_states(self) -> Array:
@@ -201,19 +207,27 @@ class Replay:
         slot, pinned = self._next, self._pinned or 0
         if slot == self.capacity:
             slot = pinned
-        # A frame and its successor must fit beside each other.
-        if (prior and slot < self._next) or self.capacity - pinned < 2:
+        # A frame, those seen with it and its successor must fit beside each other.
+        if (prior and slot < self._next) or self.capacity - pinned < 1 + self._seen.shape[1]:
             raise BadInput(f"replay: the demonstrations do not fit in capacity {self.capacity}")
         self._next = slot + 1
         self._forget(slot)
         return slot
 
     def _forget(self, slot: int) -> None:
-        """Predecessors of a slot were written before it, so no transition leads here any more."""
-        if slot in self._owner:
-            self._drop(self._owner[slot])
-        self._remove(slot)
+        """Predecessors of a slot were written before it, so no transition leads here any more.
+
+        Nothing that was seen with its frame is sampled any more either.
+        """
         self._written[slot] += 1
+        seen_by = slot
+        for _ in range(self._seen.shape[1]):
+            if seen_by in self._owner:
+                self._drop(self._owner[seen_by])
+            self._remove(seen_by)
+            if (seen_by := int(self._after[seen_by])) == _NONE:
+                break
+        self._after[slot] = _NONE
 
     def _remove(self, slot: int) -> None:
         """The transition that starts in a slot, if one does, is sampled no more."""
@@ -245,7 +259,7 @@ class Replay:
         self._action[slot] = step.requested if policy else step.action
         self._reward[slot] = step.reward
         self._terminated[slot] = step.terminated
-        self._successor[slot] = successor
+        self._successor[slot] = self._after[slot] = successor
         human = step.source is Source.HUMAN
         self._prior[slot] = prior or human
         self._all.add(slot)

@@ -13,6 +13,7 @@ from serl.config import TrainConfig
 from serl.evaluation import Evaluation, Purpose, Trial, evaluate, evaluation_seeds
 from serl.loop import EpisodeKey, run
 from serl.robot import SimulatedRobot
+from serl.stacking import FrameStack
 from serl.task import SimulatedTask
 from serl.types import Image, Record, Source, Step
 from serl.video import Caption, draw_caption
@@ -54,11 +55,12 @@ class Examiner:
 
     def _trial(self, seed: int, sink: Callable[[Record], None]) -> Trial:
         self._robot.reset(seed)
+        stack = FrameStack(self._config.agent.frames)
         rate_hz = self._task.config.rate_hz
         result = run(
             self._robot,
             self._task,
-            lambda observation: self._agent.act(observation, explore=False),
+            lambda observation: self._agent.act(stack(observation), explore=False),
             VirtualClock(self._robot.advance, rate_hz),
             EpisodeKey("evaluation", "examiner", 0, 0),
             sink,

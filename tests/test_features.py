@@ -89,7 +89,7 @@ def test_not_too_many_images_wait() -> None:
     for slot in range(1200):
         store.put(slot, {"wrist": np.full((2, 2, 3), slot % 250, np.uint8)})
     assert halves.calls >= 700
-    taken = store.take(np.array([3, 1199]), np.random.default_rng(0))["wrist"]
+    taken = store.take(np.array([[3], [1199]]), np.random.default_rng(0))["wrist"]
     assert taken[:, 0].tolist() == [1.5, 0.5 * (1199 % 250)]
 
 

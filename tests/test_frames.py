@@ -52,7 +52,7 @@ def test_a_store_shifts_as_a_copy_would() -> None:
     store = FrameStore({"front": CAMERAS["front"]}, 5, margin_px=4)
     for slot, image in enumerate(frames):
         store.put(slot, {"front": image})
-    taken = store.take(slots, np.random.default_rng(3))["front"]
+    taken = store.take(slots[:, None], np.random.default_rng(3))["front"]
     assert np.array_equal(taken, shifted(frames, slots, 4, np.random.default_rng(3)))
 
 
@@ -60,11 +60,11 @@ def test_each_sample_and_camera_is_shifted_by_itself() -> None:
     frames = np.repeat(noise(1, 8, 8, 3), 2, 0)
     store = FrameStore({"a": CAMERAS["wrist"], "b": CAMERAS["wrist"]}, 2, margin_px=3)
     store.put(0, {"a": frames[0], "b": frames[1]})
-    taken = store.take(np.zeros(40, np.int64), np.random.default_rng(0))
+    taken = store.take(np.zeros((40, 1), np.int64), np.random.default_rng(0))
     kinds = [{image.tobytes() for image in images} for images in taken.values()]
     assert min(map(len, kinds)) > 15
     assert any(not np.array_equal(a, b) for a, b in zip(taken["a"], taken["b"], strict=True))
-    again = store.take(np.zeros(40, np.int64), np.random.default_rng(0))
+    again = store.take(np.zeros((40, 1), np.int64), np.random.default_rng(0))
     assert all(np.array_equal(taken[name], again[name]) for name in taken)
 
 
@@ -77,11 +77,11 @@ def test_frames_come_back_as_they_were(on_disk: bool, tmp_path: Path) -> None:
     for slot, images in enumerate(frames):
         store.put(slot, images)
     store.put(2, frames[5])
-    taken = store.take(np.array([0, 2, 5, 1]), np.random.default_rng(0))
+    taken = store.take(np.array([[0], [2], [5], [1]]), np.random.default_rng(0))
     for row, slot in enumerate((0, 5, 5, 1)):
         assert all(np.array_equal(taken[name][row], frames[slot][name]) for name in CAMERAS)
     taken["front"][:] = 0
-    assert store.take(np.array([0]), np.random.default_rng(0))["front"].any(), "a copy"
+    assert store.take(np.array([[0]]), np.random.default_rng(0))["front"].any(), "a copy"
     assert not list(tmp_path.glob("replay/*")), "the file has no name"
 
 
@@ -94,3 +94,19 @@ def test_bytes_of_a_frame() -> None:
     assert frame_bytes(CAMERAS) == 9 * 7 * 3 + 8 * 8 * 3
     assert frame_bytes(CAMERAS, 4) == 17 * 15 * 3 + 16 * 16 * 3
     assert frame_bytes({}) == 0
+
+
+def test_frames_behind_each_other_are_shifted_alike() -> None:
+    frame = noise(1, 9, 7, 3)[0]
+    store = FrameStore({"front": CAMERAS["front"]}, 2, margin_px=2)
+    store.put(0, {"front": frame})
+    store.put(1, {"front": 255 - frame})
+    pairs = np.array([[0, 1]] * 30)
+    taken = store.take(pairs, np.random.default_rng(0))["front"]
+    assert taken.shape == (30, 9, 7, 6)
+    assert np.array_equal(taken[..., 3:], 255 - taken[..., :3])
+    assert len({image.tobytes() for image in taken}) > 10, "each row by itself"
+    still = FrameStore({"front": CAMERAS["front"]}, 2)
+    still.put(1, {"front": frame})
+    taken = still.take(np.array([[0, 1]]), np.random.default_rng(0))["front"]
+    assert np.array_equal(taken[0], np.concatenate([np.zeros_like(frame), frame], -1))

@@ -55,6 +55,7 @@ class SACConfig(BaseModel):
         frozen: networks that no update changes, since they were loaded.
         encoder_channels: of the small encoder's convolutions, of stride 2 but the last.
         latent: features of each camera, and of the state beside it.
+        frames: the last so many images of an episode are seen, so that speeds are.
         compile: compile the losses (10 to 30 s at the first update).
         device: "auto" for CUDA where there is one.
         threads: of torch, for this process; None leaves them alone.
@@ -93,6 +94,7 @@ class SACConfig(BaseModel):
     frozen: tuple[Network, ...] = ()
     encoder_channels: tuple[Width, ...] = Field((16, 32, 32), min_length=1, max_length=8)
     latent: int = Field(64, ge=1)
+    frames: int = Field(1, ge=1, le=8)
     compile: bool = False
     device: str = "auto"
     threads: int | None = Field(None, ge=1)

@@ -39,7 +39,8 @@ class Encoder(FlatParameters):
         channels: of the convolutions, of stride 2 but the last.
         latent: features of each camera.
         state_latent: features of the state.
-        trunk: shape of a frozen trunk's features, (H', W', C); None without one.
+        trunk: shape of a frozen trunk's features of an image, (H', W', C); None without one.
+        frames: images of each camera behind each other.
     """
 
     cameras: Mapping[str, tuple[int, int]]
@@ -48,6 +49,7 @@ class Encoder(FlatParameters):
     latent: int
     state_latent: int
     trunk: tuple[int, int, int] | None = None
+    frames: int = 1
 
     members = 1
 
@@ -62,10 +64,12 @@ class Encoder(FlatParameters):
         shapes: dict[str, tuple[int, ...]] = {}
         for name in self.cameras:
             if self.trunk:
-                shapes[f"{name}.places.weight"] = (*self.trunk, _EMBEDDINGS)
-                shapes |= _layer(f"{name}.head", self.trunk[-1] * _EMBEDDINGS, self.latent)
+                height, width, channels = self.trunk
+                channels *= self.frames
+                shapes[f"{name}.places.weight"] = (height, width, channels, _EMBEDDINGS)
+                shapes |= _layer(f"{name}.head", channels * _EMBEDDINGS, self.latent)
                 continue
-            for layer, (fan_in, fan_out) in enumerate(pairwise((3, *self.channels))):
+            for layer, (fan_in, fan_out) in enumerate(pairwise((3 * self.frames, *self.channels))):
                 shapes[f"{name}.{layer}.weight"] = (fan_out, fan_in, _KERNEL, _KERNEL)
                 shapes[f"{name}.{layer}.bias"] = (fan_out,)
             shapes |= _layer(f"{name}.head", 2 * self.channels[-1], self.latent)
@@ -95,7 +99,7 @@ class Encoder(FlatParameters):
         Args:
             flat: parameters.  # (1, P)
             state: normalised state vectors.  # (B, D)
-            images: uint8 by camera, (B, H, W, 3); or what the trunk made of them.
+            images: uint8 by camera, (B, H, W, 3 * frames); or what the trunk made of them.
 
         Returns:
             Between -1 and 1.  # (B, Z)

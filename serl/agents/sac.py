@@ -18,6 +18,7 @@ from torch import Tensor
 
 from serl.agents.agent import State
 from serl.agents.config import SACConfig
+from serl.agents.device import choose_device, set_matmul
 from serl.agents.encoders import Encoder
 from serl.agents.losses import (
     Networks,
@@ -63,14 +64,16 @@ class SAC:
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         self.spec, self.config = spec, config
-        self.device = _device(config.device)
-        _set_matmul(config.matmul, self.device)
+        self.device = choose_device(config.device)
+        set_matmul(config.matmul, self.device)
         state_size, action_size = spec.observation.state_size, math.prod(spec.action.shape)
         cameras = {
             name: (image.shape[0], image.shape[1])
             for name, image in spec.observation.images.items()
         }
         self.trunk = _trunk(config, self.device) if cameras else None
+        if config.frames > 1 and not cameras:
+            raise BadInput("agent.frames: the task has no cameras (--observe pixels)")
         if config.cached_features and not self.trunk:
             raise BadInput("agent.cached_features: needs cameras and a ResNet-10 (encoder, trunk)")
         encoder = Encoder(
@@ -80,6 +83,7 @@ class SAC:
             config.latent,
             config.latent,
             (GRID, GRID, CHANNELS) if self.trunk else None,
+            config.frames,
         )
         seen = encoder.size if cameras else state_size
         self.target_entropy = (
@@ -310,14 +314,17 @@ class SAC:
     def _look(self, images: Mapping[str, Image | Features]) -> dict[str, Tensor]:
         """Images on the device, or what the trunk makes, or made, of them."""
         tensors = {name: self._moved(image) for name, image in images.items()}
-        if self.trunk is None:
+        trunk = self.trunk
+        if trunk is None:
             return tensors
-        if not self.config.cached_features:
-            return {name: self.trunk(image) for name, image in tensors.items()}
-        return {
-            name: (self.trunk(each).half() if each.dtype == torch.uint8 else each).float()
-            for name, each in tensors.items()
-        }
+        seen = {}
+        for name, each in tensors.items():
+            if each.dtype == torch.uint8:
+                frames = [trunk(frame.contiguous()) for frame in each.split(3, dim=-1)]
+                each = torch.cat(frames, dim=-1)
+                each = each.half() if self.config.cached_features else each
+            seen[name] = each.float()
+        return seen
 
     def _randomness(self, rows: int, action_size: int) -> tuple[Tensor, Tensor]:
         """Standard normal noise (rows, A) and the subsets of target critics (utd, M)."""
@@ -378,26 +385,6 @@ def _trunk(config: SACConfig, device: torch.device) -> Trunk | None:
         )
         return None
     return Trunk.load(path, device=device)
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        raise BadInput(f"device {name!r} cannot be used here: {error}") from None
-
-
-def _set_matmul(mode: str, device: torch.device) -> None:
-    """Set the precision of float32 products and convolutions, for the whole process."""
-    units = torch.cpu.get_capabilities()
-    fast = device.type == "cuda" or units.get("avx512_bf16") or units.get("amx_bf16")
-    low = mode == "bfloat16" or (mode == "auto" and fast)
-    reduced = "high" if device.type == "cuda" else "medium"
-    torch.set_float32_matmul_precision(reduced if low else "highest")
-    convolutions: Any = torch.backends.mkldnn
-    convolutions.conv.fp32_precision = "bf16" if low else "ieee"
 
 
 agent = SAC

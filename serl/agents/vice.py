@@ -91,7 +91,7 @@ class VICE:
     @torch.inference_mode()
     def rewards(self, batch: Batch) -> Array:
         """What the classifier says of transitions.  # (B,)."""
-        seen = self._see(batch.next_state, batch.next_images)
+        seen = self._see(batch.next_state, _newest(batch))
         rewards: Array = self._head(self._judging.flat, seen)[0, :, 0].sigmoid().cpu().numpy()
         return (1.0 - batch.discount) * rewards
 
@@ -131,7 +131,7 @@ class VICE:
         }
         good = self._see(self._successes.state[rows], images)
         rows = torch.randint(len(batch.reward), (size,), generator=generator).numpy()
-        images = {name: frames[rows] for name, frames in batch.next_images.items()}
+        images = {name: frames[rows] for name, frames in _newest(batch).items()}
         visited = self._see(batch.next_state[rows], images)
         shares = torch.rand(3 * size, 1, generator=generator).to(good.device)
         partners = torch.randperm(2 * size, generator=generator)
@@ -188,6 +188,11 @@ class VICE:
             tensors |= named_views(f"{_PREFIX}adam.{part}.square", network, group.square)
             tensors[f"{_PREFIX}adam.{part}.steps"] = group.steps
         return tensors
+
+
+def _newest(batch: Batch) -> dict[str, Image | Features]:
+    """The newest of the frames behind each other that the agent sees, without a copy."""
+    return {name: images[..., -3:] for name, images in batch.next_images.items()}
 
 
 def _is_mine(name: str) -> bool:

@@ -284,3 +284,20 @@ def test_damaged_weights_are_refused(weights: Path, tmp_path: Path) -> None:
     path.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(BadInput, match=r"cut\.safetensors"):
         make(encoder="resnet10", trunk=path)
+
+
+@pytest.mark.parametrize("trunk", [False, True])
+def test_frames_behind_each_other_are_seen_in_their_order(weights: Path, trunk: bool) -> None:
+    encoder = "resnet10" if trunk else "small"
+    agent = make(frames=2, utd=2, batch_size=4, encoder=encoder, trunk=weights)
+    batch = make_batch(8)
+    stacked = {name: np.concatenate([i, i[::-1]], -1) for name, i in batch.images.items()}
+    agent.update(replace(batch, images=stacked, next_images=stacked))
+    assert agent.skipped == 0
+    assert agent.encoder.steps.item() == 2
+    looked, other = observation(), observation(3)
+    images = {n: np.concatenate([i, other.images[n]], -1) for n, i in looked.images.items()}
+    turned = {n: np.concatenate([other.images[n], i], -1) for n, i in looked.images.items()}
+    seen = [agent.see(replace(looked, images=each)) for each in (images, images, turned)]
+    assert torch.equal(seen[0], seen[1])
+    assert not torch.allclose(seen[0], seen[2])

@@ -241,6 +241,8 @@ def test_a_trial_keeps_as_much_of_the_spread_as_is_asked() -> None:
 def test_bad_configurations_are_one_line() -> None:
     with pytest.raises(BadInput, match="subset 5 is larger than critics 4"):
         make(subset=5)
+    with pytest.raises(BadInput, match=r"agent\.frames: the task has no cameras"):
+        make(frames=2)
     with pytest.raises(BadInput, match="'nowhere' cannot be used here"):
         make(device="nowhere")
 

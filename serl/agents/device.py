@@ -1,0 +1,30 @@
+"""Where an agent computes, and how precisely."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from serl.errors import BadInput
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of a name, "auto" for CUDA where there is one; raises `BadInput` if it is none."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise BadInput(f"device {name!r} cannot be used here: {error}") from None
+
+
+def set_matmul(mode: str, device: torch.device) -> None:
+    """Set the precision of float32 products and convolutions, for the whole process."""
+    units = torch.cpu.get_capabilities()
+    fast = device.type == "cuda" or units.get("avx512_bf16") or units.get("amx_bf16")
+    low = mode == "bfloat16" or (mode == "auto" and fast)
+    reduced = "high" if device.type == "cuda" else "medium"
+    torch.set_float32_matmul_precision(reduced if low else "highest")
+    convolutions: Any = torch.backends.mkldnn
+    convolutions.conv.fp32_precision = "bf16" if low else "ieee"
