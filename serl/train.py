@@ -86,8 +86,8 @@ def demonstrate(run: RunFolder, display: Display) -> None:
     if config.demo_paths or episode_paths(run.demonstrations) or not config.demos:
         return
     display.say(f"recording {config.demos} demonstrations of the scripted expert")
-    person = config.reward.kind == "human"  # an expert knows by itself when it has succeeded
-    task = make_task(config) if person else make_judged_task(config)
+    unjudged = config.reward.kind in ("human", "vice")  # an expert knows when it has succeeded
+    task = make_task(config) if unjudged else make_judged_task(config)
     key = EpisodeKey(run.name, "expert", time.time_ns(), 0)
     scratch = run.path / ".demonstrations"
     with run.lock_learner(), plugins.make_simulation(task) as robot:

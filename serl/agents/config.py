@@ -143,6 +143,7 @@ class VICEConfig(BaseModel):
     """How a classifier is trained beside the agent, see `serl.agents.vice`.
 
     Attributes:
+        binary: the reward is all or nothing, and not how probable a success is.
         positives: collections whose steps that are labelled as successes count as well.
         last_frames: so many of the last observations of each demonstration are successes.
         batch_size: successes, and observations of the policy, per step; a step an update.
@@ -158,6 +159,7 @@ class VICEConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    binary: bool = True
     positives: tuple[Path, ...] = ()
     last_frames: int = Field(3, ge=1)
     batch_size: int = Field(64, ge=2)

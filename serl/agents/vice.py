@@ -35,9 +35,10 @@ _PREFIX, _GENERATOR = "vice.", "generator.vice"
 class VICE:
     """An agent that judges for itself; see `serl.agents.agent.Agent`.
 
-    The reward of a transition is (1 - discount) p, with p how probable the classifier takes the
-    next observation for a success. So returns lie between 0 and 1, and an episode that ended is
-    worth as much as one that stays where it ended. Rewards in the batch are of no account.
+    The reward of a transition is 1 - discount where the classifier takes the next observation for
+    a success, else nothing; or that much times how probable a success is, if not `binary`. So
+    returns lie between 0 and 1, and an episode that ended is worth as much as one that stays where
+    it ended. Rewards in the batch are of no account.
 
     It sees the images of an observation, or the state where there are none.
 
@@ -92,8 +93,10 @@ class VICE:
     def rewards(self, batch: Batch) -> Array:
         """What the classifier says of transitions.  # (B,)."""
         seen = self._see(batch.next_state, _newest(batch))
-        rewards: Array = self._head(self._judging.flat, seen)[0, :, 0].sigmoid().cpu().numpy()
-        return (1.0 - batch.discount) * rewards
+        sure: Array = self._head(self._judging.flat, seen)[0, :, 0].sigmoid().cpu().numpy()
+        if self._config.binary:
+            sure = (sure >= 0.5).astype(np.float32)
+        return (1.0 - batch.discount) * sure
 
     def actor_weights(self) -> State:
         """As the agent: an actor needs no reward."""
@@ -130,7 +133,11 @@ class VICE:
             for name, frames in self._successes.images.items()
         }
         good = self._see(self._successes.state[rows], images)
-        rows = torch.randint(len(batch.reward), (size,), generator=generator).numpy()
+        # What a person or the expert visits are successes, too.
+        mine = (
+            np.flatnonzero(~batch.prior) if not batch.prior.all() else np.arange(len(batch.prior))
+        )
+        rows = mine[torch.randint(len(mine), (size,), generator=generator).numpy()]
         images = {name: frames[rows] for name, frames in _newest(batch).items()}
         visited = self._see(batch.next_state[rows], images)
         shares = torch.rand(3 * size, 1, generator=generator).to(good.device)

@@ -20,7 +20,9 @@ from serl.types import Batch
 
 from .conftest import ROWS, SPEC, STATE, config, make, make_batch
 
-QUICK = VICEConfig(batch_size=16, learning_rate=3e-3, latent=16, hidden=16, channels=(4, 8))
+QUICK = VICEConfig(
+    binary=False, batch_size=16, learning_rate=3e-3, latent=16, hidden=16, channels=(4, 8)
+)
 GOAL = 1.5  # of every entry of the state
 
 
@@ -64,6 +66,24 @@ def test_what_is_visited_often_does_not_pay_for_long() -> None:
     after = trained(vice, GOAL).rewards(ended(GOAL)).mean()
     assert before > 0.7
     assert 0.3 < after < 0.65
+
+
+def test_a_binary_reward_is_all_or_nothing() -> None:
+    vice = trained(make_vice(binary=True), 0.0)
+    assert vice.rewards(ended(GOAL)).mean() > 0.9
+    assert not vice.rewards(ended(0.0)).any()
+    staying = vice.rewards(visiting(GOAL, seed=99))
+    assert set(staying.tolist()) <= {0.0, float(np.float32(1.0) - np.float32(0.9))}
+
+
+def test_what_a_person_or_the_expert_visits_is_no_failure() -> None:
+    vice = make_vice()
+    for seed in range(150):
+        half, others = visiting(GOAL, seed), visiting(0.0, seed)
+        half.prior[:] = np.arange(2 * ROWS) < ROWS
+        half.next_state[ROWS:] = others.next_state[ROWS:]
+        vice._learn(half)
+    assert vice.rewards(ended(GOAL)).mean() > 0.7
 
 
 def test_returns_lie_between_0_and_1_however_long_success_lasts() -> None:
