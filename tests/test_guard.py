@@ -283,17 +283,17 @@ def test_it_is_armed_once_and_from_disarmed_only() -> None:
 def test_the_gripper_follows_its_own_interval() -> None:
     loop = driving()
     for value, ticks, expected in [
-        (1.0, 0, 0.08),
-        (0.0, 10, 0.08),  # too soon
+        (1.0, 0, 1.0),
+        (0.0, 10, 1.0),  # too soon
         (0.0, 45, 0.0),
         (0.0, 1, 0.0),
         (2.0, 60, 0.0),  # no opening
         (math.nan, 1, 0.0),
-        (1.0, 1, 0.08),
+        (1.0, 1, 1.0),
     ]:
         loop.tick(ticks)
         loop.guard.gripper([value], loop.heard())
-        assert loop.guard.gripper_m == expected
+        assert loop.guard.opening == expected
     assert loop.guard.counts["gripper: too soon"] == 1
     assert loop.guard.counts["gripper: range"] == 1
     assert loop.guard.counts["gripper: not finite"] == 1
@@ -305,7 +305,7 @@ def test_a_stop_leaves_the_gripper_as_it_is() -> None:
     loop.guard.estop("test")
     loop.tick(100)
     loop.guard.gripper([1.0], loop.heard())
-    assert loop.guard.gripper_m == 0.0
+    assert loop.guard.opening == 0.0
 
 
 def test_the_latch_says_what_a_restart_must_know() -> None:

@@ -21,14 +21,18 @@ from typing import Any, NamedTuple, Self
 from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
 
+from serl import plugins
+from serl.arm_profile import ArmProfile
+from serl.ros.arm_topics import COMMAND, topic_of
 from serl.ros.environment import environment
-from serl.ros.guard_topics import ESTOP, GUARD_STATE, TARGET_POSE
+from serl.ros.guard_topics import ESTOP, GUARD_STATE
 from serl.ros.node import RosNode, namespace
 from serl.ros.topics import Topic
 
 from ..guarding import config
 
 ROBOT = "panda"
+PROFILE: ArmProfile = plugins.load("robot", "sim")
 LIMIT_S = 120.0
 _HERE = Path(__file__).parent
 _STILL_M = 1e-9
@@ -147,6 +151,13 @@ class Cell:
             *("--config", settings, "--latch", latch, *arguments),
         )
 
+    def start_reader(self) -> None:
+        """A controller that asks for reliable setpoints, as those of ros2_control do."""
+        topic = f"{self.prefix}/{PROFILE.target.name}"
+        before = self._node.handle.count_subscribers(topic)
+        self._start("reader", str(_HERE / "reader_process.py"), str(self.folder), topic)
+        eventually(lambda: self._node.handle.count_subscribers(topic) > before)
+
     def start_all(self, mode: str = "policy") -> None:
         """All three, with the arm on its way around the circle."""
         self.start_arm()
@@ -219,9 +230,8 @@ class Cell:
     @contextmanager
     def stranger(self) -> Iterator[None]:
         """Somebody else who publishes setpoints, in another participant."""
-        name = f"{self.prefix}/{TARGET_POSE.name}"
         with RosNode("stranger", self.folder, local=True) as node:
-            node.publisher(TARGET_POSE._replace(name=name))
+            node.publisher(topic_of(PROFILE.target, self.prefix, COMMAND))
             yield
 
     def moves(self) -> bool:
@@ -277,6 +287,16 @@ class Cell:
         assert stop.noticed_s <= noticed_s + allowed_s, (stop, allowed_s)
         assert stop.stood_s <= stood_s + allowed_s, (stop, allowed_s)
         assert stop.travel_m <= config().worst_travel_m
+
+    def longest_gap_s(self, after_s: float, count: int) -> float:
+        """Between two of the next `count` setpoints that the arm hears."""
+
+        def times() -> list[float]:
+            return [line.at_s for line in self.lines(after_s) if line.words[0] == "setpoint"]
+
+        eventually(lambda: len(times()) >= count, found=lambda: f"{len(times())} setpoints")
+        heard_s = [after_s, *times()[:count]]
+        return max(b - a for a, b in zip(heard_s, heard_s[1:], strict=False))
 
     def longest_step_m(self, after_s: float) -> float:
         """Between two setpoints in a row since then."""
