@@ -164,7 +164,7 @@ class MeasuredArm:
         source, config = self._sources["pose"], self._config
         with source.hearing(heard.now_s):
             check_frame(heard, "pose", config.frame)
-            check_stamp(heard, "pose", config.ahead_s)
+            check_stamp(heard, "pose", config.ahead_s, config.state_s)
             if (far_m := math.hypot(*values[:3])) > _FARTHEST_M:
                 raise Refused("units", f"pose is {far_m:.0f} m away: expected metres")
             pose, before = check_pose(values, "pose"), self.fresh_pose(heard.now_s)

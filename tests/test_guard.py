@@ -343,3 +343,44 @@ def test_what_is_published_is_what_a_simulated_arm_would_execute() -> None:
         goal = within_lead(target, measured, limits)
         setpoint = advance_setpoint(setpoint, goal, limits, TICK_S)
         assert loop.tick() == setpoint
+
+
+@pytest.mark.parametrize(
+    ("place", "complaint"),
+    [
+        (
+            (0.9, 0.0, 0.2),
+            r"the tool is outside the box \(x is 0.900 m, motion.box from 0.3 to 0.6",
+        ),
+        ((0.45, 0.0, -0.2), r"z is -0.200 m, motion.box from 0.05 to 0.4 m"),
+    ],
+)
+def test_an_arm_far_from_its_box_is_not_taken(
+    place: tuple[float, float, float], complaint: str
+) -> None:
+    loop = Loop(pose=Pose(place, DOWN))
+    loop.tick(20)
+    with pytest.raises(BadInput, match=complaint):
+        loop.guard.arm(loop.now_s)
+    assert loop.guard.state == "disarmed"
+
+
+def test_an_arm_that_measures_in_other_units_is_not_taken() -> None:
+    loop = Loop()
+    loop.measured.discard("pose")
+    loop.guard.pose([450.0, 0.0, 200.0, *DOWN], loop.heard())
+    with pytest.raises(BadInput, match="pose is 492 m away: expected metres"):
+        loop.guard.arm(loop.now_s)
+    loop = Loop()
+    loop.joints = [0.0, -45.0, 0.0, -135.0, 0.0, 90.0, 45.0]
+    loop.tick(20)
+    with pytest.raises(BadInput, match="joints turned to -135: expected rad"):
+        loop.guard.arm(loop.now_s)
+
+
+def test_poses_that_were_measured_long_ago_are_not_believed() -> None:
+    loop = driving()
+    loop.measured.discard("pose")
+    loop.guard.pose(numbers(loop.fake.pose), loop.heard(-0.15))
+    loop.tick()
+    assert (loop.guard.state, loop.guard.cause) == ("hold", "pose is old")

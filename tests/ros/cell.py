@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -140,6 +141,10 @@ class Cell:
     def start_arm(self, **faults: Any) -> None:
         self.break_arm(**faults)
         self._start("arm", str(_HERE / "arm_process.py"), str(self.folder), ROBOT)
+
+    def start_fake(self, family: str) -> None:
+        """The driver of a family, as its sources say it is."""
+        self._start("arm", str(_HERE / "fake_arm.py"), family, self.prefix)
 
     def start_actor(self, mode: str = "policy") -> None:
         self._start("actor", str(_HERE / "driving_process.py"), str(self.folder), ROBOT, mode)
@@ -296,7 +301,7 @@ class Cell:
 
         eventually(lambda: len(times()) >= count, found=lambda: f"{len(times())} setpoints")
         heard_s = [after_s, *times()[:count]]
-        return max(b - a for a, b in zip(heard_s, heard_s[1:], strict=False))
+        return max(b - a for a, b in pairwise(heard_s))
 
     def longest_step_m(self, after_s: float) -> float:
         """Between two setpoints in a row since then."""

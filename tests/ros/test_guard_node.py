@@ -3,11 +3,17 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import resource
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from geometry_msgs.msg import PoseStamped
+
+from serl.ros.arm_topics import COMMAND
+from serl.ros.topics import Topic
 
 from .cell import Cell, eventually
 
@@ -61,12 +67,25 @@ def test_who_listens_reliably_and_hangs_or_dies_delays_no_setpoint(
 ) -> None:
     cell.start_all()
     cell.start_reader()
-    eventually(cell.moves)
+    usual_s = cell.longest_gap_s(time.monotonic(), 100)
     cell.lateness.worst_s = 0.0
     struck_s = cell.signal("reader", blow)
-    longest_s = cell.longest_gap_s(struck_s, 300)  # three seconds
-    assert longest_s < 0.1 + 3.0 * cell.lateness.worst_s, longest_s
-    assert cell.state.startswith("policy"), cell.states[-5:]
+    longest_s = cell.longest_gap_s(struck_s, 200)
+    assert longest_s < 0.1 + 3.0 * max(usual_s, cell.lateness.worst_s), (longest_s, usual_s)
+
+
+def test_publishing_to_who_hangs_or_died_never_waits(cell: Cell) -> None:
+    """Whatever else keeps the machine busy: a thread that waits says so to the kernel."""
+    cell.start_reader()
+    publisher = cell.publisher(Topic("target_pose", PoseStamped, COMMAND))
+    eventually(publisher.get_subscription_count)
+    for blow in (signal.SIGSTOP, signal.SIGKILL):
+        cell.signal("reader", blow)
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        for _ in range(500):
+            publisher.publish(PoseStamped())
+        waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
+        assert waits <= 25, waits
 
 
 def test_an_arm_that_nobody_listens_for_is_not_taken(cell: Cell) -> None:
