@@ -156,6 +156,14 @@ class Cell:
             *("--config", settings, "--latch", latch, *arguments),
         )
 
+    def start_console(self) -> None:
+        """The page of the run, beside the actor of the arm's name."""
+        folder = str(self.folder)
+        self._start(
+            *("console", "-m", "serl.ros.console_node", "--run", folder, "--actor", ROBOT),
+            *("--port", "8970"),
+        )
+
     def start_reader(self) -> None:
         """A controller that asks for reliable setpoints, as those of ros2_control do."""
         topic = f"{self.prefix}/{PROFILE.target.name}"

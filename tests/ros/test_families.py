@@ -66,6 +66,7 @@ class Bay:
         self.cell.start_fake(FAMILIES[self.name])
         self.cell.start_guard("--arm", str(self._file))
         self.arm = RosArm(self.node, ROBOT, self.profile, ReachConfig(motion=MOTION), guarded=True)
+        self.node.every(0.015, self.arm.beat)  # whatever the tests wait for
         settle_controller(self.arm.remote, ROBOT, self.profile)
         self.cell.until("disarmed")
         return self
