@@ -16,6 +16,7 @@ from serl.arm_profile import (
     Channel,
     ControllerProfile,
     ErrorClip,
+    Gains,
     GripperProfile,
     Payload,
 )
@@ -24,12 +25,22 @@ _PI = 3.141592653589793
 _STIFFNESS_N_M, _STIFFNESS_NM = 2000.0, 150.0
 _CLIP_M, _CLIP_RAD = 0.010, 0.05
 
-_GAINS = {
-    f"task.{letter}_{kind}_{axis}": value
-    for kind, k, d in (("pos", _STIFFNESS_N_M, 89.0), ("rot", _STIFFNESS_NM, 7.0))
-    for letter, value in (("k", k), ("d", d))
-    for axis in "xyz"
-}
+
+def _gains(stiffness_n_m: float, stiffness_nm: float) -> Gains:
+    """A spring, with the damping of a kilogram, and of SERL's turns."""
+    rows = (
+        ("pos", stiffness_n_m, 2.0 * stiffness_n_m**0.5),
+        ("rot", stiffness_nm, 0.572 * stiffness_nm**0.5),
+    )
+    parameters = {
+        f"task.{letter}_{kind}_{axis}": round(value, 1)
+        for kind, k, d in rows
+        for letter, value in (("k", k), ("d", d))
+        for axis in "xyz"
+    }
+    return Gains(parameters=parameters, stiffness_n_m=stiffness_n_m)
+
+
 _CLIPS = {
     f"task.error_clip.{prefix}{axis}": clip
     for prefix, clip in (("", _CLIP_M), ("r", _CLIP_RAD))
@@ -54,7 +65,13 @@ robot = ArmProfile(
     ),
     controller=ControllerProfile(
         node="cartesian_impedance_controller",
-        parameters={**_GAINS, **_CLIPS, "limit_error": True, "limit_torques": True},
+        parameters={
+            **_gains(_STIFFNESS_N_M, _STIFFNESS_NM).parameters,
+            **_CLIPS,
+            "limit_error": True,
+            "limit_torques": True,
+        },
+        modes={"compliance": _gains(200.0, 20.0), "precision": _gains(2000.0, 150.0)},
         stiffness_n_m=_STIFFNESS_N_M,
         error_clip=ErrorClip(
             x=_EITHER_WAY_M,

@@ -9,6 +9,7 @@ against an arm.
 from __future__ import annotations
 
 from serl.arm_profile import (
+    GRIP,
     JOINTS,
     POSE,
     TRIGGER,
@@ -16,13 +17,25 @@ from serl.arm_profile import (
     ArmProfile,
     Channel,
     ControllerProfile,
+    Gains,
     GripperProfile,
     Payload,
 )
 
 _PI = 3.141592653589793
-_CONTROLLER = "cartesian_compliance_controller"
+_CONTROLLER = "/cartesian_compliance_controller"
 _STIFFNESS_N_M, _STIFFNESS_NM = 500.0, 100.0
+
+
+def _gains(stiffness_n_m: float, stiffness_nm: float) -> Gains:
+    return Gains(
+        parameters={
+            **{f"stiffness.trans_{axis}": stiffness_n_m for axis in "xyz"},
+            **{f"stiffness.rot_{axis}": stiffness_nm for axis in "xyz"},
+        },
+        stiffness_n_m=stiffness_n_m,
+    )
+
 
 robot = ArmProfile(
     name="ur5e",
@@ -45,11 +58,11 @@ robot = ArmProfile(
     wrench=Channel(name="/force_torque_sensor_broadcaster/wrench", type=WRENCH),
     wrench_frame="tool",
     joint_states=Channel(name="/joint_states", type=JOINTS),
-    target=Channel(name=f"/{_CONTROLLER}/target_frame", type=POSE),
+    target=Channel(name=f"{_CONTROLLER}/target_frame", type=POSE),
     gripper=GripperProfile(
         command=Channel(
             name="/robotiq_gripper_controller/gripper_cmd",
-            type="control_msgs/action/GripperCommand",
+            type=GRIP,
         ),
         state=Channel(name="/joint_states", type=JOINTS),
         joint="robotiq_85_left_knuckle_joint",
@@ -59,10 +72,8 @@ robot = ArmProfile(
     ),
     controller=ControllerProfile(
         node=_CONTROLLER,
-        parameters={
-            **{f"stiffness.trans_{axis}": _STIFFNESS_N_M for axis in "xyz"},
-            **{f"stiffness.rot_{axis}": _STIFFNESS_NM for axis in "xyz"},
-        },
+        parameters=dict(_gains(_STIFFNESS_N_M, _STIFFNESS_NM).parameters),
+        modes={"compliance": _gains(200.0, 20.0), "precision": _gains(1000.0, 100.0)},
         stiffness_n_m=_STIFFNESS_N_M,
     ),
     payload=Payload(mass_kg=0.925, center_m=(0.0, 0.0, 0.058)),

@@ -9,6 +9,7 @@ against the sources, not yet against an arm.
 from __future__ import annotations
 
 from serl.arm_profile import (
+    GRIP,
     JOINTS,
     POSE,
     TWIST,
@@ -20,7 +21,7 @@ from serl.arm_profile import (
 )
 
 _PI = 3.141592653589793
-_CONTROLLER = "cartesian_motion_controller"
+_CONTROLLER = "/cartesian_motion_controller"
 
 robot = ArmProfile(
     name="xarm7",
@@ -31,15 +32,13 @@ robot = ArmProfile(
     joint_low_rad=(-2 * _PI, -2.059, -2 * _PI, -0.19198, -2 * _PI, -1.69297, -2 * _PI),
     joint_high_rad=(2 * _PI, 2.0944, 2 * _PI, 3.927, 2 * _PI, _PI, 2 * _PI),
     home_rad=(0.0, -0.247, 0.0, 0.909, 0.0, 1.15644, 0.0),
-    pose=Channel(name=f"/{_CONTROLLER}/current_pose", type=POSE),
-    twist=Channel(name=f"/{_CONTROLLER}/current_twist", type=TWIST),
+    pose=Channel(name=f"{_CONTROLLER}/current_pose", type=POSE),
+    twist=Channel(name=f"{_CONTROLLER}/current_twist", type=TWIST),
     wrench=None,
     joint_states=Channel(name="/joint_states", type=JOINTS),
-    target=Channel(name=f"/{_CONTROLLER}/target_frame", type=POSE),
+    target=Channel(name=f"{_CONTROLLER}/target_frame", type=POSE),
     gripper=GripperProfile(
-        command=Channel(
-            name="/xarm_gripper/gripper_action", type="control_msgs/action/GripperCommand"
-        ),
+        command=Channel(name="/xarm_gripper/gripper_action", type=GRIP),
         state=Channel(name="/joint_states", type=JOINTS),
         joint="drive_joint",
         closed=0.85,

@@ -5,6 +5,8 @@ Names are relative to the robot's namespace unless they begin with a slash.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -21,6 +23,10 @@ JOINTS = "sensor_msgs/msg/JointState"
 NUMBERS = "std_msgs/msg/Float64MultiArray"
 IMAGE = "sensor_msgs/msg/Image"
 TRIGGER = "std_srvs/srv/Trigger"
+GRIP = "control_msgs/action/GripperCommand"
+
+Value = bool | float | str
+"""Of a controller's parameter."""
 
 
 class Channel(BaseModel):
@@ -41,7 +47,7 @@ class GripperProfile(BaseModel):
     """A gripper of one degree of freedom.
 
     Attributes:
-        command: takes a position.
+        command: takes a position: one number on a topic, or the goal of an action.
         state: joint states that tell where it is ...
         joint: ... under this name; None where its first entry is the one.
         closed: the position when closed, in the driver's unit (m, rad, or a share).
@@ -60,6 +66,8 @@ class GripperProfile(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.command.type not in (NUMBERS, GRIP):
+            raise ValueError(f"command.type {self.command.type}: expected {NUMBERS} or {GRIP}")
         if self.open == self.closed:
             raise ValueError(f"open {self.open} must differ from closed {self.closed}")
         return self
@@ -96,12 +104,30 @@ class ErrorClip(BaseModel):
         return self
 
 
+class Gains(BaseModel):
+    """Parameters that a controller takes while it runs, and how stiff they make it.
+
+    Attributes:
+        parameters: by name.
+        stiffness_n_m: of its spring with them; None for a controller that is none.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    parameters: Annotated[dict[str, float], Field(min_length=1)]
+    stiffness_n_m: float | None = Field(None, gt=0, le=2000)
+
+
 class ControllerProfile(BaseModel):
     """The controller's parameters: set at the start, read back, and refused if they differ.
 
     Attributes:
         node: whose parameters they are.
         parameters: by name; gains and clips among them.
+        expected: what others have set, and nothing here changes: only compared, before the guard
+            takes the arm.
+        modes: gains to switch to while it runs, by name, such as "compliance" and "precision";
+            each changes all of the same parameters.
         stiffness_n_m: of its spring, for forces that follow from a lead; None for a controller
             of positions, whose force nothing bounds.
         error_clip: what its parameters clip; None where it clips nothing.
@@ -110,9 +136,44 @@ class ControllerProfile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     node: str
-    parameters: dict[str, bool | float] = {}
-    stiffness_n_m: float | None = Field(None, gt=0)
+    parameters: dict[str, Value] = {}
+    expected: dict[str, Value] = {}
+    modes: dict[str, Gains] = {}
+    stiffness_n_m: float | None = Field(None, gt=0, le=2000)
     error_clip: ErrorClip | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if both := sorted(self.parameters.keys() & self.expected.keys()):
+            raise ValueError(f"expected: {', '.join(both)}: is set by `parameters`")
+        changed = {name: sorted(mode.parameters) for name, mode in self.modes.items()}
+        if len({tuple(names) for names in changed.values()}) > 1:
+            raise ValueError(f"modes: expected each to change the same parameters, got {changed}")
+        return self
+
+    def wrong(self, found: Mapping[str, object]) -> str:
+        """What of `found`, the parameters as the controller says, is not as here; empty if none.
+
+        Gains may be those of the start or of a mode, but of one of them.
+        """
+        wanted = [self.parameters, *(self.parameters | m.parameters for m in self.modes.values())]
+        complaints = [_differences(found, values | self.expected) for values in wanted]
+        return "" if "" in complaints else complaints[0]
+
+
+def _differences(found: Mapping[str, object], wanted: Mapping[str, Value]) -> str:
+    return "; ".join(
+        f"{name} is {found.get(name)}, expected {value}"
+        for name, value in wanted.items()
+        if not is_value(found.get(name), value)
+    )
+
+
+def is_value(found: object, wanted: Value) -> bool:
+    """Whether a controller's parameter is what it should be, to the precision of its storage."""
+    if isinstance(wanted, (bool, str)) or isinstance(found, bool):
+        return type(found) is type(wanted) and found == wanted
+    return isinstance(found, (int, float)) and math.isclose(found, wanted, rel_tol=1e-9)
 
 
 class Payload(BaseModel):
@@ -141,7 +202,8 @@ class ArmProfile(BaseModel):
         wrench: what the surroundings exert on the tool; None without a sensor: then zero ...
         wrench_frame: ... in the base frame or the tool's.
         joint_states: of the arm, maybe among others.
-        target: where the controller is to go, at 100 Hz. Only the guard publishes it.
+        target: where the controller is to go, or for a type of TWIST how fast, in the base frame
+            and about the tool; at 100 Hz. Only the guard publishes it.
         gripper: None without one.
         controller: its parameters.
         payload: of the gripper and what is fixed to it.
@@ -171,6 +233,8 @@ class ArmProfile(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.target.type not in (POSE, TWIST):
+            raise ValueError(f"target.type {self.target.type}: expected {POSE} or {TWIST}")
         rows = (self.joint_low_rad, self.home_rad, self.joint_high_rad)
         if any(len(row) != len(self.joints) for row in rows):
             raise ValueError(f"expected limits and home of {len(self.joints)} joints")

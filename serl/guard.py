@@ -12,7 +12,7 @@ late, wrong or silent stops the arm. `serl/ros/guard_node.py` is its process.
     guard.robot_error(text)                 # what the arm reports of itself; "" when it is well
     setpoint = guard.tick(now_s)            # None: publish nothing; the arm holds by itself
     guard.estop(cause); guard.ack(now_s); guard.reset(now_s); guard.arm(now_s); guard.disarm()
-    guard.state, guard.cause, guard.latch, guard.gripper_m, guard.counts
+    guard.state, guard.cause, guard.latch, guard.opening, guard.counts
 
 What an actor has to know (all the numbers are in `GuardConfig`):
 
@@ -42,6 +42,7 @@ from serl.guard_chain import (
     can_stop_inside,
     check_command,
     check_numbers,
+    far_outside,
     is_apart,
     is_inside,
 )
@@ -71,17 +72,18 @@ class Guard:
     Attributes:
         state: what it is doing.
         cause: why, of a hold or a stop.
-        gripper_m: opening that is commanded; None before the first command.
+        measured: what the arm says of itself.
+        opening: of the gripper, as commanded: 1 open, 0 closed; None before the first command.
         counts: refusals and other incidents by reason.
     """
 
     def __init__(self, config: GuardConfig, latch: Latch | None = None) -> None:
         self.counts: Counter[str] = Counter()
         self.state, self.cause = latch or Latch()
-        self.gripper_m: float | None = None
+        self.opening: float | None = None
         self._config = config
         self._limits, self._slow = config.motion.limits, config.slow
-        self._arm = MeasuredArm(config, self.counts)
+        self.measured = MeasuredArm(config, self.counts)
         self._lease = Lease(config, self.counts)
         self._command = Source("command", config.command_s, self.counts)
         self._gripper = Source("gripper", math.inf, self.counts)
@@ -125,31 +127,31 @@ class Guard:
                 raise Refused("range", "gripper: expected 0 to 1")
             if self.state not in MOVING:
                 raise Refused("holding", "gripper: the arm holds")
-            width_m = self._config.gripper_width_m if values[0] >= 0.5 else 0.0
-            if width_m != self.gripper_m:
+            opening = 1.0 if values[0] >= 0.5 else 0.0
+            if opening != self.opening:
                 if heard.now_s - self._switched_s < self._config.motion.gripper_interval_s:
                     raise Refused("too soon", "gripper: switches too often")
-                self.gripper_m, self._switched_s = width_m, heard.now_s
+                self.opening, self._switched_s = opening, heard.now_s
 
     def pose(self, values: Sequence[float], heard: Heard) -> None:
         """Where the tool is: base_T_tcp."""
-        self._arm.hear_pose(values, heard)
+        self.measured.hear_pose(values, heard)
 
     def joints(self, values: Sequence[float], heard: Heard) -> None:
         """Where the joints are (rad)."""
-        self._arm.hear_joints(values, heard)
-        if self._arm.margin_rad < 0.5 * self._config.joint_margin_rad:
-            self._stop_if_armed(self._arm.joint_words())
+        self.measured.hear_joints(values, heard)
+        if self.measured.margin_rad < 0.5 * self._config.joint_margin_rad:
+            self._stop_if_armed(self.measured.joint_words())
 
     def wrench(self, values: Sequence[float], heard: Heard) -> None:
         """What the surroundings exert on the tool: force (N), torque (Nm)."""
-        self._arm.hear_wrench(values, heard)
-        if self._arm.touch:
-            self._stop_if_armed(self._arm.touch)
+        self.measured.hear_wrench(values, heard)
+        if self.measured.touch:
+            self._stop_if_armed(self.measured.touch)
 
     def robot_error(self, text: str) -> None:
         """What the arm reports of itself; it stops the arm, and nothing here clears it."""
-        self._arm.error = text
+        self.measured.error = text
         if text:
             self.stop(f"the arm reports {text}")
 
@@ -191,21 +193,19 @@ class Guard:
         self._recovering = True
         return self._disarmed()
 
-    def trouble(self, now_s: float) -> str:
-        """Why the arm cannot be armed, nor a stop be ended, now; empty when they can."""
-        return self._arm.trouble(now_s)
-
     def arm(self, now_s: float) -> str:
         """Hold the arm where it is, ready to be driven.
 
         Raises:
-            BadInput: the guard is not disarmed, or the arm is not well and at rest.
+            BadInput: the guard is not disarmed, or the arm is not well, at rest, and near its box.
         """
         if self.state is not GuardState.DISARMED:
             raise BadInput(f"cannot arm: the guard is in {self.state}, expected disarmed")
         self._refuse_unless_well(now_s)
-        assert self._arm.pose is not None
-        self._seed(self._arm.pose)
+        assert self.measured.pose is not None
+        if far := far_outside(self.measured.pose, self._config):
+            raise BadInput(f"not now: {far}: bring the arm there by hand")
+        self._seed(self.measured.pose)
         self.state, self.cause = GuardState.HOLD, "armed"
         self._active, self._awake_s, self._ticked_s = True, now_s, now_s
         self._lost_human = self._disarming = False
@@ -233,7 +233,7 @@ class Guard:
         self._watch_arm(now_s)
         if self.state in _FOLLOWING:
             self._decide(now_s)
-        if self._setpoint is None and (pose := self._arm.fresh_pose(now_s)) is not None:
+        if self._setpoint is None and (pose := self.measured.fresh_pose(now_s)) is not None:
             self._seed(pose)
         if self.state is GuardState.DISARMED or self._setpoint is None:
             return None
@@ -258,7 +258,7 @@ class Guard:
         lease = self._lease
         if self._disarming:
             return "disarming"
-        if hindrance := lease.hindrance(now_s) or self._arm.hindrance(now_s):
+        if hindrance := lease.hindrance(now_s) or self.measured.hindrance(now_s):
             return hindrance
         if lease.mode is GuardState.HOLD:
             return "the actor holds"
@@ -271,8 +271,8 @@ class Guard:
                 return "a person was lost: take over again, or disarm and arm"
             if now_s - lease.human_s < self._config.release_s:
                 return "a person let go"
-        near = self._arm.margin_rad < self._config.joint_margin_rad
-        return self._arm.joint_words() if near and lease.mode is GuardState.POLICY else ""
+        near = self.measured.margin_rad < self._config.joint_margin_rad
+        return self.measured.joint_words() if near and lease.mode is GuardState.POLICY else ""
 
     def _hold(self, cause: str, now_s: float) -> None:
         """Come to rest, and stay there as long as there is a reason."""
@@ -301,7 +301,7 @@ class Guard:
         if at_rest(after):
             self._braking = False
             if not moving:
-                self._rest = self._arm.fresh_pose(now_s) or after.pose
+                self._rest = self.measured.fresh_pose(now_s) or after.pose
         return after
 
     def _is_confined(self, moving: bool, now_s: float) -> bool:
@@ -311,17 +311,17 @@ class Guard:
         was pushed out.
         """
         assert self._setpoint is not None
-        pose = self._arm.fresh_pose(now_s)
+        pose = self.measured.fresh_pose(now_s)
         given_way = not moving and pose is not None and not is_inside(pose, self._config)
         return not given_way and is_inside(self._setpoint.pose, self._config)
 
     def _goal(self, now_s: float) -> tuple[Pose, Limits]:
         """Where the setpoint goes, and within which limits."""
-        pose = self._arm.fresh_pose(now_s)
+        pose = self.measured.fresh_pose(now_s)
         if self.state in MOVING and pose is not None and self._target is not None:
             limits = self._slow if self._must_be_slow() else self._limits
             return within_lead(self._target, pose, limits), limits
-        if self.state in LATCHED and self._arm.touch and pose is not None:
+        if self.state in LATCHED and self.measured.touch and pose is not None:
             self._rest = pose  # who pushes a stopped arm moves it
         assert self._setpoint is not None
         return self._rest or self._setpoint.pose, self._slow
@@ -330,16 +330,16 @@ class Guard:
         """Something is touched, a joint's limit is near, or the arm is on its way back."""
         assert self._setpoint is not None
         return (
-            self._arm.is_touching
-            or self._arm.margin_rad < 2.0 * self._config.joint_margin_rad
+            self.measured.is_touching
+            or self.measured.margin_rad < 2.0 * self._config.joint_margin_rad
             or (self._recovering and self.state is not GuardState.POLICY)
             or not is_inside(self._setpoint.pose, self._config)
         )
 
     def _watch_arm(self, now_s: float) -> None:
         """Stop an arm that is silent, or elsewhere than it should be, for longer than it may."""
-        pose, config = self._arm.fresh_pose(now_s), self._config
-        if now_s - max(self._arm.heard_s(), self._awake_s) > config.lost_s:
+        pose, config = self.measured.fresh_pose(now_s), self._config
+        if now_s - max(self.measured.heard_s(), self._awake_s) > config.lost_s:
             self._stop_if_armed("the arm fell silent")
         if pose is None or self._setpoint is None or self.state not in _FOLLOWING:
             self._away_s = None
@@ -393,7 +393,7 @@ class Guard:
         return "disarmed"
 
     def _refuse_unless_well(self, now_s: float) -> None:
-        if trouble := self.trouble(now_s):
+        if trouble := self.measured.trouble(now_s):
             raise BadInput(f"not now: {trouble}")
         person = self._lease.mode is GuardState.TELEOP and self._lease.is_fresh(now_s)
         if person and self.state in LATCHED:

@@ -18,6 +18,9 @@ from serl.safety import Limits, Pose
 from serl.setpoint import PROFILE_PERIOD_S, Setpoint, at_rest, brake_setpoint
 from serl.vectors import Vector
 
+LED_BACK_M = 0.1
+"""The guard leads a tool back into its box that is outside by no more."""
+
 _INSET_M = 5e-4
 """Targets stay this far inside the box, so that a profile that ends there does not leave it."""
 _INSET_RAD = 2e-3
@@ -144,6 +147,18 @@ def is_inside(
         if reach_rad > allowed or cosine < math.cos(0.5 * (allowed - reach_rad)) - 1e-12:
             return False
     return not _in_keep_out(pose.position, config, reach_m)
+
+
+def far_outside(pose: Pose, config: GuardConfig) -> str:
+    """Where a tool is that is farther outside its box than the guard would lead it back from."""
+    motion = config.motion
+    rows = zip("xyz", motion.box_low_m, pose.position, motion.box_high_m, strict=True)
+    far = [
+        f"{axis} is {value:.3f} m, motion.box from {low:g} to {high:g} m"
+        for axis, low, value, high in rows
+        if not low - LED_BACK_M <= value <= high + LED_BACK_M
+    ]
+    return f"the tool is outside the box ({'; '.join(far)})" if far else ""
 
 
 def can_stop_inside(state: Setpoint, config: GuardConfig) -> bool:

@@ -58,7 +58,6 @@ class GuardConfig(BaseModel):
             motion is stopped; twice as close all motion is slow.
         joint_names: which joints of a message are the arm's; empty: all, in their order.
         keep_out: boxes that the tool must not enter.
-        gripper_width_m: opening of the gripper, what a command of 1 asks for.
         wrench: the arm measures forces, and without them it holds.
         slow_speed_m_s: top speed while something is touched, near a joint's limit, while holding,
             and on the way back after a stop.
@@ -86,7 +85,6 @@ class GuardConfig(BaseModel):
     joint_margin_rad: float = Field(0.1, gt=0, le=0.5)
     joint_names: tuple[str, ...] = ()
     keep_out: tuple[Box, ...] = Field((), max_length=64)
-    gripper_width_m: float = Field(0.08, gt=0, le=1.0)
     wrench: bool = True
     slow_speed_m_s: float = Field(0.05, gt=0, le=0.05)
     slow_angular_speed_rad_s: float = Field(0.25, gt=0, le=0.25)

@@ -22,6 +22,12 @@ from serl.guard_config import GuardConfig, GuardState
 from serl.safety import Pose
 
 _STILL_M, _STILL_RAD, _STILL_S = 2e-3, 0.01, 0.1
+_FARTHEST_M = 10.0
+"""No arm of ours reaches this far: such a pose is not in metres."""
+
+_FARTHEST_RAD = 4.0 * math.pi
+"""No joint of ours turns this far: such an angle is not in radians."""
+
 _LET_GO = 0.8
 """A touch is over below this part of the force at which it began."""
 
@@ -158,7 +164,9 @@ class MeasuredArm:
         source, config = self._sources["pose"], self._config
         with source.hearing(heard.now_s):
             check_frame(heard, "pose", config.frame)
-            check_stamp(heard, "pose", config.ahead_s)
+            check_stamp(heard, "pose", config.ahead_s, config.state_s)
+            if (far_m := math.hypot(*values[:3])) > _FARTHEST_M:
+                raise Refused("units", f"pose is {far_m:.0f} m away: expected metres")
             pose, before = check_pose(values, "pose"), self.fresh_pose(heard.now_s)
             # Farther than any arm goes between two readings: it would be followed otherwise.
             if before and is_apart(pose, before, config.following_m, config.following_rad):
@@ -172,6 +180,8 @@ class MeasuredArm:
         config = self._config
         with self._sources["joints"].hearing(heard.now_s):
             self._check("joints", values, len(config.joint_low_rad), heard)
+            if max(map(abs, values)) > _FARTHEST_RAD:
+                raise Refused("units", f"joints turned to {max(values, key=abs):.0f}: expected rad")
             margins = [
                 min(value - low, high - value)
                 for low, value, high in zip(

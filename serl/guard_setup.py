@@ -1,4 +1,4 @@
-"""What the guard of a simulated arm is told: a task's motion, and the profile of the arm."""
+"""What a guard is told: a task's motion, and the profile of the arm."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import yaml
 
 from serl.arm_profile import ArmProfile
+from serl.errors import BadInput
 from serl.files import make_folder, write_atomic
 from serl.guard_config import GuardConfig
 from serl.latch import Latch, LatchFile
@@ -30,7 +31,6 @@ def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
     starts = [pose_from(task.scene.place(rng).tcp).quaternion for _ in range(_STARTS)]
     spread = max(math.hypot(*between(starts[0], start)) for start in starts)
     widest = min(math.pi, config.motion.max_rotation_rad + 1.1 * spread)
-    gripper = profile.gripper
     return GuardConfig(
         motion=config.motion.model_copy(update={"max_rotation_rad": widest}),
         reference=starts[0],
@@ -38,10 +38,27 @@ def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
         joint_names=profile.joints,
         joint_low_rad=profile.joint_low_rad,
         joint_high_rad=profile.joint_high_rad,
-        gripper_width_m=gripper.open if gripper else 0.08,
         wrench=profile.wrench is not None,
         command_s=min(_LONGEST_S, max(0.15, 1.5 / config.rate_hz)),
     )
+
+
+def check_fits(config: GuardConfig, profile: ArmProfile) -> None:
+    """Raise `BadInput`, naming the key, unless a guard of `config` can guard such an arm."""
+    count, names = len(config.joint_low_rad), config.joint_names
+    if config.frame != profile.base_frame:
+        wrong = f"frame: {config.frame!r}, but its base frame is {profile.base_frame!r}"
+    elif count != len(profile.joints):
+        wrong = f"joint_low_rad: limits of {count} joints, but it has {len(profile.joints)}"
+    elif names and set(names) != set(profile.joints):
+        wrong = f"joint_names: {', '.join(names)}, but its joints are {', '.join(profile.joints)}"
+    elif config.wrench and profile.wrench is None:
+        wrong = (
+            "wrench: true, but it tells none: say wrench: false, and that nothing sees a contact"
+        )
+    else:
+        return
+    raise BadInput(f"the guard's configuration does not fit the arm {profile.name}: {wrong}")
 
 
 def settle_guard(folder: Path, robot: str, config: GuardConfig) -> tuple[Path, Path]:

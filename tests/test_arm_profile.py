@@ -5,11 +5,16 @@ from typing import Any
 import pytest
 
 from serl import plugins
-from serl.arm_profile import ArmProfile, Channel
+from serl.arm_profile import JOINTS, ArmProfile, Channel, ControllerProfile, Gains
 from serl.config import checked
 from serl.errors import BadInput
 
 SIM: ArmProfile = plugins.load("robot", "sim")
+
+
+def _grips(kind: str) -> dict[str, Any]:
+    assert SIM.gripper is not None
+    return SIM.gripper.model_dump() | {"command": {"name": "grip", "type": kind}}
 
 
 @pytest.mark.parametrize("name", plugins.names("robot"))
@@ -44,6 +49,25 @@ def test_a_type_names_its_package() -> None:
         ({"gripper": {**SIM.gripper.model_dump(), "open": 0.0}}, "must differ"),  # type: ignore[union-attr]
         ({"controller": {"node": "a", "error_clip": dict.fromkeys("xyz", (0, 1))}}, "error_clip"),
         ({"topic": "pose"}, "unknown setting"),
+        ({"target": {"name": "a", "type": JOINTS}}, "target.type"),
+        ({"gripper": _grips("std_msgs/msg/Float64")}, "gripper.*command.type"),
+        ({"controller": {"node": "a", "stiffness_n_m": 2500.0}}, "stiffness_n_m"),
+        (
+            {"controller": {"node": "a", "parameters": {"k": 1.0}, "expected": {"k": 1.0}}},
+            "expected: k: is set by",
+        ),
+        (
+            {
+                "controller": {
+                    "node": "a",
+                    "modes": {
+                        "soft": {"parameters": {"k": 1.0}},
+                        "hard": {"parameters": {"d": 1.0}},
+                    },
+                }
+            },
+            "expected each to change the same",
+        ),
     ],
 )
 def test_a_profile_that_cannot_be_is_refused_in_one_line(
@@ -52,3 +76,19 @@ def test_a_profile_that_cannot_be_is_refused_in_one_line(
     with pytest.raises(BadInput, match=where) as caught:
         checked(ArmProfile, SIM.model_dump() | change)
     assert "\n" not in str(caught.value)
+
+
+def test_a_controller_may_have_the_gains_of_the_start_or_of_a_mode_but_of_one() -> None:
+    controller = ControllerProfile(
+        node="a",
+        parameters={"k": 500.0, "d": 30.0, "limit": True},
+        expected={"units": "speed"},
+        modes={"soft": Gains(parameters={"k": 100.0, "d": 10.0})},
+    )
+    well = {"k": 500.0, "d": 30.0, "limit": True, "units": "speed"}
+    assert controller.wrong(well) == ""
+    assert controller.wrong(well | {"k": 100.0, "d": 10.0}) == ""
+    assert controller.wrong(well | {"k": 100.0}) == "k is 100.0, expected 500.0"
+    assert controller.wrong(well | {"limit": 1.0}) == "limit is 1.0, expected True"
+    assert controller.wrong(well | {"units": ""}) == "units is , expected speed"
+    assert "k is None" in controller.wrong({})

@@ -283,17 +283,17 @@ def test_it_is_armed_once_and_from_disarmed_only() -> None:
 def test_the_gripper_follows_its_own_interval() -> None:
     loop = driving()
     for value, ticks, expected in [
-        (1.0, 0, 0.08),
-        (0.0, 10, 0.08),  # too soon
+        (1.0, 0, 1.0),
+        (0.0, 10, 1.0),  # too soon
         (0.0, 45, 0.0),
         (0.0, 1, 0.0),
         (2.0, 60, 0.0),  # no opening
         (math.nan, 1, 0.0),
-        (1.0, 1, 0.08),
+        (1.0, 1, 1.0),
     ]:
         loop.tick(ticks)
         loop.guard.gripper([value], loop.heard())
-        assert loop.guard.gripper_m == expected
+        assert loop.guard.opening == expected
     assert loop.guard.counts["gripper: too soon"] == 1
     assert loop.guard.counts["gripper: range"] == 1
     assert loop.guard.counts["gripper: not finite"] == 1
@@ -305,7 +305,7 @@ def test_a_stop_leaves_the_gripper_as_it_is() -> None:
     loop.guard.estop("test")
     loop.tick(100)
     loop.guard.gripper([1.0], loop.heard())
-    assert loop.guard.gripper_m == 0.0
+    assert loop.guard.opening == 0.0
 
 
 def test_the_latch_says_what_a_restart_must_know() -> None:
@@ -343,3 +343,44 @@ def test_what_is_published_is_what_a_simulated_arm_would_execute() -> None:
         goal = within_lead(target, measured, limits)
         setpoint = advance_setpoint(setpoint, goal, limits, TICK_S)
         assert loop.tick() == setpoint
+
+
+@pytest.mark.parametrize(
+    ("place", "complaint"),
+    [
+        (
+            (0.9, 0.0, 0.2),
+            r"the tool is outside the box \(x is 0.900 m, motion.box from 0.3 to 0.6",
+        ),
+        ((0.45, 0.0, -0.2), r"z is -0.200 m, motion.box from 0.05 to 0.4 m"),
+    ],
+)
+def test_an_arm_far_from_its_box_is_not_taken(
+    place: tuple[float, float, float], complaint: str
+) -> None:
+    loop = Loop(pose=Pose(place, DOWN))
+    loop.tick(20)
+    with pytest.raises(BadInput, match=complaint):
+        loop.guard.arm(loop.now_s)
+    assert loop.guard.state == "disarmed"
+
+
+def test_an_arm_that_measures_in_other_units_is_not_taken() -> None:
+    loop = Loop()
+    loop.measured.discard("pose")
+    loop.guard.pose([450.0, 0.0, 200.0, *DOWN], loop.heard())
+    with pytest.raises(BadInput, match="pose is 492 m away: expected metres"):
+        loop.guard.arm(loop.now_s)
+    loop = Loop()
+    loop.joints = [0.0, -45.0, 0.0, -135.0, 0.0, 90.0, 45.0]
+    loop.tick(20)
+    with pytest.raises(BadInput, match="joints turned to -135: expected rad"):
+        loop.guard.arm(loop.now_s)
+
+
+def test_poses_that_were_measured_long_ago_are_not_believed() -> None:
+    loop = driving()
+    loop.measured.discard("pose")
+    loop.guard.pose(numbers(loop.fake.pose), loop.heard(-0.15))
+    loop.tick()
+    assert (loop.guard.state, loop.guard.cause) == ("hold", "pose is old")

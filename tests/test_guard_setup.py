@@ -9,8 +9,9 @@ import pytest
 from serl import plugins
 from serl.assignment import make_task
 from serl.config import checked, read_yaml, resolve
+from serl.errors import BadInput
 from serl.guard_config import GuardConfig, GuardState
-from serl.guard_setup import make_guard_config, settle_guard
+from serl.guard_setup import check_fits, make_guard_config, settle_guard
 from serl.latch import Latch, LatchFile
 from serl.rotations import between
 from serl.safety import pose_from
@@ -46,3 +47,30 @@ def test_the_guard_reads_what_was_written_and_a_stop_is_never_wiped_away(tmp_pat
     LatchFile(latch).write(stop)
     settle_guard(tmp_path / "guard", "actor0", config)
     assert LatchFile(latch).read() == stop
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"frame": "world"}, "frame: 'world', but its base frame is 'base'"),
+        ({"joint_names": (*PROFILE.joints[1:], "other")}, "joint_names: .*other, but its joints"),
+        (
+            {"joint_low_rad": (-1.0,) * 6, "joint_high_rad": (1.0,) * 6, "joint_names": ()},
+            "joint_low_rad: limits of 6 joints, but it has 7",
+        ),
+    ],
+)
+def test_a_configuration_of_another_arm_is_refused_by_its_key(
+    change: dict[str, object], complaint: str
+) -> None:
+    config = make_guard_config(make_task(resolve({"task": "reach"})), PROFILE)
+    check_fits(config, PROFILE)
+    with pytest.raises(BadInput, match=f"does not fit the arm sim: {complaint}"):
+        check_fits(config.model_copy(update=change), PROFILE)
+
+
+def test_a_guard_that_waits_for_forces_that_nobody_tells_is_refused() -> None:
+    config = make_guard_config(make_task(resolve({"task": "reach"})), PROFILE)
+    numb = PROFILE.model_copy(update={"wrench": None})
+    with pytest.raises(BadInput, match="wrench: true, but it tells none"):
+        check_fits(config, numb)

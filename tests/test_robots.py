@@ -1,4 +1,4 @@
-"""Profiles of arms against what the drivers' sources say; each line names the source it is from."""
+"""Profiles of arms against what the drivers' sources say: `tests/ros/data` cites each of them."""
 
 from __future__ import annotations
 
@@ -7,79 +7,9 @@ import math
 import pytest
 
 from serl import plugins
-from serl.arm_profile import ArmProfile
+from serl.arm_profile import ArmProfile, Channel
 
-POSE, JOINTS = "geometry_msgs/msg/PoseStamped", "sensor_msgs/msg/JointState"
-
-# (role, name, type, source); commits: crisp_controllers 8093548, crisp_py c350302,
-# cartesian_controllers 4e84f69 and 017b68d, Universal_Robots_ROS2_Driver 032aad6.
-CHANNELS = {
-    "franka": [
-        ("target", "target_pose", POSE, "crisp_controllers/src/cartesian_controller.cpp:372"),
-        ("pose", "current_pose", POSE, "crisp_controllers/src/pose_broadcaster.cpp:156"),
-        (
-            "twist",
-            "current_twist",
-            "geometry_msgs/msg/TwistStamped",
-            "crisp_py/robot/robot_config.py: current_twist_topic",
-        ),
-        ("joint_states", "joint_states", JOINTS, "crisp_py/robot/robot_config.py"),
-        (
-            "wrench",
-            "external_wrench",
-            "geometry_msgs/msg/WrenchStamped",
-            "crisp_py/config/sensors/force_torque_sensor.yaml: data_topic",
-        ),
-    ],
-    "ur5e": [
-        (
-            "target",
-            "/cartesian_compliance_controller/target_frame",
-            POSE,
-            "cartesian_motion_controller.cpp, the base of the compliance controller",
-        ),
-        (
-            "pose",
-            "/tcp_pose_broadcaster/pose",
-            POSE,
-            "ur_robot_driver/config/ur_controllers.yaml: tcp_pose_broadcaster, a PoseBroadcaster",
-        ),
-        ("joint_states", "/joint_states", JOINTS, "ur_controllers.yaml: joint_state_broadcaster"),
-        (
-            "wrench",
-            "/force_torque_sensor_broadcaster/wrench",
-            "geometry_msgs/msg/WrenchStamped",
-            "ur_controllers.yaml: force_torque_sensor_broadcaster",
-        ),
-        (
-            "recover",
-            "/io_and_status_controller/resend_robot_program",
-            "std_srvs/srv/Trigger",
-            "ur_controllers/src/gpio_controller.cpp",
-        ),
-    ],
-    "xarm7": [
-        (
-            "target",
-            "/cartesian_motion_controller/target_frame",
-            POSE,
-            "cartesian_motion_controller.cpp: targetFrameCallback",
-        ),
-        (
-            "pose",
-            "/cartesian_motion_controller/current_pose",
-            POSE,
-            "cartesian_controller_base.cpp: m_feedback_pose_publisher",
-        ),
-        (
-            "twist",
-            "/cartesian_motion_controller/current_twist",
-            "geometry_msgs/msg/TwistStamped",
-            "cartesian_controller_base.cpp: m_feedback_twist_publisher",
-        ),
-        ("joint_states", "/joint_states", JOINTS, "xarm_controller/config/xarm7_controllers.yaml"),
-    ],
-}
+from .upstream import FAMILIES, facts, joint_names
 
 
 def profile(name: str) -> ArmProfile:
@@ -88,15 +18,53 @@ def profile(name: str) -> ArmProfile:
     return found
 
 
-@pytest.mark.parametrize(
-    ("robot", "role", "name", "kind", "source"),
-    [(robot, *row) for robot, rows in CHANNELS.items() for row in rows],
-)
-def test_topics_are_those_of_the_sources(
-    robot: str, role: str, name: str, kind: str, source: str
-) -> None:
-    channel = getattr(profile(robot), role)
-    assert (channel.name, channel.type) == (name, kind), source
+def test_every_arm_but_the_simulated_one_has_its_facts() -> None:
+    assert {*plugins.names("robot")} == {*FAMILIES, "sim"}
+
+
+@pytest.mark.parametrize("robot", FAMILIES)
+def test_topics_and_types_are_those_of_the_sources(robot: str) -> None:
+    driver, ours = facts(FAMILIES[robot]), profile(robot)
+    for role in ("target", "pose", "twist", "joint_states", "wrench", "recover"):
+        row, channel = driver["channels"].get(role), getattr(ours, role)
+        if row is None:
+            assert channel is None, f"{role}: the sources have none"
+            continue
+        assert channel is not None, row["source"]
+        assert (channel.name, channel.type) == (row["name"], row["type"]), row["source"]
+    gripper, row = ours.gripper, driver["gripper"]
+    assert gripper is not None
+    for kind in ("command", "state"):
+        channel = getattr(gripper, kind)
+        assert isinstance(channel, Channel)
+        told = row[kind]
+        assert (channel.name, channel.type) == (told["name"], told["type"]), told["source"]
+    assert (gripper.closed, gripper.open) == (row["closed"], row["open"])
+    assert gripper.joint in (None, row["joint"])
+
+
+@pytest.mark.parametrize("robot", FAMILIES)
+def test_frames_joints_and_parameters_are_those_of_the_sources(robot: str) -> None:
+    driver, ours = facts(FAMILIES[robot]), profile(robot)
+    assert ours.base_frame == driver["frame"]["name"], driver["frame"]["source"]
+    assert list(ours.joints) == joint_names(driver), driver["joints"]["source"]
+    assert ours.controller.node == driver["node"]["name"], driver["node"]["source"]
+    known = driver["parameters"]["values"]
+    controller = ours.controller
+    used = {**controller.parameters, **controller.expected}
+    for mode in controller.modes.values():
+        used |= mode.parameters
+    for name, value in used.items():
+        assert name in known, f"{name}: {driver['parameters']['source']}"
+        assert type(known[name]) is type(value), name
+
+
+@pytest.mark.parametrize("robot", FAMILIES)
+def test_every_fact_says_where_it_is_from(robot: str) -> None:
+    driver = facts(FAMILIES[robot])
+    rows = [driver["node"], driver["frame"], driver["joints"], driver["parameters"]]
+    rows += [*driver["channels"].values(), driver["gripper"]["command"], driver["gripper"]["state"]]
+    assert all(row["source"] for row in rows)
 
 
 def test_the_franka_is_what_crisp_py_calls_one() -> None:
@@ -111,17 +79,24 @@ def test_the_franka_is_what_crisp_py_calls_one() -> None:
     assert (franka.gripper.closed, franka.gripper.open) == (0.0, 1.0)
 
 
-def test_gains_of_the_franka_are_parameters_that_crisp_has() -> None:
-    """crisp_controllers/src/cartesian_impedance_controller.yaml, as of crisp_py's
-    config/control/clipped_cartesian_impedance.yaml."""
-    known = {f"task.{k}_{kind}_{axis}" for k in "kd" for kind in ("pos", "rot") for axis in "xyz"}
-    known |= {f"task.error_clip.{axis}" for axis in ("x", "y", "z", "rx", "ry", "rz")}
-    known |= {"limit_error", "limit_torques"}
+def test_the_clips_of_the_franka_are_what_its_parameters_say() -> None:
     controller = profile("franka").controller
-    assert set(controller.parameters) == known
     assert controller.error_clip is not None
     for axis, (low, high) in controller.error_clip:
         assert controller.parameters[f"task.error_clip.{axis}"] == high == -low
+
+
+@pytest.mark.parametrize("robot", ["franka", "franka_ros2", "ur5e"])
+def test_compliance_is_softer_than_the_start_and_precision_no_stiffer_than_allowed(
+    robot: str,
+) -> None:
+    modes = profile(robot).controller.modes
+    soft, stiff = modes["compliance"].stiffness_n_m, modes["precision"].stiffness_n_m
+    start = profile(robot).controller.stiffness_n_m
+    assert soft is not None
+    assert stiff is not None
+    assert start is not None
+    assert soft < start <= stiff <= 2000.0
 
 
 def test_grippers_and_joints_of_the_others() -> None:

@@ -13,11 +13,11 @@ from std_msgs.msg import Header
 
 from serl.aim import Aim
 from serl.arm_profile import ArmProfile
-from serl.errors import SerlError, Silent
+from serl.errors import BadInput, SerlError, Silent
 from serl.reading import reading_spec
 from serl.ros.arm_topics import EXACT, SENSOR, check_types, of_robot, topic_of, tracked_pose
 from serl.ros.camera import RosCamera, picture_topic
-from serl.ros.controller import settle_controller
+from serl.ros.controller import settle_controller, switch_gains
 from serl.ros.conversions import (
     gripper_of,
     joints_of,
@@ -225,6 +225,22 @@ class RosArm:
             self.aim.target = self._pose.newest().value
             self.stop_reason, self._fault = None, ""
             self.beat()
+
+    def switch(self, gains: str) -> None:
+        """Make the controller as stiff as a mode of the profile says; it takes half a second.
+
+        Raises:
+            BadInput: the profile has no such mode.
+            SerlError: the controller does not take them, or has others afterwards; the arm is
+                stopped then.
+        """
+        try:
+            switch_gains(self.remote, self.robot, self.profile, gains)
+        except BadInput:
+            raise
+        except SerlError as error:
+            self.stop(str(error))
+            raise
 
     def begin(self, start: Pose, closed: bool) -> None:
         """An episode starts here: the target is where the tool is."""

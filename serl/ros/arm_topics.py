@@ -1,4 +1,7 @@
-"""The topics of an arm, in the namespace of a robot; see `serl.ros.guard_topics` as well."""
+"""The topics of an arm: its profile's, in the namespace of a robot. The only table of them.
+
+Those between actor and guard are in `serl.ros.guard_topics`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import importlib
 from typing import Any
 
 from geometry_msgs.msg import PoseStamped
+from rclpy.duration import Duration
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from std_msgs.msg import Float32MultiArray
 
@@ -15,6 +19,13 @@ from serl.ros.topics import Topic
 
 SENSOR: Any = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
 """Of what an arm measures: the newest counts, and nobody waits for who is slow."""
+
+COMMAND: Any = QoSProfile(
+    depth=1, reliability=ReliabilityPolicy.RELIABLE, lifespan=Duration(nanoseconds=150_000_000)
+)
+"""Of what the guard sends to an arm. Controllers of ros2_control ask for reliable senders, and DDS
+matches them with no other. The newest one replaces what was not delivered, and what is older than
+150 ms is not: who does not read delays nobody, and gets nothing old when he does."""
 
 EXACT: Any = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
 """In lock-step, where nothing may be lost and time waits."""
@@ -52,9 +63,13 @@ def check_types(profile: ArmProfile) -> None:
 
 
 def topic_of(channel: Channel, robot: str, qos: Any) -> Topic:
-    """A channel of a robot; a name that begins with a slash belongs to no namespace."""
-    name = channel.name if channel.name.startswith("/") else f"{robot}/{channel.name}"
-    return Topic(name, message_type(channel), qos)
+    """A channel of a robot."""
+    return Topic(name_of(channel, robot), message_type(channel), qos)
+
+
+def name_of(channel: Channel, robot: str) -> str:
+    """A channel's name within a run; one that begins with a slash belongs to no namespace."""
+    return channel.name if channel.name.startswith("/") else f"{robot}/{channel.name}"
 
 
 def of_robot(topic: Topic, robot: str, qos: Any = None) -> Topic:

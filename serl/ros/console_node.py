@@ -70,6 +70,8 @@ class RosCockpit:
         source: Source = DrawnScene(task, lambda: self._placement)
         if task.config.all_views:
             source = LoggedCameras(run.episodes(actor))
+        self._guard = node.handle.create_client(Trigger, node.absolute(f"{actor}/guard/estop"))
+        self._guarded = False  # a guard has answered
         self._pictures = Pictures(source, lambda: self._control.get("attended") == "1")
 
     def drive(self, wish: Wish) -> None:
@@ -77,17 +79,27 @@ class RosCockpit:
         self._hand.send(wish)
 
     async def say(self, what: str) -> str:
-        """Call the actor's service of that name; raises `SerlError` when it does not answer."""
-        client = self._clients[what]
-        if not client.service_is_ready():
-            raise SerlError("the actor does not answer")
-        answer = client.call_async(Trigger.Request())
-        deadline_s = time.monotonic() + _ANSWER_S
-        while not answer.done():
-            if time.monotonic() > deadline_s:
-                raise SerlError(f"the actor did not answer within {_ANSWER_S:g} s")
-            await asyncio.sleep(0.005)
-        return str(answer.result().message)
+        """Call the actor's service of that name; a stop goes to the arm's guard as well.
+
+        Raises:
+            SerlError: nobody did what was said.
+        """
+        if what != "estop":
+            return await _call(self._clients[what], "the actor")
+        guarded, acting = await asyncio.gather(
+            _call(self._guard, "the guard"),
+            _call(self._clients[what], "the actor"),
+            return_exceptions=True,
+        )
+        self._guarded |= isinstance(guarded, str)
+        if isinstance(guarded, BaseException) and not self._guarded:
+            if isinstance(acting, BaseException):
+                raise acting
+            return acting  # a simulation in the actor's process, which no guard is beside
+        answers = (f"guard: {guarded}", f"actor: {acting}")
+        if isinstance(guarded, BaseException) and isinstance(acting, BaseException):
+            raise SerlError("; ".join(answers))
+        return "; ".join(answers)
 
     def state(self) -> Mapping[str, Any]:
         """As the actor said last, and whether that is fresh."""
@@ -132,6 +144,19 @@ class RosCockpit:
 
     def _take_scene(self, message: Any) -> None:
         self._placement = np.array(message.data, np.float64)
+
+
+async def _call(client: Any, who: str) -> str:
+    """Call a service; what it answered. Raises `SerlError` when nobody does."""
+    if not client.service_is_ready():
+        raise SerlError(f"{who} does not answer")
+    answer = client.call_async(Trigger.Request())
+    deadline_s = time.monotonic() + _ANSWER_S
+    while not answer.done():
+        if time.monotonic() > deadline_s:
+            raise SerlError(f"{who} did not answer within {_ANSWER_S:g} s")
+        await asyncio.sleep(0.005)
+    return str(answer.result().message)
 
 
 def run(run_folder: Path, actor: str, port: int) -> None:

@@ -1,9 +1,11 @@
 """The process that alone commands an arm: a ROS 2 node around `serl.guard`.
 
-    python -m serl.ros.guard_node --run RUN --robot actor0 --config guard.yaml --latch panda.latch
+    python -m serl.ros.guard_node --run RUN --robot panda --arm franka --config guard.yaml \
+        --latch panda.latch
 
-It refuses to start while another node publishes setpoints to the arm, when the arm speaks of
-another frame, or when a limit is missing or wrong. Its main thread ticks 100 times a second;
+It speaks the topics and types of the arm's profile. It refuses to start while another node
+publishes setpoints to the arm, when the arm speaks of another frame, when a message package is not
+installed, or when a limit is missing or wrong. Its main thread ticks 100 times a second;
 callbacks, in the executor's thread, only hand over. Software only: it does not replace a hardware
 e-stop, vendor limits and a risk assessment.
 """
@@ -21,34 +23,32 @@ from pathlib import Path
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
-from geometry_msgs.msg import PoseStamped
-from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import Trigger
 
+from serl import plugins
+from serl.arm_profile import ArmProfile, Channel
 from serl.clock import WallClock
 from serl.config import checked, read_yaml
 from serl.errors import BadInput, SerlError
 from serl.files import FileLock, make_folder
 from serl.guard import LATCHED, MOVING, Guard, GuardConfig, GuardState, Heard
+from serl.guard_setup import check_fits
 from serl.latch import LatchFile
+from serl.ros.arm_commander import ArmCommander
+from serl.ros.arm_topics import SENSOR, check_types, name_of, topic_of
+from serl.ros.controller_watch import ControllerWatch
 from serl.ros.guard_topics import (
     ARM_STATE,
     COMMAND_GRIPPER,
     COMMAND_POSE,
-    CURRENT_POSE,
     ESTOP,
-    GRIPPER_COMMANDS,
     GUARD_STATE,
     HEARTBEAT,
-    JOINT_STATES,
-    TARGET_POSE,
-    WRENCH,
-    sent,
 )
 from serl.ros.node import RosNode, namespace, own_arguments, run_node
 from serl.ros.stats import Stats
 from serl.ros.topics import Topic
-from serl.setpoint import PROFILE_PERIOD_S, Setpoint
+from serl.setpoint import PROFILE_PERIOD_S
 from serl.supervisor import orphaned
 
 logger = logging.getLogger(__name__)
@@ -68,16 +68,28 @@ class GuardNode:
     Args:
         node: the process's node.
         prefix: namespace of the arm, from the root.
+        profile: of the arm's family.
         config: of the guard.
         file: remembers stops.
 
     Raises:
-        BadInput: somebody else commands the arm, or it speaks of another frame.
+        BadInput: somebody else commands the arm, it speaks of another frame, or its profile does
+            not fit the configuration or needs a message package that is not installed.
         OSError: the latch cannot be written.
     """
 
-    def __init__(self, node: RosNode, prefix: str, config: GuardConfig, file: LatchFile) -> None:
-        self._node, self._prefix, self._config, self._file = node, prefix, config, file
+    def __init__(
+        self,
+        node: RosNode,
+        prefix: str,
+        profile: ArmProfile,
+        config: GuardConfig,
+        file: LatchFile,
+    ) -> None:
+        check_types(profile)
+        check_fits(config, profile)
+        self._node, self._prefix, self._profile = node, prefix, profile
+        self._config, self._file = config, file
         self._guard = Guard(config, file.read())
         self._filed = self._guard.latch
         file.write(self._filed)
@@ -86,17 +98,15 @@ class GuardNode:
         self._ticking = WallClock(1.0 / PROFILE_PERIOD_S)
         self._ticks = 0
         self._told: tuple[GuardState, str] | None = None
-        self._gripper_m: float | None = None
-        self._message = PoseStamped()
-        self._message.header.frame_id = config.frame
+        self._opening: float | None = None
         self._publishers = 0  # of setpoints, this guard's own
         self._was_armed = False
         self._listen()
         time.sleep(_DISCOVERY_S)
         self._check_surroundings()
-        self._target = node.publisher(self._own(sent(TARGET_POSE)))
+        self._commander = ArmCommander(node, prefix, profile, config.motion.limits)
         self._publishers = 1
-        self._gripper = node.publisher(self._own(sent(GRIPPER_COMMANDS)))
+        self._controller = ControllerWatch(node, prefix, profile)
         self._state = node.publisher(self._own(GUARD_STATE))
         self._serve()
         node.every(_FILE_S, self._keep_filed)
@@ -122,31 +132,24 @@ class GuardNode:
         self._keep_filed()
 
     def _tick(self) -> None:
-        guard = self._guard
+        guard, now_s = self._guard, time.monotonic()
         with self._lock:
-            setpoint = guard.tick(time.monotonic())
-            standing, gripper_m = (guard.state, guard.cause), guard.gripper_m
-        if setpoint is not None:
-            self._send(setpoint)
+            setpoint, measured = guard.tick(now_s), guard.measured.fresh_pose(now_s)
+            standing, opening = (guard.state, guard.cause), guard.opening
         due = self._ticks % _TELL_TICKS == 0
-        if due or gripper_m != self._gripper_m:
-            self._gripper_m = gripper_m
-            if gripper_m is not None and setpoint is not None:
-                self._gripper.publish(Float64MultiArray(data=[gripper_m]))
+        if setpoint is not None:
+            self._commander.send(setpoint, measured)
+            if opening is not None and (due or opening != self._opening):
+                self._commander.grip(opening)
+        self._opening = opening
         if due or standing != self._told:
             self._told = standing
             self._tell(*standing)
+        if due and setpoint is not None and (problem := self._commander.unanswered):
+            with self._lock:
+                guard.stop(problem)
         self._ticks += 1
         self._ticking.wait()
-
-    def _send(self, setpoint: Setpoint) -> None:
-        message = self._message
-        message.header.stamp = self._clock.now().to_msg()
-        position, orientation = message.pose.position, message.pose.orientation
-        position.x, position.y, position.z = setpoint.pose.position
-        x, y, z, w = setpoint.pose.quaternion
-        orientation.x, orientation.y, orientation.z, orientation.w = x, y, z, w
-        self._target.publish(message)
 
     def _tell(self, state: GuardState, cause: str) -> None:
         level = DiagnosticStatus.OK if state in MOVING else DiagnosticStatus.WARN
@@ -169,22 +172,29 @@ class GuardNode:
 
     def _listen(self) -> None:
         """Hand every message over to the guard."""
-        guard, hear = self._guard, self._hear
-        hear(CURRENT_POSE, lambda m: guard.pose(_pose(m), self._heard(m.header)))
-        hear(JOINT_STATES, self._on_joints)
-        hear(WRENCH, lambda m: guard.wrench(_wrench(m), self._heard(m.header)))
+        guard, hear, profile = self._guard, self._hear, self._profile
+        self._measure(profile.pose, lambda m: guard.pose(_pose(m), self._heard(m.header)))
+        self._measure(profile.joint_states, self._on_joints)
+        if profile.wrench is not None:
+            self._measure(profile.wrench, lambda m: guard.wrench(_wrench(m), self._heard(m.header)))
         hear(COMMAND_POSE, lambda m: guard.command(_pose(m), self._heard(m.header)))
         hear(COMMAND_GRIPPER, lambda m: guard.gripper(m.data, self._arrived()))
         hear(HEARTBEAT, lambda m: guard.heartbeat(m.frame_id, self._heard(m)))
         hear(ESTOP, lambda m: guard.estop("the topic estop") if m.data else None)
         hear(ARM_STATE, lambda m: guard.robot_error(_error(m)))
 
+    def _measure(self, channel: Channel, take: Callable[[Any], None]) -> None:
+        self._subscribe(topic_of(channel, self._prefix, SENSOR), take)
+
     def _hear(self, topic: Topic, take: Callable[[Any], None]) -> None:
+        self._subscribe(self._own(topic), take)
+
+    def _subscribe(self, topic: Topic, take: Callable[[Any], None]) -> None:
         def taken(message: Any) -> None:
             with self._lock:
                 take(message)
 
-        self._node.subscribe(self._own(topic), taken)
+        self._node.subscribe(topic, taken)
 
     def _on_joints(self, message: Any) -> None:
         values, names = list(message.position), self._config.joint_names
@@ -212,9 +222,11 @@ class GuardNode:
             return str(guard.state)
 
         def arm() -> str:
-            if others := self._others():
-                raise BadInput(f"not now: {others}")
+            for trouble in (self._others(), self._controller.trouble, self._commander.unheard):
+                if trouble:
+                    raise BadInput(f"not now: {trouble}")
             self._was_armed = True
+            self._commander.begin()
             return guard.arm(time.monotonic())
 
         self._offer("estop", estop)
@@ -263,7 +275,7 @@ class GuardNode:
 
     def _others(self) -> str:
         """Who else publishes setpoints to the arm, in words; empty for nobody."""
-        name = f"{self._prefix}/{TARGET_POSE.name}"
+        name = name_of(self._profile.target, self._prefix)
         found = self._node.handle.get_publishers_info_by_topic(name)
         if len(found) <= self._publishers:
             return ""
@@ -274,7 +286,7 @@ class GuardNode:
         """Refuse what must not be, as long as nothing has moved."""
         trouble = self._others()
         if self._guard.counts["pose: frame"]:
-            trouble = self._guard.trouble(time.monotonic())
+            trouble = self._guard.measured.trouble(time.monotonic())
         if trouble:
             raise BadInput(f"the guard does not start: {trouble}")
 
@@ -304,8 +316,9 @@ def _error(message: Any) -> str:
     return (message.message or "an error") if ill else ""
 
 
-def run(folder: Path, robot: str, settings: Path, latch: Path) -> None:
+def run(folder: Path, robot: str, arm: str, settings: Path, latch: Path) -> None:
     """Guard an arm until told to stop."""
+    profile = plugins.load("robot", arm)
     config = checked(GuardConfig, read_yaml(settings))
     make_folder(latch.parent)
     prefix = "/".join(filter(None, (namespace(folder), robot)))
@@ -314,8 +327,8 @@ def run(folder: Path, robot: str, settings: Path, latch: Path) -> None:
         RosNode(f"guard_{robot}", folder, local=True) as node,
     ):
         sys.setswitchinterval(1e-3)  # a callback delays a tick by no more
-        guard = GuardNode(node, prefix, config, LatchFile(latch))
-        print(f"serl guard of {prefix}: {NOTICE}")  # noqa: T201
+        guard = GuardNode(node, prefix, profile, config, LatchFile(latch))
+        print(f"serl guard of {prefix}, {profile.summary}: {NOTICE}")  # noqa: T201
         travel = f"a fault moves the arm by at most {100 * config.worst_travel_m:.1f} cm"
         print(f"limits {config.digest}; {travel} at full speed", flush=True)  # noqa: T201
         guard.run(lambda: node.stopping or orphaned())
@@ -334,6 +347,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m serl.ros.guard_node", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="folder of the run")
     parser.add_argument("--robot", default="", help="the arm's namespace within the run")
+    parser.add_argument("--arm", default="sim", help="profile: a known name, or a .py file")
     parser.add_argument("--config", type=Path, required=True, help="YAML of a GuardConfig")
     parser.add_argument("--latch", type=Path, required=True, help="file of the arm's latch")
     parser.add_argument("--fifo", type=int, help="real-time priority, 1 to 99")
@@ -342,7 +356,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def guard() -> None:
         if options.fifo is not None:
             schedule(options.fifo)
-        run(options.run, options.robot, options.config, options.latch)
+        run(options.run, options.robot, options.arm, options.config, options.latch)
 
     return run_node(guard)
 

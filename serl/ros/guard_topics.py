@@ -1,7 +1,8 @@
-"""The topics between actor, guard and arm, relative to the namespace of an arm.
+"""The topics between actor and guard, relative to the namespace of an arm.
 
-Poses are base_T_tcp. Who listens asks for no deadline and no lifespan, so that it matches every
-sender; the guard watches ages by itself.
+Those of the arm are in its profile, see `serl.ros.arm_topics`. Poses are base_T_tcp. Who listens
+asks for no deadline and no lifespan, so that it matches every sender; the guard watches ages by
+itself.
 """
 
 from __future__ import annotations
@@ -9,10 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus
-from geometry_msgs.msg import PoseStamped, WrenchStamped
+from geometry_msgs.msg import PoseStamped
 from rclpy.duration import Duration
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
-from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, Float64MultiArray, Header
 
 from serl.ros.topics import Topic
@@ -50,17 +50,6 @@ ESTOP = Topic("estop", Bool, _newest())
 
 GUARD_STATE = Topic("guard/state", DiagnosticStatus, _latched())
 """10 times a second and on change: state and cause, refusals by reason, hash of the limits."""
-
-TARGET_POSE = Topic("target_pose", PoseStamped, _newest())
-"""Setpoints at 100 Hz, guard to arm, which holds by itself when they end."""
-
-GRIPPER_COMMANDS = Topic("gripper/commands", Float64MultiArray, _newest())
-"""One number, the opening in m, guard to arm; repeated."""
-
-CURRENT_POSE = Topic("current_pose", PoseStamped, _newest())
-WRENCH = Topic("wrench", WrenchStamped, _newest())
-JOINT_STATES = Topic("joint_states", JointState, _newest())
-"""What the arm measures."""
 
 ARM_STATE = Topic("arm/state", DiagnosticStatus, _latched())
 """Optional, arm to all: an error of the arm, level ERROR or above, with its message."""

@@ -73,7 +73,7 @@ def bad_command(folder: Path) -> None:
         for _ in range(3):
             loop.guard.gripper([bad], loop.heard())
         assert loop.guard.state == "protective stop"
-        assert loop.guard.gripper_m is None
+        assert loop.guard.opening is None
 
 
 @REGISTRY.fault(

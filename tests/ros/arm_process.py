@@ -5,7 +5,7 @@
 Writes down what it heard, in `arm.txt` of the run: setpoints, states of the guard, and when it
 began to hold by itself, or was late to tick. What is wrong with it stands in `arm_faults.yaml`,
 which it reads again and again: silent (measures nothing), frame, force_n, away_m (of what it
-measures), error, nan.
+measures), error, nan, deaf (to setpoints, from the start on).
 """
 
 from __future__ import annotations
@@ -20,17 +20,11 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from geometry_msgs.msg import PoseStamped, WrenchStamped
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64MultiArray
 
 from serl.clock import WallClock
 from serl.config import read_yaml
-from serl.ros.guard_topics import (
-    ARM_STATE,
-    CURRENT_POSE,
-    GUARD_STATE,
-    JOINT_STATES,
-    TARGET_POSE,
-    WRENCH,
-)
+from serl.ros.guard_topics import ARM_STATE, GUARD_STATE
 from serl.ros.node import RosNode, namespace
 from serl.ros.topics import Topic
 from serl.safety import Pose, pose_from
@@ -42,7 +36,7 @@ START = Pose((0.45, 0.0, 0.2), (1.0, 0.0, 0.0, 0.0))
 
 
 class ArmProcess:
-    def __init__(self, node: RosNode, folder: Path, robot: str) -> None:
+    def __init__(self, node: RosNode, folder: Path, robot: str, faults: dict[str, Any]) -> None:
         self._node, self._folder = node, folder
         self._arm, self._lock = FakeArm(START), threading.Lock()
         self._log = (folder / "arm.txt").open("a", buffering=1)
@@ -51,13 +45,15 @@ class ArmProcess:
         def own(topic: Topic) -> Topic:
             return topic._replace(name=f"{namespace(folder)}/{robot}/{topic.name}")
 
-        best = ReliabilityPolicy.BEST_EFFORT
-        many = QoSProfile(depth=200, reliability=best)  # what is written down has to be complete
-        self._pose = node.publisher(own(CURRENT_POSE))
-        self._joints = node.publisher(own(JOINT_STATES))
-        self._wrench = node.publisher(own(WRENCH))
+        # What is written down has to be complete. Reliable, as controllers of ros2_control are.
+        many = QoSProfile(depth=200, reliability=ReliabilityPolicy.RELIABLE)
+        self._pose = node.publisher(own(Topic("current_pose", PoseStamped, 10)))
+        self._joints = node.publisher(own(Topic("joint_states", JointState, 10)))
+        self._wrench = node.publisher(own(Topic("wrench", WrenchStamped, 10)))
         self._state = node.publisher(own(ARM_STATE))
-        node.subscribe(own(TARGET_POSE)._replace(qos=many), self._follow)
+        if not faults.get("deaf"):
+            node.subscribe(own(Topic("target_pose", PoseStamped, many)), self._follow)
+        node.subscribe(own(Topic("gripper/commands", Float64MultiArray, many)), self._grip)
         node.subscribe(own(GUARD_STATE)._replace(qos=many), self._hear)
 
     def tick(self, faults: dict[str, Any]) -> None:
@@ -104,6 +100,9 @@ class ArmProcess:
             self._arm.follow(pose, now_s)
             self._write(f"setpoint {place.x!r} {place.y!r} {place.z!r}", now_s)
 
+    def _grip(self, message: Any) -> None:
+        self._write(f"gripper {message.data[0]!r}")
+
     def _hear(self, message: Any) -> None:
         self._write(f"state {message.message}")
 
@@ -115,7 +114,7 @@ def main() -> None:
     folder, robot = Path(sys.argv[1]), sys.argv[2]
     path, clock = folder / "arm_faults.yaml", WallClock(1.0 / PROFILE_PERIOD_S)
     with RosNode(f"arm_{robot}", folder, local=True) as node:
-        arm = ArmProcess(node, folder, robot)
+        arm = ArmProcess(node, folder, robot, read_yaml(path) if path.exists() else {})
         changed_ns, faults = 0, dict[str, Any]()
         while not (node.stopping or orphaned()):
             if path.exists() and (now_ns := path.stat().st_mtime_ns) != changed_ns:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -21,14 +22,18 @@ from typing import Any, NamedTuple, Self
 from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
 
+from serl import plugins
+from serl.arm_profile import ArmProfile
+from serl.ros.arm_topics import COMMAND, topic_of
 from serl.ros.environment import environment
-from serl.ros.guard_topics import ESTOP, GUARD_STATE, TARGET_POSE
+from serl.ros.guard_topics import ESTOP, GUARD_STATE
 from serl.ros.node import RosNode, namespace
 from serl.ros.topics import Topic
 
 from ..guarding import config
 
 ROBOT = "panda"
+PROFILE: ArmProfile = plugins.load("robot", "sim")
 LIMIT_S = 120.0
 _HERE = Path(__file__).parent
 _STILL_M = 1e-9
@@ -137,6 +142,10 @@ class Cell:
         self.break_arm(**faults)
         self._start("arm", str(_HERE / "arm_process.py"), str(self.folder), ROBOT)
 
+    def start_fake(self, family: str) -> None:
+        """The driver of a family, as its sources say it is."""
+        self._start("arm", str(_HERE / "fake_arm.py"), family, self.prefix)
+
     def start_actor(self, mode: str = "policy") -> None:
         self._start("actor", str(_HERE / "driving_process.py"), str(self.folder), ROBOT, mode)
 
@@ -146,6 +155,21 @@ class Cell:
             *("guard", "-m", "serl.ros.guard_node", "--run", str(self.folder), "--robot", ROBOT),
             *("--config", settings, "--latch", latch, *arguments),
         )
+
+    def start_console(self) -> None:
+        """The page of the run, beside the actor of the arm's name."""
+        folder = str(self.folder)
+        self._start(
+            *("console", "-m", "serl.ros.console_node", "--run", folder, "--actor", ROBOT),
+            *("--port", "8970"),
+        )
+
+    def start_reader(self) -> None:
+        """A controller that asks for reliable setpoints, as those of ros2_control do."""
+        topic = f"{self.prefix}/{PROFILE.target.name}"
+        before = self._node.handle.count_subscribers(topic)
+        self._start("reader", str(_HERE / "reader_process.py"), str(self.folder), topic)
+        eventually(lambda: self._node.handle.count_subscribers(topic) > before)
 
     def start_all(self, mode: str = "policy") -> None:
         """All three, with the arm on its way around the circle."""
@@ -219,9 +243,8 @@ class Cell:
     @contextmanager
     def stranger(self) -> Iterator[None]:
         """Somebody else who publishes setpoints, in another participant."""
-        name = f"{self.prefix}/{TARGET_POSE.name}"
         with RosNode("stranger", self.folder, local=True) as node:
-            node.publisher(TARGET_POSE._replace(name=name))
+            node.publisher(topic_of(PROFILE.target, self.prefix, COMMAND))
             yield
 
     def moves(self) -> bool:
@@ -277,6 +300,16 @@ class Cell:
         assert stop.noticed_s <= noticed_s + allowed_s, (stop, allowed_s)
         assert stop.stood_s <= stood_s + allowed_s, (stop, allowed_s)
         assert stop.travel_m <= config().worst_travel_m
+
+    def longest_gap_s(self, after_s: float, count: int) -> float:
+        """Between two of the next `count` setpoints that the arm hears."""
+
+        def times() -> list[float]:
+            return [line.at_s for line in self.lines(after_s) if line.words[0] == "setpoint"]
+
+        eventually(lambda: len(times()) >= count, found=lambda: f"{len(times())} setpoints")
+        heard_s = [after_s, *times()[:count]]
+        return max(b - a for a, b in pairwise(heard_s))
 
     def longest_step_m(self, after_s: float) -> float:
         """Between two setpoints in a row since then."""

@@ -24,6 +24,7 @@ from serl.ros.remote import Remote
 from serl.tasks.reach import ReachConfig
 from serl.testing import RobotSuite
 
+from ..upstream import FAMILIES
 from .conftest import Run, eventually
 
 pytestmark = pytest.mark.ros
@@ -45,8 +46,8 @@ class Bench:
 
     def __enter__(self) -> Bench:
         self.node.__enter__()
-        script = Path(__file__).with_name("crisp_arm.py")
-        self.process = self.processes.start(str(script), str(self.processes.folder), ROBOT)
+        script = str(Path(__file__).with_name("fake_arm.py"))
+        self.process = self.processes.start(script, FAMILIES[ROBOT], self.node.absolute(ROBOT))
         self._target = self.node.publisher(topic_of(PROFILE.target, ROBOT, 1))
         self.node.subscribe(of_robot(COMMAND_POSE, ROBOT), self._on_command)
         self.node.subscribe(of_robot(HEARTBEAT, ROBOT), self._on_beat)

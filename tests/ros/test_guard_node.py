@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import resource
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from geometry_msgs.msg import PoseStamped
+
+from serl.ros.arm_topics import COMMAND
+from serl.ros.topics import Topic
 
 from .cell import Cell, eventually
 
@@ -54,6 +61,48 @@ def test_it_does_not_command_an_arm_beside_somebody_else(cell: Cell) -> None:
     cell.arm()
 
 
+@pytest.mark.parametrize("blow", [signal.SIGSTOP, signal.SIGKILL])
+def test_who_listens_reliably_and_hangs_or_dies_delays_no_setpoint(
+    cell: Cell, blow: signal.Signals
+) -> None:
+    cell.start_all()
+    cell.start_reader()
+    usual_s = cell.longest_gap_s(time.monotonic(), 100)
+    cell.lateness.worst_s = 0.0
+    struck_s = cell.signal("reader", blow)
+    longest_s = cell.longest_gap_s(struck_s, 200)
+    assert longest_s < 0.1 + 3.0 * max(usual_s, cell.lateness.worst_s), (longest_s, usual_s)
+
+
+def test_publishing_to_who_hangs_or_died_never_waits(cell: Cell) -> None:
+    """Whatever else keeps the machine busy: a thread that waits says so to the kernel."""
+    cell.start_reader()
+    publisher = cell.publisher(Topic("target_pose", PoseStamped, COMMAND))
+    eventually(publisher.get_subscription_count)
+    for blow in (signal.SIGSTOP, signal.SIGKILL):
+        cell.signal("reader", blow)
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        for _ in range(500):
+            publisher.publish(PoseStamped())
+        waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
+        assert waits <= 25, waits
+
+
+def test_an_arm_that_nobody_listens_for_is_not_taken(cell: Cell) -> None:
+    cell.start_arm(deaf=True)
+    cell.start_guard()
+    cell.until("disarmed")
+    eventually(lambda: cell.call("arm")[1].endswith("/target_pose: no controller listens"))
+    assert cell.state.startswith("disarmed")
+
+
+def test_a_family_that_needs_other_packages_is_refused_with_their_names(cell: Cell) -> None:
+    if importlib.util.find_spec("control_msgs"):
+        pytest.skip("NOT TESTED: control_msgs is installed")
+    line = "arm ur5e: not installed: control_msgs/action/GripperCommand; source a ROS 2"
+    assert line in _refusal(cell, "--arm", "ur5e")
+
+
 def test_two_guards_of_an_arm_are_one_too_many(cell: Cell) -> None:
     cell.start_guard()
     cell.until("disarmed")
@@ -99,9 +148,9 @@ def test_it_refuses_to_start_where_no_latch_can_be_kept(cell: Cell) -> None:
     assert "panda.latch" in _refusal(cell)
 
 
-def _refusal(cell: Cell) -> str:
+def _refusal(cell: Cell, *arguments: str) -> str:
     """The one line with which a guard refuses to start."""
-    process = cell.start_guard()
+    process = cell.start_guard(*arguments)
     said, why = process.communicate(timeout=60)
     assert process.returncode == 2, (said, why)
     assert len(why.splitlines()) == 1

@@ -1,0 +1,200 @@
+"""Two arms as one robot: both are observed, and both commanded, in the same tick.
+
+    Pair(left, right)
+
+Names of state and images begin with `left_` or `right_`, as do the entries of an action: first
+those of the left arm, then those of the right one. When one arm stops, so does the other; `recover`
+is for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+from serl.errors import BadInput, SerlError
+from serl.robot import Robot, SimulatedRobot, Truth
+from serl.safety import check_action
+from serl.specs import ArraySpec, ObservationSpec
+from serl.types import Action, Observation
+
+LEFT, RIGHT = "left_", "right_"
+
+_Value = TypeVar("_Value")
+
+
+class Pair:
+    """A `serl.robot.Robot` of two; a `SimulatedRobot` where both are (see `SimulatedPair`).
+
+    Args:
+        left: the arm whose names get the prefix `left_`.
+        right: the other one.
+
+    Attributes:
+        stop_reason: why both were stopped first; None while motion is allowed.
+    """
+
+    def __init__(self, left: Robot, right: Robot) -> None:
+        if left is right:
+            raise BadInput("a pair: expected two robots, got one twice")
+        self.left, self.right = left, right
+        self.stop_reason: str | None = None
+        (self._split,) = left.action_spec.shape
+        self._action_spec = _joined_actions(left.action_spec, right.action_spec)
+        self._entered: ExitStack | None = None
+
+    @property
+    def observation_spec(self) -> ObservationSpec:
+        """Of both, left first."""
+        left, right = self.left.observation_spec, self.right.observation_spec
+        return ObservationSpec(
+            state=_joined(left.state, right.state), images=_joined(left.images, right.images)
+        )
+
+    @property
+    def action_spec(self) -> ArraySpec:
+        """The entries of the left arm, then those of the right one."""
+        return self._action_spec
+
+    def observe(self) -> Observation:
+        """The newest reading of both.
+
+        "robot" is stamped with the older of the two, so that what is late of either counts.
+
+        Raises:
+            SerlError: one of them gives none; then both are stopped.
+        """
+        left, right = self._both_observe()
+        stamps = _joined(left.stamps, right.stamps)
+        if "robot" in left.stamps and "robot" in right.stamps:
+            stamps["robot"] = min(left.stamps["robot"], right.stamps["robot"])
+        return Observation(
+            state=_joined(left.state, right.state),
+            images=_joined(left.images, right.images),
+            stamps=stamps,
+        )
+
+    def act(self, action: Action) -> Action:
+        """Send each its part, or nothing to either; returns what was sent.
+
+        Raises:
+            BadInput: the action has another shape, or is not finite and in [-1, 1].
+            SerlError: one of them fails; then both are stopped.
+        """
+        check_action(action, self._action_spec)
+        if self._stopped():
+            return np.zeros_like(action)
+        try:
+            left = self.left.act(action[: self._split].copy())
+            right = self.right.act(action[self._split :].copy())
+        except SerlError as error:
+            self.stop(str(error))
+            raise
+        self._stopped()
+        return np.concatenate([left, right])
+
+    def stop(self, reason: str) -> None:
+        """Hold both still now; what one of them does not do keeps the other from nothing."""
+        self.stop_reason = self.stop_reason or reason
+        try:
+            self.left.stop(reason)
+        finally:
+            self.right.stop(reason)
+
+    def recover(self) -> None:
+        """Allow motion of both again, or of neither.
+
+        Raises:
+            SerlError: one of them cannot; both stay stopped.
+        """
+        if not self._stopped():
+            return
+        reason = self.stop_reason
+        try:
+            self.left.recover()
+            self.right.recover()
+        except SerlError:
+            self.stop(reason or "not recovered")
+            raise
+        self.stop_reason = None
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self.left)
+            stack.enter_context(self.right)
+            self._entered = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._entered is not None:
+            self._entered.__exit__(kind, error, trace)
+
+    def _both_observe(self) -> tuple[Observation, Observation]:
+        try:
+            return self.left.observe(), self.right.observe()
+        except SerlError as error:
+            self.stop(str(error))
+            raise
+
+    def _stopped(self) -> bool:
+        """Whether either is stopped; then both are."""
+        for arm, other in ((self.left, self.right), (self.right, self.left)):
+            reason = getattr(arm, "stop_reason", None)
+            if reason:
+                self.stop_reason = self.stop_reason or str(reason)
+                if not getattr(other, "stop_reason", None):
+                    other.stop(str(reason))
+        return self.stop_reason is not None
+
+
+class SimulatedPair(Pair):
+    """Two simulated arms, each in a world of its own, whose time passes together."""
+
+    left: SimulatedRobot
+    right: SimulatedRobot
+
+    def __init__(self, left: SimulatedRobot, right: SimulatedRobot) -> None:
+        super().__init__(left, right)
+
+    def advance(self, dt_s: float) -> None:
+        """Let simulated time pass for both."""
+        self._stopped()
+        self.left.advance(dt_s)
+        self.right.advance(dt_s)
+
+    def reset(self, seed: int) -> Observation:
+        """Place both anew, each by a seed of its own that follows from this one."""
+        self.stop_reason = None
+        self.left.reset(2 * seed)
+        self.right.reset(2 * seed + 1)
+        return self.observe()
+
+    def truth(self) -> Truth:
+        """Of both."""
+        return _joined(self.left.truth(), self.right.truth())
+
+
+def _joined(left: Mapping[str, _Value], right: Mapping[str, _Value]) -> dict[str, _Value]:
+    return {
+        **{f"{LEFT}{name}": value for name, value in left.items()},
+        **{f"{RIGHT}{name}": value for name, value in right.items()},
+    }
+
+
+def _joined_actions(left: ArraySpec, right: ArraySpec) -> ArraySpec:
+    bounds = {(spec.dtype, spec.low, spec.high) for spec in (left, right)}
+    if bounds != {("float32", -1.0, 1.0)} or len(left.shape) != 1 or len(right.shape) != 1:
+        raise BadInput(f"a pair: expected float32 actions in [-1, 1], got {left} and {right}")
+    words: list[Any] = [f"{LEFT}{word}" for word in left.unit.split()]
+    words += [f"{RIGHT}{word}" for word in right.unit.split()]
+    (count,), (more,) = left.shape, right.shape
+    return ArraySpec(shape=(count + more,), low=-1.0, high=1.0, unit=" ".join(words))

@@ -1,0 +1,64 @@
+"""Whether an arm's controller is set as its profile says: asked again and again, never waited for.
+
+For a process that must not wait, the guard's. Whoever sets them is in `serl.ros.controller`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rcl_interfaces.srv import GetParameters
+from rclpy.parameter import parameter_value_to_python
+
+from serl.arm_profile import ArmProfile
+from serl.ros.node import RosNode
+
+_ASK_S = 0.5
+_OLD_S = 2.0
+
+
+class ControllerWatch:
+    """Compares parameters of the controller with its profile, in the executor's thread.
+
+    Args:
+        node: the process's node.
+        robot: the arm's namespace.
+        profile: what is expected.
+    """
+
+    def __init__(self, node: RosNode, robot: str, profile: ArmProfile) -> None:
+        self._controller = profile.controller
+        self._names = [*self._controller.parameters, *self._controller.expected]
+        name = self._controller.node
+        self._node = node.absolute(name if name.startswith("/") else f"{robot}/{name}")
+        self._wrong, self._answered_s = "", float("-inf")
+        self._asked: Any = None
+        if self._names:
+            service = f"{self._node}/get_parameters"
+            self._client = node.handle.create_client(GetParameters, service)
+            node.every(_ASK_S, self._ask)
+
+    @property
+    def trouble(self) -> str:
+        """Why the arm must not be taken; empty when its controller is as expected."""
+        if not self._names:
+            return ""
+        if time.monotonic() - self._answered_s > _OLD_S:
+            return f"{self._node}: the controller does not tell its parameters"
+        return f"{self._node}: {self._wrong}" if self._wrong else ""
+
+    def _ask(self) -> None:
+        if self._client.service_is_ready():
+            if self._asked is not None and not self._asked.done():
+                self._client.remove_pending_request(self._asked)
+            self._asked = self._client.call_async(GetParameters.Request(names=self._names))
+            self._asked.add_done_callback(self._hear)
+
+    def _hear(self, future: Any) -> None:
+        answer = future.result()
+        if answer is None:
+            return
+        values = map(parameter_value_to_python, answer.values)
+        self._wrong = self._controller.wrong(dict(zip(self._names, values, strict=False)))
+        self._answered_s = time.monotonic()

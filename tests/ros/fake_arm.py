@@ -1,0 +1,216 @@
+"""A fake of an arm's driver, in a process of its own: a foreign node, with nothing of ours in it.
+
+    python fake_arm.py FAMILY NAMESPACE
+
+It has exactly the topics, types, parameters and quality of service that `data/FAMILY.yaml` has from
+the driver's sources, and it can misbehave. Its parameter `fault` says how: late (stamps of a second
+ago), frozen (the same stamp again and again), nan, silent (no pose), dropped (commands are lost),
+stuck (it does not move), reflex (it stops, and feels 60 N), stubborn (parameters are refused),
+forgetful (they are taken, and kept otherwise), numb (the gripper does nothing).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import rclpy
+import yaml
+from rcl_interfaces.msg import SetParametersResult
+from rclpy.executors import ExternalShutdownException
+from rclpy.parameter import Parameter
+
+PERIOD_S = 0.01
+CLIP_M = 0.010
+HALT_S = 0.1
+HOME = (0.3069, 0.0, 0.4869)
+
+
+class FakeArm:
+    """A point that goes where or how fast it is told, with its tool down."""
+
+    def __init__(self, driver: dict[str, Any], namespace: str) -> None:
+        place, _, name = driver["node"]["name"].rpartition("/")
+        rooted = driver["node"]["name"].startswith("/")
+        self._node: Any = rclpy.create_node(
+            name, namespace=place or ("/" if rooted else namespace), enable_rosout=False
+        )
+        self._namespace, self._driver = namespace, driver
+        joints = driver["joints"]
+        count = joints.get("count", 0)
+        self._names = joints.get("names") or [f"{joints['prefix']}{n + 1}" for n in range(count)]
+        self._place, self._target = list(HOME), list(HOME)
+        self._speed, self._told_s = [0.0, 0.0, 0.0], -math.inf
+        self._wanted = [0.0, 0.0, 0.0]
+        gripper = driver["gripper"]
+        self._finger = self._finger_target = gripper["open"]
+        self._stamp = self._now()
+        self._publishers = {
+            role: self._publisher(row) for role, row in driver["channels"].items() if role in FILL
+        }
+        self._fingers = self._publisher(gripper["state"])
+        self._listen()
+        for key, value in {"fault": "", **driver["parameters"]["values"]}.items():
+            self._node.declare_parameter(key, value)
+        self._node.add_on_set_parameters_callback(self._on_parameters)
+        self._node.add_pre_set_parameters_callback(self._forget)
+        self._node.create_timer(PERIOD_S, self._tick)
+
+    def spin(self) -> None:
+        rclpy.spin(self._node)
+
+    def _listen(self) -> None:
+        target, command = self._driver["channels"]["target"], self._driver["gripper"]["command"]
+        kind = kind_of(target)
+        take = self._on_pose if kind.__name__ == "PoseStamped" else self._on_twist
+        name = self._absolute(target["name"])
+        self._node.create_subscription(kind, name, take, target["depth"])  # reliable
+        if "/msg/" in command["type"]:
+            name = self._absolute(command["name"])
+            self._node.create_subscription(kind_of(command), name, self._on_gripper, 1)
+        elif importlib.util.find_spec("control_msgs"):
+            self._serve_gripper(kind_of(command), self._absolute(command["name"]))
+
+    def _serve_gripper(self, kind: Any, name: str) -> None:
+        from rclpy.action import ActionServer, GoalResponse
+
+        def asked(goal: Any) -> Any:
+            return GoalResponse.REJECT if self.fault == "numb" else GoalResponse.ACCEPT
+
+        def execute(handle: Any) -> Any:
+            self._finger_target = handle.request.command.position
+            handle.succeed()
+            return kind.Result(position=self._finger_target, reached_goal=True)
+
+        self._server = ActionServer(self._node, kind, name, execute, goal_callback=asked)
+
+    @property
+    def fault(self) -> str:
+        return str(self._node.get_parameter("fault").value)
+
+    def _absolute(self, name: str) -> str:
+        return name if name.startswith("/") else f"{self._namespace}/{name}"
+
+    def _publisher(self, row: dict[str, Any]) -> Any:
+        return self._node.create_publisher(kind_of(row), self._absolute(row["name"]), 10)
+
+    def _now(self) -> Any:
+        return self._node.get_clock().now().to_msg()
+
+    def _on_pose(self, message: Any) -> None:
+        if self.fault != "dropped":
+            place = message.pose.position
+            self._target = [place.x, place.y, place.z]
+
+    def _on_twist(self, message: Any) -> None:
+        if self.fault != "dropped":
+            linear = message.twist.linear
+            self._wanted = [linear.x, linear.y, linear.z]
+            self._told_s = time.monotonic()
+
+    def _on_gripper(self, message: Any) -> None:
+        if self.fault != "numb":
+            self._finger_target = message.data[0]
+
+    def _on_parameters(self, parameters: list[Any]) -> Any:
+        own = [parameter for parameter in parameters if parameter.name != "fault"]
+        refused = bool(own) and self.fault == "stubborn"
+        return SetParametersResult(successful=not refused, reason="controller is active")
+
+    def _forget(self, parameters: list[Any]) -> list[Any]:
+        if self.fault != "forgetful":
+            return parameters
+        return [
+            Parameter(each.name, value=0.5 * each.value) if isinstance(each.value, float) else each
+            for each in parameters
+        ]
+
+    def _tick(self) -> None:
+        fault = self.fault
+        step = [0.0, 0.0, 0.0] if fault in ("stuck", "reflex") else self._step()
+        self._place = [a + b for a, b in zip(self._place, step, strict=True)]
+        self._speed = [value / PERIOD_S for value in step]
+        if fault != "frozen":
+            self._stamp = self._now()
+        if fault == "late":
+            self._stamp.sec -= 1
+        reach = 0.1 * abs(self._driver["gripper"]["open"] - self._driver["gripper"]["closed"])
+        self._finger += max(-reach, min(reach, self._finger_target - self._finger))
+        self._tell(fault)
+
+    def _step(self) -> list[float]:
+        if "Twist" in self._driver["channels"]["target"]["type"]:
+            halted = time.monotonic() - self._told_s > HALT_S
+            return [0.0 if halted else speed * PERIOD_S for speed in self._wanted]
+        return [
+            0.3 * max(-CLIP_M, min(CLIP_M, target - place))
+            for target, place in zip(self._target, self._place, strict=True)
+        ]
+
+    def _tell(self, fault: str) -> None:
+        for role, publisher in self._publishers.items():
+            if (role, fault) == ("pose", "silent"):
+                continue
+            message = kind_of(self._driver["channels"][role])()
+            message.header.stamp = self._stamp
+            if role != "joint_states":
+                message.header.frame_id = self._driver["frame"]["name"]
+            FILL[role](self, message, fault)
+            publisher.publish(message)
+        gripper = self._driver["gripper"]
+        fingers = kind_of(gripper["state"])(name=[gripper["joint"]], position=[self._finger])
+        fingers.velocity, fingers.header.stamp = [0.0], self._stamp
+        self._fingers.publish(fingers)
+
+    def _fill_pose(self, message: Any, fault: str) -> None:
+        place, turn = message.pose.position, message.pose.orientation
+        place.x, place.y, place.z = [math.nan] * 3 if fault == "nan" else self._place
+        turn.x, turn.w = 1.0, 0.0
+
+    def _fill_twist(self, message: Any, fault: str) -> None:
+        linear = message.twist.linear
+        linear.x, linear.y, linear.z = self._speed
+
+    def _fill_wrench(self, message: Any, fault: str) -> None:
+        message.wrench.force.z = 60.0 if fault == "reflex" else 0.0
+
+    def _fill_joints(self, message: Any, fault: str) -> None:
+        bent = [0.0, -0.785, 0.0, -2.356, 0.0, 1.571, 0.785]
+        message.name = list(self._names)
+        message.position = bent if len(self._names) == 7 else [0.0] * len(self._names)
+        if self._names[0].startswith("joint"):  # an xArm bends the other way
+            message.position = [abs(angle) for angle in bent]
+        message.velocity = [0.0] * len(self._names)
+
+
+FILL: dict[str, Any] = {
+    "pose": FakeArm._fill_pose,
+    "twist": FakeArm._fill_twist,
+    "wrench": FakeArm._fill_wrench,
+    "joint_states": FakeArm._fill_joints,
+}
+
+
+def kind_of(row: dict[str, Any]) -> Any:
+    package, kind, name = row["type"].split("/")
+    return getattr(importlib.import_module(f"{package}.{kind}"), name)
+
+
+def main(family: str, namespace: str) -> None:
+    driver = yaml.safe_load((Path(__file__).parent / "data" / f"{family}.yaml").read_text())
+    rclpy.init(args=[])
+    try:
+        FakeArm(driver, namespace).spin()
+    except (KeyboardInterrupt, ExternalShutdownException):
+        pass
+    finally:
+        rclpy.try_shutdown()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

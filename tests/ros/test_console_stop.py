@@ -1,0 +1,91 @@
+"""STOP at the page of a run reaches the arm's guard, whatever the actor does, and lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from serl.config import resolve
+from serl.console.door import Door, read_door
+from serl.run_folder import RunFolder
+
+from .cell import ROBOT, Cell, eventually
+
+pytestmark = pytest.mark.ros
+
+
+@pytest.fixture
+def cell(tmp_path: Path) -> Iterator[Cell]:
+    run = RunFolder.create(tmp_path, resolve({"task": "reach"}), datetime.now())
+    with Cell(run.path) as made:
+        yield made
+
+
+async def press_stop(door: Door) -> dict[str, Any]:
+    """What the page does when STOP is pressed, without the controls; what it is answered."""
+    own = door.url.rstrip("/")
+    async with (
+        aiohttp.ClientSession() as client,
+        client.ws_connect(f"{own}/socket", headers={"Origin": own}) as page,
+    ):
+        await page.send_json({"token": door.token})
+        await page.send_json({"type": "say", "what": "estop"})
+        async for message in page:
+            if message.type is aiohttp.WSMsgType.TEXT:
+                said: dict[str, Any] = message.json()
+                if said["type"] == "answer":
+                    return said
+    raise AssertionError("the console hung up")
+
+
+def open_console(cell: Cell) -> Door:
+    cell.start_console()
+    eventually(lambda: read_door(cell.folder))
+    door = read_door(cell.folder)
+    assert door is not None
+    return door
+
+
+def test_stop_at_the_page_latches_the_guard_until_a_person_ends_it(cell: Cell) -> None:
+    cell.start_all()  # its actor has no services: it would not hear of a stop
+    door = open_console(cell)
+    eventually(cell.moves)
+
+    def pressed() -> bool:
+        """The console may not have found the guard yet: a person presses again."""
+        return bool(asyncio.run(press_stop(door))["done"])
+
+    eventually(pressed)
+    cell.until("estop: the service estop")
+    assert cell.latch.read_text() == "serl latch: estop\nthe service estop\n"
+    eventually(lambda: not cell.moves())
+
+    cell.signal("guard", signal.SIGKILL)
+    cell.states.clear()
+    cell.start_guard()
+    cell.until("estop: the service estop")
+    assert not cell.call("arm")[0], "a restart ends no stop"
+    assert not cell.call("reset")[0], "nor does anything before a person has seen it"
+    eventually(lambda: cell.call("ack")[0])
+    assert cell.state.startswith("estop")
+    assert cell.call("reset")[0]
+    cell.arm()
+    cell.until("policy")
+
+
+def test_a_guard_that_is_gone_is_told_to_who_stops_it(cell: Cell) -> None:
+    cell.start_all()
+    door = open_console(cell)
+    eventually(lambda: asyncio.run(press_stop(door))["done"])
+    cell.signal("guard", signal.SIGSTOP)  # holds the arm's own timeout; it answers nobody
+    answer = asyncio.run(press_stop(door))
+    assert not answer["done"]
+    assert "guard: the guard did not answer within 3 s" in answer["text"]
+    assert "actor: the actor does not answer" in answer["text"]
