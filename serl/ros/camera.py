@@ -27,7 +27,7 @@ _CHANNELS = {"rgb8": 3, "bgr8": 3, "mono8": 1, "rgba8": 4, "bgra8": 4}
 
 def picture_topic(robot: str, camera: str, qos: Any = SENSOR, compressed: bool = False) -> Topic:
     """A camera's pictures; a name that begins with a slash belongs to no namespace."""
-    base = camera if camera.startswith("/") else f"{robot}/{camera}"
+    base = _base(robot, camera)
     if compressed:
         return Topic(f"{base}/image_raw/compressed", CompressedImage, qos)
     return Topic(f"{base}/image_raw", ImageMessage, qos)
@@ -35,7 +35,11 @@ def picture_topic(robot: str, camera: str, qos: Any = SENSOR, compressed: bool =
 
 def info_topic(robot: str, camera: str, qos: Any = SENSOR) -> Topic:
     """The size and calibration that go with them."""
-    return Topic(f"{robot}/{camera}/camera_info", CameraInfo, qos)
+    return Topic(f"{_base(robot, camera)}/camera_info", CameraInfo, qos)
+
+
+def _base(robot: str, camera: str) -> str:
+    return camera if camera.startswith("/") else f"{robot}/{camera}"
 
 
 class RosCamera:
