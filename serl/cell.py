@@ -14,6 +14,10 @@ from serl.vectors import Vector
 LEAST_SIDE_M, LARGEST_SIDE_M = 0.04, 1.5
 _AXES = "xyz"
 
+Crop = tuple[float, float, float, float]
+"""Left, top, right and bottom of a part, as shares of a picture."""
+
+WHOLE: Crop = (0.0, 0.0, 1.0, 1.0)
 CameraName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 
 
@@ -72,7 +76,7 @@ class CellCamera(BaseModel):
     Attributes:
         topic: what `image_raw` is below, from the root, such as /front.
         compressed: its pictures are JPEG or PNG.
-        crop: left, top, right and bottom of the part that tasks see, as shares of the picture.
+        crop: the part that tasks see.
         rate_hz: as it was measured.
     """
 
@@ -80,7 +84,7 @@ class CellCamera(BaseModel):
 
     topic: str = Field(pattern=r"^(/[A-Za-z][A-Za-z0-9_]*)+$")
     compressed: bool = False
-    crop: tuple[float, float, float, float] = (0.0, 0.0, 1.0, 1.0)
+    crop: Crop = WHOLE
     rate_hz: float = Field(gt=0)
 
     @model_validator(mode="after")

@@ -25,6 +25,7 @@ from serl import (
     guard_command,
     plugins,
     reward_commands,
+    setup_command,
     sim_command,
     teleop_commands,
 )
@@ -149,6 +150,9 @@ def _parser() -> argparse.ArgumentParser:
     sim_command.add_options(sim)
     guard_command.add_options(
         command("guard", guard_command.guard, "guard an arm, whoever drives it")
+    )
+    setup_command.add_options(
+        command("setup", setup_command.setup, "the first day with an arm, step by step")
     )
     camera_command.add_options(
         command("camera", camera_command.camera, "be a camera for ROS 2: USB, RealSense or a film")

@@ -20,7 +20,7 @@ from serl.errors import BadInput
 from serl.files import write_atomic
 from serl.guard_config import GuardConfig
 from serl.guard_setup import guard_of, make_guard_config
-from serl.robot_file import latch_path
+from serl.robot_file import latch_path, write_robot
 
 _NAMESPACE = re.compile(r"(/[A-Za-z][A-Za-z0-9_]*){1,2}/?")
 
@@ -81,15 +81,19 @@ def guard(options: argparse.Namespace) -> int:
             f"latch {latch}; Ctrl-C ends it",
             flush=True,
         )
-        return guard_node.main([*guard_arguments(folder, place, config, latch), *fifo])
+        arguments = guard_arguments(folder, place, profile, config, latch)
+        return guard_node.main([*arguments, *fifo])
 
 
-def guard_arguments(folder: Path, place: Place, config: GuardConfig, latch: Path) -> Sequence[str]:
-    """What the guard's process is started with; its configuration is written for it."""
-    settings = folder / f"{place.robot}.yaml"
+def guard_arguments(
+    folder: Path, place: Place, profile: ArmProfile, config: GuardConfig, latch: Path
+) -> Sequence[str]:
+    """What the guard's process is started with; what it reads is written for it."""
+    settings, arm = folder / f"{place.robot}.guard.yaml", folder / f"{place.robot}.yaml"
     write_atomic(settings, yaml.safe_dump(config.model_dump(mode="json")).encode())
-    arm = ("--run", str(folder), "--robot", place.robot)
-    return (*arm, "--config", str(settings), "--latch", str(latch))
+    write_robot(arm, profile)
+    where = ("--run", str(folder), "--robot", place.robot, "--arm", str(arm))
+    return (*where, "--config", str(settings), "--latch", str(latch))
 
 
 def load_robot(robot: str) -> ArmProfile:

@@ -22,6 +22,8 @@ from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 from geometry_msgs.msg import PoseStamped
+from rclpy.duration import Duration
+from rclpy.qos import QoSProfile
 from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import Trigger
 
@@ -60,6 +62,7 @@ _FILE_S = 0.02
 _TELL_TICKS = 10
 _LOOK_TICKS = 50
 _LEAVE_S = 1.0
+_COMMAND = QoSProfile(depth=1, lifespan=Duration(nanoseconds=150_000_000))  # reliable
 
 
 class GuardNode:
@@ -94,7 +97,7 @@ class GuardNode:
         self._listen()
         time.sleep(_DISCOVERY_S)
         self._check_surroundings()
-        self._target = node.publisher(self._own(sent(TARGET_POSE)))
+        self._target = node.publisher(self._own(TARGET_POSE._replace(qos=_COMMAND)))
         self._publishers = 1
         self._gripper = node.publisher(self._own(sent(GRIPPER_COMMANDS)))
         self._state = node.publisher(self._own(GUARD_STATE))
@@ -334,6 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m serl.ros.guard_node", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="folder of the run")
     parser.add_argument("--robot", default="", help="the arm's namespace within the run")
+    parser.add_argument("--arm", default="sim", help="profile: a known name, or a .py file")
     parser.add_argument("--config", type=Path, required=True, help="YAML of a GuardConfig")
     parser.add_argument("--latch", type=Path, required=True, help="file of the arm's latch")
     parser.add_argument("--fifo", type=int, help="real-time priority, 1 to 99")

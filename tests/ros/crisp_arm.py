@@ -5,7 +5,8 @@ parameters, written down from its sources and not from our profile; and it can m
 
 Its parameter `fault` says how: late (stamps of long ago), frozen (the same stamp again and again),
 nan, silent (no pose), dropped (commands are lost), stuck (it does not move), reflex (it stops, and
-feels 60 N), stubborn (parameters are refused).
+feels 60 N), stubborn (parameters are refused),
+mirrored (targets have another x), runaway (it drifts, whatever is commanded).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from serl.ros.topics import Topic
 
 PERIOD_S = 0.01
 CLIP_M = 0.010
+DRIFT_M = 0.0004
 HOME = (0.3069, 0.0, 0.4869)
 GAINS = {f"task.{k}_{kind}_{axis}": 1.0 for k in "kd" for kind in ("pos", "rot") for axis in "xyz"}
 CLIPS = {f"task.error_clip.{axis}": 0.1 for axis in ("x", "y", "z", "rx", "ry", "rz")}
@@ -62,7 +64,8 @@ class CrispArm:
     def _on_target(self, message: Any) -> None:
         if self.fault != "dropped":
             place = message.pose.position
-            self._target = [place.x, place.y, place.z]
+            x = 2 * HOME[0] - place.x if self.fault == "mirrored" else place.x
+            self._target = [x, place.y, place.z]
 
     def _on_gripper(self, message: Any) -> None:
         self._finger_target = message.data[0]
@@ -88,6 +91,8 @@ class CrispArm:
             0.3 * max(-CLIP_M, min(CLIP_M, target - place))
             for target, place in zip(self._target, self._place, strict=True)
         ]
+        if self.fault == "runaway":
+            step = [0.0, 0.0, DRIFT_M]
         self._place = [a + b for a, b in zip(self._place, step, strict=True)]
         self._speed = [value / PERIOD_S for value in step]
 
