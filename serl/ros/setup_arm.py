@@ -47,6 +47,7 @@ _STEP_M = SPEED_M_S / RATE_HZ
 _SLOW = Limits(speed_m_s=SPEED_M_S, angular_speed_rad_s=0.25)
 _FRESH_S, _GUARD_S, _TAKE_S, _LEAVE_S = 15.0, 30.0, 20.0, 5.0
 _RETRY_S, _CHANGE_S = 0.2, 5.0
+_PROGRESS_M, _STUCK_S = 0.0005, 8.0
 _STILL_M = 0.0015
 
 
@@ -110,17 +111,18 @@ class SetupArm:
         Raises:
             Silent: there is none for long, or the guard has stopped an arm that is silent.
         """
+        found: list[Observation] = []
 
         def is_fresh() -> bool:
             try:
                 self.driver.recover()
-                self.driver.observe()
+                found.append(self.driver.observe())
             except Silent:
                 return False
             return True
 
         self.driver.remote.wait(lambda: is_fresh() or self.is_stopped, _FRESH_S)
-        return self.driver.observe()
+        return found[-1] if found else self.driver.observe()
 
     @property
     def is_stopped(self) -> bool:
@@ -149,7 +151,10 @@ class SetupArm:
         if self.profile.workspace is not None:
             return guard_of(self.profile, _SLOW)
         here = self.measured()
-        if self._config is not None and math.dist(here.position, _middle(self._config)) < 0.01:
+        if (
+            self._config is not None
+            and math.dist(here.position, _middle(self._config)) < 0.5 * AROUND_M
+        ):
             return self._config
         room: Vector = (AROUND_M, AROUND_M, AROUND_M)
         small = Workspace(
@@ -255,21 +260,23 @@ class SetupArm:
         """Bring the tool to a place, at 5 cm/s; `watch` may raise on the way.
 
         Raises:
-            StepFailed: it does not get there.
+            StepFailed: it does not get nearer for 8 s.
         """
-        limit_s = 5.0 + 4.0 * math.dist(goal, self.measured().position) / SPEED_M_S
-        deadline_s = time.monotonic() + limit_s
+        nearest_m, since_s = math.inf, time.monotonic()
 
         def next_action(here: Pose) -> Action | None:
+            nonlocal nearest_m, since_s
             watch(here.position)
-            if math.dist(goal, here.position) <= there_m:
+            left_m = math.dist(goal, here.position)
+            if left_m <= there_m:
                 return None
-            if time.monotonic() > deadline_s:
+            if left_m < nearest_m - _PROGRESS_M:
+                nearest_m, since_s = left_m, time.monotonic()
+            if time.monotonic() - since_s > _STUCK_S:
                 state, cause = self.standing()
-                away_cm = 100 * math.dist(goal, here.position)
                 raise StepFailed(
-                    f"the tool is {away_cm:.1f} cm from where it was sent after {limit_s:.0f} s; "
-                    f"the guard says {state}{': ' if cause else ''}{cause}"
+                    f"the tool does not get nearer than {100 * nearest_m:.1f} cm to where it was "
+                    f"sent; the guard says {state}{': ' if cause else ''}{cause}"
                 )
             return self.towards(goal)
 
