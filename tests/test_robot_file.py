@@ -57,7 +57,7 @@ def test_a_file_that_is_no_profile_is_one_line(text: str, line: str, tmp_path: P
         plugins.load("robot", str(path))
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
-    with pytest.raises(BadInput, match="no.yaml: cannot be read"):
+    with pytest.raises(BadInput, match=r"no\.yaml: cannot be read"):
         plugins.load("robot", str(tmp_path / "no.yaml"))
 
 

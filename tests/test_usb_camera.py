@@ -62,7 +62,7 @@ def test_a_film_shows_its_frames_in_rgb_at_its_own_rate(tmp_path: Path) -> None:
     assert np.abs(frames[0][0, 60].astype(int) - RED).max() < 12, "red comes first"
     assert frames[9][24, 0, 2] > 150, "and blue last"
     assert time.now_s - 100.0 == pytest.approx(9 / 20.0)
-    with pytest.raises(FilmEnded, match="a.avi ended"):
+    with pytest.raises(FilmEnded, match=r"a\.avi ended"):
         film.read()
 
 
@@ -81,9 +81,9 @@ def test_a_film_can_begin_anew_and_at_another_rate(tmp_path: Path) -> None:
 
 def test_what_is_no_film_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "a.avi").write_text("no film")
-    with pytest.raises(BadInput, match="a.avi: no film that OpenCV can read"):
+    with pytest.raises(BadInput, match=r"a\.avi: no film that OpenCV can read"):
         Film(tmp_path / "a.avi")
-    with pytest.raises(BadInput, match="b.avi: no such file"):
+    with pytest.raises(BadInput, match=r"b\.avi: no such file"):
         Film(tmp_path / "b.avi")
 
 

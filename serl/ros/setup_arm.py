@@ -98,18 +98,15 @@ class SetupArm:
         self.let_go()
 
     def measured(self) -> Pose:
-        """Where the tool is; waits for a fresh reading.
-
-        Raises:
-            SerlError: there is none for long; the line says what is missing.
-        """
+        """Where the tool is, in a fresh reading."""
         return self.pose_in(self.reading())
 
-    def reading(self) -> Observation:
+    def reading(self, unless_stopped: bool = False) -> Observation:
         """A fresh reading; late ones are waited for, and spoil nothing that follows.
 
         Raises:
-            Silent: there is none for long, or the guard has stopped an arm that is silent.
+            Silent: there is none for long, or when asked so, as soon as the guard has stopped an
+                arm that is silent.
         """
         found: list[Observation] = []
 
@@ -121,7 +118,9 @@ class SetupArm:
                 return False
             return True
 
-        self.driver.remote.wait(lambda: is_fresh() or self.is_stopped, _FRESH_S)
+        self.driver.remote.wait(
+            lambda: is_fresh() or (unless_stopped and self.is_stopped), _FRESH_S
+        )
         return found[-1] if found else self.driver.observe()
 
     @property
@@ -237,7 +236,7 @@ class SetupArm:
                 if state in LATCHED:
                     raise StepFailed(f"the guard stopped the arm: {state}: {cause}")
                 try:
-                    here = self.measured()
+                    here = self.pose_in(self.reading(unless_stopped=True))
                 except Silent:
                     if self.is_stopped:
                         continue
