@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from serl.cell import CameraName, CellCamera, Trial, Workspace
 from serl.vectors import Vector
 
 Signed = tuple[float, float]
@@ -208,6 +209,9 @@ class ArmProfile(BaseModel):
         controller: its parameters.
         payload: of the gripper and what is fixed to it.
         recover: a service that clears a fault of the arm; called by a person, never by us.
+        workspace: where it may go; None until a person taught it (`serl setup`).
+        cameras: of the cell, by name.
+        setup: what was tried on the first day, by step.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -230,6 +234,9 @@ class ArmProfile(BaseModel):
     controller: ControllerProfile
     payload: Payload
     recover: Channel | None = None
+    workspace: Workspace | None = None
+    cameras: dict[CameraName, CellCamera] = {}
+    setup: dict[str, Trial] = {}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -250,3 +257,22 @@ class ArmProfile(BaseModel):
         maybe = (self.twist, self.wrench, self.recover)
         used = (channel for channel in maybe if channel is not None)
         return (self.pose, self.joint_states, self.target, *gripper, *used)
+
+    def within(self, namespace: str) -> Self:
+        """The profile of an arm whose driver runs in a namespace: all names from the root."""
+        base = f"/{namespace.strip('/')}/" if namespace.strip("/") else "/"
+
+        def moved(name: str) -> str:
+            return name if name.startswith("/") else f"{base}{name}"
+
+        def channel(old: Channel | None) -> Channel | None:
+            return old and old.model_copy(update={"name": moved(old.name)})
+
+        names = ("pose", "twist", "wrench", "joint_states", "target", "recover")
+        update: dict[str, object] = {name: channel(getattr(self, name)) for name in names}
+        node = moved(self.controller.node)
+        update["controller"] = self.controller.model_copy(update={"node": node})
+        if (gripper := self.gripper) is not None:
+            both = {"command": channel(gripper.command), "state": channel(gripper.state)}
+            update["gripper"] = gripper.model_copy(update=both)
+        return self.model_copy(update=update)

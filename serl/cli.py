@@ -20,9 +20,12 @@ from rich.console import Console
 
 from serl import (
     __version__,
+    camera_command,
     encoder_commands,
+    guard_command,
     plugins,
     reward_commands,
+    setup_command,
     sim_command,
     teleop_commands,
 )
@@ -145,6 +148,15 @@ def _parser() -> argparse.ArgumentParser:
         True,
     )
     sim_command.add_options(sim)
+    guard_command.add_options(
+        command("guard", guard_command.guard, "guard an arm, whoever drives it")
+    )
+    setup_command.add_options(
+        command("setup", setup_command.setup, "the first day with an arm, step by step")
+    )
+    camera_command.add_options(
+        command("camera", camera_command.camera, "be a camera for ROS 2: USB, RealSense or a film")
+    )
     replay = command("replay", _replay, "show recorded episodes")
     replay.add_argument("run", type=Path, metavar="RUN", help="a run, or a folder of episodes")
     replay.add_argument("--actor", help="only what this actor recorded")

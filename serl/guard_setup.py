@@ -1,4 +1,4 @@
-"""What a guard is told: a task's motion, and the profile of the arm."""
+"""What the guard of an arm is told: a task's motion or a taught workspace, and the profile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from serl.files import make_folder, write_atomic
 from serl.guard_config import GuardConfig
 from serl.latch import Latch, LatchFile
 from serl.rotations import between
-from serl.safety import pose_from
+from serl.safety import Limits, Motion, pose_from
 from serl.task import SimulatedTask
 
 _STARTS = 64
@@ -59,6 +59,37 @@ def check_fits(config: GuardConfig, profile: ArmProfile) -> None:
     else:
         return
     raise BadInput(f"the guard's configuration does not fit the arm {profile.name}: {wrong}")
+
+
+def guard_of(profile: ArmProfile, limits: Limits | None = None) -> GuardConfig:
+    """The limits of an arm whose workspace a person taught, for whatever it is to do there.
+
+    Raises:
+        BadInput: nobody did.
+    """
+    place = profile.workspace
+    if place is None:
+        raise BadInput(
+            f"arm {profile.name}: has no workspace: teach it with `serl setup`, or name a task"
+        )
+    motion = Motion(
+        axes=("x", "y", "z", "roll", "pitch", "yaw"),
+        translation_m=0.015,
+        box_low_m=place.low_m,
+        box_high_m=place.high_m,
+        max_rotation_rad=place.max_rotation_rad,
+        gripper=profile.gripper is not None,
+        limits=limits or Limits(),
+    )
+    return GuardConfig(
+        motion=motion,
+        reference=place.reference,
+        frame=profile.base_frame,
+        joint_names=profile.joints,
+        joint_low_rad=profile.joint_low_rad,
+        joint_high_rad=profile.joint_high_rad,
+        wrench=profile.wrench is not None,
+    )
 
 
 def settle_guard(folder: Path, robot: str, config: GuardConfig) -> tuple[Path, Path]:

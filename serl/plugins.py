@@ -53,20 +53,26 @@ def load(kind: Kind, name_or_path: str) -> Any:
 
     Args:
         kind: what is wanted.
-        name_or_path: a known name, or the path of a `.py` file.
+        name_or_path: a known name, or the path of a `.py` file; of a robot also of a `.yaml`, as
+            `serl setup` writes it.
 
     Raises:
         BadInput: no such name or file, a file that cannot be loaded, or a module without the
             attribute `<kind>`.
         ImportError: a plug-in of ours needs something that is not installed.
     """
+    if kind == "robot" and name_or_path.endswith(".yaml"):
+        from serl.robot_file import read_robot  # which knows more than names
+
+        return read_robot(Path(name_or_path))
     if name_or_path.endswith(".py"):
         module = _load_file(Path(name_or_path))
     elif name_or_path in (known := names(kind)):
         module = importlib.import_module(f"{_PACKAGES[kind]}.{name_or_path}")
     else:
         listed = ", ".join(known) or "none"
-        raise BadInput(f"unknown {kind} {name_or_path!r}: expected one of {listed}, or a .py file")
+        file = "a .py or .yaml file" if kind == "robot" else "a .py file"
+        raise BadInput(f"unknown {kind} {name_or_path!r}: expected one of {listed}, or {file}")
     if not hasattr(module, kind):
         raise BadInput(f"{name_or_path}: expected a module with the attribute {kind!r}")
     return getattr(module, kind)

@@ -123,6 +123,17 @@ def teleop(options: argparse.Namespace) -> int:
     return 0
 
 
+def device_names() -> list[str]:
+    """Kinds of devices that a machine may have."""
+    return sorted(_DEVICES)
+
+
+def opened_device(name: str, path: Path | None) -> tuple[Device, MappingConfig]:
+    """A device of this machine, and what its reports mean; raises `BadInput` without it."""
+    opened, mapping = _DEVICES[name]
+    return opened(path), mapping
+
+
 def _drive(options: argparse.Namespace, device: Device, mapping: MappingConfig) -> None:
     """Every beat is one look at the device; when it is lost there are no more."""
     from serl.ros.graph import join_here

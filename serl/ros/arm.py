@@ -16,7 +16,7 @@ from serl.arm_profile import ArmProfile
 from serl.errors import BadInput, SerlError, Silent
 from serl.reading import reading_spec
 from serl.ros.arm_topics import EXACT, SENSOR, check_types, of_robot, topic_of, tracked_pose
-from serl.ros.camera import RosCamera, picture_topic
+from serl.ros.camera import cell_camera
 from serl.ros.controller import settle_controller, switch_gains
 from serl.ros.conversions import (
     gripper_of,
@@ -221,7 +221,7 @@ class RosArm:
         Raises:
             Silent: it is not known where the arm is.
         """
-        if self.stop_reason is not None:
+        if self.stop_reason is not None or self._fault:
             self.aim.target = self._pose.newest().value
             self.stop_reason, self._fault = None, ""
             self.beat()
@@ -285,11 +285,14 @@ class RosArm:
         views = config.all_views
         image_age_s = None if self._lockstep else _IMAGE_AGE_S
         self._cameras = [
-            RosCamera(
+            cell_camera(
                 node,
-                picture_topic(robot, camera, qos),
+                robot,
+                camera,
                 {name: view for name, view in views.items() if view.camera == camera},
                 image_age_s,
+                profile.cameras.get(camera),
+                qos,
             )
             for camera in dict.fromkeys(view.camera for view in views.values())
         ]

@@ -11,6 +11,7 @@ from sensor_msgs.msg import CameraInfo, CompressedImage
 from sensor_msgs.msg import Image as ImageMessage
 
 from serl.camera import View
+from serl.cell import WHOLE, CellCamera, Crop
 from serl.errors import CorruptData
 from serl.ros.arm_topics import SENSOR
 from serl.ros.feed import Feed
@@ -27,7 +28,7 @@ _CHANNELS = {"rgb8": 3, "bgr8": 3, "mono8": 1, "rgba8": 4, "bgra8": 4}
 
 def picture_topic(robot: str, camera: str, qos: Any = SENSOR, compressed: bool = False) -> Topic:
     """A camera's pictures; a name that begins with a slash belongs to no namespace."""
-    base = camera if camera.startswith("/") else f"{robot}/{camera}"
+    base = _base(robot, camera)
     if compressed:
         return Topic(f"{base}/image_raw/compressed", CompressedImage, qos)
     return Topic(f"{base}/image_raw", ImageMessage, qos)
@@ -35,7 +36,11 @@ def picture_topic(robot: str, camera: str, qos: Any = SENSOR, compressed: bool =
 
 def info_topic(robot: str, camera: str, qos: Any = SENSOR) -> Topic:
     """The size and calibration that go with them."""
-    return Topic(f"{robot}/{camera}/camera_info", CameraInfo, qos)
+    return Topic(f"{_base(robot, camera)}/camera_info", CameraInfo, qos)
+
+
+def _base(robot: str, camera: str) -> str:
+    return camera if camera.startswith("/") else f"{robot}/{camera}"
 
 
 class RosCamera:
@@ -46,15 +51,21 @@ class RosCamera:
         topic: see `picture_topic`.
         views: of this camera, by name.
         oldest_s: as of `serl.ros.feed.Feed`.
+        crop: of the picture, before any view; as shares.
 
     Attributes:
         feed: of its pictures.
     """
 
     def __init__(
-        self, node: RosNode, topic: Topic, views: Mapping[str, View], oldest_s: float | None
+        self,
+        node: RosNode,
+        topic: Topic,
+        views: Mapping[str, View],
+        oldest_s: float | None,
+        crop: Crop = WHOLE,
     ) -> None:
-        self._views = views
+        self._views, self._crop = views, crop
         decode = compressed_picture_of if topic.kind is CompressedImage else picture_of
         self.feed: Feed[Image] = Feed(node, topic, decode, oldest_s)
         self._cut: tuple[int, dict[str, Image]] = (-1, {})
@@ -67,9 +78,35 @@ class RosCamera:
         """
         sample = self.feed.newest()
         if self._cut[0] != sample.stamp_ns:
-            cut = {name: cut_any(view, sample.value) for name, view in self._views.items()}
+            picture = cropped(sample.value, self._crop)
+            cut = {name: cut_any(view, picture) for name, view in self._views.items()}
             self._cut = (sample.stamp_ns, cut)
         return self._cut[1], sample.taken_s
+
+
+def cell_camera(
+    node: RosNode,
+    robot: str,
+    camera: str,
+    views: Mapping[str, View],
+    oldest_s: float | None,
+    known: CellCamera | None = None,
+    qos: Any = SENSOR,
+) -> RosCamera:
+    """A camera of a cell whose profile knows it, else the one of this name beside the robot."""
+    if known is None:
+        return RosCamera(node, picture_topic(robot, camera, qos), views, oldest_s)
+    topic = picture_topic(robot, known.topic, qos, known.compressed)
+    return RosCamera(node, topic, views, oldest_s, known.crop)
+
+
+def cropped(picture: Image, crop: Crop) -> Image:
+    """The part of a picture, (H, W, 3), that is seen; never empty."""
+    height, width, _ = picture.shape
+    left, top, right, bottom = crop
+    rows = slice(round(top * height), max(round(bottom * height), round(top * height) + 1))
+    columns = slice(round(left * width), max(round(right * width), round(left * width) + 1))
+    return picture[rows, columns]
 
 
 def cut_any(view: View, picture: Image) -> Image:

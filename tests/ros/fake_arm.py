@@ -6,7 +6,8 @@ It has exactly the topics, types, parameters and quality of service that `data/F
 the driver's sources, and it can misbehave. Its parameter `fault` says how: late (stamps of a second
 ago), frozen (the same stamp again and again), nan, silent (no pose), dropped (commands are lost),
 stuck (it does not move), reflex (it stops, and feels 60 N), stubborn (parameters are refused),
-forgetful (they are taken, and kept otherwise), numb (the gripper does nothing).
+forgetful (they are taken, and kept otherwise), numb (the gripper does nothing), mirrored (targets
+have another x), runaway (it drifts, whatever is commanded).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from rclpy.parameter import Parameter
 PERIOD_S = 0.01
 CLIP_M = 0.010
 HALT_S = 0.1
+DRIFT_M = 0.0004
 HOME = (0.3069, 0.0, 0.4869)
 
 
@@ -105,7 +107,8 @@ class FakeArm:
     def _on_pose(self, message: Any) -> None:
         if self.fault != "dropped":
             place = message.pose.position
-            self._target = [place.x, place.y, place.z]
+            x = 2 * HOME[0] - place.x if self.fault == "mirrored" else place.x
+            self._target = [x, place.y, place.z]
 
     def _on_twist(self, message: Any) -> None:
         if self.fault != "dropped":
@@ -144,6 +147,8 @@ class FakeArm:
         self._tell(fault)
 
     def _step(self) -> list[float]:
+        if self.fault == "runaway":
+            return [0.0, 0.0, DRIFT_M]
         if "Twist" in self._driver["channels"]["target"]["type"]:
             halted = time.monotonic() - self._told_s > HALT_S
             return [0.0 if halted else speed * PERIOD_S for speed in self._wanted]

@@ -1,0 +1,41 @@
+"""The profile of one arm in one cell, as a YAML file that `--robot FILE` loads."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import yaml
+
+from serl.arm_profile import ArmProfile
+from serl.config import checked, read_yaml
+from serl.errors import BadInput
+from serl.files import make_folder, write_atomic
+
+
+def read_robot(path: Path) -> ArmProfile:
+    """The profile of a file.
+
+    Raises:
+        BadInput: it is absent, damaged, or no profile; in one line with the name of the key.
+    """
+    try:
+        return checked(ArmProfile, read_yaml(path))
+    except BadInput as error:
+        text = str(error)
+        raise BadInput(text if text.startswith(str(path)) else f"{path}: {text}") from None
+
+
+def write_robot(path: Path, profile: ArmProfile) -> None:
+    """Replace the file, or make it."""
+    make_folder(path.absolute().parent)
+    values = profile.model_dump(mode="json")
+    write_atomic(path, yaml.safe_dump(values, sort_keys=False, default_flow_style=None).encode())
+
+
+def latch_path(robot: str) -> Path:
+    """Where an arm's latch is: beside its file, or with the state of this user's programs."""
+    if robot.endswith((".yaml", ".py")):
+        return Path(robot).absolute().with_suffix(".latch")
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "serl" / f"{robot}.latch"

@@ -1,0 +1,313 @@
+"""Cameras that are read frame by frame: USB cameras, RealSense, and films in the place of one.
+
+What a source gives is uint8 (H, W, 3) RGB. OpenCV and RealSense's package are loaded when a source
+is opened, not before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from serl.errors import BadInput, SerlError
+from serl.types import Image
+
+RETRY_S = 1.0
+_DEVICES = Path("/dev")
+_WAIT_MS = 1000
+
+
+class CameraLost(SerlError):
+    """The device gives no more frames; it may come back."""
+
+
+class FilmEnded(SerlError):
+    """The last frame of a film was shown."""
+
+
+class CaptureConfig(BaseModel):
+    """What a device is asked for; it may give something else, which is told.
+
+    Attributes:
+        width: of its frames, pixels.
+        height: of its frames.
+        rate_hz: frames a second.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    width: int = Field(640, ge=16, le=4096)
+    height: int = Field(480, ge=16, le=4096)
+    rate_hz: float = Field(30.0, gt=0, le=240)
+
+
+class Source(Protocol):
+    """Gives one frame after the other.
+
+    Attributes:
+        name: shown to people.
+    """
+
+    name: str
+
+    def read(self) -> Image:
+        """The next frame, as soon as there is one, for at most a second.
+
+        Raises:
+            CameraLost: there is none.
+            FilmEnded: there will be none.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of the device."""
+        ...
+
+
+class UsbCamera:
+    """A camera of this machine.
+
+    Args:
+        device: its number, `/dev/videoN`, or a link to one, as in `/dev/v4l/by-id`.
+        config: what it is asked for.
+
+    Raises:
+        BadInput: it is not there, may not be opened, or gives no frame.
+    """
+
+    def __init__(self, device: str, config: CaptureConfig) -> None:
+        path = device_path(device)
+        self.name = str(path)
+        os.environ.setdefault("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", "1")
+        cv2 = _quiet_cv2()
+        number = int(path.resolve().name.removeprefix("video"))
+        self._capture = cv2.VideoCapture(number, cv2.CAP_V4L2)
+        for setting, value in (
+            (cv2.CAP_PROP_FRAME_WIDTH, config.width),
+            (cv2.CAP_PROP_FRAME_HEIGHT, config.height),
+            (cv2.CAP_PROP_FPS, config.rate_hz),
+            (cv2.CAP_PROP_BUFFERSIZE, 1),
+        ):
+            self._capture.set(setting, value)
+        if not self._capture.isOpened() or not self._capture.read()[0]:
+            self.close()
+            raise BadInput(f"camera {path}: gives no frame; does another program use it?")
+
+    def read(self) -> Image:
+        """As of `Source`."""
+        there, frame = self._capture.read()
+        if not there:
+            raise CameraLost(f"{self.name} gives no more frames")
+        return rgb_of(frame)
+
+    def close(self) -> None:
+        """As of `Source`."""
+        self._capture.release()
+
+
+class Film:
+    """A film in the place of a camera, at the rate that it was made for.
+
+    Args:
+        path: of a file that OpenCV can read.
+        rate_hz: frames a second; None for the film's own.
+        loop: begin anew at the end.
+        now_s, sleep: keep the rate.
+
+    Raises:
+        BadInput: it is not there, or no film.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        rate_hz: float | None = None,
+        loop: bool = False,
+        now_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.name = str(path)
+        self._path, self._loop, self._now_s, self._sleep = path, loop, now_s, sleep
+        self._capture = self._open()
+        own_hz = float(self._capture.get(_quiet_cv2().CAP_PROP_FPS))
+        self._period_s = 1.0 / (rate_hz or (own_hz if 0.0 < own_hz <= 240.0 else 30.0))
+        self._due_s = now_s()
+
+    def read(self) -> Image:
+        """As of `Source`; it waits until the frame is due."""
+        early_s = self._due_s - self._now_s()
+        if early_s > 0.0:
+            self._sleep(early_s)
+        self._due_s = max(self._due_s, self._now_s() - self._period_s) + self._period_s
+        there, frame = self._capture.read()
+        if not there and self._loop:
+            self.close()
+            self._capture = self._open()
+            there, frame = self._capture.read()
+        if not there:
+            raise FilmEnded(f"{self.name} ended")
+        return rgb_of(frame)
+
+    def close(self) -> None:
+        """As of `Source`."""
+        self._capture.release()
+
+    def _open(self) -> Any:
+        if not self._path.is_file():
+            raise BadInput(f"{self._path}: no such file")
+        capture = _quiet_cv2().VideoCapture(str(self._path))
+        if not capture.isOpened():
+            raise BadInput(f"{self._path}: no film that OpenCV can read")
+        return capture
+
+
+class RealSense:
+    """The colour of an Intel RealSense.
+
+    Args:
+        serial: of the device; empty for the only one.
+        config: what it is asked for.
+
+    Raises:
+        BadInput: its package is missing, or the device is.
+    """
+
+    def __init__(self, serial: str, config: CaptureConfig) -> None:
+        rs = _realsense()
+        self.name = f"RealSense {serial}".strip()
+        self._pipeline, wanted = rs.pipeline(), rs.config()
+        if serial:
+            wanted.enable_device(serial)
+        size = config.width, config.height
+        wanted.enable_stream(rs.stream.color, *size, rs.format.rgb8, round(config.rate_hz))
+        try:
+            self._pipeline.start(wanted)
+        except RuntimeError as error:
+            raise BadInput(f"camera {self.name}: {error}") from None
+
+    def read(self) -> Image:
+        """As of `Source`."""
+        try:
+            frames = self._pipeline.wait_for_frames(_WAIT_MS)
+        except RuntimeError as error:
+            raise CameraLost(f"{self.name}: {error}") from None
+        return np.array(frames.get_color_frame().get_data(), np.uint8)
+
+    def close(self) -> None:
+        """As of `Source`."""
+        try:
+            self._pipeline.stop()
+        except RuntimeError:  # it is gone
+            return
+
+
+class Lasting:
+    """A source that is opened anew when it is lost, again and again, until it is back.
+
+    Args:
+        opened: opens it; raises `BadInput` while it cannot be.
+        tell: takes one line when it is lost and when it is back.
+        now_s: monotonic seconds.
+
+    Attributes:
+        losses: times that it was lost.
+
+    Raises:
+        BadInput: it cannot be opened the first time.
+    """
+
+    def __init__(
+        self,
+        opened: Callable[[], Source],
+        tell: Callable[[str], None],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.losses = 0
+        self._opened, self._tell, self._now_s = opened, tell, now_s
+        self._source: Source | None = opened()
+        self._again_s = 0.0
+
+    def read(self) -> Image | None:
+        """The next frame; None while it is lost. Raises `FilmEnded` as of `Source`."""
+        if self._source is None and not self._returned():
+            return None
+        assert self._source is not None
+        try:
+            return self._source.read()
+        except CameraLost as error:
+            self.losses += 1
+            self._tell(f"{error}; it is looked for every {RETRY_S:g} s")
+            self.close()
+            self._again_s = self._now_s() + RETRY_S
+            return None
+
+    def close(self) -> None:
+        """Let go of the device."""
+        if self._source is not None:
+            self._source.close()
+            self._source = None
+
+    def _returned(self) -> bool:
+        if self._now_s() < self._again_s:
+            return False
+        self._again_s = self._now_s() + RETRY_S
+        try:
+            self._source = self._opened()
+        except BadInput:
+            return False
+        self._tell(f"{self._source.name} is back")
+        return True
+
+
+def device_path(device: str) -> Path:
+    """The device file of a camera.
+
+    Args:
+        device: as of `UsbCamera`.
+
+    Raises:
+        BadInput: there is none, in a line that names those that are there.
+    """
+    path = _DEVICES / f"video{device}" if device.isdigit() else Path(device)
+    known = sorted(str(each) for each in _DEVICES.glob("video[0-9]*"))
+    listed = f"there are {', '.join(known)}" if known else "this machine has no camera"
+    if not path.exists():
+        raise BadInput(f"camera {path}: no such device; {listed}")
+    name = path.resolve().name
+    if not (name.startswith("video") and name.removeprefix("video").isdigit()):
+        raise BadInput(f"camera {path}: not a camera; {listed}")
+    if not os.access(path, os.R_OK | os.W_OK):
+        raise BadInput(f"camera {path}: may not be opened; is this user in the group 'video'?")
+    return path
+
+
+def rgb_of(frame: Any) -> Image:
+    """A frame of OpenCV, blue first or grey, as uint8 (H, W, 3) RGB."""
+    if frame.ndim == 2:
+        return np.repeat(frame[:, :, None], 3, axis=2)
+    return np.ascontiguousarray(frame[:, :, 2::-1], np.uint8)
+
+
+def _quiet_cv2() -> Any:
+    """OpenCV, which otherwise writes lines of its own when a device is missing."""
+    for name, level in (("OPENCV_LOG_LEVEL", "SILENT"), ("OPENCV_FFMPEG_LOGLEVEL", "-8")):
+        os.environ.setdefault(name, level)  # read when it is loaded
+    import cv2  # half a second: not where there is no camera
+
+    return cv2
+
+
+def _realsense() -> Any:
+    try:
+        return importlib.import_module("pyrealsense2")
+    except ImportError:
+        raise BadInput(
+            "camera: a RealSense needs the package pyrealsense2: pip install pyrealsense2"
+        ) from None

@@ -1,0 +1,197 @@
+"""The first day with an arm: every step against a fake FR3 that a person guides and stops."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serl import plugins
+from serl.arm_profile import ArmProfile
+from serl.errors import SerlError
+from serl.guard_command import Place
+from serl.ros.node import RosNode
+from serl.ros.setup_arm import SetupArm
+from serl.ros.setup_session import Session
+from serl.ros.setup_steps import STEPS
+
+from .conftest import Run
+from .person import Person
+
+pytestmark = pytest.mark.ros
+
+PLACE = Place("cell", "franka")
+FRANKA: ArmProfile = plugins.load("robot", "franka")
+PROFILE = FRANKA.model_copy(update={"wrench": None})
+CONTROLLER = f"{PLACE.namespace}/{PROFILE.controller.node}"
+RUNNERS = {step.name: step.run for step in STEPS}
+HOME = (0.3069, 0.0, 0.4869)
+
+
+class Cell:
+    """A fake arm in a process of its own, a person, and a sitting."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / PLACE.cell
+        self.folder.mkdir()
+        self.processes = Run(self.folder)
+        self.nodes = [RosNode(name, self.folder, local=True) for name in ("setup", "person")]
+
+    def __enter__(self) -> Cell:
+        for node in self.nodes:
+            node.__enter__()
+        script = Path(__file__).with_name("fake_arm.py")
+        self.processes.start(str(script), "crisp_controllers", PLACE.namespace)
+        self.person = Person(self.nodes[1], PLACE, PROFILE)
+        profile = PROFILE.within(PLACE.namespace)
+        latch = self.folder / "arm.latch"
+        self.arm = SetupArm(self.nodes[0], PLACE, profile, self.folder, latch, self.person)
+        self.session = Session(self.nodes[0], self.arm, self.person, self.folder / "arm.yaml")
+        return self
+
+    def __exit__(self, *failure: Any) -> None:
+        self.arm.let_go()
+        self.processes.end()
+        for node in self.nodes:
+            node.__exit__(None, None, None)
+
+    def misbehave(self, fault: str) -> None:
+        self.person.remote.set_parameters(CONTROLLER, {"fault": fault})
+
+    def run(self, step: str) -> str:
+        return RUNNERS[step](self.session)
+
+    def refused(self, step: str) -> str:
+        with pytest.raises(SerlError) as caught:
+            self.run(step)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
+    with Cell(tmp_path_factory.mktemp("first_day")) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _well(cell: Cell) -> None:
+    cell.misbehave("")
+    cell.person.answers.clear()
+    cell.person.whenever.clear()
+
+
+def test_what_the_driver_tells_is_measured(cell: Cell) -> None:
+    found = cell.run("connection")
+    assert found.startswith("pose ")
+    assert "joints" in found
+
+
+def test_axes_are_measured_and_seen(cell: Cell) -> None:
+    assert cell.run("frames") == "x forward, y left, z up"
+    assert "guard.release" in cell.person.asked, "the first start is a stop that a person ends"
+
+
+def test_a_frame_that_is_mirrored_is_refused_before_a_person_is_asked(cell: Cell) -> None:
+    cell.misbehave("mirrored")
+    cell.person.asked.clear()
+    line = cell.refused("frames")
+    assert "told to go along +x" in line
+    assert "same frame" in line
+    assert "frames.x" not in cell.person.asked
+
+
+def test_an_axis_that_points_elsewhere_is_refused_in_words(cell: Cell) -> None:
+    cell.person.answers["frames.x"] = "left"
+    line = cell.refused("frames")
+    assert line.startswith("x: the tool went left, expected forward")
+
+
+def test_gains_that_differ_and_joints_outside_are_refused(cell: Cell) -> None:
+    assert "parameters set and read back" in cell.run("limits")
+    cell.misbehave("stubborn")
+    assert "controller is active" in cell.refused("limits")
+    cell.misbehave("")
+    whole = cell.session.profile
+    low = (*whole.joint_low_rad[:3], -1.0, *whole.joint_low_rad[4:])
+    home = (*whole.home_rad[:3], -0.5, *whole.home_rad[4:])
+    cell.session.profile = whole.model_copy(update={"joint_low_rad": low, "home_rad": home})
+    line = cell.refused("limits")
+    cell.session.profile = whole
+    assert line.startswith("fr3_joint4 is at -2.356 rad, outside its limits -1.000")
+    cell.person.answers["limits.payload"] = "n"
+    assert cell.refused("limits").startswith("payload: tell it to the arm")
+
+
+def test_a_box_that_is_inverted_or_too_small_is_refused_and_a_good_one_is_kept(cell: Cell) -> None:
+    answers, guide = cell.person.answers, cell.person.guide
+    x, y, z = HOME
+    answers["workspace.home"] = lambda: guide(HOME)
+    answers["workspace.low"] = lambda: guide((x - 0.05, y + 0.04, z - 0.04))
+    answers["workspace.high"] = lambda: guide((x + 0.03, y - 0.04, z + 0.04))
+    assert "the box is inverted along y" in cell.refused("workspace")
+    answers["workspace.low"] = lambda: guide((x - 0.01, y - 0.04, z - 0.04))
+    answers["workspace.high"] = lambda: guide((x + 0.01, y + 0.04, z + 0.04))
+    assert "the box is 0.020 m along x: expected 0.04 to 1.5 m" in cell.refused("workspace")
+    answers["workspace.low"] = lambda: guide((x - 0.05, y - 0.04, z - 0.04))
+    answers["workspace.high"] = lambda: guide((x + 0.03, y + 0.04, z + 0.04))
+    answers["workspace.end"] = lambda: guide(HOME) + cell.person.hands_off()
+    assert cell.run("workspace") == "box of 8 x 8 x 8 cm"
+    place = cell.session.profile.workspace
+    assert place is not None
+    assert place.low_m == pytest.approx((x - 0.05, y - 0.04, z - 0.04), abs=0.003)
+    assert place.reference == pytest.approx((1.0, 0.0, 0.0, 0.0))
+
+
+def test_a_person_takes_over_and_lets_go(cell: Cell) -> None:
+    began_s = time.monotonic()
+
+    def hands() -> None:
+        """Off for a second, on for two, off for one, and so on: hands are first seen off."""
+        on = 1.0 < (time.monotonic() - began_s) % 4.0 < 3.0
+        cell.person.steer(1.0 if on else 0.0, 0.0, 0.0)
+
+    timer = cell.nodes[1].handle.create_timer(0.05, hands)
+    try:
+        assert cell.run("takeover").startswith("steered ")
+    finally:
+        cell.nodes[1].handle.destroy_timer(timer)
+
+
+def test_the_stop_is_pressed_latched_and_released(cell: Cell) -> None:
+    cell.person.whenever["estop"] = cell.person.push_button
+    found = cell.run("estop")
+    assert "stayed stopped over a restart, was released" in found
+
+
+def test_a_stop_that_does_not_stop_is_refused(cell: Cell) -> None:
+    def press() -> bool:
+        cell.misbehave("runaway")
+        return cell.person.push_button()
+
+    cell.person.whenever["estop"] = press
+    line = cell.refused("estop")
+    assert "the arm went on for" in line or "does not follow" in line
+
+
+def test_the_red_button_of_the_arm_is_tried_as_well(cell: Cell) -> None:
+    def press() -> bool:
+        cell.misbehave("stuck")
+        return True
+
+    def release() -> str:
+        cell.misbehave("")
+        return ""
+
+    cell.person.answers["stop_button.released"] = release
+    cell.person.whenever["stop_button"] = lambda: True  # Enter, and nothing pressed
+    assert "the arm still moves" in cell.refused("stop_button")
+    cell.person.whenever["stop_button"] = press
+    assert cell.run("stop_button") == "stood, and moved again once it was released"
+
+
+def test_around_the_box(cell: Cell) -> None:
+    assert cell.run("dry_run").startswith("both corners and home reached")

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serl import plugins
+from serl.arm_profile import ArmProfile
+from serl.cell import CellCamera, Trial, Workspace
+from serl.errors import BadInput
+from serl.robot_file import latch_path, read_robot, write_robot
+
+SIM: ArmProfile = plugins.load("robot", "sim")
+TAUGHT = SIM.model_copy(
+    update={
+        "workspace": Workspace(
+            low_m=(0.3, -0.2, 0.05),
+            high_m=(0.6, 0.2, 0.4),
+            home_m=(0.45, 0.0, 0.2),
+            reference=(1.0, 0.0, 0.0, 0.0),
+        ),
+        "cameras": {"front": CellCamera(topic="/front", rate_hz=30.0)},
+        "setup": {"cameras": Trial(at="2026-11-22 10:00", skipped="none yet")},
+    }
+)
+
+
+@pytest.mark.parametrize("name", plugins.names("robot"))
+def test_every_profile_is_the_same_after_a_file(name: str, tmp_path: Path) -> None:
+    profile = plugins.load("robot", name).within("/right/arm")
+    write_robot(tmp_path / "cells" / "a.yaml", profile)
+    assert read_robot(tmp_path / "cells" / "a.yaml") == profile
+
+
+def test_what_was_taught_is_loaded_wherever_a_robot_is(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    write_robot(path, TAUGHT)
+    assert plugins.load("robot", str(path)) == TAUGHT
+    assert not list(tmp_path.glob(".*")), "a scratch file is left"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", "expected a YAML mapping"),
+        ("name: [", "not YAML"),
+        ("name: sim", "field required"),
+        ("colour: red", "unknown setting"),
+    ],
+)
+def test_a_file_that_is_no_profile_is_one_line(text: str, line: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    write_robot(path, TAUGHT)
+    whole = path.read_text()
+    path.write_text(whole + text if text.startswith("colour") else text)
+    with pytest.raises(BadInput, match=line) as caught:
+        plugins.load("robot", str(path))
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(BadInput, match=r"no\.yaml: cannot be read"):
+        plugins.load("robot", str(tmp_path / "no.yaml"))
+
+
+def test_names_are_put_into_the_namespace_of_a_driver() -> None:
+    moved = SIM.within("/right/")
+    assert moved.pose.name == "/right/current_pose"
+    assert moved.controller.node == "/right/arm"
+    assert moved.gripper is not None
+    assert moved.gripper.command.name == "/right/gripper/commands"
+    assert moved.within("/left") == moved, "what begins at the root stays there"
+    assert SIM.within("/").pose.name == "/current_pose"
+    assert all(channel.name.startswith("/") for channel in moved.channels)
+
+
+def test_a_latch_belongs_to_its_arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert latch_path("franka") == tmp_path / "serl" / "franka.latch"
+    assert latch_path(str(tmp_path / "left.yaml")) == tmp_path / "left.latch"
