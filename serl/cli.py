@@ -23,6 +23,7 @@ from serl import (
     encoder_commands,
     plugins,
     reward_commands,
+    run_command,
     sim_command,
     teleop_commands,
 )
@@ -138,6 +139,9 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     evaluate.add_argument("--trials", type=int, default=50)
     evaluate.add_argument("--checkpoint", type=int, help="steps of a checkpoint; else the best")
+    run_command.add_options(
+        command("run", run_command.execute, "execute a trained policy, on an arm or in simulation")
+    )
     sim = command(
         "sim",
         sim_command.simulate,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 from serl import plugins
 from serl.assignment import make_task
 from serl.errors import BadInput
-from serl.files import write_atomic
-from serl.guard_setup import make_guard_config, settle_guard
+from serl.files import make_folder, write_atomic
+from serl.guard_setup import make_guard_config, settle_guard, write_guard
 from serl.ros.environment import (
     choose_transport,
     clean_shared_memory,
@@ -79,6 +81,44 @@ def arm_processes(run: RunFolder, name: str) -> list[ProcessSpec]:
         ProcessSpec(f"sim-{name}", "serl.ros.sim_node", arm, ends=False, nice=_FIRST),
         ProcessSpec(f"guard-{name}", "serl.ros.guard_node", guard, ends=False, nice=_FIRST),
     ]
+
+
+def policy_processes(
+    run: RunFolder, name: str, robot: str, checkpoint: Path, episodes: int | None
+) -> list[ProcessSpec]:
+    """What executes a trained policy in a deployment: see `serl.ros.policy_node`.
+
+    A simulated arm comes with its guard and its latch. A real one has its own driver; its latch
+    belongs to it and not to the deployment, so it lies with the run that was trained.
+    """
+    count = () if episodes is None else ("--episodes", str(episodes))
+    arguments = ("--run", str(run.path), "--actor", name, "--checkpoint", str(checkpoint))
+    chosen = ("--robot", robot) if robot else ()
+    policy = ProcessSpec(
+        name, "serl.ros.policy_node", (*arguments, *chosen, *count), restarts=0, nice=_FIRST
+    )
+    if not robot:
+        return [replace(policy, nice=0)]
+    if robot == "sim":
+        return [*arm_processes(run, name), policy]
+    return [guard_process(run, name, robot, checkpoint.parents[1] / "guard"), policy]
+
+
+def guard_process(run: RunFolder, name: str, robot: str, latches: Path) -> ProcessSpec:
+    """The guard of a real arm, whose latch is the file `<robot>.latch` in a folder."""
+    profile = plugins.load("robot", robot)
+    limits = make_guard_config(make_task(run.config), profile)
+    settings = write_guard(run.path / "guard", name, limits)
+    make_folder(latches)
+    latch = latches / f"{profile.name}.latch"
+    arguments = ("--run", str(run.path), "--robot", name, "--config", str(settings))
+    return ProcessSpec(
+        f"guard-{name}",
+        "serl.ros.guard_node",
+        (*arguments, "--latch", str(latch)),
+        ends=False,
+        nice=_FIRST,
+    )
 
 
 def prefix(stage: str) -> str:
