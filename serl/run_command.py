@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import select
 import sys
 import time
@@ -22,6 +24,7 @@ from serl.supervisor import Supervisor
 
 ACTOR = "actor0"
 _SIM = "sim"
+_NAMESPACE = re.compile(r"/|(/[A-Za-z][A-Za-z0-9_]*)+")
 _POLL_S = 0.1
 
 
@@ -33,6 +36,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="sim for the simulated arm behind ROS 2 and its guard, in real time; a profile, or a "
         ".py file with one, for a real arm; else a simulation as fast as it goes",
+    )
+    parser.add_argument(
+        "--namespace", default="/", help="of a real arm's topics, such as /left; else the root"
     )
     parser.add_argument("--checkpoint", type=int, help="steps of a checkpoint; else the best")
     parser.add_argument("--episodes", type=int, help="how many; else until Ctrl-C")
@@ -52,6 +58,8 @@ def execute(options: argparse.Namespace) -> int:
 
     if options.episodes is not None and options.episodes < 1:
         raise BadInput(f"--episodes: expected at least 1, got {options.episodes}")
+    if not _NAMESPACE.fullmatch(options.namespace):
+        raise BadInput(f"--namespace {options.namespace!r}: expected one such as /left, or /")
     require_ros()
     trained = RunFolder.open(options.run)
     if stages := trained.config.stages:
@@ -63,18 +71,20 @@ def execute(options: argparse.Namespace) -> int:
     run = _folder(trained, config, options.out)
     robot = str(Path(options.robot).resolve()) if _is_file(options.robot) else options.robot or ""
     print(f"deployment: {run.path}\npolicy: checkpoint {int(checkpoint.name):,}", flush=True)  # noqa: T201
-    specs = policy_processes(run, ACTOR, robot, checkpoint, options.episodes)
+    real = robot not in ("", _SIM)
+    if real and not os.environ.get("ROS_DOMAIN_ID"):
+        os.environ["ROS_DOMAIN_ID"] = "0"  # ROS's own default, which its driver has as well
+    arm = options.namespace
+    specs = policy_processes(run, ACTOR, robot, arm, checkpoint, options.episodes)
     try:
         with _beside(run, options), started(run, specs) as supervisor:
-            if robot in ("", _SIM):
-                _follow(run, supervisor, lambda: None)
+            if real:
+                _follow_beside_a_person(run, supervisor, arm)
             else:
-                from serl.ros.attendant import Attendant
-
-                with Attendant(run, ACTOR) as attendant:
-                    _follow(run, supervisor, _Terminal(attendant).serve)
+                _follow(run, supervisor, lambda: None)
     finally:
-        print(summary(read_tried(run.path)), flush=True)  # noqa: T201
+        if tried := read_tried(run.path):
+            print(summary(tried), flush=True)  # noqa: T201
     return 0
 
 
@@ -112,6 +122,13 @@ def _beside(run: RunFolder, options: argparse.Namespace) -> Iterator[None]:
         return
     with teleop_commands.console_of(run, options.console_port):
         yield
+
+
+def _follow_beside_a_person(run: RunFolder, supervisor: Supervisor, arm: str) -> None:
+    from serl.ros.attendant import Attendant
+
+    with Attendant(run, ACTOR, arm) as attendant:
+        _follow(run, supervisor, _Terminal(attendant).serve)
 
 
 def _follow(run: RunFolder, supervisor: Supervisor, attend: Callable[[], None]) -> None:

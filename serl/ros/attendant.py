@@ -21,14 +21,15 @@ class Attendant:
 
     Args:
         run: folder of the run.
-        actor: name of the actor, whose arm has its name.
+        actor: name of the actor.
+        arm: namespace of its arm, within the run unless it begins at the root.
     """
 
-    def __init__(self, run: RunFolder, actor: str) -> None:
-        self._actor, self._paused = actor, ""
+    def __init__(self, run: RunFolder, actor: str, arm: str) -> None:
+        self._actor, self._arm, self._paused = actor, arm.rstrip("/"), ""
         self._node = RosNode("attendant", run.path, local=True)
         self._remote = Remote(self._node, lambda: None)
-        self._guard = GuardClient(self._node, actor, self._remote)
+        self._guard = GuardClient(self._node, self._arm, self._remote)
         self._node.subscribe(control_topic(actor), self._hear)
 
     def __enter__(self) -> Self:
@@ -69,14 +70,14 @@ class Attendant:
     def _answer(self) -> str:
         state, _ = self._guard.feed.newest().value
         if state in LATCHED:
-            said = self._call("guard/ack")
-            return self._call("guard/reset") if state is GuardState.ESTOP else said
+            said = self._call(f"{self._arm}/guard/ack")
+            return self._call(f"{self._arm}/guard/reset") if state is GuardState.ESTOP else said
         if state is GuardState.DISARMED:
-            return self._call("guard/arm")
-        return self._call("resume")
+            return self._call(f"{self._arm}/guard/arm")
+        return self._call(f"{self._actor}/resume")
 
     def _call(self, service: str) -> str:
-        return self._remote.trigger(f"{self._actor}/{service}", _LIMIT_S)
+        return self._remote.trigger(service, _LIMIT_S)
 
     def _hear(self, message: Any) -> None:
         self._paused = str(message.message)

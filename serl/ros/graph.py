@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from serl import plugins
@@ -84,34 +83,38 @@ def arm_processes(run: RunFolder, name: str) -> list[ProcessSpec]:
 
 
 def policy_processes(
-    run: RunFolder, name: str, robot: str, checkpoint: Path, episodes: int | None
+    run: RunFolder, name: str, robot: str, arm: str, checkpoint: Path, episodes: int | None
 ) -> list[ProcessSpec]:
     """What executes a trained policy in a deployment: see `serl.ros.policy_node`.
 
-    A simulated arm comes with its guard and its latch. A real one has its own driver; its latch
-    belongs to it and not to the deployment, so it lies with the run that was trained.
+    A simulated arm comes with its guard and its latch. A real one has its own driver, in the
+    namespace `arm`; its latch belongs to it, so it lies with the run that was trained.
     """
     count = () if episodes is None else ("--episodes", str(episodes))
-    arguments = ("--run", str(run.path), "--actor", name, "--checkpoint", str(checkpoint))
     chosen = ("--robot", robot) if robot else ()
+    arguments = ("--run", str(run.path), "--actor", name, "--checkpoint", str(checkpoint))
+    real = bool(robot) and robot != "sim"
+    place = ("--namespace", arm) if real else ()
     policy = ProcessSpec(
-        name, "serl.ros.policy_node", (*arguments, *chosen, *count), restarts=0, nice=_FIRST
+        name,
+        "serl.ros.policy_node",
+        (*arguments, *chosen, *place, *count),
+        restarts=0,
+        nice=_FIRST if robot else 0,
     )
-    if not robot:
-        return [replace(policy, nice=0)]
-    if robot == "sim":
-        return [*arm_processes(run, name), policy]
-    return [guard_process(run, name, robot, checkpoint.parents[1] / "guard"), policy]
+    if real:
+        return [guard_process(run, name, robot, arm, checkpoint.parents[1] / "guard"), policy]
+    return [*(arm_processes(run, name) if robot else ()), policy]
 
 
-def guard_process(run: RunFolder, name: str, robot: str, latches: Path) -> ProcessSpec:
+def guard_process(run: RunFolder, name: str, robot: str, arm: str, latches: Path) -> ProcessSpec:
     """The guard of a real arm, whose latch is the file `<robot>.latch` in a folder."""
     profile = plugins.load("robot", robot)
     limits = make_guard_config(make_task(run.config), profile)
     settings = write_guard(run.path / "guard", name, limits)
     make_folder(latches)
     latch = latches / f"{profile.name}.latch"
-    arguments = ("--run", str(run.path), "--robot", name, "--config", str(settings))
+    arguments = ("--run", str(run.path), "--robot", arm, "--config", str(settings))
     return ProcessSpec(
         f"guard-{name}",
         "serl.ros.guard_node",
