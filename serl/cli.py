@@ -21,6 +21,7 @@ from rich.console import Console
 from serl import (
     __version__,
     encoder_commands,
+    plan_command,
     plugins,
     reward_commands,
     run_command,
@@ -139,6 +140,8 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     evaluate.add_argument("--trials", type=int, default=50)
     evaluate.add_argument("--checkpoint", type=int, help="steps of a checkpoint; else the best")
+    planned = command("plan", plan_command.plan, "predict how long a training will take", True)
+    plan_command.add_options(planned)
     run_command.add_options(
         command("run", run_command.execute, "execute a trained policy, on an arm or in simulation")
     )
