@@ -27,6 +27,7 @@ from serl import (
     run_command,
     sim_command,
     teleop_commands,
+    up_command,
 )
 from serl.agents.config import ClassifierConfig, PretrainingConfig
 from serl.clock import WallClock
@@ -140,6 +141,9 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     evaluate.add_argument("--trials", type=int, default=50)
     evaluate.add_argument("--checkpoint", type=int, help="steps of a checkpoint; else the best")
+    up_command.add_options(
+        command("up", up_command.bring_up, "start the learner and robots that a file describes")
+    )
     planned = command("plan", plan_command.plan, "predict how long a training will take", True)
     plan_command.add_options(planned)
     run_command.add_options(

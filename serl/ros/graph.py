@@ -11,6 +11,7 @@ from serl import plugins
 from serl.assignment import make_task
 from serl.errors import BadInput
 from serl.files import make_folder, write_atomic
+from serl.graph_config import GraphConfig
 from serl.guard_setup import make_guard_config, settle_guard, write_guard
 from serl.ros.environment import (
     choose_transport,
@@ -144,6 +145,35 @@ def all_processes(run: RunFolder) -> list[ProcessSpec]:
     """A learner and all actors: the one list that supervisor and launch files share."""
     actors = [actor_processes(run, name) for name in actor_names(run)]
     return [*learner_processes(run), *(spec for specs in actors for spec in specs)]
+
+
+def described_processes(run: RunFolder, graph: GraphConfig) -> list[ProcessSpec]:
+    """What a file describes: `serl up` supervises it, and a launch file starts it.
+
+    Raises:
+        BadInput: the run's settings and the robots of the file do not agree.
+    """
+    config, specs = run.config, learner_processes(run) if graph.learner else []
+    for robot in graph.robots:
+        if robot.actor and robot.profile != config.robot:
+            asked, own = robot.profile or "null", config.robot or "null"
+            raise BadInput(f"robots.{robot.name}.profile: {asked}, and {run.path} drives {own}")
+        if robot.actor:
+            specs += actor_processes(run, robot.name)
+        elif robot.profile == "sim":
+            arm, guard = arm_processes(run, robot.name)
+            specs += [arm, guard] if robot.guard else [arm]
+        elif robot.guard and robot.profile is not None:
+            latches = run.path / "guard"
+            specs.append(guard_process(run, robot.name, robot.profile, robot.namespace, latches))
+    if graph.console is not None:
+        specs += console_processes(run, graph.console.robot, graph.console.port)
+    return specs
+
+
+def ends_with(graph: GraphConfig) -> frozenset[str]:
+    """When all of these are done, so is the graph; empty: it goes on until it is stopped."""
+    return frozenset({"learner"} if graph.learner else graph.actors)
 
 
 @contextmanager
