@@ -21,6 +21,7 @@ from rich.console import Console
 from serl import (
     __version__,
     encoder_commands,
+    graph_command,
     plan_command,
     plugins,
     reward_commands,
@@ -184,6 +185,13 @@ def _parser() -> argparse.ArgumentParser:
         const="",
         metavar="RUN",
         help="list the sockets of a node of a run; of one with the defaults if none is named",
+    )
+    doctor.add_argument(
+        "--graph",
+        nargs="?",
+        const="",
+        metavar="RUN|DOMAIN",
+        help="who publishes what to whom, how often, and what is wrong; of ROS_DOMAIN_ID if none",
     )
     doctor.add_argument("--new-key", type=Path, metavar="FILE", help="make a key for several hosts")
     return parser
@@ -377,6 +385,8 @@ def _doctor(options: argparse.Namespace) -> int:
         new_key(options.new_key)
         print(f"a new key is in {options.new_key}; copy it to each host, and to nowhere else")
         return DONE
+    if options.graph is not None:
+        return DONE if graph_command.examine(options.graph) else FAILED
     sound = True
     run = RunFolder.open(Path(options.network)).path if options.network else None
     for finding in findings() if options.network is None else network_findings(run):
