@@ -256,7 +256,7 @@ def make_replay(
     )
 
 
-def _frame_encoder(agent: Agent) -> FrameEncoder | None:
+def frame_encoder(agent: Agent) -> FrameEncoder | None:
     """Of an agent that has one, and wants frames to be kept so."""
     encoder: FrameEncoder | None = getattr(agent, "frame_encoder", lambda: None)()
     return encoder
@@ -309,7 +309,7 @@ def make_learner(
         config = config.model_copy(update={"agent": started})
     seed = start_seed(Purpose.TRAINING, config.seed, "learner", -1)
     agent = make_agent(config, spec, seed)
-    replay = make_replay(config, spec, folder, _frame_encoder(agent))
+    replay = make_replay(config, spec, folder, frame_encoder(agent))
     last = LastFrames(spec.observation, config.vice.last_frames)
     for record in demonstrations:
         replay.add(record, prior=True)

@@ -123,6 +123,22 @@ def checkpoint_paths(folder: Path) -> list[Path]:
     )
 
 
+def pick(folder: Path, step: int | None = None) -> Path:
+    """The checkpoint of a step; if none is asked for, the best, else the newest.
+
+    Raises:
+        BadInput: there is no such checkpoint; the line names those that there are.
+    """
+    paths = {int(path.name): path for path in checkpoint_paths(folder)}
+    default = best(folder) or max(paths.values(), default=None)
+    path = default if step is None else paths.get(step)
+    if path is None:
+        known = ", ".join(map(str, paths)) or "none"
+        asked = "checkpoint" if step is None else f"checkpoint {step}"
+        raise BadInput(f"{folder.parent}: no {asked}; there are: {known}")
+    return path
+
+
 def load(path: Path) -> Checkpoint:
     """Load one checkpoint; every hash is verified before any array is built.
 

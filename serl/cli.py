@@ -22,12 +22,16 @@ from serl import (
     __version__,
     camera_command,
     encoder_commands,
+    graph_command,
     guard_command,
+    plan_command,
     plugins,
     reward_commands,
+    run_command,
     setup_command,
     sim_command,
     teleop_commands,
+    up_command,
 )
 from serl.agents.config import ClassifierConfig, PretrainingConfig
 from serl.clock import WallClock
@@ -141,6 +145,14 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     evaluate.add_argument("--trials", type=int, default=50)
     evaluate.add_argument("--checkpoint", type=int, help="steps of a checkpoint; else the best")
+    up_command.add_options(
+        command("up", up_command.bring_up, "start the learner and robots that a file describes")
+    )
+    planned = command("plan", plan_command.plan, "predict how long a training will take", True)
+    plan_command.add_options(planned)
+    run_command.add_options(
+        command("run", run_command.execute, "execute a trained policy, on an arm or in simulation")
+    )
     sim = command(
         "sim",
         sim_command.simulate,
@@ -185,6 +197,13 @@ def _parser() -> argparse.ArgumentParser:
         const="",
         metavar="RUN",
         help="list the sockets of a node of a run; of one with the defaults if none is named",
+    )
+    doctor.add_argument(
+        "--graph",
+        nargs="?",
+        const="",
+        metavar="RUN|DOMAIN",
+        help="who publishes what to whom, how often, and what is wrong; of ROS_DOMAIN_ID if none",
     )
     doctor.add_argument("--new-key", type=Path, metavar="FILE", help="make a key for several hosts")
     return parser
@@ -378,6 +397,8 @@ def _doctor(options: argparse.Namespace) -> int:
         new_key(options.new_key)
         print(f"a new key is in {options.new_key}; copy it to each host, and to nowhere else")
         return DONE
+    if options.graph is not None:
+        return DONE if graph_command.examine(options.graph) else FAILED
     sound = True
     run = RunFolder.open(Path(options.network)).path if options.network else None
     for finding in findings() if options.network is None else network_findings(run):

@@ -101,9 +101,15 @@ def settle_guard(folder: Path, robot: str, config: GuardConfig) -> tuple[Path, P
     Returns:
         The files of the configuration and of the latch.
     """
-    make_folder(folder)
-    settings, latch = folder / f"{robot}.yaml", folder / f"{robot}.latch"
-    write_atomic(settings, yaml.safe_dump(config.model_dump(mode="json")).encode())
+    settings, latch = write_guard(folder, robot, config), folder / f"{robot}.latch"
     if not latch.exists():
         LatchFile(latch).write(Latch())
     return settings, latch
+
+
+def write_guard(folder: Path, robot: str, config: GuardConfig) -> Path:
+    """Write the guard's configuration; its file."""
+    make_folder(folder)
+    settings = folder / f"{robot}.yaml"
+    write_atomic(settings, yaml.safe_dump(config.model_dump(mode="json")).encode())
+    return settings

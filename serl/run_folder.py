@@ -61,13 +61,18 @@ class RunFolder:
         """
         task = checked_name(Path(config.task).stem, "task")
         stamp = now.strftime("%Y-%m-%d_%H-%M-%S")
-        run = cls._make(root / task, stamp, config, now)
+        run = cls.make(root / task, stamp, config, now)
         for name, each in stage_configs(config).items():
-            cls._make(run.path / STAGES, name, each, now)
+            cls.make(run.path / STAGES, name, each, now)
         return run
 
     @classmethod
-    def _make(cls, parent: Path, name: str, config: TrainConfig, now: datetime) -> RunFolder:
+    def make(cls, parent: Path, name: str, config: TrainConfig, now: datetime) -> RunFolder:
+        """Make the folder `parent/<name>`; a name that is taken gets a number.
+
+        Raises:
+            BadInput: the folder cannot be made.
+        """
         info = RunInfo(created=now, versions=_versions(), config=config)
         text = yaml.safe_dump(info.model_dump(mode="json"), sort_keys=False)
         try:

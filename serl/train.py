@@ -11,7 +11,7 @@ from pathlib import Path
 from serl import plugins
 from serl.agents.agent import State
 from serl.assignment import make_judged_task, make_spec, make_task
-from serl.checkpoint import Checkpoint, best, checkpoint_paths, load, mark_best
+from serl.checkpoint import Checkpoint, checkpoint_paths, load, mark_best, pick
 from serl.control_status import read_control_status
 from serl.curves import quarters
 from serl.demonstrations import record_expert
@@ -169,12 +169,7 @@ def evaluate(run: RunFolder, trials: int, step: int | None) -> tuple[Evaluation,
     Raises:
         BadInput: there is no such checkpoint.
     """
-    paths = {int(path.name): path for path in checkpoint_paths(run.checkpoints)}
-    default = best(run.checkpoints) or max(paths.values(), default=None)
-    path = default if step is None else paths.get(step)
-    if path is None:
-        known = ", ".join(map(str, paths)) or "none"
-        raise BadInput(f"{run.path}: no checkpoint {step or ''}; there are: {known}")
+    path = pick(run.checkpoints, step)
     examiner, weights = Examiner(run.config), load(path).arrays["actor"]
     evaluation = examiner.evaluate(weights, Purpose.FINAL, trials)
     return evaluation, film(run, examiner, weights, run.videos / f"eval-{path.name}.webm")

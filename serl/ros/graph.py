@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from serl import plugins
 from serl.assignment import make_task
 from serl.errors import BadInput
-from serl.files import write_atomic
-from serl.guard_setup import make_guard_config, settle_guard
+from serl.files import make_folder, write_atomic
+from serl.graph_config import GraphConfig
+from serl.guard_setup import make_guard_config, settle_guard, write_guard
 from serl.ros.environment import (
     choose_transport,
     clean_shared_memory,
@@ -81,6 +83,48 @@ def arm_processes(run: RunFolder, name: str) -> list[ProcessSpec]:
     ]
 
 
+def policy_processes(
+    run: RunFolder, name: str, robot: str, arm: str, checkpoint: Path, episodes: int | None
+) -> list[ProcessSpec]:
+    """What executes a trained policy in a deployment: see `serl.ros.policy_node`.
+
+    A simulated arm comes with its guard and its latch. A real one has its own driver, in the
+    namespace `arm`; its latch belongs to it, so it lies with the run that was trained.
+    """
+    count = () if episodes is None else ("--episodes", str(episodes))
+    chosen = ("--robot", robot) if robot else ()
+    arguments = ("--run", str(run.path), "--actor", name, "--checkpoint", str(checkpoint))
+    real = bool(robot) and robot != "sim"
+    place = ("--namespace", arm) if real else ()
+    policy = ProcessSpec(
+        name,
+        "serl.ros.policy_node",
+        (*arguments, *chosen, *place, *count),
+        restarts=0,
+        nice=_FIRST if robot else 0,
+    )
+    if real:
+        return [guard_process(run, name, robot, arm, checkpoint.parents[1] / "guard"), policy]
+    return [*(arm_processes(run, name) if robot else ()), policy]
+
+
+def guard_process(run: RunFolder, name: str, robot: str, arm: str, latches: Path) -> ProcessSpec:
+    """The guard of a real arm, whose latch is the file `<robot>.latch` in a folder."""
+    profile = plugins.load("robot", robot)
+    limits = make_guard_config(make_task(run.config), profile)
+    settings = write_guard(run.path / "guard", name, limits)
+    make_folder(latches)
+    latch = latches / f"{profile.name}.latch"
+    arguments = ("--run", str(run.path), "--robot", arm, "--config", str(settings))
+    return ProcessSpec(
+        f"guard-{name}",
+        "serl.ros.guard_node",
+        (*arguments, "--latch", str(latch)),
+        ends=False,
+        nice=_FIRST,
+    )
+
+
 def prefix(stage: str) -> str:
     """What the names of a stage's processes begin with; nothing in a run without stages."""
     return f"{stage}-" if stage else ""
@@ -101,6 +145,35 @@ def all_processes(run: RunFolder) -> list[ProcessSpec]:
     """A learner and all actors: the one list that supervisor and launch files share."""
     actors = [actor_processes(run, name) for name in actor_names(run)]
     return [*learner_processes(run), *(spec for specs in actors for spec in specs)]
+
+
+def described_processes(run: RunFolder, graph: GraphConfig) -> list[ProcessSpec]:
+    """What a file describes: `serl up` supervises it, and a launch file starts it.
+
+    Raises:
+        BadInput: the run's settings and the robots of the file do not agree.
+    """
+    config, specs = run.config, learner_processes(run) if graph.learner else []
+    for robot in graph.robots:
+        if robot.actor and robot.profile != config.robot:
+            asked, own = robot.profile or "null", config.robot or "null"
+            raise BadInput(f"robots.{robot.name}.profile: {asked}, and {run.path} drives {own}")
+        if robot.actor:
+            specs += actor_processes(run, robot.name)
+        elif robot.profile == "sim":
+            arm, guard = arm_processes(run, robot.name)
+            specs += [arm, guard] if robot.guard else [arm]
+        elif robot.guard and robot.profile is not None:
+            latches = run.path / "guard"
+            specs.append(guard_process(run, robot.name, robot.profile, robot.namespace, latches))
+    if graph.console is not None:
+        specs += console_processes(run, graph.console.robot, graph.console.port)
+    return specs
+
+
+def ends_with(graph: GraphConfig) -> frozenset[str]:
+    """When all of these are done, so is the graph; empty: it goes on until it is stopped."""
+    return frozenset({"learner"} if graph.learner else graph.actors)
 
 
 @contextmanager

@@ -38,6 +38,14 @@ class GuardClient:
         topic = of_robot(GUARD_STATE, robot)
         self.feed: Feed[Standing] = Feed(node, topic, standing_of, _AGE_S, stamped=False)
 
+    @property
+    def has_arm(self) -> bool:
+        """The guard is there, and moves the arm or holds it."""
+        if not self.feed.is_fresh:
+            return False
+        state = self._state()
+        return state is not GuardState.DISARMED and state not in LATCHED
+
     def check(self) -> None:
         """Raise `SerlError` when the guard has stopped the arm for good; `Silent` without one."""
         state, cause = self.feed.newest().value

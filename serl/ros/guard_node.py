@@ -321,7 +321,8 @@ def run(folder: Path, robot: str, arm: str, settings: Path, latch: Path) -> None
     profile = plugins.load("robot", arm)
     config = checked(GuardConfig, read_yaml(settings))
     make_folder(latch.parent)
-    prefix = "/".join(filter(None, (namespace(folder), robot)))
+    own = robot.startswith("/")  # a namespace from the root, "/" for the root itself
+    prefix = robot.rstrip("/") if own else "/".join(filter(None, (namespace(folder), robot)))
     with (
         FileLock(latch.with_name(f"{latch.name}.lock"), "the arm of this latch"),
         RosNode(f"guard_{robot}", folder, local=True) as node,
@@ -346,7 +347,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; exit code 2 on bad input, with one line on why."""
     parser = argparse.ArgumentParser(prog="python -m serl.ros.guard_node", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="folder of the run")
-    parser.add_argument("--robot", default="", help="the arm's namespace within the run")
+    parser.add_argument("--robot", default="", help="the arm's namespace, within the run")
     parser.add_argument("--arm", default="sim", help="profile: a known name, or a .py file")
     parser.add_argument("--config", type=Path, required=True, help="YAML of a GuardConfig")
     parser.add_argument("--latch", type=Path, required=True, help="file of the arm's latch")

@@ -15,15 +15,21 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from serl.config import parse_overrides, read_yaml
+from serl import plugins
+from serl.config import checked, parse_overrides, read_yaml
 from serl.display import Display
 from serl.errors import BadInput
 from serl.files import checked_name
+from serl.graph_config import GraphConfig
 from serl.ros.environment import domain_id_of, environment
 from serl.ros.graph import (
     actor_names,
     actor_processes,
     all_processes,
+    arm_processes,
+    described_processes,
+    ends_with,
+    guard_process,
     learner_processes,
     prepare,
     started_domain_id,
@@ -32,6 +38,7 @@ from serl.run_folder import RunFolder
 from serl.settings import run_settings
 from serl.supervisor import BAD_INPUT, ProcessSpec
 from serl.train import demonstrate
+from serl.up_command import run_of
 
 _RUN = {
     "task": ("", "name of a task, or path of a .py file: makes a new run"),
@@ -44,6 +51,22 @@ _ACTOR = {
     "run": ("", "folder of the run to join"),
     "name": ("actor0", "of the actor, unique within the run"),
 }
+_ARM = {
+    **_RUN,
+    "name": ("arm", "of the arm, its namespace within the run"),
+}
+_SIM = {
+    **_ARM,
+    "rtf": ("1.0", "times as fast as the wall clock"),
+    "lockstep": ("false", "true: time passes in the service `advance` only"),
+}
+_GUARD = {
+    **_ARM,
+    "profile": ("sim", "name of a robot, or path of a .py file with its profile"),
+    "arm_namespace": ("/", "of a real arm's own topics, from the root"),
+    "latches": ("", "folder of a real arm's latch; else that of the run"),
+}
+_FILE = {"file": ("", "YAML file of `serl up`")}
 _EVERYWHERE = {"namespace": ("", "of all nodes, instead of the run's own")}
 
 Declared = Mapping[str, tuple[str, str]]
@@ -68,47 +91,112 @@ class _Graph(NamedTuple):
 
 def describe_training() -> Any:
     """A learner and all actors of a run."""
-    return _description(_RUN, lambda given: _started(given, all_processes))
+    return _description(_RUN, _training)
 
 
 def describe_learner() -> Any:
     """The learner of a run."""
-    return _description(_RUN, lambda given: _started(given, learner_processes))
+    return _description(_RUN, _learning)
 
 
 def describe_actor() -> Any:
     """An actor that joins a run, and the link beside it."""
+    return _description(_ACTOR, _joined)
 
-    def joined(given: Arguments) -> _Graph:
-        if not given["run"]:
-            raise BadInput("run: expected the folder of a run, as in run:=runs/pick_cube/2026-...")
-        run, name = RunFolder.open(Path(given["run"])), checked_name(given["name"], "actor")
-        specs = actor_processes(run, name)
-        return _Graph(run, started_domain_id(run), specs, frozenset({name}))
 
-    return _description(_ACTOR, joined)
+def describe_simulation() -> Any:
+    """A simulated arm, for whoever wants to drive one."""
+    return _description(_SIM, _simulated)
+
+
+def describe_guard() -> Any:
+    """The guard of an arm, simulated or real."""
+    return _description(_GUARD, _guarded)
+
+
+def describe_file() -> Any:
+    """The graph of a YAML file, as `serl up` starts it."""
+    return _description(_FILE, _described)
+
+
+def _training(given: Arguments) -> _Graph:
+    return _started(given, all_processes)
+
+
+def _learning(given: Arguments) -> _Graph:
+    return _started(given, learner_processes)
+
+
+def _joined(given: Arguments) -> _Graph:
+    if not given["run"]:
+        raise BadInput("run: expected the folder of a run, as in run:=runs/pick_cube/2026-...")
+    run, name = RunFolder.open(Path(given["run"])), checked_name(given["name"], "actor")
+    specs = actor_processes(run, name)
+    return _Graph(run, started_domain_id(run), specs, frozenset({name}))
+
+
+def _simulated(given: Arguments) -> _Graph:
+    if given["lockstep"] not in ("true", "false"):
+        raise BadInput(f"lockstep: expected true or false, got {given['lockstep']!r}")
+    name = checked_name(given["name"], "robot")
+    run = _run_of(given)
+    steps = ("--lockstep",) if given["lockstep"] == "true" else ()
+    arguments = ("--run", str(run.path), "--robot", name, "--rtf", given["rtf"], "--clock", *steps)
+    spec = ProcessSpec(f"sim-{name}", "serl.ros.sim_node", arguments, ends=False)
+    return _ready(run, [spec], frozenset())
+
+
+def _guarded(given: Arguments) -> _Graph:
+    plugins.load("robot", given["profile"])
+    run, name = _run_of(given), checked_name(given["name"], "robot")
+    if given["profile"] == "sim":
+        return _ready(run, arm_processes(run, name)[1:], frozenset())
+    latches = Path(given["latches"]) if given["latches"] else run.path / "guard"
+    spec = guard_process(run, name, given["profile"], given["arm_namespace"], latches)
+    return _ready(run, [spec], frozenset())
+
+
+def _described(given: Arguments) -> _Graph:
+    if not given["file"]:
+        raise BadInput("file: expected a YAML file, as in file:=cell.yaml")
+    graph = checked(GraphConfig, read_yaml(Path(given["file"])))
+    run = run_of(graph)
+    specs, ends = described_processes(run, graph), ends_with(graph)
+    if not graph.learner:
+        return _Graph(run, started_domain_id(run), specs, ends)
+    demonstrate(run, Display())
+    return _ready(run, specs, ends)
 
 
 def _started(given: Arguments, processes: Callable[[RunFolder], list[ProcessSpec]]) -> _Graph:
     """A run in the domain of whoever launches, so that ROS 2's own tools see it."""
+    run = _run_of(given)
+    demonstrate(run, Display())
+    specs = processes(run)
+    names = {spec.name for spec in specs}
+    ends = {"learner"} if "learner" in names else set(actor_names(run))
+    return _ready(run, specs, frozenset(ends))
+
+
+def _ready(run: RunFolder, specs: Sequence[ProcessSpec], ends: frozenset[str]) -> _Graph:
+    """Processes of a run, in the domain of whoever launches; all is ready for them."""
+    domain_id = domain_id_of(network=run.config.network)
+    prepare(run, domain_id)
+    return _Graph(run, domain_id, specs, ends)
+
+
+def _run_of(given: Arguments) -> RunFolder:
+    """The run that is gone on with, or a new one."""
     if bool(given["task"]) == bool(given["run"]):
         raise BadInput("expected task:=NAME for a new run, or run:=FOLDER to go on with one")
     if given["run"]:
         if given["settings"] or given["config"]:
             raise BadInput(f"{given['run']} has its own settings: give no others")
-        run = RunFolder.open(Path(given["run"]))
-    else:
-        file = read_yaml(Path(given["config"])) if given["config"] else {}
-        overrides = parse_overrides(shlex.split(given["settings"]))
-        config = run_settings(given["task"], file, overrides)
-        run = RunFolder.create(Path(given["runs"]), config, datetime.now())
-    demonstrate(run, Display())
-    domain_id = domain_id_of(network=run.config.network)
-    prepare(run, domain_id)
-    specs = processes(run)
-    names = {spec.name for spec in specs}
-    ends = {"learner"} if "learner" in names else set(actor_names(run))
-    return _Graph(run, domain_id, specs, frozenset(ends))
+        return RunFolder.open(Path(given["run"]))
+    file = read_yaml(Path(given["config"])) if given["config"] else {}
+    overrides = parse_overrides(shlex.split(given["settings"]))
+    config = run_settings(given["task"], file, overrides)
+    return RunFolder.create(Path(given["runs"]), config, datetime.now())
 
 
 def _description(arguments: Declared, graph: Callable[[Arguments], _Graph]) -> Any:

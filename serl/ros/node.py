@@ -164,10 +164,12 @@ class RosNode:
         _wait_until_up(addresses)
         self._context = Context()
         rclpy.init(context=self._context)
+        own = "/".join(filter(None, (self._namespace, self._robot)))
         self.handle: Any = rclpy.create_node(
             name,
             context=self._context,
-            namespace="/".join(filter(None, (self._namespace, self._robot))),
+            cli_args=["--ros-args", "-r", f"__ns:={own}"],  # before that of the command line
+            namespace=own,
             enable_rosout=False,
             start_parameter_services=bool(self._parameters),
             parameter_overrides=[Parameter("start_type_description_service", value=False)],
@@ -307,8 +309,18 @@ def own_arguments(arguments: Sequence[str] | None) -> list[str]:
 
 
 def namespace(run_folder: Path) -> str:
-    """The ROS namespace of a run: its folder's name, made valid."""
-    return f"/{ros_name(run_folder.resolve().name)}"
+    """The ROS namespace of a run: its folder's name, made valid.
+
+    A process that was started with `--ros-args -r __ns:=/cell` has the run in that one.
+    """
+    return _given_namespace(sys.argv) or f"/{ros_name(run_folder.resolve().name)}"
+
+
+def _given_namespace(words: Sequence[str]) -> str:
+    """Of the arguments that are for rclpy; empty without one."""
+    of_ros = words[words.index("--ros-args") :] if "--ros-args" in words else ()
+    found = [word.removeprefix("__ns:=") for word in of_ros if word.startswith("__ns:=")]
+    return f"/{found[-1].strip('/')}" if found else ""
 
 
 def ros_name(text: str) -> str:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import runpy
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+import yaml
 
 from serl.checkpoint import checkpoint_paths
+from serl.config import checked
 from serl.errors import BadInput
+from serl.graph_config import GraphConfig
 from serl.ros import launching
-from serl.ros.graph import all_processes
+from serl.ros.graph import all_processes, arm_processes, described_processes
 from serl.run_folder import RunFolder
 
 from .conftest import eventually
@@ -105,6 +111,93 @@ def test_what_it_cannot_use_is_one_line(given: dict[str, str], complaint: str) -
     with pytest.raises(BadInput, match=complaint) as raised:
         launching._started({**NOTHING, **given}, all_processes)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "arguments"),
+    [
+        ("train", {"task", "settings", "config", "runs", "run"}),
+        ("learner", {"task", "settings", "config", "runs", "run"}),
+        ("actor", {"run", "name"}),
+        ("sim", {"task", "settings", "config", "runs", "run", "name", "rtf", "lockstep"}),
+        (
+            "guard",
+            {"task", "settings", "config", "runs", "run", "name"}
+            | {"profile", "arm_namespace", "latches"},
+        ),
+        ("up", {"file"}),
+    ],
+)
+def test_each_file_declares_its_arguments_and_needs_launch_only_when_it_is_read(
+    file: str, arguments: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared: list[set[str]] = []
+    monkeypatch.setattr(launching, "_description", lambda table, graph: declared.append({*table}))
+    scope = runpy.run_path(str(ROOT / "launch" / f"{file}.launch.py"))
+    assert scope["__doc__"].rstrip(".").split(": ")[1].startswith("ros2 launch serl")
+    scope["generate_launch_description"]()
+    assert declared == [arguments]
+
+
+def test_a_launch_file_is_there_for_each_description() -> None:
+    files = {path.name.removesuffix(".launch.py") for path in (ROOT / "launch").iterdir()}
+    assert files == {"train", "learner", "actor", "sim", "guard", "up"}
+
+
+def test_a_simulated_arm_and_its_guard_are_launched_apart(tmp_path: Path) -> None:
+    new = {**NOTHING, "task": "reach", "runs": str(tmp_path), "name": "left"}
+    graph = launching._simulated({**new, "rtf": "2.0", "lockstep": "false"})
+    (arm,) = graph.processes
+    assert arm.module == "serl.ros.sim_node"
+    assert arm.arguments[2:] == ("--robot", "left", "--rtf", "2.0", "--clock")
+    again = {**NOTHING, "run": str(graph.run.path), "name": "left", "latches": ""}
+    rest = {"profile": "sim", "arm_namespace": "/"}
+    (guard,) = launching._guarded({**again, **rest}).processes
+    assert guard == arm_processes(graph.run, "left")[1]
+    rest = {"profile": "franka", "arm_namespace": "/fr3"}
+    (guard,) = launching._guarded({**again, **rest}).processes
+    assert guard.arguments[2:4] == ("--robot", "/fr3")
+    assert str(graph.run.path / "guard" / "franka.latch") in guard.arguments
+
+
+def test_a_file_of_serl_up_is_launched_as_it_is_supervised(tmp_path: Path) -> None:
+    file = tmp_path / "cell.yaml"
+    robots = [{"name": "left"}, {"name": "right"}]
+    text = {"task": "reach", "runs": str(tmp_path), "settings": {"demos": 0}, "robots": robots}
+    file.write_text(yaml.safe_dump(text))
+    graph = launching._described({"file": str(file)})
+    description = checked(GraphConfig, {"run": graph.run.path, "robots": robots})
+    assert list(graph.processes) == described_processes(graph.run, description)
+    assert graph.ends_with == {"learner"}
+
+
+@pytest.mark.parametrize(
+    ("graph", "given", "complaint"),
+    [
+        (launching._simulated, {"lockstep": "yes", "rtf": "1"}, "lockstep: expected true or false"),
+        (launching._simulated, {"lockstep": "true", "rtf": "1"}, "expected task:=NAME"),
+        (launching._simulated, {"lockstep": "true", "name": "a/b"}, "robot 'a/b': expected"),
+        (launching._guarded, {"task": "reach", "profile": "nobody"}, "unknown robot 'nobody'"),
+        (launching._described, {"file": ""}, "file: expected a YAML file"),
+        (launching._described, {"file": "absent.yaml"}, "absent.yaml: cannot be read"),
+        (launching._joined, {"name": "actor0"}, "run: expected the folder of a run"),
+    ],
+)
+def test_what_a_launch_file_cannot_use_is_one_line(
+    graph: Callable[..., object], given: dict[str, str], complaint: str, tmp_path: Path
+) -> None:
+    given = {**NOTHING, "runs": str(tmp_path), "name": "arm", "latches": "", **given}
+    given.setdefault("arm_namespace", "/")
+    with pytest.raises(BadInput, match=complaint) as raised:
+        graph(given)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_package_names_what_a_node_imports() -> None:
+    named = {each.text for each in ElementTree.parse(ROOT / "package.xml").iter("exec_depend")}
+    sources = "\n".join(path.read_text() for path in (ROOT / "serl").rglob("*.py"))
+    imported = re.findall(r"^\s*from (\w+)\.(?:msg|srv) import", sources, re.MULTILINE)
+    assert {*imported, "rclpy", "launch_ros"} == named
 
 
 @with_launch

@@ -1,0 +1,119 @@
+"""A graph as a YAML file describes it: one task, robots in namespaces, and who is beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+SIM = "sim"
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+
+
+class RobotEntry(BaseModel):
+    """A robot of a graph.
+
+    Attributes:
+        name: of the robot, its actor and its namespace within the run.
+        profile: "sim" for a simulated arm behind ROS 2 in real time, null for one in the process
+            of its actor; a profile's name, or a .py file with one, for a real arm.
+        namespace: of a real arm's own topics, from the root; "/" for the root itself.
+        guard: before it, the only one that commands it; an arm behind ROS 2 has to have one
+            wherever its actor runs.
+        actor: drives it, and sends its steps to the learner.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Name
+    profile: str | None = SIM
+    namespace: str = Field("/", pattern=r"^/$|^(/[A-Za-z][A-Za-z0-9_]*)+$")
+    guard: bool = True
+    actor: bool = True
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.actor and self.profile not in (None, SIM):
+            raise ValueError(
+                f"{self.name}: an actor trains on simulated arms only, not on {self.profile}; "
+                "actor: false starts its guard alone"
+            )
+        if self.actor and self.profile is not None and not self.guard:
+            raise ValueError(f"{self.name}: guard: false: nothing drives this arm without one")
+        if self.profile is None and not self.actor:
+            raise ValueError(f"{self.name}: without profile and actor it is nothing")
+        return self
+
+
+class ConsoleEntry(BaseModel):
+    """The web page beside a robot.
+
+    Attributes:
+        robot: its name.
+        port: the first to be tried.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    robot: Name
+    port: int = Field(8765, ge=1024, le=65535)
+
+
+class GraphConfig(BaseModel):
+    """What `serl up` starts.
+
+    Attributes:
+        task: of a new run: name of a task, or path of a .py file ...
+        settings: ... and what differs from its defaults; `actors` and `robot` follow from `robots`.
+        runs: where new runs are kept.
+        run: a run to go on with, instead of a task.
+        learner: started here; without one the robots join a run that has been started.
+        robots: in namespaces of their own.
+        console: beside one of them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: str | None = None
+    settings: dict[str, Any] = {}
+    runs: Path = Path("runs")
+    run: Path | None = None
+    learner: bool = True
+    robots: tuple[RobotEntry, ...] = Field((), max_length=16)
+    console: ConsoleEntry | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.task is None) == (self.run is None):
+            raise ValueError("expected `task` for a new run, or `run` to go on with one")
+        if self.run is not None and self.settings:
+            raise ValueError("settings: a run has its own: give none with `run`")
+        if self.task is not None and not self.learner:
+            raise ValueError("learner: false needs the `run` that the robots join")
+        if not self.learner and not self.robots:
+            raise ValueError("robots: expected at least one, or a learner")
+        for taken in ("actors", "robot", "task"):
+            if taken in self.settings:
+                raise ValueError(f"settings.{taken}: follows from the rest of this file")
+        names = [robot.name for robot in self.robots]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"robots: {', '.join(twice)}: each name once")
+        if len({robot.profile for robot in self.robots if robot.actor}) > 1:
+            raise ValueError("robots: expected the same profile wherever an actor is")
+        if self.console is not None and self.console.robot not in self.actors:
+            known = ", ".join(self.actors) or "nobody"
+            raise ValueError(f"console.robot: {self.console.robot!r}: expected one of {known}")
+        return self
+
+    @property
+    def actors(self) -> tuple[str, ...]:
+        """Names of the robots that an actor drives."""
+        return tuple(robot.name for robot in self.robots if robot.actor)
+
+    @property
+    def run_settings(self) -> dict[str, Any]:
+        """The settings of a new run."""
+        profiles = [robot.profile for robot in self.robots if robot.actor]
+        driven = {"robot": profiles[0]} if profiles else {}
+        return {**self.settings, "actors": max(1, len(self.actors)), **driven}

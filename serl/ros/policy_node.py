@@ -1,0 +1,244 @@
+"""The process that executes a trained policy: an actor without a learner.
+
+    python -m serl.ros.policy_node --run RUN/deployments/2026-11-22_10-00-00 --checkpoint FOLDER
+
+A person may take over, stop and pause it as any actor. On a real arm it waits, before each
+episode, for the guard to have the arm, and after each one whose scene nothing restores for a
+person.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from serl import plugins
+from serl.actor import Actor, LearnedPolicy
+from serl.assembly import make_acting_agent
+from serl.assignment import make_judged_task, make_spec, make_task
+from serl.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
+from serl.clock import Clock, RealTime, VirtualClock, WallClock
+from serl.config import TrainConfig
+from serl.deployment import FixedWeights, Tried, append_tried, load_fitting
+from serl.errors import BadInput, Silent
+from serl.evaluation import Purpose, start_seed
+from serl.loop import Result
+from serl.recording import EpisodeLog
+from serl.ros.arm import RosArm
+from serl.ros.control import People
+from serl.ros.node import RosNode, own_arguments, run_node
+from serl.ros.services import serve
+from serl.ros.simulated_arm import SimulatedRosArm
+from serl.ros.stats import Stats, Value
+from serl.run_folder import RunFolder
+from serl.safety import pose_from
+from serl.supervisor import orphaned
+from serl.task import SimulatedTask
+from serl.types import Record
+
+SIM = "sim"
+RESTORE = "bring arm and scene to a start, then go on"
+_SLICE_S, _SEEN_S = 0.2, 10.0
+
+
+def run(
+    folder: RunFolder,
+    name: str,
+    robot: str,
+    arm: str,
+    checkpoint: Path,
+    episodes: int | None,
+) -> None:
+    """Run so many episodes, or until told to stop.
+
+    Args:
+        folder: of the deployment.
+        name: of the actor.
+        robot: name of a profile or path of a .py file; empty for a simulation in this process.
+        arm: namespace of the arm, within the run unless it begins at the root.
+        checkpoint: holds the policy.
+        episodes: how many; None for no end.
+    """
+    policy = make_policy(folder.config, checkpoint)
+    with RosNode(name, folder.path, local=True) as node, ExitStack() as opened:
+        people = People(node, name, folder.config.teleop, folder.link(name))
+        deployed = _Deployed(node, folder, name, robot, arm, people)
+        serve(node, "stop", deployed.end)
+        numbers: dict[str, Value] = {"episodes": 0.0, "successes": 0.0, "version": policy.version}
+        Stats(node, f"actor {name}", lambda: numbers | {"paused": float(bool(people.hold.reason))})
+        opened.enter_context(deployed.robot)
+        actor = deployed.actor(policy, opened)
+        number = 0
+        while number != episodes:
+            try:
+                result = actor.episode()
+            except Silent as error:
+                if deployed.simulated:
+                    raise
+                people.hold.pause(str(error))
+                continue
+            if result is None:
+                return
+            tried = deployed.judged(number, result)
+            append_tried(folder.path, tried)
+            number += 1
+            successes = float(numbers["successes"]) + tried.success
+            numbers = numbers | {"episodes": float(number), "successes": successes}
+            if deployed.leaves_the_scene and number != episodes:
+                people.hold.pause(RESTORE)
+
+
+def make_policy(config: TrainConfig, checkpoint: Path) -> LearnedPolicy:
+    """The policy of a checkpoint, acting by its mode.
+
+    Raises:
+        BadInput: the checkpoint is damaged, or of another spec or network.
+    """
+    agent = make_acting_agent(config, make_spec(make_task(config)), 0)
+    weights = FixedWeights(load_fitting(checkpoint, config))
+    policy = LearnedPolicy(agent, weights, explore=False)
+    if not policy.refresh():
+        raise BadInput(f"{checkpoint}: its weights do not fit the agent of these settings")
+    return policy
+
+
+class _Deployed:
+    """An arm in a deployment: simulated here, behind its node, or real.
+
+    Attributes:
+        robot: the arm.
+        simulated: no real one.
+        leaves_the_scene: nothing restores the scene after an episode but a person.
+    """
+
+    def __init__(
+        self,
+        node: RosNode,
+        folder: RunFolder,
+        name: str,
+        robot: str,
+        arm: str,
+        people: People,
+    ) -> None:
+        self._node, self._folder, self._name, self._people = node, folder, name, people
+        self.simulated = robot in ("", SIM)
+        config, self._epoch = folder.config, time.time_ns()
+        self._task: SimulatedTask = (
+            make_task(config) if self.simulated else make_judged_task(config)
+        )
+        rate_hz = self._task.config.rate_hz
+        self.robot: Any
+        self._clock: Clock
+        if robot:
+            self.robot = self._arm(robot, arm)
+            self._clock = WallClock(rate_hz, self.robot.beat)
+        else:
+            self.robot = plugins.make_simulation(self._task)
+            pace = RealTime(WallClock(rate_hz), people.attended)
+            self._clock = VirtualClock(self.robot.advance, rate_hz, pace)
+        self.leaves_the_scene = not (self.simulated or self._task.config.auto_reset)
+        still = CameraWatchConfig(frozen_readings=0)  # what is still looks the same in simulation
+        watched = still if self.simulated else CameraWatchConfig()
+        self._watch = CameraWatch(self.robot.observation_spec.images, watched)
+
+    def actor(self, policy: LearnedPolicy, opened: ExitStack) -> Actor:
+        """What runs episodes, and logs them; `opened` closes the log."""
+        config, name, people = self._folder.config, self._name, self._people
+        episodes = self._folder.episodes(name)
+        spec = make_spec(self._task)
+        log = opened.enter_context(
+            EpisodeLog(episodes, spec, self._folder.name, name, self._epoch, config.log)
+        )
+        desk = people.desk(self.robot, None, episodes)
+
+        def take(record: Record) -> None:
+            log.append(record)
+            people.take(record, desk)
+
+        return Actor(
+            name=name,
+            run=self._folder.name,
+            robot=WatchedRobot(self.robot, self._watch),
+            task=self._task,
+            policy=policy,
+            clock=self._clock,
+            sink=take,
+            config=config.actor,
+            teleop=desk,
+            place=self._place if self.simulated else None,
+            person=people.hold.pause,
+            epoch=self._epoch,
+            stopping=lambda: people.hold.wait_paused(self._ending),
+            admit=log.admit,
+            standby=self._standby,
+        )
+
+    def judged(self, number: int, result: Result) -> Tried:
+        """What came of an episode; what a task concludes, a simulation's truth has to confirm."""
+        success = result.success
+        if success and self.simulated:
+            success = self._task.is_success(self.robot.truth())
+        duration_s = result.steps / self._task.config.rate_hz
+        return Tried(
+            number, success, result.human_steps > 0, result.steps, duration_s, result.reason
+        )
+
+    def end(self) -> str:
+        """The process is asked to end."""
+        self._node.stopping = True
+        return "stopping"
+
+    def _arm(self, robot: str, arm: str) -> RosArm:
+        kind = SimulatedRosArm if robot == SIM else RosArm
+        config, tracked = self._task.config, self._task.scene.tracked
+        lease, profile = f"{self._name}.{self._epoch}", plugins.load("robot", robot)
+        return kind(self._node, arm.rstrip("/"), profile, config, tracked, lease, guarded=True)
+
+    def _place(self, episode: int) -> None:
+        """The starts of a simulation are those of the final trials, in their order."""
+        self._watch.begin()
+        self.robot.reset(start_seed(Purpose.FINAL, self._folder.config.seed, "evaluation", episode))
+
+    def _standby(self) -> bool:
+        """Wait until nobody holds the robot; a real one is had by the guard, and seen, then."""
+        held = self._people.hold.wait(self._ending)
+        if self.simulated:
+            return held
+        while not (self.robot.guard.has_arm or self._ending()):
+            held = True
+            self.robot.remote.wait(lambda: self.robot.guard.has_arm or self._ending(), _SLICE_S)
+        if not self._ending():
+            self._watch.begin()
+            state = self.robot.observe_when_fresh(_SEEN_S).state
+            self.robot.begin(pose_from(state["tcp_pose"]), bool(state["gripper"][0] < 0.5))
+        return held
+
+    def _ending(self) -> bool:
+        return self._node.stopping or orphaned()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; exit code 2 on bad input, with one line on why."""
+    parser = argparse.ArgumentParser(prog="python -m serl.ros.policy_node", description=__doc__)
+    parser.add_argument("--run", type=Path, required=True, help="folder of the deployment")
+    parser.add_argument("--actor", default="actor0", help="its name")
+    parser.add_argument("--robot", default="", help="a profile; a simulation in this process")
+    parser.add_argument("--namespace", help="of the arm, within the run or from the root")
+    parser.add_argument("--checkpoint", type=Path, required=True, help="folder of the checkpoint")
+    parser.add_argument("--episodes", type=int, help="how many; else without end")
+    given = parser.parse_args(own_arguments(arguments))
+    return run_node(
+        lambda: run(
+            *(RunFolder.open(given.run), given.actor, given.robot),
+            *(given.namespace or given.actor, given.checkpoint, given.episodes),
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

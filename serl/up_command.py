@@ -1,0 +1,85 @@
+"""`serl up FILE`: start a graph that a YAML file describes, and keep it up until it is done."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from datetime import datetime
+from pathlib import Path
+
+from serl import teleop_commands
+from serl.config import checked, read_yaml
+from serl.console.door import remove_door
+from serl.display import Display
+from serl.errors import BadInput
+from serl.graph_config import GraphConfig
+from serl.run_folder import RunFolder
+from serl.supervisor import Supervisor
+
+_POLL_S = 0.2
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Of the command."""
+    parser.add_argument("file", type=Path, help="YAML file: task, robots, learner, console")
+
+
+def bring_up(options: argparse.Namespace) -> int:
+    """Run the processes of a file until they are done, or Ctrl-C.
+
+    Raises:
+        BadInput: the file, or what it names, cannot be used.
+        SerlError: a process failed for good.
+    """
+    from serl.ros.graph import described_processes, ends_with, joined, require_ros, started
+    from serl.train import demonstrate
+
+    graph = checked(GraphConfig, read_yaml(options.file))
+    require_ros()
+    if graph.console is not None:
+        teleop_commands.require_console()
+    run = run_of(graph)
+    specs = described_processes(run, graph)
+    if graph.learner:
+        demonstrate(run, Display())
+    print(f"run: {run.path}", flush=True)  # noqa: T201
+    for spec in specs:
+        print(f"starts {spec.name} ({spec.module})", flush=True)  # noqa: T201
+    remove_door(run.path)
+    with started(run, specs) if graph.learner else joined(run, specs) as supervisor:
+        if graph.console is not None:
+            teleop_commands.announce(run, supervisor)
+        _attend(supervisor, ends_with(graph))
+    print(f"done: serl eval {run.path}", flush=True)  # noqa: T201
+    return 0
+
+
+def run_of(graph: GraphConfig) -> RunFolder:
+    """The run that a graph goes on with, or a new one.
+
+    Raises:
+        BadInput: it cannot be opened or made, or has stages, which only `serl train` trains.
+    """
+    from serl.settings import run_settings
+
+    if graph.run is not None:
+        run = RunFolder.open(graph.run)
+    else:
+        config = run_settings(graph.task, graph.run_settings, {})
+        if config.stages:
+            raise BadInput("only `serl train` trains stages; with settings.stages null it is one")
+        run = RunFolder.create(graph.runs, config, datetime.now())
+    if run.config.stages:
+        raise BadInput(f"{run.path}: only `serl train` trains stages")
+    return run
+
+
+def _attend(supervisor: Supervisor, ends: frozenset[str]) -> None:
+    """Until those that end it are done; what is started again is told."""
+    told = 0
+    while not ends or not all(map(supervisor.finished, ends)):
+        supervisor.check()
+        for event in supervisor.events[told:]:
+            print(event, flush=True)  # noqa: T201
+            told += 1
+        time.sleep(_POLL_S)
