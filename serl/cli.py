@@ -20,6 +20,7 @@ from rich.console import Console
 
 from serl import (
     __version__,
+    demos_command,
     encoder_commands,
     plugins,
     record_command,
@@ -132,6 +133,9 @@ def _parser() -> argparse.ArgumentParser:
         command(
             "record", record_command.record, "record demonstrations of an expert or a person", True
         )
+    )
+    demos_command.add_commands(
+        command("demos", _no_command, "bring demonstrations from elsewhere, or take one back")
     )
     evaluate = command("eval", _evaluate, "run a trained policy unassisted")
     evaluate.add_argument("run", type=Path, metavar="RUN", help="folder of the run")

@@ -11,6 +11,7 @@ from serl.teleop.mapping import AXES, Wish
 MAX_BYTES = 64 << 10
 SAYINGS = (
     *("success", "failure", "discard", "reset", "estop", "release", "pause", "resume"),
+    *("reward", "penalty"),  # of the step
     *("undo", "positive", "negative"),  # while a person records
 )
 

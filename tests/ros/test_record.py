@@ -50,6 +50,7 @@ async def enter(page: Page, door: Door) -> None:
     await page.until("!document.getElementById('session').hidden")
     await page.hit("KeyT")
     await page.until("document.getElementById('lease').textContent.startsWith('Give')")
+    await asyncio.sleep(1.0)  # hands that were never seen off are not believed
 
 
 async def demonstrate(page: Page, says: str) -> None:

@@ -78,11 +78,12 @@ function show(mood, who, why) {
 function showState(now) {
   state = now;
   const still = now.still ? ", waiting for the learner" : "";
-  const where = now.episode >= 0 ? `episode ${now.episode}, step ${now.step + 1}${still}` : "";
+  const episode = session ? "" : `episode ${now.episode}, `;
+  const where = now.episode >= 0 ? `${episode}step ${now.step + 1}${still}` : "";
   if (!now.fresh) show("off", "Nobody drives", now.over ? `the ${session ? "recording" : "training"} is over` : "no word from the actor");
   else if (now.stopped) show("stop", "Stopped", `${now.stopped.replace(/^stopped /, "")}. Release it when nothing can be hurt.`);
   else if (now.paused) show("hold", "Holding", now.paused);
-  else if (now.silent) show("hold", "Holding", `${now.silent} fell silent; take over to drive on`);
+  else if (now.silent) show("hold", "Holding", `${now.silent}; let go, then take over to drive on`);
   else if (now.driver === "human" && now.owner === "the console" && now.lease === "you") show("human", "You drive", where);
   else if (now.driver === "human") show("human", now.owner ? `${capital(now.owner)} drives` : "A simulated human corrects", where);
   else if (now.driver === "policy") show("policy", "The policy drives", where);
@@ -180,8 +181,10 @@ function showSession(now) {
   $("numbers").hidden = true;
   $("session").hidden = false;
   $("marks").hidden = session !== "reward";
-  $("taking-back").hidden = session !== "demonstrations";
-  document.querySelector(".labels").hidden = session === "reward";
+  $("undo").hidden = session !== "demonstrations";
+  for (const what of ["success", "failure", "discard"]) {
+    document.querySelector(`[data-say=${what}]`).hidden = session === "reward";
+  }
   $("order").hidden = !now.recent.length;
   $("taken").replaceChildren(...now.recent.map(mark));
   $("room").textContent = now.disk[1];

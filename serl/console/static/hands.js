@@ -6,7 +6,8 @@ const KEYS = {
   KeyL: [3, 1], KeyJ: [3, -1], KeyI: [4, 1], KeyK: [4, -1], KeyU: [5, 1], KeyO: [5, -1],
   KeyV: [6, 1], KeyC: [6, -1],
 };
-const SAYINGS = { Enter: "success", Backspace: "failure", KeyX: "discard", KeyN: "reset", KeyP: "pause", KeyZ: "undo" };
+const SAYINGS = { Enter: "success", Backspace: "failure", KeyX: "discard", KeyN: "reset", KeyP: "pause", KeyZ: "undo",
+  Equal: "reward", Minus: "penalty" };
 const MARKS = { Digit1: "positive", Digit0: "negative" };  // again and again while held
 const DEAD_ZONE = 0.1;
 const held = new Set();
