@@ -115,7 +115,9 @@ def _record_person(options: argparse.Namespace) -> int:
     return DONE
 
 
-def persons_folder(options: argparse.Namespace, defaults: Mapping[str, Any]) -> RunFolder:
+def persons_folder(
+    options: argparse.Namespace, defaults: Mapping[str, Any], kind: str = "demonstrations"
+) -> RunFolder:
     """A new folder for what a person records, or the one that it goes on in.
 
     Raises:
@@ -125,11 +127,12 @@ def persons_folder(options: argparse.Namespace, defaults: Mapping[str, Any]) -> 
 
     asked = parse_overrides(options.overrides)
     name = str(Path(options.task).resolve()) if options.task.endswith(".py") else options.task
+    _check_paths(options)
     config = resolve(defaults, asked, {"task": name, "seed": options.seed})
     if config.robot is not None or config.stages:
         raise BadInput("a person records one task in a simulation of its own: no robot, no stages")
     task = make_judged_task(config)
-    folder: Path = options.out or _new_folder(task.name, "demonstrations")
+    folder: Path = options.out or _new_folder(task.name, kind)
     if (folder / CONFIG).is_file():
         run = RunFolder.open(folder)
         _check_same(folder, run.config, config)
@@ -137,6 +140,11 @@ def persons_folder(options: argparse.Namespace, defaults: Mapping[str, Any]) -> 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"{folder}: holds something else than a person's recording; give another")
     return RunFolder.create_at(folder, config, datetime.now())
+
+
+def _check_paths(options: argparse.Namespace) -> None:
+    if options.path and not options.device:
+        raise BadInput("--path: is of a device: give --device as well")
 
 
 def _check_same(folder: Path, before: TrainConfig, now: TrainConfig) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from serl.console.overview import WINDOW, Overview
+from serl.episodes import episode_paths
 from serl.labels import read_labels
 from serl.person import ACTOR
 from serl.recorded import Recorded, Session, read_session
@@ -31,20 +32,21 @@ class SessionOverview:
 
     def __init__(self, run: RunFolder, session: Session) -> None:
         self._run, self._session = run, session
-        self._recorded = Recorded(run.path, run.episodes(ACTOR))
         self._have: dict[str, int] = {}
 
     def read(self, states: Mapping[str, str]) -> dict[str, Any]:
         """The newest numbers."""
-        counts, recent = self._recorded.counts, self._recorded.recent
+        recent: list[bool] = []
         if self._session.purpose == "demonstrations":
+            recorded = Recorded(self._run.path, self._run.episodes(ACTOR))
+            counts, recent = recorded.counts, recorded.recent
             self._have = {"demonstrations": counts.kept}
             beside = {"failures": counts.failures, "undone": counts.undone}
         else:
             labels = list(read_labels(self._run.path).values())
             positives = sum(label > 0 for label in labels)
             self._have = {"positives": positives, "negatives": len(labels) - positives}
-            beside, recent = {"episodes": counts.kept}, []
+            beside = {"episodes": len(episode_paths(self._run.path))}
         disk = shutil.disk_usage(self._run.path)
         return {
             "task": self._run.config.task,
