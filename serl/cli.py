@@ -21,11 +21,13 @@ from rich.console import Console
 from serl import (
     __version__,
     camera_command,
+    demos_command,
     encoder_commands,
     graph_command,
     guard_command,
     plan_command,
     plugins,
+    record_command,
     reward_commands,
     run_command,
     setup_command,
@@ -35,13 +37,11 @@ from serl import (
 )
 from serl.agents.config import ClassifierConfig, PretrainingConfig
 from serl.clock import WallClock
-from serl.config import TrainConfig, parse_overrides, read_yaml, resolve
+from serl.config import TrainConfig, parse_overrides, read_yaml
 from serl.display import Display
-from serl.episodes import episode_paths
 from serl.errors import BadInput, SerlError
 from serl.files import checked_name
 from serl.link_status import read_status
-from serl.loop import EpisodeKey
 from serl.run_folder import RunFolder
 from serl.supervisor import Supervisor
 
@@ -136,11 +136,14 @@ def _parser() -> argparse.ArgumentParser:
     actor = command("actor", _actor, "run an actor node and its link")
     actor.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     actor.add_argument("--name", default="actor0", help="unique within the run")
-    record = command("record", _record, "record demonstrations of the scripted expert", True)
-    record.add_argument("task", help="name of a task or path of a .py file")
-    record.add_argument("--demos", type=int, default=20, help="successes to record")
-    record.add_argument("--seed", type=int, default=0)
-    record.add_argument("--out", type=Path, help="folder of the recording")
+    record_command.add_options(
+        command(
+            "record", record_command.record, "record demonstrations of an expert or a person", True
+        )
+    )
+    demos_command.add_commands(
+        command("demos", _no_command, "bring demonstrations from elsewhere, or take one back")
+    )
     evaluate = command("eval", _evaluate, "run a trained policy unassisted")
     evaluate.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     evaluate.add_argument("--trials", type=int, default=50)
@@ -298,27 +301,6 @@ def _attend(supervisor: Supervisor, name: str, link: Path | None = None) -> int:
             print(event, flush=True)
         told = len(supervisor.events)
         time.sleep(0.2)
-    return DONE
-
-
-def _record(options: argparse.Namespace) -> int:
-    from serl.assignment import make_spec, make_task
-    from serl.demonstrations import record_expert
-    from serl.recording import EpisodeLog
-
-    overrides = {"task": options.task, **parse_overrides(options.overrides)}
-    task = make_task(resolve(overrides))
-    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    folder = options.out or Path("runs") / task.name / f"demonstrations_{stamp}"
-    if episode_paths(folder):
-        raise BadInput(f"{folder}: already holds episodes; give another --out")
-    key = EpisodeKey(folder.resolve().name, "expert", time.time_ns(), 0)
-    with (
-        plugins.make_simulation(task) as robot,
-        EpisodeLog(folder, make_spec(task), key.run, key.actor, key.epoch) as log,
-    ):
-        failed = record_expert(robot, task, log.append, options.demos, options.seed, key)
-    print(f"{options.demos} demonstrations in {folder} ({failed} failures left out)")
     return DONE
 
 

@@ -67,7 +67,7 @@ class Desk:
                 self._judged = {_after(record.key): record.reward > 0}
             return
         if record.reason == ENDINGS[Event.LOST]:
-            self.hold.pause(f"{self.owner.silent or 'a device'} fell silent")
+            self.hold.pause(self.owner.trouble or "a device fell silent")
         if record.reason == ENDINGS[Event.STOP]:
             self.hold.stop(f"stopped by {self._by.get(Event.STOP) or 'a person'}")
         self._label(record)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Protocol
 
+import numpy as np
+
 from serl.types import Action, Source
 
 
@@ -17,6 +19,10 @@ class Event(StrEnum):
     """Nothing is to be learned from this episode."""
     RESET = "reset"
     """Begin again."""
+    REWARD = "reward"
+    """This step was good: its reward is one more, and the episode goes on."""
+    PENALTY = "penalty"
+    """This step was bad: its reward is one less."""
     STOP = "stop"
     """Hold still now, until a person allows motion again."""
     LOST = "lost"
@@ -40,7 +46,10 @@ class Teleop(Protocol):
         ...
 
     def __call__(self) -> Action | None:
-        """The person's action, or None while hands are off; never blocks."""
+        """The person's action, or None while hands are off; never blocks.
+
+        Entries that are not a number are left to whoever would act without the person.
+        """
         ...
 
     def events(self) -> tuple[Event, ...]:
@@ -64,5 +73,7 @@ class HandsOff:
 
 
 def arbitrate(proposed: Action, chosen_by: Source, human: Action | None) -> tuple[Action, Source]:
-    """The action to execute and who chose it: a human's hands always win."""
-    return (proposed, chosen_by) if human is None else (human, Source.HUMAN)
+    """The action to execute and who chose it: a human's hands always win, axis by axis."""
+    if human is None:
+        return proposed, chosen_by
+    return np.where(np.isnan(human), proposed, human).astype(np.float32), Source.HUMAN

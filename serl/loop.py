@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from serl.task import TaskView
 from serl.types import End, Key, Observation, Outcome, Record, Source, Step
 
 Sink = Callable[[Record], None]
+
+LIVE = "human, live"
+"""Provenance of a reward that a person has changed while the episode went on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +165,8 @@ def _ending(
     """The outcome with a person's word applied, and why the episode ends (empty: it does not)."""
     if fault:
         return outcome, fault
+    if given := (Event.REWARD in events) - (Event.PENALTY in events):
+        outcome = replace(outcome, reward=outcome.reward + given, provenance=LIVE)
     cut = [reason for event, reason in ENDINGS.items() if event in events]
     ended = Outcome(outcome.reward, truncated=True, provenance=outcome.provenance)
     if Event.DISCARD in events:

@@ -59,6 +59,20 @@ class Watching:
         return Outcome(truncated=index + 1 >= self._max_steps)
 
 
+def collection_spec(task: SimulatedTask) -> Spec:
+    """Of what a collection holds; raises `BadInput` when the task has no cameras."""
+    if not task.config.all_views:
+        raise BadInput(f"{task.name}: has no cameras to look through: give --observe pixels")
+    motion = task.config.motion
+    return Spec(
+        task=task.name,
+        observation=Watching(task).observation_spec,
+        action=motion.action_spec,
+        rate_hz=task.config.rate_hz,
+        motion=motion.meaning,
+    )
+
+
 class Counts(NamedTuple):
     """How many samples there are."""
 
@@ -83,17 +97,7 @@ def collect(
         BadInput: the task has no cameras.
         SerlError: no success was seen in fifty episodes.
     """
-    if not task.config.all_views:
-        raise BadInput(f"{task.name}: has no cameras to look through: give --observe pixels")
-    watching = Watching(task)
-    motion = task.config.motion
-    spec = Spec(
-        task=task.name,
-        observation=watching.observation_spec,
-        action=motion.action_spec,
-        rate_hz=task.config.rate_hz,
-        motion=motion.meaning,
-    )
+    watching, spec = Watching(task), collection_spec(task)
     write_views(folder, task.config.all_views)
     clock = VirtualClock(robot.advance, task.config.rate_hz)
     counts, episode, place = Counts(0, 0), 0, None

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from serl import plugins
+from serl import plugins, record_command
 from serl.config import parse_overrides, resolve
 from serl.episodes import episode_name, episode_paths, read_spec
 from serl.errors import BadInput
@@ -43,6 +43,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     collect.add_argument("--negatives", type=int, default=1000, help="other steps")
     collect.add_argument("--seed", type=int, default=0)
     collect.add_argument("--out", type=Path, help="folder of the collection")
+    record_command.add_person(collect)
     label = command("label", _label, "say of recorded steps what they are; the last word counts")
     label.add_argument("folder", type=Path, help="a collection, or RUN/episodes/ACTOR")
     label.add_argument("--episode", type=int, required=True, help="its number, as in the file name")
@@ -64,6 +65,8 @@ def _collect(options: argparse.Namespace) -> int:
 
     if min(options.positives, options.negatives) < 1:
         raise BadInput("--positives and --negatives: expected at least 1")
+    if options.console or options.device:
+        return _collect_person(options)
     named = {"task": options.task, "observe": "pixels"}
     task = make_task(resolve(named, parse_overrides(options.overrides)))
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
@@ -77,6 +80,40 @@ def _collect(options: argparse.Namespace) -> int:
     print(f"{counts.positives} positives and {counts.negatives} negatives, of {episodes} episodes")
     print(f"in {folder}; next: serl reward train {folder} --out {task.name}.safetensors")
     return DONE
+
+
+def _collect_person(options: argparse.Namespace) -> int:
+    from serl.assignment import make_task
+    from serl.files import FileLock
+    from serl.recorded import Session, write_session
+    from serl.reward_collection import Counts
+    from serl.reward_person import Marks, collect_person
+
+    if not options.console:
+        raise BadInput("reward collect: steps are marked on the page: give --console as well")
+    wanted = Counts(options.positives, options.negatives)
+    defaults = {
+        "observe": "pixels",
+        "task_config": {"time_limit_s": record_command.PERSONS_TIME_S},
+    }
+    run = record_command.persons_folder(options, defaults, "reward")
+    task = make_task(run.config)
+    with FileLock(run.path / "recorder.lock", f"the recording {run.path}"):
+        write_session(run.path, Session(purpose="reward", wanted=wanted._asdict()))
+        marks = Marks(run)
+        said = {"positive": lambda: marks.mark(1), "negative": lambda: marks.mark(0)}
+        with record_command.stand(options, run, task, said) as place:
+            counts = collect_person(place, task, run, marks, wanted, options.seed, _tell_lines)
+    print(f"{counts.positives} positives and {counts.negatives} negatives in {run.path}")
+    if counts.positives < wanted.positives or counts.negatives < wanted.negatives:
+        print(f"to go on: the same command with --out {run.path}")
+        raise KeyboardInterrupt
+    print(f"next: serl reward train {run.path} --out {task.name}.safetensors")
+    return DONE
+
+
+def _tell_lines(counts: tuple[int, int]) -> None:
+    print(f"{counts[0]} positives, {counts[1]} negatives", flush=True)
 
 
 def _tell(counts: tuple[int, int]) -> None:

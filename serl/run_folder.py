@@ -67,6 +67,18 @@ class RunFolder:
         return run
 
     @classmethod
+    def create_at(cls, path: Path, config: TrainConfig, now: datetime) -> RunFolder:
+        """Make exactly this folder, which does not exist, or is empty.
+
+        Raises:
+            BadInput: the folder cannot be made.
+        """
+        run = cls.make(path.parent, path.name, config, now)
+        if run.path != path:
+            raise BadInput(f"{path}: somebody else has just made it; kept as {run.path}")
+        return run
+
+    @classmethod
     def make(cls, parent: Path, name: str, config: TrainConfig, now: datetime) -> RunFolder:
         """Make the folder `parent/<name>`; a name that is taken gets a number.
 

@@ -25,7 +25,7 @@ from serl.teleop.mapping import AXES, MappingConfig, Wish, read_wish
 PORT = 8765
 BEAT_S = 0.02
 _OPENS_S = 30.0
-_DEVICES: dict[str, tuple[Callable[[Path | None], Device], MappingConfig]] = {
+DEVICES: dict[str, tuple[Callable[[Path | None], Device], MappingConfig]] = {
     "keyboard": (keyboard.open_keyboard, keyboard.MAPPING),
     "gamepad": (gamepad.open_gamepad, gamepad.MAPPING),
     "spacemouse": (spacemouse.open_spacemouse, spacemouse.MAPPING),
@@ -42,7 +42,7 @@ def add_console(parser: argparse.ArgumentParser) -> None:
 def add_teleop(parser: argparse.ArgumentParser) -> None:
     """`serl teleop`."""
     parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help="folder of the run")
-    parser.add_argument("--device", choices=sorted(_DEVICES), default="gamepad")
+    parser.add_argument("--device", choices=sorted(DEVICES), default="gamepad")
     parser.add_argument("--path", type=Path, help="such as /dev/input/event3 or /dev/hidraw0")
     parser.add_argument("--actor", default="actor0", help="who is driven")
     parser.add_argument("--check", action="store_true", help="only show what the device says")
@@ -109,7 +109,7 @@ def stay(supervisor: Supervisor) -> None:
 
 def teleop(options: argparse.Namespace) -> int:
     """Show what a device says, or drive an actor with it, until Ctrl-C."""
-    opened, mapping = _DEVICES[options.device]
+    opened, mapping = DEVICES[options.device]
     if options.run is None and not options.check:
         raise BadInput("serl teleop: give the folder of a run, or --check to only look")
     device = opened(options.path)

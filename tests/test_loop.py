@@ -9,7 +9,7 @@ import pytest
 from serl.clock import VirtualClock
 from serl.errors import SerlError, SpecMismatch
 from serl.intervention import Event
-from serl.loop import EpisodeKey, Result, Sink, run
+from serl.loop import LIVE, EpisodeKey, Result, Sink, run
 from serl.policy import Hold, Policy
 from serl.testing import FakeRobot, FakeTask, FakeTaskConfig, episode
 from serl.types import Action, End, Key, Observation, Outcome, Record, Source, Step
@@ -199,6 +199,22 @@ def test_of_many_words_a_stop_stops_and_a_success_still_counts() -> None:
     result = one(person=Chatty(says={4: (Event.STOP, Event.SUCCESS)}))
     assert (result.reason, result.success) == ("success", True)
     assert one.robot.stop_reason == "stopped"
+
+
+def test_a_live_reward_counts_for_its_step_and_the_episode_goes_on() -> None:
+    one = Run()
+    says = {2: (Event.REWARD,), 4: (Event.PENALTY,), 6: (Event.REWARD, Event.PENALTY)}
+    result = one(person=Chatty(says=says))
+    assert result.steps == one.task.config.max_steps
+    assert [step.reward for step in one.steps[:8]] == [0, 0, 1, 0, -1, 0, 0, 0]
+    assert [step.reward_provenance for step in one.steps[2:5]] == [LIVE, "truth", LIVE]
+    assert not one.end.success
+
+
+def test_a_last_word_outweighs_a_live_reward() -> None:
+    one = Run()
+    one(person=Chatty(says={2: (Event.SUCCESS, Event.PENALTY)}))
+    assert (one.steps[-1].reward, one.steps[-1].reward_provenance) == (1.0, "human")
 
 
 def test_what_was_discarded_is_no_success() -> None:

@@ -9,7 +9,11 @@ from serl.fields import parse_object, short
 from serl.teleop.mapping import AXES, Wish
 
 MAX_BYTES = 64 << 10
-SAYINGS = ("success", "failure", "discard", "reset", "estop", "release", "pause", "resume")
+SAYINGS = (
+    *("success", "failure", "discard", "reset", "estop", "release", "pause", "resume"),
+    *("reward", "penalty"),  # of the step
+    *("undo", "positive", "negative"),  # while a person records
+)
 
 
 class Take:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from serl import plugins
+from serl.camera import View
 from serl.console.cockpit import Picture
 from serl.episodes import PART, EpisodeFile, episode_paths
 from serl.errors import SerlError
@@ -24,6 +25,7 @@ SHARE, OPERATED_SHARE = 0.25, 0.5
 """Of one core that pictures may take, and while somebody operates; dear ones come less often."""
 
 _SIZE = (240, 180)
+_NO_VIEWS: Mapping[str, View] = {}
 _WATCHED_S = 2.0
 _RECORDS_AT_ONCE = 200
 
@@ -88,16 +90,22 @@ class DrawnScene:
     Args:
         task: whose scene it is.
         placement: where everything is; None while it is not known.
+        views: what is drawn; the whole scene from the front if there are none.
     """
 
-    def __init__(self, task: SimulatedTask, placement: Callable[[], Placement | None]) -> None:
-        self._task, self._placement = task, placement
+    def __init__(
+        self,
+        task: SimulatedTask,
+        placement: Callable[[], Placement | None],
+        views: Mapping[str, View] = _NO_VIEWS,
+    ) -> None:
+        self._task, self._placement, self._views = task, placement, views
         self._shown: Placement | None = None
         self._arm: Any = None
         self._renderer: Any = None
 
     def look(self) -> Mapping[str, Image] | None:
-        """The view from the front, if anything has moved."""
+        """The views, or that from the front, if anything has moved."""
         placement = self._placement()
         if placement is None or placement is self._shown:
             return None
@@ -106,7 +114,12 @@ class DrawnScene:
             self._arm = plugins.make_simulation(self._task)
             self._renderer = plugins.make_renderer(self._arm)
         self._arm.show(placement)
-        return {"front": self._renderer.frame("front", *_SIZE)}
+        if not self._views:
+            return {"front": self._renderer.frame("front", *_SIZE)}
+        return {
+            name: view.cut(self._renderer.frame(view.camera, *view.capture_size))
+            for name, view in self._views.items()
+        }
 
 
 class Pictures:

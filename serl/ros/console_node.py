@@ -23,9 +23,10 @@ from serl.console.cockpit import Picture
 from serl.console.door import Door, remove_door, write_door
 from serl.console.frames import SAYINGS
 from serl.console.gate import Gate, new_token
-from serl.console.overview import SILENT, Overview
+from serl.console.overview import SILENT
 from serl.console.pictures import DrawnScene, LoggedCameras, Pictures, Placement, Source
 from serl.console.server import Console, listen
+from serl.console.session import SessionOverview, overview_of
 from serl.errors import BadInput, SerlError
 from serl.files import FileLock, checked_name
 from serl.ros.control import control_topic, scene_topic
@@ -58,7 +59,7 @@ class RosCockpit:
         self._control: dict[str, str] = {}
         self._heard_s = self._moved_s = float("-inf")
         self._placement: Placement | None = None
-        self._overview = Overview(run, actor)
+        self._overview = overview_of(run, actor)
         self._hand = RemoteHand(node, console_topic(actor))
         self._stats = StatsMonitor(node)
         node.subscribe(control_topic(actor), self._take_control)
@@ -67,8 +68,10 @@ class RosCockpit:
             name: node.handle.create_client(Trigger, f"{actor}/{name}") for name in SAYINGS
         }
         task = make_task(run.config)
-        source: Source = DrawnScene(task, lambda: self._placement)
-        if task.config.all_views:
+        session = isinstance(self._overview, SessionOverview)
+        views = task.config.policy_views if session else {}  # a log has none between episodes
+        source: Source = DrawnScene(task, lambda: self._placement, views)
+        if task.config.all_views and not session:
             source = LoggedCameras(run.episodes(actor))
         self._guard = node.handle.create_client(Trigger, node.absolute(f"{actor}/guard/estop"))
         self._guarded = False  # a guard has answered

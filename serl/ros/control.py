@@ -28,7 +28,10 @@ from serl.types import End, Record, Step
 
 PERIOD_S = 0.1
 SCENE_PERIOD_S = 1 / 15
-SERVICES = ("success", "failure", "discard", "reset", "estop", "release", "pause", "resume")
+SAID = (
+    *(Event.SUCCESS, Event.FAILURE, Event.DISCARD, Event.RESET),
+    *(Event.REWARD, Event.PENALTY),
+)
 
 
 def control_topic(actor: str) -> Topic:
@@ -107,7 +110,7 @@ class Control:
         self._last, self._steps = "", 0
         self._state = node.publisher(control_topic(actor))
         self._scene = node.publisher(scene_topic(actor))
-        for event in (Event.SUCCESS, Event.FAILURE, Event.DISCARD, Event.RESET):
+        for event in SAID:
             serve(node, event.value, partial(self._say, event))
         serve(node, "estop", lambda: self._say(Event.STOP))
         serve(node, "release", self._release)
@@ -156,7 +159,7 @@ class Control:
         values = {
             "driver": self._driver,
             "owner": desk.owner.owner.name if desk.owner.owner else "",
-            "silent": desk.owner.silent,
+            "silent": desk.owner.trouble,
             "stopped": desk.hold.stopped,
             "paused": desk.hold.paused,
             "attended": str(int(self._attended())),

@@ -11,6 +11,8 @@ from serl.teleop.mapping import MappingConfig
 NAMES = Names(
     {
         1: "escape",
+        12: "minus",
+        13: "equal",
         14: "backspace",
         16: "q",
         17: "w",
@@ -60,6 +62,8 @@ MAPPING = MappingConfig(
         "backspace": Event.FAILURE,
         "x": Event.DISCARD,
         "n": Event.RESET,
+        "equal": Event.REWARD,
+        "minus": Event.PENALTY,
         "escape": Event.STOP,
     },
 )

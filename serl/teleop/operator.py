@@ -13,7 +13,7 @@ from serl.errors import BadInput
 from serl.intervention import Event
 from serl.specs import ArraySpec
 from serl.teleop.device import Device, DeviceLost
-from serl.teleop.mapping import AXES, MappingConfig, Wish, read_wish
+from serl.teleop.mapping import AXES, Axis, MappingConfig, Wish, read_wish
 from serl.types import Action
 
 
@@ -24,6 +24,8 @@ class OperatorConfig(BaseModel):
         hold_over_s: they still do for so long after their last sign; the robot holds meanwhile.
         stale_s: a report older than this says nothing: the device is silent.
         lost_s: a silence of this length while a person drives cuts the episode.
+        stuck_s: nobody pushes exactly the same way for so long: the device counts as silent.
+        drives: axes that hands take over, the policy keeps the others; None for all.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -31,6 +33,8 @@ class OperatorConfig(BaseModel):
     hold_over_s: float = Field(0.3, ge=0, le=5)
     stale_s: float = Field(0.15, gt=0, le=0.5)
     lost_s: float = Field(1.0, gt=0, le=10)
+    stuck_s: float = Field(60.0, gt=0)
+    drives: tuple[Axis, ...] | None = Field(None, min_length=1)
 
 
 class Hands(StrEnum):
@@ -59,6 +63,7 @@ class Operator:
 
     Attributes:
         hands: where they are.
+        trouble: why the robot holds, while hands are silent.
 
     Raises:
         BadInput: the actions have an axis that no device can move.
@@ -79,6 +84,11 @@ class Operator:
         self.hands = Hands.OFF
         self._device, self._mapping, self._config, self._now_s = device, mapping, config, now_s
         self._order = [AXES.index(name) for name in names]
+        drives = config.drives
+        self._others = np.array([drives is not None and name not in drives for name in names])
+        self.trouble = ""
+        self._pushed: tuple[float, ...] = ()
+        self._pushed_s = 0.0
         self._free = False  # were seen off
         self._last_s = self._silent_s = 0.0
         self._said: list[Event] = []
@@ -90,7 +100,10 @@ class Operator:
         self._silent_s = self._now_s()
 
     def __call__(self) -> Action | None:
-        """What the person wants; zeros while the robot is to hold; None while hands are off."""
+        """What the person wants; zeros while the robot is to hold; None while hands are off.
+
+        Entries that are left to the policy are not a number.
+        """
         now_s, wish = self._now_s(), self._wish()
         if self.hands is not Hands.SILENT:
             self._hear(wish, now_s)
@@ -104,7 +117,10 @@ class Operator:
             return None
         on = wish is not None and wish.hands and self.hands is Hands.ON
         motion = wish.motion if on and wish else (0.0,) * len(AXES)
-        return np.array([motion[place] for place in self._order], np.float32)
+        action = np.array([motion[place] for place in self._order], np.float32)
+        if self.hands is Hands.ON:
+            action[self._others] = np.nan
+        return action
 
     def events(self) -> tuple[Event, ...]:
         """What was said since the last call."""
@@ -128,6 +144,7 @@ class Operator:
 
     def _wish(self) -> Wish | None:
         """What the person wants, None when that is not known; what was said counts either way."""
+        self.trouble = f"{self.name} fell silent"
         try:
             report = self._device.read()
         except DeviceLost:
@@ -139,4 +156,14 @@ class Operator:
         if abs(self._now_s() - report.stamp_s) > self._config.stale_s:
             return None
         self._free |= self._mapping.deadman in report.presses  # so it was up before
-        return wish
+        return None if self._is_stuck(wish) else wish
+
+    def _is_stuck(self, wish: Wish) -> bool:
+        """The same push for longer than a hand can hold it: an axis or a key that is stuck."""
+        pushed = wish.motion if wish.hands and any(wish.motion) else ()
+        if pushed != self._pushed:
+            self._pushed, self._pushed_s = pushed, self._now_s()
+        stuck = bool(pushed) and self._now_s() - self._pushed_s >= self._config.stuck_s
+        if stuck:
+            self.trouble = f"{self.name} pushed the same way for {self._config.stuck_s:g} s"
+        return stuck

@@ -75,5 +75,10 @@ class OneOwner:
         held = self.owner is not None and self.owner.hands is Hands.SILENT
         return self.owner.name if held and self.owner else ""
 
+    @property
+    def trouble(self) -> str:
+        """Why the robot holds for its owner, in words; empty when it does not."""
+        return self.owner.trouble if self.owner and self.silent else ""
+
     def _all(self) -> tuple[Teleop, ...]:
         return (*self.people, self._script) if self._script else self.people

@@ -5,7 +5,7 @@ from __future__ import annotations
 from serl.intervention import Event
 from serl.teleop.mapping import AXES, MappingConfig, Wish
 
-BUTTONS = ("hands", "success", "failure", "discard", "reset", "stop")
+BUTTONS = ("hands", "success", "failure", "discard", "reset", "stop", "reward", "penalty")
 
 MAPPING = MappingConfig(
     axes={name: (name, 1.0) for name in ("x", "y", "z", "roll", "pitch", "yaw", "gripper")},

@@ -7,7 +7,7 @@ import pytest
 
 from serl.clock import VirtualClock
 from serl.errors import BadInput
-from serl.intervention import Event, Teleop
+from serl.intervention import Event, Teleop, arbitrate
 from serl.loop import EpisodeKey, run
 from serl.policy import Hold
 from serl.specs import ArraySpec
@@ -383,3 +383,32 @@ def test_a_lost_device_ends_a_real_episode_and_the_robot_is_stopped() -> None:
 def test_devices_are_devices() -> None:
     device: Device = Pad()
     assert device.name == "pad"
+
+
+def test_hands_take_over_some_axes_and_the_policy_keeps_the_others() -> None:
+    bench = Bench(config=HABITS.model_copy(update={"drives": ("x",)}))
+    bench.pad.axes.update(x=0.5, y=1.0)
+    bench.pad.hold()
+    action = bench.tick()
+    assert action is not None
+    assert action[0] == 0.5
+    assert np.isnan(action[1])
+    proposed = np.array([-1.0, 0.25], np.float32)
+    chosen, source = arbitrate(proposed, Source.POLICY, action)
+    assert chosen.tolist() == [0.5, 0.25]
+    assert source is Source.HUMAN
+    bench.pad.alive = False
+    assert moved(bench.tick(3)) == [0.0, 0.0], "who is out of hearing holds all of it"
+
+
+def test_an_axis_that_moves_a_little_is_a_hand_and_one_that_never_does_is_stuck() -> None:
+    bench = Bench(config=HABITS.model_copy(update={"stuck_s": 1.0}))
+    bench.pad.hold()
+    assert moved(bench.tick(30)) == [0.0, 0.0], "to hold still is no push"
+    assert bench.person.hands is Hands.ON
+    bench.pad.axes["x"] = 0.5
+    assert moved(bench.tick(9)) == [0.5, 0.0]
+    bench.pad.axes["x"] = 0.51
+    assert moved(bench.tick(10)) == [0.51, 0.0]
+    assert moved(bench.tick(3)) == [0.0, 0.0]
+    assert bench.person.trouble == "pad pushed the same way for 1 s"

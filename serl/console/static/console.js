@@ -10,6 +10,7 @@ let state = {};
 let wanted = false;  // this page wants to be the operator
 let wasOn = false;
 let reported = false;
+let session = "";  // what a person records here; empty in a training
 
 // ---- the door ----
 
@@ -77,15 +78,17 @@ function show(mood, who, why) {
 function showState(now) {
   state = now;
   const still = now.still ? ", waiting for the learner" : "";
-  const where = now.episode >= 0 ? `episode ${now.episode}, step ${now.step + 1}${still}` : "";
-  if (!now.fresh) show("off", "Nobody drives", now.over ? "the training is over" : "no word from the actor");
+  const episode = session ? "" : `episode ${now.episode}, `;
+  const where = now.episode >= 0 ? `${episode}step ${now.step + 1}${still}` : "";
+  if (!now.fresh) show("off", "Nobody drives", now.over ? `the ${session ? "recording" : "training"} is over` : "no word from the actor");
   else if (now.stopped) show("stop", "Stopped", `${now.stopped.replace(/^stopped /, "")}. Release it when nothing can be hurt.`);
   else if (now.paused) show("hold", "Holding", now.paused);
-  else if (now.silent) show("hold", "Holding", `${now.silent} fell silent; take over to drive on`);
+  else if (now.silent) show("hold", "Holding", `${now.silent}; let go, then take over to drive on`);
   else if (now.driver === "human" && now.owner === "the console" && now.lease === "you") show("human", "You drive", where);
   else if (now.driver === "human") show("human", now.owner ? `${capital(now.owner)} drives` : "A simulated human corrects", where);
   else if (now.driver === "policy") show("policy", "The policy drives", where);
   else if (now.driver === "script") show("policy", "Resetting the scene", where);
+  else if (session) show("off", "Ready", ready(now));
   else show("off", "Between two episodes", now.last ? `the last one: ${now.last}` : "");
   const mine = now.lease === "you";
   if (wanted && now.lease === "free" && !document.hidden) send({ type: "take" });  // it expired
@@ -97,6 +100,12 @@ function showState(now) {
   for (const button of document.querySelectorAll("#controls [data-say], #pad button, #go")) button.disabled = !mine;
   $("pause").hidden = Boolean(now.stopped || now.paused);
   if (!mine && $("go").hidden === false) $("answer").textContent = "Take the controls first.";
+}
+
+function ready(now) {
+  const last = now.last ? `The last one: ${now.last}. ` : "";
+  if (now.lease !== "you") return `${last}Take the controls to begin.`;
+  return `${last}${wasOn ? "Let go of all keys, then drive" : "Drive"}, and the episode begins.`;
 }
 
 function label(button, text, key) {
@@ -138,6 +147,10 @@ function showProgress(now) {
   $("task").textContent = now.task;
   $("run").textContent = now.run;
   $("advice").textContent = now.advice;
+  if (now.session) {
+    showSession(now);
+    return;
+  }
   const whole = (number) => (number === null ? "-" : number.toLocaleString("en").replaceAll(",", " "));
   $("steps").textContent = `${whole(now.steps)} of ${whole(now.total_steps)}`;
   $("bar-steps").style.width = `${(100 * (now.steps || 0)) / Math.max(1, now.total_steps || 1)}%`;
@@ -145,13 +158,7 @@ function showProgress(now) {
   rate("assisted", now.assisted);
   $("human").textContent = percent(now.human_share);
   $("bar-human").style.width = `${100 * (now.human_share || 0)}%`;
-  const recent = now.recent.map((kind) => {
-    const mark = document.createElement("i");
-    mark.className = kind;
-    mark.title = kind;
-    return mark;
-  });
-  $("recent").replaceChildren(...recent);
+  $("recent").replaceChildren(...now.recent.map(mark));
   $("cycle").textContent = now.cycle_time_s === null ? "-" : `${now.cycle_time_s.toFixed(1)} s`;
   for (const name of ["learner", "weights", "link", "disk"]) {
     $(name).textContent = now[name][1];
@@ -160,6 +167,49 @@ function showProgress(now) {
   const left = now.left_s ? `, about ${clock(now.left_s)} left` : "";
   $("time").textContent = `${clock(now.elapsed_s)}${left}`;
   if (now.report && !reported) showReport();
+}
+
+function mark(kind) {
+  const square = document.createElement("i");
+  square.className = kind;
+  square.title = kind;
+  return square;
+}
+
+function showSession(now) {
+  session = now.session;
+  $("numbers").hidden = true;
+  $("session").hidden = false;
+  $("marks").hidden = session !== "reward";
+  $("undo").hidden = session !== "demonstrations";
+  for (const what of ["success", "failure", "discard"]) {
+    document.querySelector(`[data-say=${what}]`).hidden = session === "reward";
+  }
+  $("order").hidden = !now.recent.length;
+  $("taken").replaceChildren(...now.recent.map(mark));
+  $("room").textContent = now.disk[1];
+  $("room").className = now.disk[0] ? "" : "bad";
+  $("counts").replaceChildren(...now.counts.map(([name, have, wanted]) => count(name, have, wanted)));
+}
+
+function count(name, have, wanted) {
+  const tile = document.createElement("div");
+  tile.className = wanted === null ? "tile" : "tile wide wanted";
+  tile.dataset.name = name;
+  const [title, number] = [document.createElement("span"), document.createElement("strong")];
+  title.textContent = name;
+  number.textContent = have;
+  tile.append(title, number);
+  if (wanted !== null) {
+    const [of, bar, done] = ["small", "div", "i"].map((tag) => document.createElement(tag));
+    of.textContent = ` of ${wanted}`;
+    number.append(of);
+    bar.className = "bar good";
+    done.style.width = `${Math.min(100, (100 * have) / wanted)}%`;
+    bar.append(done);
+    tile.append(bar);
+  }
+  return tile;
 }
 
 async function showReport() {

@@ -6,7 +6,9 @@ const KEYS = {
   KeyL: [3, 1], KeyJ: [3, -1], KeyI: [4, 1], KeyK: [4, -1], KeyU: [5, 1], KeyO: [5, -1],
   KeyV: [6, 1], KeyC: [6, -1],
 };
-const SAYINGS = { Enter: "success", Backspace: "failure", KeyX: "discard", KeyN: "reset", KeyP: "pause" };
+const SAYINGS = { Enter: "success", Backspace: "failure", KeyX: "discard", KeyN: "reset", KeyP: "pause", KeyZ: "undo",
+  Equal: "reward", Minus: "penalty" };
+const MARKS = { Digit1: "positive", Digit0: "negative" };  // again and again while held
 const DEAD_ZONE = 0.1;
 const held = new Set();
 const pushed = new Map();
@@ -19,6 +21,9 @@ export function onKey(event, say) {
   if (moves) {
     event.preventDefault();
     down ? held.add(event.code) : held.delete(event.code);
+  } else if (down && event.code in MARKS) {
+    event.preventDefault();
+    say(MARKS[event.code]);
   } else if (down && !event.repeat) {
     const what = event.code === "Escape" ? "estop" : SAYINGS[event.code];
     if (what) {

@@ -1,0 +1,118 @@
+"""A person demonstrates: the robot holds until hands are on, and an episode ends by their word."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from serl.assignment import make_spec
+from serl.clock import Clock
+from serl.desk import Desk
+from serl.evaluation import Purpose, start_seed
+from serl.intervention import Event
+from serl.loop import EpisodeKey, Result, run
+from serl.policy import Hold as Still
+from serl.recorded import Recorded
+from serl.recording import EpisodeLog
+from serl.robot import SimulatedRobot
+from serl.task import SimulatedTask, TaskView
+from serl.teleop.operator import Hands
+from serl.types import Record, Source
+
+ACTOR = "person"
+"""Name of the actor that a person is, in topics and in records."""
+
+
+@dataclass
+class Stand:
+    """Where a person drives a simulated robot.
+
+    Attributes:
+        robot: what is driven.
+        desk: where the person is heard.
+        clock: keeps the rate, in real time.
+        stopping: asked at every step; True ends it all.
+        told: takes every record that was logged.
+    """
+
+    robot: SimulatedRobot
+    desk: Desk
+    clock: Clock
+    stopping: Callable[[], bool] = lambda: False
+    told: Callable[[Record], object] = lambda record: None
+
+    def await_hands(self) -> bool:
+        """Hold until somebody whose hands were off takes over; False when stopping.
+
+        A key that is still down from the last episode begins no other one.
+        """
+        self.clock.start()
+        self.desk.begin()
+        free = False
+        while not self.stopping():
+            if Event.STOP in self.desk.events() and not self.desk.hold.stopped:
+                self.desk.hold.stop("stopped by a person")
+            if self.desk.hold.wait(self.stopping):
+                self.robot.recover()
+            action, owner = self.desk(), self.desk.owner.owner
+            if action is None:
+                free = True
+            elif free and owner is not None and owner.hands is Hands.ON:
+                return True
+            self.clock.wait()
+        return False
+
+    def episode(self, task: TaskView, key: EpisodeKey, log: EpisodeLog) -> Result:
+        """One episode; while hands are off the robot holds, and the step is a script's."""
+
+        def sink(record: Record) -> None:
+            log.append(record)
+            self.desk.watch(record)
+            self.told(record)
+
+        return run(
+            self.robot,
+            task,
+            Still(self.robot.action_spec),
+            self.clock,
+            key,
+            sink,
+            teleop=self.desk,
+            chosen_by=Source.SCRIPT,
+            interrupted=lambda: self.desk.hold.wait_paused(self.stopping),
+        )
+
+
+def record_person(
+    stand: Stand,
+    task: SimulatedTask,
+    recorded: Recorded,
+    wanted: int,
+    seed: int,
+    progress: Callable[[Result], object] = lambda result: None,
+) -> None:
+    """Let a person demonstrate until so many successes are kept, or until stopping.
+
+    Goes on where an earlier session ended, with starts that none of them had.
+
+    Args:
+        stand: where the person drives.
+        task: what is demonstrated.
+        recorded: takes the episodes.
+        wanted: successes.
+        seed: of the starts.
+        progress: told after each episode.
+    """
+    recorded.recover()
+    spec, run_name = make_spec(task), recorded.folder.resolve().name
+    while not stand.stopping() and recorded.counts.kept < wanted:
+        number = recorded.counts.total
+        stand.robot.reset(start_seed(Purpose.DEMONSTRATION, seed, ACTOR, number))
+        if not stand.await_hands():
+            return
+        key = EpisodeKey(run_name, ACTOR, recorded.next_epoch(time.time_ns()), 0)
+        with EpisodeLog(recorded.incoming, spec, run_name, ACTOR, key.epoch) as log:
+            result = stand.episode(task, key, log)
+        recorded.sort()
+        progress(result)

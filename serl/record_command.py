@@ -1,0 +1,217 @@
+"""`serl record`: demonstrations of the scripted expert, or of a person."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from serl import plugins, teleop_commands
+from serl.config import TrainConfig, parse_overrides, resolve
+from serl.episodes import episode_paths
+from serl.errors import BadInput
+from serl.loop import EpisodeKey, Result
+from serl.run_folder import CONFIG, RunFolder
+
+if TYPE_CHECKING:
+    from serl.person import Stand
+    from serl.task import SimulatedTask
+
+PERSONS_TIME_S = 60.0
+"""Limit of an episode that a person drives, unless it is set: an expert needs no time to think."""
+
+DONE = 0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Of the command."""
+    parser.add_argument("task", help="name of a task or path of a .py file")
+    parser.add_argument("--demos", type=int, default=20, help="successes to record")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="folder of the recording; a person's goes on")
+    add_person(parser)
+
+
+def add_person(parser: argparse.ArgumentParser) -> None:
+    """How a person takes part."""
+    parser.add_argument("--console", action="store_true", help="a person drives, by a web page")
+    parser.add_argument("--console-port", type=int, default=teleop_commands.PORT)
+    devices = sorted(teleop_commands.DEVICES)
+    parser.add_argument("--device", choices=devices, help="... or by a device of this machine")
+    parser.add_argument("--path", type=Path, help="... such as /dev/input/event3")
+
+
+def record(options: argparse.Namespace) -> int:
+    """Record until there are so many successes.
+
+    Raises:
+        BadInput: the folder holds something else, or a setting is wrong.
+        KeyboardInterrupt: Ctrl-C; a person's recording can be gone on with.
+    """
+    if options.demos < 1:
+        raise BadInput(f"--demos {options.demos}: expected at least 1")
+    if options.console or options.device:
+        return _record_person(options)
+    return _record_expert(options)
+
+
+def _record_expert(options: argparse.Namespace) -> int:
+    from serl.assignment import make_spec, make_task
+    from serl.demonstrations import record_expert
+    from serl.recording import EpisodeLog
+
+    overrides = {"task": options.task, **parse_overrides(options.overrides)}
+    task = make_task(resolve(overrides))
+    folder = options.out or _new_folder(task.name, "demonstrations")
+    if episode_paths(folder):
+        raise BadInput(f"{folder}: already holds episodes; give another --out")
+    key = EpisodeKey(folder.resolve().name, "expert", time.time_ns(), 0)
+    with (
+        plugins.make_simulation(task) as robot,
+        EpisodeLog(folder, make_spec(task), key.run, key.actor, key.epoch) as log,
+    ):
+        failed = record_expert(robot, task, log.append, options.demos, options.seed, key)
+    print(f"{options.demos} demonstrations in {folder} ({failed} failures left out)")
+    return DONE
+
+
+def _record_person(options: argparse.Namespace) -> int:
+    from serl.assignment import make_judged_task
+    from serl.files import FileLock
+    from serl.person import ACTOR, record_person
+    from serl.recorded import Recorded, Session, write_session
+
+    run = persons_folder(options, {"task_config": {"time_limit_s": PERSONS_TIME_S}})
+    task = make_judged_task(run.config)
+    with FileLock(run.path / "recorder.lock", f"the recording {run.path}"):
+        recorded = Recorded(run.path, run.episodes(ACTOR))
+        write_session(
+            run.path, Session(purpose="demonstrations", wanted={"demonstrations": options.demos})
+        )
+
+        def tell(result: Result) -> None:
+            counts = recorded.counts
+            print(
+                f"{result.reason}, {result.steps} steps, {result.human_steps} by hand: "
+                f"{counts.kept} of {options.demos} demonstrations, {counts.failures} failures",
+                flush=True,
+            )
+
+        with stand(options, run, task, {"undo": recorded.undo}) as place:
+            recorded.recover()
+            print(f"{recorded.counts.kept} of {options.demos} demonstrations so far", flush=True)
+            record_person(place, task, recorded, options.demos, options.seed, tell)
+    counts = recorded.counts
+    print(f"{counts.kept} demonstrations in {run.path}; apart: {counts.failures} failures", end="")
+    print(f", {counts.undone} undone")
+    if counts.kept < options.demos:
+        print(f"to go on: the same command with --out {run.path}")
+        raise KeyboardInterrupt
+    print(f"next: serl train {options.task} --demos {run.path}")
+    return DONE
+
+
+def persons_folder(
+    options: argparse.Namespace, defaults: Mapping[str, Any], kind: str = "demonstrations"
+) -> RunFolder:
+    """A new folder for what a person records, or the one that it goes on in.
+
+    Raises:
+        BadInput: it holds something else, or was begun with other settings.
+    """
+    from serl.assignment import make_judged_task
+
+    asked = parse_overrides(options.overrides)
+    name = str(Path(options.task).resolve()) if options.task.endswith(".py") else options.task
+    _check_paths(options)
+    config = resolve(defaults, asked, {"task": name, "seed": options.seed})
+    if config.robot is not None or config.stages:
+        raise BadInput("a person records one task in a simulation of its own: no robot, no stages")
+    task = make_judged_task(config)
+    folder: Path = options.out or _new_folder(task.name, kind)
+    if (folder / CONFIG).is_file():
+        run = RunFolder.open(folder)
+        _check_same(folder, run.config, config)
+        return run
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput(f"{folder}: holds something else than a person's recording; give another")
+    return RunFolder.create_at(folder, config, datetime.now())
+
+
+def _check_paths(options: argparse.Namespace) -> None:
+    if options.path and not options.device:
+        raise BadInput("--path: is of a device: give --device as well")
+
+
+def _check_same(folder: Path, before: TrainConfig, now: TrainConfig) -> None:
+    old, new = (_leaves(config.model_dump(mode="json")) for config in (before, now))
+    lines = [
+        f"{name}: {old.get(name, 'absent')} != {new.get(name, 'absent')}"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    ]
+    if lines:
+        raise BadInput(f"{folder}: was recorded with other settings: {'; '.join(lines)}")
+
+
+def _leaves(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    return {
+        name: leaf
+        for key, value in tree.items()
+        for name, leaf in _leaves(value, f"{prefix}.{key}" if prefix else key).items()
+    }
+
+
+@contextmanager
+def stand(
+    options: argparse.Namespace,
+    run: RunFolder,
+    task: SimulatedTask,
+    services: Mapping[str, Callable[[], str]],
+) -> Iterator[Stand]:
+    """Where the person drives a simulation in real time: by a page, by a device, or by both."""
+    from serl.clock import RealTime, VirtualClock, WallClock
+    from serl.desk import Desk
+    from serl.hold import Hold
+    from serl.person import ACTOR, Stand
+    from serl.teleop.operator import Operator
+    from serl.teleop.owner import OneOwner
+
+    operators = []
+    with plugins.make_simulation(task) as robot:
+        rate_hz = task.config.rate_hz
+        pace = RealTime(WallClock(rate_hz), lambda: True)
+        clock = VirtualClock(robot.advance, rate_hz, pace)
+        if options.device:
+            opened, mapping = teleop_commands.DEVICES[options.device]
+            device, config = opened(options.path), run.config.teleop.operator
+            operators = [Operator(device, mapping, config, robot.action_spec)]
+            print(f"{device.name} drives", flush=True)
+        if not options.console:
+            link = run.link(ACTOR)
+            link.mkdir(parents=True, exist_ok=True)
+            yield Stand(robot, Desk(OneOwner(operators), Hold(link / "stopped"), run.path), clock)
+            return
+        teleop_commands.require_console()
+        from serl.console.door import remove_door
+        from serl.ros.graph import console_processes, join_here, require_ros, started
+
+        require_ros()
+        remove_door(run.path)
+        with started(run, console_processes(run, ACTOR, options.console_port)) as supervisor:
+            join_here(run)
+            from serl.ros.recorder import attended  # rclpy: once it is known to be there
+
+            teleop_commands.announce(run, supervisor)
+            with attended(run, robot, clock, operators, services, supervisor.check) as place:
+                yield place
+
+
+def _new_folder(task: str, kind: str) -> Path:
+    return Path("runs") / task / f"{kind}_{datetime.now().strftime('%Y-%m-%d_%H-%M-%S')}"

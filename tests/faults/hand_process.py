@@ -1,0 +1,34 @@
+"""A person at the console of an actor: hands off for a while, then pushing, fifty beats a second.
+
+python hand_process.py RUN ACTOR
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from serl.ros.node import RosNode
+from serl.ros.teleop import RemoteHand, console_topic
+from serl.supervisor import orphaned
+from serl.teleop.mapping import AXES, Wish
+
+OFF_BEATS, BEAT_S = 25, 0.02
+REST = Wish((0.0,) * len(AXES), False, ())
+PUSH = Wish((0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0), True, ())
+
+
+def main() -> None:
+    folder, actor = Path(sys.argv[1]), sys.argv[2]
+    with RosNode("hand", folder, local=True) as node:
+        hand = RemoteHand(node, console_topic(actor))
+        count = 0
+        while not (node.stopping or orphaned()):
+            hand.send(REST if count < OFF_BEATS else PUSH)
+            count += 1
+            time.sleep(BEAT_S)
+
+
+if __name__ == "__main__":
+    main()

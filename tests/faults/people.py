@@ -1,0 +1,288 @@
+"""Faults of people and their devices: who vanishes, who is stuck, who comes second, who errs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event as Flag
+from threading import Thread
+from unittest.mock import patch
+
+import numpy as np
+
+from serl.clock import RealTime, VirtualClock, WallClock
+from serl.desk import Desk
+from serl.hold import Hold
+from serl.intervention import Event
+from serl.labels import FILE, Place, append_labels, read_labels
+from serl.loop import EpisodeKey, run
+from serl.ros.environment import environment, free_domain
+from serl.ros.node import RosNode
+from serl.ros.teleop import TopicDevices
+from serl.teleop.config import TeleopConfig
+from serl.teleop.operator import Hands, OperatorConfig
+from serl.teleop.owner import OneOwner
+from serl.testing import FakeRobot, FakeTask
+from serl.types import Action, Observation, Record, Source, Step
+
+from ..console.test_server import PUSH, REST, Site, heard, refused, served, settled
+from ..ros.cell import Lateness
+from ..ros.conftest import eventually
+from ..teleop.test_operator import BY_MOTION, Bench, Two, moved
+from .registry import REGISTRY, Level
+
+ACTOR, RATE_HZ = "actor0", 20.0
+NOTICED_S = 0.2
+HOLDS_S = 1.5
+
+
+class Driven:
+    """An actor of a robot in this process that people reach over DDS; its policy always moves."""
+
+    def __init__(self, folder: Path, node: RosNode) -> None:
+        devices = TopicDevices(node, ACTOR, TeleopConfig(operator=OperatorConfig(lost_s=HOLDS_S)))
+        self.robot = FakeRobot()
+        people = OneOwner(devices.people(self.robot.action_spec))
+        self.desk = Desk(people, Hold(folder / "stopped"), folder)
+        self.records: list[Record] = []
+        self.ending = Flag()
+        self.thread = Thread(target=self._run, daemon=True)
+
+    @property
+    def steps(self) -> list[Step]:
+        return [record for record in list(self.records) if isinstance(record, Step)]
+
+    def driven_by_hand(self) -> bool:
+        return len(self.steps) > 3 and all(
+            step.source is Source.HUMAN and step.action.any() for step in self.steps[-3:]
+        )
+
+    def _run(self) -> None:
+        pace = RealTime(WallClock(RATE_HZ), lambda: True)
+        clock = VirtualClock(self.robot.advance, RATE_HZ, pace)
+        task = FakeTask()
+        task.config = task.config.model_copy(update={"time_limit_s": 1000.0})  # type: ignore[misc]
+        for episode in range(1000):
+            self.desk.hold.wait(self.ending.is_set)
+            if self.ending.is_set():
+                return
+            self.robot.reset(episode)
+            self.robot.recover()
+            key = EpisodeKey("run", ACTOR, 1, episode)
+            run(
+                self.robot, task, _circle, clock, key, self._sink,
+                teleop=self.desk, interrupted=self.ending.is_set,
+            )  # fmt: skip
+
+    def _sink(self, record: Record) -> None:
+        self.records.append(record)
+        self.desk.watch(record)
+
+
+def _circle(observation: Observation) -> Action:
+    return np.array([0.0, 1.0 if time.monotonic() % 2 < 1 else -1.0], np.float32)
+
+
+@contextmanager
+def driven(folder: Path) -> Iterator[Driven]:
+    with (
+        free_domain() as domain,
+        patch.dict(os.environ, ROS_DOMAIN_ID=str(domain.id)),
+        RosNode(ACTOR, folder, local=True) as node,
+    ):
+        actor = Driven(folder, node)
+        actor.thread.start()
+        try:
+            yield actor
+        finally:
+            actor.ending.set()
+            actor.thread.join(10.0)
+
+
+@REGISTRY.fault(
+    42,
+    "Teleoperation dies while pushing",
+    injected="SIGKILL to the process that sends a person's wishes over DDS, hands on",
+    required="zero action within 200 ms and a control period; never back to the policy: the "
+    "episode is cut after `lost_s`, the actor waits, and goes on when a person says so",
+    level=Level.PROCESSES,
+)
+def hand_killed_while_pushing(folder: Path) -> None:
+    with driven(folder) as actor, Lateness() as machine:
+        hand = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("hand_process.py")), str(folder), ACTOR],
+            env=environment(int(os.environ["ROS_DOMAIN_ID"]), folder),
+        )
+        try:
+            eventually(actor.driven_by_hand)
+        finally:
+            hand.kill()
+            killed_s = time.monotonic()
+            hand.wait()
+        eventually(lambda: actor.desk.hold.paused)
+        after = [step for step in actor.steps if step.monotonic_s > killed_s]
+        assert all(step.source is Source.HUMAN for step in after), "the policy got it back"
+        moving = [step.monotonic_s - killed_s for step in after if step.action.any()]
+        allowed_s = NOTICED_S + 1 / RATE_HZ + 3 * machine.worst_s
+        assert max(moving, default=0.0) < allowed_s, (moving, machine.worst_s)
+        assert actor.desk.hold.paused == "the console fell silent"
+        count = len(actor.records)
+        time.sleep(0.5)
+        assert len(actor.records) == count, "it waits"
+        actor.desk.resume()
+        eventually(lambda: len(actor.records) > count + 3)
+        assert actor.steps[-1].source is Source.POLICY
+
+
+@REGISTRY.fault(
+    43,
+    "Human lets go",
+    injected="the deadman released in the middle of a motion, also for a moment only",
+    required="zero action in the same tick; the policy is back after `hold_over_s` without hands, "
+    "never before",
+    level=Level.UNIT,
+)
+def lets_go(folder: Path) -> None:
+    bench = Bench()
+    bench.pad.hold()
+    bench.pad.axes["x"] = 1.0
+    assert moved(bench.tick()) == [1.0, 0.0]
+    bench.pad.hold(False)
+    assert moved(bench.tick()) == [0.0, 0.0]
+    bench.pad.hold()
+    assert moved(bench.tick()) == [1.0, 0.0], "for a moment only"
+    bench.pad.hold(False)
+    held = 0
+    while (action := bench.tick()) is not None:
+        assert not action.any()
+        held += 1
+    assert held == 2, "0.25 s at ten looks a second"
+
+
+@REGISTRY.fault(
+    44,
+    "A device that drifts, or is stuck",
+    injected="an axis at 0.002 for good; an axis pushed since the start; the same push for 61 s",
+    required="no takeover without a hand; after 60 s the same push is a device that is out of "
+    "order: the robot holds, the episode is cut, and the person reads why",
+    level=Level.UNIT,
+)
+def stuck_axis(folder: Path) -> None:
+    drifting = Bench(BY_MOTION.model_copy(update={"dead_zone": 0.01, "threshold": 0.001}))
+    drifting.pad.axes["x"] = 0.002
+    assert drifting.tick(100) is None
+    stuck = Bench(BY_MOTION)
+    stuck.pad.axes["x"] = 0.6
+    fresh = Bench(BY_MOTION)
+    assert stuck.tick() is not None, "was seen at rest before"
+    assert moved(stuck.tick(590)) == [0.6, 0.0]
+    assert moved(stuck.tick(20)) == [0.0, 0.0]
+    assert stuck.person.hands is Hands.SILENT
+    assert stuck.person.trouble == "pad pushed the same way for 60 s"
+    stuck.tick(10)
+    assert stuck.person.events() == (Event.LOST,)
+    stuck.pad.axes["x"] = 0.0
+    stuck.tick()
+    stuck.pad.axes["x"] = 0.3
+    assert moved(stuck.tick()) == [0.3, 0.0], "in order again"
+    fresh.pad.axes["x"] = 0.6
+    for _ in range(700):
+        fresh.pad.axes["x"] += 0.0001
+        assert fresh.tick() is not None, "a hand is never quite still"
+
+
+@REGISTRY.fault(
+    45,
+    "Two at once",
+    injected="two devices that push against each other; two pages that take the controls",
+    required="one owner, who came first; the other one moves nothing until hands are off, or the "
+    "controls are free; both can stop",
+    level=Level.COMPONENT,
+)
+def two_at_once(folder: Path) -> None:
+    two = Two()
+    two.second.pad.axes["x"] = 0.25
+    two.second.pad.hold()
+    assert moved(two.tick()) == [0.25, 0.0]
+    two.first.pad.axes["x"] = 1.0
+    two.first.pad.hold()
+    assert moved(two.tick()) == [0.25, 0.0]
+    two.first.pad.hit("stop")
+    two.tick()
+    assert Event.STOP in two.one.events()
+
+    async def pages(site: Site) -> None:
+        first, second = await site.enter(), await site.enter()
+        await first.send_json({"type": "take"})
+        await first.send_json(REST)
+        await settled(lambda: len(site.cockpit.driven) == 1)
+        await second.send_json({"type": "take"})
+        await second.send_json(PUSH)
+        await second.send_json({"type": "say", "what": "success"})
+        assert (await heard(second, "answer"))["text"] == "take over first"
+        await second.send_json({"type": "say", "what": "estop"})
+        await settled(lambda: site.cockpit.said == ["estop"])
+        assert not any(wish.hands for wish in site.cockpit.driven)
+
+    served(pages)
+
+
+@REGISTRY.fault(
+    52,
+    "A person mislabels",
+    injected="success said of a failure, said twice, corrected, and said after the end",
+    required="the last word counts; every word is kept, with who said it and when; what is said "
+    "between two episodes is not heard",
+    level=Level.UNIT,
+)
+def mislabelled(folder: Path) -> None:
+    place = Place(1, 0, 7)
+    append_labels(folder, [(place, 1)], "the operator", 10.0)
+    append_labels(folder, [(place, 1)], "the operator", 11.0)
+    append_labels(folder, [(place, 0)], "person", 12.0)
+    assert read_labels(folder) == {place: 0}
+    lines = [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
+    said = [(line["label"], line["by"], line["wall_s"]) for line in lines]
+    assert said == [(1, "the operator", 10.0), (1, "the operator", 11.0), (0, "person", 12.0)]
+    desk = Desk(OneOwner([Bench().person]), Hold(folder / "stopped"), folder)
+    desk.say(Event.SUCCESS, "the operator")  # after the reset
+    desk.begin()
+    assert desk.events() == ()
+    desk.say(Event.SUCCESS, "the operator")
+    desk.say(Event.SUCCESS, "the operator")  # twice in a step
+    assert desk.events() == (Event.SUCCESS,)
+
+
+@REGISTRY.fault(
+    57,
+    "A web page attacks the console",
+    injected="a wrong and no token, another Origin and Host, GET, POST and DELETE from another "
+    "site, a frame of more than 64 kB",
+    required="403, or the socket is closed; nothing is told, nothing moves",
+    level=Level.COMPONENT,
+)
+def browser_attack(folder: Path) -> None:
+    async def attack(site: Site) -> None:
+        for token in ("", "wrong", site.token[:-1]):
+            assert await refused(await site.enter(token)) == 4401
+        for path in ("/", "/socket", "/report"):
+            for method in ("GET", "POST", "DELETE", "PUT"):
+                evil = {"Origin": "http://evil.example", "Authorization": f"Bearer {site.token}"}
+                assert (await site.ask(method, path, **evil)).status == 403
+                rebound = {"Host": "evil.example", "Origin": "http://evil.example"}
+                assert (await site.ask(method, path, **rebound)).status == 403
+        page = await site.enter()
+        await page.send_str(json.dumps({**PUSH, "more": "x" * (64 << 10)}))
+        while (await page.receive()).type.name not in ("CLOSE", "CLOSED", "CLOSING"):
+            pass
+        await asyncio.sleep(0)
+        assert site.untouched
+
+    served(attack)

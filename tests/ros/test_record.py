@@ -1,0 +1,115 @@
+"""A person records demonstrations at the page: Chromium, real DDS, a real simulation."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from serl.assignment import make_spec, make_task
+from serl.console.door import Door, read_door
+from serl.episodes import episode_paths, read_episode
+from serl.labels import read_labels
+from serl.recorded import FAILURES, UNDONE
+from serl.run_folder import RunFolder
+from serl.types import Source
+
+from ..console.browser import CHROMIUM, Page, browser
+from .conftest import LIMIT_S, eventually
+from .test_training import Command
+
+pytestmark = [
+    pytest.mark.ros,
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium"),
+]
+
+SETTINGS = {
+    "reward.kind": "human",  # nothing succeeds by itself
+    "teleop.operator.stale_s": 0.5,  # machines of tests are busy
+    "teleop.operator.lost_s": 8.0,
+    "log.min_free_bytes": 1_000_000,
+}
+
+
+def recording(folder: Path, demos: int) -> tuple[Command, Door]:
+    words = ("record", "reach", "--console", "--demos", demos, "--out", "demos")
+    command = Command(folder, *words, **SETTINGS)
+    eventually(lambda: read_door(folder / "demos") or command.process.poll(), 10 * LIMIT_S)
+    door = read_door(folder / "demos")
+    assert door is not None, command.output
+    return command, door
+
+
+async def enter(page: Page, door: Door) -> None:
+    await page.open(door.url)
+    await page.run(f"document.getElementById('token').value = '{door.token}'")
+    await page.run("document.getElementById('door').requestSubmit()")
+    await page.until("document.getElementById('who').textContent === 'Ready'")
+    await page.until("!document.getElementById('session').hidden")
+    await page.hit("KeyT")
+    await page.until("document.getElementById('lease').textContent.startsWith('Give')")
+    await asyncio.sleep(1.0)  # hands that were never seen off are not believed
+
+
+async def demonstrate(page: Page, says: str) -> None:
+    """Hold a key until the page says who drives, then say how it went and let go."""
+    await page.key("KeyD")
+    await page.until("document.getElementById('who').textContent === 'You drive'")
+    await asyncio.sleep(0.5)
+    await page.hit(says)
+    await page.until("document.getElementById('who').textContent === 'Ready'")
+    await page.key("KeyD", "keyUp")
+
+
+async def counted(page: Page, name: str, count: int) -> None:
+    tile = f"document.querySelector('[data-name={name}] strong')"
+    await page.until(f"{tile} && {tile}.firstChild.textContent === '{count}'")
+
+
+async def first_session(folder: Path, door: Door) -> None:
+    async with browser(folder / "first") as page:
+        await enter(page, door)
+        await demonstrate(page, "Enter")
+        await counted(page, "demonstrations", 1)
+        await demonstrate(page, "Backspace")
+        await counted(page, "failures", 1)
+        await page.hit("KeyZ")
+        await counted(page, "demonstrations", 0)
+        await counted(page, "undone", 1)
+        await demonstrate(page, "Enter")
+        await counted(page, "demonstrations", 1)
+
+
+async def second_session(folder: Path, door: Door) -> None:
+    async with browser(folder / "second") as page:
+        await enter(page, door)
+        await counted(page, "demonstrations", 1)
+        await page.key("KeyD")
+        await page.until("document.getElementById('who').textContent === 'You drive'")
+        await page.hit("Enter")
+
+
+def test_a_person_records_undoes_and_goes_on_another_day(tmp_path: Path) -> None:
+    command, door = recording(tmp_path, 2)
+    try:
+        asyncio.run(first_session(tmp_path, door))
+    finally:
+        command.interrupt()
+    assert command.process.returncode == 130, command.output
+    assert "1 demonstrations in demos; apart: 1 failures, 1 undone" in command.output
+    command, door = recording(tmp_path, 2)
+    try:
+        asyncio.run(second_session(tmp_path, door))
+        assert command.wait() == 0, command.output
+    finally:
+        if command.process.poll() is None:
+            command.interrupt()
+    folder = tmp_path / "demos"
+    spec = make_spec(make_task(RunFolder.open(folder).config))
+    kept = [read_episode(path, spec) for path in episode_paths(folder)]
+    assert [episode.success for episode in kept] == [True, True]
+    assert all(episode.steps[0].source is Source.HUMAN for episode in kept), "begins by hand"
+    assert len(episode_paths(folder / FAILURES)) == len(episode_paths(folder / UNDONE)) == 1
+    assert sorted(read_labels(folder).values()) == [0, 1, 1, 1], "who said what is kept"

@@ -1,0 +1,199 @@
+"""A person demonstrates: what is kept, what lies apart, how it goes on, and how it is undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from serl.assignment import make_spec
+from serl.clock import VirtualClock
+from serl.desk import Desk
+from serl.episodes import PART, episode_paths, read_episode
+from serl.errors import CorruptData, SerlError
+from serl.hold import Hold
+from serl.intervention import Event
+from serl.loop import Result
+from serl.person import Stand, record_person
+from serl.recorded import (
+    FAILURES,
+    UNDONE,
+    Counts,
+    Recorded,
+    Session,
+    read_session,
+    write_session,
+)
+from serl.teleop.owner import OneOwner
+from serl.testing import FakeRobot, FakeTask
+from serl.types import Source
+
+from .teleop.test_operator import Bench
+
+LIMIT = 400
+
+
+class Studio:
+    """A person at a pad who records; `at` a tick of the clock things happen."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.bench = folder, Bench()
+        self.recorded = Recorded(folder, folder / "episodes" / "person")
+        self.desk = Desk(OneOwner([self.bench.person]), Hold(folder / "stopped"), folder)
+        self.robot, self.task = FakeRobot(), FakeTask()
+        self.at: dict[int, Callable[[], object]] = {}
+        self.ticks, self.ended = 0, False
+        self.results: list[Result] = []
+        self.starts: list[int] = []
+        self.reset, self.robot.reset = self.robot.reset, self._reset  # type: ignore[method-assign]
+
+    def _reset(self, seed: int) -> object:
+        self.starts.append(seed)
+        return self.reset(seed)
+
+    def record(self, wanted: int) -> Counts:
+        clock = VirtualClock(self.advance, self.task.config.rate_hz)
+        stand = Stand(self.robot, self.desk, clock, lambda: self.ended or self.ticks > LIMIT)
+        record_person(stand, self.task, self.recorded, wanted, 0, self.results.append)
+        return self.recorded.counts
+
+    def advance(self, dt_s: float) -> None:
+        self.robot.advance(dt_s)
+        self.bench.pad.time_s += dt_s
+        self.at.pop(self.ticks, lambda: None)()
+        self.ticks += 1
+
+    def says(self, event: Event) -> Callable[[], None]:
+        """... and lets go."""
+
+        def say() -> None:
+            self.desk.say(event, "the operator")
+            self.bench.pad.hold(False)
+
+        return say
+
+    def episode(self, event: Event) -> None:
+        """Within twenty ticks: hands on after five, a word after ten."""
+        self.at[self.ticks + 5] = self.bench.pad.hold
+        self.at[self.ticks + 10] = self.says(event)
+
+
+@pytest.fixture
+def studio(tmp_path: Path) -> Studio:
+    return Studio(tmp_path)
+
+
+def test_successes_are_kept_and_failures_lie_apart(studio: Studio) -> None:
+    studio.episode(Event.SUCCESS)
+    studio.at[20] = lambda: studio.episode(Event.FAILURE)
+    studio.at[40] = lambda: studio.episode(Event.DISCARD)
+    studio.at[60] = lambda: studio.episode(Event.SUCCESS)
+    assert studio.record(2) == Counts(kept=2, failures=2, undone=0)
+    assert [result.reason for result in studio.results] == [
+        "success",
+        "failure",
+        "discarded",
+        "success",
+    ]
+    assert studio.recorded.recent == [True, False, False, True]
+    assert not episode_paths(studio.recorded.incoming)
+
+
+def test_the_episode_begins_when_hands_are_on(studio: Studio) -> None:
+    studio.episode(Event.SUCCESS)
+    studio.record(1)
+    (path,) = episode_paths(studio.folder)
+    episode = read_episode(path, make_spec(studio.task))
+    assert [step.source for step in episode.steps[:3]] == [Source.HUMAN] * 3
+    assert len(episode.steps) <= 7
+
+
+def test_a_key_that_is_still_down_begins_nothing(studio: Studio) -> None:
+    studio.at[5] = studio.bench.pad.hold
+    studio.at[10] = lambda: studio.desk.say(Event.SUCCESS, "the operator")  # and holds on
+    assert studio.record(2) == Counts(1, 0, 0)
+    assert studio.ticks > LIMIT
+
+
+def test_another_session_goes_on_counting_with_other_starts(studio: Studio) -> None:
+    studio.episode(Event.SUCCESS)
+    studio.record(1)
+    later = Studio(studio.folder)
+    later.episode(Event.FAILURE)
+    later.at[20] = lambda: later.episode(Event.SUCCESS)
+    assert later.record(2) == Counts(2, 1, 0)
+    starts = studio.starts + later.starts
+    assert len(set(starts)) == len(starts) == 3
+
+
+def test_undo_puts_the_last_one_aside_and_loses_nothing(studio: Studio) -> None:
+    studio.episode(Event.SUCCESS)
+    studio.at[20] = lambda: studio.episode(Event.SUCCESS)
+    studio.record(2)
+    first, second = episode_paths(studio.folder)
+    assert studio.recorded.undo() == "demonstration 2 is undone, 1 are left"
+    assert episode_paths(studio.folder) == [first]
+    assert [path.name for path in episode_paths(studio.folder / UNDONE)] == [second.name]
+    assert studio.recorded.recent == [True]
+    studio.recorded.undo()
+    with pytest.raises(SerlError, match="nothing to undo"):
+        studio.recorded.undo()
+    assert studio.recorded.counts == Counts(0, 0, 2)
+
+
+def test_what_a_crash_left_behind_lies_apart(studio: Studio) -> None:
+    studio.at[5] = studio.bench.pad.hold
+
+    def crash() -> None:
+        raise KeyboardInterrupt
+
+    studio.at[10] = crash
+    with pytest.raises(KeyboardInterrupt):
+        studio.record(1)
+    assert studio.recorded.counts == Counts(0, 0, 0)
+    later = Studio(studio.folder)
+    later.ended = True
+    assert later.record(1) == Counts(0, 1, 0)
+    assert not [path for path in studio.folder.rglob("*") if path.name.endswith(PART)]
+
+
+def test_a_stop_holds_until_it_is_released_and_resumed(studio: Studio) -> None:
+    studio.at[5] = studio.bench.pad.hold
+    studio.at[10] = studio.says(Event.STOP)
+    waits: list[str] = []
+
+    def release(ending: Callable[[], bool], period_s: float = 0.0) -> bool:
+        """Stands for a person who comes while the robot is held."""
+        held = studio.desk.hold.reason
+        if held:
+            waits.append(held)
+            studio.desk.hold.release()
+            studio.desk.resume()
+        return bool(held)
+
+    studio.desk.hold.wait = release  # type: ignore[method-assign]
+    studio.at[20] = lambda: studio.episode(Event.SUCCESS)
+    assert studio.record(1) == Counts(1, 1, 0)
+    assert waits == ["stopped by the operator"]
+    assert not studio.robot.stop_reason
+
+
+def test_no_episode_takes_the_name_of_another(studio: Studio) -> None:
+    """Epochs grow over all places, so that no episode takes the name of another."""
+    studio.episode(Event.FAILURE)
+    studio.at[20] = lambda: studio.episode(Event.SUCCESS)
+    studio.record(1)
+    newest = max(int(path.name.split("-")[0]) for path in studio.folder.rglob("*.mcap"))
+    assert studio.recorded.next_epoch(0) == newest + 1
+    assert (studio.folder / FAILURES).is_dir()
+
+
+def test_the_session_is_kept_and_a_damaged_one_refused(tmp_path: Path) -> None:
+    assert read_session(tmp_path) is None
+    session = Session(purpose="demonstrations", wanted={"demonstrations": 20})
+    write_session(tmp_path, session)
+    assert read_session(tmp_path) == session
+    (tmp_path / "session.json").write_text('{"purpose": "fun", "wanted": {}}')
+    with pytest.raises(CorruptData, match=r"session\.json"):
+        read_session(tmp_path)
