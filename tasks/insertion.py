@@ -313,7 +313,9 @@ class _Expert:
         begun = target[2] - tcp[2] < -0.001 and offset[2] > -self.HOVER_M
         slow = float(np.abs(velocity).max()) < self.STILL_M_S
         still = begun or slow
-        aligned = lateral < (self.BEGUN_M if begun else self.ALIGNED_M) and abs(turn) < self.ALIGNED_RAD
+        aligned = (
+            lateral < (self.BEGUN_M if begun else self.ALIGNED_M) and abs(turn) < self.ALIGNED_RAD
+        )
         near = lateral < 0.01 and abs(offset[2]) < 0.03
         goal = tcp[:3] + offset
         if inside or (aligned and still and offset[2] > -self.HOVER_M - 0.001):
