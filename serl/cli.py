@@ -20,6 +20,7 @@ from rich.console import Console
 
 from serl import (
     __version__,
+    bench_command,
     camera_command,
     demos_command,
     encoder_commands,
@@ -179,6 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument("--episode", type=int, metavar="N", help="show one, at a glance")
     replay.add_argument("--follow", action="store_true", help="... step by step in real time")
     replay.add_argument("--video", type=Path, metavar="FILE", help="... as a film, a .webm file")
+    bench_command.add_commands(command("bench", _no_command, "measure what there is"))
     encoder_commands.add_commands(command("encoder", _no_command, "bring or make image encoders"))
     rewards = command("reward", _no_command, "collect, label, train and audit models of success")
     reward_commands.add_commands(rewards)

@@ -35,6 +35,9 @@ class TaskConfig(BaseModel):
         observe: a policy sees the state of the scene, or its cameras and the arm's own state.
         views: what it sees of cameras, by name.
         private_views: what readings carry besides for a reward model; a policy never sees it.
+        randomize: how much the worlds of simulated episodes differ, in looks, physics and sensors:
+            not at all, as much as a good set-up leaves open, or as much as makes a policy fit for
+            a real arm (`sim/ranges.py`).
         auto_reset: between episodes the arm restores the scene by itself, as `Task.reset` says; a
             simulation places it for the first one only. Not every task can.
         renderer: of simulated cameras. "ray" draws the same everywhere; "gl" has other light, and
@@ -52,6 +55,7 @@ class TaskConfig(BaseModel):
     views: dict[ViewName, View] = {}
     private_views: dict[ViewName, View] = {}
     renderer: Literal["ray", "gl", "auto", "none"] = "ray"
+    randomize: Literal["none", "light", "full"] = "none"
     auto_reset: bool = False
     can_reset: ClassVar[bool] = False
 
@@ -114,6 +118,8 @@ class Scene:
             `<name>_pose`, as an object tracker on a real arm would.
         extra: MJCF elements placed at the top level (tendons, equalities, sensors).
         front: where the camera of films stands, as MJCF attributes, if not opposite the arm.
+        fits: bodies that fit into something, and the room on each side of them, m; randomised,
+            they become thicker or thinner, but never larger than what they fit into.
     """
 
     bodies: str
@@ -121,6 +127,7 @@ class Scene:
     tracked: tuple[str, ...] = ()
     extra: str = ""
     front: str = FRONT
+    fits: Mapping[str, float] = field(default_factory=dict)
 
 
 class TaskView(Protocol):

@@ -125,12 +125,12 @@ def teleop(options: argparse.Namespace) -> int:
 
 def device_names() -> list[str]:
     """Kinds of devices that a machine may have."""
-    return sorted(_DEVICES)
+    return sorted(DEVICES)
 
 
 def opened_device(name: str, path: Path | None) -> tuple[Device, MappingConfig]:
     """A device of this machine, and what its reports mean; raises `BadInput` without it."""
-    opened, mapping = _DEVICES[name]
+    opened, mapping = DEVICES[name]
     return opened(path), mapping
 
 

@@ -23,10 +23,12 @@ from serl.setpoint import (
     brake_setpoint,
 )
 from serl.sim.cameras import Cameras
+from serl.sim.disturbance import Disturbance
 from serl.sim.franka import HOME_RAD
 from serl.sim.gripper import Gripper
 from serl.sim.impedance import Impedance
 from serl.sim.kinematics import body_frame, site_frame, solve_ik, to_wxyz
+from serl.sim.randomize import Randomizer
 from serl.sim.scene import PHYSICS_DT_S, build_model
 from serl.sim.wrist import Wrist
 from serl.specs import ArraySpec, ObservationSpec
@@ -63,7 +65,7 @@ class SimArm:
     """
 
     def __init__(self, scene: Scene, config: TaskConfig) -> None:
-        self.model = build_model(scene)
+        self.model = build_model(scene, config.randomize)
         self.data = mujoco.MjData(self.model)
         self.stop_reason: str | None = None
         self.impedance = Impedance(self.model)
@@ -71,12 +73,15 @@ class SimArm:
         self._bodies = {name: body_frame(self.model, self.data, name) for name in scene.tracked}
         self._gripper = Gripper(self.model, self.data)
         self._wrist = Wrist(self.model, self.data)
-        self._site = self.model.site("tcp").id
+        self._site, self._hand = self.model.site("tcp").id, self.model.body("hand").id
         self._tcp = site_frame(self.model, self.data, self._site)
         self._twist = np.zeros(6)  # angular, then linear
         self._jacobian, self._torque = np.zeros((6, self.model.nv)), np.zeros(self.model.nv)
         self._observation_spec = reading_spec(_JOINTS, scene.tracked, config)
-        self._cameras = Cameras(self.model, self.data, config.all_views, config.renderer)
+        varied = config.randomize != "none"
+        self._world = Randomizer(self.model, scene, config, self.impedance) if varied else None
+        views = config.all_views
+        self._cameras = Cameras(self.model, self.data, views, config.renderer, self._through_lens)
         self._images: dict[str, Image] | None = None  # of this instant, once somebody looked
         self._parts = _parts(self._observation_spec)
         self._action_spec = config.motion.action_spec
@@ -120,19 +125,24 @@ class SimArm:
         """
         placement = self._scene.place(np.random.default_rng(seed))
         model, data = self.model, self.data
+        self._seed = seed
+        if self._world is not None:
+            self._world.draw(seed)
         mujoco.mj_resetData(model, data)
         for name, pose in placement.bodies.items():
             self._place(model.body(name), pose_from(pose))
         data.qpos[:_JOINTS] = HOME_RAD
         self._gripper.reset(placement.held_m)
-        start = pose_from(placement.tcp)
+        world = self._world
+        start = pose_from(world.start(placement, self._motion) if world else placement.tcp)
         self._aim.begin(start, placement.held_m is not None)
         solve_ik(model, data, self._site, _HOME, start)
         self._setpoint = Setpoint(start)
         self._commanded = None
         self._command(start)
         self.stop_reason, self._braking = None, False
-        self._images = None
+        self._images, self._numbers_then = None, None
+        self._before = start
         mujoco.mj_forward(model, data)
         self._hold_posture()
         mujoco.mj_step(model, data, round(_SETTLE_S / PHYSICS_DT_S))
@@ -146,16 +156,16 @@ class SimArm:
         Raises:
             SerlError: the simulation became unstable; only a reset helps.
         """
-        values = np.array(self._numbers(), np.float32)
+        values = np.array(self._sensed(), np.float32)
         state = {name: values[part] for name, part in self._parts.items()}
         if self._images is None:
-            self._images = self._cameras.shoot()
-        stamps = dict.fromkeys(("robot", *self._images), self._time_s)
-        return Observation(state=state, images=self._images, stamps=stamps)
+            self._shoot()
+        stamps = {"robot": self._time_s, **dict.fromkeys(self._images or {}, self._shot_s)}
+        return Observation(state=state, images=self._images or {}, stamps=stamps)
 
     def measure(self) -> dict[str, list[float]]:
         """The state of a reading by name, in full precision; raises as `observe`."""
-        numbers = self._numbers()
+        numbers = self._sensed()
         return {name: numbers[part] for name, part in self._parts.items()}
 
     def pictures(self) -> dict[tuple[str, tuple[int, int]], Image]:
@@ -167,9 +177,9 @@ class SimArm:
         self._aim.check(action)
         if self.stop_reason is not None:
             return np.zeros_like(action)
-        closed = self._aim.closed
+        closed, self._before = self._aim.closed, self._aim.target
         executed = self._aim.move(action, self._tcp.pose, self.data.time)
-        if self._aim.closed != closed:
+        if self._aim.closed != closed and self._world is None:  # else it comes late
             self.grip(not closed)
         return executed
 
@@ -180,10 +190,13 @@ class SimArm:
             raise BadInput(f"dt_s {dt_s}: expected a positive multiple of {PROFILE_PERIOD_S}")
         model, data = self.model, self.data
         self._period_s = dt_s
-        self._images = None
         self._hold_posture()
+        if self._world is not None:
+            self._advance_disturbed(ticks, self._world.disturbance)
+            return
+        self._images = None
         for _ in range(ticks):
-            self._advance_setpoint()
+            self._advance_setpoint(self._aim.target)
             mujoco.mj_step(model, data, _STEPS_PER_TICK)
 
     def aim(self, target: Pose, closed: bool) -> None:
@@ -206,7 +219,7 @@ class SimArm:
         """
         self._aim.target, self._setpoint = setpoint, Setpoint(setpoint)
         self._period_s = _FILTER_S
-        self._images = None
+        self._images, self._numbers_then = None, None
         self._hold_posture()
         self._command(setpoint)
         mujoco.mj_step(self.model, self.data, _STEPS_PER_TICK)
@@ -240,22 +253,27 @@ class SimArm:
         return truth
 
     def placement(self) -> Vector64:
-        """Where everything is, to be shown by another arm in an equal scene: joints, then mocaps.
+        """Where everything is, to be shown by another arm in an equal scene: joints, mocaps, seed.
 
         May be called from any thread, and costs microseconds.
         """
         data = self.data
-        return np.concatenate([data.qpos, data.mocap_pos.ravel(), data.mocap_quat.ravel()])
+        mocaps = data.mocap_pos.ravel(), data.mocap_quat.ravel()
+        return np.concatenate([data.qpos, *mocaps, [float(self._seed)]])
 
     def show(self, placement: Vector64) -> None:
         """Put everything where another arm had it, for pictures; raises `BadInput` if none fits."""
         data, joints = self.data, self.model.nq
-        if placement.shape != (joints + 7 * self.model.nmocap,) or not np.isfinite(placement).all():
+        size = joints + 7 * self.model.nmocap + 1
+        if placement.shape != (size,) or not np.isfinite(placement).all():
             raise BadInput(f"placement: expected {joints} joints and mocaps of this scene")
+        if self._world is not None and self._world.seed != int(placement[-1]):
+            self._world.draw(int(placement[-1]))
+            mujoco.mj_resetData(self.model, data)  # or what never moves would stay where it was
         data.qpos[:] = placement[:joints]
         data.mocap_pos[:], data.mocap_quat[:] = (
             part.reshape(data.mocap_pos.shape[0], -1)
-            for part in np.split(placement[joints:], [3 * self.model.nmocap])
+            for part in np.split(placement[joints:-1], [3 * self.model.nmocap])
         )
         mujoco.mj_kinematics(self.model, data)
         mujoco.mj_camlight(self.model, data)
@@ -278,14 +296,49 @@ class SimArm:
         mujoco.mj_objectVelocity(self.model, self.data, _SITE, self._site, self._twist, 0)
         twist = self._twist.tolist()
         numbers = [*_numbers(self._tcp.pose), *twist[3:], *twist[:3]]
-        numbers += self._wrist.wrench(self._period_s).tolist()
+        period_s, world = self._period_s, self._world
+        period_s = world.disturbance.wrench_period_s(period_s) if world else period_s
+        numbers += self._wrist.wrench(period_s).tolist()
         numbers += self._gripper.opening, *self._q.tolist(), *self._dq.tolist()
         numbers += _numbers(self._aim.target)
         for body in self._bodies.values():
             numbers += _numbers(body.pose)
         return numbers
 
-    def _advance_setpoint(self) -> None:
+    def _sensed(self) -> list[float]:
+        """The numbers of a reading as the sensors give them now, or gave them lately."""
+        if self._world is None:
+            return self._numbers()
+        numbers, time_s = self._numbers_then or (self._numbers(), self.data.time)
+        return self._world.disturbance.sensed(list(numbers), self._parts, time_s)
+
+    def _advance_disturbed(self, ticks: int, disturbance: Disturbance) -> None:
+        """As usual, but what is commanded, measured and seen comes late, and something pushes."""
+        model, data = self.model, self.data
+        lags = disturbance.lags(data.time, ticks)
+        data.xfrc_applied[self._hand, :3] = disturbance.push_n(data.time)
+        for tick in range(ticks):
+            late = tick < lags.action
+            self._advance_setpoint(self._before if late else self._aim.target)
+            if tick == lags.action:
+                self._gripper.command(self._aim.closed)
+            last = tick == ticks - 1
+            mujoco.mj_step(model, data, _STEPS_PER_TICK - (lags.state if last else 0))
+            if last:
+                self._numbers_then = self._numbers(), data.time
+                mujoco.mj_step(model, data, lags.state)
+            if lags.image is not None and tick == ticks - 1 - lags.image:
+                self._shoot()
+        self._before = self._aim.target
+
+    def _shoot(self) -> None:
+        self._images, self._shot_s = self._cameras.shoot(), self._time_s
+
+    def _through_lens(self, camera: str, picture: Image) -> Image:
+        world = self._world
+        return world.picture(camera, picture, self.data.time) if world else picture
+
+    def _advance_setpoint(self, target: Pose) -> None:
         limits = self._motion.limits
         if self._braking:  # also after a recover: what was begun as a stop ends at rest
             self._setpoint = brake_setpoint(self._setpoint, limits, PROFILE_PERIOD_S)
@@ -294,7 +347,7 @@ class SimArm:
                 if self.stop_reason is not None:
                     self._aim.target = self._tcp.pose
         else:
-            goal = within_lead(self._aim.target, self._tcp.pose, limits)
+            goal = within_lead(target, self._tcp.pose, limits)
             self._setpoint = advance_setpoint(self._setpoint, goal, limits, PROFILE_PERIOD_S)
         self._command(self._setpoint.pose)
 

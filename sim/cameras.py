@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class Cameras:
         data: its state, as it changes.
         views: by name.
         renderer: "ray", "gl", or "auto" for what is faster here.
+        lens: what a camera, by name, makes of its picture.
 
     Raises:
         BadInput: a view of a camera that the scene does not have.
@@ -36,20 +37,28 @@ class Cameras:
     """
 
     def __init__(
-        self, model: mujoco.MjModel, data: mujoco.MjData, views: Mapping[str, View], renderer: str
+        self,
+        model: mujoco.MjModel,
+        data: mujoco.MjData,
+        views: Mapping[str, View],
+        renderer: str,
+        lens: Callable[[str, Image], Image] = lambda camera, picture: picture,
     ) -> None:
         for name, view in views.items():
             try:
                 camera_index(model, view.camera)
             except BadInput as error:
                 raise BadInput(f"view {name}: {error}") from None
-        self._views = views
+        self._views, self._lens = views, lens
         self._renderer: Any = _renderer(model, data, views, renderer) if views else None
 
     def pictures(self) -> dict[tuple[str, tuple[int, int]], Image]:
         """What each camera sees now, at each size that a view is cut from: uint8 (H, W, 3)."""
         sources = dict.fromkeys((view.camera, view.capture_size) for view in self._views.values())
-        return {source: self._renderer.frame(source[0], *source[1]) for source in sources}
+        return {
+            (camera, size): self._lens(camera, self._renderer.frame(camera, *size))
+            for camera, size in sources
+        }
 
     def shoot(self) -> dict[str, Image]:
         """The image of each view now, uint8 (H, W, 3)."""

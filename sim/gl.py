@@ -46,6 +46,7 @@ class Renderer:
         self._option = mujoco.MjvOption()
         self._option.sitegroup[:] = 0  # rays do not meet them either
         self._contexts: dict[tuple[int, int], Any] = {}
+        self._tiles = b""
         model.vis.quality.offsamples = supersampling**2 if supersampling > 1 else 0
         self._context(8, 8)  # what cannot work is said at once
 
@@ -69,6 +70,10 @@ class Renderer:
 
     def _context(self, width: int, height: int) -> Any:
         key = (width, height)
+        tiles = self._model.mat_texrepeat.tobytes()
+        if tiles != self._tiles:  # a context keeps how often a texture is repeated
+            self.close()
+            self._tiles = tiles
         if key not in self._contexts:
             self._fit_buffer(width, height)
             try:

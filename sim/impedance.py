@@ -28,9 +28,18 @@ class Impedance:
     def __init__(self, model: mujoco.MjModel) -> None:
         self._model = model
         self._first = model.actuator("spring0").id
+        self._values, self._scales = self._read(), (1.0, 1.0)
 
     def parameters(self) -> dict[str, float]:
-        """Every gain and clip as it is now."""
+        """Every gain and clip, as the arm believes it is."""
+        return dict(self._values)
+
+    def scale(self, stiffness: float, damping: float) -> None:
+        """Let all gains be other than the arm believes, by factors; clips of forces stay."""
+        self._scales = stiffness, damping
+        self._write_gains()
+
+    def _read(self) -> dict[str, float]:
         found = {}
         for number, kind in enumerate(_KINDS):
             spring = self._first + 3 * number
@@ -56,19 +65,28 @@ class Impedance:
             highest = _highest(name)
             if not 0.0 < value <= highest:
                 raise BadInput(f"{name}: expected above 0, at most {highest:g}, got {value:g}")
-        self._write(values | dict(changes))
+        self._values = values | dict(changes)
+        self._write_gains()
+        self._write_clips()
 
-    def _write(self, values: Mapping[str, float]) -> None:
+    def _write_gains(self) -> None:
         for number, kind in enumerate(_KINDS):
-            stiffness, damping = values[f"{kind}_stiffness"], values[f"{kind}_damping"]
-            for axis, name in enumerate(_AXES):
+            stiffness = self._scales[0] * self._values[f"{kind}_stiffness"]
+            damping = self._scales[1] * self._values[f"{kind}_damping"]
+            for axis in range(len(_AXES)):
                 spring = self._first + 3 * number + axis
                 if kind == "translational":  # its control is a position
                     self._model.actuator_gainprm[spring, 0] = stiffness
                 self._model.actuator_biasprm[spring, 1] = -stiffness
                 self._model.actuator_biasprm[spring + 6, 2] = -damping
+
+    def _write_clips(self) -> None:
+        values = self._values
+        for number, kind in enumerate(_KINDS):
+            for axis, name in enumerate(_AXES):
                 clips = -values[f"{kind}_clip_neg_{name}"], values[f"{kind}_clip_{name}"]
-                self._model.actuator_forcerange[spring] = [stiffness * clip for clip in clips]
+                forces = [values[f"{kind}_stiffness"] * clip for clip in clips]
+                self._model.actuator_forcerange[self._first + 3 * number + axis] = forces
 
 
 def _highest(name: str) -> float:

@@ -14,10 +14,10 @@ import numpy as np
 
 from serl.sim.cast import cast, for_rays
 from serl.sim.flats import Flats, is_flat
+from serl.sim.light import looks_fields, looks_of
 from serl.sim.outlines import Geoms, Outline, pixels_inside
 from serl.sim.pinhole import Eye, Pinhole, Values, eye_of, pixel_directions
 from serl.sim.shading import (
-    FLOOR,
     SKY,
     Colors,
     brightness,
@@ -39,14 +39,15 @@ class Layers:
     """Draws a simulation without shadows.
 
     Geoms stand still that no joint moves: of the world, or of bodies that are only placed. The
-    model may change how geoms look, how large and where they are.
+    model may change its light, and how geoms look, how large and where they are.
     """
 
     def __init__(self, model: mujoco.MjModel, data: mujoco.MjData) -> None:
         self._model, self._data = model, data
         self._floor = model.geom("table").id
         self._watched = (
-            model.geom_rgba, model.geom_size, model.geom_aabb, model.geom_matid, model.mat_rgba,
+            model.geom_rgba, model.geom_size, model.geom_aabb, model.geom_matid,
+            *looks_fields(model),
         )  # fmt: skip
         self._known: list[bytes] = []
         self._stills: dict[tuple[int, Pinhole], tuple[bytes, _Layer]] = {}
@@ -68,13 +69,14 @@ class Layers:
         return picture.image
 
     def _notice_changes(self) -> None:
-        """Begin anew if geoms look otherwise than last time."""
+        """Begin anew if things look otherwise than last time."""
         known = [array.tobytes() for array in self._watched]
         if known == self._known:
             return
         self._known = known
         self._stills.clear()
         model = self._model
+        self._looks = looks_of(model)
         self._colors: Colors = model.geom_rgba[:, :3].astype(np.float32)
         alpha = model.geom_rgba[:, 3].copy()
         made_of = model.geom_matid >= 0
@@ -100,7 +102,8 @@ class Layers:
         flats = Flats(eye)
         flats.add(self._model, self._data, outlines)
         geoms = [face.geom for face in flats.faces]
-        bright = brightness(np.array([face.normal for face in flats.faces]).reshape(-1, 3))
+        normals = np.array([face.normal for face in flats.faces]).reshape(-1, 3)
+        bright = brightness(normals, self._looks)
         colors = np.concatenate([SKY[None], self._colors[geoms] * bright])
         image = to_bytes(colors).take(flats.numbers.ravel(), axis=0)
         if self._floor in geoms:
@@ -112,8 +115,8 @@ class Layers:
         """Its tiles, and the background where it fades."""
         pixels = np.flatnonzero(flats.numbers == number)
         x_m, y_m = flats.places(pixels)
-        tiles, share = floor_tiles(x_m, y_m), fading(x_m, y_m)
-        colors = FLOOR * bright
+        tiles, share = floor_tiles(x_m, y_m, self._looks.tiles_m), fading(x_m, y_m)
+        colors = self._looks.floor * bright
         image[pixels] = to_bytes(colors.copy()).take(tiles, axis=0)
         far = np.flatnonzero(share)
         if len(far):
@@ -134,5 +137,5 @@ class Layers:
         pixels = pixels[nearer]
         layer.depths_m[pixels] = depths_m[nearer]
         colors = self._colors.take(hits.geoms[nearer], axis=0)
-        colors *= brightness(hits.normals.take(nearer, axis=0))
+        colors *= brightness(hits.normals.take(nearer, axis=0), self._looks)
         layer.image[pixels] = to_bytes(colors)

@@ -1,10 +1,28 @@
-"""The light and the looks of a scene as MJCF, for OpenGL: near what `sim/shading.py` computes."""
+"""The light and the looks of a scene as MJCF, for OpenGL: near what `sim/shading.py` computes.
+
+The model is what both renderers draw: rays are shaded by what it says as well.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from typing import Any
 
-from serl.sim.shading import FILL, FLOOR, KEY, SKY, SKY_LIGHT, TILES_M, TOWARDS_LIGHT
+import mujoco
+import numpy as np
+
+from serl.sim.shading import (
+    FILL,
+    FLOOR,
+    KEY,
+    PLAIN,
+    SKY,
+    SKY_LIGHT,
+    TILES_M,
+    TOWARDS_LIGHT,
+    Looks,
+)  # fmt: skip
 
 
 def _text(numbers: Iterable[float]) -> str:
@@ -35,3 +53,37 @@ LIGHTS = f"""
   ambient="0 0 0" diffuse="{_grey(FILL * SKY_LIGHT[1])}" specular="0 0 0"/>
 """
 """For the body of the world."""
+
+
+def looks_of(model: mujoco.MjModel) -> Looks:
+    """The lights and the floor of a model as they are now; of one without, as usual."""
+    if model.nlight < 2 or model.nmat < 1:
+        return PLAIN
+    x, y, z = (-_LENGTH * model.light_dir[0]).tolist()
+    floor = model.geom("table").matid[0]
+    return Looks(
+        towards_light=(x, y, z),
+        key=float(model.light_diffuse[0, 0]),
+        sky=(float(model.light_ambient[0, 0]), float(model.light_diffuse[1, 0])),
+        floor=FLOOR * model.mat_rgba[floor, :3],
+        tiles_m=float(model.mat_texrepeat[floor, 0]),
+    )
+
+
+def lamp_light(shift_m: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Direction of the light of the lamp, 2 m from the field, once it has been moved.  # (3,)."""
+    direction = -(_LAMP_M * np.array(TOWARDS_LIGHT) + shift_m)
+    unit: np.ndarray[Any, Any] = direction / np.linalg.norm(direction)
+    return unit
+
+
+def looks_fields(model: mujoco.MjModel) -> tuple[np.ndarray[Any, Any], ...]:
+    """The arrays of a model that `looks_of` reads."""
+    return (
+        model.light_dir, model.light_diffuse, model.light_ambient,
+        model.mat_rgba, model.mat_texrepeat,
+    )  # fmt: skip
+
+
+_LAMP_M = 2.0
+_LENGTH = math.sqrt(sum(part * part for part in TOWARDS_LIGHT))  # MuJoCo's directions are of norm 1

@@ -10,13 +10,12 @@ import numpy as np
 
 from serl.sim.cast import cast, for_rays
 from serl.sim.layers import Layers
+from serl.sim.light import looks_of
 from serl.sim.pinhole import Eye, Pinhole, Rays, Values, eye_of, pixel_directions
 from serl.sim.scene import camera_index
 from serl.sim.shading import (
-    FILL,
-    FLOOR,
-    KEY,
     SKY,
+    TOWARDS_LIGHT,
     Colors,
     fading,
     floor_tiles,
@@ -26,7 +25,7 @@ from serl.sim.shading import (
 )  # fmt: skip
 from serl.types import Image
 
-_LIGHT_M = np.array([1.3, -0.9, 1.7])
+_LIGHT_M, _AWAY_M = np.array([1.3, -0.9, 1.7]), 2.0  # where it is, and how far away
 _SHADOW = 0.35
 _EDGE = 0.025
 
@@ -64,7 +63,9 @@ class Renderer:
         index = camera_index(self._model, camera)
         pinhole = Pinhole(width, height, math.radians(self._model.cam_fovy[index]))
         if self._shadows or self._supersampling > 1:
-            self._seen = for_rays(self._model)
+            self._seen, self._looks = for_rays(self._model), looks_of(self._model)
+            moved = np.subtract(self._looks.towards_light, TOWARDS_LIGHT)
+            self._light_m = _LIGHT_M + _AWAY_M * moved
             image = to_bytes(self._colors(eye_of(self._data, index, pinhole)))
         else:
             image = self._layers.picture(index, pinhole)
@@ -96,7 +97,8 @@ class Renderer:
             return self._shade(eye.origin, rays)
         hits = cast(self._seen, self._data, eye.origin, rays)
         colors = self._model.geom_rgba[:, :3]
-        return shade_plainly(eye.origin, rays, hits, colors, self._floor).clip(0.0, 1.0)
+        shaded = shade_plainly(eye.origin, rays, hits, colors, self._floor, self._looks)
+        return shaded.clip(0.0, 1.0)
 
     def _shade(self, origin: Values, rays: Rays) -> Colors:
         """As `shade_plainly`, with shadows and highlights, lit from a point."""
@@ -106,13 +108,14 @@ class Renderer:
         colors: Colors = self._model.geom_rgba[geoms, :3]
         floor = geoms == self._floor
         x_m, y_m = points[:, 0], points[:, 1]
-        colors[floor] = FLOOR[floor_tiles(x_m[floor], y_m[floor])]
-        to_light = _LIGHT_M - points
+        looks = self._looks
+        colors[floor] = looks.floor[floor_tiles(x_m[floor], y_m[floor], looks.tiles_m)]
+        to_light = self._light_m - points
         light_distances = np.linalg.norm(to_light, axis=1)
         to_light /= light_distances[:, None]
         key = np.einsum("ij,ij->i", normals, to_light).clip(0.0, 1.0)
         key *= np.where(self._lit(to_light, light_distances), 1.0, _SHADOW)
-        bright = KEY * key + FILL * sky_light(normals)
+        bright = looks.key * key + sky_light(normals, looks)
         shaded = colors * bright[:, None].astype(np.float32)
         shaded += self._highlights(rays, normals, to_light, key, self._matt[geoms])[:, None]
         fade = np.where(floor[:, None], fading(x_m, y_m), np.float32(0.0))
@@ -122,7 +125,7 @@ class Renderer:
 
     def _lit(self, to_light: Rays, distances: Any) -> Any:
         """Whether nothing stands between the light and the points."""
-        return cast(self._seen, self._data, _LIGHT_M, -to_light).distances > distances - 2e-3
+        return cast(self._seen, self._data, self._light_m, -to_light).distances > distances - 2e-3
 
     def _highlights(self, rays: Rays, normals: Rays, to_light: Rays, key: Any, matt: Any) -> Any:
         half = to_light - rays

@@ -7,6 +7,7 @@ import mujoco
 from serl.errors import BadInput
 from serl.sim import franka
 from serl.sim.light import LIGHTS, LOOKS
+from serl.sim.randomize import distractors_mjcf
 from serl.sim.wrist import WRIST_SENSORS
 from serl.task import Scene
 
@@ -52,8 +53,11 @@ _MODEL = """
 """
 
 
-def build_model(scene: Scene) -> mujoco.MjModel:
-    """The arm in `scene`: joints `joint1..7`, sites `tcp` and `ft`, targets, cameras."""
+def build_model(scene: Scene, randomize: str = "none") -> mujoco.MjModel:
+    """The arm in `scene`: joints `joint1..7`, sites `tcp` and `ft`, targets, cameras.
+
+    Randomised worlds have more things in them.
+    """
     return mujoco.MjModel.from_xml_string(
         _MODEL.format(
             dt=PHYSICS_DT_S,
@@ -62,7 +66,7 @@ def build_model(scene: Scene) -> mujoco.MjModel:
             defaults=franka.DEFAULTS,
             arm=franka.arm_mjcf(),
             front=scene.front,
-            bodies=scene.bodies,
+            bodies=scene.bodies + distractors_mjcf(randomize),
             tendons=franka.GRIPPER_TENDONS,
             gripper=franka.GRIPPER_ACTUATOR,
             impedance=_impedance_mjcf(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,24 +24,38 @@ _FADE_M = (1.0, 2.0)
 _MIDDLE_M = 0.3
 
 
-def brightness(normals: Rays) -> Colors:
+class Looks(NamedTuple):
+    """What lights a scene, and what its floor looks like."""
+
+    towards_light: tuple[float, float, float]  # from the field
+    key: float  # light from there
+    sky: tuple[float, float]  # light from all around, and more on what looks up
+    floor: Colors  # (2, 3), of its tiles
+    tiles_m: float  # along a metre
+
+
+PLAIN = Looks(TOWARDS_LIGHT, KEY, (FILL * SKY_LIGHT[0], FILL * SKY_LIGHT[1]), FLOOR, TILES_M)
+"""Of a scene that nobody has changed."""
+
+
+def brightness(normals: Rays, looks: Looks) -> Colors:
     """Of surfaces, without shadows.  # (N, 1)."""
-    x, y, z = TOWARDS_LIGHT
+    x, y, z = looks.towards_light
     key = (normals[:, 0] * x + normals[:, 1] * y + normals[:, 2] * z).clip(0.0, 1.0)
-    bright = KEY * key + FILL * sky_light(normals)
+    bright = looks.key * key + sky_light(normals, looks)
     shade: Colors = bright[:, None].astype(np.float32)
     return shade
 
 
-def sky_light(normals: Rays) -> Values:
+def sky_light(normals: Rays, looks: Looks) -> Values:
     """The sky lights what looks up more than what looks down.  # (N,)."""
-    light: Values = SKY_LIGHT[0] + SKY_LIGHT[1] * normals[:, 2]
+    light: Values = looks.sky[0] + looks.sky[1] * normals[:, 2]
     return light
 
 
-def floor_tiles(x_m: Values, y_m: Values) -> Integers:
-    """Which of `FLOOR` the floor has at points of the base frame.  # (N,)."""
-    return (np.floor(x_m * TILES_M) + np.floor(y_m * TILES_M)).astype(np.int64) & 1
+def floor_tiles(x_m: Values, y_m: Values, tiles_m: float) -> Integers:
+    """Which of two tiles the floor has at points of the base frame.  # (N,)."""
+    return (np.floor(x_m * tiles_m) + np.floor(y_m * tiles_m)).astype(np.int64) & 1
 
 
 def fading(x_m: Values, y_m: Values) -> Colors:
@@ -53,14 +67,19 @@ def fading(x_m: Values, y_m: Values) -> Colors:
 
 
 def shade_plainly(
-    origin: Values, rays: Rays, hits: Hits, geom_colors: Colors, floor: int
+    origin: Values,
+    rays: Rays,
+    hits: Hits,
+    geom_colors: Colors,
+    floor: int,
+    looks: Looks = PLAIN,
 ) -> Colors:
     """What rays meet, lit from afar, so that nothing but the floor needs to know where it is."""
     colors: Colors = geom_colors[hits.geoms]
     tiles = np.flatnonzero(hits.geoms == floor)
     x_m, y_m = (origin[:2] + rays[tiles, :2] * hits.distances[tiles, None]).T
-    colors[tiles] = FLOOR[floor_tiles(x_m, y_m)]
-    colors *= brightness(hits.normals)
+    colors[tiles] = looks.floor[floor_tiles(x_m, y_m, looks.tiles_m)]
+    colors *= brightness(hits.normals, looks)
     colors[tiles] += fading(x_m, y_m) * (SKY - colors[tiles])
     colors[hits.geoms < 0] = SKY
     return colors

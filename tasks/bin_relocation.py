@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -19,7 +20,7 @@ from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
 from serl.tasks.handling import Cube, PutDown, Starts, State, restore
 from serl.tasks.steering import DOWN, scalar, yaw
-from serl.types import Observation, Outcome
+from serl.types import Action, Observation, Outcome
 
 _PART = Cube("part", half_m=0.02, grasp_m=0.012)  # above the walls, even of a part that is at one
 _INSIDE_M = (0.09, 0.075)  # half the inside of a bin
@@ -64,6 +65,10 @@ class BinRelocationConfig(TaskConfig):
 class BinRelocation:
     """Take the part out of one bin, put it into the other, let go and go up.
 
+    Each episode asks for another spot in the bin, which the policy sees: who demonstrates puts the
+    part down there, so that parts begin all over the bin on their way back. Anywhere in the bin is
+    a success.
+
     Its own reset works from readings alone, as on a real arm with a tracker of the part: it puts a
     part that lies elsewhere into the bin that this direction begins at, and brings the tool to a
     random start.
@@ -74,14 +79,16 @@ class BinRelocation:
         self.name = f"bin_relocation_{self.config.direction}"
         forward = self.config.direction == "forward"
         self._source, self._goal = (_FROM_M, _TO_M) if forward else (_TO_M, _FROM_M)
-        self._held = 0
+        self._held, self._spot = 0, np.array(self._goal)
 
     @cached_property
     def observation_spec(self) -> ObservationSpec:
         """Eleven numbers of the arm, and five of the part or images of it."""
         position = ArraySpec(shape=(3,), unit="m, base frame")
         arm = {
-            "goal_from_tcp": position,
+            "goal_from_tcp": ArraySpec(
+                shape=(3,), unit="m, base frame; the spot that is asked for"
+            ),
             "yaw": ArraySpec(shape=(1,), unit="rad"),
             "tcp_velocity": ArraySpec(shape=(3,), unit="m/s, base frame"),
             "gripper": ArraySpec(shape=(1,), unit="opening, 0 to 1"),
@@ -102,14 +109,15 @@ class BinRelocation:
         return Scene(bodies=_BODIES, place=self._place, tracked=("part",))
 
     def begin(self, reading: Observation) -> None:
-        """Nothing has been seen in the bin yet."""
-        self._held = 0
+        """Nothing has been seen in the bin yet; draw a spot."""
+        rng = np.random.default_rng(zlib.crc32(reading.state["tcp_pose"].tobytes()))
+        self._held, self._spot = 0, _spot(self._goal, rng)
 
     def observation(self, reading: Observation) -> Observation:
         """What the policy sees of a reading."""
         state = reading.state
         tcp = state["tcp_pose"]
-        goal = np.array((*self._goal, _PART.half_m), np.float32)
+        goal = np.array((*self._spot, _PART.half_m), np.float32)
         arm = {
             "goal_from_tcp": goal - tcp[:3],
             "yaw": scalar(yaw(tcp)),
@@ -169,16 +177,20 @@ class BinRelocation:
         return approached + 0.2 * between * closing + 0.4 * carried
 
     def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
-        """A scripted mover without memory, to a spot of its seed, with a little noise."""
+        """A scripted mover without memory, to the spot of the episode, with a little noise."""
         rng = np.random.default_rng(seed)
-        put_down = PutDown(
-            self.config.motion,
-            _PART,
-            lambda state: _lies_in(state, self._goal),
-            _spot(self._goal, rng),
-            noise=lambda: rng.normal(0.0, 0.05, 4),
-        )
-        return lambda observation: put_down(truth())
+
+        def act(observation: Observation) -> Action:
+            put_down = PutDown(
+                self.config.motion,
+                _PART,
+                lambda state: _lies_in(state, self._goal),
+                self._spot,
+                noise=lambda: rng.normal(0.0, 0.05, 4),
+            )
+            return put_down(truth())
+
+        return act
 
     def training_defaults(self) -> Mapping[str, Any]:
         """Both directions at once: each begins where the other one has succeeded."""

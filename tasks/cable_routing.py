@@ -24,7 +24,8 @@ _LINKS = 16
 _LINK_M = 0.025
 _RADIUS_M = 0.004
 _GRIP = _LINKS - 2  # the link that a script takes hold of
-_CLIP_M = 0.20  # from where the cable is fixed to the clip
+_CLIP_LINK = 8  # begins where the slot is, if the cable is taut
+_CLIP_M = _CLIP_LINK * _LINK_M  # from where the cable is fixed to the clip
 _SLOT_M = 0.005  # half of it: a millimetre of room on each side of the cable
 _POST_M = (0.006, 0.006, 0.0225)  # half the size of a post
 
@@ -45,7 +46,7 @@ class CableRoutingConfig(TaskConfig):
         up_m: the tool must be higher than this by then.
     """
 
-    time_limit_s: float = Field(15.0, gt=0)
+    time_limit_s: float = Field(12.0, gt=0)
     motion: Motion = Motion(
         axes=("x", "y", "z", "yaw"),
         translation_m=0.015,
@@ -89,7 +90,9 @@ class CableRouting:
         cable = {
             "end_from_tcp": position,
             "end_yaw": ArraySpec(shape=(1,), unit="rad from the tool's, modulo 180 degrees"),
-            "cable_in_clip": ArraySpec(shape=(3,), unit="m, where it passes, from the slot's foot"),
+            "cable_from_clip": ArraySpec(
+                shape=(3,), unit="m, from the slot's foot to what of the cable belongs into it"
+            ),
         }
         if self.config.observe == "pixels":
             return ObservationSpec(state=arm, images=image_specs(self.config.policy_views))
@@ -122,7 +125,7 @@ class CableRouting:
         cable = {
             "end_from_tcp": grip_point(state) - tcp[:3],
             "end_yaw": scalar(_turn(state)),
-            "cable_in_clip": passage(state),
+            "cable_from_clip": from_clip(state),
         }
         return Observation(arm | cable, stamps=reading.stamps)
 
@@ -154,10 +157,10 @@ class CableRouting:
             return float(0.8 + 0.2 * min(1.0, max(0.0, up)) * opening)
         distance = float(np.linalg.norm(grip_point(truth) - tcp))
         between = math.exp(-((max(0.0, distance - 0.01) / 0.02) ** 2))
-        x, y, z = passage(truth).tolist()
-        above = z > 2.0 * _POST_M[2]
+        x, y, z = from_clip(truth).tolist()
+        lifted = min(1.0, max(0.0, z / (2.0 * _POST_M[2])))
         aside = max(0.0, 1.0 - math.hypot(x, y) / 0.12)
-        laid = 0.2 * float(aside) + 0.1 * float(above)
+        laid = 0.2 * aside + 0.1 * lifted
         return 0.2 * max(0.0, 1.0 - distance / 0.4) + 0.2 * between * (1.0 - opening) + laid
 
     def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
@@ -217,6 +220,15 @@ def passage(state: Mapping[str, Array]) -> Array:
         joints[:, 0] = 0.0
     nearest: Array = joints[np.linalg.norm(joints[:, :2], axis=1).argmin()]
     return nearest.astype(np.float32)
+
+
+def from_clip(state: Mapping[str, Array]) -> Array:
+    """Where the cable is that would be in the slot if it were taut, from the slot's foot.  # (3,).
+
+    Unlike `passage` it never jumps, however the cable lies.
+    """
+    place: Array = state[f"cable{_CLIP_LINK}_pose"][:3] - state["clip_pose"][:3]
+    return place
 
 
 def is_routed(state: Mapping[str, Array]) -> bool:

@@ -157,7 +157,8 @@ class Insertion:
     def scene(self) -> Scene:
         """A block with a hole, and the peg."""
         bodies = _CAMERA + _hole(self.fit, self.config.clearance_m) + _peg(self.fit)
-        return Scene(bodies=bodies, place=self._place, tracked=("peg", "hole"))
+        fits = {"peg": self.config.clearance_m}
+        return Scene(bodies=bodies, place=self._place, tracked=("peg", "hole"), fits=fits)
 
     def begin(self, reading: Observation) -> None:
         """Keep where the tool starts."""
@@ -293,6 +294,7 @@ class _Expert:
     NOISE = 0.05  # far away; a tenth of it where the peg could jam
     HOVER_M = 0.003
     ALIGNED_M, ALIGNED_RAD, STILL_M_S = 0.0004, 0.010, 0.006
+    BEGUN_M = 0.0010  # on the way down friction pulls aside; the rim says whether it was too much
     ENTER_M, FEED_M = 0.003, 0.008  # a step, into the hole and down in it
 
     def __init__(self, task: Insertion, truth: Callable[[], Truth], seed: int) -> None:
@@ -309,17 +311,24 @@ class _Expert:
         # Going down sways the arm by up to half a millimetre: it begins once it stands still.
         velocity = observation.state["tcp_velocity"]
         begun = target[2] - tcp[2] < -0.001 and offset[2] > -self.HOVER_M
-        still = begun or float(np.abs(velocity).max()) < self.STILL_M_S
-        aligned = lateral < self.ALIGNED_M and abs(turn) < self.ALIGNED_RAD
+        slow = float(np.abs(velocity).max()) < self.STILL_M_S
+        still = begun or slow
+        aligned = (
+            lateral < (self.BEGUN_M if begun else self.ALIGNED_M) and abs(turn) < self.ALIGNED_RAD
+        )
         near = lateral < 0.01 and abs(offset[2]) < 0.03
         goal = tcp[:3] + offset
         if inside or (aligned and still and offset[2] > -self.HOVER_M - 0.001):
             goal[2] = tcp[2] - (self.FEED_M if offset[2] > self.ENTER_M else self.ENTER_M)
         else:
             goal[2] += self.HOVER_M + max(0.0, lateral - 0.005)
-        shift = (goal - target[:3]) / self._motion.translation_m
-        shift /= max(1.0, float(np.abs(shift).max()))
+        shift = goal - target[:3]
         turned = wrapped(turn + yaw(_rotation(tcp)) - yaw(_rotation(target)), 2.0 * math.pi)
+        if slow and near:  # an arm that is not where its target is has come as near as it gets
+            shift[:2], turned = 0.6 * offset[:2], turn
+            shift[2] = -self.FEED_M if inside else shift[2]
+        shift /= self._motion.translation_m
+        shift /= max(1.0, float(np.abs(shift).max()))
         noise = self._rng.normal(0.0, self.NOISE * (0.1 if near else 1.0), 4)
         motion = np.array((*shift, turned / self._motion.rotation_rad)) + noise
         return motion.clip(-1.0, 1.0).astype(np.float32)

@@ -22,14 +22,13 @@ import mujoco
 import numpy as np
 
 from serl import plugins
-from serl.clock import VirtualClock
 from serl.evaluation import wilson
-from serl.loop import EpisodeKey, Result, run
 from serl.policy import Random
 from serl.sim.arm import SimArm
 from serl.sim.scene import PHYSICS_DT_S
 from serl.task import SimulatedTask
-from serl.types import Action, Source
+from serl.task_bench import expert_episode, play, thread_s
+from serl.types import Action
 
 TASKS = ("reach", "pick_cube", "peg_insertion", "connector_insertion")
 SIZES_PX = (84, 256)
@@ -62,7 +61,7 @@ def experts(scenes: Scenes, episodes: int) -> None:
     print("| expert | success | 95 % interval | mean steps |")
     print("|---|---|---|---|")
     for name, (task, arm) in scenes.items():
-        results = [_expert_episode(task, arm, seed) for seed in range(episodes)]
+        results = [expert_episode(task, arm, seed) for seed in range(episodes)]
         successes = sum(result.success for result in results)
         low, high = wilson(successes, episodes)
         steps = statistics.mean(result.steps for result in results)
@@ -70,14 +69,6 @@ def experts(scenes: Scenes, episodes: int) -> None:
             f"| {name} | {successes} of {episodes} | {low:.1%} to {high:.1%} | {steps:.1f} |",
             flush=True,
         )
-
-
-def _expert_episode(task: SimulatedTask, arm: SimArm, seed: int) -> Result:
-    arm.reset(seed)
-    clock = VirtualClock(arm.advance, task.config.rate_hz)
-    key = EpisodeKey("bench", "expert", 1, seed)
-    expert = task.expert(arm.truth, seed)
-    return run(arm, task, expert, clock, key, lambda record: None, chosen_by=Source.SCRIPT)
 
 
 def speed(scenes: Scenes, rounds: int) -> None:
@@ -92,7 +83,7 @@ def speed(scenes: Scenes, rounds: int) -> None:
         kinds: dict[str, Callable[[SimulatedTask, SimArm, list[Action]], None]] = {
             "bare": _bare_episode,
             "robot": _robot_episode,
-            "task": _task_episode,
+            "task": play,
             "watched": partial(_watched_episode, physics=physics),
         }
         seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
@@ -102,7 +93,7 @@ def speed(scenes: Scenes, rounds: int) -> None:
                 reading = arm.reset(seed)
                 task.begin(reading)
                 actions = [choose(reading) for _ in range(task.config.max_steps)]
-                seconds[kind].append(_timed(partial(episode, task, arm, actions)))
+                seconds[kind].append(thread_s(partial(episode, task, arm, actions)))
         median_s = {kind: statistics.median(times) for kind, times in seconds.items()}
         rate = {kind: task.config.max_steps / value for kind, value in median_s.items()}
         inside[name] = physics.total_s / sum(seconds["watched"])
@@ -133,21 +124,11 @@ def _robot_episode(task: SimulatedTask, arm: SimArm, actions: list[Action]) -> N
         arm.observe()
 
 
-def _task_episode(task: SimulatedTask, arm: SimArm, actions: list[Action]) -> None:
-    dt_s = 1.0 / task.config.rate_hz
-    for index, action in enumerate(actions):
-        arm.act(action)
-        arm.advance(dt_s)
-        reading = arm.observe()
-        task.outcome(reading, index)
-        task.observation(reading)
-
-
 def _watched_episode(
     task: SimulatedTask, arm: SimArm, actions: list[Action], physics: _Stopwatch
 ) -> None:
     with mock.patch.object(mujoco, "mj_step", physics):
-        _task_episode(task, arm, actions)
+        play(task, arm, actions)
 
 
 class _Stopwatch:
@@ -172,7 +153,7 @@ def pictures(scenes: Scenes, frames: int) -> None:
         for size in SIZES_PX:
             draw = partial(camera.frame, "front", size, size)
             cast = partial(_cast, arm, _rays(arm, size))
-            pairs = [(_timed(draw), _timed(cast)) for _ in range(frames)]
+            pairs = [(thread_s(draw), thread_s(cast)) for _ in range(frames)]
             frame_s, cast_s = (statistics.median(times) for times in zip(*pairs, strict=True))
             print(f"| {name}, {size} px | {1 / frame_s:.1f} | {cast_s / frame_s:.0%} |", flush=True)
 
@@ -194,12 +175,6 @@ def _cast(arm: SimArm, rays: np.ndarray[Any, np.dtype[np.float64]]) -> None:
     mujoco.mj_multiRay(
         arm.model, arm.data, origin, rays, None, 1, -1, geoms, distances, normals, count, 20.0
     )
-
-
-def _timed(function: Callable[[], object]) -> float:
-    start_s = time.thread_time()
-    function()
-    return time.thread_time() - start_s
 
 
 if __name__ == "__main__":

@@ -38,6 +38,37 @@ def test_parts_start_all_over_the_bin_of_the_direction(
     assert away.max(axis=0) == pytest.approx([0.06, 0.045], abs=0.005)
 
 
+def test_the_expert_puts_the_part_where_the_observation_says() -> None:
+    """Or nobody could learn it from demonstrations."""
+    arm, task = make()
+    spots = []
+    for seed in range(3):
+        arm.reset(seed)
+        records = episode(arm, task, task.expert(arm.truth, seed), seed)
+        first = records[0].observation.state["goal_from_tcp"]
+        spot = first[:2] + arm.reset(seed).state["tcp_pose"][:2]
+        last = records[-1].observation
+        tool = arm.reset(seed).state["tcp_pose"][:2] + (first - last.state["goal_from_tcp"])[:2]
+        assert np.abs(last.state["part_from_tcp"][:2] + tool - spot).max() < 0.012
+        spots.append(spot)
+    assert np.ptp(spots, axis=0).min() > 0.005, "always the same spot"
+
+
+def test_another_episode_asks_for_another_spot_and_the_same_for_the_same() -> None:
+    arm, task = make()
+    spots = []
+    for seed in (0, 1, 0):
+        reading = arm.reset(seed)
+        task.begin(reading)
+        goal = task.observation(reading).state["goal_from_tcp"] + reading.state["tcp_pose"][:3]
+        spots.append(goal)
+        inside = np.abs(goal[:2] - RIGHT)
+        assert inside[0] <= 0.06 + 1e-6
+        assert inside[1] <= 0.045 + 1e-6
+    assert np.array_equal(spots[0], spots[2])
+    assert not np.array_equal(spots[0], spots[1])
+
+
 def test_each_direction_is_a_task_of_its_own() -> None:
     assert make()[1].name == "bin_relocation_forward"
     assert make("backward")[1].name == "bin_relocation_backward"

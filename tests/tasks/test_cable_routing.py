@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from serl.sim.arm import SimArm
-from serl.tasks.cable_routing import CableRouting, grip_point, is_routed, passage
+from serl.tasks.cable_routing import CableRouting, from_clip, grip_point, is_routed, passage
 from serl.testing import SimulatedTaskSuite
 from serl.testing.samples import episode
 from serl.types import Array, End
@@ -77,6 +77,20 @@ def test_the_cable_lies_beside_the_clip_at_the_start_and_nothing_moves() -> None
         assert np.abs(grip_point(arm.truth()) - before).max() < 0.003
         assert not task.is_success(arm.truth())
     assert sides == {False, True}
+
+
+def test_what_the_policy_sees_of_the_cable_never_jumps() -> None:
+    """Also where another crossing of the clip becomes the nearest one."""
+    arm, task = make()
+    records = episode(arm, task, task.expert(arm.truth, 1), 1)
+    seen = np.stack([record.observation.state["cable_from_clip"] for record in records])
+    assert np.abs(np.diff(seen, axis=0)).max() < 0.02
+    assert np.ptp(seen, axis=0).min() > 0.02, "it says nothing"
+    assert np.abs(seen[-1, :2]).max() < 0.003
+    curled = straight(aside=0.03)
+    for index, aside in ((13, 0.002), (14, 0.002)):
+        curled[f"cable{index}_pose"][:2] = (0.49 + 0.04 * (index - 13), aside)
+    assert np.array_equal(from_clip(curled), from_clip(straight(aside=0.03)))
 
 
 def test_pressing_the_cable_onto_the_posts_is_no_success() -> None:

@@ -1,0 +1,119 @@
+"""What is wrong with an arm's readings and commands in one world: bias, noise, lag, pushes.
+
+All of it is a function of the seed and of simulated time: a reading that is taken twice is the
+same, and an episode can be repeated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from serl.rotations import Quaternion, from_rotation_vector, multiply, rotate
+from serl.sim.ranges import Ranges
+from serl.vectors import Vector, add
+
+_TICK_S, _STEP_S = 0.01, 0.002
+_PUSHED = 0.1  # share of the control periods
+_FILTER = 0.443  # a mean over T seconds passes half the power at this / T
+
+
+class Lags(NamedTuple):
+    """What comes late in one control period.
+
+    Attributes:
+        action: ticks of 10 ms for which the arm still follows the target before this one.
+        image: ticks that images are old, at the end of the period; None for one that got lost.
+        state: physics steps that the rest of a reading is old.
+    """
+
+    action: int
+    image: int | None
+    state: int
+
+
+class Disturbance:
+    """Of one world.
+
+    Args:
+        ranges: of what is drawn.
+        seed: of the world.
+        placed: tracked bodies about whose place the tracker may be wrong.
+    """
+
+    def __init__(self, ranges: Ranges, seed: int, placed: tuple[str, ...]) -> None:
+        rng = np.random.default_rng((seed, 1))
+        self._seed, self._ranges = seed, ranges
+        self.goal_errors_m = {
+            f"{name}_pose": rng.uniform(-ranges.goal_m, ranges.goal_m, 2) for name in placed
+        }
+        self._bias = _six(rng.uniform(-1.0, 1.0, 6), ranges.wrench_bias)
+        self._tool = _vector(rng.uniform(-ranges.tcp_m, ranges.tcp_m, 3))
+        turn = _vector(rng.uniform(-1.0, 1.0, 3))
+        length = ranges.tcp_rad * rng.uniform() / max(1e-9, math.hypot(*turn))
+        self._tool_turn = from_rotation_vector(_vector(length * np.array(turn)))
+        self._image_lag_s = rng.uniform(*ranges.image_lag_s)
+        self._action_lag = round(rng.uniform(*ranges.action_lag_s) / _TICK_S)
+        self._state_lag = round(rng.uniform(*ranges.state_lag_s) / _STEP_S)
+
+    def wrench_period_s(self, period_s: float) -> float:
+        """How long the wrench is averaged: no faster than its filter."""
+        return max(period_s, _FILTER / self._ranges.wrench_filter_hz)
+
+    def lags(self, time_s: float, ticks: int) -> Lags:
+        """Of a control period of some ticks that begins now."""
+        rng, ranges = self._noise(time_s, 2), self._ranges
+        jitter_s = rng.uniform(-ranges.image_jitter_s, ranges.image_jitter_s)
+        image = min(ticks - 1, max(0, round((self._image_lag_s + jitter_s) / _TICK_S)))
+        lost_image, lost_action = (rng.random(2) < ranges.drop).tolist()
+        action = ticks if lost_action else min(ticks, self._action_lag)
+        return Lags(action, None if lost_image else image, self._state_lag)
+
+    def push_n(self, time_s: float) -> np.ndarray[Any, Any]:
+        """The force on the hand in the period that begins now.  # (3,)."""
+        rng = self._noise(time_s, 3)
+        force: np.ndarray[Any, Any] = rng.normal(size=3)
+        strength = self._ranges.push_n * rng.uniform() * (rng.random() < _PUSHED)
+        return force * (strength / np.linalg.norm(force))
+
+    def sensed(
+        self, numbers: list[float], parts: Mapping[str, slice], time_s: float
+    ) -> list[float]:
+        """A reading's numbers as the sensors give them, in place."""
+        rng, ranges = self._noise(time_s, 4), self._ranges
+        for name in ("tcp_pose", "target_pose"):  # the arm is as wrong about both
+            x, y, z, *quaternion = numbers[parts[name]]
+            place, turned = (x, y, z), _quaternion(quaternion)
+            place = add(place, rotate(turned, self._tool))
+            numbers[parts[name]] = [*place, *multiply(turned, self._tool_turn)]
+        first = parts["tcp_pose"].start
+        for axis, error in enumerate((ranges.pose_noise_m * rng.standard_normal(3)).tolist()):
+            numbers[first + axis] += error
+        wrench = self._bias + _six(rng.standard_normal(6), ranges.wrench_noise)
+        numbers[parts["wrench"]] = (wrench + numbers[parts["wrench"]]).tolist()
+        for name, (dx, dy) in self.goal_errors_m.items():
+            numbers[parts[name].start] += float(dx)
+            numbers[parts[name].start + 1] += float(dy)
+        return numbers
+
+    def _noise(self, time_s: float, purpose: int) -> np.random.Generator:
+        return np.random.default_rng((self._seed, purpose, max(0, round(time_s / _STEP_S))))
+
+
+def _six(values: np.ndarray[Any, Any], scales: tuple[float, float]) -> np.ndarray[Any, Any]:
+    """Forces and torques, each with its own scale.  # (6,)."""
+    scaled: np.ndarray[Any, Any] = values * np.repeat(scales, 3)
+    return scaled
+
+
+def _vector(values: np.ndarray[Any, Any]) -> Vector:
+    x, y, z = values.tolist()
+    return x, y, z
+
+
+def _quaternion(values: list[float]) -> Quaternion:
+    x, y, z, w = values
+    return x, y, z, w

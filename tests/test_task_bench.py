@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image as Picture
+
+from serl import cli, plugins, task_bench
+from serl.errors import BadInput, CorruptData
+from serl.task_bench import TaskRecord, Training
+
+ROOT = Path(__file__).parent.parent
+TRAINED = Training(
+    command="serl train reach", recorded_in="abc", seeds=(1, 2), steps=500, successes=99, trials=100
+)
+
+
+def test_stages_are_tasks_of_their_own() -> None:
+    tasks = task_bench.find_tasks(["bin_relocation", "reach"])
+    assert [task.name for task in tasks] == [
+        "bin_relocation_forward", "bin_relocation_backward", "reach",
+    ]  # fmt: skip
+
+
+def test_a_task_is_measured_and_photographed() -> None:
+    (task,) = task_bench.find_tasks(["reach"])
+    record, picture = task_bench.measure(task, trials=3)
+    assert (record.expert_successes, record.expert_trials) == (3, 3)
+    assert 5 < record.expert_steps < 30
+    assert record.steps_per_s > 50
+    assert picture.shape == (240, 360, 3)
+    assert picture.std() > 10
+
+
+def test_pictures_show_the_expert_at_work() -> None:
+    (task,) = task_bench.find_tasks(["reach"])
+    with plugins.make_simulation(task) as robot:
+        early, again, late = (task_bench.shoot(task, robot, step) for step in (1, 1, 12))
+    assert np.array_equal(early, again)
+    assert not np.array_equal(early, late)
+
+
+def test_what_was_not_measured_is_said_so() -> None:
+    assert task_bench.row("reach", {}) == (
+        "| reach | not measured | not measured | not measured | not measured |  |  |"
+    )
+    record = TaskRecord(
+        expert_successes=9, expert_trials=10, expert_steps=12.34, steps_per_s=800, training=TRAINED
+    )
+    assert task_bench.row("reach", {"reach": record}) == (
+        "| reach | 9 of 10 (60% to 98%) | 12 | 800 | 99 of 100 (95% to 100%), 2 seeds | 500 "
+        "| not measured |"
+    )
+
+
+def test_the_page_shows_numbers_and_pictures_and_keeps_them(tmp_path: Path) -> None:
+    records = {"reach": TaskRecord(training=TRAINED)}
+    summaries = {"reach": "Hold the tool.", "drawer": "Pull."}
+    grey = np.full((24, 36, 3), 128, np.uint8)
+    task_bench.write_page(tmp_path, records, summaries, {"reach": grey})
+    page = (tmp_path / "tasks.md").read_text()
+    assert "![reach: its expert at work](images/tasks/reach.webp)" in page
+    assert "drawer.webp" not in page
+    assert "`serl train reach` (commit abc)" in page
+    assert task_bench.load_records(tmp_path) == records
+    with Picture.open(tmp_path / "images/tasks/reach.webp") as picture:
+        assert picture.size == (36, 24)
+
+
+def test_a_damaged_file_of_numbers_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tasks.json").write_text('{"reach": {"expert_trials": -1}}')
+    with pytest.raises(CorruptData, match=r"tasks.json: reach.expert_trials: Input should be"):
+        task_bench.load_records(tmp_path)
+    (tmp_path / "tasks.json").write_text("{")
+    with pytest.raises(CorruptData, match="Invalid JSON"):
+        task_bench.load_records(tmp_path)
+
+
+def test_there_must_be_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no such folder"):
+        task_bench.write_page(tmp_path / "absent", {}, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--trials", "0"), "--trials: expected at least 1, got 0"),
+        (("--docs", "absent"), "--docs absent: no such folder"),
+        (("raech",), "unknown task 'raech': expected one of"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    words: tuple[str, ...], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["bench", "tasks", *words]) == cli.BAD_INPUT
+    errors = capfd.readouterr().err
+    assert said in errors
+    assert errors.count("\n") == 1
+
+
+def test_the_command_keeps_what_training_has_shown(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    task_bench.write_page(tmp_path, {"reach": TaskRecord(training=TRAINED)}, {"reach": "x"}, {})
+    words = ["bench", "tasks", "reach", "--trials", "2", "--docs", str(tmp_path)]
+    assert cli.main(words) == cli.DONE
+    assert "| reach | 2 of 2" in capfd.readouterr().out
+    record = task_bench.load_records(tmp_path)["reach"]
+    assert (record.expert_trials, record.training) == (2, TRAINED)
+    page = (tmp_path / "tasks.md").read_text()
+    assert "Hold the tool within a centimetre" in page
+    assert "| drawer | not measured" in page
+
+
+def test_the_page_of_our_docs_is_up_to_date_with_its_numbers() -> None:
+    records = task_bench.load_records(ROOT / "docs")
+    page = (ROOT / "docs/tasks.md").read_text()
+    for task in task_bench.find_tasks(plugins.names("task")):
+        assert task_bench.row(task.name, records) in page, "serl bench tasks --docs docs"
+        if records.get(task.name, TaskRecord()).expert_trials:
+            assert (ROOT / f"docs/images/tasks/{task.name}.webp").stat().st_size < 40_000
