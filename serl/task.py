@@ -114,6 +114,8 @@ class Scene:
             `<name>_pose`, as an object tracker on a real arm would.
         extra: MJCF elements placed at the top level (tendons, equalities, sensors).
         front: where the camera of films stands, as MJCF attributes, if not opposite the arm.
+        tool: MJCF elements fixed to the hand, in its frame: what it holds for good.
+        robot: the simulation that it is a scene of, by name or as the path of a `.py` file.
     """
 
     bodies: str
@@ -121,6 +123,8 @@ class Scene:
     tracked: tuple[str, ...] = ()
     extra: str = ""
     front: str = FRONT
+    tool: str = ""
+    robot: str = "arm"
 
 
 class TaskView(Protocol):

@@ -28,6 +28,7 @@ from serl.sim.gripper import Gripper
 from serl.sim.impedance import Impedance
 from serl.sim.kinematics import body_frame, site_frame, solve_ik, to_wxyz
 from serl.sim.scene import PHYSICS_DT_S, build_model
+from serl.sim.thrust import Thrust
 from serl.sim.wrist import Wrist
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Scene, TaskConfig
@@ -89,6 +90,8 @@ class SimArm:
         self._position_target = data.ctrl[first : first + 3]
         self._rotation_target = data.mocap_quat[self.model.body("rotation_target").mocapid[0]]
         self._commanded: Quaternion | None = None
+        wrench = config.motion.action_mode == "wrench"
+        self._thrust = Thrust(self.model, data, config.motion) if wrench else None
         self.reset(0)
 
     @property
@@ -131,6 +134,8 @@ class SimArm:
         self._setpoint = Setpoint(start)
         self._commanded = None
         self._command(start)
+        if self._thrust:
+            self._thrust.begin(start)
         self.stop_reason, self._braking = None, False
         self._images = None
         mujoco.mj_forward(model, data)
@@ -163,10 +168,16 @@ class SimArm:
         return self._cameras.pictures()
 
     def act(self, action: Action) -> Action:
-        """Move the target by `action`; returns what was executed, zeros while stopped."""
+        """Move the target by `action`; returns what was executed, zeros while stopped.
+
+        Where an action is a wrench, it is exerted until the next one, at most for `timeout_s`.
+        """
         self._aim.check(action)
         if self.stop_reason is not None:
             return np.zeros_like(action)
+        if self._thrust:
+            self._thrust.push(action, self.data.time)
+            return action.copy()
         closed = self._aim.closed
         executed = self._aim.move(action, self._tcp.pose, self.data.time)
         if self._aim.closed != closed:
@@ -183,7 +194,10 @@ class SimArm:
         self._images = None
         self._hold_posture()
         for _ in range(ticks):
-            self._advance_setpoint()
+            if self._thrust:
+                self._exert(self._thrust)
+            else:
+                self._advance_setpoint()
             mujoco.mj_step(model, data, _STEPS_PER_TICK)
 
     def aim(self, target: Pose, closed: bool) -> None:
@@ -216,6 +230,8 @@ class SimArm:
         if self.stop_reason is None:
             self.stop_reason = reason
             self._braking = True
+            if self._thrust:
+                self._thrust.rest()
 
     def recover(self) -> None:
         """Allow motion again, from where the arm is."""
@@ -224,13 +240,14 @@ class SimArm:
             self._aim.target = self._tcp.pose
 
     def truth(self) -> dict[str, Array]:
-        """Poses of the tool, its target and the tracked bodies, time, opening, and grasps.
+        """Pose and twist of the tool, poses of its target and the tracked bodies, time, opening.
 
         `<name>_grasped` is 1 while both pads touch the body.
         """
         truth = {
             "time_s": np.array([self._time_s], np.float32),
             "tcp_pose": _array(self._tcp.pose),
+            "tcp_twist": np.array(self._twist_now(), np.float32),
             "target_pose": _array(self._aim.target),
             "gripper": np.array([self._gripper.opening], np.float32),
         }
@@ -275,15 +292,25 @@ class SimArm:
         if any(self._warnings.tolist()):
             names = [mujoco.mjtWarning(i).name for i in np.flatnonzero(self._warnings).tolist()]
             raise SerlError(f"the simulation became unstable ({', '.join(names)}): reset it")
-        mujoco.mj_objectVelocity(self.model, self.data, _SITE, self._site, self._twist, 0)
-        twist = self._twist.tolist()
-        numbers = [*_numbers(self._tcp.pose), *twist[3:], *twist[:3]]
+        numbers = [*_numbers(self._tcp.pose), *self._twist_now()]
         numbers += self._wrist.wrench(self._period_s).tolist()
         numbers += self._gripper.opening, *self._q.tolist(), *self._dq.tolist()
         numbers += _numbers(self._aim.target)
         for body in self._bodies.values():
             numbers += _numbers(body.pose)
         return numbers
+
+    def _twist_now(self) -> list[float]:
+        """Of the tool: linear before angular, in the base frame."""
+        mujoco.mj_objectVelocity(self.model, self.data, _SITE, self._site, self._twist, 0)
+        twist = self._twist.tolist()
+        return [*twist[3:], *twist[:3]]
+
+    def _exert(self, thrust: Thrust) -> None:
+        """What is driven by force moves far within a period: the posture is held anew."""
+        self._hold_posture()
+        thrust.tick(self._tcp.pose, self._twist_now(), self.data.time)
+        self._aim.target = self._tcp.pose
 
     def _advance_setpoint(self) -> None:
         limits = self._motion.limits

@@ -60,7 +60,7 @@ def build_model(scene: Scene) -> mujoco.MjModel:
             looks=LOOKS,
             lights=LIGHTS,
             defaults=franka.DEFAULTS,
-            arm=franka.arm_mjcf(),
+            arm=franka.arm_mjcf(scene.tool),
             front=scene.front,
             bodies=scene.bodies,
             tendons=franka.GRIPPER_TENDONS,
