@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -24,9 +24,10 @@ from serl.vectors import Vector
 
 # The pan in the hand's frame, whose z is down at the start; the tool point is at 0.1034.
 _NEAR_M, _FAR_M, _HALF_M, _BASE_M, _TOOL_M = 0.085, 0.235, 0.055, 0.13, 0.1034
-_WALL_M, _SLOPE_RAD, _SHEET_M = 0.068, math.radians(70.0), 0.003
+_WALL_M, _SLOPE_RAD, _SHEET_M = 0.072, math.radians(70.0), 0.003
 _PATTY_M, _HALF_THICK_M = 0.03, 0.008
 _START_M = (0.45, 0.0, 0.35)
+_LIP_M = 0.010
 _IRON = "0.25 0.27 0.30 1"
 
 _VIEWS = {
@@ -42,6 +43,7 @@ class ObjectFlipConfig(TaskConfig):
         hold_steps: it must lie in the pan, on its other side, for so many steps in a row.
     """
 
+    can_reset: ClassVar[bool] = True
     rate_hz: float = Field(20.0, gt=0)
     time_limit_s: float = Field(8.0, gt=0)
     motion: Motion = Motion(
@@ -243,8 +245,10 @@ def _quaternion(pose: Array) -> Quaternion:
 
 
 class _Flipper:
-    """Lifts the front until the patty topples over its rear edge onto the sloping wall behind it;
-    tilts back, so that it slides off that wall feet first and comes to lie on its other side.
+    """Topples the patty onto the wall behind it, and lets it slide off that wall feet first.
+
+    It lifts the front until the patty falls over its rear edge; then it tilts back slowly, and the
+    patty comes to lie on its other side.
     """
 
     NOISE = 0.05
@@ -315,8 +319,8 @@ def _pan() -> str:
             friction=0.5,
         ),
         _sheet(
-            (lip_x + 0.01 * sin, 0.0, lip_z - 0.01 * cos),
-            (0.01, _HALF_M, t),
+            (lip_x + _LIP_M * sin, 0.0, lip_z - _LIP_M * cos),
+            (_LIP_M, _HALF_M, t),
             0.5 * math.pi - _SLOPE_RAD,
         ),
     ]
@@ -329,7 +333,9 @@ def _pan() -> str:
                 -_SLOPE_RAD,
             )
         )
-    handle = f'<geom class="looks" type="box" pos="0.03 0 0.1" size="0.032 0.008 0.006" rgba="{_IRON}"/>'
+    handle = (
+        f'<geom class="looks" type="box" pos="0.03 0 0.1" size="0.032 0.008 0.006" rgba="{_IRON}"/>'
+    )
     return "".join(parts) + handle
 
 
@@ -340,7 +346,7 @@ def _half(z_m: float, colour: str) -> str:
 
 _FRONT_CAMERA = 'pos="0.55 -1.15 0.62" xyaxes="1 0 0 0 0.17 0.985"'
 _BODIES = f"""
-<camera name="side" pos="0.55 -0.62 0.45" xyaxes="1 0 0 0 0.05 0.999" fovy="50"/>
+<camera name="side" pos="0.80 -0.55 0.80" xyaxes="0.910 0.414 0 -0.157 0.346 0.604" fovy="45"/>
 <body name="patty">
   <freejoint/>
   {_half(0.5 * _HALF_THICK_M, "0.94 0.45 0.20 1")}
