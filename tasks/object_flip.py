@@ -32,7 +32,7 @@ _IRON = "0.25 0.27 0.30 1"
 
 _VIEWS = {
     "side": View(camera="side", width=64, height=64),
-    "wrist": View(camera="wrist", width=64, height=64),
+    "pan": View(camera="pan", width=64, height=64),
 }
 
 
@@ -336,7 +336,8 @@ def _pan() -> str:
     handle = (
         f'<geom class="looks" type="box" pos="0.03 0 0.1" size="0.032 0.008 0.006" rgba="{_IRON}"/>'
     )
-    return "".join(parts) + handle
+    camera = '<camera name="pan" pos="0.10 0 -0.05" xyaxes="0 1 0 0.949 0 -0.316" fovy="64"/>'
+    return "".join((*parts, handle, camera))
 
 
 def _half(z_m: float, colour: str) -> str:
@@ -344,7 +345,7 @@ def _half(z_m: float, colour: str) -> str:
     return f'<geom type="box" size="{size}" pos="0 0 {z_m}" mass="0.03" rgba="{colour}"/>'
 
 
-_FRONT_CAMERA = 'pos="0.55 -1.15 0.62" xyaxes="1 0 0 0 0.17 0.985"'
+_FRONT_CAMERA = 'pos="1.15 -1.10 1.05" xyaxes="0.910 0.414 0 -0.157 0.346 0.604"'
 _BODIES = f"""
 <camera name="side" pos="0.80 -0.55 0.80" xyaxes="0.910 0.414 0 -0.157 0.346 0.604" fovy="45"/>
 <body name="patty">
