@@ -79,8 +79,9 @@ def load(kind: Kind, name_or_path: str) -> Any:
 
 
 def make_simulation(task: SimulatedTask) -> SimulatedRobot:
-    """A new simulated arm in the scene of `task`."""
-    robot: SimulatedRobot = load("sim", "arm")(task.scene, task.config)
+    """A new simulated arm, or whatever else the scene of `task` is one of."""
+    scene = task.scene
+    robot: SimulatedRobot = load("sim", scene.robot)(scene, task.config)
     return robot
 
 

@@ -58,10 +58,44 @@ class Limits(BaseModel):
     stop_torque_nm: float = Field(5.0, gt=0, le=5.0)
 
 
+class Wrench(BaseModel):
+    """What an action means that is a wrench, and its limits.
+
+    A table of its own: no setpoint limits such motion, and what is dynamic takes speeds above
+    those of `Limits`. What a collision can do is bounded by the wrench and by the speed.
+
+    Attributes:
+        force_n: force of an action of 1, along x and z of the base.
+        torque_nm: torque of an action of 1, about y of the base.
+        speed_m_s: an axis that is faster is braked until it is slower ...
+        angular_speed_rad_s: ... and so is the rotation.
+        damping_n_s_m: of the axes that are driven, instead of the controller's.
+        damping_nm_s: of the rotation.
+        timeout_s: an arm that has heard nothing for this long brakes and holds, as it does at an
+            action of zeros.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    force_n: float = Field(13.0, gt=0, le=20.0)
+    torque_nm: float = Field(3.5, gt=0, le=4.0)
+    speed_m_s: float = Field(0.8, gt=0, le=1.0)
+    angular_speed_rad_s: float = Field(4.0, gt=0, le=6.0)
+    damping_n_s_m: float = Field(5.0, ge=1.0)
+    damping_nm_s: float = Field(0.2, ge=0.05)
+    timeout_s: float = Field(0.1, gt=0, le=0.1)
+
+
+WRENCH_AXES: tuple[Axis, ...] = ("x", "z", "pitch")
+
+
 class Motion(BaseModel):
     """What an action means.
 
     Attributes:
+        action_mode: an action moves the target of the tool, or is a wrench on it: a force along x
+            and z of the base and a torque about its y. The other axes are held as at the start.
+        wrench: how strong, and within which limits, where it is one.
         axes: the axes that an action moves, in its order.
         translation_m: metres that an action of 1 moves the target.
         rotation_rad: radians that an action of 1 turns the target.
@@ -76,6 +110,8 @@ class Motion(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    action_mode: Literal["pose", "wrench"] = "pose"
+    wrench: Wrench = Wrench()
     axes: tuple[Axis, ...]
     translation_m: float = Field(gt=0)
     rotation_rad: float = Field(0.1, gt=0, le=math.pi)
@@ -95,11 +131,15 @@ class Motion(BaseModel):
             )
         if len(set(self.axes)) != len(self.axes):
             raise ValueError(f"axes {self.axes} must differ from each other")
+        if self.action_mode == "wrench" and (self.axes != WRENCH_AXES or self.gripper):
+            raise ValueError(f"action_mode wrench: axes must be {WRENCH_AXES}, without a gripper")
         return self
 
     @property
     def meaning(self) -> str:
         """How far an action of 1 goes: what other data for the same axes may disagree about."""
+        if self.action_mode == "wrench":
+            return f"{self.wrench.force_n:g} N, {self.wrench.torque_nm:g} Nm, base frame"
         return f"{self.translation_m:g} m, {self.rotation_rad:g} rad, {self.frame} frame"
 
     @property

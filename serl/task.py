@@ -120,6 +120,8 @@ class Scene:
         front: where the camera of films stands, as MJCF attributes, if not opposite the arm.
         fits: bodies that fit into something, and the room on each side of them, m; randomised,
             they become thicker or thinner, but never larger than what they fit into.
+        tool: MJCF elements fixed to the hand, in its frame: what it holds for good.
+        robot: the simulation that it is a scene of, by name or as the path of a `.py` file.
     """
 
     bodies: str
@@ -128,6 +130,8 @@ class Scene:
     extra: str = ""
     front: str = FRONT
     fits: Mapping[str, float] = field(default_factory=dict)
+    tool: str = ""
+    robot: str = "arm"
 
 
 class TaskView(Protocol):

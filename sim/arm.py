@@ -30,6 +30,7 @@ from serl.sim.impedance import Impedance
 from serl.sim.kinematics import body_frame, site_frame, solve_ik, to_wxyz
 from serl.sim.randomize import Randomizer
 from serl.sim.scene import PHYSICS_DT_S, build_model
+from serl.sim.thrust import Thrust
 from serl.sim.wrist import Wrist
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Scene, TaskConfig
@@ -94,6 +95,8 @@ class SimArm:
         self._position_target = data.ctrl[first : first + 3]
         self._rotation_target = data.mocap_quat[self.model.body("rotation_target").mocapid[0]]
         self._commanded: Quaternion | None = None
+        wrench = config.motion.action_mode == "wrench"
+        self._thrust = Thrust(self.model, data, config.motion) if wrench else None
         self.reset(0)
 
     @property
@@ -140,6 +143,8 @@ class SimArm:
         self._setpoint = Setpoint(start)
         self._commanded = None
         self._command(start)
+        if self._thrust:
+            self._thrust.begin(start)
         self.stop_reason, self._braking = None, False
         self._images, self._numbers_then = None, None
         self._before = start
@@ -173,10 +178,16 @@ class SimArm:
         return self._cameras.pictures()
 
     def act(self, action: Action) -> Action:
-        """Move the target by `action`; returns what was executed, zeros while stopped."""
+        """Move the target by `action`; returns what was executed, zeros while stopped.
+
+        Where an action is a wrench, it is exerted until the next one, at most for `timeout_s`.
+        """
         self._aim.check(action)
         if self.stop_reason is not None:
             return np.zeros_like(action)
+        if self._thrust:
+            self._thrust.push(action, self.data.time)
+            return action.copy()
         closed, self._before = self._aim.closed, self._aim.target
         executed = self._aim.move(action, self._tcp.pose, self.data.time)
         if self._aim.closed != closed and self._world is None:  # else it comes late
@@ -196,7 +207,7 @@ class SimArm:
             return
         self._images = None
         for _ in range(ticks):
-            self._advance_setpoint(self._aim.target)
+            self._drive(self._aim.target)
             mujoco.mj_step(model, data, _STEPS_PER_TICK)
 
     def aim(self, target: Pose, closed: bool) -> None:
@@ -229,6 +240,8 @@ class SimArm:
         if self.stop_reason is None:
             self.stop_reason = reason
             self._braking = True
+            if self._thrust:
+                self._thrust.rest()
 
     def recover(self) -> None:
         """Allow motion again, from where the arm is."""
@@ -237,13 +250,14 @@ class SimArm:
             self._aim.target = self._tcp.pose
 
     def truth(self) -> dict[str, Array]:
-        """Poses of the tool, its target and the tracked bodies, time, opening, and grasps.
+        """Pose and twist of the tool, poses of its target and the tracked bodies, time, opening.
 
         `<name>_grasped` is 1 while both pads touch the body.
         """
         truth = {
             "time_s": np.array([self._time_s], np.float32),
             "tcp_pose": _array(self._tcp.pose),
+            "tcp_twist": np.array(self._twist_now(), np.float32),
             "target_pose": _array(self._aim.target),
             "gripper": np.array([self._gripper.opening], np.float32),
         }
@@ -293,9 +307,7 @@ class SimArm:
         if any(self._warnings.tolist()):
             names = [mujoco.mjtWarning(i).name for i in np.flatnonzero(self._warnings).tolist()]
             raise SerlError(f"the simulation became unstable ({', '.join(names)}): reset it")
-        mujoco.mj_objectVelocity(self.model, self.data, _SITE, self._site, self._twist, 0)
-        twist = self._twist.tolist()
-        numbers = [*_numbers(self._tcp.pose), *twist[3:], *twist[:3]]
+        numbers = [*_numbers(self._tcp.pose), *self._twist_now()]
         period_s, world = self._period_s, self._world
         period_s = world.disturbance.wrench_period_s(period_s) if world else period_s
         numbers += self._wrist.wrench(period_s).tolist()
@@ -319,7 +331,7 @@ class SimArm:
         data.xfrc_applied[self._hand, :3] = disturbance.push_n(data.time)
         for tick in range(ticks):
             late = tick < lags.action
-            self._advance_setpoint(self._before if late else self._aim.target)
+            self._drive(self._before if late else self._aim.target)
             if tick == lags.action:
                 self._gripper.command(self._aim.closed)
             last = tick == ticks - 1
@@ -337,6 +349,25 @@ class SimArm:
     def _through_lens(self, camera: str, picture: Image) -> Image:
         world = self._world
         return world.picture(camera, picture, self.data.time) if world else picture
+
+    def _twist_now(self) -> list[float]:
+        """Of the tool: linear before angular, in the base frame."""
+        mujoco.mj_objectVelocity(self.model, self.data, _SITE, self._site, self._twist, 0)
+        twist = self._twist.tolist()
+        return [*twist[3:], *twist[:3]]
+
+    def _exert(self, thrust: Thrust) -> None:
+        """What is driven by force moves far within a period: the posture is held anew."""
+        self._hold_posture()
+        thrust.tick(self._tcp.pose, self._twist_now(), self.data.time)
+        self._aim.target = self._tcp.pose
+
+    def _drive(self, target: Pose) -> None:
+        """What 10 ms ask of the arm."""
+        if self._thrust:
+            self._exert(self._thrust)
+        else:
+            self._advance_setpoint(target)
 
     def _advance_setpoint(self, target: Pose) -> None:
         limits = self._motion.limits

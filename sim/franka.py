@@ -129,13 +129,16 @@ GRIPPER_ACTUATOR = f"""
 """
 
 
-def arm_mjcf() -> str:
-    """The arm with hand, fingers, wrist camera and the sites `ft` and `tcp`, for `worldbody`."""
+def arm_mjcf(tool: str = "") -> str:
+    """The arm with hand, fingers, wrist camera and the sites `ft` and `tcp`, for `worldbody`.
+
+    `tool` is what is fixed to the hand, in its frame: MJCF elements.
+    """
     fingers = "".join(
         _FINGER.format(side=side, quaternion=quaternion)
         for side, quaternion in (("left", "1 0 0 0"), ("right", "0 0 0 1"))
     )
-    body = _HAND.format(fingers=fingers)
+    body = _HAND.format(fingers=fingers + tool)
     for number in range(7, 0, -1):
         body = _link_mjcf(number, _LINKS[number - 1], body)
     return f"""

@@ -19,8 +19,9 @@ SEEN = (
     "drawer",
     "bin_relocation",
     "cable_routing",
+    "object_flip",
 )
-HIDDEN = ("cube", "hole", "peg", "handle", "opening", "part", "cable", "end")
+HIDDEN = ("cube", "hole", "peg", "handle", "opening", "part", "cable", "end", "patty", "turned")
 
 
 def make(name: str) -> SimulatedTask:

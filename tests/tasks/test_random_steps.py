@@ -10,7 +10,7 @@ from serl.policy import Random
 from serl.robot import SimulatedRobot
 from serl.task import SimulatedTask
 
-NEW = ("bin_relocation", "cable_routing", "drawer")
+NEW = ("bin_relocation", "cable_routing", "drawer", "object_flip")
 
 
 def walk(name: str, steps: int) -> None:

@@ -1,0 +1,150 @@
+"""Wrenches instead of targets: forces along x and z of the base, and a torque about its y.
+
+The arm's springs hold the other axes. An axis that is driven is a motor with little damping; it is
+a spring again outside its range, and its controller's damper brakes it where it is too fast.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import mujoco
+
+from serl.errors import BadInput
+from serl.rotations import conjugate, multiply, rotate
+from serl.safety import Motion, Pose
+from serl.sim.kinematics import to_wxyz
+from serl.types import Action
+
+_STILL = 0.05  # m/s and rad/s: what is slower than this while braking is held
+_LEVEL = 0.999
+
+
+class Thrust:
+    """Drives three axes of an arm by force, for as long as somebody keeps saying how.
+
+    Args:
+        model: of the arm; the actuators of the driven axes change with what drives them.
+        data: its state.
+        motion: an action and its limits.
+    """
+
+    def __init__(self, model: mujoco.MjModel, data: mujoco.MjData, motion: Motion) -> None:
+        self._wrench = wrench = motion.wrench
+        low, high, widest = motion.box_low_m, motion.box_high_m, motion.max_rotation_rad
+        force, speed, damping = wrench.force_n, wrench.speed_m_s, wrench.damping_n_s_m
+        self._x = _Axis(model, data, 0, (low[0], high[0]), force, speed, damping)
+        self._z = _Axis(model, data, 2, (low[2], high[2]), force, speed, damping)
+        self._pitch = _Axis(
+            model,
+            data,
+            4,
+            (-widest, widest),
+            wrench.torque_nm,
+            wrench.angular_speed_rad_s,
+            wrench.damping_nm_s,
+        )
+        self._target = data.mocap_quat[model.body("rotation_target").mocapid[0]]
+
+    def begin(self, start: Pose) -> None:
+        """Hold here; the axes that are not driven stay where they are now.
+
+        Raises:
+            BadInput: the tool's y is not along the base's.
+        """
+        along = rotate(start.quaternion, (0.0, 1.0, 0.0))[1]
+        if abs(along) < _LEVEL:
+            raise BadInput(
+                "action_mode wrench: expected a start with the tool's y along the base's"
+            )
+        self._start, self._sign = start, math.copysign(1.0, along)
+        self._wish, self._asked_s = (0.0, 0.0, 0.0), -math.inf
+        self._x.hold(start.position[0])
+        self._z.hold(start.position[2])
+        self._pitch.hold(0.0)
+
+    def push(self, action: Action, now_s: float) -> None:
+        """Exert this from now on, for as long as the watchdog allows; zeros brake and hold."""
+        self._wish = tuple(action.tolist())
+        self._asked_s = now_s if any(self._wish) else -math.inf
+
+    def rest(self) -> None:
+        """Brake and hold, until the next `push`."""
+        self._asked_s = -math.inf
+
+    def tick(self, pose: Pose, twist: Sequence[float], now_s: float) -> None:
+        """Set the controls for the next 10 ms.
+
+        Args:
+            pose: of the tool.
+            twist: of the tool, linear before angular, in the base frame.
+            now_s: simulated time.
+        """
+        driven = now_s - self._asked_s < self._wrench.timeout_s - 1e-9
+        fx, fz, torque = self._wish if driven else (None, None, None)
+        pitch = self._pitch_of(pose)
+        self._x.drive(fx, pose.position[0], twist[0])
+        self._z.drive(fz, pose.position[2], twist[2])
+        goal = self._pitch.drive(torque, pitch, twist[4], self._sign)
+        half = 0.5 * (pitch if goal is None else goal)
+        turn = (0.0, math.sin(half), 0.0, math.cos(half))
+        self._target[:] = to_wxyz(multiply(turn, self._start.quaternion))
+
+    def _pitch_of(self, pose: Pose) -> float:
+        """Angle about the base's y since the start."""
+        _, y, _, w = multiply(pose.quaternion, conjugate(self._start.quaternion))
+        return math.remainder(2.0 * math.atan2(y, w), 2.0 * math.pi)
+
+
+class _Axis:
+    """One axis: a spring to where it is held, or a motor with little damping, or a damper alone."""
+
+    def __init__(
+        self,
+        model: mujoco.MjModel,
+        data: mujoco.MjData,
+        index: int,
+        range_: tuple[float, float],
+        scale: float,
+        top_speed: float,
+        damping: float,
+    ) -> None:
+        spring = model.actuator("spring0").id + index
+        self._gain, self._bias = model.actuator_gainprm[spring], model.actuator_biasprm[spring]
+        self._damper = model.actuator_biasprm[spring + 6]
+        self._control = data.ctrl[spring : spring + 1]
+        self._spring = float(self._gain[0]), float(self._bias[1])
+        self._braking, self._free = float(self._damper[2]), -damping
+        self._low, self._high = range_
+        self._scale, self._top_speed = scale, top_speed
+        self._held: float | None = None
+
+    def hold(self, goal: float) -> None:
+        """Be a spring to `goal`."""
+        self._held = goal
+        self._be(self._spring, goal, self._braking)
+
+    def drive(
+        self, wish: float | None, value: float, speed: float, sign: float = 1.0
+    ) -> float | None:
+        """Be what the wish (-1 to 1; None to brake and hold) and the limits say; what it holds."""
+        inside = min(self._high, max(self._low, value))
+        outward = (wish or 0.0) * (value - inside) >= 0.0
+        if inside != value and (wish is None or outward):
+            self.hold(inside)
+        elif wish is None:
+            if self._held is None and abs(speed) > _STILL:
+                self._be((1.0, 0.0), 0.0, self._braking)
+            else:
+                self.hold(value if self._held is None else self._held)
+        else:
+            self._held = None
+            fast = abs(speed) > self._top_speed
+            force = 0.0 if fast else sign * wish * self._scale
+            self._be((1.0, 0.0), force, self._braking if fast else self._free)
+        return self._held
+
+    def _be(self, law: tuple[float, float], control: float, damper: float) -> None:
+        self._gain[0], self._bias[1] = law
+        self._control[0], self._damper[2] = control, damper

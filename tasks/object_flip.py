@@ -1,0 +1,358 @@
+"""Flip what lies in a pan, with forces on the pan alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from serl.camera import View, image_specs
+from serl.errors import NeedsPerson
+from serl.policy import Policy
+from serl.robot import Truth
+from serl.rotations import Quaternion, conjugate, multiply, rotate
+from serl.safety import Motion
+from serl.specs import ArraySpec, ObservationSpec
+from serl.task import Placement, Scene, TaskConfig, ViewName
+from serl.tasks.steering import DOWN, scalar
+from serl.types import Action, Array, Observation, Outcome
+from serl.vectors import Vector
+
+# The pan in the hand's frame, whose z is down at the start; the tool point is at 0.1034.
+_NEAR_M, _FAR_M, _HALF_M, _BASE_M, _TOOL_M = 0.085, 0.235, 0.055, 0.13, 0.1034
+_WALL_M, _SLOPE_RAD, _SHEET_M = 0.072, math.radians(70.0), 0.003
+_PATTY_M, _HALF_THICK_M = 0.03, 0.008
+_START_M = (0.45, 0.0, 0.35)
+_LIP_M = 0.010
+_IRON = "0.25 0.27 0.30 1"
+
+_VIEWS = {
+    "side": View(camera="side", width=64, height=64),
+    "pan": View(camera="pan", width=64, height=64),
+}
+
+
+class ObjectFlipConfig(TaskConfig):
+    """The task's numbers.
+
+    Attributes:
+        hold_steps: it must lie in the pan, on its other side, for so many steps in a row.
+    """
+
+    can_reset: ClassVar[bool] = True
+    rate_hz: float = Field(20.0, gt=0)
+    time_limit_s: float = Field(8.0, gt=0)
+    motion: Motion = Motion(
+        action_mode="wrench",
+        axes=("x", "z", "pitch"),
+        translation_m=0.01,
+        box_low_m=(0.30, -0.20, 0.20),
+        box_high_m=(0.70, 0.20, 0.55),
+        max_rotation_rad=1.8,
+    )
+    views: dict[ViewName, View] = _VIEWS
+    hold_steps: int = Field(10, ge=1)
+
+
+class ObjectFlip:
+    """Turn a patty in a pan over, by swinging the pan, and let it come to rest there."""
+
+    name = "object_flip"
+
+    def __init__(self, config: ObjectFlipConfig | None = None) -> None:
+        self.config = config or ObjectFlipConfig()
+        self._held, self._side = 0, 1.0
+
+    @cached_property
+    def observation_spec(self) -> ObservationSpec:
+        """Six numbers of the pan, and five of the patty or images of it."""
+        pan = {
+            "pan_from_start": ArraySpec(shape=(2,), unit="m, base frame, x and z"),
+            "tilt": ArraySpec(shape=(1,), unit="rad, about the base's y"),
+            "pan_velocity": ArraySpec(shape=(3,), unit="m/s m/s rad/s, as wrenches"),
+        }
+        patty = {
+            "patty_in_pan": ArraySpec(shape=(3,), unit="m, tool frame"),
+            "turned": ArraySpec(shape=(2,), unit="cosine and sine, since the start"),
+        }
+        if self.config.observe == "pixels":
+            return ObservationSpec(state=pan, images=image_specs(self.config.policy_views))
+        return ObservationSpec(state=pan | patty)
+
+    @property
+    def scene(self) -> Scene:
+        """A pan for a hand, and in it a patty with sides of two colours."""
+        return Scene(
+            bodies=_BODIES,
+            place=self._place,
+            tracked=("patty",),
+            front=_FRONT_CAMERA,
+            tool=_pan(),
+        )
+
+    def begin(self, reading: Observation) -> None:
+        """Keep which side is up."""
+        self._held = 0
+        self._side = 1.0 if _up(reading.state)[2] >= 0.0 else -1.0
+
+    def observation(self, reading: Observation) -> Observation:
+        """What the policy sees of a reading."""
+        state = reading.state
+        twist, view = state["tcp_twist"], _View.of(state, self._side)
+        pan = {
+            "pan_from_start": state["tcp_pose"][[0, 2]] - np.array(_START_M, np.float32)[[0, 2]],
+            "tilt": scalar(view.tilt_rad),
+            "pan_velocity": twist[[0, 2, 4]],
+        }
+        if self.config.observe == "pixels":
+            return Observation(pan, self.config.policy_images(reading), reading.stamps)
+        turned = math.cos(view.turned_rad), math.sin(view.turned_rad)
+        patty = {
+            "patty_in_pan": np.array(view.place_m, np.float32),
+            "turned": np.array(turned, np.float32),
+        }
+        return Observation(pan | patty, stamps=reading.stamps)
+
+    def outcome(self, reading: Observation, index: int) -> Outcome:
+        """Reward 1 and the end once it lies flipped; the end without one once it is lost."""
+        self._held = self._held + 1 if self.is_success(reading.state) else 0
+        success = self._held >= self.config.hold_steps
+        lost = is_lost(reading.state)
+        return Outcome(
+            reward=float(success),
+            terminated=success or lost,
+            truncated=not (success or lost) and index + 1 >= self.config.max_steps,
+            success=success,
+        )
+
+    def reset(self, reading: Observation) -> Policy | None:
+        """The simulation puts a patty back; a level pan with one in it needs nothing."""
+        if self.config.auto_reset and is_lost(reading.state):
+            raise NeedsPerson("a person is needed: the patty is not in the pan")
+        if not self.config.auto_reset or _is_ready(reading.state):
+            return None
+        flipper = _Flipper(self.config.motion, np.random.default_rng(0))
+        return lambda reading: flipper.level(reading.state)
+
+    def is_success(self, truth: Truth) -> bool:
+        """It lies flat on the pan's base with its other side up: not beside it, on edge or held."""
+        view = _View.of(truth, self._side)
+        return view.lies and self._side * _up(truth)[2] < -0.95
+
+    def progress(self, truth: Truth) -> float:
+        """0.3 for lifting the pan's front, 0.2 for toppling, 0.3 for tilting back, the rest."""
+        view = _View.of(truth, self._side)
+        if is_lost(truth):
+            return 0.0
+        turned = abs(view.turned_rad)
+        if turned > _FLIPPED_RAD:
+            return 0.8 + 0.2 * max(0.0, 1.0 - abs(view.tilt_rad))
+        if turned > _TOPPLED_RAD:
+            return 0.5 + 0.3 * min(1.0, max(0.0, (view.tilt_rad + 1.45) / 1.85))
+        return 0.3 * min(1.0, max(0.0, -view.tilt_rad / 1.45)) + 0.2 * turned / _TOPPLED_RAD
+
+    def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
+        """A scripted flipper without memory."""
+        flipper = _Flipper(self.config.motion, np.random.default_rng(seed))
+        return lambda observation: flipper.flip(truth(), self._side)
+
+    def training_defaults(self) -> Mapping[str, Any]:
+        """Settings as of the other tasks with 20 demonstrations."""
+        return {
+            "steps": 12_000,
+            "required_success_rate": 0.8,
+            "agent": {
+                "hidden": (128, 128),
+                "layer_norm": False,
+                "discount": 0.985,
+                "return_bounds": (0.0, 1.0),
+                "bc_weight": 0.3,
+                "bc_final_weight": 0.3,
+                "bc_warm_start": 400,
+            },
+            "learner": {"warm_up": 400},
+        }
+
+    def _place(self, rng: np.random.Generator) -> Placement:
+        x, y, z = _START_M
+        ahead = rng.uniform(_NEAR_M + 0.04, _FAR_M - 0.04)
+        aside, half_yaw = rng.uniform(-0.015, 0.015), 0.5 * rng.uniform(-0.3, 0.3)
+        height = z + _TOOL_M - _BASE_M + _HALF_THICK_M + 0.0005
+        turned = 0.0, 0.0, math.sin(half_yaw), math.cos(half_yaw)
+        patty = np.array((x + ahead, y + aside, height, *turned))
+        return Placement(tcp=np.array((*_START_M, *DOWN)), bodies={"patty": patty}, held_m=0.02)
+
+
+_TOPPLED_RAD, _FLIPPED_RAD = math.radians(50.0), math.radians(165.0)
+
+
+class _View(NamedTuple):
+    """The patty as it is seen from the pan.
+
+    Attributes:
+        tilt_rad: of the pan about the base's y; lower with its front up.
+        place_m: of the patty, in the frame of the tool.
+        turned_rad: of the patty's upper side from the pan's, backwards; pi when it is flipped.
+    """
+
+    tilt_rad: float
+    place_m: Vector
+    turned_rad: float
+
+    @classmethod
+    def of(cls, state: Mapping[str, Array], side: float) -> _View:
+        """In a reading's state or the truth; `side` says which side was up at first."""
+        tool = _quaternion(state["tcp_pose"])
+        _, y, _, w = multiply(tool, conjugate(DOWN))
+        back = conjugate(tool)
+        dx, dy, dz = (state["patty_pose"][:3] - state["tcp_pose"][:3]).tolist()
+        ux, _, uz = rotate(back, _up(state))
+        tilt = math.remainder(2.0 * math.atan2(y, w), 2.0 * math.pi)
+        return cls(tilt, rotate(back, (dx, dy, dz)), math.atan2(-side * ux, -side * uz))
+
+    @property
+    def lies(self) -> bool:
+        """On the base of the pan, within its walls."""
+        x, y, z = self.place_m
+        height = _BASE_M - _TOOL_M - z - _HALF_THICK_M
+        return _NEAR_M < x < _FAR_M and abs(y) < _HALF_M and -0.003 < height < 0.004
+
+
+def is_lost(state: Mapping[str, Array]) -> bool:
+    """The patty is out of the pan: more than a pan's length away from the hand, or below it."""
+    away = state["patty_pose"][:3] - state["tcp_pose"][:3]
+    return bool(np.linalg.norm(away) > 0.28 or state["patty_pose"][2] < 0.05)
+
+
+def _is_ready(state: Mapping[str, Array]) -> bool:
+    view = _View.of(state, 1.0)
+    off = np.abs(state["tcp_pose"][:3] - np.array(_START_M)).max()
+    return view.lies and abs(view.tilt_rad) < 0.1 and bool(off < 0.05)
+
+
+def _up(state: Mapping[str, Array]) -> Vector:
+    """Where the patty's first upper side looks."""
+    return rotate(_quaternion(state["patty_pose"]), (0.0, 0.0, 1.0))
+
+
+def _quaternion(pose: Array) -> Quaternion:
+    x, y, z, w = pose[3:].tolist()
+    return x, y, z, w
+
+
+class _Flipper:
+    """Topples the patty onto the wall behind it, and lets it slide off that wall feet first.
+
+    It lifts the front until the patty falls over its rear edge; then it tilts back slowly, and the
+    patty comes to lie on its other side.
+    """
+
+    NOISE = 0.05
+    SWING_RAD, BACK_RAD, AHEAD_RAD = -1.95, 0.4, 0.2
+    MIDDLE_M = (0.46, 0.42)
+    PULL_N_M, DRAG_N_S_M, TURN_NM, DRAG_NM_S = 73.0, 14.6, 9.6, 1.2
+
+    def __init__(self, motion: Motion, rng: np.random.Generator) -> None:
+        self._scale = np.array([motion.wrench.force_n] * 2 + [motion.wrench.torque_nm])
+        self._rng = rng
+
+    def flip(self, state: Mapping[str, Array], side: float) -> Action:
+        """The next action; needs only the state."""
+        view = _View.of(state, side)
+        turned = abs(view.turned_rad)
+        if turned > _FLIPPED_RAD:
+            goal = 0.0
+        elif turned > _TOPPLED_RAD:
+            goal = min(self.BACK_RAD, view.tilt_rad + self.AHEAD_RAD)
+        else:
+            goal = self.SWING_RAD
+        return self._push(state, view.tilt_rad, goal, self.MIDDLE_M)
+
+    def level(self, state: Mapping[str, Array]) -> Action:
+        """To where episodes begin, and forwards first where the patty leans on a wall."""
+        view = _View.of(state, 1.0)
+        flat = abs(math.sin(view.turned_rad)) < 0.2
+        goal = 0.0 if flat else self.BACK_RAD
+        return self._push(state, view.tilt_rad, goal, (_START_M[0], _START_M[2]))
+
+    def _push(
+        self, state: Mapping[str, Array], tilt: float, goal: float, middle: tuple[float, float]
+    ) -> Action:
+        x, _, z = state["tcp_pose"][:3].tolist()
+        vx, _, vz, _, turning, _ = state["tcp_twist"].tolist()
+        wrench = (
+            self.PULL_N_M * (middle[0] - x) - self.DRAG_N_S_M * vx,
+            self.PULL_N_M * (middle[1] - z) - self.DRAG_N_S_M * vz,
+            self.TURN_NM * (goal - tilt) - self.DRAG_NM_S * turning,
+        )
+        noise = self._rng.normal(0.0, self.NOISE, 3)
+        return (wrench / self._scale + noise).clip(-1.0, 1.0).astype(np.float32)
+
+
+def _sheet(place: Vector, half: Vector, turn_rad: float = 0.0, friction: float = 0.08) -> str:
+    """A box of the pan, in the hand's frame; its friction is what counts."""
+    position, size = (" ".join(f"{value:.5g}" for value in values) for values in (place, half))
+    return (
+        f'<geom class="shell" type="box" pos="{position}" size="{size}" euler="0 {turn_rad:.5g} 0"'
+        f' friction="{friction} 0.005 0.0001" priority="2" rgba="{_IRON}"/>'
+    )
+
+
+def _pan() -> str:
+    """A slippery base with low walls; behind it a sloping wall that is not, with a lip."""
+    cos, sin = math.cos(_SLOPE_RAD), math.sin(_SLOPE_RAD)
+    middle, half = 0.5 * (_NEAR_M + _FAR_M), 0.5 * (_FAR_M - _NEAR_M)
+    wall_x, wall_z = _NEAR_M - 0.5 * _WALL_M * cos, _BASE_M - 0.5 * _WALL_M * sin
+    lip_x, lip_z = _NEAR_M - _WALL_M * cos, _BASE_M - _WALL_M * sin
+    t = _SHEET_M
+    parts = [
+        _sheet((middle, 0.0, _BASE_M + t), (half, _HALF_M, t)),
+        _sheet((_FAR_M + t, 0.0, _BASE_M - 0.01), (t, _HALF_M, 0.012)),
+        _sheet(
+            (wall_x - t * sin, 0.0, wall_z + t * cos),
+            (0.5 * _WALL_M, _HALF_M, t),
+            -_SLOPE_RAD,
+            friction=0.5,
+        ),
+        _sheet(
+            (lip_x + _LIP_M * sin, 0.0, lip_z - _LIP_M * cos),
+            (_LIP_M, _HALF_M, t),
+            0.5 * math.pi - _SLOPE_RAD,
+        ),
+    ]
+    for side in (_HALF_M + t, -_HALF_M - t):
+        parts.append(_sheet((middle - 0.01, side, _BASE_M - 0.0175), (half + 0.02, t, 0.02)))
+        parts.append(
+            _sheet(
+                (wall_x + 0.012 * sin, side, wall_z - 0.012 * cos),
+                (0.5 * _WALL_M, t, 0.016),
+                -_SLOPE_RAD,
+            )
+        )
+    handle = (
+        f'<geom class="looks" type="box" pos="0.03 0 0.1" size="0.032 0.008 0.006" rgba="{_IRON}"/>'
+    )
+    camera = '<camera name="pan" pos="0.10 0 -0.05" xyaxes="0 1 0 0.949 0 -0.316" fovy="64"/>'
+    return "".join((*parts, handle, camera))
+
+
+def _half(z_m: float, colour: str) -> str:
+    size = f"{_PATTY_M} {_PATTY_M} {0.5 * _HALF_THICK_M}"
+    return f'<geom type="box" size="{size}" pos="0 0 {z_m}" mass="0.03" rgba="{colour}"/>'
+
+
+_FRONT_CAMERA = 'pos="1.15 -1.10 1.05" xyaxes="0.910 0.414 0 -0.157 0.346 0.604"'
+_BODIES = f"""
+<camera name="side" pos="0.80 -0.55 0.80" xyaxes="0.910 0.414 0 -0.157 0.346 0.604" fovy="45"/>
+<body name="patty">
+  <freejoint/>
+  {_half(0.5 * _HALF_THICK_M, "0.94 0.45 0.20 1")}
+  {_half(-0.5 * _HALF_THICK_M, "0.95 0.90 0.72 1")}
+</body>
+"""
+
+task = ObjectFlip

@@ -1,0 +1,115 @@
+import numpy as np
+import pytest
+
+from serl.errors import NeedsPerson
+from serl.policy import Policy
+from serl.sim.arm import SimArm
+from serl.tasks.object_flip import ObjectFlip, ObjectFlipConfig, is_lost
+from serl.testing import SimulatedTaskSuite
+from serl.testing.samples import episode
+from serl.types import End
+
+
+def make(config: ObjectFlipConfig | None = None) -> tuple[SimArm, ObjectFlip]:
+    task = ObjectFlip(config)
+    return SimArm(task.scene, task.config), task
+
+
+def put(arm: SimArm, place: tuple[float, float, float], upside_down: bool) -> None:
+    """The patty somewhere, at rest, in place of where it is."""
+    turned = (0.0, 1.0, 0.0, 0.0) if upside_down else (1.0, 0.0, 0.0, 0.0)  # wxyz
+    address = arm.model.jnt_qposadr[arm.model.body("patty").jntadr[0]]
+    arm.data.qpos[address : address + 7] = (*place, *turned)
+    arm.data.qvel[-6:] = 0.0
+    arm.advance(0.05)
+
+
+def successes(seeds: range) -> int:
+    arm, task = make()
+    ends = [episode(arm, task, task.expert(arm.truth, seed), 1000 + seed)[-1] for seed in seeds]
+    return sum(isinstance(end, End) and end.success for end in ends)
+
+
+class TestObjectFlip(SimulatedTaskSuite):
+    def make(self) -> tuple[SimArm, ObjectFlip]:
+        return make()
+
+
+def test_the_expert_flips_it() -> None:
+    assert successes(range(12)) >= 10
+
+
+@pytest.mark.slow
+def test_the_expert_flips_it_in_80_of_100() -> None:
+    assert successes(range(100)) >= 80
+
+
+def test_the_other_side_up_counts_in_the_pan_only() -> None:
+    arm, task = make()
+    for place, solved in (((0.60, 0.0, 0.334), True), ((0.60, 0.2, 0.009), False)):
+        task.begin(arm.reset(0))
+        put(arm, place, upside_down=True)
+        assert task.is_success(arm.truth()) == solved
+        put(arm, place, upside_down=False)
+        assert not task.is_success(arm.truth())
+
+
+def test_a_patty_that_is_held_over_the_pan_is_not_flipped() -> None:
+    arm, task = make()
+    task.begin(arm.reset(0))
+    put(arm, (0.60, 0.0, 0.40), upside_down=True)  # falls by now
+    assert not task.is_success(arm.truth())
+
+
+def test_a_flip_must_last() -> None:
+    arm, task = make()
+    start = arm.reset(0)
+    task.begin(start)
+    put(arm, (0.60, 0.0, 0.334), upside_down=True)
+    flipped = arm.observe()
+    held = [task.outcome(flipped, index).success for index in range(task.config.hold_steps)]
+    assert held == [False] * (task.config.hold_steps - 1) + [True]
+    task.begin(start)
+    task.outcome(flipped, 0)
+    task.outcome(start, 1)
+    assert not task.outcome(flipped, 2).success, "it starts over"
+
+
+def test_either_side_may_be_up_at_the_start() -> None:
+    arm, task = make()
+    arm.reset(0)
+    put(arm, (0.60, 0.0, 0.334), upside_down=True)
+    task.begin(arm.observe())
+    assert not task.is_success(arm.truth())
+    put(arm, (0.60, 0.0, 0.334), upside_down=False)
+    assert task.is_success(arm.truth())
+
+
+def test_a_lost_patty_ends_the_episode_without_reward() -> None:
+    arm, task = make()
+    task.begin(arm.reset(0))
+    put(arm, (0.60, 0.2, 0.02), upside_down=True)
+    outcome = task.outcome(arm.observe(), 0)
+    assert (outcome.terminated, outcome.success, outcome.reward) == (True, False, 0.0)
+
+
+def drive(arm: SimArm, task: ObjectFlip, policy: Policy, steps: int) -> None:
+    for _ in range(steps):
+        arm.act(policy(arm.observe()))
+        arm.advance(1.0 / task.config.rate_hz)
+
+
+def test_it_resets_itself_as_long_as_the_patty_is_in_the_pan() -> None:
+    arm, task = make(ObjectFlipConfig(auto_reset=True))
+    arm.reset(0)
+    task.begin(arm.observe())
+    assert task.reset(arm.observe()) is None
+    drive(arm, task, lambda reading: np.array((0.2, 0.5, -0.8), np.float32), 8)
+    script = task.reset(arm.observe())
+    assert script is not None
+    drive(arm, task, script, 80)
+    assert not is_lost(arm.observe().state)
+    assert task.reset(arm.observe()) is None
+    put(arm, (0.60, 0.2, 0.02), upside_down=False)
+    with pytest.raises(NeedsPerson, match="not in the pan"):
+        task.reset(arm.observe())
