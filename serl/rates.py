@@ -16,6 +16,7 @@ from serl.demonstrations import record_expert
 from serl.evaluation import Purpose, start_seed
 from serl.loop import EpisodeKey, run
 from serl.plan import Rates
+from serl.stacking import FrameStack
 from serl.types import Action, Observation, Record
 
 _EXPERT_EPISODES = 2
@@ -26,12 +27,13 @@ Now = Callable[[], float]
 class _TimedPolicy:
     """An agent's actions, and how long they took together."""
 
-    def __init__(self, agent: Agent, now: Now) -> None:
-        self.took_s, self._agent, self._now = 0.0, agent, now
+    def __init__(self, agent: Agent, frames: int, now: Now) -> None:
+        self.took_s, self.stack = 0.0, FrameStack(frames)
+        self._agent, self._now = agent, now
 
     def __call__(self, observation: Observation) -> Action:
         begin_s = self._now()
-        action = self._agent.act(observation, explore=True)
+        action = self._agent.act(self.stack(observation), explore=True)
         self.took_s += self._now() - begin_s
         return action
 
@@ -49,7 +51,8 @@ def measure(
     task = make_task(config)
     demonstrated: list[Record] = []
     tried: list[Record] = []
-    policy = _TimedPolicy(make_acting_agent(config, make_spec(task), 0), now)
+    acting = make_acting_agent(config, make_spec(task), 0)
+    policy = _TimedPolicy(acting, config.agent.frames, now)
     steps, env_s = 0, 0.0
     with plugins.make_simulation(task) as robot:
         key = EpisodeKey("plan", "expert", 1, 0)
@@ -57,6 +60,7 @@ def measure(
         clock, begin_s = VirtualClock(robot.advance, task.config.rate_hz), now()
         for episode in count():
             robot.reset(start_seed(Purpose.TRAINING, config.seed, "plan", episode))
+            policy.stack.begin()
             numbered = EpisodeKey("plan", "actor", 1, episode)
             steps += run(robot, task, policy, clock, numbered, tried.append).steps
             env_s = now() - begin_s

@@ -94,14 +94,14 @@ def run(
 
 
 def make_policy(config: TrainConfig, checkpoint: Path) -> LearnedPolicy:
-    """The policy of a checkpoint, acting by its mode.
+    """The policy of a checkpoint, acting as in its trials.
 
     Raises:
         BadInput: the checkpoint is damaged, or of another spec or network.
     """
     agent = make_acting_agent(config, make_spec(make_task(config)), 0)
     weights = FixedWeights(load_fitting(checkpoint, config))
-    policy = LearnedPolicy(agent, weights, explore=False)
+    policy = LearnedPolicy(agent, weights, explore=False, frames=config.agent.frames)
     if not policy.refresh():
         raise BadInput(f"{checkpoint}: its weights do not fit the agent of these settings")
     return policy
