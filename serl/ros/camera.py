@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from isal.isal_zlib import crc32
 from sensor_msgs.msg import CameraInfo, CompressedImage
 from sensor_msgs.msg import Image as ImageMessage
 
 from serl.camera import View
-from serl.errors import CorruptData
+from serl.errors import CorruptData, Silent
 from serl.ros.arm_topics import SENSOR
+from serl.ros.conversions import nanoseconds_of
 from serl.ros.feed import Feed
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
@@ -20,6 +22,7 @@ from serl.types import Image
 
 _MAX_SIDE_PX = 4096
 _MAX_COMPRESSED_BYTES = 16 << 20
+_ALIKE, _ALIKE_S = 3, 0.15
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG_FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive
 _CHANNELS = {"rgb8": 3, "bgr8": 3, "mono8": 1, "rgba8": 4, "bgra8": 4}
@@ -46,30 +49,71 @@ class RosCamera:
         topic: see `picture_topic`.
         views: of this camera, by name.
         oldest_s: as of `serl.ros.feed.Feed`.
+        still: equal pictures are no fault, as those of a simulation.
 
     Attributes:
         feed: of its pictures.
     """
 
     def __init__(
-        self, node: RosNode, topic: Topic, views: Mapping[str, View], oldest_s: float | None
+        self,
+        node: RosNode,
+        topic: Topic,
+        views: Mapping[str, View],
+        oldest_s: float | None,
+        still: bool = True,
     ) -> None:
-        self._views = views
+        self._views, self._name = views, topic.name
+        self._alike = None if still else Alike()
         decode = compressed_picture_of if topic.kind is CompressedImage else picture_of
-        self.feed: Feed[Image] = Feed(node, topic, decode, oldest_s)
+
+        def heed(message: Any) -> Image:
+            if self._alike is not None:
+                self._alike.add(bytes(message.data), 1e-9 * nanoseconds_of(message.header.stamp))
+            return decode(message)
+
+        self.feed: Feed[Image] = Feed(node, topic, heed, oldest_s)
         self._cut: tuple[int, dict[str, Image]] = (-1, {})
 
     def images(self) -> tuple[dict[str, Image], float]:
         """Each view of the newest picture, and when it was taken.
 
         Raises:
-            SerlError: there is none, it is stale, or it has another size than the views expect.
+            SerlError: there is none, it is stale or frozen, or it has another size than the views
+                expect.
         """
         sample = self.feed.newest()
+        if self._alike is not None and self._alike.frozen:
+            raise Silent(f"{self._name}: frozen: {self._alike.count} equal pictures in a row")
         if self._cut[0] != sample.stamp_ns:
             cut = {name: cut_any(view, sample.value) for name, view in self._views.items()}
             self._cut = (sample.stamp_ns, cut)
         return self._cut[1], sample.taken_s
+
+
+class Alike:
+    """Counts pictures that are equal, byte by byte, as no two of a sensor with its noise are.
+
+    Attributes:
+        count: of equal pictures in a row, so far.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._checksum = -1
+        self._since_s = self._until_s = 0.0
+
+    def add(self, data: bytes, stamp_s: float) -> None:
+        """Take the bytes of the next picture."""
+        checksum = crc32(data)
+        if checksum != self._checksum:
+            self._checksum, self.count, self._since_s = checksum, 0, stamp_s
+        self.count, self._until_s = self.count + 1, stamp_s
+
+    @property
+    def frozen(self) -> bool:
+        """Equal for longer than a driver repeats a picture, and sooner than 300 ms at 10 Hz."""
+        return self.count >= _ALIKE and self._until_s - self._since_s >= _ALIKE_S
 
 
 def cut_any(view: View, picture: Image) -> Image:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+    arms,
     bombs,
     cameras,
     checkpoints,
@@ -22,6 +23,7 @@ from .registry import REGISTRY
 
 __all__ = [
     "REGISTRY",
+    "arms",
     "bombs",
     "cameras",
     "checkpoints",

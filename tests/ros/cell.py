@@ -146,6 +146,10 @@ class Cell:
         """The driver of a family, as its sources say it is."""
         self._start("arm", str(_HERE / "fake_arm.py"), family, self.prefix)
 
+    def start_camera(self, camera: str) -> None:
+        """A camera with a sensor's noise."""
+        self._start(camera, str(_HERE / "fake_camera.py"), self.prefix, camera)
+
     def start_actor(self, mode: str = "policy") -> None:
         self._start("actor", str(_HERE / "driving_process.py"), str(self.folder), ROBOT, mode)
 
