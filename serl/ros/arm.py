@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -189,8 +190,15 @@ class RosArm:
         Raises:
             SerlError: something is still missing or stale after the limit.
         """
-        self.remote.wait(self._can_observe, limit_s)
-        return self.observe()
+        found: list[Observation] = []
+
+        def read() -> bool:
+            with suppress(SerlError):
+                found.append(self.observe())
+            return bool(found)
+
+        self.remote.wait(read, limit_s)
+        return found[0] if found else self.observe()
 
     def act(self, action: Action) -> Action:
         """Ask the guard for the target moved by `action`; returns what was executed of it.
@@ -316,13 +324,6 @@ class RosArm:
             self._grip_watch.wait(now_s)
         if trouble := self._grip_watch.trouble(opening, now_s):
             raise Silent(trouble)
-
-    def _can_observe(self) -> bool:
-        try:
-            self.observe()
-        except SerlError:
-            return False
-        return True
 
     def _opening(self) -> float:
         gripper = self.profile.gripper

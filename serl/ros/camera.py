@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from isal.isal_zlib import crc32
 from sensor_msgs.msg import CameraInfo, CompressedImage
 from sensor_msgs.msg import Image as ImageMessage
 
+from serl.alike import Alike
 from serl.camera import View
 from serl.errors import CorruptData, Silent
 from serl.ros.arm_topics import SENSOR
@@ -22,7 +22,6 @@ from serl.types import Image
 
 _MAX_SIDE_PX = 4096
 _MAX_COMPRESSED_BYTES = 16 << 20
-_ALIKE, _ALIKE_S = 3, 0.15
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG_FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive
 _CHANNELS = {"rgb8": 3, "bgr8": 3, "mono8": 1, "rgba8": 4, "bgra8": 4}
@@ -89,31 +88,6 @@ class RosCamera:
             cut = {name: cut_any(view, sample.value) for name, view in self._views.items()}
             self._cut = (sample.stamp_ns, cut)
         return self._cut[1], sample.taken_s
-
-
-class Alike:
-    """Counts pictures that are equal, byte by byte, as no two of a sensor with its noise are.
-
-    Attributes:
-        count: of equal pictures in a row, so far.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._checksum = -1
-        self._since_s = self._until_s = 0.0
-
-    def add(self, data: bytes, stamp_s: float) -> None:
-        """Take the bytes of the next picture."""
-        checksum = crc32(data)
-        if checksum != self._checksum:
-            self._checksum, self.count, self._since_s = checksum, 0, stamp_s
-        self.count, self._until_s = self.count + 1, stamp_s
-
-    @property
-    def frozen(self) -> bool:
-        """Equal for longer than a driver repeats a picture, and sooner than 300 ms at 10 Hz."""
-        return self.count >= _ALIKE and self._until_s - self._since_s >= _ALIKE_S
 
 
 def cut_any(view: View, picture: Image) -> Image:

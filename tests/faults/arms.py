@@ -75,8 +75,8 @@ def idle_gripper(folder: Path) -> None:
         bay.arm.stop(why)  # as the control loop does
         bay.cell.until("hold: the actor holds")
         bay.misbehave("")
-        bay.arm.recover()
-        bay.drive(0.0, 0.0, 0.0, 0.0, until=lambda: bay.arm.observe().state["gripper"] < 0.1)
+        bay.recover()
+        bay.drive(0.0, 0.0, 0.0, 0.0, until=lambda: bay.opening() < 0.1)
 
 
 def _noticed(bay: Bay, camera: str, faults: dict[str, str]) -> None:

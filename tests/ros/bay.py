@@ -14,6 +14,7 @@ import numpy as np
 from serl import plugins
 from serl.arm_profile import GRIP, ArmProfile
 from serl.camera import View
+from serl.errors import Silent
 from serl.ros.arm import RosArm
 from serl.ros.controller import settle_controller
 from serl.ros.node import RosNode
@@ -101,20 +102,41 @@ class Bay:
 
         eventually(taken, found=lambda: self.cell.state)
 
+    def recover(self) -> None:
+        """Ready to be driven, once it is known where the arm is: a busy machine may be late."""
+
+        def recovered() -> bool:
+            try:
+                self.arm.recover()
+            except Silent:
+                return False
+            return True
+
+        eventually(recovered)
+
     def drive(self, *action: float, until: Any, limit_s: float = 60.0) -> None:
         """Act ten times a second until something holds."""
 
         def act() -> bool:
-            self.arm.observe_when_fresh(30.0)
-            self.arm.act(np.array(action, np.float32))
-            self.arm.remote.wait(lambda: False, 0.1)  # real time passes
-            return bool(until())
+            try:
+                self.arm.observe()
+                self.arm.act(np.array(action, np.float32))
+                self.arm.remote.wait(lambda: False, 0.1)  # real time passes
+                return bool(until())
+            except Silent as error:  # a busy machine is late; the control loop does the same
+                self.arm.stop(str(error))
+                self.recover()
+                return False
 
         eventually(act, limit_s, lambda: self.cell.state)
 
     def place(self) -> list[float]:
         reading = self.arm.observe_when_fresh(30.0)
         return [float(value) for value in reading.state["tcp_pose"][:3]]
+
+    def opening(self) -> float:
+        """Of the gripper."""
+        return float(self.arm.observe_when_fresh(30.0).state["gripper"][0])
 
     def said(self, sign: str, since: int) -> bool:
         """The guard said so after its `since`-th word; beats meanwhile."""

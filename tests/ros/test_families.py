@@ -25,8 +25,8 @@ def test_the_same_actor_drives_every_family_through_the_guard(name: str, tmp_pat
         y_m = bay.place()[1]
         bay.drive(0.0, 1.0, 0.0, 0.0, until=lambda: bay.place()[1] > y_m + 0.02)
         if bay.profile.gripper is not None:
-            bay.drive(0.0, 0.0, 0.0, -1.0, until=lambda: bay.arm.observe().state["gripper"] < 0.1)
-            bay.drive(0.0, 0.0, 0.0, 1.0, until=lambda: bay.arm.observe().state["gripper"] > 0.9)
+            bay.drive(0.0, 0.0, 0.0, -1.0, until=lambda: bay.opening() < 0.1)
+            bay.drive(0.0, 0.0, 0.0, 1.0, until=lambda: bay.opening() > 0.9)
         assert bay.cell.state.startswith("policy")
         bay.arm.stop("test")
         bay.cell.until("hold: the actor holds")
@@ -53,7 +53,7 @@ def test_what_goes_wrong_with_an_arm_is_named_and_the_guard_takes_it_again(
 ) -> None:
     crisp.misbehave("")
     crisp.take()
-    crisp.arm.recover()
+    crisp.recover()
     crisp.drive(0.0, 0.0, 0.0, 0.0, until=lambda: crisp.cell.state.startswith("policy"))
     since = len(crisp.cell.states)
     crisp.misbehave(fault)
@@ -68,7 +68,7 @@ def test_the_setpoint_never_runs_away_from_an_arm_that_does_not_follow(
 ) -> None:
     crisp.misbehave("")
     crisp.take()
-    crisp.arm.recover()
+    crisp.recover()
     crisp.misbehave(fault)
     before = crisp.place()
     for _ in range(10):
@@ -94,7 +94,7 @@ def test_the_guard_does_not_take_an_arm_whose_controller_is_set_otherwise(crisp:
 def test_gains_switch_while_it_runs_and_are_read_back(crisp: Bay) -> None:
     crisp.misbehave("")
     crisp.take()
-    crisp.arm.recover()
+    crisp.recover()
     node, modes = f"{ROBOT}/cartesian_impedance_controller", crisp.profile.controller.modes
     for mode in ("compliance", "precision"):
         crisp.arm.switch(mode)
@@ -109,5 +109,5 @@ def test_gains_switch_while_it_runs_and_are_read_back(crisp: Bay) -> None:
             crisp.arm.switch("compliance")
         assert complaint in (crisp.arm.stop_reason or "")
         crisp.misbehave("")
-        crisp.arm.recover()
+        crisp.recover()
     settle_controller(crisp.arm.remote, ROBOT, crisp.profile)
