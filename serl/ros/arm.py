@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -14,6 +15,7 @@ from std_msgs.msg import Header
 from serl.aim import Aim
 from serl.arm_profile import ArmProfile
 from serl.errors import BadInput, SerlError, Silent
+from serl.gripper_watch import GripperWatch
 from serl.reading import reading_spec
 from serl.ros.arm_topics import EXACT, SENSOR, check_types, of_robot, topic_of, tracked_pose
 from serl.ros.camera import cell_camera
@@ -76,6 +78,9 @@ class RosArm:
         BadInput: a message package that the profile needs is not installed.
     """
 
+    still_pictures = False
+    """Equal pictures in a row are no fault."""
+
     def __init__(
         self,
         node: RosNode,
@@ -100,6 +105,7 @@ class RosArm:
         self._lease, self._beats = lease, time.time_ns() // 1_000_000
         self._lockstep, self._begun = lockstep, False
         self._fault = ""  # that `act` met
+        self._grip_watch = GripperWatch()
         self._subscribe(tracked, config)
         self._target, self._grip, self._beat = (
             node.publisher(
@@ -173,6 +179,7 @@ class RosArm:
         numbers |= {
             f"{name}_pose": _numbers(feed.newest().value) for name, feed in self._tracked.items()
         }
+        self._check_gripper(numbers["gripper"][0], pose.taken_s)
         images, stamps = self._images()
         state = {name: np.array(numbers[name], np.float32) for name in self._spec.state}
         return Observation(state, images, {"robot": pose.taken_s, **stamps})
@@ -183,8 +190,15 @@ class RosArm:
         Raises:
             SerlError: something is still missing or stale after the limit.
         """
-        self.remote.wait(self._can_observe, limit_s)
-        return self.observe()
+        found: list[Observation] = []
+
+        def read() -> bool:
+            with suppress(SerlError):
+                found.append(self.observe())
+            return bool(found)
+
+        self.remote.wait(read, limit_s)
+        return found[0] if found else self.observe()
 
     def act(self, action: Action) -> Action:
         """Ask the guard for the target moved by `action`; returns what was executed of it.
@@ -201,12 +215,14 @@ class RosArm:
             return np.zeros_like(action)
         if not self._begun:
             self.begin(pose.value, self._opening() < 0.5)
-        now_s = pose.taken_s if self._lockstep else time.monotonic()
+        now_s = self._now_s(pose.taken_s)
         executed = self.aim.move(action, pose.value, now_s)
         stamp_ns = self.node.handle.get_clock().now().nanoseconds
         values, frame = _numbers(self.aim.target), self.profile.base_frame
         self._target.publish(pose_message(values, frame, stamp_ns))
         self._grip.publish(numbers_message([0.0 if self.aim.closed else 1.0]))
+        if self._gripper is not None and self._gripper.is_fresh:
+            self._grip_watch.tell(self.aim.closed, self._opening(), now_s)
         return executed
 
     def stop(self, reason: str) -> None:
@@ -224,6 +240,7 @@ class RosArm:
         if self.stop_reason is not None or self._fault:
             self.aim.target = self._pose.newest().value
             self.stop_reason, self._fault = None, ""
+            self._grip_watch.begin(self.aim.closed)
             self.beat()
 
     def switch(self, gains: str) -> None:
@@ -246,6 +263,7 @@ class RosArm:
         """An episode starts here: the target is where the tool is."""
         self.aim.begin(start, closed)
         self._begun, self._fault = True, ""
+        self._grip_watch.begin(closed)
 
     def beat(self) -> None:
         """Tell the guard that this process lives; called in each slice of the loop's waiting."""
@@ -293,16 +311,22 @@ class RosArm:
                 image_age_s,
                 profile.cameras.get(camera),
                 qos,
+                self.still_pictures,
             )
             for camera in dict.fromkeys(view.camera for view in views.values())
         ]
 
-    def _can_observe(self) -> bool:
-        try:
-            self.observe()
-        except SerlError:
-            return False
-        return True
+    def _now_s(self, taken_s: float) -> float:
+        """By the wall's clock, or by that of what was measured last, where time stands still."""
+        return taken_s if self._lockstep else time.monotonic()
+
+    def _check_gripper(self, opening: float, taken_s: float) -> None:
+        """Raise `Silent` when the gripper does nothing of what it was told."""
+        now_s = self._now_s(taken_s)
+        if self.stop_reason is not None or (self.guard is not None and not self.guard.lets_move):
+            self._grip_watch.wait(now_s)
+        if trouble := self._grip_watch.trouble(opening, now_s):
+            raise Silent(trouble)
 
     def _opening(self) -> float:
         gripper = self.profile.gripper

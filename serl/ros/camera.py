@@ -10,10 +10,12 @@ import numpy as np
 from sensor_msgs.msg import CameraInfo, CompressedImage
 from sensor_msgs.msg import Image as ImageMessage
 
+from serl.alike import Alike
 from serl.camera import View
 from serl.cell import WHOLE, CellCamera, Crop
-from serl.errors import CorruptData
+from serl.errors import CorruptData, Silent
 from serl.ros.arm_topics import SENSOR
+from serl.ros.conversions import nanoseconds_of
 from serl.ros.feed import Feed
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
@@ -52,6 +54,7 @@ class RosCamera:
         views: of this camera, by name.
         oldest_s: as of `serl.ros.feed.Feed`.
         crop: of the picture, before any view; as shares.
+        still: equal pictures are no fault, as those of a simulation.
 
     Attributes:
         feed: of its pictures.
@@ -64,19 +67,30 @@ class RosCamera:
         views: Mapping[str, View],
         oldest_s: float | None,
         crop: Crop = WHOLE,
+        still: bool = True,
     ) -> None:
-        self._views, self._crop = views, crop
+        self._views, self._crop, self._name = views, crop, topic.name
+        self._alike = None if still else Alike()
         decode = compressed_picture_of if topic.kind is CompressedImage else picture_of
-        self.feed: Feed[Image] = Feed(node, topic, decode, oldest_s)
+
+        def heed(message: Any) -> Image:
+            if self._alike is not None:
+                self._alike.add(bytes(message.data), 1e-9 * nanoseconds_of(message.header.stamp))
+            return decode(message)
+
+        self.feed: Feed[Image] = Feed(node, topic, heed, oldest_s)
         self._cut: tuple[int, dict[str, Image]] = (-1, {})
 
     def images(self) -> tuple[dict[str, Image], float]:
         """Each view of the newest picture, and when it was taken.
 
         Raises:
-            SerlError: there is none, it is stale, or it has another size than the views expect.
+            SerlError: there is none, it is stale or frozen, or it has another size than the views
+                expect.
         """
         sample = self.feed.newest()
+        if self._alike is not None and self._alike.frozen:
+            raise Silent(f"{self._name}: frozen: {self._alike.count} equal pictures in a row")
         if self._cut[0] != sample.stamp_ns:
             picture = cropped(sample.value, self._crop)
             cut = {name: cut_any(view, picture) for name, view in self._views.items()}
@@ -92,12 +106,14 @@ def cell_camera(
     oldest_s: float | None,
     known: CellCamera | None = None,
     qos: Any = SENSOR,
+    still: bool = True,
 ) -> RosCamera:
     """A camera of a cell whose profile knows it, else the one of this name beside the robot."""
     if known is None:
-        return RosCamera(node, picture_topic(robot, camera, qos), views, oldest_s)
+        topic = picture_topic(robot, camera, qos)
+        return RosCamera(node, topic, views, oldest_s, still=still)
     topic = picture_topic(robot, known.topic, qos, known.compressed)
-    return RosCamera(node, topic, views, oldest_s, known.crop)
+    return RosCamera(node, topic, views, oldest_s, known.crop, still)
 
 
 def cropped(picture: Image, crop: Crop) -> Image:

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from serl.errors import BadInput, SerlError
-from serl.guard_config import LATCHED, GuardState
+from serl.guard_config import LATCHED, MOVING, GuardState
 from serl.ros.arm_topics import of_robot
 from serl.ros.feed import Feed
 from serl.ros.guard_topics import GUARD_STATE
@@ -51,6 +51,11 @@ class GuardClient:
         state, cause = self.feed.newest().value
         if state in LATCHED:
             raise SerlError(f"the guard stopped the arm: {state}: {cause}")
+
+    @property
+    def lets_move(self) -> bool:
+        """The arm may be moved now, and its gripper."""
+        return self.feed.is_fresh and self._state() in MOVING
 
     def release(self) -> None:
         """Have the guard let go of the arm, which then holds by itself; a stop stays one."""

@@ -246,7 +246,7 @@ class GuardNode:
                 response.success = not problem
                 response.message = f"{text}; {problem}" if problem else text
             except SerlError as error:
-                response.success, response.message = False, str(error)
+                response.success, response.message = False, self._with_topic(str(error))
             return response
 
         self._node.handle.create_service(Trigger, f"{self._prefix}/guard/{name}", answer)
@@ -288,7 +288,14 @@ class GuardNode:
         if self._guard.counts["pose: frame"]:
             trouble = self._guard.measured.trouble(time.monotonic())
         if trouble:
-            raise BadInput(f"the guard does not start: {trouble}")
+            raise BadInput(self._with_topic(f"the guard does not start: {trouble}"))
+
+    def _with_topic(self, text: str) -> str:
+        """A complaint about a measurement, with the name of its topic."""
+        profile = self._profile
+        topics = {"pose": profile.pose, "joints": profile.joint_states, "wrench": profile.wrench}
+        channel = topics.get(text.partition(": ")[2].partition(" ")[0].rstrip(":"))
+        return f"{text} ({name_of(channel, self._prefix)})" if channel else text
 
     def _stop_beside_others(self) -> None:
         others = self._others()

@@ -67,6 +67,8 @@ class SimulatedRosArm(RosArm):
     In real time `advance` is refused: time passes by itself. Arguments are those of `RosArm`.
     """
 
+    still_pictures = True  # where nothing moves nothing changes: there is no noise
+
     def __init__(
         self,
         node: RosNode,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+    arms,
     bombs,
     cameras,
     checkpoints,
@@ -23,6 +24,7 @@ from .registry import REGISTRY
 
 __all__ = [
     "REGISTRY",
+    "arms",
     "bombs",
     "cameras",
     "checkpoints",

@@ -94,6 +94,24 @@ def guard_struck_in_motion(folder: Path) -> None:
 
 
 @REGISTRY.fault(
+    6,
+    "Somebody else commands the arm",
+    injected="another node that publishes on the arm's topic of setpoints, while the arm moves",
+    required="protective stop, which names it; nobody arms until it is gone",
+    level=Level.PROCESSES,
+)
+def second_commander(folder: Path) -> None:
+    with moving(folder) as cell:
+        with cell.stranger():
+            cell.until("protective stop: others publish")
+            assert "stranger" in cell.state
+            eventually(lambda: cell.call("ack")[0])
+            assert "others publish" in cell.call("arm")[1]
+        cell.arm()
+        cell.until("policy")
+
+
+@REGISTRY.fault(
     7,
     "Arm's controller dies",
     injected="SIGKILL; another one, elsewhere",

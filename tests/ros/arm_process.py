@@ -5,7 +5,7 @@
 Writes down what it heard, in `arm.txt` of the run: setpoints, states of the guard, and when it
 began to hold by itself, or was late to tick. What is wrong with it stands in `arm_faults.yaml`,
 which it reads again and again: silent (measures nothing), frame, force_n, away_m (of what it
-measures), error, nan, deaf (to setpoints, from the start on).
+measures), error, nan, joints (how many), deaf (to setpoints, from the start on).
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class ArmProcess:
 
     def _measure(self, pose: Pose, faults: dict[str, Any]) -> None:
         stamp = self._node.handle.get_clock().now().to_msg()
-        message, wrench, joints = PoseStamped(), WrenchStamped(), JointState(position=[0.0] * 7)
+        message, wrench = PoseStamped(), WrenchStamped()
+        joints = JointState(position=[0.0] * faults.get("joints", 7))
         for each in (message, wrench, joints):
             each.header.stamp = stamp
             each.header.frame_id = faults.get("frame", "base")

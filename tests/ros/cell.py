@@ -98,6 +98,7 @@ class Cell:
         self.latch.write_text("serl latch: disarmed\n")
         (folder / "guard.yaml").write_text(json.dumps(config().model_dump(mode="json")))
         self.processes: dict[str, subprocess.Popen[str]] = {}
+        self._started: list[subprocess.Popen[str]] = []  # one name may have been given twice
         self.environment = environment(int(os.environ["ROS_DOMAIN_ID"]), folder)
         self.environment["PYTHONPATH"] = os.pathsep.join(
             filter(None, [str(_HERE.parent.parent), os.environ.get("PYTHONPATH")])
@@ -121,7 +122,7 @@ class Cell:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for process in self.processes.values():
+        for process in self._started:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGCONT)
                 process.kill()
@@ -145,6 +146,10 @@ class Cell:
     def start_fake(self, family: str) -> None:
         """The driver of a family, as its sources say it is."""
         self._start("arm", str(_HERE / "fake_arm.py"), family, self.prefix)
+
+    def start_camera(self, camera: str) -> None:
+        """A camera with a sensor's noise."""
+        self._start(camera, str(_HERE / "fake_camera.py"), self.prefix, camera)
 
     def start_actor(self, mode: str = "policy") -> None:
         self._start("actor", str(_HERE / "driving_process.py"), str(self.folder), ROBOT, mode)
@@ -325,6 +330,7 @@ class Cell:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self._started.append(process)
         return process
 
     def _on_state(self, message: Any) -> None:

@@ -16,7 +16,7 @@ from serl.config import resolve
 from serl.console.door import Door, read_door
 from serl.run_folder import RunFolder
 
-from .cell import ROBOT, Cell, eventually
+from .cell import Cell, eventually
 
 pytestmark = pytest.mark.ros
 

@@ -111,7 +111,18 @@ def test_two_guards_of_an_arm_are_one_too_many(cell: Cell) -> None:
 
 def test_it_refuses_an_arm_that_speaks_of_another_frame(cell: Cell) -> None:
     cell.start_arm(frame="world")
-    assert "pose is in the frame 'world', expected 'base'" in _refusal(cell)
+    line = _refusal(cell)
+    assert "pose is in the frame 'world', expected 'base' (" in line
+    assert line.endswith("/panda/current_pose)")
+
+
+def test_it_names_the_topic_of_joints_that_are_too_few(cell: Cell) -> None:
+    cell.start_arm(joints=6)
+    cell.start_guard()
+    cell.until("disarmed")
+    line = "not now: joints: 6 numbers, expected 7 ("
+    eventually(lambda: cell.call("arm")[1].startswith(line))
+    assert cell.call("arm")[1].endswith("/panda/joint_states)")
 
 
 @pytest.mark.parametrize(

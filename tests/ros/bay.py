@@ -1,0 +1,144 @@
+"""Every family of arms: the actor's end, a guard, and a fake of the driver, over real DDS."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from serl import plugins
+from serl.arm_profile import GRIP, ArmProfile
+from serl.camera import View
+from serl.errors import Silent
+from serl.ros.arm import RosArm
+from serl.ros.controller import settle_controller
+from serl.ros.node import RosNode
+from serl.tasks.reach import ReachConfig
+
+from ..guarding import DOWN, config
+from ..upstream import FAMILIES
+from .cell import ROBOT, Cell, eventually
+
+MOTION = ReachConfig().motion.model_copy(update={"box_high_m": (0.70, 0.30, 0.60), "gripper": True})
+HAS_ACTIONS = importlib.util.find_spec("control_msgs") is not None
+
+
+def profile_of(name: str) -> ArmProfile:
+    """The profile, without a gripper whose messages are not installed."""
+    profile: ArmProfile = plugins.load("robot", name)
+    gripper = profile.gripper
+    if gripper is None or gripper.command.type != GRIP or HAS_ACTIONS:
+        return profile
+    return profile.model_copy(update={"gripper": None})
+
+
+class Bay:
+    """A family's fake, a guard of it, and an actor's end, which may see through cameras."""
+
+    def __init__(self, folder: Path, name: str, views: Mapping[str, View] | None = None) -> None:
+        self.name, self.profile = name, profile_of(name)
+        self.cell = Cell(folder)
+        limits = config(
+            frame=self.profile.base_frame,
+            joint_names=self.profile.joints,
+            joint_low_rad=self.profile.joint_low_rad,
+            joint_high_rad=self.profile.joint_high_rad,
+            wrench=self.profile.wrench is not None,
+            reference=DOWN,
+        ).model_copy(update={"motion": MOTION})
+        (folder / "guard.yaml").write_text(json.dumps(limits.model_dump(mode="json")))
+        self._file = folder / "family.py"
+        without = "" if self.profile.gripper else ".model_copy(update={'gripper': None})"
+        self._file.write_text(
+            f"from serl import plugins\nrobot = plugins.load('robot', {name!r}){without}\n"
+        )
+        self.node = RosNode("actor", folder, local=True)
+        self._task = ReachConfig(motion=MOTION)
+        if views:
+            self._task = ReachConfig(motion=MOTION, observe="pixels", views=dict(views))
+
+    def __enter__(self) -> Bay:
+        self.cell.__enter__()
+        self.node.__enter__()
+        self.cell.start_fake(FAMILIES[self.name])
+        self.cell.start_guard("--arm", str(self._file))
+        for camera in {view.camera for view in self._task.views.values()}:
+            self.cell.start_camera(camera)
+        self.arm = RosArm(self.node, ROBOT, self.profile, ReachConfig(motion=MOTION), guarded=True)
+        self.node.every(0.015, self.arm.beat)  # whatever the tests wait for
+        settle_controller(self.arm.remote, ROBOT, self.profile)
+        self.cell.until("disarmed")
+        return self
+
+    def __exit__(self, *failure: Any) -> None:
+        self.node.__exit__(None, None, None)
+        self.cell.__exit__(None, None, None)
+
+    def misbehave(self, fault: str) -> None:
+        node = self.profile.controller.node
+        node = node if node.startswith("/") else f"{ROBOT}/{node}"
+        self.arm.remote.set_parameters(node, {"fault": fault})
+
+    def spoil(self, camera: str, fault: str) -> float:
+        """Let a camera have a fault; when that was."""
+        self.arm.remote.set_parameters(f"{ROBOT}/{camera}", {"fault": fault})
+        return time.monotonic()
+
+    def take(self) -> None:
+        """Have the guard take the arm, which is well."""
+
+        def taken() -> bool:
+            if self.cell.state.startswith("disarmed"):
+                self.cell.call("arm")
+            elif self.cell.state.startswith("protective stop"):
+                self.cell.call("ack")
+            self.arm.remote.wait(lambda: False, 0.05)
+            return self.cell.state.startswith(("hold", "policy"))
+
+        eventually(taken, found=lambda: self.cell.state)
+
+    def recover(self) -> None:
+        """Ready to be driven, once it is known where the arm is: a busy machine may be late."""
+
+        def recovered() -> bool:
+            try:
+                self.arm.recover()
+            except Silent:
+                return False
+            return True
+
+        eventually(recovered)
+
+    def drive(self, *action: float, until: Any, limit_s: float = 60.0) -> None:
+        """Act ten times a second until something holds."""
+
+        def act() -> bool:
+            try:
+                self.arm.observe()
+                self.arm.act(np.array(action, np.float32))
+                self.arm.remote.wait(lambda: False, 0.1)  # real time passes
+                return bool(until())
+            except Silent as error:  # a busy machine is late; the control loop does the same
+                self.arm.stop(str(error))
+                self.recover()
+                return False
+
+        eventually(act, limit_s, lambda: self.cell.state)
+
+    def place(self) -> list[float]:
+        reading = self.arm.observe_when_fresh(30.0)
+        return [float(value) for value in reading.state["tcp_pose"][:3]]
+
+    def opening(self) -> float:
+        """Of the gripper."""
+        return float(self.arm.observe_when_fresh(30.0).state["gripper"][0])
+
+    def said(self, sign: str, since: int) -> bool:
+        """The guard said so after its `since`-th word; beats meanwhile."""
+        self.arm.remote.wait(lambda: False, 0.02)
+        return any(text.startswith(sign) for _, text in self.cell.states[since:])
