@@ -71,7 +71,7 @@ def setup(options: argparse.Namespace) -> int:
     Raises:
         BadInput: ROS 2 is missing, or the profile is wrong.
     """
-    from serl.ros.environment import domain_id_of
+    from serl.ros.environment import domain_id_of, meet_others
     from serl.ros.graph import require_ros
 
     out = _destination(options.robot, options.out)
@@ -91,6 +91,7 @@ def setup(options: argparse.Namespace) -> int:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="serl-setup-"))
         folder = Path(scratch) / place.cell
         folder.mkdir()
+        meet_others(folder)
         device = opened_device(options.device, options.path) if options.device else None
         if device is not None:
             stack.callback(device[0].close)

@@ -18,6 +18,7 @@ from serl.camera_watch import CameraFault, CameraWatch, CameraWatchConfig
 from serl.cell import CellCamera
 from serl.errors import Silent
 from serl.ros.camera import RosCamera, cell_camera, info_topic
+from serl.ros.environment import meet_others
 from serl.ros.node import RosNode
 from serl.types import Observation
 
@@ -36,6 +37,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "cell"
         self.folder.mkdir()
+        meet_others(self.folder)
         self.film = write_film(folder / "a.avi", 40)
         self.processes = Run(self.folder)
         self.node = RosNode("looker", self.folder, local=True)

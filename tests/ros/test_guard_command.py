@@ -15,6 +15,7 @@ from serl.guard_config import GuardState
 from serl.guard_setup import guard_of
 from serl.latch import LatchFile
 from serl.robot_file import write_robot
+from serl.ros.environment import meet_others
 from serl.ros.guard_client import GuardClient
 from serl.ros.node import RosNode
 from serl.ros.remote import Remote
@@ -40,6 +41,7 @@ def start(folder: Path, *words: str) -> tuple[Run, subprocess.Popen[str]]:
 def test_it_starts_stopped_and_ends_clean(tmp_path: Path) -> None:
     folder = tmp_path / "cell"
     folder.mkdir()
+    meet_others(folder)
     profile, latch = tmp_path / "arm.yaml", tmp_path / "arm.latch"
     write_robot(profile, SIM.model_copy(update={"workspace": WORKSPACE}))
     with RosNode("looker", folder, local=True) as node:
