@@ -97,14 +97,19 @@ def test_a_compressed_one_is_known_by_the_profile_of_the_cell(bench: Bench) -> N
     assert left.images()[0]["wrist"].shape == (24, 32, 3)
 
 
-def test_an_unplugged_camera_is_told_and_stops_the_robot_in_time(bench: Bench) -> None:
+def test_an_unplugged_camera_is_told_and_stops_the_robot_in_time(
+    bench: Bench, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The end of a film is a camera that is gone: its last picture is too old within 300 ms."""
+    bench.film = write_film(tmp_path / "side.avi", 120)
     camera = bench.camera("side", oldest_s=60.0)  # a feed that lets everything pass
     watch = CameraWatch({"side": View(camera="side", width=32, height=24).spec})
     process = bench.start("side")
     eventually(lambda: seen(camera))
     assert process.wait(60.0) == 0
     ended_s = time.monotonic()
+    assert "camera side: " in (said := capfd.readouterr().out)
+    assert "side.avi ended" in said
     eventually(lambda: faulty(camera, watch))
     last_s = camera.images()[1]
     with pytest.raises(CameraFault, match=r"camera side: its image is .* s old, over 0.2 s"):
