@@ -5,7 +5,7 @@ parameters, written down from its sources and not from our profile; and it can m
 
 Its parameter `fault` says how: late (stamps of long ago), frozen (the same stamp again and again),
 nan, silent (no pose), dropped (commands are lost), stuck (it does not move), reflex (it stops, and
-feels 60 N), stubborn (parameters are refused),
+feels 60 N), stubborn (parameters are refused), forgetful (they are taken, and kept otherwise),
 mirrored (targets have another x), runaway (it drifts, whatever is commanded).
 """
 
@@ -18,6 +18,7 @@ from typing import Any
 
 from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
 from rcl_interfaces.msg import SetParametersResult
+from rclpy.parameter import Parameter
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 
@@ -52,6 +53,7 @@ class CrispArm:
         command = f"{robot}/gripper/gripper_position_controller/commands"
         node.subscribe(Topic(command, Float64MultiArray, 1), self._on_gripper)
         node.handle.add_on_set_parameters_callback(self._on_parameters)
+        node.handle.add_pre_set_parameters_callback(self._forget)
         node.every(PERIOD_S, self._tick)
 
     @property
@@ -74,6 +76,14 @@ class CrispArm:
         names = {parameter.name for parameter in parameters}
         refused = self.fault == "stubborn" and names != {"fault"}
         return SetParametersResult(successful=not refused, reason="controller is active")
+
+    def _forget(self, parameters: Any) -> Any:
+        if self.fault != "forgetful":
+            return parameters
+        return [
+            Parameter(each.name, value=0.5 * each.value) if isinstance(each.value, float) else each
+            for each in parameters
+        ]
 
     def _tick(self) -> None:
         fault = self.fault

@@ -126,6 +126,9 @@ def test_gains_that_differ_and_joints_outside_are_refused(cell: Cell) -> None:
     assert "parameters set and read back" in cell.run("limits")
     cell.misbehave("stubborn")
     assert "controller is active" in cell.refused("limits")
+    cell.misbehave("forgetful")
+    line = cell.refused("limits")
+    assert "task.k_pos_x is 1000.0, expected 2000.0" in line
     cell.misbehave("")
     whole = cell.session.profile
     low = (*whole.joint_low_rad[:3], -1.0, *whole.joint_low_rad[4:])
