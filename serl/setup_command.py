@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import select
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -96,6 +97,8 @@ def setup(options: argparse.Namespace) -> int:
         if device is not None:
             stack.callback(device[0].close)
         node = stack.enter_context(RosNode(f"setup_{place.robot}", folder, local=True))
+        for number in (signal.SIGINT, signal.SIGTERM):  # at once, also while a question waits
+            signal.signal(number, signal.default_int_handler)
         latch = latch_path(str(out))
         arm = stack.enter_context(SetupArm(node, place, profile, folder, latch, asker))
         session = Session(node, arm, asker, out, (device,) if device else ())

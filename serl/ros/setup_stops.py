@@ -11,6 +11,7 @@ from serl.clock import WallClock
 from serl.errors import SerlError
 from serl.first_day import StepFailed
 from serl.guard_config import GuardState
+from serl.intervention import Event
 from serl.ros.setup_arm import RATE_HZ, THERE_M, SetupArm
 from serl.ros.setup_session import Session
 from serl.safety import Pose
@@ -56,6 +57,8 @@ def takeover(session: Session) -> str:
         if time.monotonic() > until_s:
             raise StepFailed(steered.complaint())
         action = people()
+        if Event.STOP in people.events():
+            arm.press()
         if action is not None:
             arm.driver.mode = "teleop"
             steered.more(action, here)
@@ -116,11 +119,12 @@ def estop(session: Session) -> str:
     where = arm.place.namespace
     session.asker.tell(
         f"The arm swings. Stop it: press Enter, call {where}/guard/estop, or send True to "
-        f"{where}/estop."
+        f"{where}/estop; a stop of a device counts, too."
     )
 
     def next_action(here: Pose) -> Action:
-        if session.asker.pressed("estop"):
+        session.people()
+        if session.asker.pressed("estop") or Event.STOP in session.people.events():
             arm.press()
         if time.monotonic() > until_s:
             raise StepFailed(f"no emergency stop came within {_LIMIT_S:g} s")

@@ -82,9 +82,13 @@ class Person:
     @property
     def place(self) -> Vector:
         """Where the tool is."""
-        assert self.remote.wait(lambda: self._pose is not None, 30.0)
+        assert self.sees(30.0)
         assert self._pose is not None
         return self._pose.position
+
+    def sees(self, limit_s: float) -> bool:
+        """The arm is there, and tells its pose."""
+        return self.remote.wait(lambda: self._pose is not None, limit_s)
 
     def seen(self) -> str:
         """Which way the tool has gone since the moves began."""

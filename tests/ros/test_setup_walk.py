@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.ros, pytest.mark.slow]
 
 ROBOT = "arm"
 SIM = plugins.load("robot", "sim")
-ATTEMPTS = 6
+ATTEMPTS = 12
 
 
 class Patient(Person):
@@ -63,6 +63,7 @@ def test_a_whole_first_day(tmp_path: Path) -> None:
         with RosNode("setup", folder, local=True) as node, RosNode("me", folder, local=True) as own:
             person = Patient(own, place, SIM)
             prepare(person, own)
+            assert person.sees(120.0)
             profile = SIM.within(place.namespace)
             with SetupArm(node, place, profile, folder, tmp_path / "latch", person) as arm:
                 assert walk(Session(node, arm, person, out), STEPS), person.said
