@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import tempfile
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def camera(options: argparse.Namespace) -> int:
     Raises:
         BadInput: ROS 2 is missing, the camera cannot be opened, or a setting is wrong.
     """
-    from serl.ros.environment import domain_id_of
+    from serl.ros.environment import domain_id_of, meet_others
     from serl.ros.graph import require_ros
 
     if not _NAME.fullmatch(options.name):
@@ -68,10 +69,10 @@ def camera(options: argparse.Namespace) -> int:
         config = checked(PublishConfig, settings)
         base = f"{options.namespace.rstrip('/')}/{options.name}"
         os.environ["ROS_DOMAIN_ID"] = str(domain_id_of())
-        with (
-            tempfile.TemporaryDirectory(prefix="serl-camera-") as scratch,
-            RosNode(f"camera_{options.name}", Path(scratch), local=True) as node,
-        ):
+        with ExitStack() as stack:
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="serl-camera-")))
+            meet_others(scratch)
+            node = stack.enter_context(RosNode(f"camera_{options.name}", scratch, local=True))
             published = CameraNode(node, "", base, config)
             kind = "image_raw" if options.jpeg is None else "image_raw/compressed"
             domain = os.environ["ROS_DOMAIN_ID"]

@@ -57,7 +57,7 @@ def guard(options: argparse.Namespace) -> int:
     Raises:
         BadInput: ROS 2 is missing, or a profile, a task or a limit is wrong.
     """
-    from serl.ros.environment import domain_id_of
+    from serl.ros.environment import domain_id_of, meet_others
     from serl.ros.graph import require_ros
 
     profile = load_robot(options.robot)
@@ -76,6 +76,7 @@ def guard(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="serl-guard-") as scratch:
         folder = Path(scratch) / place.cell
         folder.mkdir()
+        meet_others(folder)
         print(  # noqa: T201
             f"{profile.name}: ROS_DOMAIN_ID={domain}, services under {place.namespace}/guard; "
             f"latch {latch}; Ctrl-C ends it",

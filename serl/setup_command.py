@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import select
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -71,7 +72,7 @@ def setup(options: argparse.Namespace) -> int:
     Raises:
         BadInput: ROS 2 is missing, or the profile is wrong.
     """
-    from serl.ros.environment import domain_id_of
+    from serl.ros.environment import domain_id_of, meet_others
     from serl.ros.graph import require_ros
 
     out = _destination(options.robot, options.out)
@@ -91,10 +92,13 @@ def setup(options: argparse.Namespace) -> int:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="serl-setup-"))
         folder = Path(scratch) / place.cell
         folder.mkdir()
+        meet_others(folder)
         device = opened_device(options.device, options.path) if options.device else None
         if device is not None:
             stack.callback(device[0].close)
         node = stack.enter_context(RosNode(f"setup_{place.robot}", folder, local=True))
+        for number in (signal.SIGINT, signal.SIGTERM):  # at once, also while a question waits
+            signal.signal(number, signal.default_int_handler)
         latch = latch_path(str(out))
         arm = stack.enter_context(SetupArm(node, place, profile, folder, latch, asker))
         session = Session(node, arm, asker, out, (device,) if device else ())

@@ -28,7 +28,7 @@ def simulate(options: argparse.Namespace) -> int:
     Raises:
         BadInput: ROS 2 is missing, or a setting is wrong.
     """
-    from serl.ros.environment import clean_shared_memory, free_domain
+    from serl.ros.environment import clean_shared_memory, free_domain, meet_others
     from serl.ros.graph import require_ros
 
     if not 0.0 < options.rtf <= _FASTEST:
@@ -42,6 +42,7 @@ def simulate(options: argparse.Namespace) -> int:
 
         folder = Path(scratch) / "sim"
         folder.mkdir()
+        meet_others(folder)
         os.environ["ROS_DOMAIN_ID"] = str(domain.id)
         print(  # noqa: T201
             f"{config.task}: ROS_DOMAIN_ID={domain.id}, topics and services under /sim/{ROBOT}; "

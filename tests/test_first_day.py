@@ -63,7 +63,7 @@ def test_a_tool_that_goes_astray_is_named(
 
 
 @pytest.mark.parametrize(
-    "place", [HERE, (0.42, 0.1, 0.3), (0.395, 0.1, 0.3), (0.42, 0.11, 0.3), (0.402, 0.104, 0.3)]
+    "place", [HERE, (0.42, 0.1, 0.3), (0.398, 0.1, 0.3), (0.42, 0.11, 0.3), (0.402, 0.102, 0.3)]
 )
 def test_a_tool_that_shakes_a_little_is_not(place: tuple[float, float, float]) -> None:
     check_way("x", HERE, place)

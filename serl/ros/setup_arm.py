@@ -295,6 +295,16 @@ class SetupArm:
                 return False
         return True
 
+    def rest(self) -> Pose:
+        """Where the tool stands, once it does.
+
+        Raises:
+            StepFailed: it does not.
+        """
+        if not self.driver.remote.wait(self.is_still, _STUCK_S):
+            raise StepFailed("the tool does not come to rest")
+        return self.measured()
+
     def restart_guard(self) -> None:
         """End the guard's process, and start it again with the same limits."""
         assert self._config is not None

@@ -11,7 +11,7 @@ import numpy as np
 from serl.cell import WHOLE, CellCamera, Crop
 from serl.errors import SerlError
 from serl.files import write_atomic
-from serl.first_day import StepFailed, agreed, check_rate, parse_crop, rate_of
+from serl.first_day import Left, StepFailed, agreed, check_rate, parse_crop, rate_of
 from serl.images import compress
 from serl.ros.camera import compressed_picture_of, cropped, picture_of, picture_topic
 from serl.ros.feed import Feed
@@ -39,6 +39,8 @@ def cameras(session: Session) -> str:
     for base, compressed in found.items():
         try:
             _keep(session, base, compressed, kept)
+        except Left:
+            raise
         except SerlError as error:
             raise StepFailed(f"camera {base}: {error}") from None
     session.profile = session.profile.model_copy(update={"cameras": kept})

@@ -72,14 +72,14 @@ def frames(session: Session) -> str:
     session.asker.tell("The tool goes 2 cm along each axis, at 5 cm/s. Keep a hand on the e-stop.")
     session.asker.ask("frames.begin", "Enter begins")
     arm.guarded()
-    start = arm.measured().position
+    start = arm.rest().position
     ways: tuple[tuple[str, Vector], ...] = (
         ("x", (_MOVE_M, 0.0, 0.0)),
         ("y", (0.0, _MOVE_M, 0.0)),
         ("z", (0.0, 0.0, _MOVE_M)),
     )
     for axis, way in ways:
-        begin = arm.measured().position
+        begin = arm.rest().position
 
         def watch(place: Vector, axis: str = axis, begin: Vector = begin) -> None:
             check_way(axis, begin, place)

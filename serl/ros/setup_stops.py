@@ -11,7 +11,8 @@ from serl.clock import WallClock
 from serl.errors import SerlError
 from serl.first_day import StepFailed
 from serl.guard_config import GuardState
-from serl.ros.setup_arm import RATE_HZ, SPEED_M_S, THERE_M, SetupArm
+from serl.intervention import Event
+from serl.ros.setup_arm import RATE_HZ, THERE_M, SetupArm
 from serl.ros.setup_session import Session
 from serl.safety import Pose
 from serl.types import Action
@@ -20,6 +21,7 @@ from serl.vectors import Vector, add, subtract
 _SWING_M = 0.015
 _LIMIT_S = 60.0
 _WATCHED_S = 1.0
+_LEAST_LOOKS = 5
 _TRAVEL_M = 0.02
 _STILL_M = 0.005
 _STEERED_M = 0.01
@@ -55,6 +57,8 @@ def takeover(session: Session) -> str:
         if time.monotonic() > until_s:
             raise StepFailed(steered.complaint())
         action = people()
+        if Event.STOP in people.events():
+            arm.press()
         if action is not None:
             arm.driver.mode = "teleop"
             steered.more(action, here)
@@ -115,11 +119,12 @@ def estop(session: Session) -> str:
     where = arm.place.namespace
     session.asker.tell(
         f"The arm swings. Stop it: press Enter, call {where}/guard/estop, or send True to "
-        f"{where}/estop."
+        f"{where}/estop; a stop of a device counts, too."
     )
 
     def next_action(here: Pose) -> Action:
-        if session.asker.pressed("estop"):
+        session.people()
+        if session.asker.pressed("estop") or Event.STOP in session.people.events():
             arm.press()
         if time.monotonic() > until_s:
             raise StepFailed(f"no emergency stop came within {_LIMIT_S:g} s")
@@ -183,12 +188,12 @@ def _centre(session: Session) -> Vector:
 
 def _travel_m(arm: SetupArm, swing: Swing) -> float:
     """How far the tool goes in a second in which it is still commanded to move."""
+    first, travel_m, looks = arm.measured(), 0.0, 0
     clock, until_s = WallClock(RATE_HZ, arm.driver.beat), time.monotonic() + _WATCHED_S
-    first, travel_m = arm.measured(), 0.0
     arm.driver.mode = "reset"
     try:
-        while time.monotonic() < until_s:
-            here = arm.measured()
+        while time.monotonic() < until_s or looks < _LEAST_LOOKS:
+            here, looks = arm.measured(), looks + 1
             travel_m = max(travel_m, math.dist(first.position, here.position))
             arm.driver.act(swing(here))
             clock.wait()
@@ -208,6 +213,3 @@ def _check_latched(arm: SetupArm) -> None:
             return
         raise StepFailed(f"a new guard says {state}, expected {GuardState.ESTOP}") from None
     raise StepFailed("the guard took the arm although it was stopped")
-
-
-__all__ = ["SPEED_M_S", "Swing", "estop", "stop_button", "takeover"]

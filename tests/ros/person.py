@@ -30,7 +30,7 @@ Answer = str | Callable[[], str]
 
 WORDS = {0: ("forward", "back"), 1: ("left", "right"), 2: ("up", "down")}
 YES = ("guard.release", "limits.joints", "limits.payload", "dry_run.end", "cameras.simulated")
-GUIDED_M = 0.002
+GUIDED_M, PULL_M = 0.003, 0.015
 
 
 class Person:
@@ -82,9 +82,13 @@ class Person:
     @property
     def place(self) -> Vector:
         """Where the tool is."""
-        assert self.remote.wait(lambda: self._pose is not None, 30.0)
+        assert self.sees(30.0)
         assert self._pose is not None
         return self._pose.position
+
+    def sees(self, limit_s: float) -> bool:
+        """The arm is there, and tells its pose."""
+        return self.remote.wait(lambda: self._pose is not None, limit_s)
 
     def seen(self) -> str:
         """Which way the tool has gone since the moves began."""
@@ -95,13 +99,13 @@ class Person:
     def guide(self, goal: Vector) -> str:
         """Take the tool there by hand; nobody else may command the arm meanwhile."""
         self._hand = self._hand or self._node.publisher(self._target)
-        aim, deadline_s = self.place, time.monotonic() + 60.0
+        deadline_s = time.monotonic() + 60.0
         assert self._pose is not None
-        while math.dist(self.place, goal) > GUIDED_M:
-            assert time.monotonic() < deadline_s, (self.place, goal)
-            way = subtract(goal, aim)
-            share = min(1.0, GUIDED_M / max(1e-9, math.hypot(*way)))
-            aim = add(aim, (share * way[0], share * way[1], share * way[2]))
+        while math.dist(here := self.place, goal) > GUIDED_M:
+            assert time.monotonic() < deadline_s, (here, goal)
+            way = subtract(goal, here)
+            share = min(1.0, PULL_M / math.hypot(*way))
+            aim = add(here, (share * way[0], share * way[1], share * way[2]))
             stamp_ns = self._node.handle.get_clock().now().nanoseconds
             values = [*aim, *self._pose.quaternion]
             self._hand.publish(pose_message(values, self._frame, stamp_ns))

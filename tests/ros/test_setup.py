@@ -12,6 +12,7 @@ import pytest
 from serl import plugins
 from serl.arm_profile import ArmProfile
 from serl.errors import SerlError
+from serl.first_day import StepFailed
 from serl.guard_command import Place
 from serl.ros.node import RosNode
 from serl.ros.setup_arm import SetupArm
@@ -71,6 +72,17 @@ class Cell:
         return str(caught.value)
 
 
+def again(cell: Cell, step: str) -> str:
+    """As a person would who is told that a busy machine told too little."""
+    for _ in range(10):
+        try:
+            return cell.run(step)
+        except StepFailed as error:
+            if "Hz, expected at least" not in str(error):
+                raise
+    return cell.run(step)
+
+
 @pytest.fixture(scope="module")
 def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
     with Cell(tmp_path_factory.mktemp("first_day")) as made:
@@ -85,7 +97,7 @@ def _well(cell: Cell) -> None:
 
 
 def test_what_the_driver_tells_is_measured(cell: Cell) -> None:
-    found = cell.run("connection")
+    found = again(cell, "connection")
     assert found.startswith("pose ")
     assert "joints" in found
 
@@ -114,6 +126,9 @@ def test_gains_that_differ_and_joints_outside_are_refused(cell: Cell) -> None:
     assert "parameters set and read back" in cell.run("limits")
     cell.misbehave("stubborn")
     assert "controller is active" in cell.refused("limits")
+    cell.misbehave("forgetful")
+    line = cell.refused("limits")
+    assert "task.k_pos_x is 1000.0, expected 2000.0" in line
     cell.misbehave("")
     whole = cell.session.profile
     low = (*whole.joint_low_rad[:3], -1.0, *whole.joint_low_rad[4:])

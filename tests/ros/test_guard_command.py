@@ -1,0 +1,94 @@
+"""`serl guard`: a guard alone, in a process of its own, ended by Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from serl import plugins
+from serl.cell import Workspace
+from serl.guard_command import Place, guard_arguments, load_robot, place_of
+from serl.guard_config import GuardState
+from serl.guard_setup import guard_of
+from serl.latch import LatchFile
+from serl.robot_file import write_robot
+from serl.ros.environment import meet_others
+from serl.ros.guard_client import GuardClient
+from serl.ros.node import RosNode
+from serl.ros.remote import Remote
+
+from .conftest import Run, eventually
+
+pytestmark = pytest.mark.ros
+
+SIM = plugins.load("robot", "sim")
+WORKSPACE = Workspace(
+    low_m=(0.3, -0.2, 0.05),
+    high_m=(0.6, 0.2, 0.4),
+    home_m=(0.45, 0.0, 0.2),
+    reference=(1.0, 0.0, 0.0, 0.0),
+)
+
+
+def start(folder: Path, *words: str) -> tuple[Run, subprocess.Popen[str]]:
+    processes = Run(folder)
+    return processes, processes.start("-m", "serl.cli", "guard", *words)
+
+
+def test_it_starts_stopped_and_ends_clean(tmp_path: Path) -> None:
+    folder = tmp_path / "cell"
+    folder.mkdir()
+    meet_others(folder)
+    profile, latch = tmp_path / "arm.yaml", tmp_path / "arm.latch"
+    write_robot(profile, SIM.model_copy(update={"workspace": WORKSPACE}))
+    with RosNode("looker", folder, local=True) as node:
+        guard = GuardClient(node, "sim", Remote(node))
+        processes, process = start(folder, str(profile))
+        eventually(lambda: guard.feed.is_fresh)
+        state, cause = guard.feed.newest().value
+        assert state is GuardState.ESTOP, "a real arm's first start is a stop"
+        assert "is this the first start" in cause
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=30)[1]
+        assert process.returncode == 0, said
+        assert said == ""
+        processes.processes.clear()
+    assert LatchFile(latch).read()[0] is GuardState.ESTOP, "the latch is beside the profile"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["franka"], "arm franka: has no workspace: teach it with `serl setup`"),
+        (["nobody"], "unknown robot 'nobody'"),
+        (["sim", "--task", "nothing"], "unknown task 'nothing'"),
+        (["sim", "--task", "reach", "--namespace", "/a/b/c"], "--namespace '/a/b/c'"),
+    ],
+)
+def test_what_cannot_be_guarded_is_one_line(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from serl.cli import main
+
+    assert main(["guard", *words]) == 2
+    said = capsys.readouterr().err.strip()
+    assert line in said
+    assert len(said.splitlines()) == 1
+
+
+def test_an_arm_has_a_namespace() -> None:
+    assert place_of(SIM, None) == Place("cell", "sim")
+    assert place_of(SIM, "/left") == Place("cell", "left")
+    assert place_of(SIM, "/sim/arm/").namespace == "/sim/arm"
+
+
+def test_its_process_gets_files(tmp_path: Path) -> None:
+    config = guard_of(SIM.model_copy(update={"workspace": WORKSPACE}))
+    words = guard_arguments(tmp_path, Place("cell", "sim"), SIM, config, tmp_path / "latch")
+    pairs = dict(zip(words[::2], words[1::2], strict=True))
+    assert load_robot(pairs["--arm"]) == SIM
+    assert Path(pairs["--config"]).exists()
+    assert pairs["--robot"] == "sim"

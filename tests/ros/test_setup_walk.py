@@ -1,0 +1,104 @@
+"""A whole first day with the simulated arm: every step of `serl setup`, before a person whose hands
+guide the arm, steer it and press the stop; then a guard that starts from what was taught.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serl import plugins
+from serl.assignment import make_task
+from serl.config import resolve
+from serl.guard_command import Place
+from serl.guard_setup import guard_of
+from serl.robot_file import read_robot
+from serl.ros.node import RosNode, ros_name
+from serl.ros.setup_arm import SetupArm
+from serl.ros.setup_session import Session
+from serl.ros.setup_steps import STEPS
+from serl.run_folder import RunFolder
+from serl.setup_command import walk
+from serl.vectors import Vector, add
+
+from .conftest import Run
+from .person import Person
+
+pytestmark = [pytest.mark.ros, pytest.mark.slow]
+
+ROBOT = "arm"
+SIM = plugins.load("robot", "sim")
+ATTEMPTS = 12
+
+
+class Patient(Person):
+    """Presses Enter again when a busy machine was late, and skips what a simulation has not."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.tries: dict[str, int] = {}
+
+    def ask(self, key: str, question: str) -> str:
+        if key == "stop_button":
+            return "s a simulated arm has no red button"
+        if key in [step.name for step in STEPS]:
+            self.tries[key] = self.tries.get(key, 0) + 1
+            assert self.tries[key] <= ATTEMPTS, self.said
+        return super().ask(key, question)
+
+
+def test_a_whole_first_day(tmp_path: Path) -> None:
+    config = resolve({"task": "pick_cube", "observe": "pixels"})
+    assert make_task(config).config.all_views
+    folder = RunFolder.create(tmp_path, config, datetime.now()).path
+    place = Place(ros_name(folder.name), ROBOT)
+    processes = Run(folder)
+    processes.start("-m", "serl.ros.sim_node", "--run", str(folder), "--robot", ROBOT)
+    out = tmp_path / "arm.yaml"
+    try:
+        with RosNode("setup", folder, local=True) as node, RosNode("me", folder, local=True) as own:
+            person = Patient(own, place, SIM)
+            prepare(person, own)
+            assert person.sees(120.0)
+            profile = SIM.within(place.namespace)
+            with SetupArm(node, place, profile, folder, tmp_path / "latch", person) as arm:
+                assert walk(Session(node, arm, person, out), STEPS), person.said
+    finally:
+        processes.end()
+    kept = read_robot(out)
+    assert list(kept.setup) == [step.name for step in STEPS]
+    assert [name for name, trial in kept.setup.items() if trial.skipped] == ["stop_button"]
+    assert kept.workspace is not None
+    sides = zip(kept.workspace.low_m, kept.workspace.high_m, strict=True)
+    assert [high - low for low, high in sides] == pytest.approx([0.1, 0.1, 0.08], abs=0.01)
+    assert guard_of(kept).motion.box_low_m == kept.workspace.low_m
+    assert set(kept.cameras) == {view.camera for view in make_task(config).config.views.values()}
+    assert all(out.with_name(f"arm.{name}.png").exists() for name in kept.cameras)
+
+
+def prepare(person: Person, node: RosNode) -> None:
+    """What the person does with their hands, when asked."""
+    began_s, start = time.monotonic(), list[Vector]()
+
+    def guide(x: float, y: float, z: float) -> str:
+        if not start:
+            start.append(person.place)
+        return person.guide(add(start[0], (x, y, z)))
+
+    person.answers |= {
+        "workspace.home": lambda: guide(0.0, 0.0, 0.0),
+        "workspace.low": lambda: guide(-0.05, -0.05, -0.04),
+        "workspace.high": lambda: guide(0.05, 0.05, 0.04),
+        "workspace.end": lambda: guide(0.0, 0.0, 0.0) + person.hands_off(),
+    }
+    person.whenever["estop"] = person.push_button
+
+    def hands() -> None:
+        on = 1.0 < (time.monotonic() - began_s) % 4.0 < 3.0
+        person.steer(0.0, 0.0, 1.0 if on else 0.0)
+
+    node.every(0.05, hands)

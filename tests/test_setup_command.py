@@ -1,0 +1,173 @@
+"""The dialogue of the first day: what is done, repeated, skipped, left and gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import pytest
+
+from serl import plugins, setup_command
+from serl.arm_profile import ArmProfile
+from serl.cell import Trial
+from serl.cli import main
+from serl.errors import BadInput
+from serl.first_day import Left, StepFailed
+from serl.robot_file import read_robot, write_robot
+from serl.setup_command import Terminal, walk
+
+SIM: ArmProfile = plugins.load("robot", "sim")
+
+
+class Step(NamedTuple):
+    name: str
+    title: str
+    run: Callable[[Any], str]
+
+
+@dataclass
+class Sitting:
+    """What a step changes: the profile; and who answers."""
+
+    out: Path
+    answers: list[str]
+    profile: ArmProfile = SIM
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def asker(self) -> Sitting:
+        return self
+
+    def tell(self, text: str) -> None:
+        self.said.append(text)
+
+    def ask(self, key: str, question: str) -> str:
+        if not self.answers:
+            raise Left("gone")
+        return self.answers.pop(0)
+
+    def pressed(self, key: str) -> bool:
+        return False
+
+
+def noon() -> datetime:
+    return datetime(2026, 11, 22, 12)
+
+
+def go(sitting: Sitting, *steps: Step) -> bool:
+    return walk(cast(Any, sitting), cast(Any, steps), noon)
+
+
+def found(text: str) -> Callable[[Any], str]:
+    return lambda session: text
+
+
+def test_steps_are_written_as_they_are_done_and_not_done_twice(tmp_path: Path) -> None:
+    out, ran = tmp_path / "a.yaml", list[str]()
+
+    def second(session: Any) -> str:
+        ran.append("second")
+        raise Left("went home")
+
+    first = Step("first", "one", found("100 Hz"))
+    assert not go(Sitting(out, ["", ""]), first, Step("second", "two", second))
+    kept = read_robot(out)
+    assert kept.setup == {"first": Trial(at="2026-11-22 12:00", found="100 Hz")}
+
+    later = Sitting(out, [""], kept)
+    assert go(later, first, Step("second", "two", found("well")))
+    assert any("first: one: done 2026-11-22 12:00: 100 Hz" in line for line in later.said)
+    assert list(read_robot(out).setup) == ["first", "second"]
+    assert ran == ["second"]
+
+
+def test_a_step_that_fails_is_one_line_and_tried_again(tmp_path: Path) -> None:
+    tries: list[int] = []
+
+    def third_time_lucky(session: Any) -> str:
+        tries.append(1)
+        if len(tries) < 3:
+            raise StepFailed(f"try {len(tries)}")
+        return "well"
+
+    sitting = Sitting(tmp_path / "a.yaml", ["", "", ""])
+    assert go(sitting, Step("step", "one", third_time_lucky))
+    assert [line for line in sitting.said if "not yet" in line] == [
+        "  not yet: try 1",
+        "  not yet: try 2",
+    ]
+
+
+def test_a_step_is_skipped_for_a_reason_only(tmp_path: Path) -> None:
+    sitting = Sitting(tmp_path / "a.yaml", ["s", "later", "s no camera here"])
+    assert go(sitting, Step("cameras", "what is seen", found("never")))
+    assert read_robot(tmp_path / "a.yaml").setup["cameras"].skipped == "no camera here"
+    assert "a skipped step needs a reason: s no camera in this cell" in sitting.said
+    assert "'later': expected Enter, s and a reason, or q" in sitting.said
+
+
+def test_leaving_keeps_what_was_done(tmp_path: Path) -> None:
+    sitting = Sitting(tmp_path / "a.yaml", ["q"])
+    assert not go(sitting, Step("step", "one", found("never")))
+    assert sitting.said[-1] == f"left; to go on: serl setup {tmp_path / 'a.yaml'}"
+    assert not (tmp_path / "a.yaml").exists()
+
+
+def test_what_a_step_taught_is_kept_with_it(tmp_path: Path) -> None:
+    def teach(session: Any) -> str:
+        session.profile = session.profile.model_copy(update={"summary": "mine"})
+        return "well"
+
+    assert go(Sitting(tmp_path / "a.yaml", [""]), Step("step", "one", teach))
+    assert read_robot(tmp_path / "a.yaml").summary == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["nobody"], "unknown robot 'nobody'"),
+        (["sim", "--out", "a.py"], "--out a.py: expected a .yaml file"),
+        (["sim", "--namespace", "a b"], "--namespace 'a b'"),
+        (["sim", "--repeat", "dance"], "--repeat dance: expected one of connection, limits"),
+        (["damaged.yaml"], "damaged.yaml: colour: unknown setting"),
+    ],
+)
+def test_bad_input_is_one_line(
+    words: list[str],
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_robot(tmp_path / "damaged.yaml", SIM)
+    with (tmp_path / "damaged.yaml").open("a") as file:
+        file.write("colour: red\n")
+    assert main(["setup", *words]) == 2
+    said = capsys.readouterr().err.strip()
+    assert line in said
+    assert len(said.splitlines()) == 1
+
+
+def test_a_profile_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert setup_command._destination("franka", None) == Path("franka.cell.yaml")
+    assert setup_command._destination("left.yaml", None) == Path("left.yaml")
+    done = SIM.model_copy(update={"setup": {"frames": Trial(at="now"), "estop": Trial(at="now")}})
+    left = setup_command._without(done, ["frames"], ["frames", "estop"])
+    assert list(left.setup) == ["estop"]
+    (tmp_path / "a.yaml").mkdir()
+    with pytest.raises(BadInput, match=r"a\.yaml: is a folder"):
+        setup_command._destination("a.yaml", None)
+
+
+def test_a_terminal_that_ends_is_a_person_who_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/null").open() as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        with pytest.raises(Left):
+            Terminal().ask("key", "Well?")
+        with pytest.raises(Left):
+            Terminal().pressed("key")
