@@ -23,8 +23,8 @@ from serl import (
     bench_command,
     camera_command,
     demos_command,
+    doctor_command,
     encoder_commands,
-    graph_command,
     guard_command,
     plan_command,
     plugins,
@@ -195,22 +195,9 @@ def _parser() -> argparse.ArgumentParser:
     check = command("verify", _verify, "prove that a run lost nothing and is undamaged")
     check.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     command("list", _list, "list tasks, robots and settings")
-    doctor = command("doctor", _doctor, "check this installation")
-    doctor.add_argument(
-        "--network",
-        nargs="?",
-        const="",
-        metavar="RUN",
-        help="list the sockets of a node of a run; of one with the defaults if none is named",
+    doctor_command.add_options(
+        command("doctor", doctor_command.examine, "check this installation, a graph, or a robot")
     )
-    doctor.add_argument(
-        "--graph",
-        nargs="?",
-        const="",
-        metavar="RUN|DOMAIN",
-        help="who publishes what to whom, how often, and what is wrong; of ROS_DOMAIN_ID if none",
-    )
-    doctor.add_argument("--new-key", type=Path, metavar="FILE", help="make a key for several hosts")
     return parser
 
 
@@ -371,24 +358,6 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from _leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
-
-
-def _doctor(options: argparse.Namespace) -> int:
-    from serl.authentication import new_key
-    from serl.doctor import findings, network_findings
-
-    if options.new_key:
-        new_key(options.new_key)
-        print(f"a new key is in {options.new_key}; copy it to each host, and to nowhere else")
-        return DONE
-    if options.graph is not None:
-        return DONE if graph_command.examine(options.graph) else FAILED
-    sound = True
-    run = RunFolder.open(Path(options.network)).path if options.network else None
-    for finding in findings() if options.network is None else network_findings(run):
-        print(finding)
-        sound &= finding.sound
-    return DONE if sound else FAILED
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +15,11 @@ from rich.text import Text
 
 from serl.errors import BadInput
 from serl.graph_seen import Endpoint, GraphSeen, TopicSeen, problems
+from serl.robot_command import seen_with
 from serl.run_folder import RunFolder
 
 LISTEN_S = 3.0
+_WIDTH = 160
 
 
 def examine(target: str, seconds: float = LISTEN_S) -> bool:
@@ -38,15 +41,12 @@ def examine(target: str, seconds: float = LISTEN_S) -> bool:
         look.settle()
         graph = look.listen(seconds)
         expected = expected_nodes(run, node.absolute("")) if run else ()
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
     show(console, graph)
     found = list(problems(graph, expected))
     if not graph.nodes:
         domain = os.environ["ROS_DOMAIN_ID"]
-        found.append(
-            f"domain {domain}: no node is there. Nodes that serl did not start are seen when they "
-            f"are started with ROS_DOMAIN_ID={domain} FASTDDS_BUILTIN_TRANSPORTS=SHM"
-        )
+        found.append(f"domain {domain}: no node is there; {seen_with(domain)}")
     for line in found:
         console.print(Text(f"BAD  {line}", style="red"), soft_wrap=True)
     if not found:

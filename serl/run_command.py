@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import select
 import sys
 import time
@@ -19,12 +18,12 @@ from serl.checkpoint import pick
 from serl.config import TrainConfig
 from serl.deployment import FOLDER, load_fitting, read_tried, summary
 from serl.errors import BadInput, SerlError
+from serl.robot_command import checked_namespace
 from serl.run_folder import RunFolder
 from serl.supervisor import Supervisor
 
 ACTOR = "actor0"
 _SIM = "sim"
-_NAMESPACE = re.compile(r"/|(/[A-Za-z][A-Za-z0-9_]*)+")
 _POLL_S = 0.1
 
 
@@ -58,8 +57,7 @@ def execute(options: argparse.Namespace) -> int:
 
     if options.episodes is not None and options.episodes < 1:
         raise BadInput(f"--episodes: expected at least 1, got {options.episodes}")
-    if not _NAMESPACE.fullmatch(options.namespace):
-        raise BadInput(f"--namespace {options.namespace!r}: expected one such as /left, or /")
+    checked_namespace(options.namespace)
     require_ros()
     trained = RunFolder.open(options.run)
     if stages := trained.config.stages:

@@ -31,7 +31,7 @@ from serl.quarantine import read_logged, survey
 from serl.recording import EpisodeLog
 from serl.recovery import recover
 from serl.robot import SimulatedRobot
-from serl.ros.control import People
+from serl.ros.control import People, describe
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.services import serve
 from serl.ros.simulated_arm import SimulatedRosArm
@@ -49,8 +49,14 @@ def run(run_folder: Path, name: str) -> None:
     folder = RunFolder.open(run_folder)
     parts = folder.parts()
     actors: dict[str, Actor] = {}
-    with RosNode(name, run_folder, local=True) as node, ExitStack() as logs:
+    with (
+        RosNode(
+            name, run_folder, local=True, parameters=describe(folder.config), managed=True
+        ) as node,
+        ExitStack() as logs,
+    ):
         people = People(node, name, folder.config.teleop, folder.link(name))
+        people.manage()
 
         def ending() -> bool:
             return (
@@ -68,7 +74,12 @@ def run(run_folder: Path, name: str) -> None:
         serve(node, "stop", lambda: _end(node))
         numbers: dict[str, Value] = {"episodes": 0.0, "successes": 0.0, "version": 0}
         held = people.hold
-        Stats(node, f"actor {name}", lambda: numbers | {"paused": float(bool(held.reason))})
+        Stats(
+            node,
+            f"actor {name}",
+            lambda: numbers | {"paused": float(bool(held.reason))},
+            lambda: people.health,
+        )
         with next(iter(actors.values())).robot:
             turns = take_turns(actors, folder.config.stages or {})
             for count, (stage, result) in enumerate(turns, 1):

@@ -13,19 +13,24 @@ from typing import Any
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 from std_msgs.msg import Float64MultiArray
 
+from serl.assignment import make_task
+from serl.config import TrainConfig
 from serl.desk import Desk
 from serl.errors import SerlError
 from serl.hold import Hold
 from serl.intervention import Event, Teleop
 from serl.robot import SimulatedRobot
 from serl.ros.node import RosNode
+from serl.ros.parameters import Described
 from serl.ros.services import serve
+from serl.ros.stats import Health
 from serl.ros.teleop import TopicDevices
 from serl.ros.topics import Topic, latest_only
 from serl.teleop.config import TeleopConfig
 from serl.teleop.owner import OneOwner
 from serl.types import End, Record, Step
 
+INACTIVE = "its node is not active"
 PERIOD_S = 0.1
 SCENE_PERIOD_S = 1 / 15
 SAID = (
@@ -42,6 +47,17 @@ def control_topic(actor: str) -> Topic:
 def scene_topic(actor: str) -> Topic:
     """Where everything is in an actor's simulation, for pictures; see `SimArm.placement`."""
     return Topic(f"{actor}/scene", Float64MultiArray, latest_only())
+
+
+def describe(config: TrainConfig) -> dict[str, Described]:
+    """Parameters that say what an actor does."""
+    task = make_task(config).config
+    return {
+        "task": Described(config.task, "name of the task, or path of its file"),
+        "robot": Described(config.robot or "", "the arm behind ROS 2; empty: in this process"),
+        "rate_hz": Described(task.rate_hz, "control rate in Hz"),
+        "time_limit_s": Described(task.time_limit_s, "an episode is cut after so many seconds"),
+    }
 
 
 class People:
@@ -78,9 +94,23 @@ class People:
         )
         return desk
 
+    @property
+    def health(self) -> Health:
+        """For diagnostics: ill while a person has stopped it, not well while it is paused."""
+        return _level(self.hold), self.hold.reason
+
     def attended(self) -> bool:
         """Somebody is at a device, hands on or off."""
         return self._devices.attended
+
+    def manage(self) -> None:
+        """Let the tools of ROS 2's lifecycle pause and resume; a stop stays one."""
+
+        def activate() -> None:
+            if self.hold.paused == INACTIVE:
+                self.hold.resume()
+
+        self._node.handle.manage(activate, lambda: self.hold.pause(INACTIVE))
 
     def take(self, record: Record, desk: Desk) -> None:
         """A record that was logged, of an actor that hears them at this desk."""
@@ -146,6 +176,8 @@ class Control:
         return "paused"
 
     def _resume(self) -> str:
+        if self._desk.hold.paused == INACTIVE:
+            return f"{INACTIVE}: activate it"
         try:
             self._desk.resume()
         except SerlError as error:

@@ -46,7 +46,8 @@ from serl.ros.guard_topics import (
     HEARTBEAT,
 )
 from serl.ros.node import RosNode, namespace, own_arguments, run_node
-from serl.ros.stats import Stats
+from serl.ros.parameters import Described
+from serl.ros.stats import Health, Stats
 from serl.ros.topics import Topic
 from serl.setpoint import PROFILE_PERIOD_S
 from serl.supervisor import orphaned
@@ -100,7 +101,7 @@ class GuardNode:
         self._told: tuple[GuardState, str] | None = None
         self._opening: float | None = None
         self._publishers = 0  # of setpoints, this guard's own
-        self._was_armed = False
+        self._was_armed, self._active = False, False
         self._listen()
         time.sleep(_DISCOVERY_S)
         self._check_surroundings()
@@ -111,7 +112,8 @@ class GuardNode:
         self._serve()
         node.every(_FILE_S, self._keep_filed)
         node.every(_LOOK_S, self._stop_beside_others)
-        Stats(node, f"guard {prefix}", self._numbers)
+        Stats(node, f"guard {prefix}", self._numbers, self._health)
+        node.handle.manage(self._activate, self._deactivate)
 
     def run(self, stopping: Callable[[], bool]) -> None:
         """Tick until told to stop; then brake, disarm and leave.
@@ -152,17 +154,29 @@ class GuardNode:
         self._ticking.wait()
 
     def _tell(self, state: GuardState, cause: str) -> None:
-        level = DiagnosticStatus.OK if state in MOVING else DiagnosticStatus.WARN
-        level = DiagnosticStatus.ERROR if state in LATCHED else level
         numbers = {"limits": self._config.digest, **self._numbers()}
         self._state.publish(
             DiagnosticStatus(
-                level=level,
+                level=_level(state),
                 name="guard",
                 message=f"{state}: {cause}" if cause else str(state),
                 values=[KeyValue(key=key, value=str(value)) for key, value in numbers.items()],
             )
         )
+
+    def _health(self) -> Health:
+        with self._lock:
+            state, cause = self._guard.state, self._guard.cause
+        return _level(state), f"{state}: {cause}" if cause else str(state)
+
+    def _activate(self) -> None:
+        self._active = True
+
+    def _deactivate(self) -> None:
+        """Brake and let go of the arm; nobody arms it before the node is active again."""
+        self._active = False
+        with self._lock:
+            self._guard.disarm()
 
     def _numbers(self) -> dict[str, float]:
         with self._lock:
@@ -222,6 +236,8 @@ class GuardNode:
             return str(guard.state)
 
         def arm() -> str:
+            if not self._active:
+                raise BadInput("not now: the guard's node is not active")
             for trouble in (self._others(), self._controller.trouble, self._commander.unheard):
                 if trouble:
                     raise BadInput(f"not now: {trouble}")
@@ -307,6 +323,12 @@ class GuardNode:
         return topic._replace(name=f"{self._prefix}/{topic.name}")
 
 
+def _level(state: GuardState) -> bytes:
+    if state in LATCHED:
+        return bytes(DiagnosticStatus.ERROR)
+    return bytes(DiagnosticStatus.OK if state in MOVING else DiagnosticStatus.WARN)
+
+
 def _pose(message: Any) -> tuple[float, ...]:
     place, turn = message.pose.position, message.pose.orientation
     return place.x, place.y, place.z, turn.x, turn.y, turn.z, turn.w
@@ -323,6 +345,20 @@ def _error(message: Any) -> str:
     return (message.message or "an error") if ill else ""
 
 
+def describe(config: GuardConfig) -> dict[str, Described]:
+    """Parameters that say by which limits the guard goes; they are those of its file."""
+    limits, motion = config.motion.limits, config.motion
+    return {
+        "limits": Described(config.digest, "digits that differ when any limit differs"),
+        "frame": Described(config.frame, "of all poses"),
+        "speed_m_s": Described(limits.speed_m_s, "top speed of the tool in m/s"),
+        "angular_speed_rad_s": Described(limits.angular_speed_rad_s, "and in rad/s"),
+        "lead_m": Described(limits.lead_m, "a target may be so far ahead of the tool, in m"),
+        "box_low_m": Described(list(motion.box_low_m), "lower corner of the tool's box, in m"),
+        "box_high_m": Described(list(motion.box_high_m), "upper corner of the tool's box, in m"),
+    }
+
+
 def run(folder: Path, robot: str, arm: str, settings: Path, latch: Path) -> None:
     """Guard an arm until told to stop."""
     profile = plugins.load("robot", arm)
@@ -332,7 +368,9 @@ def run(folder: Path, robot: str, arm: str, settings: Path, latch: Path) -> None
     prefix = robot.rstrip("/") if own else "/".join(filter(None, (namespace(folder), robot)))
     with (
         FileLock(latch.with_name(f"{latch.name}.lock"), "the arm of this latch"),
-        RosNode(f"guard_{robot}", folder, local=True) as node,
+        RosNode(
+            f"guard_{robot}", folder, local=True, parameters=describe(config), managed=True
+        ) as node,
     ):
         sys.setswitchinterval(1e-3)  # a callback delays a tick by no more
         guard = GuardNode(node, prefix, profile, config, LatchFile(latch))

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from serl.config import TrainConfig
 from serl.continuation import Continuation
 from serl.learner import Learner
 from serl.metrics import MetricsWriter
 from serl.ros.node import RosNode, own_arguments, run_node
+from serl.ros.parameters import Described
 from serl.ros.services import Request
 from serl.ros.stats import Stats, Value
 from serl.ros.transport import LearnerTransport
@@ -27,7 +29,7 @@ def run(run_folder: Path) -> None:
     folder = RunFolder.open(run_folder)
     with (
         folder.lock_learner(),
-        RosNode("learner", run_folder) as node,
+        RosNode("learner", run_folder, parameters=_described(folder.config)) as node,
         MetricsWriter(folder.path) as metrics,
         closing(Continuation(folder, metrics)) as continuation,
     ):
@@ -40,6 +42,17 @@ def run(run_folder: Path) -> None:
         save = Request(node, "save")
         learner.run(folder.config.steps, lambda: _interrupted(node, learner, save))
         transport.flush()  # the last weights say that the training is over
+
+
+def _described(config: TrainConfig) -> dict[str, Described]:
+    """Parameters that say how it learns; services of the run change nothing of it."""
+    agent = config.agent
+    return {
+        "task": Described(config.task, "name of the task, or path of its file"),
+        "steps": Described(config.steps, "online steps to train on"),
+        "batch_size": Described(agent.batch_size, "transitions of each critic update"),
+        "utd": Described(agent.utd, "critic updates for each online step"),
+    }
 
 
 def _interrupted(node: RosNode, learner: Learner, save: Request) -> bool:

@@ -19,6 +19,7 @@ from typing import Any, Self
 import rclpy
 from rclpy.context import Context
 from rclpy.duration import Duration
+from rclpy.exceptions import ParameterException
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.parameter import Parameter
@@ -29,7 +30,9 @@ from serl.authentication import load_key, sign, topic_key, verify
 from serl.errors import BadInput, SerlError
 from serl.network import is_up
 from serl.ros.environment import LOCAL, domain_id_of, network_of, settle
+from serl.ros.lifecycle import AUTOSTART, AUTOSTARTS, ManagedNode
 from serl.ros.memory import keep_freed_memory
+from serl.ros.parameters import Described, declare
 from serl.ros.topics import Topic
 from serl.sockets import Socket, open_sockets
 from serl.supervisor import orphaned
@@ -56,7 +59,8 @@ class RosNode:
         run_folder: the run; its name gives the namespace, its `log` folder takes ROS's logs.
         local: stay on this host, and trust it, whatever the run does.
         robot: the node's own services are in the run's namespace of this name; topics are not.
-        parameters: that anybody may set, with their values at first.
+        parameters: of the node, besides `use_sim_time`; in a run of several hosts nobody is told.
+        managed: the handle is a `serl.ros.lifecycle.ManagedNode`; call its `manage`.
 
     Attributes:
         stopping: the process was asked to end, or a callback failed.
@@ -76,7 +80,8 @@ class RosNode:
         *,
         local: bool = False,
         robot: str = "",
-        parameters: Mapping[str, Any] | None = None,
+        parameters: Mapping[str, Described] | None = None,
+        managed: bool = False,
     ) -> None:
         network = LOCAL if local else network_of(run_folder)
         self._key = None if network.local else load_key(network.key_file)
@@ -88,6 +93,9 @@ class RosNode:
         self._arrived = threading.Event()
         self._namespace = namespace(run_folder)
         self._robot, self._parameters = robot, parameters or {}
+        self._make = ManagedNode if managed else rclpy.create_node
+        if managed:
+            self._parameters = {**self._parameters, AUTOSTART: AUTOSTARTS}
         settle(os.environ, domain_id_of(network=network), run_folder, network)
         keep_freed_memory()
         self._join(ros_name(name), set() if network.local else set(network.own_addresses()))
@@ -165,17 +173,16 @@ class RosNode:
         self._context = Context()
         rclpy.init(context=self._context)
         own = "/".join(filter(None, (self._namespace, self._robot)))
-        self.handle: Any = rclpy.create_node(
+        self.handle: Any = self._make(
             name,
             context=self._context,
             cli_args=["--ros-args", "-r", f"__ns:={own}"],  # before that of the command line
             namespace=own,
             enable_rosout=False,
-            start_parameter_services=bool(self._parameters),
+            start_parameter_services=bool(self._parameters) and not self.signed,
             parameter_overrides=[Parameter("start_type_description_service", value=False)],
         )
-        for parameter, value in self._parameters.items():
-            self.handle.declare_parameter(parameter, value)
+        self._declare(name)
         sockets = open_sockets()
         expected = ", ".join(sorted(map(str, addresses))) or "this host alone"
         if strange := [s for s in sockets if not _is_allowed(s, addresses)]:
@@ -185,6 +192,13 @@ class RosNode:
         if not addresses <= {found.address for found in sockets}:
             self._leave()
             raise SerlError(f"{name}: cannot be reached at {expected}: did its network go down?")
+
+    def _declare(self, name: str) -> None:
+        try:
+            declare(self.handle, self._parameters)
+        except ParameterException as error:
+            self._leave()
+            raise BadInput(f"{name}: {error}") from None
 
     def _leave(self) -> None:
         self.handle.destroy_node()

@@ -30,7 +30,7 @@ from serl.evaluation import Purpose, start_seed
 from serl.loop import Result
 from serl.recording import EpisodeLog
 from serl.ros.arm import RosArm
-from serl.ros.control import People
+from serl.ros.control import People, describe
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.services import serve
 from serl.ros.simulated_arm import SimulatedRosArm
@@ -65,12 +65,23 @@ def run(
         episodes: how many; None for no end.
     """
     policy = make_policy(folder.config, checkpoint)
-    with RosNode(name, folder.path, local=True) as node, ExitStack() as opened:
+    with (
+        RosNode(
+            name, folder.path, local=True, parameters=describe(folder.config), managed=True
+        ) as node,
+        ExitStack() as opened,
+    ):
         people = People(node, name, folder.config.teleop, folder.link(name))
+        people.manage()
         deployed = _Deployed(node, folder, name, robot, arm, people)
         serve(node, "stop", deployed.end)
         numbers: dict[str, Value] = {"episodes": 0.0, "successes": 0.0, "version": policy.version}
-        Stats(node, f"actor {name}", lambda: numbers | {"paused": float(bool(people.hold.reason))})
+        Stats(
+            node,
+            f"actor {name}",
+            lambda: numbers | {"paused": float(bool(people.hold.reason))},
+            lambda: people.health,
+        )
         opened.enter_context(deployed.robot)
         actor = deployed.actor(policy, opened)
         number = 0

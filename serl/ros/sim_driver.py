@@ -13,8 +13,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from diagnostic_msgs.msg import DiagnosticStatus
+
 from serl.arm_profile import ArmProfile
-from serl.errors import BadInput, Silent
+from serl.errors import BadInput, SerlError, Silent
 from serl.robot import ServedRobot
 from serl.ros.arm_publisher import ArmPublisher, cameras_of
 from serl.ros.arm_topics import EXACT, SENSOR, of_robot, topic_of
@@ -23,6 +25,7 @@ from serl.ros.feed import Feed
 from serl.ros.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT
 from serl.ros.node import RosNode
 from serl.ros.services import serve
+from serl.ros.stats import WELL, Health
 from serl.safety import Pose
 from serl.setpoint import PROFILE_PERIOD_S
 
@@ -32,6 +35,8 @@ _TICK_NS = round(PROFILE_PERIOD_S * 1e9)
 _TIMEOUT_S = 0.1
 _JUMP_M = 0.05
 _MOST_BEHIND_TICKS = 5
+
+INACTIVE = "the arm's node is not active"
 
 SEED, PERIOD = "seed", "period_s"
 """Parameters of the node: of the next `reset`, and of each `advance`."""
@@ -47,6 +52,10 @@ class Driver:
         profile: names and types.
         tracked: bodies whose pose is told.
         qos: of all that is told.
+
+    Attributes:
+        active: it follows what it is told; otherwise it holds, or in lock-step time stands still.
+        counts: numbers for diagnostics.
     """
 
     def __init__(
@@ -60,11 +69,22 @@ class Driver:
     ) -> None:
         self.node, self.arm, self.profile = node, arm, profile
         self.lock = threading.RLock()
-        self.stamp_ns = 0
+        self.stamp_ns, self.active = 0, True
+        self.counts: dict[str, float] = {}
         self.told: Callable[[int], None] = lambda stamp_ns: None
         cameras = cameras_of(arm.pictures())
         self._publisher = ArmPublisher(node, robot, profile, tracked, cameras, qos)
         serve(node, "reset", self.reset)
+
+    @property
+    def health(self) -> Health:
+        """For diagnostics."""
+        return WELL if self.active else (bytes(DiagnosticStatus.WARN), INACTIVE)
+
+    def activate(self, active: bool) -> None:
+        """Follow what is told from now on, or hold."""
+        with self.lock:
+            self.active = active
 
     def reset(self) -> str:
         """Place the arm and the scene anew, as the parameter `seed` says."""
@@ -133,6 +153,8 @@ class LockStep(Driver):
     def advance(self) -> str:
         """Let a period pass; whoever commands sees to it that its commands were taken before."""
         with self.lock:
+            if not self.active:
+                raise SerlError(INACTIVE)
             period_s = float(self._parameter(PERIOD))
             self.arm.advance(period_s)
             self.pass_time(round(period_s / PROFILE_PERIOD_S))
@@ -239,6 +261,11 @@ class RealTime(Driver):
             self.arm.follow(self._setpoint())
             self.pass_time(1)
             self._ticks += 1
+            self.counts = {
+                "lost ticks": self.lost_ticks,
+                "timeouts": self.timeouts,
+                "jumps": self.jumps,
+            }
             self.publish()
             if self._ticks % self._camera_ticks == 0:
                 self.publish_pictures()
@@ -254,6 +281,8 @@ class RealTime(Driver):
         try:
             setpoint = self._setpoints.newest().value
         except Silent:
+            setpoint = None
+        if not self.active:
             setpoint = None
         if setpoint is not None and math.dist(setpoint.position, measured.position) > _JUMP_M:
             self.jumps += 1

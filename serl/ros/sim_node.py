@@ -13,7 +13,8 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,7 +28,9 @@ from serl.errors import BadInput
 from serl.robot import ServedRobot
 from serl.ros.conversions import stamp_of
 from serl.ros.node import RosNode, own_arguments, run_node
+from serl.ros.parameters import Described
 from serl.ros.sim_driver import PERIOD, SEED, Driver, LockStep, RealTime
+from serl.ros.stats import Diagnostics
 from serl.ros.topics import Topic
 from serl.run_folder import RunFolder
 from serl.supervisor import orphaned
@@ -55,8 +58,10 @@ def run(
     with plugins.make_simulation(task) as simulation:
         arm = cast(ServedRobot, simulation)
         impedance = cast(Any, simulation).impedance
-        parameters = {SEED: 0, PERIOD: 1.0 / task.config.rate_hz, **impedance.parameters()}
-        with RosNode(NODE, folder, local=True, robot=robot, parameters=parameters) as node:
+        parameters = describe(config, 1.0 / task.config.rate_hz, impedance.parameters())
+        with RosNode(
+            NODE, folder, local=True, robot=robot, parameters=parameters, managed=True
+        ) as node:
             tracked = task.scene.tracked
             driver: Driver
             if lockstep:
@@ -64,6 +69,8 @@ def run(
             else:
                 driver = RealTime(node, robot, arm, profile, tracked, task.config.rate_hz)
             node.handle.add_on_set_parameters_callback(Gains(driver, impedance))
+            node.handle.manage(partial(driver.activate, True), partial(driver.activate, False))
+            Diagnostics(node, "simulated arm", lambda: driver.counts, lambda: driver.health)
             if clock:
                 publish_clock(node, driver)
             if isinstance(driver, RealTime):
@@ -71,6 +78,23 @@ def run(
                 _tell(driver)
             while not (node.stopping or orphaned()):
                 node.wait(0.1)
+
+
+def describe(
+    config: TrainConfig, period_s: float, gains: Mapping[str, float]
+) -> dict[str, Described]:
+    """Parameters of the node: of `reset`, `advance` and the controller, and what it simulates."""
+    return {
+        SEED: Described(0, "of the start that the next `reset` draws, from 0", read_only=False),
+        PERIOD: Described(period_s, "what each `advance` lets pass, in s", read_only=False),
+        "task": Described(config.task, "name of the task, or path of its file"),
+        **{
+            name: Described(
+                value, "of the controller: N/m, Nm/rad, or a clip in m or rad"
+            )._replace(read_only=False)
+            for name, value in gains.items()
+        },
+    }
 
 
 class Gains:
@@ -81,7 +105,7 @@ class Gains:
 
     def __call__(self, parameters: Sequence[Any]) -> Any:
         """Called by rclpy before it changes parameters: all or none."""
-        gains = {p.name: p.value for p in parameters if p.name not in (SEED, PERIOD)}
+        gains = {p.name: p.value for p in parameters if p.name in self._impedance.parameters()}
         try:
             for parameter in parameters:
                 if parameter.name == SEED and parameter.value < 0:

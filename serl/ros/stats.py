@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 
 from serl.ros.node import RosNode
-from serl.ros.topics import STATS
+from serl.ros.topics import STATS, Topic
 
 PERIOD_S = 1.0
 
@@ -18,33 +18,86 @@ Value = float | str
 _MAX_SOURCES = 256
 
 
-class Stats:
-    """Publishes once a second what `collect` returns, from the executor's thread.
+Health = tuple[bytes, str]
+"""A level of `DiagnosticStatus`, and why."""
+
+WELL: Health = (bytes(DiagnosticStatus.OK), "")
+DIAGNOSTICS = Topic("/diagnostics", DiagnosticArray, 10)
+"""Where ROS 2's own tools look for health, whatever the run."""
+
+
+def well() -> Health:
+    """Of those of whom nothing else is known."""
+    return WELL
+
+
+class Diagnostics:
+    """Publishes numbers and health once a second on `/diagnostics`, while somebody listens.
 
     Args:
-        node: the process's node.
+        node: the process's node; one that signs its messages publishes none, for nobody but its
+            run could read them.
         source: who speaks, such as "learner" or "link actor0".
         collect: reads the numbers; must not block.
+        health: how well it is.
     """
 
     def __init__(
-        self, node: RosNode, source: str, collect: Callable[[], Mapping[str, Value]]
+        self,
+        node: RosNode,
+        source: str,
+        collect: Callable[[], Mapping[str, Value]],
+        health: Callable[[], Health] = well,
+    ) -> None:
+        self._node, self._source = node, source
+        self._collect, self._health = collect, health
+        if not node.signed:
+            self._publisher = node.publisher(DIAGNOSTICS)
+            node.every(PERIOD_S, self._publish)
+
+    def _publish(self) -> None:
+        if self._publisher.get_subscription_count():
+            handle = self._node.handle
+            name = f"{handle.get_fully_qualified_name()}: {self._source}"
+            self._publisher.publish(_message(handle, name, self._collect(), self._health()))
+
+
+class Stats:
+    """Publishes once a second what `collect` returns, from the executor's thread.
+
+    Arguments are those of `Diagnostics`, which tells the same to ROS 2's own tools.
+    """
+
+    def __init__(
+        self,
+        node: RosNode,
+        source: str,
+        collect: Callable[[], Mapping[str, Value]],
+        health: Callable[[], Health] = well,
     ) -> None:
         self._node = node
         self._source = source
         self._collect = collect
         self._publisher = node.publisher(STATS)
         node.every(PERIOD_S, self._publish)
+        Diagnostics(node, source, collect, health)
 
     def _publish(self) -> None:
         numbers = {**self._collect(), **self._node.counts}
-        values = [KeyValue(key=key, value=str(value)) for key, value in numbers.items()]
-        message = DiagnosticArray()
-        message.header.stamp = self._node.handle.get_clock().now().to_msg()
-        message.status = [
-            DiagnosticStatus(level=DiagnosticStatus.OK, name=self._source, values=values)
-        ]
-        self._publisher.publish(message)
+        self._publisher.publish(_message(self._node.handle, self._source, numbers, WELL))
+
+
+def _message(handle: Any, name: str, numbers: Mapping[str, Value], health: Health) -> Any:
+    values = [KeyValue(key=key, value=str(value)) for key, value in numbers.items()]
+    level, text = health
+    message = DiagnosticArray()
+    message.header.stamp = handle.get_clock().now().to_msg()
+    message.status = [
+        DiagnosticStatus(
+            level=level, name=name, message=text, hardware_id=handle.get_namespace(), values=values
+        )
+    ]
+    return message
 
 
 class Reading(NamedTuple):

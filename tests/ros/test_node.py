@@ -16,7 +16,7 @@ from serl.ros.node import RosNode, namespace, ros_name, run_node
 from serl.ros.stats import Stats, StatsMonitor
 from serl.ros.topics import ACTORS, from_cdr, to_cdr
 
-from .conftest import eventually
+from .conftest import Run, eventually
 
 pytestmark = pytest.mark.ros
 
@@ -123,3 +123,17 @@ def test_what_the_disk_refuses_is_one_line(capsys: pytest.CaptureFixture[str]) -
 
     assert run_node(run) == 1
     assert capsys.readouterr().err == f"[Errno {errno.EROFS}] Read-only file system: 'runs/a'\n"
+
+
+def test_a_run_is_in_the_namespace_that_ros_was_asked_for(run: Run) -> None:
+    words = ("--run", str(run.folder), "--ros-args", "-r", "__ns:=/cell")
+    process = run.start("-m", "serl.ros.idle_node", *words)  # ends with its input, which is ours
+    with RosNode("watch", run.folder, local=True) as node:
+
+        def names() -> list[tuple[str, str]]:
+            found: list[tuple[str, str]] = node.handle.get_node_names_and_namespaces()
+            return found
+
+        eventually(lambda: process.poll() is not None or ("doctor", "/cell") in names())
+        eventually(lambda: node.handle.count_subscribers("/cell/stats") == 1)
+        assert not node.handle.count_subscribers(node.absolute("stats"))

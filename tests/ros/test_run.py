@@ -17,12 +17,13 @@ from serl import cli
 from serl.assignment import make_spec, make_task
 from serl.deployment import read_tried
 from serl.episodes import episode_paths, read_episode
-from serl.ros.node import RosNode, namespace
+from serl.ros.node import RosNode
 from serl.ros.topics import Topic
 from serl.run_folder import RunFolder
 
 from ..test_deployment import trained
 from .conftest import Run, eventually
+from .franka import start_franka
 
 pytestmark = pytest.mark.ros
 
@@ -124,7 +125,7 @@ def test_a_real_arm_moves_when_a_person_has_said_so(tmp_path: Path, commands: li
     (tmp_path / "mine.py").write_text(PROFILE)
     driver = Run(tmp_path / "driver")
     driver.folder.mkdir()
-    arm = f"{namespace(driver.folder)}/left"
+    arm = start_franka(driver)
     with RosNode("tracker", driver.folder, local=True) as node:
         goals = node.publisher(Topic(f"{arm}/goal_pose", PoseStamped, 1))
 
@@ -135,7 +136,6 @@ def test_a_real_arm_moves_when_a_person_has_said_so(tmp_path: Path, commands: li
             goals.publish(goal)
 
         node.every(0.01, track)
-        driver.start(str(Path(__file__).with_name("crisp_arm.py")), str(driver.folder), "left")
         try:
             words = ("--robot", "mine.py", "--namespace", arm, "--episodes", 1)
             command = Serl(tmp_path, run.path, *words)

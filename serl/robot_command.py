@@ -1,0 +1,60 @@
+"""`serl doctor --robot`: an arm's driver against its profile, before anything moves."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from serl import plugins
+from serl.doctor import Finding
+from serl.errors import BadInput
+
+_NAMESPACE = re.compile(r"/|(/[A-Za-z][A-Za-z0-9_]*)+")
+
+
+def checked_namespace(text: str) -> str:
+    """A namespace from the root, "/" for the root itself; raises `BadInput`."""
+    if not _NAMESPACE.fullmatch(text):
+        raise BadInput(f"--namespace {text!r}: expected one such as /left, or /")
+    return text
+
+
+def robot_findings(robot: str, namespace: str) -> Iterator[Finding]:
+    """Listen to an arm's driver, and ask it for its parameters; nothing is commanded or set.
+
+    Args:
+        robot: name of a profile, or path of a .py file.
+        namespace: of the driver's topics, from the root.
+
+    Raises:
+        BadInput: there is no such robot, or ROS 2 is missing.
+    """
+    profile, arm = plugins.load("robot", robot), checked_namespace(namespace).rstrip("/")
+    from serl.ros.environment import domain_id_of
+    from serl.ros.graph import require_ros
+
+    require_ros()
+    domain = os.environ["ROS_DOMAIN_ID"] = str(domain_id_of())
+    from serl.ros.node import RosNode  # rclpy: once it is known to be there
+    from serl.ros.robot_check import RobotCheck
+
+    yield Finding(True, "profile", f"{profile.name}: {profile.summary}")
+    with (
+        tempfile.TemporaryDirectory(prefix="serl-doctor-") as scratch,
+        RosNode("doctor", Path(scratch), local=True) as node,
+    ):
+        for finding in RobotCheck(node, profile, arm).findings():
+            if finding.subject == "driver" and not finding.sound:
+                finding = finding._replace(text=f"{finding.text}; {seen_with(domain)}")
+            yield finding
+
+
+def seen_with(domain: str) -> str:
+    """What makes nodes that serl did not start visible to it."""
+    return (
+        f"a node that serl did not start is seen when it was started with ROS_DOMAIN_ID={domain} "
+        "FASTDDS_BUILTIN_TRANSPORTS=SHM"
+    )

@@ -1,0 +1,15 @@
+"""A fake Franka in a process of its own, in a namespace that begins at the root."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from serl.ros.node import namespace
+
+from .conftest import Run
+
+
+def start_franka(driver: Run) -> str:
+    """Start it; its namespace."""
+    driver.start(str(Path(__file__).with_name("crisp_arm.py")), str(driver.folder), "left")
+    return f"{namespace(driver.folder)}/left"

@@ -1,0 +1,233 @@
+"""`serl doctor --graph` and `--robot` on real processes, well and ill."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from geometry_msgs.msg import PoseStamped, TwistStamped
+from std_msgs.msg import String
+
+from serl import cli, plugins
+from serl.arm_profile import Channel, ControllerProfile
+from serl.doctor import Finding
+from serl.ros.arm_topics import SENSOR
+from serl.ros.node import RosNode
+from serl.ros.remote import Remote
+from serl.ros.robot_check import RobotCheck
+from serl.ros.topics import Topic
+
+from .conftest import Run
+from .franka import start_franka
+
+pytestmark = pytest.mark.ros
+
+FRANKA = plugins.load("robot", "franka")
+EVERY_CHECK = [
+    "messages",
+    "pose",
+    "twist",
+    "wrench",
+    "joints",
+    "fingers",
+    "limits",
+    "target",
+    "gripper",
+    "gains",
+]
+
+
+class Bench:
+    """A fake arm, and who asks what the doctor finds of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.driver = Run(folder)
+        self.arm = start_franka(self.driver)
+        self.node = RosNode("tester", folder, local=True)
+        self.remote = Remote(self.node, lambda: None)
+
+    def misbehave(self, fault: str) -> None:
+        controller = f"{self.arm}/{FRANKA.controller.node}"
+        self.remote.set_parameters(controller, {"fault": fault})
+
+    def findings(self, profile: object = FRANKA) -> dict[str, Finding]:
+        folder = self.driver.folder
+        with RosNode("doctor", folder, local=True) as node:
+            check = RobotCheck(node, profile, self.arm)  # type: ignore[arg-type]
+            return {finding.subject: finding for finding in check.findings(1.0)}
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    made = Bench(tmp_path_factory.mktemp("driver"))
+    with made.node:
+        yield made
+        made.driver.end()
+
+
+@pytest.fixture(autouse=True)
+def _well(bench: Bench) -> None:
+    bench.misbehave("")
+
+
+def test_an_arm_as_its_profile_says_passes_every_check(bench: Bench) -> None:
+    found = bench.findings()
+    assert sorted(found) == sorted(EVERY_CHECK)
+    wrong = [str(each) for each in found.values() if not each.sound and "a second" not in each.text]
+    assert not wrong, wrong  # a busy machine hears less often
+    assert "limit_error is False, will be True" in found["gains"].text
+
+
+@pytest.mark.parametrize(
+    ("fault", "complaint"),
+    [
+        ("silent", "current_pose: silent for 1 s"),
+        ("frozen", "current_pose: its stamps stand still"),
+        ("nan", "position not finite"),
+        ("late", " s ago, over 0.1 s"),
+    ],
+)
+def test_a_driver_that_misbehaves_is_wrong_in_one_line(
+    bench: Bench, fault: str, complaint: str
+) -> None:
+    bench.misbehave(fault)
+    pose = bench.findings()["pose"]
+    assert not pose.sound
+    assert complaint in pose.text
+    assert "\n" not in str(pose)
+
+
+def _changed(**fields: object) -> object:
+    return FRANKA.model_copy(update=fields)
+
+
+ABSENT = ControllerProfile(node="absent", parameters={"gain": 1.0})
+WITHOUT_GAIN = ControllerProfile(node=FRANKA.controller.node, parameters={"gain": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("profile", "complaints"),
+    [
+        (
+            _changed(
+                base_frame="world",
+                joints=("a", *FRANKA.joints[1:]),
+                target=Channel(name="elsewhere", type=FRANKA.pose.type),
+                recover=Channel(name="heal", type="std_srvs/srv/Trigger"),
+                controller=ABSENT,
+            ),
+            {
+                "pose": "world",
+                "joints": "no joint a among",
+                "limits": "no joint a among",
+                "target": "elsewhere: nobody listens",
+                "recovery": "heal: nobody offers it",
+                "controller": "absent/get_parameters: no such service",
+            },
+        ),
+        (
+            _changed(
+                pose=FRANKA.twist.model_copy(update={"name": "current_pose"}),
+                joint_high_rad=(-0.1,) * 7,
+                target=Channel(name="target_pose", type=FRANKA.twist.type),
+                controller=WITHOUT_GAIN,
+            ),
+            {
+                "pose": "is geometry_msgs/msg/PoseStamped, expected geometry_msgs/msg/TwistStamped",
+                "limits": "its limits are",
+                "target": "is geometry_msgs/msg/PoseStamped, expected",
+                "controller": "has no parameter gain",
+            },
+        ),
+    ],
+)
+def test_a_profile_that_is_not_the_drivers_is_wrong_a_line_for_each(
+    bench: Bench, profile: object, complaints: dict[str, str]
+) -> None:
+    found = bench.findings(profile)
+    for subject, complaint in complaints.items():
+        assert not found[subject].sound
+        assert complaint in found[subject].text, subject
+
+
+def test_whoever_commands_the_arm_already_is_named(bench: Bench) -> None:
+    with RosNode("stranger", bench.driver.folder, local=True) as stranger:
+        stranger.publisher(Topic(f"{bench.arm}/target_pose", PoseStamped, SENSOR))
+        target = bench.findings()["target"]
+    assert not target.sound
+    assert "stranger commands it already" in target.text
+
+
+def test_the_command_is_one_line_for_each_check(
+    bench: Bench, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["doctor", "--robot", "franka", "--namespace", bench.arm]
+    code = cli.main(words)
+    lines = capfd.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines] == ["profile", *EVERY_CHECK]
+    assert code == (cli.FAILED if any(line.startswith("BAD") for line in lines) else cli.DONE)
+
+
+def test_no_driver_is_said_with_how_one_is_seen(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROS_DOMAIN_ID", _other_domain())
+    assert cli.main(["doctor", "--robot", "franka"]) == cli.FAILED
+    last = capfd.readouterr().out.splitlines()[-1]
+    assert last.startswith("BAD  driver")
+    assert "FASTDDS_BUILTIN_TRANSPORTS=SHM" in last
+
+
+def _other_domain() -> str:
+    return str(101 - int(os.environ["ROS_DOMAIN_ID"]))
+
+
+def test_a_graph_is_shown_with_types_rates_and_who_hears_whom(
+    bench: Bench, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["doctor", "--graph"]) == cli.DONE
+    said = capfd.readouterr().out
+    row = next(line for line in said.splitlines() if "current_twist" in line).split()
+    assert row[1] == "TwistStamped"
+    assert float(row[2]) > 1.0
+    assert row[3].startswith("cartesian")
+    assert "ok " in said.splitlines()[-1]
+
+
+def test_what_is_wrong_with_a_graph_is_a_line_and_an_exit_code(
+    bench: Bench, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = bench.driver.folder
+    with RosNode("guard_a", folder, local=True) as one, RosNode("b", folder, local=True) as other:
+        for node in (one, other):
+            node.publisher(Topic(f"{bench.arm}/target_pose", PoseStamped, 1))
+        one.publisher(Topic("/loose", TwistStamped, SENSOR))
+        other.subscribe(Topic("/loose", TwistStamped, 1), lambda message: None)
+        other.publisher(Topic("/torn", TwistStamped, 1))
+        bench.node.publisher(Topic("/torn", String, 1))
+        assert cli.main(["doctor", "--graph", os.environ["ROS_DOMAIN_ID"]]) == cli.FAILED
+    bad = [line for line in capfd.readouterr().out.splitlines() if line.startswith("BAD")]
+    assert len(bad) == 3, bad
+    assert any("target_pose: 2 publishers command: " in line for line in bad)
+    assert any("/loose: " in line and "best effort" in line for line in bad)
+    assert any("/torn: has several types" in line for line in bad)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--graph", "absent"], "absent: expected the folder of a run"),
+        (["--graph", "102"], "expected a number from 0 to 101"),
+        (["--robot", "nobody"], "unknown robot 'nobody'"),
+        (["--robot", "franka", "--namespace", "left"], "--namespace 'left': expected one such"),
+    ],
+)
+def test_what_cannot_be_looked_at_is_one_line(
+    words: list[str], complaint: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["doctor", *words]) == cli.BAD_INPUT
+    said = capfd.readouterr()
+    assert complaint in said.err
+    assert (said.out, said.err.count("\n")) == ("", 1)

@@ -1,0 +1,201 @@
+"""What ROS 2's own tools see of a node and may do to it: lifecycle, parameters, diagnostics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState, GetState
+from rcl_interfaces.srv import DescribeParameters, ListParameters, SetParameters
+from rclpy.parameter import Parameter
+
+from serl import plugins
+from serl.assignment import make_task
+from serl.config import resolve
+from serl.errors import SerlError
+from serl.ros.control import INACTIVE, control_topic
+from serl.ros.node import RosNode
+from serl.ros.remote import Remote
+from serl.ros.simulated_arm import SimulatedRosArm
+from serl.ros.stats import DIAGNOSTICS
+from serl.run_folder import RunFolder
+
+from .cell import Cell
+from .conftest import Run, eventually
+
+pytestmark = pytest.mark.ros
+
+CONFIGURE, ACTIVATE = Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACTIVATE
+DEACTIVATE = Transition.TRANSITION_DEACTIVATE
+ROBOT = "left"
+_LIMIT_S = 60.0
+
+
+class Tools:
+    """What `ros2 lifecycle`, `ros2 param` and `ros2 topic echo /diagnostics` do."""
+
+    def __init__(self, node: RosNode) -> None:
+        self.node = node
+        self.diagnostics: dict[str, list[Any]] = {}
+        node.subscribe(DIAGNOSTICS, self._hear)
+
+    def call(self, service: str, kind: Any, request: Any) -> Any:
+        client = self.node.handle.create_client(kind, self.node.absolute(service))
+        eventually(client.service_is_ready, _LIMIT_S)
+        answer = client.call_async(request)
+        eventually(answer.done, _LIMIT_S)
+        self.node.handle.destroy_client(client)
+        return answer.result()
+
+    def state(self, node: str) -> str:
+        return str(self.call(f"{node}/get_state", GetState, GetState.Request()).current_state.label)
+
+    def change(self, node: str, transition: int) -> bool:
+        request = ChangeState.Request(transition=Transition(id=transition))
+        return bool(self.call(f"{node}/change_state", ChangeState, request).success)
+
+    def descriptors(self, node: str) -> dict[str, Any]:
+        names = self.call(f"{node}/list_parameters", ListParameters, ListParameters.Request())
+        request = DescribeParameters.Request(names=names.result.names)
+        answer = self.call(f"{node}/describe_parameters", DescribeParameters, request)
+        return {each.name: each for each in answer.descriptors}
+
+    def refusal(self, node: str, name: str, value: Any) -> str:
+        """Why a parameter cannot be set; empty when it was."""
+        parameter = Parameter(name, value=value).to_parameter_msg()
+        request = SetParameters.Request(parameters=[parameter])
+        (result,) = self.call(f"{node}/set_parameters", SetParameters, request).results
+        return "" if result.successful else str(result.reason)
+
+    def told(self, text: str) -> list[Any]:
+        """What was said on /diagnostics by whoever has this in its name."""
+        return [each for name, all_ in self.diagnostics.items() if text in name for each in all_]
+
+    def _hear(self, message: DiagnosticArray) -> None:
+        for status in message.status:
+            self.diagnostics.setdefault(status.name, []).append(status)
+
+
+class Rig:
+    """A simulated arm in lock-step and an actor, each in a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        config = resolve({"task": "reach", "demos": 0, "agent": {"hidden": [8], "device": "cpu"}})
+        self.run = RunFolder.create(folder, config, datetime.now())
+        self.processes = Run(self.run.path)
+        self.node = RosNode("tools", self.run.path, local=True)
+        self.tools = Tools(self.node)
+        task = make_task(config)
+        self.arm = SimulatedRosArm(
+            self.node,
+            ROBOT,
+            plugins.load("robot", "sim"),
+            task.config,
+            task.scene.tracked,
+            lockstep=True,
+        )
+
+    def start(self, module: str, *words: str) -> None:
+        self.processes.start("-m", f"serl.ros.{module}", "--run", str(self.run.path), *words)
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    made = Rig(tmp_path_factory.mktemp("rig"))
+    with made.node:
+        made.start("sim_node", "--robot", ROBOT, "--lockstep")
+        made.start("actor_node", "--actor", "actor0")
+        unmanaged = ("--ros-args", "-p", "autostart:=false")
+        made.start("actor_node", "--actor", "actor1", *unmanaged)
+        yield made
+        made.processes.end()
+
+
+def test_an_arm_passes_no_time_while_it_is_not_active(rig: Rig) -> None:
+    node = f"{ROBOT}/arm"
+    assert rig.tools.state(node) == "active"
+    rig.arm.reset(0)
+    rig.arm.advance(0.1)
+    assert rig.tools.change(node, DEACTIVATE)
+    assert rig.tools.state(node) == "inactive"
+    with pytest.raises(SerlError, match="the arm's node is not active"):
+        rig.arm.advance(0.1)
+    warn = bytes(DiagnosticStatus.WARN)
+    eventually(lambda: [s for s in rig.tools.told("simulated arm") if s.level == warn], _LIMIT_S)
+    assert rig.tools.change(node, ACTIVATE)
+    rig.arm.advance(0.1)
+
+
+def test_parameters_say_what_they_are_and_some_nobody_may_set(rig: Rig) -> None:
+    for node in (f"{ROBOT}/arm", "actor0"):
+        found = rig.tools.descriptors(node)
+        assert "use_sim_time" in found
+        own = found.keys() - {"use_sim_time", "start_type_description_service"}
+        assert own >= {"task", "autostart"}
+        assert all(found[name].description for name in own)
+        assert found["task"].read_only
+        assert "read-only" in rig.tools.refusal(node, "task", "unicorn")
+        assert not rig.tools.refusal(node, "use_sim_time", False)
+
+
+def test_each_node_tells_its_health_once_a_second(rig: Rig) -> None:
+    def told() -> bool:
+        return all(len(rig.tools.told(text)) >= 2 for text in ("simulated arm", "actor actor0"))
+
+    eventually(told, _LIMIT_S)
+    status = rig.tools.told("actor actor0")[-1]
+    assert status.name == f"{rig.node.absolute('actor0')}: actor actor0"
+    assert {pair.key for pair in status.values} >= {"episodes", "paused"}
+
+
+def test_an_actor_holds_while_its_node_is_not_active(rig: Rig) -> None:
+    said: list[str] = []
+    rig.node.subscribe(control_topic("actor0"), lambda message: said.append(message.message))
+    assert rig.tools.state("actor0") == "active"
+    assert rig.tools.change("actor0", DEACTIVATE)
+    eventually(lambda: said and said[-1] == INACTIVE, _LIMIT_S)
+    remote = Remote(rig.node, lambda: None)
+    assert remote.trigger("actor0/resume") == f"{INACTIVE}: activate it"
+    assert rig.tools.change("actor0", ACTIVATE)
+    eventually(lambda: said[-1] == "", _LIMIT_S)
+    assert remote.trigger("actor0/pause") == "paused"
+    assert rig.tools.change("actor0", DEACTIVATE)
+    assert rig.tools.change("actor0", ACTIVATE)
+    eventually(lambda: said[-1] == "paused", _LIMIT_S)  # of the person who said so
+
+
+def test_a_node_that_somebody_manages_waits_for_it(rig: Rig) -> None:
+    said: list[str] = []
+    rig.node.subscribe(control_topic("actor1"), lambda message: said.append(message.message))
+    assert rig.tools.state("actor1") == "unconfigured"
+    eventually(lambda: said and said[-1] == INACTIVE, _LIMIT_S)
+    assert not rig.tools.change("actor1", ACTIVATE)
+    assert rig.tools.change("actor1", CONFIGURE)
+    assert rig.tools.change("actor1", ACTIVATE)
+    eventually(lambda: said[-1] == "", _LIMIT_S)
+
+
+def test_a_guard_lets_go_and_is_not_armed_while_its_node_is_not_active(tmp_path: Path) -> None:
+    with Cell(tmp_path) as cell, RosNode("tools", tmp_path, local=True) as node:
+        tools = Tools(node)
+        cell.start_all()
+        (name,) = (name for name, _ in _nodes(node) if name.startswith("guard_"))
+        assert tools.descriptors(name)["speed_m_s"].read_only
+        assert tools.change(name, DEACTIVATE)
+        cell.until("disarmed")
+        armed, why = cell.call("arm")
+        assert not armed
+        assert "the guard's node is not active" in why
+        assert tools.change(name, ACTIVATE)
+        cell.arm()
+        eventually(lambda: tools.told("guard"), _LIMIT_S)
+
+
+def _nodes(node: RosNode) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = node.handle.get_node_names_and_namespaces()
+    return found
