@@ -9,6 +9,7 @@ from typing import Any
 from serl.assembly import make_agent
 from serl.assignment import make_judged_task, make_spec, make_task
 from serl.config import TrainConfig, resolve, stage_configs
+from serl.demonstrations import check_recordings
 from serl.files import digest_of
 from serl.inheritance import inherit
 from serl.trunk_weights import with_files
@@ -32,6 +33,8 @@ def run_settings(
     for each in (config, *stage_configs(config).values()):
         make_judged_task(each)
     make_agent(config, make_spec(make_task(config)), 0)
+    for stage in list(stage_configs(config).values()) or [config]:
+        check_recordings(stage.demo_paths, make_spec(make_task(stage)))
     resolved: dict[str, Any] = {"demo_paths": tuple(each.resolve() for each in config.demo_paths)}
     resolved["agent"] = with_files(config.agent)
     if config.reward.model is not None:
