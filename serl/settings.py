@@ -32,9 +32,9 @@ def run_settings(
     config = resolve(tuned, file, overrides, {"task": name})
     for each in (config, *stage_configs(config).values()):
         make_judged_task(each)
-    make_agent(config, make_spec(make_task(config)), 0)
     for stage in list(stage_configs(config).values()) or [config]:
         check_recordings(stage.demo_paths, make_spec(make_task(stage)))
+    make_agent(config, make_spec(make_task(config)), 0)
     resolved: dict[str, Any] = {"demo_paths": tuple(each.resolve() for each in config.demo_paths)}
     resolved["agent"] = with_files(config.agent)
     if config.reward.model is not None:
