@@ -68,8 +68,8 @@ class TrainConfig(BaseModel):
         actors: number of actors.
         robot: "sim" for the simulated arm as a ROS 2 node with a guard before it, in real time;
             None for one in the process of the actor, as fast as it goes.
-        demos: number of demonstrations that the scripted expert records at the start ...
-        demo_paths: ... or recordings to use instead.
+        demos: number of demonstrations that the scripted expert records at the start, or ...
+        demo_paths: ... recordings to use instead, which may also be given as `demos`.
         init_from: another run, and what this one starts with of it.
         intervention: who may take over during training.
         trials: unassisted trials of the final evaluation.
@@ -165,10 +165,16 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _spelled_out(layer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A layer to which others can be merged: the path of a run is short for its settings."""
-    origin = layer.get("init_from")
+    """A layer to which others can be merged, with what is short for other settings spelled out.
+
+    A path in the place of `init_from` is that of its run, paths in that of `demos` are recordings.
+    """
+    origin, demos = layer.get("init_from"), layer.get("demos")
     if isinstance(origin, str | Path):
-        return {**layer, "init_from": {"run": origin}}
+        layer = {**layer, "init_from": {"run": origin}}
+    if isinstance(demos, str | list | tuple):
+        paths = [demos] if isinstance(demos, str) else list(demos)
+        layer = {**{k: v for k, v in layer.items() if k != "demos"}, "demo_paths": paths}
     return layer
 
 

@@ -127,7 +127,7 @@ class Mapper:
                 lines.append(f"state {name} {list(wanted.shape)}: too little in {keys}")
         for name, wanted in self._spec.images.items():
             key = self._images.get(name)
-            found = _unstacked(sample[key]) if key in sample else None
+            found = _unstacked(sample[key]) if key is not None and key in sample else None
             if found is None or found.shape != wanted.shape or found.dtype != np.uint8:
                 what = "absent" if found is None else f"{list(found.shape)} {found.dtype}"
                 lines.append(f"image {name}: {list(wanted.shape)} uint8 != {what}")
@@ -221,7 +221,8 @@ def _in_order(spec: ObservationSpec, sample: Mapping[str, Values]) -> dict[str, 
     """A flat state of just the size of the task's is split in its order."""
     if "state" not in sample or sample["state"].size != spec.state_size:
         return {}
-    pieces, at = {}, 0
+    pieces: dict[str, tuple[Piece, ...]] = {}
+    at = 0
     for name, array in spec.state.items():
         size = int(np.prod(array.shape))
         pieces[name] = (Piece(key="state", at=at, size=size),)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from serl.clock import VirtualClock
-from serl.errors import SerlError
+from serl.episodes import episode_paths, read_spec
+from serl.errors import BadInput, SerlError, SpecMismatch
 from serl.evaluation import Purpose, start_seed
 from serl.loop import EpisodeKey, Result, run
 from serl.robot import SimulatedRobot
+from serl.specs import Spec
 from serl.task import SimulatedTask
 from serl.types import Record, Source
 
@@ -51,6 +54,25 @@ def record_expert(
         if failed > max(10, kept):
             raise SerlError(f"{task.name}: the expert failed {failed} of {kept + failed} times")
     return failed
+
+
+def check_recordings(folders: Iterable[Path], spec: Spec) -> None:
+    """See that recordings can demonstrate, before a run is made.
+
+    Raises:
+        BadInput: one holds no episodes.
+        SpecMismatch: one is of something else; the line says which, and what differs.
+    """
+    for folder in folders:
+        paths = episode_paths(folder)
+        if not paths:
+            raise BadInput(f"{folder}: expected demonstrations, found no episode files")
+        found = next(filter(None, map(read_spec, paths)), None)
+        if found is None:
+            continue
+        images = [name for name in found.observation.images if name in spec.observation.images]
+        if difference := found.limited_to(images).difference(spec):
+            raise SpecMismatch(f"{folder}: demonstrates something else: {difference}")
 
 
 def _demonstrate(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +27,15 @@ class Place(NamedTuple):
     epoch: int
     episode: int
     step: int
+
+
+class Word(NamedTuple):
+    """What was said of a step, by whom, and when (seconds since 1970)."""
+
+    place: Place
+    label: int
+    by: str
+    wall_s: float
 
 
 def append_labels(
@@ -63,17 +72,21 @@ def _drop_cut_line(path: Path) -> None:
 
 
 def read_labels(folder: Path) -> dict[Place, int]:
-    """The label of each step that has one; none without a file.
+    """The label of each step that has one, the last that was said; raises as `read_words`."""
+    return {word.place: word.label for word in read_words(folder)}
+
+
+def read_words(folder: Path) -> Iterator[Word]:
+    """All that was ever said of steps, in its order; nothing without a file.
 
     A last line that was cut is left out.
 
     Raises:
         CorruptData: another line is damaged; the error names it.
     """
-    labels: dict[Place, int] = {}
     path = folder / FILE
     if not path.exists():
-        return labels
+        return
     if not path.is_file():
         raise BadInput(f"{path}: expected a file")
     with path.open("rb") as file:
@@ -88,5 +101,5 @@ def read_labels(folder: Path) -> dict[Place, int]:
             label = fields["label"]
             if not 0 <= label <= _MAX_LABEL:
                 raise CorruptData(f"{where}: label {short(label)}, allowed 0 to {_MAX_LABEL}")
-            labels[Place(fields["epoch"], fields["episode"], fields["step"])] = label
-    return labels
+            place = Place(fields["epoch"], fields["episode"], fields["step"])
+            yield Word(place, label, fields["by"], fields["wall_s"])

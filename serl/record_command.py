@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,8 @@ from serl.run_folder import CONFIG, RunFolder
 if TYPE_CHECKING:
     from serl.person import Stand
     from serl.task import SimulatedTask
+    from serl.teleop.device import Device
+    from serl.teleop.mapping import MappingConfig
 
 PERSONS_TIME_S = 60.0
 """Limit of an episode that a person drives, unless it is set: an expert needs no time to think."""
@@ -85,6 +87,7 @@ def _record_person(options: argparse.Namespace) -> int:
     from serl.person import ACTOR, record_person
     from serl.recorded import Recorded, Session, write_session
 
+    device = open_device(options)
     run = persons_folder(options, {"task_config": {"time_limit_s": PERSONS_TIME_S}})
     task = make_judged_task(run.config)
     with FileLock(run.path / "recorder.lock", f"the recording {run.path}"):
@@ -101,7 +104,8 @@ def _record_person(options: argparse.Namespace) -> int:
                 flush=True,
             )
 
-        with stand(options, run, task, {"undo": recorded.undo}) as place:
+        said = {"undo": recorded.undo}
+        with stand(options, run, task, device, said) as place, suppress(KeyboardInterrupt):
             recorded.recover()
             print(f"{recorded.counts.kept} of {options.demos} demonstrations so far", flush=True)
             record_person(place, task, recorded, options.demos, options.seed, tell)
@@ -113,6 +117,25 @@ def _record_person(options: argparse.Namespace) -> int:
         raise KeyboardInterrupt
     print(f"next: serl train {options.task} --demos {run.path}")
     return DONE
+
+
+def open_device(options: argparse.Namespace) -> tuple[Device, MappingConfig] | None:
+    """What the person drives with besides the page, before anything is written.
+
+    Raises:
+        BadInput: it is not there, or what the page needs is not.
+    """
+    if options.path and not options.device:
+        raise BadInput("--path: is of a device: give --device as well")
+    if options.console:
+        from serl.ros.graph import require_ros
+
+        teleop_commands.require_console()
+        require_ros()
+    if not options.device:
+        return None
+    opened, mapping = teleop_commands.DEVICES[options.device]
+    return opened(options.path), mapping
 
 
 def persons_folder(
@@ -127,7 +150,6 @@ def persons_folder(
 
     asked = parse_overrides(options.overrides)
     name = str(Path(options.task).resolve()) if options.task.endswith(".py") else options.task
-    _check_paths(options)
     config = resolve(defaults, asked, {"task": name, "seed": options.seed})
     if config.robot is not None or config.stages:
         raise BadInput("a person records one task in a simulation of its own: no robot, no stages")
@@ -140,11 +162,6 @@ def persons_folder(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"{folder}: holds something else than a person's recording; give another")
     return RunFolder.create_at(folder, config, datetime.now())
-
-
-def _check_paths(options: argparse.Namespace) -> None:
-    if options.path and not options.device:
-        raise BadInput("--path: is of a device: give --device as well")
 
 
 def _check_same(folder: Path, before: TrainConfig, now: TrainConfig) -> None:
@@ -173,6 +190,7 @@ def stand(
     options: argparse.Namespace,
     run: RunFolder,
     task: SimulatedTask,
+    device: tuple[Device, MappingConfig] | None,
     services: Mapping[str, Callable[[], str]],
 ) -> Iterator[Stand]:
     """Where the person drives a simulation in real time: by a page, by a device, or by both."""
@@ -188,21 +206,17 @@ def stand(
         rate_hz = task.config.rate_hz
         pace = RealTime(WallClock(rate_hz), lambda: True)
         clock = VirtualClock(robot.advance, rate_hz, pace)
-        if options.device:
-            opened, mapping = teleop_commands.DEVICES[options.device]
-            device, config = opened(options.path), run.config.teleop.operator
-            operators = [Operator(device, mapping, config, robot.action_spec)]
-            print(f"{device.name} drives", flush=True)
+        if device is not None:
+            operators = [Operator(*device, run.config.teleop.operator, robot.action_spec)]
+            print(f"{operators[0].name} drives", flush=True)
         if not options.console:
             link = run.link(ACTOR)
             link.mkdir(parents=True, exist_ok=True)
             yield Stand(robot, Desk(OneOwner(operators), Hold(link / "stopped"), run.path), clock)
             return
-        teleop_commands.require_console()
         from serl.console.door import remove_door
-        from serl.ros.graph import console_processes, join_here, require_ros, started
+        from serl.ros.graph import console_processes, join_here, started
 
-        require_ros()
         remove_door(run.path)
         with started(run, console_processes(run, ACTOR, options.console_port)) as supervisor:
             join_here(run)

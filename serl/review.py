@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple
+from datetime import datetime
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +16,9 @@ from rich.console import Console
 from rich.text import Text
 
 from serl.clock import Clock, VirtualClock
-from serl.episodes import episode_paths, read_episode, read_spec
+from serl.episodes import episode_name, episode_paths, read_episode, read_spec
 from serl.errors import BadInput
+from serl.labels import FILE, read_words
 from serl.loop import Result
 from serl.replay_robot import replay
 from serl.run_folder import RunFolder
@@ -163,7 +165,15 @@ def _line(cells: Sequence[tuple[str, str]], widths: Sequence[int]) -> Text:
 
 def print_summary(console: Console, shown: Replayed) -> None:
     """An episode at a glance: how it ended, who acted, what was asked for, what was seen."""
-    lines = [*_headline(shown), Text(), *_course(shown), Text(), *_actions(shown), Text()]
+    lines = [
+        *_headline(shown),
+        *_said(shown),
+        Text(),
+        *_course(shown),
+        Text(),
+        *_actions(shown),
+        Text(),
+    ]
     for line in [*lines, *_seen(shown)]:
         console.print(line, soft_wrap=True)
 
@@ -197,6 +207,22 @@ def _headline(shown: Replayed) -> Iterator[Text]:
         ending.append(f" · weights v{first}" + (f" to v{last}" if last > first else ""))
     yield ending
     yield Text(str(path), _QUIET)
+
+
+def _said(shown: Replayed, most: int = 8) -> Iterator[Text]:
+    """What people and scripts said of its steps, every word in its order, the last one counts."""
+    path = shown.recording.path
+    here = tuple(episode_name(path))
+    words = [word for word in read_words(path.parent) if word.place[:2] == here]
+    for (step, label, by), group in groupby(
+        words, key=lambda word: (word.place.step, word.label, word.by)
+    ):
+        if (most := most - 1) < 0:
+            yield Text(f"{'':20}... {len(words)} words in all, in {FILE}", _QUIET)
+            return
+        said_s = list(group)[-1].wall_s
+        when = datetime.fromtimestamp(said_s).strftime("%Y-%m-%d %H:%M:%S")
+        yield _row("said", Text(f"step {step}: {label}"), Text(f"by {by}, {when}"))
 
 
 def _course(shown: Replayed) -> Iterator[Text]:

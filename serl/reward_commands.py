@@ -96,13 +96,14 @@ def _collect_person(options: argparse.Namespace) -> int:
         "observe": "pixels",
         "task_config": {"time_limit_s": record_command.PERSONS_TIME_S},
     }
+    device = record_command.open_device(options)
     run = record_command.persons_folder(options, defaults, "reward")
     task = make_task(run.config)
     with FileLock(run.path / "recorder.lock", f"the recording {run.path}"):
         write_session(run.path, Session(purpose="reward", wanted=wanted._asdict()))
         marks = Marks(run)
         said = {"positive": lambda: marks.mark(1), "negative": lambda: marks.mark(0)}
-        with record_command.stand(options, run, task, said) as place:
+        with record_command.stand(options, run, task, device, said) as place:
             counts = collect_person(place, task, run, marks, wanted, options.seed, _tell_lines)
     print(f"{counts.positives} positives and {counts.negatives} negatives in {run.path}")
     if counts.positives < wanted.positives or counts.negatives < wanted.negatives:

@@ -9,6 +9,7 @@ from typing import Any
 from serl.assembly import make_agent
 from serl.assignment import make_judged_task, make_spec, make_task
 from serl.config import TrainConfig, resolve, stage_configs
+from serl.demonstrations import check_recordings
 from serl.files import digest_of
 from serl.inheritance import inherit
 from serl.trunk_weights import with_files
@@ -31,6 +32,8 @@ def run_settings(
     config = resolve(tuned, file, overrides, {"task": name})
     for each in (config, *stage_configs(config).values()):
         make_judged_task(each)
+    for stage in list(stage_configs(config).values()) or [config]:
+        check_recordings(stage.demo_paths, make_spec(make_task(stage)))
     make_agent(config, make_spec(make_task(config)), 0)
     resolved: dict[str, Any] = {"demo_paths": tuple(each.resolve() for each in config.demo_paths)}
     resolved["agent"] = with_files(config.agent)

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from serl.demonstrations import record_expert
-from serl.errors import SerlError
+from serl import cli
+from serl.assignment import make_spec
+from serl.config import resolve
+from serl.demonstrations import check_recordings, record_expert
+from serl.errors import BadInput, SerlError, SpecMismatch
 from serl.evaluation import Purpose, start_seed
 from serl.loop import EpisodeKey
 from serl.policy import Hold, Policy
+from serl.recording import EpisodeLog
 from serl.robot import Truth
 from serl.testing import FakeRobot, FakeTask
 from serl.types import End, Record, Source, Step
@@ -72,3 +77,45 @@ def test_failures_are_left_out_and_counted() -> None:
 def test_an_expert_that_cannot_do_it_is_an_error() -> None:
     with pytest.raises(SerlError, match="fake: the expert failed 11 of 11 times"):
         record_expert(FakeRobot(), Moody((False,)), lambda record: None, 3, 7, KEY)
+
+
+def recorded(folder: Path, task: FakeTask | None = None) -> Path:
+    """A recording of one success."""
+    key = EpisodeKey(folder.name, "expert", 5, 0)
+    task = task or FakeTask()
+    with EpisodeLog(folder, make_spec(task), key.run, key.actor, key.epoch) as log:
+        record_expert(FakeRobot(), FakeTask(), log.append, 1, 7, key)
+    return folder
+
+
+def test_several_recordings_demonstrate_if_each_of_them_fits(tmp_path: Path) -> None:
+    spec = make_spec(FakeTask())
+    one, two = recorded(tmp_path / "one"), recorded(tmp_path / "two")
+    check_recordings((one, two), spec)
+    faster = spec.model_copy(update={"rate_hz": 20.0})
+    with pytest.raises(SpecMismatch) as caught:
+        check_recordings((one, two), faster)
+    assert f"{one}: demonstrates something else: rate_hz: 10.0 != 20.0" in str(caught.value)
+    other = spec.model_copy(update={"task": "other"})
+    with pytest.raises(SpecMismatch, match='task: "fake" != "other"'):
+        check_recordings((one,), other)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadInput, match="found no episode files"):
+        check_recordings((one, tmp_path / "empty"), spec)
+
+
+@pytest.mark.parametrize("given", ["a", ["a"], ["a", "b"]])
+def test_recordings_may_be_given_as_demos(given: str | list[str]) -> None:
+    config = resolve({"demos": 7}, {"demos": given})
+    assert config.demo_paths == tuple(map(Path, given))
+    assert resolve({"demos": 7}).demo_paths == ()
+
+
+def test_a_command_with_recordings_that_do_not_fit_writes_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, runs = recorded(tmp_path / "fake"), tmp_path / "runs"
+    words = ["train", "reach", f"--demos=[{folder}]", "--runs", str(runs)]
+    assert cli.main(words) == 2
+    assert 'task: "fake" != "reach"' in capsys.readouterr().err
+    assert not runs.exists()

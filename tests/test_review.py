@@ -9,6 +9,7 @@ from rich.console import Console
 
 from serl.clock import VirtualClock
 from serl.errors import BadInput, CorruptData
+from serl.labels import FILE, Place, append_labels
 from serl.loop import EpisodeKey
 from serl.policy import Random
 from serl.recording import EpisodeLog
@@ -136,6 +137,20 @@ def test_a_summary_says_who_acted_and_what_for(tmp_path: Path) -> None:
         "position[",
     ):
         assert part in text, part
+
+
+def test_a_summary_says_who_said_what_of_it_and_what_they_said_before(tmp_path: Path) -> None:
+    folder = record(tmp_path / "demos", records(0), records(1))
+    append_labels(folder, [(Place(1, 0, 4), 1)], "the operator", 0.0)
+    append_labels(folder, [(Place(1, 0, 4), 0), (Place(1, 1, 2), 1)], "person", 60.0)
+    lines = summary(folder).splitlines()
+    said = [line.split() for line in lines if line.strip().startswith("said")]
+    assert [words[:6] for words in said] == [
+        ["said", "step", "4:", "1", "by", "the"],
+        ["said", "step", "4:", "0", "by", "person,"],
+    ]
+    append_labels(folder, [(Place(1, 0, step), step % 2) for step in range(20)], "person", 60.0)
+    assert f"... 22 words in all, in {FILE}" in summary(folder)
 
 
 def test_a_summary_says_what_limits_took_off(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from geometry_msgs.msg import TwistStamped
+from geometry_msgs.msg import PoseStamped, TwistStamped
 from sensor_msgs.msg import Joy
 
 from serl.errors import BadInput
@@ -18,6 +18,7 @@ from serl.specs import ArraySpec
 from serl.teleop import remote
 from serl.teleop.config import JOY_AXES, JOY_BUTTONS, TWIST_AXES, TeleopConfig
 from serl.teleop.device import Buttons, Report
+from serl.teleop.leader import LeaderArm
 from serl.teleop.mapping import AXES, MappingConfig, Wish
 from serl.teleop.operator import Operator
 
@@ -92,6 +93,11 @@ def twist_topic(actor: str) -> Topic:
     return Topic(f"{actor}/teleop/twist", TwistStamped, latest_only())
 
 
+def leader_topic(actor: str) -> Topic:
+    """Where the tool of a leader arm is."""
+    return Topic(f"{actor}/leader", PoseStamped, latest_only())
+
+
 class TopicDevices:
     """All topics by which people drive an actor, as devices.
 
@@ -116,18 +122,22 @@ class TopicDevices:
         twist = TopicDevice("the twist topic", TWIST_AXES)
         node.subscribe(twist_topic(actor), _twist_into(twist))
         self._devices += [(joy, config.joy), (twist, config.twist)]
+        self._leader = LeaderArm(config.leader_m, config.leader_rad)
+        node.subscribe(leader_topic(actor), _pose_into(self._leader))
 
     @property
     def attended(self) -> bool:
         """Somebody sends, whether hands are on or not."""
-        return any(device.silence_s <= self._config.operator.lost_s for device, _ in self._devices)
+        lost_s = self._config.operator.lost_s
+        led = time.monotonic() - self._leader.heard_s <= lost_s
+        return led or any(device.silence_s <= lost_s for device, _ in self._devices)
 
     def people(self, spec: ArraySpec) -> list[Operator]:
         """One at each device; nobody where actions have an axis that no device can move."""
         try:
             return [
                 Operator(device, mapping, self._config.operator, spec)
-                for device, mapping in self._devices
+                for device, mapping in (*self._devices, (self._leader, self._config.leader))
             ]
         except BadInput as error:
             logger.warning("nobody can drive: %s", error)
@@ -151,6 +161,14 @@ class RemoteHand:
 
 def _joy_into(device: TopicDevice) -> Callable[[Any], None]:
     return lambda message: device.hear(message.axes, message.buttons)
+
+
+def _pose_into(arm: LeaderArm) -> Callable[[Any], None]:
+    def take(message: Any) -> None:
+        place, turn = message.pose.position, message.pose.orientation
+        arm.hear((place.x, place.y, place.z), (turn.x, turn.y, turn.z, turn.w))
+
+    return take
 
 
 def _twist_into(device: TopicDevice) -> Callable[[Any], None]:

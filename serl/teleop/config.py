@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from serl.intervention import Event
+from serl.teleop.leader import MAPPING as LEADER
 from serl.teleop.mapping import MappingConfig
 from serl.teleop.operator import OperatorConfig
 
@@ -46,6 +47,10 @@ class TeleopConfig(BaseModel):
         operator: when hands are on, and when a device is silent.
         joy: what axes and buttons of `<actor>/joy` mean: axis0, axis1, ..., button0, ...
         twist: what `<actor>/teleop/twist` means.
+        leader: what `<actor>/leader` means, poses of a leader arm's tool in a frame that looks as
+            the robot's base does ...
+        leader_m: ... of which so much is an action of 1 ...
+        leader_rad: ... and so much of a turn; best what the task's `motion` says.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -53,3 +58,6 @@ class TeleopConfig(BaseModel):
     operator: OperatorConfig = OperatorConfig()
     joy: MappingConfig = JOY
     twist: MappingConfig = TWIST
+    leader: MappingConfig = LEADER
+    leader_m: float = Field(0.015, gt=0, le=0.1)
+    leader_rad: float = Field(0.1, gt=0, le=1)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 from serl.intervention import Event
-from serl.teleop.input_device import InputDevice, Names, open_input
+from serl.teleop.device import Device
+from serl.teleop.input_device import Names, open_input
 from serl.teleop.mapping import MappingConfig
+from serl.teleop.pygame_pad import open_pygame_pad
 
 _SOUTH = 304
 
@@ -54,6 +57,12 @@ MAPPING = MappingConfig(
 )
 
 
-def open_gamepad(path: Path | None = None) -> InputDevice:
-    """The first gamepad, or the one at `path`; raises as `open_input`."""
+def open_gamepad(path: Path | None = None) -> Device:
+    """The first gamepad, or the one at `path`; by pygame where evdev is missing.
+
+    Raises:
+        BadInput: as `open_input`, or both packages are missing.
+    """
+    if path is None and find_spec("evdev") is None:
+        return open_pygame_pad()
     return open_input(NAMES, {_SOUTH}, "gamepad", path)

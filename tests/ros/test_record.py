@@ -68,7 +68,15 @@ async def counted(page: Page, name: str, count: int) -> None:
     await page.until(f"{tile} && {tile}.firstChild.textContent === '{count}'")
 
 
-async def first_session(folder: Path, door: Door) -> None:
+async def sleep_while_pushing(page: Page, command: Command) -> None:
+    """The tab is frozen, as browsers do with those that nobody sees."""
+    await page.key("KeyD")
+    await page.until("document.getElementById('who').textContent === 'You drive'")
+    await page.call("Page.setWebLifecycleState", state="frozen")
+    await asyncio.to_thread(eventually, lambda: "device lost, " in command.output, 3 * LIMIT_S)
+
+
+async def first_session(folder: Path, door: Door, command: Command) -> None:
     async with browser(folder / "first") as page:
         await enter(page, door)
         await demonstrate(page, "Enter")
@@ -80,6 +88,7 @@ async def first_session(folder: Path, door: Door) -> None:
         await counted(page, "undone", 1)
         await demonstrate(page, "Enter")
         await counted(page, "demonstrations", 1)
+        await sleep_while_pushing(page, command)
 
 
 async def second_session(folder: Path, door: Door) -> None:
@@ -94,11 +103,11 @@ async def second_session(folder: Path, door: Door) -> None:
 def test_a_person_records_undoes_and_goes_on_another_day(tmp_path: Path) -> None:
     command, door = recording(tmp_path, 2)
     try:
-        asyncio.run(first_session(tmp_path, door))
+        asyncio.run(first_session(tmp_path, door, command))
     finally:
         command.interrupt()
     assert command.process.returncode == 130, command.output
-    assert "1 demonstrations in demos; apart: 1 failures, 1 undone" in command.output
+    assert "1 demonstrations in demos; apart: 2 failures, 1 undone" in command.output
     command, door = recording(tmp_path, 2)
     try:
         asyncio.run(second_session(tmp_path, door))
@@ -111,5 +120,12 @@ def test_a_person_records_undoes_and_goes_on_another_day(tmp_path: Path) -> None
     kept = [read_episode(path, spec) for path in episode_paths(folder)]
     assert [episode.success for episode in kept] == [True, True]
     assert all(episode.steps[0].source is Source.HUMAN for episode in kept), "begins by hand"
-    assert len(episode_paths(folder / FAILURES)) == len(episode_paths(folder / UNDONE)) == 1
+    assert len(episode_paths(folder / UNDONE)) == 1
+    failures = [read_episode(path, spec) for path in episode_paths(folder / FAILURES)]
+    assert [episode.end and episode.end.reason for episode in failures] == [
+        "failure",
+        "device lost",
+    ]
+    lost = failures[1].steps[-3:]
+    assert not any(step.action.any() for step in lost), "a page that sleeps holds the robot"
     assert sorted(read_labels(folder).values()) == [0, 1, 1, 1], "who said what is kept"

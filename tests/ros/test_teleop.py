@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from geometry_msgs.msg import TwistStamped
+from geometry_msgs.msg import PoseStamped, TwistStamped
 from sensor_msgs.msg import Joy
 
 from serl.intervention import Event
@@ -20,6 +20,7 @@ from serl.ros.teleop import (
     TopicDevices,
     console_topic,
     joy_topic,
+    leader_topic,
     twist_topic,
 )
 from serl.specs import ArraySpec
@@ -29,6 +30,7 @@ from serl.teleop.mapping import AXES, MappingConfig, Wish
 from serl.teleop.operator import Hands
 from serl.teleop.owner import OneOwner
 from serl.testing import DeviceSuite
+from serl.types import Action
 
 from .conftest import eventually
 
@@ -82,7 +84,7 @@ class TestTwist(DeviceSuite):
 
 def test_what_no_device_can_move_leaves_nobody(ends: tuple[TopicDevices, RosNode]) -> None:
     assert ends[0].people(ArraySpec(shape=(2,), low=-1, high=1, unit="x elbow")) == []
-    assert len(ends[0].people(SPEC)) == 4
+    assert len(ends[0].people(SPEC)) == 5
 
 
 @pytest.fixture
@@ -149,3 +151,22 @@ def test_a_joy_node_and_a_twist_drive_as_well(ends: tuple[TopicDevices, RosNode]
     assert one.owner.name == "the twist topic"
     np.testing.assert_allclose(np.array(one()), np.array([0.5, 0.0, 0.0]), atol=1e-6)
     eventually(lambda: command(float("nan")) and one.silent)
+
+
+def test_a_leader_arm_drives_as_far_as_it_is_moved(ends: tuple[TopicDevices, RosNode]) -> None:
+    devices, other = ends
+    one = OneOwner(devices.people(SPEC))
+    leader = other.publisher(leader_topic("actor0"))
+
+    def moved_to(x_m: float) -> Action | None:
+        message = PoseStamped()
+        message.pose.position.x, message.pose.orientation.w = x_m, 1.0
+        leader.publish(message)
+        time.sleep(0.02)
+        return one()
+
+    eventually(lambda: moved_to(0.3) is None and devices.attended)
+    eventually(lambda: moved_to(0.33) is not None)
+    assert one.owner is not None
+    assert one.owner.name == "the leader arm"
+    eventually(lambda: moved_to(0.33) is None)

@@ -288,6 +288,7 @@ for (const kind of ["keydown", "keyup"]) {
     if (kind === "keydown" && !event.repeat && event.code === "KeyT") lease();
     if (kind === "keydown" && !event.repeat && event.code === "KeyG" && !$("go").hidden) go();
     onKey(event, say);
+    if (!event.repeat) beat();  // at once, not with the next beat
   });
 }
 for (const button of document.querySelectorAll("#controls [data-say]")) {
@@ -300,6 +301,7 @@ for (const button of document.querySelectorAll("#pad button")) {
   button.addEventListener("pointerdown", (event) => {
     button.setPointerCapture(event.pointerId);
     onPad(button, true);
+    beat();
   });
   for (const end of ["pointerup", "pointercancel", "lostpointercapture"]) {
     button.addEventListener(end, () => onPad(button, false));

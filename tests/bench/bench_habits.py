@@ -1,0 +1,163 @@
+"""What an operator's habits cost: final success alone, and the seconds with hands on.
+
+    python tests/bench/bench_habits.py [--seeds 0 1 2] [--habits early late] [--steps N] [--docs]
+
+Each cell is a `serl train` of its own, one after the other, with a `ScriptedHuman` of these habits.
+Results are appended to OUT/results.jsonl, and what stands there is not run again. `--docs` puts the
+table of what is there into docs/operating.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from serl.assignment import make_task
+from serl.evaluation import wilson
+from serl.metrics import read_metrics
+from serl.run_folder import RunFolder
+
+PAGE = Path(__file__).parents[2] / "docs" / "operating.md"
+BEGIN, END = "<!-- habits -->", "<!-- end of habits -->"
+BAD_INPUT, INTERRUPTED = 2, 130
+
+HABITS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "early": ("early and brief: after 1.5 s without progress, for at most 1.5 s", ()),
+    "late": (
+        "late and long: after 4 s, and then all the way to the end",
+        (
+            *("--human.patience_steps=40", "--human.regress=0.5", "--human.gain=1.0"),
+            *("--human.hold_steps=30", "--human.max_hold_steps=80", "--human.bucket_steps=160"),
+        ),
+    ),
+    "careless": (
+        "careless: as early, with a shaky hand and after a second",
+        ("--human.noise=0.6", "--human.reaction_steps=10"),
+    ),
+    "clinging": (
+        "never lets go: as early, half of all steps to the end of the training",
+        ("--human.share=0.9", "--human.final_share=0.5", "--human.patience_steps=5"),
+    ),
+    "nobody": ("nobody", ("--intervention=none",)),
+}
+
+Result = dict[str, Any]
+
+
+def main() -> None:
+    """Run what is missing, then print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--task", default="pick_cube")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--habits", nargs="+", choices=list(HABITS), default=list(HABITS))
+    parser.add_argument("--steps", type=int, help="of each training; else as `serl train` does")
+    parser.add_argument("--out", type=Path, default=Path("runs/habits"), help="folder of all runs")
+    parser.add_argument("--docs", action="store_true", help="write the table to docs/operating.md")
+    options, settings = parser.parse_known_args()
+    if options.steps is not None:
+        settings.append(f"--steps={options.steps}")
+    results = [
+        (
+            habit,
+            [_result(options.out, options.task, habit, seed, settings) for seed in options.seeds],
+        )
+        for habit in options.habits
+    ]
+    lines = table(options.task, results)
+    print("\n".join(lines))
+    if options.docs:
+        write_docs(PAGE, lines)
+
+
+def _result(out: Path, task: str, habit: str, seed: int, settings: Sequence[str]) -> Result:
+    """What an earlier bench wrote down of the same command, or that of running it now."""
+    arguments = [task, f"--seed={seed}", *settings, *HABITS[habit][1]]
+    path = out / "results.jsonl"
+    for line in path.read_text().splitlines() if path.exists() else []:
+        if (known := json.loads(line))["arguments"] == arguments:
+            return dict(known)
+    print(f"serl train {' '.join(arguments)}", file=sys.stderr, flush=True)
+    result = {"habit": habit, "seed": seed, "arguments": arguments, **_train(out, arguments)}
+    with path.open("a") as file:
+        file.write(json.dumps(result) + "\n")
+    return result
+
+
+def _train(out: Path, arguments: Sequence[str]) -> Result:
+    """Run `serl train` to its end; only a refusal or a Ctrl-C ends the bench."""
+    out.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "serl.cli", "train", *arguments, "--runs", str(out)]
+    start_s = time.monotonic()
+    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if ended.returncode in (BAD_INPUT, INTERRUPTED):
+        print(ended.stdout, file=sys.stderr)
+        raise SystemExit(ended.returncode)
+    lines = [line for line in ended.stdout.splitlines() if line.strip()]
+    runs = [line.removeprefix("run: ") for line in lines if line.startswith("run: ")]
+    measured = summary(RunFolder.open(Path(runs[0]))) if runs else {}
+    error = "" if measured.get("successes") is not None else lines[-1] if lines else "no output"
+    return {"seconds": time.monotonic() - start_s, "error": error, **measured}
+
+
+def summary(run: RunFolder) -> Result:
+    """The numbers of a run."""
+    rows = read_metrics(run.metrics)
+    episodes = [row for row in rows if row["kind"] == "episode"]
+    final = next((r for r in rows if r["kind"] == "evaluation" and r["purpose"] == "final"), {})
+    human_steps = sum(row["human_steps"] for row in episodes)
+    takeovers = sum(row["interventions"] for row in episodes)
+    rate_hz = make_task(run.config).config.rate_hz
+    return {
+        "run": str(run.path),
+        "trials": run.config.trials,
+        "successes": final.get("successes"),
+        "cycle_time_s": final.get("cycle_time_s"),
+        "human_s": human_steps / rate_hz,
+        "share": human_steps / max(1, sum(row["length"] for row in episodes)),
+        "takeovers": takeovers,
+        "takeover_s": human_steps / takeovers / rate_hz if takeovers else 0.0,
+    }
+
+
+def table(task: str, results: Sequence[tuple[str, Sequence[Result]]]) -> list[str]:
+    """A line for each habit, over all seeds."""
+    seeds = [result["seed"] for result in results[0][1]]
+    lines = [
+        f"| habit ({task}, seeds {', '.join(map(str, seeds))}) | alone, at the end | each "
+        "| hands on | of all steps | takeovers | each |",
+        "|" + "---|" * 7,
+    ]
+    for habit, runs in results:
+        won = sum(run.get("successes") or 0 for run in runs)
+        trials = sum(run.get("trials", 50) for run in runs)
+        low, high = wilson(won, trials)
+        each = ", ".join(str(run.get("successes")) for run in runs)
+        lines.append(
+            f"| {HABITS[habit][0]} | {won / trials:.0%} ({low:.0%} to {high:.0%}) | {each} "
+            f"| {_mean(runs, 'human_s'):.0f} s | {_mean(runs, 'share'):.0%} "
+            f"| {_mean(runs, 'takeovers'):.0f} | {_mean(runs, 'takeover_s'):.1f} s |"
+        )
+    return lines
+
+
+def _mean(runs: Sequence[Result], name: str) -> float:
+    return sum(run.get(name) or 0.0 for run in runs) / len(runs)
+
+
+def write_docs(page: Path, lines: Sequence[str]) -> None:
+    """Put the table between its two marks."""
+    head, begin, rest = page.read_text().partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not (begin and end):
+        raise SystemExit(f"{page}: expected {BEGIN} and {END}")
+    page.write_text(f"{head}{BEGIN}\n\n" + "\n".join(lines) + f"\n\n{END}{tail}")
+
+
+if __name__ == "__main__":
+    main()
