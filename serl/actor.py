@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from serl.agents.agent import Agent
 from serl.clock import Clock
+from serl.curriculum import Curriculum
 from serl.errors import BadInput, NeedsPerson, Silent
 from serl.intervention import Teleop
 from serl.loop import EpisodeKey, Result, run
@@ -186,6 +187,20 @@ class ResetTask:
         return None
 
 
+class Approach(ResetTask):
+    """The way to a start that a curriculum asks for, as a task: over when it is reached."""
+
+    def __init__(self, task: Task, time_limit_s: float, reached: Callable[[], bool]) -> None:
+        super().__init__(task, time_limit_s)
+        self.name, self._reached = f"approach of {task.name}", reached
+
+    def outcome(self, reading: Observation, index: int) -> Outcome:
+        """Success when it is reached."""
+        near = self._reached()
+        late = index + 1 >= self._max_steps
+        return Outcome(float(near), terminated=near, truncated=late and not near, success=near)
+
+
 @dataclass
 class Actor:
     """Runs episodes and hands every record to a sink.
@@ -204,6 +219,7 @@ class Actor:
         placements: ... before so many episodes; later ones begin where the reset has led.
         person: told why a person is needed; returns once the scene is restored. Without one the
             actor ends there.
+        curriculum: simulation only: where episodes begin, between the task's starts and the goal.
         epoch: identity of this start of the actor; never repeats.
         stopping: asked at every step; True ends the episode and the actor.
         admit: called before each episode; raises when it could not be recorded.
@@ -223,6 +239,7 @@ class Actor:
     place: Callable[[int], object] | None = None
     placements: float = math.inf
     person: Callable[[str], object] | None = None
+    curriculum: Curriculum | None = None
     epoch: int = 0
     stopping: Callable[[], bool] = lambda: False
     admit: Callable[[], object] = lambda: None
@@ -262,9 +279,12 @@ class Actor:
         if self.place is not None and self.placements > 0:
             self.place(self._episode)
         self._reset()
+        self._approach()
         if not self._ready():
             return None
         result = self._run(self.task, self.policy, Source.POLICY)
+        if self.curriculum is not None:
+            self.curriculum.tell(result.success)
         self.placements -= self.placements > 0
         return result
 
@@ -293,6 +313,14 @@ class Actor:
     def _run_reset(self, script: Policy) -> None:
         reset = ResetTask(self.task, self.config.reset_time_limit_s)
         self._run(reset, lambda observation: script(reset.reading), Source.SCRIPT)
+
+    def _approach(self) -> None:
+        """Let a script go part of the way, where a curriculum says so."""
+        script = self.curriculum.script() if self.curriculum is not None else None
+        if self.curriculum is not None and script is not None and self._ready():
+            limit_s = self.task.config.time_limit_s
+            approach = Approach(self.task, limit_s, self.curriculum.reached)
+            self._run(approach, script, Source.SCRIPT)
 
     def _sink_unlearned(self, record: Record) -> None:
         """Nothing is learned from a reset, whoever drove: its reward is not that of the task."""

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from serl.actor import ActorConfig
 from serl.agents.config import SACConfig, VICEConfig
+from serl.curriculum import CurriculumConfig
 from serl.errors import BadInput, CorruptData
 from serl.fields import short
 from serl.files import read_bounded
@@ -71,6 +72,7 @@ class TrainConfig(BaseModel):
         demos: number of demonstrations that the scripted expert records at the start ...
         demo_paths: ... or recordings to use instead.
         init_from: another run, and what this one starts with of it.
+        curriculum: whether episodes begin nearer to the goal at first.
         intervention: who may take over during training.
         trials: unassisted trials of the final evaluation.
         required_success_rate: share of those trials for exit code 0; None asks for nothing.
@@ -101,6 +103,7 @@ class TrainConfig(BaseModel):
     agent: SACConfig = SACConfig()
     learner: LearnerConfig = LearnerConfig()
     actor: ActorConfig = ActorConfig()
+    curriculum: CurriculumConfig = CurriculumConfig()
     human: ScriptedHumanConfig = ScriptedHumanConfig()
     teleop: TeleopConfig = TeleopConfig()
     network: NetworkConfig = NetworkConfig()
