@@ -27,7 +27,7 @@ from serl.intervention import Teleop
 from serl.learner import Learner, LearnerConfig
 from serl.metrics import Metrics
 from serl.replay import Replay
-from serl.robot import SimulatedRobot
+from serl.robot import Homing, SimulatedRobot
 from serl.specs import Spec
 from serl.successes import LastFrames, with_labelled
 from serl.task import SimulatedTask
@@ -231,6 +231,7 @@ def make_actor(
         place=place,
         placements=placements,
         person=person,
+        homing=robot if isinstance(robot, Homing) else None,
         curriculum=make_curriculum(config, task, robot, lambda: policy.trained_steps),
         epoch=epoch,
         stopping=stopping,
