@@ -12,11 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from serl.agents.agent import Agent
 from serl.clock import Clock
+from serl.curriculum import Curriculum
 from serl.errors import BadInput, NeedsPerson, Silent
 from serl.intervention import Teleop
 from serl.loop import EpisodeKey, Result, run
-from serl.policy import Policy
-from serl.robot import Robot
+from serl.policy import Hold, Policy
+from serl.robot import Homing, Robot
 from serl.stacking import FrameStack
 from serl.task import Task
 from serl.transport import Snapshot, WeightSource
@@ -31,6 +32,8 @@ class ActorConfig(BaseModel):
     Attributes:
         reset_attempts: failed resets before a person is asked.
         reset_time_limit_s: time for one attempt.
+        home_every: episodes after which the joints are moved home, between two resets of the arm's
+            own, so that they do not creep towards their limits; 0 for never.
         max_lead_steps: simulated time stands still while the learner has this many steps of this
             actor still to train on, so that the training schedule does not depend on speed.
         patience_s: a warning says so when the learner was silent for this long.
@@ -40,6 +43,7 @@ class ActorConfig(BaseModel):
 
     reset_attempts: int = Field(3, ge=1)
     reset_time_limit_s: float = Field(20.0, gt=0)
+    home_every: int = Field(0, ge=0)
     max_lead_steps: int = Field(64, ge=1)
     patience_s: float = Field(60.0, gt=0)
 
@@ -195,6 +199,20 @@ class ResetTask:
         return None
 
 
+class Approach(ResetTask):
+    """The way to where a script was asked to go, as a task: over when it is reached."""
+
+    def __init__(self, task: Task, time_limit_s: float, reached: Callable[[], bool]) -> None:
+        super().__init__(task, time_limit_s)
+        self.name, self._reached = f"approach of {task.name}", reached
+
+    def outcome(self, reading: Observation, index: int) -> Outcome:
+        """Success when it is reached."""
+        near = self._reached()
+        late = index + 1 >= self._max_steps
+        return Outcome(float(near), terminated=near, truncated=late and not near, success=near)
+
+
 @dataclass
 class Actor:
     """Runs episodes and hands every record to a sink.
@@ -213,6 +231,8 @@ class Actor:
         placements: ... before so many episodes; later ones begin where the reset has led.
         person: told why a person is needed; returns once the scene is restored. Without one the
             actor ends there.
+        homing: a robot whose joints can be moved home; None for one that cannot.
+        curriculum: simulation only: where episodes begin, between the task's starts and the goal.
         epoch: identity of this start of the actor; never repeats.
         stopping: asked at every step; True ends the episode and the actor.
         admit: called before each episode; raises when it could not be recorded.
@@ -232,11 +252,14 @@ class Actor:
     place: Callable[[int], object] | None = None
     placements: float = math.inf
     person: Callable[[str], object] | None = None
+    homing: Homing | None = None
+    curriculum: Curriculum | None = None
     epoch: int = 0
     stopping: Callable[[], bool] = lambda: False
     admit: Callable[[], object] = lambda: None
     standby: Callable[[], bool] = lambda: False
     _episode: int = 0
+    _since_home: int = 0
 
     def __post_init__(self) -> None:
         self.epoch = self.epoch or time.time_ns()
@@ -271,10 +294,15 @@ class Actor:
         if self.place is not None and self.placements > 0:
             self.place(self._episode)
         self._reset()
+        self._go_home()
+        self._approach()
         if not self._ready():
             return None
         self.policy.begin()
         result = self._run(self.task, self.policy, Source.POLICY)
+        self._since_home += 1
+        if self.curriculum is not None:
+            self.curriculum.tell(result.success)
         self.placements -= self.placements > 0
         return result
 
@@ -303,6 +331,27 @@ class Actor:
     def _run_reset(self, script: Policy) -> None:
         reset = ResetTask(self.task, self.config.reset_time_limit_s)
         self._run(reset, lambda observation: script(reset.reading), Source.SCRIPT)
+
+    def _go_home(self) -> None:
+        """Move the joints home if it is time, from a scene that is ready, and come back to it."""
+        homing, every = self.homing, self.config.home_every
+        placed = self.place is not None and self.placements > 0
+        if homing is None or not every or self._since_home < every or placed or not self._ready():
+            return
+        self._since_home = 0
+        homing.home()
+        move = Approach(self.task, self.config.reset_time_limit_s, lambda: homing.is_home)
+        move.name = f"joint move of {self.task.name}"
+        self._run(move, Hold(self.robot.action_spec), Source.SCRIPT)
+        self._reset()
+
+    def _approach(self) -> None:
+        """Let a script go part of the way, where a curriculum says so."""
+        script = self.curriculum.script() if self.curriculum is not None else None
+        if self.curriculum is not None and script is not None and self._ready():
+            limit_s = self.task.config.time_limit_s
+            approach = Approach(self.task, limit_s, self.curriculum.reached)
+            self._run(approach, script, Source.SCRIPT)
 
     def _sink_unlearned(self, record: Record) -> None:
         """Nothing is learned from a reset, whoever drove: its reward is not that of the task."""

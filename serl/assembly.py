@@ -19,6 +19,7 @@ from serl.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.checkpoint import Checkpoint
 from serl.clock import Clock, RealTime, VirtualClock, WallClock
 from serl.config import TrainConfig
+from serl.curriculum import Curriculum
 from serl.evaluation import Purpose, start_seed
 from serl.features import FrameEncoder, feature_bytes
 from serl.frames import frame_bytes
@@ -26,7 +27,7 @@ from serl.intervention import Teleop
 from serl.learner import Learner, LearnerConfig
 from serl.metrics import Metrics
 from serl.replay import Replay
-from serl.robot import SimulatedRobot
+from serl.robot import Homing, SimulatedRobot
 from serl.specs import Spec
 from serl.successes import LastFrames, with_labelled
 from serl.task import SimulatedTask
@@ -60,6 +61,24 @@ def make_acting_agent(config: TrainConfig, spec: Spec, seed: int) -> Agent:
 def _agent(spec: Spec, config: SACConfig, seed: int) -> Agent:
     agent: Agent = plugins.load("agent", config.algorithm).create(spec, config, seed)
     return agent
+
+
+def make_curriculum(
+    config: TrainConfig,
+    task: SimulatedTask,
+    robot: SimulatedRobot,
+    trained_steps: Callable[[], int],
+) -> Curriculum | None:
+    """The curriculum of the configuration; None when every episode begins where the task says."""
+    if config.curriculum.start >= 1.0:
+        return None
+    seeds = count(config.seed)
+    return Curriculum(
+        config.curriculum,
+        trained=lambda: trained_steps() / config.steps,
+        progress=lambda: task.progress(robot.truth()),
+        expert=lambda: task.expert(robot.truth, next(seeds)),
+    )
 
 
 def make_human(
@@ -213,6 +232,8 @@ def make_actor(
         place=place,
         placements=placements,
         person=person,
+        homing=robot if isinstance(robot, Homing) else None,
+        curriculum=make_curriculum(config, task, robot, lambda: policy.trained_steps),
         epoch=epoch,
         stopping=stopping,
         admit=admit,

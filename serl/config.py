@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from serl.actor import ActorConfig
 from serl.agents.config import SACConfig, VICEConfig
+from serl.curriculum import CurriculumConfig
 from serl.errors import BadInput, CorruptData
 from serl.fields import short
 from serl.files import read_bounded
@@ -39,7 +40,8 @@ class Stage(BaseModel):
 
     Attributes:
         then: the stage that begins where this one has succeeded.
-        tries: failures in a row after which it begins all the same, after its own reset.
+        tries: failures in a row after which another begins all the same, after its own reset:
+        otherwise: that one; None for the one that follows on a success.
         config: settings that differ from those of the run, such as the task's direction.
     """
 
@@ -47,6 +49,7 @@ class Stage(BaseModel):
 
     then: str
     tries: int = Field(3, ge=1)
+    otherwise: str | None = None
     config: dict[str, Any] = {}
 
 
@@ -71,6 +74,7 @@ class TrainConfig(BaseModel):
         demos: number of demonstrations that the scripted expert records at the start, or ...
         demo_paths: ... recordings to use instead, which may also be given as `demos`.
         init_from: another run, and what this one starts with of it.
+        curriculum: whether episodes begin nearer to the goal at first.
         intervention: who may take over during training.
         trials: unassisted trials of the final evaluation.
         required_success_rate: share of those trials for exit code 0; None asks for nothing.
@@ -101,6 +105,7 @@ class TrainConfig(BaseModel):
     agent: SACConfig = SACConfig()
     learner: LearnerConfig = LearnerConfig()
     actor: ActorConfig = ActorConfig()
+    curriculum: CurriculumConfig = CurriculumConfig()
     human: ScriptedHumanConfig = ScriptedHumanConfig()
     teleop: TeleopConfig = TeleopConfig()
     network: NetworkConfig = NetworkConfig()
@@ -121,15 +126,33 @@ class TrainConfig(BaseModel):
             raise ValueError("reward vice: expected demonstrations, or vice.positives")
         if self.reward.kind == "vice" and self.agent.cached_features:
             raise ValueError("reward vice: sees images; agent.cached_features keeps none")
-        for name, stage in (self.stages or {}).items():
-            if stage.then not in (self.stages or {}):
-                known = ", ".join(self.stages or {})
-                raise ValueError(f"stages.{name}.then: {stage.then!r} is none of {known}")
+        if self.stages:
+            _check_graph(self.stages)
         if self.stages is not None and not self.stages:
             raise ValueError("stages: expected at least one, or null")
+        if self.actor.home_every and self.robot is not None:
+            raise ValueError("actor.home_every: only an arm in the actor's process goes home")
         if self.stages is not None and self.robot is not None:
             raise ValueError("robot: stages drive a simulation in the actor's process only: null")
         return self
+
+
+def _check_graph(stages: Mapping[str, Stage]) -> None:
+    """Each stage leads to known ones, and the first one to all of them."""
+    for name, stage in stages.items():
+        for field, other in (("then", stage.then), ("otherwise", stage.otherwise)):
+            if other is not None and other not in stages:
+                known = ", ".join(stages)
+                raise ValueError(f"stages.{name}.{field}: {other!r} is none of {known}")
+    reached: set[str] = set()
+    ahead = [next(iter(stages))]
+    while ahead:
+        name = ahead.pop()
+        if name not in reached:
+            reached.add(name)
+            ahead += [stages[name].then, stages[name].otherwise or stages[name].then]
+    if lost := [name for name in stages if name not in reached]:
+        raise ValueError(f"stages.{lost[0]}: no other stage leads to it from {next(iter(stages))}")
 
 
 def stage_configs(config: TrainConfig) -> dict[str, TrainConfig]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import accumulate
 
 from serl.camera import image_specs
 from serl.specs import ArraySpec, ObservationSpec
@@ -29,3 +30,12 @@ def reading_spec(joints: int, tracked: Iterable[str], config: TaskConfig) -> Obs
     }
     state.update({f"{name}_pose": pose for name in tracked})
     return ObservationSpec(state=state, images=image_specs(config.all_views))
+
+
+def reading_parts(spec: ObservationSpec) -> dict[str, slice]:
+    """Where each array of the state is in one vector of all."""
+    ends = accumulate(array.shape[0] for array in spec.state.values())
+    return {
+        name: slice(end - array.shape[0], end)
+        for (name, array), end in zip(spec.state.items(), ends, strict=True)
+    }

@@ -75,6 +75,20 @@ class SimulatedRobot(Robot, Protocol):
 
 
 @runtime_checkable
+class Homing(Protocol):
+    """What a robot has besides whose joints can be moved home, out of the way of any task."""
+
+    def home(self) -> None:
+        """Begin the move; it goes on as time passes, and ends at a stop."""
+        ...
+
+    @property
+    def is_home(self) -> bool:
+        """It is over, and the arm is there."""
+        ...
+
+
+@runtime_checkable
 class ServedRobot(SimulatedRobot, Protocol):
     """A simulated arm behind the topics of a driver: see `serl.ros.sim_node`."""
 

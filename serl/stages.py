@@ -8,7 +8,8 @@ is a learner process for each stage. One learner of several agents would save th
 steps, weights, cursors and checkpoints of different tasks apart in every message and file.
 
 All stages share one arm. An actor process holds an actor for each, and they take turns by outcome:
-success hands over to the next stage, anything else is tried again, a few times. The simulation
+success hands over to the next stage, anything else is tried again, a few times, and then left to
+the next stage or to another one: stages are the nodes of a graph of any size. The simulation
 places the scene once; from then on `Task.reset` bridges what is left between the end of one episode
 and the start of the next, and does the work of a stage that has given up. A stage whose steps are
 done goes on acting, for the others need it; what it does then is logged and no longer trained on.
@@ -40,4 +41,6 @@ def take_turns(
         yield stage, result
         failures = 0 if result.success else failures + 1
         if stages and (result.success or failures >= stages[stage].tries):
-            stage, failures = stages[stage].then, 0
+            after = stages[stage]
+            stage = after.then if result.success else after.otherwise or after.then
+            failures = 0

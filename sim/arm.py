@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import accumulate
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from serl.aim import Aim
 from serl.errors import BadInput, SerlError
-from serl.reading import reading_spec
+from serl.reading import reading_parts, reading_spec
 from serl.rotations import Quaternion
 from serl.safety import Pose, pose_from, within_lead
 from serl.setpoint import (
@@ -28,6 +27,7 @@ from serl.sim.franka import HOME_RAD
 from serl.sim.gripper import Gripper
 from serl.sim.impedance import Impedance
 from serl.sim.kinematics import body_frame, site_frame, solve_ik, to_wxyz
+from serl.sim.posture import JointMove, Posture
 from serl.sim.randomize import Randomizer
 from serl.sim.scene import PHYSICS_DT_S, build_model
 from serl.sim.thrust import Thrust
@@ -42,9 +42,6 @@ _SITE = int(mujoco.mjtObj.mjOBJ_SITE)
 _SETTLE_S = 0.1
 _FILTER_S = 0.05
 _HOME = np.array(HOME_RAD)
-# Joint-space posture control in the null space of the tool; holds the elbow to 1e-3 rad.
-_POSTURE_STIFFNESS, _POSTURE_DAMPING = 10.0, 2.0
-_REGULARIZATION = 1e-6  # smallest pivot, at a singularity
 
 Vector64 = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -77,14 +74,15 @@ class SimArm:
         self._site, self._hand = self.model.site("tcp").id, self.model.body("hand").id
         self._tcp = site_frame(self.model, self.data, self._site)
         self._twist = np.zeros(6)  # angular, then linear
-        self._jacobian, self._torque = np.zeros((6, self.model.nv)), np.zeros(self.model.nv)
+        self._posture = Posture(self.model, self.data, self._site)
+        self._home: JointMove | None = None
         self._observation_spec = reading_spec(_JOINTS, scene.tracked, config)
         varied = config.randomize != "none"
         self._world = Randomizer(self.model, scene, config, self.impedance) if varied else None
         views = config.all_views
         self._cameras = Cameras(self.model, self.data, views, config.renderer, self._through_lens)
         self._images: dict[str, Image] | None = None  # of this instant, once somebody looked
-        self._parts = _parts(self._observation_spec)
+        self._parts = reading_parts(self._observation_spec)
         self._action_spec = config.motion.action_spec
         self._aim = Aim(config.motion)
         # Views, for looking an array up takes longer than reading it.
@@ -145,11 +143,12 @@ class SimArm:
         self._command(start)
         if self._thrust:
             self._thrust.begin(start)
-        self.stop_reason, self._braking = None, False
+        self.stop_reason, self._braking, self._home = None, False, None
+        self._posture.target_rad = _HOME
         self._images, self._numbers_then = None, None
         self._before = start
         mujoco.mj_forward(model, data)
-        self._hold_posture()
+        self._posture.hold()
         mujoco.mj_step(model, data, round(_SETTLE_S / PHYSICS_DT_S))
         self._wrist.tare()
         self._period_s = PROFILE_PERIOD_S
@@ -178,12 +177,12 @@ class SimArm:
         return self._cameras.pictures()
 
     def act(self, action: Action) -> Action:
-        """Move the target by `action`; returns what was executed, zeros while stopped.
+        """Move the target by `action`; returns what was executed: zeros while stopped or homing.
 
         Where an action is a wrench, it is exerted until the next one, at most for `timeout_s`.
         """
         self._aim.check(action)
-        if self.stop_reason is not None:
+        if self.stop_reason is not None or self._home is not None:
             return np.zeros_like(action)
         if self._thrust:
             self._thrust.push(action, self.data.time)
@@ -201,7 +200,7 @@ class SimArm:
             raise BadInput(f"dt_s {dt_s}: expected a positive multiple of {PROFILE_PERIOD_S}")
         model, data = self.model, self.data
         self._period_s = dt_s
-        self._hold_posture()
+        self._posture.hold()
         if self._world is not None:
             self._advance_disturbed(ticks, self._world.disturbance)
             return
@@ -231,15 +230,26 @@ class SimArm:
         self._aim.target, self._setpoint = setpoint, Setpoint(setpoint)
         self._period_s = _FILTER_S
         self._images, self._numbers_then = None, None
-        self._hold_posture()
+        self._posture.hold()
         self._command(setpoint)
         mujoco.mj_step(self.model, self.data, _STEPS_PER_TICK)
+
+    def home(self) -> None:
+        """Begin to move all joints to the home posture, whatever the box; actions wait for it."""
+        if self.stop_reason is None:
+            self._home = JointMove(self.model, self.data, self._site)
+
+    @property
+    def is_home(self) -> bool:
+        """The joints are as near to the home posture as those of an arm get, and at rest."""
+        near = np.abs(self._q - _HOME).max() < 0.02 and np.abs(self._dq).max() < 0.02
+        return self._home is None and bool(near)
 
     def stop(self, reason: str) -> None:
         """Brake at once, then hold the measured pose until `recover`."""
         if self.stop_reason is None:
             self.stop_reason = reason
-            self._braking = True
+            self._braking, self._home = True, None
             if self._thrust:
                 self._thrust.rest()
 
@@ -358,7 +368,7 @@ class SimArm:
 
     def _exert(self, thrust: Thrust) -> None:
         """What is driven by force moves far within a period: the posture is held anew."""
-        self._hold_posture()
+        self._posture.hold()
         thrust.tick(self._tcp.pose, self._twist_now(), self.data.time)
         self._aim.target = self._tcp.pose
 
@@ -377,6 +387,12 @@ class SimArm:
                 self._braking = False
                 if self.stop_reason is not None:
                     self._aim.target = self._tcp.pose
+        elif self._home is not None:
+            pose, self._posture.target_rad = self._home.advance()
+            self._aim.target, self._setpoint = pose, Setpoint(pose)
+            self._posture.hold()
+            if self._home.done:
+                self._home = None
         else:
             goal = within_lead(target, self._tcp.pose, limits)
             self._setpoint = advance_setpoint(self._setpoint, goal, limits, PROFILE_PERIOD_S)
@@ -398,17 +414,6 @@ class SimArm:
             self._commanded = pose.quaternion
             self._rotation_target[:] = to_wxyz(pose.quaternion)
 
-    def _hold_posture(self) -> None:
-        """Torque towards the home posture, projected to where it does not move the tool."""
-        jacobian, torque = self._jacobian, self._torque
-        mujoco.mj_jacSite(self.model, self.data, jacobian[:3], jacobian[3:], self._site)
-        torque[:_JOINTS] = _POSTURE_STIFFNESS * (_HOME - self._q) - _POSTURE_DAMPING * self._dq
-        gram = jacobian @ jacobian.T
-        mujoco.mju_cholFactor(gram, _REGULARIZATION)
-        force = np.empty(6)
-        mujoco.mju_cholSolve(force, gram, jacobian @ torque)
-        self.data.qfrc_applied[:] = torque - force @ jacobian
-
 
 def _numbers(pose: Pose) -> tuple[float, ...]:
     return (*pose.position, *pose.quaternion)
@@ -416,15 +421,6 @@ def _numbers(pose: Pose) -> tuple[float, ...]:
 
 def _array(pose: Pose) -> Array:
     return np.array(_numbers(pose), np.float32)
-
-
-def _parts(spec: ObservationSpec) -> dict[str, slice]:
-    """Where each array of the state is in one vector of all."""
-    ends = accumulate(array.shape[0] for array in spec.state.values())
-    return {
-        name: slice(end - array.shape[0], end)
-        for (name, array), end in zip(spec.state.items(), ends, strict=True)
-    }
 
 
 sim = SimArm

@@ -7,7 +7,8 @@ import math
 from pydantic import Field
 
 from serl.safety import Motion
-from serl.tasks.insertion import Fit, Insertion, InsertionConfig, motion_above
+from serl.tasks.fit import Fit
+from serl.tasks.insertion import Insertion, InsertionConfig, motion_above
 
 
 class ConnectorInsertionConfig(InsertionConfig):

@@ -1,37 +1,34 @@
 """What tasks of insertion share: a peg in the hand, a hole somewhere below, little room.
 
-A task of its own declares the shape (`Fit`) and its numbers (`InsertionConfig`).
+A task of its own declares the shape (`serl.tasks.fit.Fit`) and its numbers (`InsertionConfig`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from serl.camera import View, image_specs
-from serl.errors import BadInput
+from serl.errors import BadInput, NeedsPerson
 from serl.policy import Policy
 from serl.robot import Truth
 from serl.rotations import Quaternion, from_rotation_vector, multiply, rotate, wrapped, yaw
 from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
+from serl.tasks.fit import Fit, hole_mjcf, peg_mjcf
+from serl.tasks.steering import steer
 from serl.types import Action, Array, Observation, Outcome
 from serl.vectors import Vector
 
-_WALL_M = 0.020  # half the thickness
-_LATCH_N_M = 500.0
+_CLEAR_M = 0.010  # above the rim nothing is in the way
 _DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
-
-# Contacts stiffer than the built-in ones: with those the peg sinks further into a wall than it has
-# room in the hole.
-_FIT = 'condim="4" friction="0.3 0.005 0.0001" solref="0.004 1" solimp="0.95 0.99 0.0005"'
 
 
 _VIEWS = {
@@ -43,29 +40,16 @@ _CAMERA = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """The shapes of peg and hole.
+class Start(NamedTuple):
+    """Where the peg begins: its tip from the middle of the rim, and its yaw from the hole's."""
 
-    Attributes:
-        peg_m: half the peg's size along x, y and z; the fingers hold it along y.
-        below_tcp_m: from the tool point down to the peg's centre.
-        rim_m: height of the rim above the table: the depth of the hole, less that of a latch.
-        symmetry_rad: a turn that leaves the peg as it was.
-        chamfer_m: height of the slopes beside the hole that lead into it; they stand on the rim.
-        latch_n: force that a latch at the bottom gives way to; 0 for none ...
-        latch_m: ... over this distance.
-        mass_kg: of the peg.
-    """
+    place_m: Vector
+    yaw_rad: float
 
-    peg_m: Vector
-    below_tcp_m: float
-    rim_m: float
-    symmetry_rad: float
-    chamfer_m: float = 0.0
-    latch_n: float = 0.0
-    latch_m: float = 0.003
-    mass_kg: float = 0.05
+    def is_reached(self, place_m: Vector, yaw_rad: float) -> bool:
+        """Half a centimetre does not matter."""
+        near = math.dist(place_m, self.place_m) < 0.005
+        return near and abs(yaw_rad - self.yaw_rad) < 0.05
 
 
 def motion_above(low_m: float) -> Motion:
@@ -97,6 +81,7 @@ class InsertionConfig(TaskConfig):
 
     motion: Motion = motion_above(0.045)
     views: dict[ViewName, View] = _VIEWS
+    can_reset: ClassVar[bool] = True
     clearance_m: float = Field(0.0005, gt=0, le=0.005)
     field_m: tuple[float, float] = (0.03, 0.05)
     max_yaw_rad: float = Field(0.2, ge=0)
@@ -131,6 +116,7 @@ class Insertion:
             )
         self.config = config
         self._start, self._start_yaw = np.zeros(3, np.float32), 0.0
+        self._next: Start | None = None  # where the reset leads
 
     @cached_property
     def observation_spec(self) -> ObservationSpec:
@@ -156,7 +142,7 @@ class Insertion:
     @property
     def scene(self) -> Scene:
         """A block with a hole, and the peg."""
-        bodies = _CAMERA + _hole(self.fit, self.config.clearance_m) + _peg(self.fit)
+        bodies = _CAMERA + hole_mjcf(self.fit, self.config.clearance_m) + peg_mjcf(self.fit)
         fits = {"peg": self.config.clearance_m}
         return Scene(bodies=bodies, place=self._place, tracked=("peg", "hole"), fits=fits)
 
@@ -164,6 +150,7 @@ class Insertion:
         """Keep where the tool starts."""
         pose = reading.state["tcp_pose"]
         self._start, self._start_yaw = pose[:3].copy(), yaw(_rotation(pose))
+        self._next = self._draw_start(np.random.default_rng(zlib.crc32(pose.tobytes())))
 
     def observation(self, reading: Observation) -> Observation:
         """What the policy sees of a reading."""
@@ -199,8 +186,18 @@ class Insertion:
         )
 
     def reset(self, reading: Observation) -> Policy | None:
-        """The simulation places peg and hole itself."""
-        return None
+        """With `auto_reset`, pull the peg out and go to a start; else the simulation places both.
+
+        Raises:
+            NeedsPerson: the peg has fallen; a gripper that never opens cannot take it up.
+        """
+        if not self.config.auto_reset:
+            return None
+        if self._fell(reading.state):
+            raise NeedsPerson("a person is needed: the peg is not in the hand")
+        if self._next is None or self._next.is_reached(*self._away(reading.state)):
+            return None
+        return self._withdraw
 
     def is_success(self, truth: Truth) -> bool:
         """The tip is deep in the hole: beside it, it would be above the rim or on the table."""
@@ -262,6 +259,24 @@ class Insertion:
         peg, hole = (yaw(_rotation(state[name])) for name in ("peg_pose", "hole_pose"))
         return wrapped(hole - peg, self.fit.symmetry_rad)
 
+    def _away(self, state: Mapping[str, Array]) -> tuple[Vector, float]:
+        """Of the peg's tip from the middle of the rim, m, and of its yaw from the hole's, rad."""
+        x, y, z = self.hole_from_tip(state)
+        return (-x, -y, -z), -self.turn(state)
+
+    def _withdraw(self, reading: Observation) -> Action:
+        """Lift until the peg is out, and move to the next start."""
+        assert self._next is not None
+        state = reading.state
+        place, turned = self._away(state)
+        shift = np.subtract(self._next.place_m, place)
+        if place[2] < _CLEAR_M:
+            shift = np.array((0.0, 0.0, 2.0 * _CLEAR_M - place[2]))
+        lead = state["target_pose"][:3] - state["tcp_pose"][:3]
+        led = yaw(_rotation(state["target_pose"])) - yaw(_rotation(state["tcp_pose"]))
+        turn = wrapped(self._next.yaw_rad - turned - led, 2.0 * math.pi)
+        return steer(self.config.motion, shift - lead, turn if place[2] >= _CLEAR_M else 0.0)
+
     def _fell(self, state: Mapping[str, Array]) -> bool:
         """The peg is no longer between the fingers."""
         apart = state["peg_pose"][:3] - state["tcp_pose"][:3]
@@ -271,10 +286,10 @@ class Insertion:
         config, fit = self.config, self.fit
         hole = np.array((0.5, 0.0)) + rng.uniform(-1.0, 1.0, 2) * config.field_m
         hole_yaw = rng.uniform(-config.max_yaw_rad, config.max_yaw_rad)
-        x, y = hole + rng.uniform(-config.start_m, config.start_m, 2)
-        tip = fit.rim_m + rng.uniform(*config.start_height_m)
-        upright = _about_z(hole_yaw + rng.uniform(-config.start_yaw_rad, config.start_yaw_rad))
-        centre = tip + fit.peg_m[2]
+        start = self._draw_start(rng)
+        x, y = hole + start.place_m[:2]
+        upright = _about_z(hole_yaw + start.yaw_rad)
+        centre = fit.rim_m + start.place_m[2] + fit.peg_m[2]
         return Placement(
             tcp=np.array((x, y, centre + fit.below_tcp_m, *multiply(upright, _DOWN))),
             bodies={
@@ -283,6 +298,12 @@ class Insertion:
             },
             held_m=2.0 * fit.peg_m[1],
         )
+
+    def _draw_start(self, rng: np.random.Generator) -> Start:
+        config = self.config
+        x, y = rng.uniform(-config.start_m, config.start_m, 2).tolist()
+        height = rng.uniform(*config.start_height_m)
+        return Start((x, y, height), rng.uniform(-config.start_yaw_rad, config.start_yaw_rad))
 
 
 class _Expert:
@@ -332,63 +353,6 @@ class _Expert:
         noise = self._rng.normal(0.0, self.NOISE * (0.1 if near else 1.0), 4)
         motion = np.array((*shift, turned / self._motion.rotation_rad)) + noise
         return motion.clip(-1.0, 1.0).astype(np.float32)
-
-
-def _hole(fit: Fit, clearance_m: float) -> str:
-    """Four walls around a hole, with slopes and a latch if the fit has them, moved as one."""
-    inner = [half + clearance_m for half in fit.peg_m[:2]]
-    outer = [half + 2.0 * _WALL_M for half in inner]
-    middle = [half + _WALL_M for half in inner]
-    half = 0.5 * fit.rim_m
-    parts = [
-        _box((x, y, half), (dx, dy, half))
-        for x, y, dx, dy in (
-            (middle[0], 0.0, _WALL_M, outer[1]),
-            (-middle[0], 0.0, _WALL_M, outer[1]),
-            (0.0, middle[1], inner[0], _WALL_M),
-            (0.0, -middle[1], inner[0], _WALL_M),
-        )
-    ]
-    if fit.chamfer_m:
-        parts += [_slope(fit, inner, side) for side in (1.0, -1.0)]
-    if fit.latch_n:
-        parts.append(_latch(fit))
-    return f'<body name="hole" mocap="true">{"".join(parts)}</body>'
-
-
-def _slope(fit: Fit, inner: Sequence[float], side: float) -> str:
-    """A plate at 45 degrees whose lower edge is that of a long wall of the hole."""
-    along, thickness = math.sqrt(0.5) * fit.chamfer_m, 0.001
-    back = thickness * math.sqrt(0.5)
-    y = side * (inner[1] + 0.5 * fit.chamfer_m + back)
-    centre = (0.0, y, fit.rim_m + 0.5 * fit.chamfer_m - back)
-    return _box(centre, (inner[0], along, thickness), f' euler="{side * 0.25 * math.pi} 0 0"')
-
-
-def _latch(fit: Fit) -> str:
-    """A plate on a spring, as thick as its way; the armature keeps it from yielding at its end."""
-    x, y, z = 0.8 * fit.peg_m[0], 0.8 * fit.peg_m[1], 0.5 * fit.latch_m
-    joint = (
-        f'<joint type="slide" axis="0 0 1" range="{-fit.latch_m} 0" solreflimit="0.004 1"'
-        f' stiffness="{_LATCH_N_M}" springref="{fit.latch_n / _LATCH_N_M}" armature="1"/>'
-    )
-    plate = _box((0.0, 0.0, z), (x, y, z), ' mass="0.001"')
-    return f'<body pos="0 0 {fit.latch_m}" gravcomp="1">{joint}{plate}</body>'
-
-
-def _box(centre: Vector, half: Vector, more: str = "") -> str:
-    place, size = (" ".join(map(str, vector)) for vector in (centre, half))
-    return f'<geom type="box" pos="{place}" size="{size}" {_FIT}{more} rgba="0.36 0.52 0.68 1"/>'
-
-
-def _peg(fit: Fit) -> str:
-    size = " ".join(map(str, fit.peg_m))
-    return f"""
-<body name="peg">
-  <freejoint/>
-  <geom type="box" size="{size}" mass="{fit.mass_kg}" {_FIT} rgba="0.94 0.45 0.20 1"/>
-</body>
-"""
 
 
 def _rotation(pose: Array) -> Quaternion:

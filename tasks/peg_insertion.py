@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from serl.tasks.insertion import Fit, Insertion, InsertionConfig
+from serl.tasks.fit import Fit
+from serl.tasks.insertion import Insertion, InsertionConfig
 
 
 class PegInsertionConfig(InsertionConfig):

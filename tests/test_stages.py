@@ -43,6 +43,37 @@ def test_who_fails_too_often_hands_over_all_the_same() -> None:
     assert turns(RING, a="0010001", b="1", c="1") == "aaabcaaa"
 
 
+def test_a_failure_may_lead_elsewhere_than_a_success() -> None:
+    """Reach for it, take it, bring it; who loses it goes to fetch it."""
+    graph = {
+        "take": Stage(then="bring", tries=2, otherwise="fetch"),
+        "bring": Stage(then="take", tries=1, otherwise="fetch"),
+        "fetch": Stage(then="take", tries=1),
+    }
+    play = {"take": "1001", "bring": "011", "fetch": "10"}
+    expected = ["take", "bring", "fetch", "take", "take", "fetch", "take", "bring"]
+    actors: dict[str, Any] = {name: Scripted(text) for name, text in play.items()}
+    assert [stage for stage, _ in take_turns(actors, graph)] == expected
+
+
+@pytest.mark.parametrize(
+    ("stages", "said"),
+    [
+        ({"a": {"then": "a", "otherwise": "x"}}, "stages.a.otherwise: 'x' is none of a"),
+        ({"a": {"then": "a"}, "b": {"then": "a"}}, "stages.b: no other stage leads to it from a"),
+    ],
+)
+def test_a_graph_has_no_loose_ends(stages: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput) as error:
+        resolve({"stages": stages})
+    assert str(error.value) == said
+
+
+def test_a_branch_of_failures_is_part_of_the_graph() -> None:
+    stages = {"a": {"then": "a", "otherwise": "b"}, "b": {"then": "a"}}
+    assert list(stage_configs(resolve({"stages": stages}))) == ["a", "b"]
+
+
 def test_one_task_alone_has_no_turns() -> None:
     assert turns({}, a="0110") == "aaaa"
 
@@ -75,7 +106,7 @@ def test_a_run_of_one_task_is_its_only_part(tmp_path: Path) -> None:
         ({"A/..": {"then": "A/.."}}, "stages"),
         (
             {"a": {"then": "a", "else": "a"}},
-            "else: unknown setting; known ones: config, then, tries",
+            "else: unknown setting; known ones: config, otherwise, then, tries",
         ),
     ],
 )

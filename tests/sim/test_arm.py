@@ -236,3 +236,39 @@ def test_the_truth_knows_what_is_grasped() -> None:
     drive(arm, act(0, 0, 1, 0, -1), 12)
     assert arm.truth()["box_pose"][2] > 0.08
     assert arm.truth()["box_grasped"][0] == 1.0
+
+
+def test_joints_move_home_smoothly_and_actions_wait() -> None:
+    arm = make_arm()
+    arm.reset(0)
+    for _ in range(10):
+        arm.act(np.full(arm.action_spec.shape, 1.0, np.float32))
+        arm.advance(0.1)
+    assert not arm.is_home
+    arm.home()
+    speeds = []
+    for _ in range(100):
+        executed = arm.act(np.full(arm.action_spec.shape, 1.0, np.float32))
+        if arm.is_home:
+            break
+        arm.advance(0.1)
+        speeds.append(float(np.abs(arm.observe().state["dq"]).max()))
+    assert arm.is_home
+    assert max(speeds) < 0.45
+    assert (executed == 0.0).all() or len(speeds) > 1
+    assert arm.truth()["tcp_pose"][:3] == pytest.approx([0.3069, 0.0, 0.4869], abs=0.01)
+
+
+def test_a_stop_ends_a_move_of_joints() -> None:
+    arm = make_arm()
+    arm.reset(0)
+    arm.home()
+    arm.advance(0.3)
+    arm.stop("enough")
+    arm.advance(0.5)
+    before = arm.truth()["tcp_pose"]
+    arm.advance(0.5)
+    assert np.abs(arm.truth()["tcp_pose"] - before).max() < 1e-3
+    arm.home()
+    arm.advance(0.3)
+    assert np.abs(arm.truth()["tcp_pose"] - before).max() < 1e-3, "while stopped it stays"

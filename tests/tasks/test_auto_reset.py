@@ -59,6 +59,7 @@ class Bench:
                 place=self.place,
                 placements=0 if number else 1,
                 person=self.help,
+                homing=self.robot,
             )
             for number, (name, task) in enumerate(tasks.items())
         }
@@ -145,6 +146,30 @@ def test_without_anybody_to_ask_the_arm_holds() -> None:
     assert "out of reach" in bench.robot.stop_reason
 
 
+def test_the_joints_go_home_every_few_episodes_and_the_arm_comes_back() -> None:
+    bench, actor = pick_cube()
+    actor.config = ActorConfig(home_every=2)
+    homes: list[float] = []
+    home = bench.robot.home
+
+    def begun() -> None:
+        home()
+        homes.append(len(bench.ends("")))
+
+    bench.robot.home = begun
+    for _ in range(4):
+        result = actor.episode()
+        assert result is not None
+        assert result.success
+    assert homes == [4], "after the second reset"
+    ends = bench.ends("")
+    assert all(end.success for end in ends)
+    assert len(ends) == 4 + 3 + 2, "four episodes, three resets, the move and the way back"
+    at_home = ends[4].observation.state
+    assert abs(at_home["lead"]).max() < 0.01
+    assert not bench.asked
+
+
 def test_random_policies_leave_nothing_that_the_arm_cannot_restore() -> None:
     bench, actor = pick_cube()
     policy = actor.policy
@@ -154,6 +179,42 @@ def test_random_policies_leave_nothing_that_the_arm_cannot_restore() -> None:
         actor.episode()
     assert not bench.asked
     assert bench.placed == [0]
+
+
+def insertion(name: str) -> tuple[Bench, Actor]:
+    bench = Bench({"": make_task(resolve({"task": name, "task_config": {"auto_reset": True}}))})
+    return bench, bench.actors[""]
+
+
+@pytest.mark.parametrize("name", ["peg_insertion", "connector_insertion"])
+def test_the_arm_pulls_the_peg_out_and_begins_elsewhere(name: str) -> None:
+    bench, actor = insertion(name)
+    starts = []
+    for _ in range(4):
+        result = actor.episode()
+        assert result is not None
+        assert result.success
+        steps = [each for each in bench.records if isinstance(each, Step)]
+        first = [s for s in steps if s.source is Source.POLICY and s.key.index == 0][-1]
+        x, y, z = first.observation.state["hole_from_tip"].tolist()
+        assert math.hypot(x, y) < 0.05
+        assert -0.066 < z < -0.014, "the tip is above the rim, as at other starts"
+        starts.append((round(x, 3), round(y, 3)))
+    assert len(set(starts)) == 4, "starts do not differ"
+    assert bench.placed == [0]
+    assert not bench.asked
+    assert len(bench.ends("")) == 7
+    assert all(end.success for end in bench.ends(""))
+
+
+def test_a_peg_that_fell_is_asked_for_in_words() -> None:
+    bench, actor = insertion("peg_insertion")
+    actor.episode()
+    bench.move("peg", 0.45, 0.08, 0.03)
+    result = actor.episode()
+    assert bench.asked == ["a person is needed: the peg is not in the hand"]
+    assert result is not None
+    assert result.success
 
 
 def test_a_task_without_a_reset_refuses_to_be_asked_for_one() -> None:

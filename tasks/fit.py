@@ -1,0 +1,99 @@
+"""Pegs and holes: what fits into what, and how it looks to MuJoCo."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from serl.vectors import Vector
+
+_WALL_M = 0.020  # half the thickness
+_LATCH_N_M = 500.0
+
+# Contacts stiffer than the built-in ones: with those the peg sinks further into a wall than it has
+# room in the hole.
+_FIT = 'condim="4" friction="0.3 0.005 0.0001" solref="0.004 1" solimp="0.95 0.99 0.0005"'
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The shapes of peg and hole.
+
+    Attributes:
+        peg_m: half the peg's size along x, y and z; the fingers hold it along y.
+        below_tcp_m: from the tool point down to the peg's centre.
+        rim_m: height of the rim above the table: the depth of the hole, less that of a latch.
+        symmetry_rad: a turn that leaves the peg as it was.
+        chamfer_m: height of the slopes beside the hole that lead into it; they stand on the rim.
+        latch_n: force that a latch at the bottom gives way to; 0 for none ...
+        latch_m: ... over this distance.
+        mass_kg: of the peg.
+    """
+
+    peg_m: Vector
+    below_tcp_m: float
+    rim_m: float
+    symmetry_rad: float
+    chamfer_m: float = 0.0
+    latch_n: float = 0.0
+    latch_m: float = 0.003
+    mass_kg: float = 0.05
+
+
+def hole_mjcf(fit: Fit, clearance_m: float) -> str:
+    """Four walls around a hole, with slopes and a latch if the fit has them, moved as one."""
+    inner = [half + clearance_m for half in fit.peg_m[:2]]
+    outer = [half + 2.0 * _WALL_M for half in inner]
+    middle = [half + _WALL_M for half in inner]
+    half = 0.5 * fit.rim_m
+    parts = [
+        _box((x, y, half), (dx, dy, half))
+        for x, y, dx, dy in (
+            (middle[0], 0.0, _WALL_M, outer[1]),
+            (-middle[0], 0.0, _WALL_M, outer[1]),
+            (0.0, middle[1], inner[0], _WALL_M),
+            (0.0, -middle[1], inner[0], _WALL_M),
+        )
+    ]
+    if fit.chamfer_m:
+        parts += [_slope(fit, inner, side) for side in (1.0, -1.0)]
+    if fit.latch_n:
+        parts.append(_latch(fit))
+    return f'<body name="hole" mocap="true">{"".join(parts)}</body>'
+
+
+def _slope(fit: Fit, inner: Sequence[float], side: float) -> str:
+    """A plate at 45 degrees whose lower edge is that of a long wall of the hole."""
+    along, thickness = math.sqrt(0.5) * fit.chamfer_m, 0.001
+    back = thickness * math.sqrt(0.5)
+    y = side * (inner[1] + 0.5 * fit.chamfer_m + back)
+    centre = (0.0, y, fit.rim_m + 0.5 * fit.chamfer_m - back)
+    return _box(centre, (inner[0], along, thickness), f' euler="{side * 0.25 * math.pi} 0 0"')
+
+
+def _latch(fit: Fit) -> str:
+    """A plate on a spring, as thick as its way; the armature keeps it from yielding at its end."""
+    x, y, z = 0.8 * fit.peg_m[0], 0.8 * fit.peg_m[1], 0.5 * fit.latch_m
+    joint = (
+        f'<joint type="slide" axis="0 0 1" range="{-fit.latch_m} 0" solreflimit="0.004 1"'
+        f' stiffness="{_LATCH_N_M}" springref="{fit.latch_n / _LATCH_N_M}" armature="1"/>'
+    )
+    plate = _box((0.0, 0.0, z), (x, y, z), ' mass="0.001"')
+    return f'<body pos="0 0 {fit.latch_m}" gravcomp="1">{joint}{plate}</body>'
+
+
+def _box(centre: Vector, half: Vector, more: str = "") -> str:
+    place, size = (" ".join(map(str, vector)) for vector in (centre, half))
+    return f'<geom type="box" pos="{place}" size="{size}" {_FIT}{more} rgba="0.36 0.52 0.68 1"/>'
+
+
+def peg_mjcf(fit: Fit) -> str:
+    """A body `peg` that nothing holds."""
+    size = " ".join(map(str, fit.peg_m))
+    return f"""
+<body name="peg">
+  <freejoint/>
+  <geom type="box" size="{size}" mass="{fit.mass_kg}" {_FIT} rgba="0.94 0.45 0.20 1"/>
+</body>
+"""
