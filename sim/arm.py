@@ -27,6 +27,7 @@ from serl.sim.franka import HOME_RAD
 from serl.sim.gripper import Gripper
 from serl.sim.impedance import Impedance
 from serl.sim.kinematics import body_frame, site_frame, solve_ik, to_wxyz
+from serl.sim.poses import placement, show
 from serl.sim.scene import PHYSICS_DT_S, build_model
 from serl.sim.thrust import Thrust
 from serl.sim.wrist import Wrist
@@ -121,15 +122,15 @@ class SimArm:
 
         The gripper is open unless the scene lets it hold something.
         """
-        placement = self._scene.place(np.random.default_rng(seed))
+        drawn = self._scene.place(np.random.default_rng(seed))
         model, data = self.model, self.data
         mujoco.mj_resetData(model, data)
-        for name, pose in placement.bodies.items():
+        for name, pose in drawn.bodies.items():
             self._place(model.body(name), pose_from(pose))
         data.qpos[:_JOINTS] = HOME_RAD
-        self._gripper.reset(placement.held_m)
-        start = pose_from(placement.tcp)
-        self._aim.begin(start, placement.held_m is not None)
+        self._gripper.reset(drawn.held_m)
+        start = pose_from(drawn.tcp)
+        self._aim.begin(start, drawn.held_m is not None)
         solve_ik(model, data, self._site, _HOME, start)
         self._setpoint = Setpoint(start)
         self._commanded = None
@@ -261,21 +262,11 @@ class SimArm:
 
         May be called from any thread, and costs microseconds.
         """
-        data = self.data
-        return np.concatenate([data.qpos, data.mocap_pos.ravel(), data.mocap_quat.ravel()])
+        return placement(self.data)
 
-    def show(self, placement: Vector64) -> None:
+    def show(self, where: Vector64) -> None:
         """Put everything where another arm had it, for pictures; raises `BadInput` if none fits."""
-        data, joints = self.data, self.model.nq
-        if placement.shape != (joints + 7 * self.model.nmocap,) or not np.isfinite(placement).all():
-            raise BadInput(f"placement: expected {joints} joints and mocaps of this scene")
-        data.qpos[:] = placement[:joints]
-        data.mocap_pos[:], data.mocap_quat[:] = (
-            part.reshape(data.mocap_pos.shape[0], -1)
-            for part in np.split(placement[joints:], [3 * self.model.nmocap])
-        )
-        mujoco.mj_kinematics(self.model, data)
-        mujoco.mj_camlight(self.model, data)
+        show(self.model, self.data, where)
 
     @property
     def target(self) -> tuple[Pose, bool]:
