@@ -20,7 +20,7 @@ from serl.task import Placement, Scene, TaskConfig, ViewName
 from serl.tasks.course import Checkpoint, Course
 from serl.types import Action, Array, Observation, Outcome
 
-_HALF_WIDTH_M, _WALLS, _WHEELBASE_M = 0.5, 72, 0.32
+_HALF_WIDTH_M, _WALLS, _WHEELBASE_M, _SLOW_M_S = 0.5, 72, 0.32, 0.9
 _VIEWS = {"driver": View(camera="driver", width=64, height=64)}
 _AHEAD_M = (0.5, 1.0, 1.6, 2.4, 3.4)
 _WAY_M = np.linspace(0.0, 2.0 * math.pi, 400, endpoint=False)
@@ -141,12 +141,17 @@ class RacingCar:
         )
 
     def reset(self, reading: Observation) -> Policy | None:
-        """Away from the wall and along the course again, by itself; None once it is free."""
-        view = self._view(reading.state)
-        touched = reading.state["bumper"][0] > 0.5
-        if touched or abs(view.off_m) > 0.35 or abs(view.turn_rad) > 0.7:
-            return _Recovery(self._view)
-        return None
+        """Away from the wall and along the course again, by itself; None once it is free.
+
+        A car that drives along the course at some speed needs no help, and is more at the edge.
+        """
+        view, state = self._view(reading.state), reading.state
+        slow = abs(float(state["car_twist"][0])) < _SLOW_M_S
+        off_m, turn_rad = (0.25, 0.35) if slow else (0.40, 0.8)
+        free = state["bumper"][0] < 0.5
+        if free and abs(view.off_m) < off_m and abs(view.turn_rad) < turn_rad:
+            return None
+        return _Recovery(self._view)
 
     def is_success(self, truth: Truth) -> bool:
         """A lap was driven since the episode began: all of the course, in its direction."""
