@@ -220,9 +220,9 @@ class _Recovery:
     def __init__(self, view: Callable[[Mapping[str, Array]], _View]) -> None:
         self._view, self._forwards, self._steps = view, False, 0
 
-    def __call__(self, reading: Observation) -> Action:
-        """The next action, from a reading."""
-        state = reading.state
+    def __call__(self, observation: Observation) -> Action:
+        """The next action; what is observed is a reading."""
+        state = observation.state
         self._steps += 1
         stuck = self._steps > 4 and abs(float(state["car_twist"][0])) < 0.05
         view = self._view(state)
