@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from serl import plugins
 from serl.camera import View
 from serl.config import TrainConfig, checked, merge
+from serl.errors import BadInput
 from serl.reward import Judged, NoReward, PoseReward
 from serl.specs import Spec
 from serl.task import SimulatedTask
@@ -22,6 +23,14 @@ def make_task(config: TrainConfig) -> SimulatedTask:
     if overrides:
         task = kind(checked(type(task.config), merge(task.config.model_dump(), overrides)))
     return task
+
+
+def check_topics(task: SimulatedTask) -> None:
+    """Raise `BadInput` unless the task is one of an arm that follows targets, as topics tell."""
+    if (robot := task.scene.robot) != "arm":
+        raise BadInput(f"{task.name}: driven by {robot!r} in this process only, not over topics")
+    if task.config.motion.action_mode == "wrench":
+        raise BadInput(f"{task.name}: wrenches are exerted in this process only, not over topics")
 
 
 def make_judged_task(config: TrainConfig) -> SimulatedTask:

@@ -9,6 +9,7 @@ import numpy as np
 import yaml
 
 from serl.arm_profile import ArmProfile
+from serl.assignment import check_topics
 from serl.errors import BadInput
 from serl.files import make_folder, write_atomic
 from serl.guard_config import GuardConfig
@@ -26,7 +27,11 @@ def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
 
     Rotations are limited about the start of each episode, which the guard does not know: it allows
     as much more about one of them as starts differ.
+
+    Raises:
+        BadInput: the task is not one of an arm that follows targets.
     """
+    check_topics(task)
     config, rng = task.config, np.random.default_rng(0)
     starts = [pose_from(task.scene.place(rng).tcp).quaternion for _ in range(_STARTS)]
     spread = max(math.hypot(*between(starts[0], start)) for start in starts)

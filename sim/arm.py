@@ -27,6 +27,7 @@ from serl.sim.franka import HOME_RAD
 from serl.sim.gripper import Gripper
 from serl.sim.impedance import Impedance
 from serl.sim.kinematics import body_frame, site_frame, solve_ik, to_wxyz
+from serl.sim.poses import placement, show
 from serl.sim.posture import JointMove, Posture
 from serl.sim.randomize import Randomizer
 from serl.sim.scene import PHYSICS_DT_S, build_model
@@ -124,19 +125,19 @@ class SimArm:
 
         The gripper is open unless the scene lets it hold something.
         """
-        placement = self._scene.place(np.random.default_rng(seed))
+        drawn = self._scene.place(np.random.default_rng(seed))
         model, data = self.model, self.data
         self._seed = seed
         if self._world is not None:
             self._world.draw(seed)
         mujoco.mj_resetData(model, data)
-        for name, pose in placement.bodies.items():
+        for name, pose in drawn.bodies.items():
             self._place(model.body(name), pose_from(pose))
         data.qpos[:_JOINTS] = HOME_RAD
-        self._gripper.reset(placement.held_m)
+        self._gripper.reset(drawn.held_m)
         world = self._world
-        start = pose_from(world.start(placement, self._motion) if world else placement.tcp)
-        self._aim.begin(start, placement.held_m is not None)
+        start = pose_from(world.start(drawn, self._motion) if world else drawn.tcp)
+        self._aim.begin(start, drawn.held_m is not None)
         solve_ik(model, data, self._site, _HOME, start)
         self._setpoint = Setpoint(start)
         self._commanded = None
@@ -281,26 +282,15 @@ class SimArm:
 
         May be called from any thread, and costs microseconds.
         """
-        data = self.data
-        mocaps = data.mocap_pos.ravel(), data.mocap_quat.ravel()
-        return np.concatenate([data.qpos, *mocaps, [float(self._seed)]])
+        return np.append(placement(self.data), float(self._seed))
 
-    def show(self, placement: Vector64) -> None:
+    def show(self, where: Vector64) -> None:
         """Put everything where another arm had it, for pictures; raises `BadInput` if none fits."""
-        data, joints = self.data, self.model.nq
-        size = joints + 7 * self.model.nmocap + 1
-        if placement.shape != (size,) or not np.isfinite(placement).all():
-            raise BadInput(f"placement: expected {joints} joints and mocaps of this scene")
-        if self._world is not None and self._world.seed != int(placement[-1]):
-            self._world.draw(int(placement[-1]))
-            mujoco.mj_resetData(self.model, data)  # or what never moves would stay where it was
-        data.qpos[:] = placement[:joints]
-        data.mocap_pos[:], data.mocap_quat[:] = (
-            part.reshape(data.mocap_pos.shape[0], -1)
-            for part in np.split(placement[joints:-1], [3 * self.model.nmocap])
-        )
-        mujoco.mj_kinematics(self.model, data)
-        mujoco.mj_camlight(self.model, data)
+        drawn = where[-1] if where.size else math.nan
+        if self._world is not None and math.isfinite(drawn) and self._world.seed != int(drawn):
+            self._world.draw(int(drawn))
+            mujoco.mj_resetData(self.model, self.data)  # or what never moves would stay put
+        show(self.model, self.data, where[:-1])
 
     @property
     def target(self) -> tuple[Pose, bool]:

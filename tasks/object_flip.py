@@ -290,7 +290,8 @@ class _Flipper:
             self.TURN_NM * (goal - tilt) - self.DRAG_NM_S * turning,
         )
         noise = self._rng.normal(0.0, self.NOISE, 3)
-        return (wrench / self._scale + noise).clip(-1.0, 1.0).astype(np.float32)
+        action: Action = (wrench / self._scale + noise).clip(-1.0, 1.0).astype(np.float32)
+        return action
 
 
 def _sheet(place: Vector, half: Vector, turn_rad: float = 0.0, friction: float = 0.08) -> str:

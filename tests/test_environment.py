@@ -7,7 +7,9 @@ from serl.environment import TaskEnv
 from serl.errors import BadInput
 
 
-@pytest.mark.parametrize("name", ["serl/PickCube-v0", "serl/Reach-v0"])
+@pytest.mark.parametrize(
+    "name", ["serl/ObjectFlip-v0", "serl/PickCube-v0", "serl/RacingCar-v0", "serl/Reach-v0"]
+)
 def test_gymnasium_accepts_the_tasks(name: str) -> None:
     env = gymnasium.make(name).unwrapped
     check_env(env, skip_render_check=True)

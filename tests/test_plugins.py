@@ -16,11 +16,13 @@ def test_known_names_are_those_of_plugins_only() -> None:
         "cable_routing",
         "connector_insertion",
         "drawer",
+        "object_flip",
         "peg_insertion",
         "pick_cube",
+        "racing_car",
         "reach",
     ]
-    assert plugins.names("sim") == ["arm"]
+    assert plugins.names("sim") == ["arm", "car"]
     assert plugins.names("renderer") == ["gl", "ray"]
     assert plugins.names("agent") == ["bc", "hybrid", "sac"]
     assert plugins.names("reward") == ["classifier", "vice"]
@@ -40,7 +42,7 @@ def test_a_name_gives_the_class() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(BadInput, match=r"unknown task 'pick_cub'.*pick_cube, reach"):
+    with pytest.raises(BadInput, match=r"unknown task 'pick_cub'.*pick_cube, racing_car, reach"):
         plugins.load("task", "pick_cub")
 
 

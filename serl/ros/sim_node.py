@@ -22,7 +22,7 @@ from rcl_interfaces.msg import SetParametersResult
 from rosgraph_msgs.msg import Clock
 
 from serl import plugins
-from serl.assignment import make_task
+from serl.assignment import check_topics, make_task
 from serl.config import TrainConfig
 from serl.errors import BadInput
 from serl.robot import ServedRobot
@@ -53,8 +53,12 @@ def run(
         lockstep: time passes when it is asked to.
         speed: simulated seconds in a second on the wall.
         clock: publish `/clock`, for nodes that use simulated time.
+
+    Raises:
+        BadInput: the task is not one of an arm that follows targets.
     """
     task, profile = make_task(config), plugins.load("robot", "sim")
+    check_topics(task)
     with plugins.make_simulation(task) as simulation:
         arm = cast(ServedRobot, simulation)
         impedance = cast(Any, simulation).impedance

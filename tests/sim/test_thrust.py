@@ -141,3 +141,10 @@ def test_a_tool_that_is_turned_aside_is_refused() -> None:
 
     with pytest.raises(BadInput, match="along the base's"):
         SimArm(Scene(bodies="", place=aside), TaskConfig(motion=motion()))
+
+
+def test_what_an_action_means_tells_wrenches_from_targets() -> None:
+    assert motion().meaning == "13 N, 3.5 Nm, base frame"
+    assert motion().action_spec.shape == (3,)
+    steered = motion().model_copy(update={"action_mode": "pose"})
+    assert steered.meaning == "0.01 m, 0.1 rad, base frame"

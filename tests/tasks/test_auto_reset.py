@@ -289,3 +289,21 @@ def test_who_fails_too_often_hands_over_to_the_reset_of_the_next() -> None:
     assert played == ["forward", "backward", "backward", "forward"]
     assert successes == [True, False, False, True]
     assert not bench.asked
+
+
+def test_a_car_that_hits_every_wall_goes_on_by_itself() -> None:
+    task = make_task(resolve({"task": "racing_car"}))
+    bench = Bench({"": task})
+    actor = bench.actors[""]
+    actor.policy.policy = Random(bench.robot.action_spec, seed=0)  # type: ignore[attr-defined]
+    for episode in range(20):
+        if episode == 10:
+            actor.policy.policy = task.expert(bench.robot.truth, 0)  # type: ignore[attr-defined]
+        result = actor.episode()
+        assert result is not None
+        if episode >= 12:
+            assert result.success, "the next driver finds a car that can be driven"
+            break
+    assert sum(not end.success for end in bench.ends("")) >= 9, "it did collide"
+    assert bench.placed == [0]
+    assert not bench.asked

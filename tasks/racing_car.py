@@ -1,0 +1,318 @@
+"""Drive laps between walls, and get faster by practice: nobody puts the car back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from serl.camera import View, image_specs
+from serl.policy import Policy
+from serl.robot import Truth
+from serl.rotations import rotate, wrapped
+from serl.safety import Motion
+from serl.specs import ArraySpec, ObservationSpec
+from serl.task import Placement, Scene, TaskConfig, ViewName
+from serl.tasks.course import Checkpoint, Course
+from serl.types import Action, Array, Observation, Outcome
+
+_HALF_WIDTH_M, _WALLS, _WHEELBASE_M, _SLOW_M_S = 0.5, 72, 0.32, 0.9
+_VIEWS = {"driver": View(camera="driver", width=64, height=64)}
+_AHEAD_M = (0.5, 1.0, 1.6, 2.4, 3.4)
+_WAY_M = np.linspace(0.0, 2.0 * math.pi, 400, endpoint=False)
+
+
+def _middle(angle: Any, offset_m: float = 0.0) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """The line in the middle of the track, or beside it; in the direction of driving.  # (N, 2)."""
+    radius = 2.3 + 0.45 * np.cos(2.0 * angle) + 0.22 * np.sin(3.0 * angle)
+    slope = -0.9 * np.sin(2.0 * angle) + 0.66 * np.cos(3.0 * angle)
+    cos, sin = np.cos(angle), np.sin(angle)
+    along = np.stack([slope * cos - radius * sin, slope * sin + radius * cos], axis=-1)
+    along /= np.linalg.norm(along, axis=-1, keepdims=True)
+    outwards = np.stack([along[..., 1], -along[..., 0]], axis=-1)
+    return np.stack([radius * cos, radius * sin], axis=-1) + offset_m * outwards
+
+
+class RacingCarConfig(TaskConfig):
+    """The task's numbers.
+
+    Attributes:
+        checkpoints: x and y in metres, of one lap that somebody drove; see `checkpoints_of`. What
+            is given by default is such a lap of the scripted driver.
+        pace: share of the speed that the track allows at which the scripted driver drives.
+        metre_reward: of each metre forwards on the course ...
+        touch_penalty: ... less this at the end, if that is a collision.
+    """
+
+    can_reset: ClassVar[bool] = True
+    time_limit_s: float = Field(30.0, gt=0)
+    motion: Motion = Motion(
+        axes=("x", "yaw"),
+        frame="tool",
+        translation_m=0.3,
+        rotation_rad=0.5,
+        box_low_m=(-4.0, -4.0, 0.0),
+        box_high_m=(4.0, 4.0, 0.5),
+    )
+    auto_reset: bool = True
+    views: dict[ViewName, View] = _VIEWS
+    checkpoints: tuple[Checkpoint, ...] = ()
+    pace: float = Field(0.65, gt=0, le=1.0)
+    metre_reward: float = Field(0.1, gt=0)
+    touch_penalty: float = Field(0.5, ge=0)
+
+    @model_validator(mode="after")
+    def _check_course(self) -> RacingCarConfig:
+        if 0 < len(self.checkpoints) < 4:
+            raise ValueError("checkpoints: expected at least 4, or none for the track's own")
+        return self
+
+
+class RacingCar:
+    """One lap after the other without touching a wall, as fast as possible."""
+
+    name = "racing_car"
+
+    def __init__(self, config: RacingCarConfig | None = None) -> None:
+        self.config = config or RacingCarConfig()
+        self.course = Course(self.config.checkpoints or _LAP)
+        self._track = Course([(float(x), float(y)) for x, y in _middle(_WAY_M)])
+        self._place_m, self._driven_m, self._judged_s = 0.0, 0.0, -1.0
+
+    @cached_property
+    def observation_spec(self) -> ObservationSpec:
+        """Six numbers of the car, and the course ahead; what the driver sees, with cameras."""
+        state = {
+            "velocity": ArraySpec(shape=(2,), unit="m/s, ahead and to the left"),
+            "yaw_rate": ArraySpec(shape=(1,), unit="rad/s"),
+            "steering": ArraySpec(shape=(1,), unit="rad"),
+            "command": ArraySpec(shape=(2,), unit="the last action"),
+            "course": ArraySpec(shape=(2 * len(_AHEAD_M),), unit="m, points ahead, car's frame"),
+        }
+        if self.config.observe == "pixels":
+            return ObservationSpec(state=state, images=image_specs(self.config.policy_views))
+        return ObservationSpec(state=state)
+
+    @property
+    def scene(self) -> Scene:
+        """Two walls around the way."""
+        return Scene(bodies=_walls(), place=self._place, front=_FRONT_CAMERA, robot="car")
+
+    def begin(self, reading: Observation) -> None:
+        """A lap begins where the car is."""
+        self._place_m = self.course.nearest(_position(reading.state))
+        self._driven_m, self._judged_s = 0.0, reading.stamps["robot"]
+
+    def observation(self, reading: Observation) -> Observation:
+        """What the policy sees of a reading: where the course goes, as FastRLAP's goals."""
+        state = reading.state
+        place = self.course.nearest(_position(state), self._place_m)
+        points = [_seen(state, self.course.at(place + ahead)) for ahead in _AHEAD_M]
+        seen = {
+            "velocity": state["car_twist"][:2],
+            "yaw_rate": state["car_twist"][5:],
+            "steering": state["steering"],
+            "command": state["command"],
+            "course": np.array(points, np.float32).ravel(),
+        }
+        images = self.config.policy_images(reading) if self.config.observe == "pixels" else {}
+        return Observation(seen, images, reading.stamps)
+
+    def outcome(self, reading: Observation, index: int) -> Outcome:
+        """Reward for each metre forwards; the end at a collision, or after a lap without one.
+
+        Only what is driven along the course counts, and less if it is driven backwards.
+        """
+        place = self.course.nearest(_position(reading.state), self._place_m)
+        forwards = float(self.course.ahead(self._place_m, place))
+        self._place_m, self._driven_m = place, self._driven_m + forwards
+        self._judged_s = reading.stamps["robot"]
+        touched = bool(reading.state["bumper"][0] > 0.5)
+        success = self._driven_m >= self.course.length_m and not touched
+        return Outcome(
+            reward=self.config.metre_reward * forwards - self.config.touch_penalty * touched,
+            terminated=success or touched,
+            truncated=not (success or touched) and index + 1 >= self.config.max_steps,
+            success=success,
+        )
+
+    def reset(self, reading: Observation) -> Policy | None:
+        """Away from the wall and along the course again, by itself; None once it is free.
+
+        A car that drives along the course at some speed needs no help, and is more at the edge.
+        """
+        view, state = self._view(reading.state), reading.state
+        slow = abs(float(state["car_twist"][0])) < _SLOW_M_S
+        off_m, turn_rad = (0.25, 0.35) if slow else (0.40, 0.8)
+        free = state["bumper"][0] < 0.5
+        if free and abs(view.off_m) < off_m and abs(view.turn_rad) < turn_rad:
+            return None
+        return _Recovery(self._view)
+
+    def is_success(self, truth: Truth) -> bool:
+        """A lap was driven since the episode began: all of the course, in its direction."""
+        return self._is_judged(truth) and self._driven_m >= self.course.length_m
+
+    def progress(self, truth: Truth) -> float:
+        """Share of the lap, at the instant that was judged last."""
+        if not self._is_judged(truth):
+            return 0.0
+        return min(1.0, max(0.0, self._driven_m / self.course.length_m))
+
+    def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
+        """Pure pursuit of the middle of the track, at a share of the speed that it allows."""
+        return _Pursuit(truth, self._track, self.config, seed)
+
+    def training_defaults(self) -> Mapping[str, Any]:
+        """One lap is demonstrated; then nobody helps."""
+        return {
+            "steps": 12_000,
+            "demos": 1,
+            "intervention": "none",
+            "required_success_rate": 0.8,
+            "agent": {
+                "hidden": (128, 128),
+                "layer_norm": True,
+                "return_bounds": (-1.0, 1.5),
+                "bc_weight": 0.3,
+                "bc_final_weight": 0.0,
+                "bc_warm_start": 400,
+            },
+            "learner": {"warm_up": 400},
+        }
+
+    def _view(self, state: Mapping[str, Array]) -> _View:
+        position = _position(state)
+        place = self.course.nearest(position)
+        heading = self.course.heading(place)
+        aside = position - self.course.at(place)
+        off = math.cos(heading) * aside[1] - math.sin(heading) * aside[0]
+        return _View(off, wrapped(heading - _heading(state), 2.0 * math.pi))
+
+    def _is_judged(self, truth: Truth) -> bool:
+        """The truth is that of the reading that was judged last."""
+        return abs(float(truth["time_s"][0]) - self._judged_s) < 1e-3
+
+    def _place(self, rng: np.random.Generator) -> Placement:
+        angle = rng.uniform(0.0, 2.0 * math.pi)
+        x, y = _middle(angle, rng.uniform(-0.15, 0.15)).tolist()
+        (x1, y1), (x2, y2) = _middle(np.array([angle - 0.01, angle + 0.01])).tolist()
+        half = 0.5 * (math.atan2(y2 - y1, x2 - x1) + rng.uniform(-0.2, 0.2))
+        return Placement(tcp=np.array((x, y, 0.056, 0.0, 0.0, math.sin(half), math.cos(half))))
+
+
+class _View(NamedTuple):
+    """How the car stands to the course: off it to the left, and turned left to go along it."""
+
+    off_m: float
+    turn_rad: float
+
+
+class _Recovery:
+    """Back off, turn, go on; the other way whenever it is stuck."""
+
+    PATIENCE = 8
+
+    def __init__(self, view: Callable[[Mapping[str, Array]], _View]) -> None:
+        self._view, self._forwards, self._steps = view, False, 0
+
+    def __call__(self, observation: Observation) -> Action:
+        """The next action; what is observed is a reading."""
+        state = observation.state
+        self._steps += 1
+        stuck = self._steps > 4 and abs(float(state["car_twist"][0])) < 0.05
+        view = self._view(state)
+        wanted = wrapped(view.turn_rad - math.atan(2.0 * view.off_m), 2.0 * math.pi)
+        eager = not self._forwards and self._steps > self.PATIENCE and abs(wanted) < 1.2
+        if stuck or eager or self._steps > 3 * self.PATIENCE:
+            self._forwards, self._steps = not self._forwards, 0
+        steer = max(-1.0, min(1.0, 2.0 * wanted))
+        way = (0.25, steer) if self._forwards else (-0.6, -steer)
+        return np.array(way, np.float32)
+
+
+class _Pursuit:
+    """Steers to a point ahead on the middle of the track, slower where that bends."""
+
+    NOISE, GRIP_M_S2, LOOK_M, LOOK_S = 0.03, 4.5, 0.45, 0.15
+
+    def __init__(
+        self, truth: Callable[[], Truth], track: Course, config: RacingCarConfig, seed: int
+    ) -> None:
+        self._truth, self._track, self._pace = truth, track, config.pace
+        self._top_m_s = config.motion.translation_m * config.rate_hz
+        self._widest_rad = config.motion.rotation_rad
+        self._rng = np.random.default_rng(seed)
+
+    def __call__(self, observation: Observation) -> Action:
+        """The next action; needs only the truth."""
+        truth = self._truth()
+        speed = max(0.0, float(truth["car_twist"][0]))
+        place = self._track.nearest(_position(truth))
+        x, y = _seen(truth, self._track.at(place + self.LOOK_M + self.LOOK_S * speed))
+        steering = math.atan(2.0 * _WHEELBASE_M * y / (x * x + y * y))
+        bend = max(self._bend(place + ahead) for ahead in (0.0, 0.4, 0.8, 1.2))
+        goal = self._pace * min(self._top_m_s, math.sqrt(self.GRIP_M_S2 / max(bend, 1e-3)))
+        action = np.array((goal / self._top_m_s, steering / self._widest_rad))
+        noisy: Action = (action + self._rng.normal(0.0, self.NOISE, 2)).clip(-1.0, 1.0)
+        return noisy.astype(np.float32)
+
+    def _bend(self, place_m: float) -> float:
+        """Curvature, 1/m, over half a metre."""
+        turn = self._track.heading(place_m + 0.25) - self._track.heading(place_m - 0.25)
+        return abs(wrapped(turn, 2.0 * math.pi)) / 0.5
+
+
+def _position(state: Mapping[str, Array]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return state["car_pose"][:2].astype(np.float64)
+
+
+def _heading(state: Mapping[str, Array]) -> float:
+    x, y, z, w = state["car_pose"][3:].tolist()
+    ahead = rotate((x, y, z, w), (1.0, 0.0, 0.0))
+    return math.atan2(ahead[1], ahead[0])
+
+
+def _seen(
+    state: Mapping[str, Array], point_m: np.ndarray[Any, np.dtype[np.float64]]
+) -> tuple[float, float]:
+    """A point of the floor in the frame of the car: ahead and to the left, m."""
+    dx, dy = (point_m - _position(state)).tolist()
+    heading = _heading(state)
+    cos, sin = math.cos(heading), math.sin(heading)
+    return cos * dx + sin * dy, cos * dy - sin * dx
+
+
+def _walls() -> str:
+    """Low walls on both sides, in pieces of two colours."""
+    colours = ("0.86 0.30 0.22 1", "0.93 0.94 0.95 1")
+    parts = []
+    angles = np.linspace(0.0, 2.0 * math.pi, _WALLS, endpoint=False)
+    for offset in (-_HALF_WIDTH_M - 0.03, _HALF_WIDTH_M + 0.03):
+        corners = _middle(angles, offset)
+        for index, (a, b) in enumerate(zip(corners, np.roll(corners, -1, axis=0), strict=True)):
+            (x, y), (dx, dy) = 0.5 * (a + b), b - a
+            half = 0.5 * math.hypot(dx, dy) + 0.01
+            parts.append(
+                f'<geom type="box" pos="{x:.4f} {y:.4f} 0.08" size="{half:.4f} 0.03 0.08"'
+                f' euler="0 0 {math.atan2(dy, dx):.4f}" rgba="{colours[index // 2 % 2]}"/>'
+            )
+    return "".join(parts)
+
+
+_FRONT_CAMERA = 'pos="0 -5.2 5.6" xyaxes="1 0 0 0 0.733 0.680"'
+# What `checkpoints_of` makes of the scripted driver's lap from the start 0.
+_LAP: tuple[Checkpoint, ...] = (
+    (-1.32, -1.566), (-0.9, -1.842), (-0.424, -2.006), (0.077, -2.05), (0.572, -1.955),
+    (1.04, -1.768), (1.479, -1.519), (1.886, -1.221), (2.248, -0.869), (2.539, -0.458),
+    (2.722, 0.01), (2.763, 0.511), (2.625, 0.994), (2.319, 1.39), (1.889, 1.651),
+    (1.399, 1.762), (0.895, 1.75), (0.395, 1.68), (-0.108, 1.652), (-0.608, 1.723),
+    (-1.107, 1.793), (-1.609, 1.753), (-2.074, 1.565), (-2.45, 1.232), (-2.691, 0.791),
+    (-2.763, 0.294), (-2.673, -0.201), (-2.438, -0.646), (-2.108, -1.027), (-1.719, -1.349),
+)  # fmt: skip
+
+task = RacingCar

@@ -1,0 +1,108 @@
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serl.camera import View
+from serl.errors import BadInput
+from serl.safety import Motion
+from serl.sim.car import SimCar
+from serl.task import Placement, Scene, TaskConfig
+from serl.testing import SimulatedRobotSuite
+
+WALL = '<geom type="box" pos="1.2 0 0.1" size="0.05 2 0.1"/>'
+
+
+def place(rng: np.random.Generator) -> Placement:
+    x, y = rng.uniform(-0.2, 0.2, 2)
+    return Placement(tcp=np.array((x, y, 0.056, 0.0, 0.0, 0.0, 1.0)))
+
+
+def make_car(bodies: str = "", views: dict[str, View] | None = None) -> SimCar:
+    motion = Motion(
+        axes=("x", "yaw"),
+        translation_m=0.3,
+        rotation_rad=0.5,
+        box_low_m=(-4.0, -4.0, 0.0),
+        box_high_m=(4.0, 4.0, 0.5),
+    )
+    config = TaskConfig(motion=motion, observe="pixels" if views else "state", views=views or {})
+    return SimCar(Scene(bodies=bodies, place=place, robot="car"), config)
+
+
+def drive(car: SimCar, speed: float, steering: float, steps: int) -> dict[str, Any]:
+    for _ in range(steps):
+        car.act(np.array((speed, steering), np.float32))
+        car.advance(0.1)
+    return dict(car.observe().state)
+
+
+class TestSimCar(SimulatedRobotSuite):
+    def make(self) -> SimCar:
+        return make_car()
+
+
+def test_it_reaches_the_speed_that_it_is_told() -> None:
+    car = make_car()
+    start = car.reset(0).state["car_pose"]
+    state = drive(car, 0.5, 0.0, 15)
+    assert state["car_twist"][0] == pytest.approx(1.5, abs=0.15)
+    assert state["car_pose"][0] - start[0] > 1.2
+    assert abs(state["car_pose"][1] - start[1]) < 0.02
+    assert drive(car, -0.5, 0.0, 20)["car_twist"][0] == pytest.approx(-0.5, abs=0.1)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_it_turns_where_it_is_steered(sign: float) -> None:
+    car = make_car()
+    car.reset(0)
+    state = drive(car, 0.2, sign, 10)
+    _, _, z, w = state["car_pose"][3:].tolist()
+    assert sign * 2.0 * math.atan2(z, w) > 0.3
+    assert state["steering"][0] == pytest.approx(sign * 0.5, abs=0.05)
+
+
+def test_the_bumper_tells_of_a_wall_and_of_nothing_else() -> None:
+    car = make_car(WALL)
+    assert car.reset(0).state["bumper"][0] == 0.0
+    for sign in (1.0, -1.0):  # wheels that turn touch nothing
+        assert drive(car, 0.05, sign, 5)["bumper"][0] == 0.0
+    assert drive(car, 0.5, 0.0, 20)["bumper"][0] == 1.0
+    drive(car, -1.0, 0.0, 5)
+    assert car.observe().state["bumper"][0] == 0.0
+
+
+def test_it_stays_on_its_wheels_at_full_speed_and_lock() -> None:
+    car = make_car()
+    for steering in (1.0, -1.0):
+        car.reset(0)
+        drive(car, 1.0, 0.0, 20)
+        x, y = drive(car, 1.0, steering, 30)["car_pose"][3:5].tolist()
+        assert 1.0 - 2.0 * (x * x + y * y) > 0.95
+
+
+def test_its_driver_sees_the_wall_come_nearer() -> None:
+    views = {"driver": View(camera="driver", width=32, height=32)}
+    car = make_car(WALL, views)
+    far = car.reset(0).images["driver"]
+    drive(car, 0.3, 0.0, 6)
+    near = car.observe().images["driver"]
+    assert far.shape == (32, 32, 3)
+    assert np.abs(far.astype(int) - near).max() > 30
+
+
+def test_another_car_shows_where_it_is() -> None:
+    car, other = make_car(), make_car()
+    state = drive(car, 0.5, 0.5, 10)
+    other.show(car.placement())
+    assert other.truth()["car_pose"] == pytest.approx(state["car_pose"], abs=0.01)
+    with pytest.raises(BadInput, match="placement"):
+        other.show(np.zeros(3))
+
+
+def test_time_passes_in_hundredths() -> None:
+    car = make_car()
+    for dt_s in (0.0, -0.1, 0.015, float("nan")):
+        with pytest.raises(BadInput, match="multiple"):
+            car.advance(dt_s)

@@ -1,0 +1,146 @@
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from serl import plugins
+from serl.camera import View
+from serl.sim.car import SimCar
+from serl.tasks.course import checkpoints_of
+from serl.tasks.racing_car import RacingCar, RacingCarConfig
+from serl.testing import SimulatedTaskSuite
+from serl.testing.samples import episode
+from serl.types import End, Observation, Step
+
+
+def make(**changes: Any) -> tuple[SimCar, RacingCar]:
+    task = RacingCar(RacingCarConfig(**changes))
+    return SimCar(task.scene, task.config), task
+
+
+def laps(pace: float, seeds: range) -> list[int]:
+    """Steps of each lap; every one of them has to be driven without a touch."""
+    car, task = make(pace=pace)
+    steps = []
+    for seed in seeds:
+        end = episode(car, task, task.expert(car.truth, seed), 1000 + seed)[-1]
+        assert isinstance(end, End)
+        assert end.success, f"seed {seed}: {end.reason}"
+        steps.append(end.key.index)
+    return steps
+
+
+class TestRacingCar(SimulatedTaskSuite):
+    def make(self) -> tuple[SimCar, RacingCar]:
+        return make()
+
+
+def test_the_scene_says_that_it_is_of_a_car() -> None:
+    assert isinstance(plugins.make_simulation(RacingCar()), SimCar)
+
+
+def test_the_expert_laps_without_a_touch_and_the_demonstration_at_two_thirds_of_its_speed() -> None:
+    expert, demonstration = np.mean(laps(1.0, range(3))), np.mean(laps(0.65, range(3)))
+    assert expert < 70
+    assert 0.60 <= expert / demonstration <= 0.72
+
+
+@pytest.mark.slow
+def test_the_expert_laps_100_times_without_a_touch() -> None:
+    assert len(laps(1.0, range(100))) == 100
+
+
+def test_one_demonstration_defines_the_course() -> None:
+    """The checkpoints of the task are those of such a lap."""
+    car, task = make()
+    reading = car.reset(0)
+    drive, driver = [], task.expert(car.truth, 0)
+    for _ in range(120):
+        car.act(driver(reading))
+        car.advance(0.1)
+        reading = car.observe()
+        drive.append(reading.state["car_pose"][:2].astype(np.float64))
+    points = checkpoints_of(np.array(drive))
+    known = RacingCar().course
+    for x, y in points:
+        place = known.nearest(np.array((x, y)))
+        assert np.linalg.norm(known.at(place) - (x, y)) < 0.05
+    RacingCarConfig(checkpoints=points)
+    with pytest.raises(ValidationError, match="at least 4"):
+        RacingCarConfig(checkpoints=points[:3])
+
+
+def steps_of(car: SimCar, task: RacingCar, speed: float, steps: int) -> float:
+    """The sum of rewards of driving straight on or back."""
+    total = 0.0
+    for index in range(steps):
+        car.act(np.array((speed, 0.0), np.float32))
+        car.advance(0.1)
+        total += task.outcome(car.observe(), index).reward
+    return total
+
+
+def test_forwards_is_rewarded_and_going_back_takes_it_away() -> None:
+    car, task = make()
+    task.begin(car.reset(3))
+    forwards = steps_of(car, task, 0.2, 6)
+    assert forwards > 0.01
+    assert forwards + steps_of(car, task, -1.0, 8) < 0.5 * forwards
+
+
+def test_to_and_fro_over_the_line_is_no_lap() -> None:
+    car, task = make()
+    task.begin(car.reset(3))
+    for _ in range(3):
+        steps_of(car, task, 0.2, 5)
+        steps_of(car, task, -0.5, 8)
+    assert not task.is_success(car.truth())
+    assert task.progress(car.truth()) < 0.1
+
+
+def crash(car: SimCar, task: RacingCar, seed: int, steering: float) -> Observation:
+    reading = car.reset(seed)
+    task.begin(reading)
+    for index in range(80):
+        car.act(np.array((0.7, steering), np.float32))
+        car.advance(0.1)
+        reading = car.observe()
+        outcome = task.outcome(reading, index)
+        if outcome.terminated:
+            assert not outcome.success
+            assert outcome.reward < 0.0
+            return reading
+    raise AssertionError("no wall was met")
+
+
+def test_it_recovers_from_any_collision_by_itself() -> None:
+    car, task = make()
+    for seed in range(12):
+        reading = crash(car, task, seed, steering=(-1.0, -0.3, 0.3, 1.0)[seed % 4])
+        script = task.reset(reading)
+        assert script is not None, f"seed {seed}: it touches a wall"
+        for _ in range(100):
+            car.act(script(reading))
+            car.advance(0.1)
+            reading = car.observe()
+            if task.reset(reading) is None:
+                break
+        assert task.reset(reading) is None, f"seed {seed}"
+        expert = task.expert(car.truth, seed)
+        for _ in range(20):
+            car.act(expert(reading))
+            car.advance(0.1)
+            assert car.observe().state["bumper"][0] == 0.0, f"seed {seed}: not free"
+
+
+def test_the_driver_sees_the_track_and_the_course() -> None:
+    views = {"driver": View(camera="driver", width=16, height=16)}
+    config = RacingCarConfig(observe="pixels", views=views)
+    task = RacingCar(config)
+    car = SimCar(task.scene, config)
+    records = episode(car, task, task.expert(car.truth, 0))
+    steps = [record for record in records if isinstance(record, Step)]
+    for step in steps:
+        task.observation_spec.validate_observation(step.observation)
+    assert len({step.observation.images["driver"].tobytes() for step in steps}) > len(steps) // 2
