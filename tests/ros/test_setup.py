@@ -102,6 +102,27 @@ def test_what_the_driver_tells_is_measured(cell: Cell) -> None:
     assert "joints" in found
 
 
+def test_gains_that_differ_and_joints_outside_are_refused(cell: Cell) -> None:
+    assert "parameters set and read back" in cell.run("limits")
+    cell.misbehave("stubborn")
+    assert "controller is active" in cell.refused("limits")
+    cell.misbehave("forgetful")
+    line = cell.refused("limits")
+    assert "task.k_pos_x is 1000.0, expected 2000.0" in line
+    cell.misbehave("")
+    whole = cell.session.profile
+    low = (*whole.joint_low_rad[:3], -1.0, *whole.joint_low_rad[4:])
+    home = (*whole.home_rad[:3], -0.5, *whole.home_rad[4:])
+    cell.session.profile = whole.model_copy(update={"joint_low_rad": low, "home_rad": home})
+    line = cell.refused("limits")
+    cell.session.profile = whole
+    assert line.startswith("fr3_joint4 is at -2.356 rad, outside its limits -1.000")
+    cell.person.answers["limits.payload"] = "n"
+    assert cell.refused("limits").startswith("payload: tell it to the arm")
+    cell.person.answers.clear()
+    assert "parameters set and read back" in cell.run("limits")
+
+
 def test_axes_are_measured_and_seen(cell: Cell) -> None:
     assert cell.run("frames") == "x forward, y left, z up"
     assert "guard.release" in cell.person.asked, "the first start is a stop that a person ends"
@@ -120,25 +141,6 @@ def test_an_axis_that_points_elsewhere_is_refused_in_words(cell: Cell) -> None:
     cell.person.answers["frames.x"] = "left"
     line = cell.refused("frames")
     assert line.startswith("x: the tool went left, expected forward")
-
-
-def test_gains_that_differ_and_joints_outside_are_refused(cell: Cell) -> None:
-    assert "parameters set and read back" in cell.run("limits")
-    cell.misbehave("stubborn")
-    assert "controller is active" in cell.refused("limits")
-    cell.misbehave("forgetful")
-    line = cell.refused("limits")
-    assert "task.k_pos_x is 1000.0, expected 2000.0" in line
-    cell.misbehave("")
-    whole = cell.session.profile
-    low = (*whole.joint_low_rad[:3], -1.0, *whole.joint_low_rad[4:])
-    home = (*whole.home_rad[:3], -0.5, *whole.home_rad[4:])
-    cell.session.profile = whole.model_copy(update={"joint_low_rad": low, "home_rad": home})
-    line = cell.refused("limits")
-    cell.session.profile = whole
-    assert line.startswith("fr3_joint4 is at -2.356 rad, outside its limits -1.000")
-    cell.person.answers["limits.payload"] = "n"
-    assert cell.refused("limits").startswith("payload: tell it to the arm")
 
 
 def test_a_box_that_is_inverted_or_too_small_is_refused_and_a_good_one_is_kept(cell: Cell) -> None:
