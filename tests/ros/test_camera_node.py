@@ -101,7 +101,7 @@ def test_an_unplugged_camera_is_told_and_stops_the_robot_in_time(
     bench: Bench, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The end of a film is a camera that is gone: its last picture is too old within 300 ms."""
-    bench.film = write_film(tmp_path / "side.avi", 120)
+    bench.film = write_film(tmp_path / "side.avi", 80)
     camera = bench.camera("side", oldest_s=60.0)  # a feed that lets everything pass
     watch = CameraWatch({"side": View(camera="side", width=32, height=24).spec})
     process = bench.start("side")

@@ -11,6 +11,7 @@ import pytest
 
 from serl import plugins
 from serl.arm_profile import ArmProfile
+from serl.cell import Workspace
 from serl.errors import SerlError
 from serl.first_day import StepFailed
 from serl.guard_command import Place
@@ -18,6 +19,7 @@ from serl.ros.node import RosNode
 from serl.ros.setup_arm import SetupArm
 from serl.ros.setup_session import Session
 from serl.ros.setup_steps import STEPS
+from serl.vectors import add, subtract
 
 from .conftest import Run
 from .person import Person
@@ -194,6 +196,7 @@ def test_a_stop_that_does_not_stop_is_refused(cell: Cell) -> None:
     assert "the arm went on for" in line or "does not follow" in line
 
 
+@pytest.mark.slow
 def test_the_red_button_of_the_arm_is_tried_as_well(cell: Cell) -> None:
     def press() -> bool:
         cell.misbehave("stuck")
@@ -203,6 +206,7 @@ def test_the_red_button_of_the_arm_is_tried_as_well(cell: Cell) -> None:
         cell.misbehave("")
         return ""
 
+    cell.run("limits")
     cell.person.answers["stop_button.released"] = release
     cell.person.whenever["stop_button"] = lambda: True  # Enter, and nothing pressed
     assert "the arm still moves" in cell.refused("stop_button")
@@ -210,5 +214,11 @@ def test_the_red_button_of_the_arm_is_tried_as_well(cell: Cell) -> None:
     assert cell.run("stop_button") == "stood, and moved again once it was released"
 
 
+@pytest.mark.slow
 def test_around_the_box(cell: Cell) -> None:
+    cell.run("limits")
+    room = (0.04, 0.04, 0.04)
+    box = {"low_m": subtract(HOME, room), "high_m": add(HOME, room), "home_m": HOME}
+    place = Workspace(**box, reference=(1.0, 0.0, 0.0, 0.0))
+    cell.session.profile = cell.session.profile.model_copy(update={"workspace": place})
     assert cell.run("dry_run").startswith("both corners and home reached")
