@@ -218,7 +218,11 @@ def test_the_red_button_of_the_arm_is_tried_as_well(cell: Cell) -> None:
 def test_around_the_box(cell: Cell) -> None:
     cell.run("limits")
     room = (0.04, 0.04, 0.04)
-    box = {"low_m": subtract(HOME, room), "high_m": add(HOME, room), "home_m": HOME}
-    place = Workspace(**box, reference=(1.0, 0.0, 0.0, 0.0))
+    place = Workspace(
+        low_m=subtract(HOME, room),
+        high_m=add(HOME, room),
+        home_m=HOME,
+        reference=(1.0, 0.0, 0.0, 0.0),
+    )
     cell.session.profile = cell.session.profile.model_copy(update={"workspace": place})
     assert cell.run("dry_run").startswith("both corners and home reached")
