@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -85,7 +86,7 @@ def camera(options: argparse.Namespace) -> int:
     return 0
 
 
-def _opener(options: argparse.Namespace) -> partial[Source]:
+def _opener(options: argparse.Namespace) -> Callable[[], Source]:
     if options.file is not None:
         if options.rate is not None and not 0.0 < options.rate <= 240.0:
             raise BadInput(f"--rate {options.rate:g}: expected above 0, at most 240")

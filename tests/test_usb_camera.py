@@ -29,7 +29,7 @@ SHAPE = (48, 64, 3)
 
 def write_film(path: Path, frames: int, rate_hz: float = 20.0) -> Path:
     """Red, with a bar of blue that grows from the left by a pixel a frame."""
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"MJPG"), rate_hz, (64, 48))
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), rate_hz, (64, 48))
     for number in range(frames):
         frame = np.zeros(SHAPE, np.uint8)
         frame[..., 2] = RED[0]

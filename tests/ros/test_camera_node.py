@@ -79,8 +79,8 @@ def test_pictures_arrive_in_size_colour_and_time_and_its_end_is_noticed(bench: B
     assert whole.shape == (64, 48, 3), "cut and resized before it was sent"
     info = infos[-1]
     assert (info.width, info.height, info.header.frame_id) == (48, 64, "front_optical")
-    stamps: set[int] = set()
-    eventually(lambda: stamps.add(camera.feed.stamp_ns) or len(stamps) >= 3)
+    first_ns = camera.feed.stamp_ns
+    eventually(lambda: camera.feed.stamp_ns > first_ns)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=30)[1]
     assert process.returncode == 0, said
@@ -101,7 +101,7 @@ def test_an_unplugged_camera_is_told_and_stops_the_robot_in_time(
     bench: Bench, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The end of a film is a camera that is gone: its last picture is too old within 300 ms."""
-    bench.film = write_film(tmp_path / "side.avi", 120)
+    bench.film = write_film(tmp_path / "side.avi", 80)
     camera = bench.camera("side", oldest_s=60.0)  # a feed that lets everything pass
     watch = CameraWatch({"side": View(camera="side", width=32, height=24).spec})
     process = bench.start("side")

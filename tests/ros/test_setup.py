@@ -11,6 +11,7 @@ import pytest
 
 from serl import plugins
 from serl.arm_profile import ArmProfile
+from serl.cell import Workspace
 from serl.errors import SerlError
 from serl.first_day import StepFailed
 from serl.guard_command import Place
@@ -18,6 +19,7 @@ from serl.ros.node import RosNode
 from serl.ros.setup_arm import SetupArm
 from serl.ros.setup_session import Session
 from serl.ros.setup_steps import STEPS
+from serl.vectors import add, subtract
 
 from .conftest import Run
 from .person import Person
@@ -102,6 +104,27 @@ def test_what_the_driver_tells_is_measured(cell: Cell) -> None:
     assert "joints" in found
 
 
+def test_gains_that_differ_and_joints_outside_are_refused(cell: Cell) -> None:
+    assert "parameters set and read back" in cell.run("limits")
+    cell.misbehave("stubborn")
+    assert "controller is active" in cell.refused("limits")
+    cell.misbehave("forgetful")
+    line = cell.refused("limits")
+    assert "task.k_pos_x is 1000.0, expected 2000.0" in line
+    cell.misbehave("")
+    whole = cell.session.profile
+    low = (*whole.joint_low_rad[:3], -1.0, *whole.joint_low_rad[4:])
+    home = (*whole.home_rad[:3], -0.5, *whole.home_rad[4:])
+    cell.session.profile = whole.model_copy(update={"joint_low_rad": low, "home_rad": home})
+    line = cell.refused("limits")
+    cell.session.profile = whole
+    assert line.startswith("fr3_joint4 is at -2.356 rad, outside its limits -1.000")
+    cell.person.answers["limits.payload"] = "n"
+    assert cell.refused("limits").startswith("payload: tell it to the arm")
+    cell.person.answers.clear()
+    assert "parameters set and read back" in cell.run("limits")
+
+
 def test_axes_are_measured_and_seen(cell: Cell) -> None:
     assert cell.run("frames") == "x forward, y left, z up"
     assert "guard.release" in cell.person.asked, "the first start is a stop that a person ends"
@@ -120,25 +143,6 @@ def test_an_axis_that_points_elsewhere_is_refused_in_words(cell: Cell) -> None:
     cell.person.answers["frames.x"] = "left"
     line = cell.refused("frames")
     assert line.startswith("x: the tool went left, expected forward")
-
-
-def test_gains_that_differ_and_joints_outside_are_refused(cell: Cell) -> None:
-    assert "parameters set and read back" in cell.run("limits")
-    cell.misbehave("stubborn")
-    assert "controller is active" in cell.refused("limits")
-    cell.misbehave("forgetful")
-    line = cell.refused("limits")
-    assert "task.k_pos_x is 1000.0, expected 2000.0" in line
-    cell.misbehave("")
-    whole = cell.session.profile
-    low = (*whole.joint_low_rad[:3], -1.0, *whole.joint_low_rad[4:])
-    home = (*whole.home_rad[:3], -0.5, *whole.home_rad[4:])
-    cell.session.profile = whole.model_copy(update={"joint_low_rad": low, "home_rad": home})
-    line = cell.refused("limits")
-    cell.session.profile = whole
-    assert line.startswith("fr3_joint4 is at -2.356 rad, outside its limits -1.000")
-    cell.person.answers["limits.payload"] = "n"
-    assert cell.refused("limits").startswith("payload: tell it to the arm")
 
 
 def test_a_box_that_is_inverted_or_too_small_is_refused_and_a_good_one_is_kept(cell: Cell) -> None:
@@ -192,6 +196,7 @@ def test_a_stop_that_does_not_stop_is_refused(cell: Cell) -> None:
     assert "the arm went on for" in line or "does not follow" in line
 
 
+@pytest.mark.slow
 def test_the_red_button_of_the_arm_is_tried_as_well(cell: Cell) -> None:
     def press() -> bool:
         cell.misbehave("stuck")
@@ -201,6 +206,7 @@ def test_the_red_button_of_the_arm_is_tried_as_well(cell: Cell) -> None:
         cell.misbehave("")
         return ""
 
+    cell.run("limits")
     cell.person.answers["stop_button.released"] = release
     cell.person.whenever["stop_button"] = lambda: True  # Enter, and nothing pressed
     assert "the arm still moves" in cell.refused("stop_button")
@@ -208,5 +214,15 @@ def test_the_red_button_of_the_arm_is_tried_as_well(cell: Cell) -> None:
     assert cell.run("stop_button") == "stood, and moved again once it was released"
 
 
+@pytest.mark.slow
 def test_around_the_box(cell: Cell) -> None:
+    cell.run("limits")
+    room = (0.04, 0.04, 0.04)
+    place = Workspace(
+        low_m=subtract(HOME, room),
+        high_m=add(HOME, room),
+        home_m=HOME,
+        reference=(1.0, 0.0, 0.0, 0.0),
+    )
+    cell.session.profile = cell.session.profile.model_copy(update={"workspace": place})
     assert cell.run("dry_run").startswith("both corners and home reached")

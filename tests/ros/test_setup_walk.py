@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from serl import plugins
-from serl.assignment import make_task
 from serl.config import resolve
 from serl.guard_command import Place
 from serl.guard_setup import guard_of
 from serl.robot_file import read_robot
+from serl.ros.environment import meet_others
 from serl.ros.node import RosNode, ros_name
 from serl.ros.setup_arm import SetupArm
 from serl.ros.setup_session import Session
@@ -25,6 +25,7 @@ from serl.run_folder import RunFolder
 from serl.setup_command import walk
 from serl.vectors import Vector, add
 
+from ..test_usb_camera import write_film
 from .conftest import Run
 from .person import Person
 
@@ -52,12 +53,15 @@ class Patient(Person):
 
 
 def test_a_whole_first_day(tmp_path: Path) -> None:
-    config = resolve({"task": "pick_cube", "observe": "pixels"})
-    assert make_task(config).config.all_views
+    config = resolve({"task": "pick_cube"})
     folder = RunFolder.create(tmp_path, config, datetime.now()).path
     place = Place(ros_name(folder.name), ROBOT)
+    meet_others(folder)
     processes = Run(folder)
     processes.start("-m", "serl.ros.sim_node", "--run", str(folder), "--robot", ROBOT)
+    film = write_film(tmp_path / "front.avi", 60)
+    camera = ("camera", "front", "--file", str(film), "--loop", "--namespace", place.namespace)
+    processes.start("-m", "serl.cli", *camera)
     out = tmp_path / "arm.yaml"
     try:
         with RosNode("setup", folder, local=True) as node, RosNode("me", folder, local=True) as own:
@@ -76,8 +80,9 @@ def test_a_whole_first_day(tmp_path: Path) -> None:
     sides = zip(kept.workspace.low_m, kept.workspace.high_m, strict=True)
     assert [high - low for low, high in sides] == pytest.approx([0.1, 0.1, 0.08], abs=0.01)
     assert guard_of(kept).motion.box_low_m == kept.workspace.low_m
-    assert set(kept.cameras) == {view.camera for view in make_task(config).config.views.values()}
-    assert all(out.with_name(f"arm.{name}.png").exists() for name in kept.cameras)
+    assert kept.cameras["front"].topic == f"{place.namespace}/front"
+    assert kept.cameras["front"].crop == (0.5, 0.0, 1.0, 1.0)
+    assert out.with_name("arm.front.png").exists()
 
 
 def prepare(person: Person, node: RosNode) -> None:
@@ -95,6 +100,7 @@ def prepare(person: Person, node: RosNode) -> None:
         "workspace.high": lambda: guide(0.05, 0.05, 0.04),
         "workspace.end": lambda: guide(0.0, 0.0, 0.0) + person.hands_off(),
     }
+    person.answers["cameras.front.crop"] = "0.5,0,1,1"
     person.whenever["estop"] = person.push_button
 
     def hands() -> None:
