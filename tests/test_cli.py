@@ -333,8 +333,12 @@ def test_a_reward_model_is_collected_for_labelled_trained_audited_and_used(
     assert not (tmp_path / "runs").exists()
 
 
-def test_settings_keep_paths_that_work_from_anywhere(tmp_path: Path) -> None:
+def test_settings_keep_paths_that_work_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert TrainConfig().demo_paths == ()
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["record", "reach", "--demos", "1", "--out", "demos"]) == 0
     parser = cli._parser()
     options, rest = parser.parse_known_args(["train", "reach", "--demo_paths=[demos]"])
     options.overrides = rest

@@ -27,7 +27,7 @@ from serl.recorded import (
 )
 from serl.teleop.owner import OneOwner
 from serl.testing import FakeRobot, FakeTask
-from serl.types import Source
+from serl.types import Observation, Source
 
 from .teleop.test_operator import Bench
 
@@ -48,7 +48,7 @@ class Studio:
         self.starts: list[int] = []
         self.reset, self.robot.reset = self.robot.reset, self._reset  # type: ignore[method-assign]
 
-    def _reset(self, seed: int) -> object:
+    def _reset(self, seed: int) -> Observation:
         self.starts.append(seed)
         return self.reset(seed)
 

@@ -17,7 +17,7 @@ from serl.ros.topics import Topic, latest_only
 from serl.specs import ArraySpec
 from serl.teleop import remote
 from serl.teleop.config import JOY_AXES, JOY_BUTTONS, TWIST_AXES, TeleopConfig
-from serl.teleop.device import Buttons, Report
+from serl.teleop.device import Buttons, Device, Report
 from serl.teleop.leader import LeaderArm
 from serl.teleop.mapping import AXES, MappingConfig, Wish
 from serl.teleop.operator import Operator
@@ -134,10 +134,12 @@ class TopicDevices:
 
     def people(self, spec: ArraySpec) -> list[Operator]:
         """One at each device; nobody where actions have an axis that no device can move."""
+        devices: list[tuple[Device, MappingConfig]] = [*self._devices]
+        devices.append((self._leader, self._config.leader))
         try:
             return [
                 Operator(device, mapping, self._config.operator, spec)
-                for device, mapping in (*self._devices, (self._leader, self._config.leader))
+                for device, mapping in devices
             ]
         except BadInput as error:
             logger.warning("nobody can drive: %s", error)

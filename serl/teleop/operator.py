@@ -66,7 +66,7 @@ class Operator:
         trouble: why the robot holds, while hands are silent.
 
     Raises:
-        BadInput: the actions have an axis that no device can move.
+        BadInput: the actions have an axis that no device can move, or none that hands may.
     """
 
     def __init__(
@@ -85,6 +85,8 @@ class Operator:
         self._device, self._mapping, self._config, self._now_s = device, mapping, config, now_s
         self._order = [AXES.index(name) for name in names]
         drives = config.drives
+        if drives is not None and not set(drives) & set(names):
+            raise BadInput(f"teleop.operator.drives {drives}: the actions move {', '.join(names)}")
         self._others = np.array([drives is not None and name not in drives for name in names])
         self.trouble = ""
         self._pushed: tuple[float, ...] = ()

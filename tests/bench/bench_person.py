@@ -36,7 +36,7 @@ from tests.console.browser import CHROMIUM, Page, browser
 
 START_LIMIT_S = 180.0
 LOOK_S, REST_S = 0.1, 0.5
-HOVER_M, LIFT_M, GAIN = 0.065, 0.13, 0.6
+HOVER_M, LIFT_M = 0.065, 0.13
 DEAD_ZONE = 0.1
 PAD = """
 window.pad = { id: 'script (standard)', connected: true, mapping: 'standard', axes: [0, 0, 0, 0],
@@ -85,8 +85,8 @@ class Eyes:
 class Picker:
     """Goes over the cube, turns, descends, closes, lifts; like the expert, but by what is seen."""
 
-    def __init__(self, config: TaskConfig) -> None:
-        self._motion = config.motion
+    def __init__(self, config: TaskConfig, gain: float) -> None:
+        self._motion, self._gain = config.motion, gain
         self._closing = 0
 
     def __call__(self, seen: Observation) -> tuple[list[float], float]:
@@ -102,18 +102,18 @@ class Picker:
         if self._closing:
             return [0.0, 0.0, 0.0, 0.0], -1.0
         shift[2] += HOVER_M * min(1.0, max(0.0, (off - 0.006) / 0.012))
-        steps = (shift - state["lead"]) / self._motion.translation_m * GAIN
+        steps = (shift - state["lead"]) / self._motion.translation_m * self._gain
         steps /= max(1.0, float(np.abs(steps).max()))
-        yaw = min(1.0, max(-1.0, GAIN * turn / self._motion.rotation_rad))
+        yaw = min(1.0, max(-1.0, self._gain * turn / self._motion.rotation_rad))
         return [*steps.tolist(), yaw], 1.0
 
 
 async def record(
-    door: Door, run: RunFolder, process: subprocess.Popen[bytes], folder: Path
+    door: Door, run: RunFolder, process: subprocess.Popen[bytes], folder: Path, gain: float
 ) -> None:
     """Be the person until the recording is over."""
     config, eyes = make_task(run.config).config, Eyes(run.episodes(ACTOR))
-    picker, driving = Picker(config), False
+    picker, driving = Picker(config, gain), False
     async with browser(folder) as page:
         await page.open(door.url)
         await page.run(PAD)
@@ -125,7 +125,7 @@ async def record(
         while process.poll() is None:
             seen = eyes.look()
             if seen is None and driving:  # it ended: let go, so that the next one may begin
-                picker, driving = Picker(config), False
+                picker, driving = Picker(config, gain), False
                 await hold(page, [0.0] * 4, 0.0, False)
                 await asyncio.sleep(REST_S)
             elif seen is None:
@@ -146,7 +146,7 @@ async def hold(page: Page, motion: list[float], gripper: float, hands: bool) -> 
     await page.run(f"hold({axes}, {max(0.0, gripper)}, {max(0.0, -gripper)}, {json.dumps(hands)})")
 
 
-def demonstrate(out: Path, demos: int, settings: list[str]) -> RunFolder:
+def demonstrate(out: Path, demos: int, gain: float, settings: list[str]) -> RunFolder:
     """`serl record`, and the person at its page."""
     words = ["record", "pick_cube", "--console", "--demos", str(demos), "--out", str(out)]
     process = subprocess.Popen([sys.executable, "-m", "serl.cli", *words, *settings])
@@ -157,7 +157,7 @@ def demonstrate(out: Path, demos: int, settings: list[str]) -> RunFolder:
             assert time.monotonic() - begin_s < START_LIMIT_S, "no console"
             time.sleep(0.1)
         run = RunFolder.open(out)
-        asyncio.run(record(door, run, process, out.parent / f"{out.name}.chromium"))
+        asyncio.run(record(door, run, process, out.parent / f"{out.name}.chromium", gain))
     finally:
         if process.poll() is None:
             process.terminate()
@@ -171,13 +171,14 @@ def main() -> None:
     """Record what is missing, then train."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--demos", type=int, default=20)
+    parser.add_argument("--gain", type=float, default=0.35, help="less where the machine is late")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1])
     parser.add_argument("--out", type=Path, default=Path("runs/person"))
     options, settings = parser.parse_known_args()
     if CHROMIUM is None:
         raise SystemExit("there is no Chromium")
     options.out.mkdir(parents=True, exist_ok=True)
-    run = demonstrate(options.out / "demonstrations", options.demos, settings)
+    run = demonstrate(options.out / "demonstrations", options.demos, options.gain, settings)
     for seed in options.seeds:
         words = ["train", "pick_cube", f"--demos={run.path}", f"--seed={seed}"]
         command = [sys.executable, "-m", "serl.cli", *words, "--runs", str(options.out)]

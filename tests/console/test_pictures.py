@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from serl.camera import View
 from serl.config import TrainConfig
 from serl.console.overview import Overview
 from serl.console.pictures import DrawnScene, LoggedCameras, Pictures, Placement
@@ -90,6 +91,16 @@ def test_a_damaged_log_shows_nothing_and_breaks_nothing(tmp_path: Path) -> None:
     cameras = LoggedCameras(tmp_path)
     for _ in range(3):
         assert cameras.look() is None
+
+
+def test_a_scene_is_drawn_as_the_views_of_a_policy() -> None:
+    task = Reach()
+    arm = SimArm(task.scene, task.config)
+    arm.reset(1)
+    views = {"near": View(camera="front", width=16, height=8, crop=(0.5, 0.5, 1.0, 1.0))}
+    shown = DrawnScene(task, arm.placement, views).look()
+    assert shown is not None
+    assert {name: image.shape for name, image in shown.items()} == {"near": (8, 16, 3)}
 
 
 def test_a_scene_is_drawn_where_another_arm_has_it() -> None:

@@ -68,7 +68,7 @@ class Driven:
         pace = RealTime(WallClock(RATE_HZ), lambda: True)
         clock = VirtualClock(self.robot.advance, RATE_HZ, pace)
         task = FakeTask()
-        task.config = task.config.model_copy(update={"time_limit_s": 1000.0})  # type: ignore[misc]
+        task.config = task.config.model_copy(update={"time_limit_s": 1000.0})
         for episode in range(1000):
             self.desk.hold.wait(self.ending.is_set)
             if self.ending.is_set():

@@ -401,6 +401,11 @@ def test_hands_take_over_some_axes_and_the_policy_keeps_the_others() -> None:
     assert moved(bench.tick(3)) == [0.0, 0.0], "who is out of hearing holds all of it"
 
 
+def test_hands_that_could_move_nothing_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"drives \('yaw',\): the actions move x, y"):
+        Bench(config=HABITS.model_copy(update={"drives": ("yaw",)}))
+
+
 def test_an_axis_that_moves_a_little_is_a_hand_and_one_that_never_does_is_stuck() -> None:
     bench = Bench(config=HABITS.model_copy(update={"stuck_s": 1.0}))
     bench.pad.hold()
