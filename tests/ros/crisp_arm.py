@@ -1,6 +1,6 @@
 """The fake of an FR3 under crisp_controllers: `fake_arm.py`, for who has the folder of a run.
 
-    python crisp_arm.py RUN_FOLDER ROBOT
+python crisp_arm.py RUN_FOLDER ROBOT
 """
 
 from __future__ import annotations
