@@ -59,7 +59,7 @@ robot = ArmProfile(
     ),
     controller=ControllerProfile(
         node=_CONTROLLER,
-        parameters=dict(_gains(_STIFFNESS_N_M, _STIFFNESS_NM).parameters),
+        parameters={**_gains(_STIFFNESS_N_M, _STIFFNESS_NM).parameters},
         modes={
             "compliance": _gains(200.0, 10.0),
             "precision": _gains(2000.0, 100.0),

@@ -72,7 +72,7 @@ robot = ArmProfile(
     ),
     controller=ControllerProfile(
         node=_CONTROLLER,
-        parameters=dict(_gains(_STIFFNESS_N_M, _STIFFNESS_NM).parameters),
+        parameters={**_gains(_STIFFNESS_N_M, _STIFFNESS_NM).parameters},
         modes={"compliance": _gains(200.0, 20.0), "precision": _gains(1000.0, 100.0)},
         stiffness_n_m=_STIFFNESS_N_M,
     ),

@@ -157,8 +157,9 @@ class ControllerProfile(BaseModel):
 
         Gains may be those of the start or of a mode, but of one of them.
         """
-        wanted = [self.parameters, *(self.parameters | m.parameters for m in self.modes.values())]
-        complaints = [_differences(found, values | self.expected) for values in wanted]
+        changes: list[dict[str, float]] = [{}, *(mode.parameters for mode in self.modes.values())]
+        fixed = {**self.parameters, **self.expected}
+        complaints = [_differences(found, {**fixed, **change}) for change in changes]
         return "" if "" in complaints else complaints[0]
 
 

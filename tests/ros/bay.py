@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import numpy as np
 
 from serl import plugins
 from serl.arm_profile import GRIP, ArmProfile
-from serl.camera import View
 from serl.errors import Silent
 from serl.ros.arm import RosArm
 from serl.ros.controller import settle_controller
@@ -38,9 +35,9 @@ def profile_of(name: str) -> ArmProfile:
 
 
 class Bay:
-    """A family's fake, a guard of it, and an actor's end, which may see through cameras."""
+    """A family's fake, a guard of it, and an actor's end."""
 
-    def __init__(self, folder: Path, name: str, views: Mapping[str, View] | None = None) -> None:
+    def __init__(self, folder: Path, name: str) -> None:
         self.name, self.profile = name, profile_of(name)
         self.cell = Cell(folder)
         limits = config(
@@ -58,18 +55,13 @@ class Bay:
             f"from serl import plugins\nrobot = plugins.load('robot', {name!r}){without}\n"
         )
         self.node = RosNode("actor", folder, local=True)
-        self._task = ReachConfig(motion=MOTION)
-        if views:
-            self._task = ReachConfig(motion=MOTION, observe="pixels", views=dict(views))
 
     def __enter__(self) -> Bay:
         self.cell.__enter__()
         self.node.__enter__()
         self.cell.start_fake(FAMILIES[self.name])
         self.cell.start_guard("--arm", str(self._file))
-        for camera in {view.camera for view in self._task.views.values()}:
-            self.cell.start_camera(camera)
-        self.arm = RosArm(self.node, ROBOT, self.profile, ReachConfig(motion=MOTION), guarded=True)
+        self.arm = RosArm(self.node, ROBOT, self.profile, ReachConfig(motion=MOTION))
         self.node.every(0.015, self.arm.beat)  # whatever the tests wait for
         settle_controller(self.arm.remote, ROBOT, self.profile)
         self.cell.until("disarmed")
@@ -83,11 +75,6 @@ class Bay:
         node = self.profile.controller.node
         node = node if node.startswith("/") else f"{ROBOT}/{node}"
         self.arm.remote.set_parameters(node, {"fault": fault})
-
-    def spoil(self, camera: str, fault: str) -> float:
-        """Let a camera have a fault; when that was."""
-        self.arm.remote.set_parameters(f"{ROBOT}/{camera}", {"fault": fault})
-        return time.monotonic()
 
     def take(self) -> None:
         """Have the guard take the arm, which is well."""

@@ -5,12 +5,14 @@ python crisp_arm.py RUN_FOLDER ROBOT
 
 from __future__ import annotations
 
+import runpy
 import sys
 from pathlib import Path
-
-from fake_arm import main
 
 from serl.ros.node import namespace
 
 if __name__ == "__main__":
-    main("crisp_controllers", f"{namespace(Path(sys.argv[1]))}/{sys.argv[2]}")
+    place = f"{namespace(Path(sys.argv[1]))}/{sys.argv[2]}"
+    script = str(Path(__file__).with_name("fake_arm.py"))
+    sys.argv = [script, "crisp_controllers", place]
+    runpy.run_path(script, run_name="__main__")

@@ -56,7 +56,6 @@ def open_console(cell: Cell) -> Door:
 def test_stop_at_the_page_latches_the_guard_until_a_person_ends_it(cell: Cell) -> None:
     cell.start_all()  # its actor has no services: it would not hear of a stop
     door = open_console(cell)
-    eventually(cell.moves)
 
     def pressed() -> bool:
         """The console may not have found the guard yet: a person presses again."""
@@ -65,7 +64,6 @@ def test_stop_at_the_page_latches_the_guard_until_a_person_ends_it(cell: Cell) -
     eventually(pressed)
     cell.until("estop: the service estop")
     assert cell.latch.read_text() == "serl latch: estop\nthe service estop\n"
-    eventually(lambda: not cell.moves())
 
     cell.signal("guard", signal.SIGKILL)
     cell.states.clear()
@@ -76,8 +74,8 @@ def test_stop_at_the_page_latches_the_guard_until_a_person_ends_it(cell: Cell) -
     eventually(lambda: cell.call("ack")[0])
     assert cell.state.startswith("estop")
     assert cell.call("reset")[0]
+    cell.until("disarmed")
     cell.arm()
-    cell.until("policy")
 
 
 def test_a_guard_that_is_gone_is_told_to_who_stops_it(cell: Cell) -> None:
