@@ -21,6 +21,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 
 from serl.ros.node import RosNode
+from serl.ros.parameters import Described
 from serl.ros.topics import Topic
 
 PERIOD_S = 0.01
@@ -28,7 +29,10 @@ CLIP_M = 0.010
 HOME = (0.3069, 0.0, 0.4869)
 GAINS = {f"task.{k}_{kind}_{axis}": 1.0 for k in "kd" for kind in ("pos", "rot") for axis in "xyz"}
 CLIPS = {f"task.error_clip.{axis}": 0.1 for axis in ("x", "y", "z", "rx", "ry", "rz")}
-PARAMETERS = {**GAINS, **CLIPS, "limit_error": False, "limit_torques": False, "fault": ""}
+VALUES = {**GAINS, **CLIPS, "limit_error": False, "limit_torques": False, "fault": ""}
+PARAMETERS = {
+    name: Described(value, "of the fake", read_only=False) for name, value in VALUES.items()
+}
 
 
 class CrispArm:
