@@ -193,7 +193,8 @@ def test_a_graph_is_shown_with_types_rates_and_who_hears_whom(
     assert cli.main(["doctor", "--graph"]) == cli.DONE
     said = capfd.readouterr().out
     row = next(line for line in said.splitlines() if "current_twist" in line).split()
-    assert row[1] == "TwistStamped"
+    assert row[1] == "TwistStamped", said
+    assert row[2] != "-", said
     assert float(row[2]) > 1.0
     assert row[3].startswith("cartesian")
     assert "ok " in said.splitlines()[-1]
