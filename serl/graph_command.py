@@ -40,13 +40,16 @@ def examine(target: str, seconds: float = LISTEN_S) -> bool:
         look = Look(node)
         look.settle()
         graph = look.listen(seconds)
-        expected = expected_nodes(run, node.absolute("")) if run else ()
+        root = node.absolute("").rstrip("/") if run else ""
+        expected = expected_nodes(run, root) if run else ()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
-    show(console, graph)
+    show(console, graph, root)
     found = list(problems(graph, expected))
     if not graph.nodes:
         domain = os.environ["ROS_DOMAIN_ID"]
-        found.append(f"domain {domain}: no node is there; {seen_with(domain)}")
+        found = [f"domain {domain}: no node is there; {seen_with(domain)}"]
+        if run is not None:
+            found = [f"{run.path}: none of its processes runs; its domain was {domain}"]
     for line in found:
         console.print(Text(f"BAD  {line}", style="red"), soft_wrap=True)
     if not found:
@@ -54,17 +57,22 @@ def examine(target: str, seconds: float = LISTEN_S) -> bool:
     return not found
 
 
-def show(console: Console, graph: GraphSeen) -> None:
-    """Print who is there, and the topics."""
-    console.print(f"nodes: {', '.join(graph.nodes) or 'none'}", soft_wrap=True)
+def show(console: Console, graph: GraphSeen, root: str = "") -> None:
+    """Print who is there, and the topics; names below a namespace `root` are told without it."""
+    below = f"{root}/"
+    nodes = ", ".join(name.removeprefix(below) for name in graph.nodes)
+    console.print(f"nodes: {nodes or 'none'}", soft_wrap=True)
     if not graph.topics:
         return
+    if root:
+        console.print(f"names that begin without a slash are below {below}", soft_wrap=True)
+    console.print("? sends or takes with best effort, * keeps the last for who comes later")
     table = Table(box=None, pad_edge=False)
     for title in ("topic", "type", "Hz", "publishers", "subscriptions"):
         table.add_column(title, justify="right" if title == "Hz" else "left", overflow="fold")
     for topic in graph.topics:
         table.add_row(
-            topic.name,
+            topic.name.removeprefix(below),
             " ".join(kind.rpartition("/")[2] for kind in topic.types),
             _rate(topic),
             _ends(topic.publishers),
@@ -73,12 +81,11 @@ def show(console: Console, graph: GraphSeen) -> None:
     console.print(table)
 
 
-def expected_nodes(run: RunFolder, prefix: str) -> list[str]:
+def expected_nodes(run: RunFolder, root: str) -> list[str]:
     """Full names of the nodes of a run while it trains, or of the parts of it that were started."""
     from serl.ros.graph import actor_names
     from serl.ros.node import ros_name
 
-    root = prefix.rstrip("/")
     announced = sorted(path.name for path in run.path.glob("link/*") if path.is_dir())
     deployed = not (run.path / "index.sqlite").exists() and (run.path / "trials.jsonl").exists()
     names = [] if deployed else [f"{root}/learner"]

@@ -31,7 +31,7 @@ class Look:
     def __init__(self, node: RosNode) -> None:
         self._node = node
         self._counts: dict[str, int] = {}
-        self._since_s = time.monotonic()
+        self._since_s: dict[str, float] = {}
 
     def settle(self) -> None:
         """Return once nothing new has come to the graph for a second, or after six."""
@@ -46,20 +46,21 @@ class Look:
             time.sleep(_SLICE_S)
 
     def listen(self, seconds: float) -> GraphSeen:
-        """What is there, with rates over so many seconds."""
-        for name, types in self._topics().items():
-            if len(types) == 1 and (kind := message_class(types[0])) is not None:
-                self._counts[name] = 0
-                self._node.subscribe(Topic(name, kind, _EVERYTHING), self._counter(name), raw=True)
-        self._since_s = time.monotonic()
-        while time.monotonic() - self._since_s < seconds and not self._node.stopping:
+        """What is there, with rates over so many seconds; of what comes late over the rest."""
+        begin_s = time.monotonic()
+        while time.monotonic() - begin_s < seconds and not self._node.stopping:
+            self._hear_what_is_new()
             time.sleep(_SLICE_S)
-        took_s = time.monotonic() - self._since_s
-        topics = (
-            self._topic(name, self._counts[name] / took_s if name in self._counts else None)
-            for name in sorted(self._topics())
-        )
+        topics = (self._topic(name) for name in sorted(self._topics()))
         return GraphSeen(self._nodes(), tuple(topic for topic in topics if _has_ends(topic)))
+
+    def _hear_what_is_new(self) -> None:
+        for name, types in self._topics().items():
+            if name in self._counts or len(types) != 1:
+                continue
+            if (kind := message_class(types[0])) is not None:
+                self._counts[name], self._since_s[name] = 0, time.monotonic()
+                self._node.subscribe(Topic(name, kind, _EVERYTHING), self._counter(name), raw=True)
 
     def _counter(self, name: str) -> Callable[[Any], None]:
         def count(message: Any) -> None:
@@ -79,8 +80,10 @@ class Look:
         found = self._node.handle.get_topic_names_and_types()
         return {name: list(types) for name, types in found if name not in _HIDDEN}
 
-    def _topic(self, name: str, rate_hz: float | None) -> TopicSeen:
-        handle = self._node.handle
+    def _topic(self, name: str) -> TopicSeen:
+        handle, rate_hz = self._node.handle, None
+        if name in self._counts:
+            rate_hz = self._counts[name] / (time.monotonic() - self._since_s[name])
         publishers = self._ends(handle.get_publishers_info_by_topic(name))
         return TopicSeen(
             name, publishers, self._ends(handle.get_subscriptions_info_by_topic(name)), rate_hz

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleNode, TransitionCallbackReturn
 
 from serl.errors import SerlError
 from serl.ros.parameters import Described
 
 logger = logging.getLogger(__name__)
+
+RCLError = rclpy_implementation.RCLError
 
 AUTOSTART = "autostart"
 AUTOSTARTS = Described(True, "the node activates itself; false: someone who manages it does")
@@ -33,6 +37,12 @@ class ManagedNode(LifecycleNode):  # type: ignore[misc]
 
     activate: Callable[[], None] = staticmethod(lambda: None)
     deactivate: Callable[[], None] = staticmethod(lambda: None)
+
+    def __init__(self, name: str, **options: Any) -> None:
+        super().__init__(name, **options)
+        self._service_change_state.callback = partial(
+            _refuse_what_cannot_be, self._service_change_state.callback
+        )
 
     def on_activate(self, state: Any) -> Any:
         """Called by rclpy."""
@@ -67,3 +77,13 @@ class ManagedNode(LifecycleNode):  # type: ignore[misc]
             logger.warning("%s: %s", self.get_name(), error)
             return TransitionCallbackReturn.FAILURE
         return TransitionCallbackReturn.SUCCESS
+
+
+def _refuse_what_cannot_be(change: Callable[[Any, Any], Any], request: Any, response: Any) -> Any:
+    """The change, or a no: rclpy 7.1.6 lets an impossible one end the process."""
+    try:
+        return change(request, response)
+    except RCLError as error:
+        logger.warning("transition refused: %s", error)
+        response.success = False
+        return response

@@ -242,7 +242,8 @@ class RobotCheck:
 
     def _parameters(self, node: str, names: list[str]) -> dict[str, Any]:
         """One question for each: some nodes answer nothing at all when they lack one of several."""
-        remote, found = Remote(self._node, lambda: None), {}
+        remote = Remote(self._node, lambda: None)
+        found: dict[str, Any] = {}
         for name in names:
             try:
                 found |= remote.get_parameters(node, [name], _ANSWER_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,14 @@ from std_msgs.msg import String
 
 from serl import cli, plugins
 from serl.arm_profile import Channel, ControllerProfile
+from serl.config import resolve
 from serl.doctor import Finding
 from serl.ros.arm_topics import SENSOR
 from serl.ros.node import RosNode
 from serl.ros.remote import Remote
 from serl.ros.robot_check import RobotCheck
-from serl.ros.topics import Topic
+from serl.ros.topics import STATS, Topic
+from serl.run_folder import RunFolder
 
 from .conftest import Run
 from .franka import start_franka
@@ -190,10 +193,28 @@ def test_a_graph_is_shown_with_types_rates_and_who_hears_whom(
     assert cli.main(["doctor", "--graph"]) == cli.DONE
     said = capfd.readouterr().out
     row = next(line for line in said.splitlines() if "current_twist" in line).split()
-    assert row[1] == "TwistStamped"
+    assert row[1] == "TwistStamped", said
+    assert row[2] != "-", said
     assert float(row[2]) > 1.0
     assert row[3].startswith("cartesian")
     assert "ok " in said.splitlines()[-1]
+
+
+def test_the_graph_of_a_run_lacks_its_nodes_until_they_are_started(
+    bench: Bench, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = resolve({"task": "reach", "robot": "sim", "demos": 0})
+    run = RunFolder.create(tmp_path, config, datetime.now())
+    assert cli.main(["doctor", "--graph", str(run.path)]) == cli.BAD_INPUT
+    assert "no learner was started yet" in capfd.readouterr().err
+    (run.path / "ros_domain").write_text(os.environ["ROS_DOMAIN_ID"])
+    with RosNode("learner", run.path, local=True) as node:
+        node.publisher(STATS)
+        assert cli.main(["doctor", "--graph", str(run.path)]) == cli.FAILED
+    lines = capfd.readouterr().out.splitlines()
+    missing = {line.split()[1].rpartition("/")[2] for line in lines if line.endswith("is missing")}
+    assert missing == {"actor0:", "link_actor0:", "guard_actor0:", "arm:"}
+    assert any(line.startswith("stats ") for line in lines), lines
 
 
 def test_what_is_wrong_with_a_graph_is_a_line_and_an_exit_code(

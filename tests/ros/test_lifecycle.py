@@ -118,7 +118,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 def test_an_arm_passes_no_time_while_it_is_not_active(rig: Rig) -> None:
     node = f"{ROBOT}/arm"
-    assert rig.tools.state(node) == "active"
+    eventually(lambda: rig.tools.state(node) == "active", _LIMIT_S)
     rig.arm.reset(0)
     rig.arm.advance(0.1)
     assert rig.tools.change(node, DEACTIVATE)
@@ -156,7 +156,8 @@ def test_each_node_tells_its_health_once_a_second(rig: Rig) -> None:
 def test_an_actor_holds_while_its_node_is_not_active(rig: Rig) -> None:
     said: list[str] = []
     rig.node.subscribe(control_topic("actor0"), lambda message: said.append(message.message))
-    assert rig.tools.state("actor0") == "active"
+    eventually(lambda: rig.tools.state("actor0") == "active", _LIMIT_S)
+    assert not rig.tools.change("actor0", ACTIVATE)  # it is, and goes on
     assert rig.tools.change("actor0", DEACTIVATE)
     eventually(lambda: said and said[-1] == INACTIVE, _LIMIT_S)
     remote = Remote(rig.node, lambda: None)
@@ -174,7 +175,7 @@ def test_a_node_that_somebody_manages_waits_for_it(rig: Rig) -> None:
     rig.node.subscribe(control_topic("actor1"), lambda message: said.append(message.message))
     assert rig.tools.state("actor1") == "unconfigured"
     eventually(lambda: said and said[-1] == INACTIVE, _LIMIT_S)
-    assert not rig.tools.change("actor1", ACTIVATE)
+    assert not rig.tools.change("actor1", ACTIVATE)  # it is not configured
     assert rig.tools.change("actor1", CONFIGURE)
     assert rig.tools.change("actor1", ACTIVATE)
     eventually(lambda: said[-1] == "", _LIMIT_S)

@@ -3,6 +3,8 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation
 
 from serl.errors import CorruptData
+from serl.ros.environment import environment
 from serl.ros.node import RosNode, namespace, ros_name, run_node
 from serl.ros.stats import Stats, StatsMonitor
 from serl.ros.topics import ACTORS, from_cdr, to_cdr
@@ -127,7 +130,13 @@ def test_what_the_disk_refuses_is_one_line(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_run_is_in_the_namespace_that_ros_was_asked_for(run: Run) -> None:
     words = ("--run", str(run.folder), "--ros-args", "-r", "__ns:=/cell")
-    process = run.start("-m", "serl.ros.idle_node", *words)  # ends with its input, which is ours
+    process = subprocess.Popen(
+        [sys.executable, "-m", "serl.ros.idle_node", *words],
+        env=environment(int(os.environ["ROS_DOMAIN_ID"]), run.folder),
+        stdin=subprocess.PIPE,
+        text=True,
+    )
+    run.processes.append(process)
     with RosNode("watch", run.folder, local=True) as node:
 
         def names() -> list[tuple[str, str]]:
