@@ -32,7 +32,7 @@ from serl.types import Action, Image, Source
 DATA, PAGE, PICTURES = "tasks.json", "tasks.md", Path("images/tasks")
 _MAX_BYTES = 1 << 20
 _SIZE_PX = (360, 240)
-_SHOT = 0.6  # of the expert's first episode: the moment of a picture
+_SHOT = 0.5  # of the expert's first episode: the moment of a picture
 _ROUNDS = 3
 _UNKNOWN = "not measured"
 
