@@ -10,6 +10,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ def speed(task: SimulatedTask, robot: SimulatedRobot, rounds: int = _ROUNDS) -> 
         reading = robot.reset(seed)
         task.begin(reading)
         actions = [choose(reading) for _ in range(steps)]
-        seconds.append(thread_s(lambda actions=actions: play(task, robot, actions)))
+        seconds.append(thread_s(partial(play, task, robot, actions)))
     return steps / statistics.median(seconds)
 
 
