@@ -10,6 +10,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from serl.types import Action, Image, Source
 DATA, PAGE, PICTURES = "tasks.json", "tasks.md", Path("images/tasks")
 _MAX_BYTES = 1 << 20
 _SIZE_PX = (360, 240)
-_SHOT = 0.6  # of the expert's first episode: the moment of a picture
+_SHOT = 0.5  # of the expert's first episode: the moment of a picture
 _ROUNDS = 3
 _UNKNOWN = "not measured"
 
@@ -141,7 +142,7 @@ def speed(task: SimulatedTask, robot: SimulatedRobot, rounds: int = _ROUNDS) -> 
         reading = robot.reset(seed)
         task.begin(reading)
         actions = [choose(reading) for _ in range(steps)]
-        seconds.append(thread_s(lambda actions=actions: play(task, robot, actions)))
+        seconds.append(thread_s(partial(play, task, robot, actions)))
     return steps / statistics.median(seconds)
 
 

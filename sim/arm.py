@@ -83,6 +83,7 @@ class SimArm:
         views = config.all_views
         self._cameras = Cameras(self.model, self.data, views, config.renderer, self._through_lens)
         self._images: dict[str, Image] | None = None  # of this instant, once somebody looked
+        self._numbers_then: tuple[list[float], float] | None = None
         self._parts = reading_parts(self._observation_spec)
         self._action_spec = config.motion.action_spec
         self._aim = Aim(config.motion)

@@ -63,7 +63,7 @@ class Randomizer:
         self, model: mujoco.MjModel, scene: Scene, config: TaskConfig, impedance: Impedance
     ) -> None:
         self._model, self._scene, self._impedance = model, scene, impedance
-        self._ranges, self._box = LEVELS[config.randomize], config.motion
+        self._ranges = LEVELS[config.randomize]
         self._scratch = mujoco.MjData(model)
         self._nominal = {name: getattr(model, name).copy() for name in _FIELDS}
         names = {view.camera for view in config.all_views.values()}
@@ -222,7 +222,7 @@ class Randomizer:
 
 def _is_free(model: mujoco.MjModel, body: int) -> bool:
     joint = model.body_jntadr[body]
-    return joint >= 0 and model.jnt_type[joint] == mujoco.mjtJoint.mjJNT_FREE
+    return bool(joint >= 0 and model.jnt_type[joint] == mujoco.mjtJoint.mjJNT_FREE)
 
 
 def _tinted(color: list[float], share: float, rng: np.random.Generator) -> tuple[float, ...]:

@@ -264,10 +264,10 @@ class Insertion:
         x, y, z = self.hole_from_tip(state)
         return (-x, -y, -z), -self.turn(state)
 
-    def _withdraw(self, reading: Observation) -> Action:
-        """Lift until the peg is out, and move to the next start."""
+    def _withdraw(self, observation: Observation) -> Action:
+        """Lift until the peg is out, and move to the next start; of readings."""
         assert self._next is not None
-        state = reading.state
+        state = observation.state
         place, turned = self._away(state)
         shift = np.subtract(self._next.place_m, place)
         if place[2] < _CLEAR_M:

@@ -145,6 +145,10 @@ def test_cameras_stay_within_the_table(arms: dict[str, SimArm]) -> None:
         assert (films == front).all(), "the camera of films is no view"
 
 
+def cube_color(model: mujoco.MjModel) -> Any:
+    return model.geom_rgba[model.geom_bodyid == model.body("cube").id][0]
+
+
 def test_light_and_colours_stay_within_the_table(arms: dict[str, SimArm]) -> None:
     arm, plain = arms["full"], arms["none"].model
     lights = worlds(arm, lambda model: model.light_dir[0])
@@ -153,8 +157,7 @@ def test_light_and_colours_stay_within_the_table(arms: dict[str, SimArm]) -> Non
     assert lights[:, 2].max() < 0.0, "from above"
     assert_spread(worlds(arm, lambda model: model.light_ambient[0, 0]), 0.2, 0.6)
     for level, share in (("light", 0.05), ("full", 0.15)):
-        cube = arms[level].model.geom_bodyid == arms[level].model.body("cube").id
-        colors = worlds(arms[level], lambda model, cube=cube: model.geom_rgba[cube][0])
+        colors = worlds(arms[level], cube_color)
         brightest = colors[:, :3].max(axis=1) / 0.94
         assert 1.0 - share - 1e-6 <= brightest.min() < brightest.max() <= 1.0 + share
         floor = worlds(arms[level], lambda model: model.mat_rgba[0, :3].max())
