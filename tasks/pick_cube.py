@@ -197,9 +197,6 @@ class PickCube:
         From state it does better without LayerNorm: 398 of 400 trials, of eight runs; with it 489
         of 500, of ten.
 
-        From pixels its trials sample its actions, as training does: a policy that is not done yet
-        gets stuck where its mode stands still.
-
         A classifier of images is not asked unless the tool is where it is with a cube held up by
         a centimetre more than it has to be: two images of the cube on both sides of a line look
         alike, and where the tool is the arm knows.
@@ -213,7 +210,7 @@ class PickCube:
         }
         reward = {"tool_low_m": (-1.0, -1.0, _HALF_M + self.config.lift_m + 0.01)}
         if self.config.observe == "pixels":
-            small = {"batch_size": 128, "utd": 1, "bc_warm_start": 1000, "trial_std": 1.0}
+            small = {"batch_size": 128, "utd": 1, "bc_warm_start": 1000}
             return {
                 "steps": 12_000,
                 "reward": reward,

@@ -29,8 +29,6 @@ class SACConfig(BaseModel):
         batch_size: transitions per critic step.
         utd: critic steps per `update`; the actor and the temperature take one.
         temperature: initial weight of the entropy.
-        trial_std: how much of its own spread a policy keeps when it does not explore, in trials and
-            when deployed: 0 for the mode of its actions, 1 for a sample of them.
         target_entropy: in nats; None for minus half the size of the action.
         return_bounds: least and greatest possible return; the critic's target is clipped to it.
         backup_entropy: count the entropy of the next action in the critic's target.
@@ -73,7 +71,6 @@ class SACConfig(BaseModel):
     batch_size: int = Field(256, ge=1)
     utd: int = Field(4, ge=1)
     temperature: float = Field(0.01, gt=0.0)
-    trial_std: float = Field(0.0, ge=0.0, le=1.0)
     target_entropy: float | None = None
     return_bounds: tuple[float, float] | None = None
     backup_entropy: bool = False

@@ -145,7 +145,7 @@ class SAC:
 
     @torch.inference_mode()
     def act(self, observation: Observation, explore: bool) -> Action:
-        """Action in [-1, 1], shape (A,): sampled when exploring, else see `trial_std`."""
+        """Action in [-1, 1], shape (A,): sampled when exploring, else the mode."""
         action: Action = self.choose(self.see(observation), explore).cpu().numpy()
         return action
 
@@ -161,9 +161,9 @@ class SAC:
         """The actor's action, (A,), for what it sees, (1, Z)."""
         head = self.networks.actor.member(self.actor.flat[0], seen)
         mean, log_std = split_head(head[0])
-        if spread := 1.0 if explore else self.config.trial_std:
+        if explore:
             noise = torch.randn(mean.shape, generator=self._acting).to(self.device)
-            mean = mean + spread * log_std.exp() * noise
+            mean = mean + log_std.exp() * noise
         return torch.tanh(mean)
 
     def frame_encoder(self) -> FrameEncoder | None:

@@ -225,19 +225,6 @@ def test_the_policy_moves_to_what_pays() -> None:
     assert (chosen * direction > 0.5).all()
 
 
-def test_a_trial_keeps_as_much_of_the_spread_as_is_asked() -> None:
-    def spread(**settings: float) -> float:
-        agent = make(**settings)
-        chosen = [np.arctanh(agent.act(observation(), explore=False)) for _ in range(200)]
-        return float(np.std(chosen, axis=0).mean())
-
-    assert spread() == pytest.approx(0.0, abs=1e-6)  # the mean of equal numbers is rounded
-    half, whole = spread(trial_std=0.5), spread(trial_std=1.0)
-    assert half == pytest.approx(0.5 * whole, rel=1e-4)
-    with pytest.raises(ValueError, match="trial_std"):
-        config(trial_std=1.5)
-
-
 def test_bad_configurations_are_one_line() -> None:
     with pytest.raises(BadInput, match="subset 5 is larger than critics 4"):
         make(subset=5)
