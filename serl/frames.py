@@ -113,7 +113,8 @@ def _windows(frames: Image, slots: Slots, margin_px: int, rng: np.random.Generat
     An image at a time: numpy's fancy index of all windows takes a fifth longer.
     """
     if not margin_px:
-        return behind_each_other(frames, slots)
+        picked: Image = behind_each_other(frames, slots)
+        return picked
     height, width = (size - 2 * margin_px for size in frames.shape[1:3])
     out: Image = np.empty((len(slots), height, width, 3 * slots.shape[1]), np.uint8)
     corners = margin_px - rng.integers(-margin_px, margin_px + 1, (len(slots), 2))

@@ -15,7 +15,7 @@ from .test_replay import SPEC, Plan, frame
 
 def names(stack: NDArray[np.uint8]) -> list[int]:
     """Which frames lie behind each other."""
-    return stack[0, 0, ::3].tolist()
+    return [int(name) for name in stack[0, 0, ::3]]
 
 
 def shown(plan: Plan, frames: int) -> dict[int, list[int]]:

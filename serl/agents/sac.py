@@ -320,7 +320,7 @@ class SAC:
         seen = {}
         for name, each in tensors.items():
             if each.dtype == torch.uint8:
-                frames = [trunk(frame.contiguous()) for frame in each.split(3, dim=-1)]
+                frames = [trunk(frame.contiguous()) for frame in torch.split(each, 3, dim=-1)]
                 each = torch.cat(frames, dim=-1)
                 each = each.half() if self.config.cached_features else each
             seen[name] = each.float()
