@@ -92,6 +92,8 @@ class Bay:
     def recover(self) -> None:
         """Ready to be driven, once it is known where the arm is: a busy machine may be late."""
 
+        self.arm.stop("test")  # or what `act` met would stay
+
         def recovered() -> bool:
             try:
                 self.arm.recover()

@@ -70,14 +70,13 @@ def test_the_setpoint_never_runs_away_from_an_arm_that_does_not_follow(
     crisp.take()
     crisp.recover()
     crisp.misbehave(fault)
-    before = crisp.place()
     for _ in range(10):
         crisp.arm.act(np.array([0, 1, 0, 0], np.float32))
         crisp.arm.remote.wait(lambda: False, 0.1)  # real time passes
+    tool, target = crisp.place(), crisp.arm.aim.target.position
     crisp.misbehave("")
-    target = crisp.arm.aim.target.position
     lead_m = MOTION.limits.lead_m + MOTION.translation_m
-    assert np.linalg.norm(np.subtract(target, before)) < lead_m + 1e-3
+    assert np.linalg.norm(np.subtract(target, tool)) < lead_m + 1e-3
 
 
 def test_the_guard_does_not_take_an_arm_whose_controller_is_set_otherwise(crisp: Bay) -> None:

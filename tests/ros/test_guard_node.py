@@ -50,7 +50,7 @@ def test_sigterm_brakes_and_leaves_a_clean_latch(cell: Cell) -> None:
 def test_it_does_not_command_an_arm_beside_somebody_else(cell: Cell) -> None:
     cell.start_arm()
     with cell.stranger():
-        assert _refusal(cell).endswith("stranger")
+        assert "others publish" in _refusal(cell)  # a busy machine may not know yet who
     cell.start_guard()
     cell.until("disarmed")
     cell.arm()
