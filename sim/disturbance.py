@@ -77,7 +77,8 @@ class Disturbance:
         rng = self._noise(time_s, 3)
         force: np.ndarray[Any, Any] = rng.normal(size=3)
         strength = self._ranges.push_n * rng.uniform() * (rng.random() < _PUSHED)
-        return force * (strength / np.linalg.norm(force))
+        force *= strength / np.linalg.norm(force)
+        return force
 
     def sensed(
         self, numbers: list[float], parts: Mapping[str, slice], time_s: float

@@ -45,7 +45,7 @@ class Lens:
         if self._quality:
             how = [cv2.IMWRITE_JPEG_QUALITY, self._quality]
             _, data = cv2.imencode(".jpg", np.ascontiguousarray(picture[..., ::-1]), how)
-            decoded = cv2.imdecode(data, cv2.IMREAD_COLOR)
+            decoded: Image = np.asarray(cv2.imdecode(data, cv2.IMREAD_COLOR), np.uint8)
             picture = np.ascontiguousarray(decoded[..., ::-1])
         return picture
 

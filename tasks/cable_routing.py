@@ -161,7 +161,8 @@ class CableRouting:
         lifted = min(1.0, max(0.0, z / (2.0 * _POST_M[2])))
         aside = max(0.0, 1.0 - math.hypot(x, y) / 0.12)
         laid = 0.2 * aside + 0.1 * lifted
-        return 0.2 * max(0.0, 1.0 - distance / 0.4) + 0.2 * between * (1.0 - opening) + laid
+        approached = 0.2 * max(0.0, 1.0 - distance / 0.4)
+        return float(approached + 0.2 * between * (1.0 - opening) + laid)
 
     def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
         """A scripted router without memory."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ class Bench:
                 place=self.place,
                 placements=0 if number else 1,
                 person=self.help,
-                homing=self.robot,
+                homing=cast(Any, self.robot),
             )
             for number, (name, task) in enumerate(tasks.items())
         }
