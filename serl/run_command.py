@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--robot",
         metavar="NAME",
         help="sim for the simulated arm behind ROS 2 and its guard, in real time; a profile, or a "
-        ".py file with one, for a real arm; else a simulation as fast as it goes",
+        ".py or .yaml file with one, for a real arm; else a simulation as fast as it goes",
     )
     parser.add_argument(
         "--namespace", default="/", help="of a real arm's topics, such as /left; else the root"
@@ -109,7 +109,7 @@ def _folder(trained: RunFolder, config: TrainConfig, out: Path | None) -> RunFol
 
 
 def _is_file(robot: str | None) -> bool:
-    return robot is not None and robot.endswith(".py")
+    return robot is not None and robot.endswith((".py", ".yaml"))
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from serl.ros.environment import (
     domain_id_of,
     environment,
     free_domain,
+    meet_others,
     ros_status,
 )
 from serl.run_folder import RunFolder
@@ -26,6 +27,7 @@ from serl.supervisor import ProcessSpec, Supervisor
 
 _DOMAIN = "ros_domain"
 _NICE, _FIRST = 10, -10
+_ARM = "--arm"  # of the guard of a real arm
 
 
 def require_ros() -> None:
@@ -115,11 +117,11 @@ def guard_process(run: RunFolder, name: str, robot: str, arm: str, latches: Path
     settings = write_guard(run.path / "guard", name, limits)
     make_folder(latches)
     latch = latches / f"{profile.name}.latch"
-    arguments = ("--run", str(run.path), "--robot", arm, "--config", str(settings))
+    arguments = ("--run", str(run.path), "--robot", arm, _ARM, robot)
     return ProcessSpec(
         f"guard-{name}",
         "serl.ros.guard_node",
-        (*arguments, "--latch", str(latch)),
+        (*arguments, "--config", str(settings), "--latch", str(latch)),
         ends=False,
         nice=_FIRST,
     )
@@ -186,6 +188,8 @@ def started(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor
     require_ros()
     with free_domain(network=run.config.network) as domain:
         prepare(run, domain.id)
+        if any(_ARM in spec.arguments for spec in specs):  # whose driver is not ours
+            meet_others(run.path)
         with _supervised(run, specs, domain.id) as supervisor:
             yield supervisor
 

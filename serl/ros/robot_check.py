@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from serl.arm_profile import ArmProfile, Channel
+from serl.arm_profile import ArmProfile, Channel, is_value
 from serl.doctor import Finding
 from serl.errors import BadInput, SerlError
 from serl.graph_seen import Endpoint, GraphSeen, TopicSeen, mismatch
@@ -211,7 +211,7 @@ class RobotCheck:
     def _controller(self) -> Iterator[Finding]:
         """The parameters that are set at the start are there, and others are as they should be."""
         controller = self._profile.controller
-        expected: dict[str, Any] = getattr(controller, "expected", {})
+        expected = controller.expected
         if not (controller.parameters or expected):
             return
         name = controller.node
@@ -227,12 +227,12 @@ class RobotCheck:
         wrong = [
             f"{name} is {found[name]}, expected {value}"
             for name, value in expected.items()
-            if found[name] != value
+            if not is_value(found[name], value)
         ]
         changed = [
             f"{name} is {found[name]}, will be {value}"
             for name, value in controller.parameters.items()
-            if found[name] != value
+            if not is_value(found[name], value)
         ]
         if expected:
             text = "; ".join(wrong) or f"{len(expected)} parameters are as expected"

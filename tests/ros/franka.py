@@ -11,5 +11,6 @@ from .conftest import Run
 
 def start_franka(driver: Run) -> str:
     """Start it; its namespace."""
-    driver.start(str(Path(__file__).with_name("crisp_arm.py")), str(driver.folder), "left")
-    return f"{namespace(driver.folder)}/left"
+    place = f"{namespace(driver.folder)}/left"
+    driver.start(str(Path(__file__).with_name("fake_arm.py")), "crisp_controllers", place)
+    return place
