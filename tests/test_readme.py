@@ -47,7 +47,9 @@ REPLAY = "serl replay $RUN --last 10"
 FILM = "serl replay $RUN --episode 3 --video episode.webm"
 VERIFY = "serl verify $RUN"
 RECORD = "serl record pick_cube --demos 30 --out demos"
-TRAIN_ON_RECORDED = "serl train pick_cube --demo_paths '[demos]' --agent.utd 8"
+TRAIN_ON_RECORDED = "serl train pick_cube --demos demos --agent.utd 8"
+DEPLOY = "serl run $RUN --robot sim --episodes 3"
+PLAN = "serl plan pick_cube"
 LEARNER = "serl learner pick_cube"
 ACTOR = "serl actor $RUN --name actor0"
 COLLECT = "serl reward collect pick_cube --out success"
@@ -73,6 +75,8 @@ KNOWN = {
     VERIFY,
     RECORD,
     TRAIN_ON_RECORDED,
+    DEPLOY,
+    PLAN,
     LEARNER,
     ACTOR,
     COLLECT,
@@ -224,13 +228,25 @@ def test_replay_and_verify(shell: Shell, trained: RunFolder) -> None:
     assert "lost 0, duplicated 0" in shell.run(f"{NEWEST_RUN}; {VERIFY}")
 
 
+@pytest.mark.ros
+def test_deploy(shell: Shell, trained: RunFolder) -> None:
+    printed = shell.run(f"RUN={trained.path}; {DEPLOY.replace('3', '1')}")
+    assert "of 1 trials" in printed
+    assert list((trained.path / "deployments").glob("*/episodes/actor0/*.mcap"))
+
+
+def test_plan(shell: Shell) -> None:
+    printed = shell.run(f"{PLAN} --seconds 0.5")
+    assert "minutes" in printed or "min" in printed
+
+
 def test_record(recorded: Path) -> None:
     assert len(episode_paths(recorded)) == 1
 
 
 @pytest.mark.ros
 def test_train_on_recorded_demonstrations(shell: Shell, trained: RunFolder, recorded: Path) -> None:
-    shell.run(TRAIN_ON_RECORDED + SHORT)
+    shell.run(TRAIN_ON_RECORDED + SHORT.replace(" --demos 0", ""))
     config = shell.newest_run().config
     assert config.demo_paths == (recorded.resolve(),)
     assert config.agent.utd == 8
