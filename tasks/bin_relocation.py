@@ -20,6 +20,7 @@ from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
 from serl.tasks.handling import Cube, PutDown, Starts, State, restore
 from serl.tasks.steering import DOWN, scalar, yaw
+from serl.tasks.tuning import from_pixels, from_state
 from serl.types import Action, Observation, Outcome
 
 _PART = Cube("part", half_m=0.02, grasp_m=0.012)  # above the walls, even of a part that is at one
@@ -194,32 +195,13 @@ class BinRelocation:
 
     def training_defaults(self) -> Mapping[str, Any]:
         """Both directions at once: each begins where the other one has succeeded."""
-        agent = {
-            "hidden": (128, 128),
-            "return_bounds": (0.0, 1.0),
-            "bc_weight": 0.3,
-            "bc_final_weight": 0.3,
-            "bc_warm_start": 400,
-        }
         directions = {"forward": "backward", "backward": "forward"}
         stages = {
             name: {"then": then, "config": {"task_config": {"direction": name}}}
             for name, then in directions.items()
         }
-        if self.config.observe == "pixels":
-            return {
-                "steps": 12_000,
-                "stages": stages,
-                "agent": {**agent, "batch_size": 128, "utd": 1, "bc_warm_start": 1000},
-                "learner": {"warm_up": 1000},
-            }
-        return {
-            "steps": 6000,
-            "required_success_rate": 0.9,
-            "stages": stages,
-            "agent": {**agent, "layer_norm": False},
-            "learner": {"warm_up": 400},
-        }
+        pixels = self.config.observe == "pixels"
+        return {"stages": stages} | (from_pixels(12_000) if pixels else from_state(6000))
 
     def _place(self, rng: np.random.Generator) -> Placement:
         x, y = _spot(self._source, rng)

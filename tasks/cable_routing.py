@@ -18,6 +18,7 @@ from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
 from serl.tasks.steering import CLOSE, DOWN, OPEN, scalar, steer, yaw
+from serl.tasks.tuning import from_pixels, from_state
 from serl.types import Action, Array, Observation, Outcome
 
 _LINKS = 16
@@ -170,24 +171,9 @@ class CableRouting:
 
     def training_defaults(self) -> Mapping[str, Any]:
         """As for `pick_cube`, with more steps; not tuned further yet."""
-        agent = {
-            "hidden": (128, 128),
-            "return_bounds": (0.0, 1.0),
-            "bc_weight": 0.3,
-            "bc_final_weight": 0.3,
-            "bc_warm_start": 400,
-        }
         if self.config.observe == "pixels":
-            return {
-                "steps": 20_000,
-                "agent": {**agent, "batch_size": 128, "utd": 1, "bc_warm_start": 1000},
-                "learner": {"warm_up": 1000},
-            }
-        return {
-            "steps": 10_000,
-            "agent": {**agent, "layer_norm": False},
-            "learner": {"warm_up": 400},
-        }
+            return from_pixels(20_000)
+        return from_state(10_000, required=None)
 
     def _place(self, rng: np.random.Generator) -> Placement:
         spread = np.array(self.config.spread_m)

@@ -17,6 +17,7 @@ from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
 from serl.tasks.steering import CLOSE, DOWN, OPEN, scalar, steer
+from serl.tasks.tuning import from_pixels, from_state
 from serl.types import Action, Array, Observation, Outcome
 from serl.vectors import Vector
 
@@ -151,25 +152,7 @@ class Drawer:
 
     def training_defaults(self) -> Mapping[str, Any]:
         """Tuned settings: 20 demonstrations are enough to clone a policy that RL then improves."""
-        agent = {
-            "hidden": (128, 128),
-            "return_bounds": (0.0, 1.0),
-            "bc_weight": 0.3,
-            "bc_final_weight": 0.3,
-            "bc_warm_start": 400,
-        }
-        if self.config.observe == "pixels":
-            return {
-                "steps": 10_000,
-                "agent": {**agent, "batch_size": 128, "utd": 1, "bc_warm_start": 1000},
-                "learner": {"warm_up": 1000},
-            }
-        return {
-            "steps": 5000,
-            "required_success_rate": 0.9,
-            "agent": {**agent, "layer_norm": False},
-            "learner": {"warm_up": 400},
-        }
+        return from_pixels(10_000) if self.config.observe == "pixels" else from_state(5000)
 
     def _place(self, rng: np.random.Generator) -> Placement:
         spread = np.array(self.config.spread_m)

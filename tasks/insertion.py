@@ -24,6 +24,7 @@ from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
 from serl.tasks.fit import Fit, hole_mjcf, peg_mjcf
 from serl.tasks.steering import steer
+from serl.tasks.tuning import from_state
 from serl.types import Action, Array, Observation, Outcome
 from serl.vectors import Vector
 
@@ -233,18 +234,7 @@ class Insertion:
         return {
             "reward": {"tool_high_m": (1.0, 1.0, lowest)},
             "human": {"noise": 0.03, "gain": 0.5, "max_hold_steps": 30},
-            "steps": 6000,
-            "required_success_rate": 0.9,
-            "agent": {
-                "hidden": (128, 128),
-                "layer_norm": False,
-                "target_entropy": -8.0,
-                "return_bounds": (0.0, 1.0),
-                "bc_weight": 0.3,
-                "bc_final_weight": 0.3,
-                "bc_warm_start": 400,
-            },
-            "learner": {"warm_up": 400},
+            **from_state(6000, target_entropy=-8.0),
         }
 
     def hole_from_tip(self, state: Mapping[str, Array]) -> Vector:

@@ -19,6 +19,7 @@ from serl.safety import Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
 from serl.tasks.steering import DOWN, scalar
+from serl.tasks.tuning import from_state
 from serl.types import Action, Array, Observation, Outcome
 from serl.vectors import Vector
 
@@ -162,21 +163,7 @@ class ObjectFlip:
 
     def training_defaults(self) -> Mapping[str, Any]:
         """Settings as of the other tasks: 20 demonstrations are cloned first."""
-        return {
-            "steps": 6000,
-            "required_success_rate": 0.8,
-            "agent": {
-                "hidden": (128, 128),
-                "layer_norm": False,
-                "utd": 2,
-                "discount": 0.985,
-                "return_bounds": (0.0, 1.0),
-                "bc_weight": 0.3,
-                "bc_final_weight": 0.3,
-                "bc_warm_start": 400,
-            },
-            "learner": {"warm_up": 400},
-        }
+        return from_state(6000, required=0.8, utd=2, discount=0.985)
 
     def _place(self, rng: np.random.Generator) -> Placement:
         x, y, z = _START_M

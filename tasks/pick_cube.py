@@ -19,6 +19,7 @@ from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
 from serl.tasks.handling import Cube, Starts, State, restore
 from serl.tasks.steering import DOWN, scalar, yaw
+from serl.tasks.tuning import from_pixels, from_state
 from serl.types import Action, Array, Observation, Outcome
 
 _HALF_M = 0.02
@@ -201,29 +202,9 @@ class PickCube:
         a centimetre more than it has to be: two images of the cube on both sides of a line look
         alike, and where the tool is the arm knows.
         """
-        agent = {
-            "hidden": (128, 128),
-            "return_bounds": (0.0, 1.0),
-            "bc_weight": 0.3,
-            "bc_final_weight": 0.3,
-            "bc_warm_start": 400,
-        }
         reward = {"tool_low_m": (-1.0, -1.0, _HALF_M + self.config.lift_m + 0.01)}
-        if self.config.observe == "pixels":
-            small = {"batch_size": 128, "utd": 1, "bc_warm_start": 1000}
-            return {
-                "steps": 12_000,
-                "reward": reward,
-                "agent": {**agent, **small},
-                "learner": {"warm_up": 1000},
-            }
-        return {
-            "steps": 6000,
-            "required_success_rate": 0.9,
-            "reward": reward,
-            "agent": {**agent, "layer_norm": False},
-            "learner": {"warm_up": 400},
-        }
+        pixels = self.config.observe == "pixels"
+        return {"reward": reward} | (from_pixels(12_000) if pixels else from_state(6000))
 
     def _is_on_field(self, state: State) -> bool:
         x, y = state["cube_pose"][:2].tolist()
