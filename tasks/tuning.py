@@ -1,0 +1,37 @@
+"""Settings that several tasks have in common: what 20 demonstrations are enough for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_CLONED = {
+    "hidden": (128, 128),
+    "return_bounds": (0.0, 1.0),
+    "bc_weight": 0.3,
+    "bc_final_weight": 0.3,
+}
+
+
+def from_state(steps: int, required: float | None = 0.9, **agent: Any) -> dict[str, Any]:
+    """Training from state: a cloned policy that RL improves; better without LayerNorm there.
+
+    Args:
+        steps: of the environment.
+        required: share of the final trials that have to succeed; None for any.
+        agent: settings of it that the task has for itself.
+    """
+    return {
+        "steps": steps,
+        "required_success_rate": required,
+        "agent": {**_CLONED, "layer_norm": False, "bc_warm_start": 400, **agent},
+        "learner": {"warm_up": 400},
+    }
+
+
+def from_pixels(steps: int) -> dict[str, Any]:
+    """Training from images, on a CPU: fewer and smaller updates, and more cloning before them."""
+    return {
+        "steps": steps,
+        "agent": {**_CLONED, "batch_size": 128, "utd": 1, "bc_warm_start": 1000},
+        "learner": {"warm_up": 1000},
+    }
