@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
+import torch
 
 from serl.agents.config import SACConfig
+from serl.agents.device import set_matmul
 from serl.agents.losses import Tensors
 from serl.agents.sac import SAC
 from serl.specs import ArraySpec, ObservationSpec, Spec
@@ -21,7 +24,21 @@ SPEC = Spec(
     action=ArraySpec(shape=(ACTION,), low=-1.0, high=1.0),
     rate_hz=10.0,
 )
-SMALL = SACConfig(hidden=(16, 16), critics=4, batch_size=ROWS, utd=2, device="cpu", metrics_every=1)
+SMALL = SACConfig(
+    hidden=(16, 16),
+    critics=4,
+    batch_size=ROWS,
+    utd=2,
+    device="cpu",
+    matmul="float32",
+    metrics_every=1,
+)
+
+
+@pytest.fixture(autouse=True)
+def _precisely() -> None:
+    """Whatever an agent of an earlier test wanted: a processor with units for it rounds more."""
+    set_matmul("float32", torch.device("cpu"))
 
 
 def config(**changes: Any) -> SACConfig:
