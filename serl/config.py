@@ -195,8 +195,8 @@ def _spelled_out(layer: Mapping[str, Any]) -> Mapping[str, Any]:
     origin, demos = layer.get("init_from"), layer.get("demos")
     if isinstance(origin, str | Path):
         layer = {**layer, "init_from": {"run": origin}}
-    if isinstance(demos, str | list | tuple):
-        paths = [demos] if isinstance(demos, str) else list(demos)
+    paths = [demos] if isinstance(demos, str) else demos
+    if isinstance(paths, list | tuple) and all(isinstance(path, str | Path) for path in paths):
         layer = {**{k: v for k, v in layer.items() if k != "demos"}, "demo_paths": paths}
     return layer
 

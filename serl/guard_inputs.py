@@ -165,9 +165,9 @@ class MeasuredArm:
         with source.hearing(heard.now_s):
             check_frame(heard, "pose", config.frame)
             check_stamp(heard, "pose", config.ahead_s, config.state_s)
-            if (far_m := math.hypot(*values[:3])) > _FARTHEST_M:
-                raise Refused("units", f"pose is {far_m:.0f} m away: expected metres")
             pose, before = check_pose(values, "pose"), self.fresh_pose(heard.now_s)
+            if (far_m := math.hypot(*pose.position)) > _FARTHEST_M:
+                raise Refused("units", f"pose is {far_m:.0f} m away: expected metres")
             # Farther than any arm goes between two readings: it would be followed otherwise.
             if before and is_apart(pose, before, config.following_m, config.following_rad):
                 raise Refused("jump", "pose jumped")

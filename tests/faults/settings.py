@@ -41,6 +41,8 @@ def bad_configuration(folder: Path) -> None:
     tried = 0
     for path, value in _leaves(_settings()):
         for bad in _bad(value):
+            if path == ("demos",) and bad in ("many", []):
+                continue  # a recording, which is looked for later, or none
             tried += 1
             message = refusal(partial(_make, _nested(path, bad)), BadInput)
             assert message, f"accepted {'.'.join(path)} = {bad!r}"
