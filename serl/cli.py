@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -29,6 +29,7 @@ from serl import (
     plan_command,
     plugins,
     record_command,
+    replay_command,
     reward_commands,
     run_command,
     setup_command,
@@ -37,7 +38,6 @@ from serl import (
     up_command,
 )
 from serl.agents.config import ClassifierConfig, PretrainingConfig
-from serl.clock import WallClock
 from serl.config import TrainConfig, parse_overrides, read_yaml
 from serl.display import Display
 from serl.errors import BadInput, SerlError
@@ -105,105 +105,163 @@ def _complain(what: object) -> None:
     )
 
 
+class Command(NamedTuple):
+    """A word after `serl`.
+
+    Attributes:
+        name: the word.
+        text: what it does.
+        add_options: adds what it takes; commands, if it is a group.
+        run: returns the exit code; None for a group, whose own commands do.
+        overridable: settings are options of it as well.
+    """
+
+    name: str
+    text: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int] | None = None
+    overridable: bool = False
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="serl", description="Reinforcement learning on robots.")
     parser.add_argument("--version", action="version", version=f"serl {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-
-    def command(
-        name: str,
-        function: Callable[[argparse.Namespace], int],
-        text: str,
-        overridable: bool = False,
-    ) -> argparse.ArgumentParser:
-        usage = (
-            "; settings: --name value, --agent.utd 8, as `serl list` shows" if overridable else ""
+    words = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name, text, add_options, run, overridable in _commands():
+        more = "; settings: --name value, --agent.utd 8, as `serl list` shows"
+        sub = words.add_parser(
+            name, help=text, description=text + more * overridable, allow_abbrev=False
         )
-        sub = commands.add_parser(name, help=text, description=f"{text}{usage}", allow_abbrev=False)
-        sub.set_defaults(run_command=function, overridable=overridable)
-        return sub
-
-    train = command("train", _train, "train a task in simulation, to the end", True)
-    train.add_argument("task", nargs="?", help="name of a task or path of a .py file")
-    train.add_argument("--config", type=Path, help="YAML file of settings")
-    train.add_argument("--resume", type=Path, metavar="RUN", help="go on with this run")
-    train.add_argument("--runs", type=Path, default=Path("runs"), help="where runs are kept")
-    train.add_argument("--console", action="store_true", help="with a web page beside it")
-    train.add_argument("--console-port", type=int, default=teleop_commands.PORT)
-    learner = command("learner", _learner, "run a learner node, of a new run or an old one", True)
-    learner.add_argument("task", metavar="TASK|RUN", help="a task, or the folder of a run")
-    learner.add_argument("--config", type=Path, help="YAML file of settings")
-    learner.add_argument("--runs", type=Path, default=Path("runs"), help="where runs are kept")
-    actor = command("actor", _actor, "run an actor node and its link")
-    actor.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
-    actor.add_argument("--name", default="actor0", help="unique within the run")
-    record_command.add_options(
-        command(
-            "record", record_command.record, "record demonstrations of an expert or a person", True
-        )
-    )
-    demos_command.add_commands(
-        command("demos", _no_command, "bring demonstrations from elsewhere, or take one back")
-    )
-    evaluate = command("eval", _evaluate, "run a trained policy unassisted")
-    evaluate.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
-    evaluate.add_argument("--trials", type=int, default=50)
-    evaluate.add_argument("--checkpoint", type=int, help="steps of a checkpoint; else the best")
-    up_command.add_options(
-        command("up", up_command.bring_up, "start the learner and robots that a file describes")
-    )
-    planned = command("plan", plan_command.plan, "predict how long a training will take", True)
-    plan_command.add_options(planned)
-    run_command.add_options(
-        command("run", run_command.execute, "execute a trained policy, on an arm or in simulation")
-    )
-    sim = command(
-        "sim",
-        sim_command.simulate,
-        "be a simulated arm for ROS 2, in real time or in lock-step",
-        True,
-    )
-    sim_command.add_options(sim)
-    guard_command.add_options(
-        command("guard", guard_command.guard, "guard an arm, whoever drives it")
-    )
-    setup_command.add_options(
-        command("setup", setup_command.setup, "the first day with an arm, step by step")
-    )
-    camera_command.add_options(
-        command("camera", camera_command.camera, "be a camera for ROS 2: USB, RealSense or a film")
-    )
-    replay = command("replay", _replay, "show recorded episodes")
-    replay.add_argument("run", type=Path, metavar="RUN", help="a run, or a folder of episodes")
-    replay.add_argument("--actor", help="only what this actor recorded")
-    replay.add_argument("--last", type=int, metavar="N", help="only the last N episodes")
-    replay.add_argument("--episode", type=int, metavar="N", help="show one, at a glance")
-    replay.add_argument("--follow", action="store_true", help="... step by step in real time")
-    replay.add_argument("--video", type=Path, metavar="FILE", help="... as a film, a .webm file")
-    bench_command.add_commands(command("bench", _no_command, "measure what there is"))
-    encoder_commands.add_commands(command("encoder", _no_command, "bring or make image encoders"))
-    rewards = command("reward", _no_command, "collect, label, train and audit models of success")
-    reward_commands.add_commands(rewards)
-    teleop_commands.add_console(
-        command(
-            "console", teleop_commands.console, "a web page to watch, take over, label and stop"
-        )
-    )
-    teleop_commands.add_teleop(
-        command("teleop", teleop_commands.teleop, "drive an actor with a device of this machine")
-    )
-    check = command("verify", _verify, "prove that a run lost nothing and is undamaged")
-    check.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
-    command("list", _list, "list tasks, robots and settings")
-    doctor_command.add_options(
-        command("doctor", doctor_command.examine, "check this installation, a graph, or a robot")
-    )
+        sub.set_defaults(run_command=run, overridable=overridable)
+        add_options(sub)
     return parser
 
 
-def _no_command(options: argparse.Namespace) -> int:
-    """Never called: a group's own commands are required."""
-    return BAD_INPUT
+def _commands() -> tuple[Command, ...]:
+    c, run, teleop = Command, run_command, teleop_commands
+    return (
+        c("train", "train a task in simulation, to the end", _train_options, _train, True),
+        c("learner", "run a learner node, of a new run or an old one", _new_run, _learner, True),
+        c("actor", "run an actor node and its link", _actor_options, _actor),
+        c(
+            "record",
+            "record demonstrations of an expert or a person",
+            record_command.add_options,
+            record_command.record,
+            True,
+        ),
+        c(
+            "demos",
+            "bring demonstrations from elsewhere, or take one back",
+            demos_command.add_commands,
+        ),
+        c("eval", "run a trained policy unassisted", _evaluate_options, _evaluate),
+        c(
+            "up",
+            "start the learner and robots that a file describes",
+            up_command.add_options,
+            up_command.bring_up,
+        ),
+        c(
+            "plan",
+            "predict how long a training will take",
+            plan_command.add_options,
+            plan_command.plan,
+            True,
+        ),
+        c(
+            "run",
+            "execute a trained policy, on an arm or in simulation",
+            run.add_options,
+            run.execute,
+        ),
+        c(
+            "sim",
+            "be a simulated arm for ROS 2, in real time or in lock-step",
+            sim_command.add_options,
+            sim_command.simulate,
+            True,
+        ),
+        c(
+            "guard",
+            "guard an arm, whoever drives it",
+            guard_command.add_options,
+            guard_command.guard,
+        ),
+        c(
+            "setup",
+            "the first day with an arm, step by step",
+            setup_command.add_options,
+            setup_command.setup,
+        ),
+        c(
+            "camera",
+            "be a camera for ROS 2: USB, RealSense or a film",
+            camera_command.add_options,
+            camera_command.camera,
+        ),
+        c("replay", "show recorded episodes", replay_command.add_options, replay_command.replay),
+        c("bench", "measure what there is", bench_command.add_commands),
+        c("encoder", "bring or make image encoders", encoder_commands.add_commands),
+        c(
+            "reward",
+            "collect, label, train and audit models of success",
+            reward_commands.add_commands,
+        ),
+        c(
+            "console",
+            "a web page to watch, take over, label and stop",
+            teleop.add_console,
+            teleop.console,
+        ),
+        c(
+            "teleop",
+            "drive an actor with a device of this machine",
+            teleop.add_teleop,
+            teleop.teleop,
+        ),
+        c("verify", "prove that a run lost nothing and is undamaged", _of_run, _verify),
+        c("list", "list tasks, robots and settings", lambda parser: None, _list),
+        c(
+            "doctor",
+            "check this installation, a graph, or a robot",
+            doctor_command.add_options,
+            doctor_command.examine,
+        ),
+    )
+
+
+def _of_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
+
+
+def _configured(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, help="YAML file of settings")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where runs are kept")
+
+
+def _train_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("task", nargs="?", help="name of a task or path of a .py file")
+    _configured(parser)
+    parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with this run")
+    parser.add_argument("--console", action="store_true", help="with a web page beside it")
+    parser.add_argument("--console-port", type=int, default=teleop_commands.PORT)
+
+
+def _new_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("task", metavar="TASK|RUN", help="a task, or the folder of a run")
+    _configured(parser)
+
+
+def _actor_options(parser: argparse.ArgumentParser) -> None:
+    _of_run(parser)
+    parser.add_argument("--name", default="actor0", help="unique within the run")
+
+
+def _evaluate_options(parser: argparse.ArgumentParser) -> None:
+    _of_run(parser)
+    parser.add_argument("--trials", type=int, default=50)
+    parser.add_argument("--checkpoint", type=int, help="steps of a checkpoint; else the best")
 
 
 def _settings(options: argparse.Namespace) -> TrainConfig:
@@ -299,34 +357,6 @@ def _evaluate(options: argparse.Namespace) -> int:
     for stage, run in RunFolder.open(options.run).parts().items():
         evaluation, video = evaluate(run, options.trials, options.checkpoint)
         print(f"{stage}{': ' if stage else ''}{evaluation.summary()}\nvideo: {video}")
-    return DONE
-
-
-def _replay(options: argparse.Namespace) -> int:
-    from serl import review
-
-    console = Console(highlight=False)
-    found = review.of_actor(review.recordings(options.run), options.actor)
-    if options.episode is None:
-        if options.follow or options.video:
-            raise BadInput("--follow and --video show one episode: choose it with --episode N")
-        if options.last is not None and options.last < 1:
-            raise BadInput(f"--last: expected at least 1, got {options.last}")
-        review.print_table(console, found[-options.last :] if options.last else found)
-        return DONE
-    shown = review.replayed(review.pick(found, options.episode))
-    if shown is None:
-        raise BadInput(f"episode {options.episode}: no step was recorded yet")
-    if options.video:
-        from serl.film import write_film
-
-        with console.status("drawing the film"):
-            origin = write_film(shown, options.video)
-        print(f"video: {options.video} ({origin})")
-    elif options.follow:
-        review.follow(console, shown, WallClock(shown.spec.rate_hz))
-    else:
-        review.print_summary(console, shown)
     return DONE
 
 
