@@ -128,7 +128,8 @@ class TopicDevices:
     @property
     def attended(self) -> bool:
         """Somebody sends, whether hands are on or not."""
-        lost_s = self._config.operator.lost_s
+        operator = self._config.operator
+        lost_s = operator.lost_s + 2.0 * operator.stale_s  # until it was told that it is lost
         led = time.monotonic() - self._leader.heard_s <= lost_s
         return led or any(device.silence_s <= lost_s for device, _ in self._devices)
 

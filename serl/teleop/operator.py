@@ -97,9 +97,9 @@ class Operator:
         self._told = False
 
     def begin(self) -> None:
-        """An episode starts; hands stay where they are."""
-        self._told = False
-        self._silent_s = self._now_s()
+        """An episode starts; hands stay where they are, and a silence goes on."""
+        if self._told:
+            self._told, self._silent_s = False, self._now_s()
 
     def __call__(self) -> Action | None:
         """What the person wants; zeros while the robot is to hold; None while hands are off.
