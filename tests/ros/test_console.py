@@ -174,10 +174,11 @@ def test_a_person_takes_over_labels_hands_back_stops_and_resets(
     assert read_door(run.path) is None
 
     driven, *_, held = human_segments(log)
-    moved = np.mean([step.action for step in driven], axis=0)  # after the limits
-    assert moved[1] < -0.3, "D moves to the right"
-    assert abs(moved[0]) < 0.2, "and not forward"
-    assert abs(moved[2]) < 0.2, "or up"
+    x, y, z = np.array([step.action for step in driven]).T  # after the limits, such as the box's
+    assert y.max() - y.min() > 0.3
+    assert y.argmin() < y.argmax(), "D moves to the right, then A to the left"
+    assert abs(x.mean()) < 0.2, "and not forward"
+    assert abs(z.mean()) < 0.2, "or up"
     first = next(record for record in log if isinstance(record, End) and record.success)
     assert first.reason == "success"
     steps = [record for record in log if isinstance(record, Step)]
@@ -194,10 +195,13 @@ async def _a_session(training: Training, folder: Path) -> None:
         await take(page)
         await page.key("KeyD")
         await says(page, "You drive")
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(1.0)
+        await page.key("KeyD", "keyUp")
+        await page.key("KeyA")
+        await asyncio.sleep(1.0)
         await page.hit("Enter")
         await ended(training, ["success"])
-        await page.key("KeyD", "keyUp")
+        await page.key("KeyA", "keyUp")
         await says(page, "The policy drives")
 
         await page.hit("Escape")

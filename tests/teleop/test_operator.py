@@ -210,6 +210,18 @@ def test_after_a_loss_a_button_that_stayed_down_is_not_believed() -> None:
     assert any(moved(bench.tick()))
 
 
+def test_a_silence_lasts_over_short_episodes() -> None:
+    bench = Bench()
+    bench.pad.hold()
+    bench.tick()
+    bench.pad.alive = False
+    for _ in range(3):
+        bench.tick(3)
+        bench.person.begin()
+    bench.tick(1)
+    assert bench.person.events() == (Event.LOST,)
+
+
 def test_a_new_episode_does_not_hand_back_either() -> None:
     bench = Bench()
     bench.pad.hold()
