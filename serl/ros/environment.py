@@ -125,8 +125,11 @@ def meet_others(run_folder: Path) -> None:
     """Called before the processes of a folder start that are to meet programs which are not ours.
 
     Drivers, `ros2` and `rviz2` talk over sockets and shared memory by default, and do not find who
-    has shared memory alone (measured, Fast DDS 2.14.5): these processes talk over 127.0.0.1.
+    has shared memory alone (measured, Fast DDS 2.14.5): these processes talk over 127.0.0.1, unless
+    SERL_SHARED_MEMORY says that the others have shared memory alone as well.
     """
+    if os.environ.get("SERL_SHARED_MEMORY"):
+        return
     write_profile(run_folder / _LOOPBACK_PROFILE, (LOOPBACK,), (LOOPBACK,))
 
 

@@ -36,6 +36,7 @@ LIMIT_S = 30.0
 def _domain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with free_domain() as domain, pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROS_DOMAIN_ID", str(domain.id))
+        patch.setenv("SERL_SHARED_MEMORY", "1")  # a process reads its transport once
         yield
     clean_shared_memory()
 

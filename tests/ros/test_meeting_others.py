@@ -9,26 +9,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from std_msgs.msg import String
 
 from serl.ros.environment import meet_others, ros_status
-from serl.ros.node import RosNode
-from serl.ros.remote import Remote
-from serl.ros.topics import Topic
-from serl.sockets import open_sockets
-
-from .conftest import eventually
 
 pytestmark = pytest.mark.ros
 
 
+def stock_environment() -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("FAST")}
+    del kept["SERL_SHARED_MEMORY"]
+    return {**kept, "AMENT_PREFIX_PATH": sys.prefix} if ros_status().wheels else kept
+
+
 @pytest.fixture
 def stock() -> Iterator[subprocess.Popen[bytes]]:
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("FAST")}
-    if ros_status().wheels:
-        environ["AMENT_PREFIX_PATH"] = sys.prefix
     script = Path(__file__).with_name("stock_process.py")
-    process = subprocess.Popen([sys.executable, str(script)], env=environ)
+    process = subprocess.Popen([sys.executable, str(script)], env=stock_environment())
     yield process
     process.kill()
     process.wait()
@@ -37,17 +33,25 @@ def stock() -> Iterator[subprocess.Popen[bytes]]:
 def test_a_stock_program_hears_is_heard_and_answers(
     stock: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
+    script = Path(__file__).with_name("meeting_process.py")
+    ours = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)],
+        env=stock_environment(),
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert ours.stdout.splitlines() == ["echoed: True", "asked: here", "loopback: True"], (
+        ours.stderr
+    )
+    assert stock.poll() is None
+
+
+def test_who_has_shared_memory_alone_is_met_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     meet_others(tmp_path)
-    said: list[str] = []
-    with RosNode("ours", tmp_path, local=True) as node:
-        node.subscribe(Topic("/stock/said", String, 10), lambda m: said.append(m.data))
-        publisher = node.publisher(Topic("/stock/heard", String, 10))
-
-        def echoed() -> bool:
-            publisher.publish(String(data="well"))
-            return "well" in said
-
-        eventually(echoed, 60.0)
-        assert Remote(node, lambda: None).trigger("/stock/ask") == "here"
-        assert all(found.address.is_loopback for found in open_sockets())
-        assert stock.poll() is None
+    assert not list(tmp_path.iterdir())
+    monkeypatch.delenv("SERL_SHARED_MEMORY")
+    meet_others(tmp_path)
+    assert list(tmp_path.iterdir())
