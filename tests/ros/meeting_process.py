@@ -32,9 +32,9 @@ def main(folder: Path) -> None:
         while "well" not in said and time.monotonic() < deadline_s:
             publisher.publish(String(data="well"))
             time.sleep(0.05)
-        print("echoed:", "well" in said)
-        print("asked:", Remote(node, lambda: None).trigger("/stock/ask"))
-        print("loopback:", all(found.address.is_loopback for found in open_sockets()))
+        print("echoed:", "well" in said)  # noqa: T201
+        print("asked:", Remote(node, lambda: None).trigger("/stock/ask"))  # noqa: T201
+        print("loopback:", all(found.address.is_loopback for found in open_sockets()))  # noqa: T201
 
 
 if __name__ == "__main__":
