@@ -25,6 +25,7 @@ from .conftest import LIMIT_S, eventually
 from .test_training import TINY, Command
 
 pytestmark = [
+    pytest.mark.xdist_group("console"),  # one training serves all tests
     pytest.mark.ros,
     pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium"),
 ]

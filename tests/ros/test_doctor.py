@@ -25,7 +25,7 @@ from serl.run_folder import RunFolder
 from .conftest import Run
 from .franka import start_franka
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.xdist_group("doctor")]
 
 FRANKA = plugins.load("robot", "franka")
 EVERY_CHECK = [

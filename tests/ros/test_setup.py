@@ -24,7 +24,7 @@ from serl.vectors import add, subtract
 from .conftest import Run
 from .person import Person
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.xdist_group("setup")]
 
 PLACE = Place("cell", "franka")
 FRANKA: ArmProfile = plugins.load("robot", "franka")
