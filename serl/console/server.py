@@ -138,7 +138,8 @@ class Console:
                 if self._lease.beat(socket) and beats.allows():
                     self._cockpit.drive(frame)
             elif isinstance(frame, Take):
-                self._lease.take(socket)
+                if self._lease.take(socket):
+                    self._cockpit.drive(_HANDS_OFF)  # who is about to drive is seen not to, first
             elif isinstance(frame, Give):
                 if self._lease.beat(socket):
                     self._cockpit.drive(_HANDS_OFF)
