@@ -91,7 +91,8 @@ class Site:
 
     @property
     def untouched(self) -> bool:
-        return not self.cockpit.driven and not self.cockpit.said
+        moved = [wish for wish in self.cockpit.driven if wish.hands]
+        return not moved and not self.cockpit.said
 
 
 @asynccontextmanager
@@ -160,8 +161,9 @@ def test_whoever_has_the_token_sees_and_drives() -> None:
     async def check(here: Site) -> None:
         page = await operator(here)
         await page.send_json(PUSH)
-        await settled(lambda: bool(here.cockpit.driven))
-        assert here.cockpit.driven == [Wish((1.0, 0, 0, 0, 0, 0, 0), True, ())]
+        await settled(lambda: len(here.cockpit.driven) == 2)
+        off = Wish((0.0,) * 7, False, ())
+        assert here.cockpit.driven == [off, Wish((1.0, 0, 0, 0, 0, 0, 0), True, ())]
         await page.send_json({"type": "say", "what": "success"})
         assert (await heard(page, "answer"))["text"] == "did success"
         assert (await heard(page, "state"))["driver"] == "policy"
@@ -462,12 +464,12 @@ def test_a_page_that_goes_sends_no_last_beat_and_frees_the_lease() -> None:
     async def check(here: Site) -> None:
         page = await operator(here)
         await page.send_json(PUSH)
-        await settled(lambda: bool(here.cockpit.driven))
+        await settled(lambda: len(here.cockpit.driven) == 2)
         await page.close()
         other = await here.enter()
         while (await heard(other, "state"))["lease"] != "free":
             pass
-        assert [wish.hands for wish in here.cockpit.driven] == [True]
+        assert [wish.hands for wish in here.cockpit.driven] == [False, True]
 
     served(check)
 
@@ -477,8 +479,8 @@ def test_who_gives_the_controls_back_lets_go() -> None:
         page = await operator(here)
         await page.send_json(PUSH)
         await page.send_json({"type": "give"})
-        await settled(lambda: len(here.cockpit.driven) == 2)
-        assert [wish.hands for wish in here.cockpit.driven] == [True, False]
+        await settled(lambda: len(here.cockpit.driven) == 3)
+        assert [wish.hands for wish in here.cockpit.driven] == [False, True, False]
 
     served(check)
 
