@@ -1,4 +1,4 @@
-"""Who stops the arm, and who takes it over: tried while it swings to and fro, slowly."""
+"""Who stops the arm, and who takes it over: tried while it swings back and forth, slowly."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STEERED_M = 0.01
 
 
 class Swing:
-    """To and fro about a place, along y."""
+    """Back and forth about a place, along y."""
 
     def __init__(self, arm: SetupArm, centre: Vector) -> None:
         self._arm = arm
