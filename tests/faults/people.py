@@ -222,7 +222,7 @@ def two_at_once(folder: Path) -> None:
         first, second = await site.enter(), await site.enter()
         await first.send_json({"type": "take"})
         await first.send_json(REST)
-        await settled(lambda: len(site.cockpit.driven) == 1)
+        await settled(lambda: len(site.cockpit.driven) == 2)
         await second.send_json({"type": "take"})
         await second.send_json(PUSH)
         await second.send_json({"type": "say", "what": "success"})
