@@ -181,6 +181,7 @@ def test_a_node_that_somebody_manages_waits_for_it(rig: Rig) -> None:
     eventually(lambda: said[-1] == "", _LIMIT_S)
 
 
+@pytest.mark.slow
 def test_a_guard_lets_go_and_is_not_armed_while_its_node_is_not_active(tmp_path: Path) -> None:
     with Cell(tmp_path) as cell, RosNode("tools", tmp_path, local=True) as node:
         tools = Tools(node)
