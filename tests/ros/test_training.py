@@ -199,7 +199,7 @@ class Watch:
 def test_two_actors_share_a_learner_one_is_killed_and_the_run_is_interrupted_and_resumed(
     tmp_path: Path, commands: list[Command]
 ) -> None:
-    command = Command(tmp_path, "train", "reach", **TINY, steps=1000, actors=2)
+    command = Command(tmp_path, "train", "reach", **TINY, steps=3000, actors=2)
     commands.append(command)
     run = command.run_folder()
     with RosNode("watch", run.path) as node:
