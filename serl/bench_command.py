@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from serl import plugins
+from serl.command_group import group
 from serl.errors import BadInput
 
 DONE = 0
@@ -13,10 +14,8 @@ DONE = 0
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
     """Give `serl bench` its commands."""
-    commands = parser.add_subparsers(dest="bench_command", metavar="COMMAND", required=True)
     text = "what experts of tasks achieve, how fast they run, and what training has shown"
-    tasks = commands.add_parser("tasks", help=text, description=text, allow_abbrev=False)
-    tasks.set_defaults(run_command=_tasks, overridable=False)
+    tasks = group(parser)("tasks", _tasks, text)
     tasks.add_argument("task", nargs="*", help="names of tasks; all if none is named")
     tasks.add_argument("--trials", type=int, default=100, help="of each expert")
     tasks.add_argument(

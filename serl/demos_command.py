@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
+from serl.command_group import group
 from serl.config import checked, parse_overrides, read_yaml, resolve
 from serl.errors import BadInput
 
@@ -15,18 +15,7 @@ DONE = 0
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
     """Give `serl demos` its commands."""
-    commands = parser.add_subparsers(dest="demos_command", metavar="COMMAND", required=True)
-
-    def command(
-        name: str,
-        function: Callable[[argparse.Namespace], int],
-        text: str,
-        overridable: bool = False,
-    ) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
-        sub.set_defaults(run_command=function, overridable=overridable)
-        return sub
-
+    command = group(parser)
     bring = command("import", _import, "make a recording of a .pkl of SERL or HIL-SERL", True)
     bring.add_argument("file", type=Path, help="a pickled list of transitions")
     bring.add_argument("--task", required=True, help="name of a task or path of a .py file")

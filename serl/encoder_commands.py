@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from serl import plugins
+from serl.command_group import group
 from serl.config import checked, parse_overrides, resolve
 from serl.errors import BadInput
 from serl.files import check_destination
@@ -17,15 +18,12 @@ DONE = 0
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
     """Give `serl encoder` its commands."""
-    commands = parser.add_subparsers(dest="encoder_command", metavar="COMMAND", required=True)
-    text = "convert SERL's resnet10_params.pkl; nothing in it is run"
-    source = commands.add_parser("import", help=text, description=text, allow_abbrev=False)
-    source.set_defaults(run_command=_import, overridable=False)
+    command = group(parser)
+    source = command("import", _import, "convert SERL's resnet10_params.pkl; nothing in it is run")
     source.add_argument("file", type=Path, metavar="FILE")
     source.add_argument("--out", type=Path, metavar="FILE", help="else in the folder of caches")
     text = "teach the small encoder where things are, on pictures of a task in simulation"
-    teach = commands.add_parser("pretrain", help=text, description=text, allow_abbrev=False)
-    teach.set_defaults(run_command=_pretrain, overridable=True)
+    teach = command("pretrain", _pretrain, text, True)
     teach.add_argument("task", help="name of a task or path of a .py file")
     teach.add_argument("--out", type=Path, required=True, help="file of the encoder, .safetensors")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from serl import plugins, record_command
+from serl.command_group import group
 from serl.config import parse_overrides, resolve
 from serl.episodes import episode_name, episode_paths, read_spec
 from serl.errors import BadInput
@@ -20,23 +21,10 @@ from serl.labels import FILE, Place, append_labels, read_labels
 
 DONE = 0
 
-Command = Callable[..., argparse.ArgumentParser]
-
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
     """Give `serl reward` its commands."""
-    commands = parser.add_subparsers(dest="reward_command", metavar="COMMAND", required=True)
-
-    def command(
-        name: str,
-        function: Callable[[argparse.Namespace], int],
-        text: str,
-        overridable: bool = False,
-    ) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
-        sub.set_defaults(run_command=function, overridable=overridable)
-        return sub
-
+    command = group(parser)
     collect = command("collect", _collect, "record images of success and of anything else", True)
     collect.add_argument("task", help="name of a task or path of a .py file")
     collect.add_argument("--positives", type=int, default=200, help="steps of success")

@@ -62,7 +62,7 @@ def read_transitions(path: Path) -> list[Transition]:
 
     Raises:
         BadInput: the file cannot be read.
-        CorruptData: no pickle of arrays alone, or no list of transitions; the line says which.
+        CorruptData: it is no pickle of arrays alone, or holds no list of transitions.
     """
     tree = read_pickle(path)
     if not isinstance(tree, list | tuple) or not tree:

@@ -1,0 +1,25 @@
+"""Commands of a word after `serl`, such as those of `serl reward`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+Command = Callable[..., argparse.ArgumentParser]
+
+
+def group(parser: argparse.ArgumentParser) -> Command:
+    """What adds commands to a word; each returns the parser of its own options."""
+    words = parser.add_subparsers(dest="subcommand", metavar="COMMAND", required=True)
+
+    def command(
+        name: str,
+        function: Callable[[argparse.Namespace], int],
+        text: str,
+        overridable: bool = False,
+    ) -> argparse.ArgumentParser:
+        sub = words.add_parser(name, help=text, description=text, allow_abbrev=False)
+        sub.set_defaults(run_command=function, overridable=overridable)
+        return sub
+
+    return command
