@@ -159,6 +159,7 @@ def test_identifiers_are_unique_and_resolve(run: Path, page: Reader) -> None:
     assert used <= set(page.identifiers)
 
 
+@pytest.mark.usefixtures("page")  # writes it
 def test_plots_use_the_pages_colours_only(run: Path) -> None:
     svgs = re.findall(r"<svg.*?</svg>", (run / "report.html").read_text(), re.DOTALL)
     assert len(svgs) >= 14

@@ -73,7 +73,9 @@ def test_the_setpoint_never_runs_away_from_an_arm_that_does_not_follow(
     for _ in range(10):
         crisp.arm.act(np.array([0, 1, 0, 0], np.float32))
         crisp.arm.remote.wait(lambda: False, 0.1)  # real time passes
-    tool, target = crisp.place(), crisp.arm.aim.target.position
+    target = crisp.arm.aim.target.position
+    crisp.recover()  # a busy machine is late
+    tool = crisp.place()
     crisp.misbehave("")
     lead_m = MOTION.limits.lead_m + MOTION.translation_m
     assert np.linalg.norm(np.subtract(target, tool)) < lead_m + 1e-3
