@@ -19,8 +19,13 @@ def choose_device(name: str) -> torch.device:
         raise BadInput(f"device {name!r} cannot be used here: {error}") from None
 
 
-def set_matmul(mode: str, device: torch.device) -> None:
-    """Set the precision of float32 products and convolutions, for the whole process."""
+def set_matmul(mode: str, device: torch.device) -> torch.dtype:
+    """Set the precision of float32 products and convolutions, for the whole process.
+
+    Returns:
+        what a network that is never trained computes in: its weights lose nothing by steps that
+        are too small for bfloat16.
+    """
     units = torch.cpu.get_capabilities()
     fast = device.type == "cuda" or units.get("avx512_bf16") or units.get("amx_bf16")
     low = mode == "bfloat16" or (mode == "auto" and fast)
@@ -28,3 +33,4 @@ def set_matmul(mode: str, device: torch.device) -> None:
     torch.set_float32_matmul_precision(reduced if low else "highest")
     convolutions: Any = torch.backends.mkldnn
     convolutions.conv.fp32_precision = "bf16" if low else "ieee"
+    return torch.bfloat16 if low else torch.float32

@@ -65,13 +65,13 @@ class SAC:
             torch.set_num_threads(config.threads)
         self.spec, self.config = spec, config
         self.device = choose_device(config.device)
-        set_matmul(config.matmul, self.device)
+        dtype = set_matmul(config.matmul, self.device)
         state_size, action_size = spec.observation.state_size, math.prod(spec.action.shape)
         cameras = {
             name: (image.shape[0], image.shape[1])
             for name, image in spec.observation.images.items()
         }
-        self.trunk = _trunk(config, self.device) if cameras else None
+        self.trunk = _trunk(config, self.device, dtype) if cameras else None
         if config.frames > 1 and not cameras:
             raise BadInput("agent.frames: the task has no cameras (--observe pixels)")
         if config.cached_features and not self.trunk:
@@ -372,7 +372,7 @@ class SAC:
         }
 
 
-def _trunk(config: SACConfig, device: torch.device) -> Trunk | None:
+def _trunk(config: SACConfig, device: torch.device, dtype: torch.dtype) -> Trunk | None:
     """The frozen trunk, if one is asked for and there."""
     path = config.trunk or default_path()
     if config.encoder != "resnet10":
@@ -384,7 +384,7 @@ def _trunk(config: SACConfig, device: torch.device) -> Trunk | None:
             "%s: no weights of a ResNet-10 (serl encoder import FILE); small encoder", path
         )
         return None
-    return Trunk.load(path, device=device)
+    return Trunk.load(path, dtype, device)
 
 
 agent = SAC

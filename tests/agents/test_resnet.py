@@ -9,8 +9,11 @@ import pytest
 import safetensors.numpy
 import torch
 
+from serl.agents.config import SACConfig
 from serl.agents.resnet import Trunk
+from serl.agents.sac import SAC
 from serl.errors import BadInput, SpecMismatch
+from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.trunk_weights import import_trunk
 
 from ..pickled import pickled
@@ -101,3 +104,13 @@ def test_other_images_are_refused(trunk: Trunk, images: torch.Tensor, found: str
 def test_a_file_that_is_absent_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be read: No such file"):
         Trunk.load(tmp_path / "resnet10.safetensors")
+
+
+@pytest.mark.parametrize("matmul", ["float32", "bfloat16"])
+def test_an_agents_trunk_computes_as_its_configuration_says(path: Path, matmul: str) -> None:
+    image = ArraySpec(shape=(128, 128, 3), dtype="uint8")
+    observation = ObservationSpec(state={"q": ArraySpec(shape=(3,))}, images={"front": image})
+    spec = Spec(task="t", observation=observation, action=ArraySpec(shape=(2,), low=-1.0, high=1.0))
+    agent = SAC.create(spec, SACConfig(encoder="resnet10", trunk=path, matmul=matmul), 0)
+    assert agent.trunk is not None
+    assert agent.trunk.stem.weight.dtype is getattr(torch, matmul)

@@ -26,6 +26,7 @@ from torch.nn import functional
 
 from serl import plugins
 from serl.agents.config import SACConfig
+from serl.agents.device import set_matmul
 from serl.agents.resnet import CHANNELS, GRID, Trunk
 from serl.agents.sac import SAC
 from serl.camera import View
@@ -164,22 +165,31 @@ def trunk_updates(rounds: int, compiled: bool) -> None:
         )
         agent = SAC.create(spec, config, 0)
         naive = Naive(Plain.load(path))
-        contestants: dict[str, Callable[[], object]] = {
-            "naive: three encodes, an Adam step a tensor": lambda: naive.update(agent, batch),
-            "serl: one encode of each image": lambda: agent.update(batch),
+        exact = {"matmul": "float32"}
+        contestants: dict[str, tuple[str, Callable[[], object]]] = {
+            "naive: three encodes, float32, an Adam step a tensor": (
+                "float32",
+                lambda: naive.update(agent, batch),
+            ),
+            "serl: one encode of each image, float32": (
+                "float32",
+                partial(SAC.create(spec, config.model_copy(update=exact), 0).update, batch),
+            ),
+            "serl: as precise as the processor is fast": ("auto", lambda: agent.update(batch)),
         }
         cached = SAC.create(spec, config.model_copy(update={"cached_features": True}), 0)
         features = dict.fromkeys(CAMERAS, np.ones((BATCH, GRID, GRID, CHANNELS), np.float16))
         seen_before = replace(batch, images=features, next_images=features)
-        contestants["serl, cached features"] = lambda: cached.update(seen_before)
+        contestants["serl, cached features"] = "auto", lambda: cached.update(seen_before)
         if compiled:
             faster = SAC.create(spec, config.model_copy(update={"compile": True}), 0)
-            contestants["serl, compiled"] = lambda: faster.update(batch)
+            contestants["serl, compiled"] = "auto", lambda: faster.update(batch)
         title = f"ResNet-10, batch {BATCH}, two cameras of {PX} px, {CRITICS} critics"
         print(f"\n| {title} | ms | transitions/s | x naive |")
         print("|---|---|---|---|")
         baseline = 0.0
-        for name, update in contestants.items():
+        for name, (matmul, update) in contestants.items():
+            set_matmul(matmul, agent.device)  # holds for the whole process
             seconds = _best(update, rounds)
             baseline = baseline or seconds
             speed = f"{1000 * seconds:.0f} | {BATCH / seconds:.0f} | {baseline / seconds:.2f}"
