@@ -110,7 +110,8 @@ def test_a_file_that_is_absent_is_refused(tmp_path: Path) -> None:
 def test_an_agents_trunk_computes_as_its_configuration_says(path: Path, matmul: str) -> None:
     image = ArraySpec(shape=(128, 128, 3), dtype="uint8")
     observation = ObservationSpec(state={"q": ArraySpec(shape=(3,))}, images={"front": image})
-    spec = Spec(task="t", observation=observation, action=ArraySpec(shape=(2,), low=-1.0, high=1.0))
+    action = ArraySpec(shape=(2,), low=-1.0, high=1.0)
+    spec = Spec(task="t", observation=observation, action=action, rate_hz=10.0)
     agent = SAC.create(spec, SACConfig(encoder="resnet10", trunk=path, matmul=matmul), 0)
     assert agent.trunk is not None
     assert agent.trunk.stem.weight.dtype is getattr(torch, matmul)
