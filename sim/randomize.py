@@ -146,7 +146,8 @@ class Randomizer:
         ranges, model = self._ranges, self._model
         colors, which = np.unique(self._nominal["geom_rgba"], axis=0, return_inverse=True)
         tinted = [_tinted(color, ranges.color, rng) for color in colors[:, :3].tolist()]
-        model.geom_rgba[:, :3] = np.array(tinted)[which.ravel()]
+        plain = model.geom_matid < 0  # for OpenGL a geom's own colour goes before its material's
+        model.geom_rgba[plain, :3] = np.array(tinted)[which.ravel()][plain]
         if model.nmat:
             floor = model.geom("table").matid[0]
             model.mat_rgba[floor, :3] = _tinted([0.9, 0.9, 0.9], ranges.color, rng)

@@ -6,6 +6,8 @@ import os
 import runpy
 from pathlib import Path
 
+import serl.sim  # noqa: F401 (says by which library to draw; before any test imports MuJoCo)
+
 _AUDIT = Path(__file__).with_name("audit")
 
 runpy.run_path(str(_AUDIT / "sitecustomize.py"))
