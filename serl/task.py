@@ -91,6 +91,18 @@ class TaskConfig(BaseModel):
         """Steps until the time limit."""
         return round(self.time_limit_s * self.rate_hz)
 
+    def outcome(self, success: bool, index: int, lost: bool = False) -> Outcome:
+        """Of the step `index` of an episode: reward 1 and the end at a success, 0 until then.
+
+        Args:
+            success: the task is solved.
+            index: of the step; the episode is truncated at the time limit.
+            lost: nothing that follows can solve it.
+        """
+        over = success or lost
+        late = index + 1 >= self.max_steps
+        return Outcome(float(success), over, late and not over, success)
+
 
 @dataclass(frozen=True)
 class Placement:

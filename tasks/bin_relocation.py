@@ -139,13 +139,7 @@ class BinRelocation:
     def outcome(self, reading: Observation, index: int) -> Outcome:
         """Reward 1 and the end once the part has been left in the bin; truncated at the limit."""
         self._held = self._held + 1 if self.is_success(reading.state) else 0
-        success = self._held >= self.config.hold_steps
-        return Outcome(
-            reward=float(success),
-            terminated=success,
-            truncated=not success and index + 1 >= self.config.max_steps,
-            success=success,
-        )
+        return self.config.outcome(self._held >= self.config.hold_steps, index)
 
     def reset(self, reading: Observation) -> Policy | None:
         """Return the part to its bin, and the tool to a start; see `restore`."""

@@ -133,13 +133,7 @@ class CableRouting:
     def outcome(self, reading: Observation, index: int) -> Outcome:
         """Reward 1 and the end once the cable has stayed in the clip by itself."""
         self._held = self._held + 1 if self.is_success(reading.state) else 0
-        success = self._held >= self.config.hold_steps
-        return Outcome(
-            reward=float(success),
-            terminated=success,
-            truncated=not success and index + 1 >= self.config.max_steps,
-            success=success,
-        )
+        return self.config.outcome(self._held >= self.config.hold_steps, index)
 
     def reset(self, reading: Observation) -> Policy | None:
         """The simulation takes the cable out itself."""

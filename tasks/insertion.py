@@ -177,14 +177,8 @@ class Insertion:
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
         """Reward 1 and the end once the peg is in; over as well when it fell."""
-        success = self.is_success(reading.state)
-        over = success or self._fell(reading.state)
-        return Outcome(
-            reward=float(success),
-            terminated=over,
-            truncated=not over and index + 1 >= self.config.max_steps,
-            success=success,
-        )
+        state = reading.state
+        return self.config.outcome(self.is_success(state), index, lost=self._fell(state))
 
     def reset(self, reading: Observation) -> Policy | None:
         """With `auto_reset`, pull the peg out and go to a start; else the simulation places both.

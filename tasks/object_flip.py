@@ -121,14 +121,8 @@ class ObjectFlip:
     def outcome(self, reading: Observation, index: int) -> Outcome:
         """Reward 1 and the end once it lies flipped; the end without one once it is lost."""
         self._held = self._held + 1 if self.is_success(reading.state) else 0
-        success = self._held >= self.config.hold_steps
         lost = is_lost(reading.state)
-        return Outcome(
-            reward=float(success),
-            terminated=success or lost,
-            truncated=not (success or lost) and index + 1 >= self.config.max_steps,
-            success=success,
-        )
+        return self.config.outcome(self._held >= self.config.hold_steps, index, lost)
 
     def reset(self, reading: Observation) -> Policy | None:
         """The simulation puts a patty back; a level pan with one in it needs nothing."""

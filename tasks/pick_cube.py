@@ -144,13 +144,7 @@ class PickCube:
     def outcome(self, reading: Observation, index: int) -> Outcome:
         """Reward 1 and the end once the cube has been held up; truncated at the time limit."""
         self._held = self._held + 1 if self._is_up(reading.state) else 0
-        success = self._held >= self.config.hold_steps
-        return Outcome(
-            reward=float(success),
-            terminated=success,
-            truncated=not success and index + 1 >= self.config.max_steps,
-            success=success,
-        )
+        return self.config.outcome(self._held >= self.config.hold_steps, index)
 
     def reset(self, reading: Observation) -> Policy | None:
         """With `auto_reset`, put the cube down somewhere on the field and go to a start.

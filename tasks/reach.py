@@ -95,13 +95,7 @@ class Reach:
         """Reward 1 and the end once the tool has stayed at the goal."""
         near = _distance(reading.state) < self.config.tolerance_m
         self._held = self._held + 1 if near else 0
-        success = self._held >= self.config.hold_steps
-        return Outcome(
-            reward=float(success),
-            terminated=success,
-            truncated=not success and index + 1 >= self.config.max_steps,
-            success=success,
-        )
+        return self.config.outcome(self._held >= self.config.hold_steps, index)
 
     def reset(self, reading: Observation) -> Policy | None:
         """Nothing to restore."""

@@ -80,13 +80,7 @@ class PushBlock:
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
         """Reward 1 and the end once the block is over; truncated at the time limit."""
-        success = self.is_success(reading.state)
-        return Outcome(
-            reward=float(success),
-            terminated=success,
-            truncated=not success and index + 1 >= self.config.max_steps,
-            success=success,
-        )
+        return self.config.outcome(self.is_success(reading.state), index)
 
     def reset(self, reading: Observation) -> Policy | None:
         """Nothing to do: the simulation places the block itself."""
