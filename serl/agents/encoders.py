@@ -41,6 +41,7 @@ class Encoder(FlatParameters):
         state_latent: features of the state.
         trunk: shape of a frozen trunk's features of an image, (H', W', C); None without one.
         frames: images of each camera behind each other.
+        dtype: what the convolutions compute in; their parameters stay as they are.
     """
 
     cameras: Mapping[str, tuple[int, int]]
@@ -50,6 +51,7 @@ class Encoder(FlatParameters):
     state_latent: int
     trunk: tuple[int, int, int] | None = None
     frames: int = 1
+    dtype: torch.dtype = torch.float32
 
     members = 1
 
@@ -116,23 +118,29 @@ class Encoder(FlatParameters):
             weights = parts[f"{name}.places.weight"]
             weighted = torch.einsum("bhwc,hwcf->bcf", images, weights)
             return _head(parts, f"{name}.head", weighted.flatten(1))
-        x = images.permute(0, 3, 1, 2).float().div_(255.0).sub_(0.5)
+        # In memory channels come last throughout. Half a shade of grey is exact in bfloat16.
+        x = images.permute(0, 3, 1, 2).to(self.dtype).sub_(127.5).div_(255.0)
         last = len(self.channels) - 1
         for layer in range(last + 1):
-            weight, bias = parts[f"{name}.{layer}.weight"], parts[f"{name}.{layer}.bias"]
+            weight, bias = (
+                parts[f"{name}.{layer}.{part}"].to(self.dtype) for part in ("weight", "bias")
+            )
             stride = 2 if layer < last else 1
             x = functional.conv2d(x, weight, bias, stride=stride, padding=1)
             if layer < last:
                 x = x.relu_()
-        return _head(parts, f"{name}.head", _centres(x))
+        return _head(parts, f"{name}.head", _centres(x.float()))
 
 
 def _centres(x: Tensor) -> Tensor:
     """Mean column and row of each channel's softmax over the places, (B, C, H, W) -> (B, 2 C)."""
-    share = x.flatten(2).softmax(-1).view(x.shape)
-    columns = torch.linspace(-1.0, 1.0, x.shape[3], device=x.device)
-    rows = torch.linspace(-1.0, 1.0, x.shape[2], device=x.device)
-    return torch.cat([share.sum(2) @ columns, share.sum(3) @ rows], -1)
+    height, width = x.shape[2:]
+    share = x.permute(0, 2, 3, 1).flatten(1, 2).softmax(1).unflatten(1, (height, width))
+    places = (
+        (share.sum(across) * torch.linspace(-1.0, 1.0, size, device=x.device)[:, None]).sum(1)
+        for across, size in ((1, width), (2, height))
+    )  # sums, for a product of matrices may be rounded
+    return torch.cat([*places], -1)
 
 
 def _layer(name: str, fan_in: int, fan_out: int) -> dict[str, tuple[int, ...]]:

@@ -84,6 +84,7 @@ class SAC:
             config.latent,
             (GRID, GRID, CHANNELS) if self.trunk else None,
             config.frames,
+            dtype,
         )
         seen = encoder.size if cameras else state_size
         self.target_entropy = (

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from serl.agents.encoders import Encoder
+from serl.agents.encoders import Encoder, _centres
 from serl.agents.losses import critic_loss
 from serl.agents.networks import Group
 from serl.agents.resnet import Trunk
@@ -66,6 +66,27 @@ def observation(seed: int = 0) -> Observation:
 def encoder() -> tuple[Encoder, torch.Tensor]:
     made = Encoder(CAMERAS, 3, (4, 8), 6, 5)
     return made, made.init(torch.Generator().manual_seed(0))
+
+
+def test_bfloat16_is_close_and_its_gradient_points_the_same_way() -> None:
+    exact, flat = encoder()
+    images = {name: torch.from_numpy(frames) for name, frames in pictures(7, 0).items()}
+    seen, ways = [], []
+    for dtype in (torch.float32, torch.bfloat16):
+        parameters = flat.clone().requires_grad_()
+        features = replace(exact, dtype=dtype)(parameters, torch.ones(7, 3), images)
+        (way,) = torch.autograd.grad(features.square().sum(), parameters)
+        seen.append(features)
+        ways.append(way[0])
+    assert seen[1].dtype == ways[1].dtype == torch.float32
+    assert 0.0 < (seen[0] - seen[1]).abs().max() < 0.1
+    assert torch.cosine_similarity(*ways, dim=0) > 0.98
+
+
+def test_where_a_channel_looks_is_the_mean_of_its_softmax() -> None:
+    x = torch.full((1, 2, 5, 3), -100.0)
+    x[0, 0, 4, 0] = x[0, 1, 0, 2] = 100.0  # below on the left, above on the right
+    assert _centres(x)[0].tolist() == pytest.approx([-1.0, 1.0, 1.0, -1.0])
 
 
 def test_features_are_those_of_each_camera_and_of_the_state() -> None:
