@@ -31,10 +31,12 @@ check: .venv/ready
 	.venv/bin/codespell
 
 bench: .venv/ready-bench
-	for script in simulation update pixels link actor stream log faults resume console; do
+	for script in simulation update pixels link actor stream log faults guard resume console latency; do
 	  .venv/bin/python tests/bench/bench_$$script.py
 	done
 	.venv/bin/python tests/bench/bench_training.py --ablations
+	.venv/bin/python tests/bench/bench_habits.py
+	.venv/bin/python tests/bench/bench_person.py
 
 soak: .venv/ready
 	.venv/bin/pytest -m slow
