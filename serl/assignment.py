@@ -65,7 +65,7 @@ def make_spec(task: SimulatedTask) -> Spec:
     return Spec(
         task=task.name,
         observation=task.observation_spec,
-        action=task.config.motion.action_spec,
+        action=task.config.action_spec,
         rate_hz=task.config.rate_hz,
         motion=task.config.motion.meaning,
     )
