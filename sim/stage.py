@@ -1,4 +1,4 @@
-"""What the arms of a simulation share: time, a task's scene, its cameras, and worlds that differ."""
+"""What the arms of a simulation share: time, a scene, its cameras, and worlds that differ."""
 
 from __future__ import annotations
 
@@ -239,9 +239,7 @@ class Stage:
         for limb in self.limbs:
             limb.pass_period()
 
-    def _disturbed(
-        self, disturbances: Sequence[Disturbance]
-    ) -> list[tuple[Limb, Disturbance]]:
+    def _disturbed(self, disturbances: Sequence[Disturbance]) -> list[tuple[Limb, Disturbance]]:
         """Each arm with its own; its hand is pushed as that says."""
         arms = list(zip(self.limbs, disturbances, strict=True))
         for limb, disturbance in arms:

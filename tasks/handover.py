@@ -51,7 +51,9 @@ _BODIES = f"""
 _FRONT = 'pos="0.55 -1.55 0.84" xyaxes="1 0 0 0 0.371 0.928"'
 
 
-def _motion(box_low_m: tuple[float, float, float], box_high_m: tuple[float, float, float]) -> Motion:
+def _motion(
+    box_low_m: tuple[float, float, float], box_high_m: tuple[float, float, float]
+) -> Motion:
     return Motion(
         axes=("x", "y", "z", "yaw"),
         translation_m=0.015,
@@ -265,7 +267,8 @@ class _Expert:
             return self._let_go(truth)
         if truth["left_bar_grasped"][0] > 0.5:
             goal = np.array(_MEETING_M[LEFT])
-            return _Goal(goal - _target(truth, LEFT), -_bar_yaw(truth["bar_pose"]), CLOSE)
+            straight = -wrapped(yaw(truth["left_target_pose"]), math.pi)
+            return _Goal(goal - _target(truth, LEFT), straight, CLOSE)
         return self._grasp(truth, LEFT)
 
     def _let_go(self, truth: Truth) -> _Goal:
@@ -281,7 +284,7 @@ class _Expert:
         there = np.linalg.norm(left) < self.NEAR_M and truth["left_bar_grasped"][0] > 0.5
         if there:
             return self._grasp(truth, RIGHT)
-        above = np.array(_MEETING_M[RIGHT]) + (0.04, 0.0, self.HOVER_M)
+        above = np.add(_MEETING_M[RIGHT], (0.04, 0.0, self.HOVER_M))
         return _Goal(above - _target(truth, RIGHT), 0.0, OPEN)
 
     def _grasp(self, truth: Truth, side: str) -> _Goal:
@@ -310,11 +313,6 @@ def _target(state: State, side: str) -> Vector64:
 def _quaternion(pose: Array) -> Quaternion:
     x, y, z, w = pose[3:].tolist()
     return x, y, z, w
-
-
-def _bar_yaw(pose: Array) -> float:
-    """Of the bar, whose ends are alike."""
-    return wrapped(yaw(pose), math.pi)
 
 
 def _end(pose: Array, side: str) -> Vector64:

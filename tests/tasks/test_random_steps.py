@@ -17,7 +17,7 @@ from serl.assignment import make_task
 from serl.config import resolve
 from serl.policy import Random
 
-NEW = ("bin_relocation", "cable_routing", "drawer", "object_flip", "racing_car")
+NEW = ("bin_relocation", "cable_routing", "drawer", "handover", "object_flip", "racing_car")
 DEEP_M = 0.008  # an object in a wall is deeper; a hand that presses one onto the table is not
 LONG_S = 1.0
 
