@@ -108,9 +108,10 @@ class Handover:
 
     @cached_property
     def observation_spec(self) -> ObservationSpec:
-        """Ten numbers of each arm and one of the episode; four a hand of the bar, or images."""
+        """Ten numbers of each arm, and four a hand of the bar and one of the episode, or images."""
         position = ArraySpec(shape=(3,), unit="m, frame of both")
-        arms, bar = {}, {}
+        arms = {}
+        bar = {"passed": ArraySpec(shape=(1,), unit="1 once both have held the bar")}
         for side in (LEFT, RIGHT):
             arms[f"{side}from_meeting"] = position
             arms[f"{side}velocity"] = ArraySpec(shape=(3,), unit="m/s, frame of both")
@@ -118,7 +119,6 @@ class Handover:
             arms[f"{side}lead"] = position
             bar[f"{side}to_bar"] = position
             bar[f"{side}bar_yaw"] = ArraySpec(shape=(1,), unit="rad from the tool's, modulo pi")
-        arms["passed"] = ArraySpec(shape=(1,), unit="1 once both have held the bar")
         if self.config.observe == "pixels":
             return ObservationSpec(state=arms, images=image_specs(self.config.policy_views))
         return ObservationSpec(state=arms | bar)
@@ -143,7 +143,7 @@ class Handover:
     def observation(self, reading: Observation) -> Observation:
         """What the policy sees of a reading."""
         state = reading.state
-        arms, bar = {}, {}
+        arms, bar = {}, {"passed": scalar(float(self._passed))}
         for side in (LEFT, RIGHT):
             tcp = state[f"{side}tcp_pose"]
             arms[f"{side}from_meeting"] = tcp[:3] - np.array(_MEETING_M[side], np.float32)
@@ -152,7 +152,6 @@ class Handover:
             arms[f"{side}lead"] = state[f"{side}target_pose"][:3] - tcp[:3]
             bar[f"{side}to_bar"] = (_end(state["bar_pose"], side) - tcp[:3]).astype(np.float32)
             bar[f"{side}bar_yaw"] = scalar(_turn(state, side))
-        arms["passed"] = scalar(float(self._passed))
         if self.config.observe == "pixels":
             return Observation(arms, self.config.policy_images(reading), reading.stamps)
         return Observation(arms | bar, stamps=reading.stamps)
@@ -204,7 +203,7 @@ class Handover:
         """Tuned settings: grippers that are open or closed, not in between."""
         if self.config.observe == "pixels":
             return from_pixels(20_000)
-        return from_state(12_000, algorithm="hybrid")
+        return from_state(8_000, algorithm="hybrid", discount=0.985)
 
     def _is_up(self, state: State) -> bool:
         return _height(state["bar_pose"]) > self.config.lift_m
