@@ -200,7 +200,6 @@ def test_the_hybrid_agent_has_nine_grasps() -> None:
     assert grippers.choices == 9
     assert grippers.places == (4, 9)
     assert len(grippers.openings) == 2
-    assert resolve({"task": "handover"}, task.training_defaults()).agent.algorithm == "hybrid"
 
 
 def test_without_the_state_it_sees_arms_and_cameras_alone() -> None:

@@ -60,7 +60,7 @@ def test_some_thousand_random_steps(name: str) -> None:
     walk(name, 500 if name == "cable_routing" else 2_000)
 
 
-@pytest.mark.parametrize("name", ["pick_cube", "peg_insertion"])
+@pytest.mark.parametrize("name", ["handover", "pick_cube", "peg_insertion"])
 def test_random_steps_in_random_worlds(name: str) -> None:
     walk(name, 1_000, randomize="full")
 
