@@ -33,6 +33,12 @@ def check_topics(task: SimulatedTask) -> None:
         raise BadInput(f"{task.name}: wrenches are exerted in this process only, not over topics")
 
 
+def check_one_tool(task: SimulatedTask) -> None:
+    """Raise `BadInput` unless the task is one of an arm, where success is told by its tool."""
+    if (robot := task.scene.robot) != "arm":
+        raise BadInput(f"{task.name}: driven by {robot!r}: expected a task of one arm and its tool")
+
+
 def make_judged_task(config: TrainConfig) -> SimulatedTask:
     """The task, its success judged as the configuration says.
 
@@ -47,6 +53,7 @@ def make_judged_task(config: TrainConfig) -> SimulatedTask:
     if config.reward.kind in ("human", "vice"):
         return Judged(task, NoReward(config.reward.kind))
     if config.reward.kind == "pose":
+        check_one_tool(task)
         return Judged(task, PoseReward(config.reward))
     reward = plugins.load("reward", "classifier")(config.reward, task.config)
     witnesses = logged_views(config).keys() - task.config.policy_views.keys()
@@ -65,7 +72,7 @@ def make_spec(task: SimulatedTask) -> Spec:
     return Spec(
         task=task.name,
         observation=task.observation_spec,
-        action=task.config.motion.action_spec,
+        action=task.config.action_spec,
         rate_hz=task.config.rate_hz,
         motion=task.config.motion.meaning,
     )

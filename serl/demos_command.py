@@ -45,7 +45,7 @@ def _import(options: argparse.Namespace) -> int:
     if made.time_limits:
         print(f"{made.time_limits} ends without a reward are taken for the time limit")
     print("actions are taken as they are: see that their scale and frame are those of the task:")
-    print(f"  {task.config.motion.meaning}, axes {task.config.motion.action_spec.unit}")
+    print(f"  {task.config.motion.meaning}, axes {task.config.action_spec.unit}")
     return DONE
 
 

@@ -18,8 +18,9 @@ import numpy as np
 
 from serl.errors import BadInput, SerlError
 from serl.robot import Robot, SimulatedRobot, Truth
-from serl.safety import check_action
+from serl.safety import Motion, check_action
 from serl.specs import ArraySpec, ObservationSpec
+from serl.task import TaskConfig
 from serl.types import Action, Observation
 
 LEFT, RIGHT = "left_", "right_"
@@ -181,6 +182,22 @@ class SimulatedPair(Pair):
     def truth(self) -> Truth:
         """Of both."""
         return _joined(self.left.truth(), self.right.truth())
+
+
+class PairConfig(TaskConfig):
+    """What a task of two arms declares.
+
+    Attributes:
+        motion: what an action means for the left arm, in the frame that both share.
+        right_motion: and for the right one.
+    """
+
+    right_motion: Motion
+
+    @property
+    def action_spec(self) -> ArraySpec:
+        """The entries of the left arm, then those of the right one."""
+        return _joined_actions(self.motion.action_spec, self.right_motion.action_spec)
 
 
 def _joined(left: Mapping[str, _Value], right: Mapping[str, _Value]) -> dict[str, _Value]:

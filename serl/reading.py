@@ -9,6 +9,8 @@ from serl.camera import image_specs
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import TaskConfig
 
+POSE = ArraySpec(shape=(7,), unit="m, quaternion xyzw, base frame")
+
 
 def reading_spec(joints: int, tracked: Iterable[str], config: TaskConfig) -> ObservationSpec:
     """The spec of an arm's readings.
@@ -18,18 +20,22 @@ def reading_spec(joints: int, tracked: Iterable[str], config: TaskConfig) -> Obs
         tracked: names of bodies whose pose a reading carries as `<name>_pose`.
         config: of the task, whose `all_views` are the images.
     """
-    pose = ArraySpec(shape=(7,), unit="m, quaternion xyzw, base frame")
-    state = {
-        "tcp_pose": pose,
+    state = state_spec(joints)
+    state.update({f"{name}_pose": POSE for name in tracked})
+    return ObservationSpec(state=state, images=image_specs(config.all_views))
+
+
+def state_spec(joints: int) -> dict[str, ArraySpec]:
+    """What a reading tells of an arm of so many joints."""
+    return {
+        "tcp_pose": POSE,
         "tcp_twist": ArraySpec(shape=(6,), unit="m/s rad/s, base frame"),
         "wrench": ArraySpec(shape=(6,), unit="N Nm, base frame"),
         "gripper": ArraySpec(shape=(1,), unit="opening, 0 to 1"),
         "q": ArraySpec(shape=(joints,), unit="rad"),
         "dq": ArraySpec(shape=(joints,), unit="rad/s"),
-        "target_pose": pose,
+        "target_pose": POSE,
     }
-    state.update({f"{name}_pose": pose for name in tracked})
-    return ObservationSpec(state=state, images=image_specs(config.all_views))
 
 
 def reading_parts(spec: ObservationSpec) -> dict[str, slice]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from serl.assignment import check_one_tool
 from serl.camera import image_specs
 from serl.clock import VirtualClock
 from serl.errors import BadInput, SerlError
@@ -60,7 +61,8 @@ class Watching:
 
 
 def collection_spec(task: SimulatedTask) -> Spec:
-    """Of what a collection holds; raises `BadInput` when the task has no cameras."""
+    """Of what a collection holds; raises `BadInput` without cameras, or without one tool."""
+    check_one_tool(task)
     if not task.config.all_views:
         raise BadInput(f"{task.name}: has no cameras to look through: give --observe pixels")
     motion = task.config.motion

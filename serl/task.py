@@ -17,7 +17,7 @@ from serl.camera import View
 from serl.policy import Policy
 from serl.robot import Truth
 from serl.safety import Motion
-from serl.specs import ObservationSpec
+from serl.specs import ArraySpec, ObservationSpec
 from serl.types import Image, Observation, Outcome
 
 ViewName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
@@ -87,6 +87,11 @@ class TaskConfig(BaseModel):
         return {name: reading.images[name] for name in self.policy_views}
 
     @property
+    def action_spec(self) -> ArraySpec:
+        """What the robot takes: as its motion says."""
+        return self.motion.action_spec
+
+    @property
     def max_steps(self) -> int:
         """Steps until the time limit."""
         return round(self.time_limit_s * self.rate_hz)
@@ -112,11 +117,13 @@ class Placement:
         tcp: base_T_tcp at the start: x y z, quaternion xyzw.  # (7,)
         bodies: base_T_body of each free body: x y z, quaternion xyzw.  # (7,)
         held_m: width of what the closed gripper holds; None starts with an open one.
+        right_tcp: as `tcp`, of the second arm of a pair, which begins with an open gripper.
     """
 
     tcp: np.ndarray[Any, np.dtype[np.float64]]
     bodies: Mapping[str, np.ndarray[Any, np.dtype[np.float64]]] = field(default_factory=dict)
     held_m: float | None = None
+    right_tcp: np.ndarray[Any, np.dtype[np.float64]] | None = None
 
 
 @dataclass(frozen=True)
@@ -134,6 +141,8 @@ class Scene:
             they become thicker or thinner, but never larger than what they fit into.
         tool: MJCF elements fixed to the hand, in its frame: what it holds for good.
         robot: the simulation that it is a scene of, by name or as the path of a `.py` file.
+        bases: where arms stand, x y z and yaw, by the prefix of their names. All that is told of
+            positions and orientations is in the frame in which these are.
     """
 
     bodies: str
@@ -144,6 +153,9 @@ class Scene:
     fits: Mapping[str, float] = field(default_factory=dict)
     tool: str = ""
     robot: str = "arm"
+    bases: Mapping[str, tuple[float, float, float, float]] = field(
+        default_factory=lambda: {"": (0.0, 0.0, 0.0, 0.0)}
+    )
 
 
 class TaskView(Protocol):

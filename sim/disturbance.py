@@ -18,6 +18,7 @@ from serl.vectors import Vector, add
 
 _TICK_S, _STEP_S = 0.01, 0.002
 _PUSHED = 0.1  # share of the control periods
+_TOLD = ("tcp_pose", "target_pose", "wrench")
 _FILTER = 0.443  # a mean over T seconds passes half the power at this / T
 
 
@@ -42,11 +43,21 @@ class Disturbance:
         ranges: of what is drawn.
         seed: of the world.
         placed: tracked bodies about whose place the tracker may be wrong.
+        prefix: of the names of the arm's readings.
+        number: of the arm: each has its own.
     """
 
-    def __init__(self, ranges: Ranges, seed: int, placed: tuple[str, ...]) -> None:
-        rng = np.random.default_rng((seed, 1))
-        self._seed, self._ranges = seed, ranges
+    def __init__(
+        self,
+        ranges: Ranges,
+        seed: int,
+        placed: tuple[str, ...],
+        prefix: str = "",
+        number: int = 0,
+    ) -> None:
+        self._key = (seed, number) if number else (seed,)
+        rng = np.random.default_rng((*self._key, 1))
+        self._ranges, self._prefix = ranges, prefix
         self.goal_errors_m = {
             f"{name}_pose": rng.uniform(-ranges.goal_m, ranges.goal_m, 2) for name in placed
         }
@@ -85,23 +96,24 @@ class Disturbance:
     ) -> list[float]:
         """A reading's numbers as the sensors give them, in place."""
         rng, ranges = self._noise(time_s, 4), self._ranges
-        for name in ("tcp_pose", "target_pose"):  # the arm is as wrong about both
+        tool, target, felt = (f"{self._prefix}{name}" for name in _TOLD)
+        for name in (tool, target):  # the arm is as wrong about both
             x, y, z, *quaternion = numbers[parts[name]]
             place, turned = (x, y, z), _quaternion(quaternion)
             place = add(place, rotate(turned, self._tool))
             numbers[parts[name]] = [*place, *multiply(turned, self._tool_turn)]
-        first = parts["tcp_pose"].start
+        first = parts[tool].start
         for axis, error in enumerate((ranges.pose_noise_m * rng.standard_normal(3)).tolist()):
             numbers[first + axis] += error
         wrench = self._bias + _six(rng.standard_normal(6), ranges.wrench_noise)
-        numbers[parts["wrench"]] = (wrench + numbers[parts["wrench"]]).tolist()
+        numbers[parts[felt]] = (wrench + numbers[parts[felt]]).tolist()
         for name, (dx, dy) in self.goal_errors_m.items():
             numbers[parts[name].start] += float(dx)
             numbers[parts[name].start + 1] += float(dy)
         return numbers
 
     def _noise(self, time_s: float, purpose: int) -> np.random.Generator:
-        return np.random.default_rng((self._seed, purpose, max(0, round(time_s / _STEP_S))))
+        return np.random.default_rng((*self._key, purpose, max(0, round(time_s / _STEP_S))))
 
 
 def _six(values: np.ndarray[Any, Any], scales: tuple[float, float]) -> np.ndarray[Any, Any]:

@@ -90,57 +90,48 @@ DEFAULTS = f"""
 # three bodies fewer whose gravity is to be compensated, and a sensor at the wrist that reads what
 # the surroundings exert, as a real arm's estimate does.
 _HAND = f"""
-<body name="hand" pos="0 0 0.107" quat="0.92388 0 0 -0.382683">
-  <site name="ft"/>
+<body name="{{prefix}}hand" pos="0 0 0.107" quat="0.92388 0 0 -0.382683">
+  <site name="{{prefix}}ft"/>
   <geom class="looks" type="cylinder" pos="0 0 -0.008" size="0.04 0.012" rgba="{_DARK}"/>
-  <geom class="shell" type="box" pos="0 0 0.033" size="0.028 0.1 0.031" rgba="{_WHITE}"/>
+  <geom class="shell"{{touch}} type="box" pos="0 0 0.033" size="0.028 0.1 0.031" rgba="{_WHITE}"/>
   <geom class="looks" type="box" pos="0 0 0.061" size="0.02 0.085 0.006" rgba="{_GREY}"/>
-  <camera name="wrist" pos="0.075 0 0.02" xyaxes="0 1 0 0.966 0 0.259" fovy="64"/>
-  <site name="tcp" pos="0 0 0.1034"/>
+  <camera name="{{prefix}}wrist" pos="0.075 0 0.02" xyaxes="0 1 0 0.966 0 0.259" fovy="64"/>
+  <site name="{{prefix}}tcp" pos="0 0 0.1034"/>
   {{fingers}}
 </body>
 """
 
 _FINGER = f"""
-<body name="finger_{{side}}" pos="0 0 0.0584" quat="{{quaternion}}">
+<body name="{{prefix}}finger_{{side}}" pos="0 0 0.0584" quat="{{quaternion}}">
   <inertial mass="1e-4" pos="0 0.01 0.025" diaginertia="1e-8 1e-8 1e-8"/>
-  <joint name="finger_{{side}}" class="finger"/>
-  <geom class="shell" type="box" pos="0 0.014 0.018" size="0.0095 0.008 0.018" rgba="{_GREY}"/>
-  <geom name="pad_{{side}}" class="pad" type="box" pos="0 0.006 0.045"
+  <joint name="{{prefix}}finger_{{side}}" class="finger"/>
+  <geom class="shell"{{touch}} type="box" pos="0 0.014 0.018" size="0.0095 0.008 0.018"
+    rgba="{_GREY}"/>
+  <geom name="{{prefix}}pad_{{side}}" class="pad"{{touch}} type="box" pos="0 0.006 0.045"
     size="0.0105 0.006 0.0115"/>
 </body>
 """
 
-# The fingers move as one: a stiff spring couples them. A constraint would do the same, but then
-# the solver has to run even where nothing touches.
-GRIPPER_TENDONS = """
-<fixed name="gripper">
-  <joint joint="finger_left" coef="0.5"/><joint joint="finger_right" coef="0.5"/>
-</fixed>
-<fixed name="coupling" stiffness="20000" damping="60" springlength="0">
-  <joint joint="finger_left" coef="1"/><joint joint="finger_right" coef="-1"/>
-</fixed>
-"""
-
-# The tendon's coefficients halve the force: 70 N are 35 N on each finger.
-GRIPPER_ACTUATOR = f"""
-<general name="gripper" tendon="gripper" ctrlrange="0 {MAX_FINGER_M}" forcerange="-70 70"
-  gaintype="fixed" gainprm="8000" biastype="affine" biasprm="0 -8000 -100"/>
-"""
+# An arm does not touch itself, but the hand of the arm before it.
+_TOUCH = ("", ' contype="4" conaffinity="3"')
 
 
-def arm_mjcf(tool: str = "") -> str:
-    """The arm with hand, fingers, wrist camera and the sites `ft` and `tcp`, for `worldbody`.
+def arm_mjcf(tool: str = "", prefix: str = "", number: int = 0) -> str:
+    """An arm with hand, fingers, wrist camera and the sites `ft` and `tcp`, for `worldbody`.
 
-    `tool` is what is fixed to the hand, in its frame: MJCF elements.
+    Args:
+        tool: what is fixed to the hand, in its frame: MJCF elements.
+        prefix: of all its names.
+        number: 0 for the only or the first arm of a model, 1 for the second.
     """
+    touch = _TOUCH[number]
     fingers = "".join(
-        _FINGER.format(side=side, quaternion=quaternion)
+        _FINGER.format(side=side, quaternion=quaternion, prefix=prefix, touch=touch)
         for side, quaternion in (("left", "1 0 0 0"), ("right", "0 0 0 1"))
     )
-    body = _HAND.format(fingers=fingers + tool)
-    for number in range(7, 0, -1):
-        body = _link_mjcf(number, _LINKS[number - 1], body)
+    body = _HAND.format(fingers=fingers + tool, prefix=prefix, touch=touch)
+    for joint in range(7, 0, -1):
+        body = _link_mjcf(joint, _LINKS[joint - 1], body, prefix)
     return f"""
 <geom class="looks" type="cylinder" pos="0 0 0.012" size="0.11 0.012" rgba="{_DARK}"/>
 <geom class="looks" type="capsule" fromto="0 0 0.04 0 0 0.14" size="0.075" rgba="{_WHITE}"/>
@@ -148,7 +139,32 @@ def arm_mjcf(tool: str = "") -> str:
 """
 
 
-def _link_mjcf(number: int, link: _Link, inner: str) -> str:
+def tendons_mjcf(prefix: str = "") -> str:
+    """What moves and couples the fingers.
+
+    They move as one: a stiff spring couples them. A constraint would do the same, but then the
+    solver has to run even where nothing touches.
+    """
+    left, right = f"{prefix}finger_left", f"{prefix}finger_right"
+    return f"""
+<fixed name="{prefix}gripper">
+  <joint joint="{left}" coef="0.5"/><joint joint="{right}" coef="0.5"/>
+</fixed>
+<fixed name="{prefix}coupling" stiffness="20000" damping="60" springlength="0">
+  <joint joint="{left}" coef="1"/><joint joint="{right}" coef="-1"/>
+</fixed>
+"""
+
+
+def gripper_mjcf(prefix: str = "") -> str:
+    """The fingers' actuator. Its tendon halves the force: 70 N are 35 N on each finger."""
+    return f"""
+<general name="{prefix}gripper" tendon="{prefix}gripper" ctrlrange="0 {MAX_FINGER_M}"
+  forcerange="-70 70" gaintype="fixed" gainprm="8000" biastype="affine" biasprm="0 -8000 -100"/>
+"""
+
+
+def _link_mjcf(number: int, link: _Link, inner: str, prefix: str) -> str:
     low, high = link.range_rad
     weightless = int(number > 1)  # the first joint is vertical and does not feel gravity
     geoms = "".join(
@@ -156,10 +172,10 @@ def _link_mjcf(number: int, link: _Link, inner: str) -> str:
         for line, radius, colour in link.capsules
     )
     return f"""
-<body name="link{number}" pos="{_text(link.position)}" quat="{_text(link.quaternion)}"
+<body name="{prefix}link{number}" pos="{_text(link.position)}" quat="{_text(link.quaternion)}"
   gravcomp="{weightless}">
   <inertial mass="{link.mass_kg}" pos="{_text(link.center)}" fullinertia="{_text(link.inertia)}"/>
-  <joint name="joint{number}" class="joint7" range="{low} {high}"
+  <joint name="{prefix}joint{number}" class="joint7" range="{low} {high}"
     actuatorfrcrange="-{link.torque_nm} {link.torque_nm}"/>
   {geoms}
   {inner}

@@ -13,13 +13,13 @@ from serl.sim.franka import MAX_FINGER_M
 class Gripper:
     """Commands the fingers and tells which body lies between them."""
 
-    def __init__(self, model: mujoco.MjModel, data: mujoco.MjData) -> None:
+    def __init__(self, model: mujoco.MjModel, data: mujoco.MjData, prefix: str = "") -> None:
         self._model, self._data = model, data
-        self._actuator = model.actuator("gripper").id
-        joints = [model.joint(f"finger_{side}") for side in ("left", "right")]
+        self._actuator = model.actuator(f"{prefix}gripper").id
+        joints = [model.joint(f"{prefix}finger_{side}") for side in ("left", "right")]
         (first,), (last,) = (joint.qposadr for joint in joints)
         self._fingers = data.qpos[first : last + 1]  # (2,)
-        self._pads = [model.geom(f"pad_{side}").id for side in ("left", "right")]
+        self._pads = [model.geom(f"{prefix}pad_{side}").id for side in ("left", "right")]
 
     @property
     def opening(self) -> float:
@@ -38,14 +38,19 @@ class Gripper:
 
     def grasps(self, body: str) -> bool:
         """Whether both pads touch the body of this name."""
+        return self.touching(body) == len(self._pads)
+
+    def touching(self, body: str) -> int:
+        """How many pads touch the body of this name."""
         held = self._model.body(body).id
         geoms: np.ndarray[Any, Any] = self._data.contact.geom  # (contacts, 2)
         owners = self._model.geom_bodyid
-        touching = {
-            pad
-            for pad in self._pads
-            for first, second in geoms.tolist()
-            if (first == pad and owners[second] == held)
-            or (second == pad and owners[first] == held)
-        }
-        return len(touching) == len(self._pads)
+        return len(
+            {
+                pad
+                for pad in self._pads
+                for first, second in geoms.tolist()
+                if (first == pad and owners[second] == held)
+                or (second == pad and owners[first] == held)
+            }
+        )

@@ -23,11 +23,12 @@ class Impedance:
 
     Args:
         model: of the arm; its actuators are changed.
+        prefix: of the arm's names.
     """
 
-    def __init__(self, model: mujoco.MjModel) -> None:
+    def __init__(self, model: mujoco.MjModel, prefix: str = "") -> None:
         self._model = model
-        self._first = model.actuator("spring0").id
+        self._first = model.actuator(f"{prefix}spring0").id
         self._values, self._scales = self._read(), (1.0, 1.0)
 
     def parameters(self) -> dict[str, float]:

@@ -45,10 +45,25 @@ def site_frame(model: mujoco.MjModel, data: mujoco.MjData, site: int) -> Frame:
     return Frame(data.site_xpos[site], data.xquat[model.site_bodyid[site]])
 
 
+def arm_joints(model: mujoco.MjModel, prefix: str = "") -> slice:
+    """Where the seven joints of an arm are in qpos, qvel and all that is told of joints.
+
+    Arms come first in a model, and all that moves in them turns or slides: for them these are the
+    same places.
+    """
+    first = model.joint(f"{prefix}joint1").id
+    return slice(first, first + 7)
+
+
 def solve_ik(
-    model: mujoco.MjModel, data: mujoco.MjData, site: int, posture: Vector64, target: Pose
+    model: mujoco.MjModel,
+    data: mujoco.MjData,
+    site: int,
+    posture: Vector64,
+    target: Pose,
+    joints: slice,
 ) -> None:
-    """Move the first joints of `data` until `site` is at `target` within 1e-5 m and rad.
+    """Move `joints` of `data` until `site` is at `target` within 1e-5 m and rad.
 
     Of all solutions it takes the one nearest to `posture`, one angle for each joint.
 
@@ -56,15 +71,14 @@ def solve_ik(
         BadInput: the pose cannot be reached within the joint ranges.
     """
     jacobian, frame = np.zeros((6, model.nv)), site_frame(model, data, site)
-    joints = len(posture)
-    low, high = model.jnt_range[:joints].T
+    low, high = model.jnt_range[joints].T
     for _ in range(_MAX_ITERATIONS):
         mujoco.mj_kinematics(model, data)
         mujoco.mj_comPos(model, data)
         error = pose_error(target, frame.pose)
         mujoco.mj_jacSite(model, data, jacobian[:3], jacobian[3:], site)
-        j = jacobian[:, :joints]
-        away = posture - data.qpos[:joints]
+        j = jacobian[:, joints]
+        away = posture - data.qpos[joints]
         gram = j @ j.T + _DAMPING * np.eye(6)
         aside = away - j.T @ np.linalg.solve(gram, j @ away)
         reached = np.abs(error).max() < _TOLERANCE
@@ -72,7 +86,7 @@ def solve_ik(
             return
         step = aside + j.T @ np.linalg.solve(gram, error)
         step *= min(1.0, _MAX_STEP_RAD / np.abs(step).max())
-        data.qpos[:joints] = np.clip(data.qpos[:joints] + step, low, high)
+        data.qpos[joints] = np.clip(data.qpos[joints] + step, low, high)
     raise BadInput(f"the tool cannot reach {target.position} with quaternion {target.quaternion}")
 
 

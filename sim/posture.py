@@ -22,17 +22,25 @@ Vector64 = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Posture:
-    """Pulls the joints towards a posture without moving the tool.
+    """Pulls the joints of an arm towards a posture without moving its tool.
+
+    Args:
+        model: of the arm.
+        data: its state.
+        site: the tool's.
+        joints: of the arm.
 
     Attributes:
         target_rad: that posture.
     """
 
-    def __init__(self, model: mujoco.MjModel, data: mujoco.MjData, site: int) -> None:
-        self._model, self._data, self._site = model, data, site
+    def __init__(
+        self, model: mujoco.MjModel, data: mujoco.MjData, site: int, joints: slice
+    ) -> None:
+        self._model, self._data, self._site, self._joints = model, data, site, joints
         self.target_rad: Vector64 = np.array(HOME_RAD)
-        joints = len(HOME_RAD)
-        self._q, self._dq = data.qpos[:joints], data.qvel[:joints]
+        self._q, self._dq = data.qpos[joints], data.qvel[joints]
+        self._exerted = data.qfrc_applied[joints]
         self._jacobian, self._torque = np.zeros((6, model.nv)), np.zeros(model.nv)
 
     def hold(self) -> None:
@@ -40,12 +48,12 @@ class Posture:
         jacobian, torque = self._jacobian, self._torque
         mujoco.mj_jacSite(self._model, self._data, jacobian[:3], jacobian[3:], self._site)
         away = self.target_rad - self._q
-        torque[: len(away)] = _STIFFNESS * away - _DAMPING * self._dq
+        torque[self._joints] = _STIFFNESS * away - _DAMPING * self._dq
         gram = jacobian @ jacobian.T
         mujoco.mju_cholFactor(gram, _REGULARIZATION)
         force = np.empty(6)
         mujoco.mju_cholSolve(force, gram, jacobian @ torque)
-        self._data.qfrc_applied[:] = torque - force @ jacobian
+        self._exerted[:] = (torque - force @ jacobian)[self._joints]
 
 
 class JointMove:
@@ -55,13 +63,16 @@ class JointMove:
         model: of the arm.
         data: where it is now.
         site: the tool's.
+        joints: of the arm.
     """
 
-    def __init__(self, model: mujoco.MjModel, data: mujoco.MjData, site: int) -> None:
-        self._model, self._scratch = model, mujoco.MjData(model)
+    def __init__(
+        self, model: mujoco.MjModel, data: mujoco.MjData, site: int, joints: slice
+    ) -> None:
+        self._model, self._scratch, self._joints = model, mujoco.MjData(model), joints
         self._frame = site_frame(model, self._scratch, site)
         self._scratch.qpos[:] = data.qpos
-        self._start: Vector64 = data.qpos[: len(HOME_RAD)].copy()
+        self._start: Vector64 = data.qpos[joints].copy()
         self._way = np.array(HOME_RAD) - self._start
         duration_s = float(np.abs(self._way).max()) * _PEAK / _SPEED_RAD_S
         self._ticks, self._tick = max(1, round(duration_s / PROFILE_PERIOD_S)), 0
@@ -76,6 +87,6 @@ class JointMove:
         self._tick = min(self._ticks, self._tick + 1)
         share = self._tick / self._ticks
         joints = self._start + share**2 * (3.0 - 2.0 * share) * self._way
-        self._scratch.qpos[: len(joints)] = joints
+        self._scratch.qpos[self._joints] = joints
         mujoco.mj_kinematics(self._model, self._scratch)
         return self._frame.pose, joints

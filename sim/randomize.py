@@ -8,6 +8,7 @@ from __future__ import annotations
 import colorsys
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import mujoco
@@ -21,11 +22,12 @@ from serl.sim.kinematics import to_wxyz
 from serl.sim.lens import Lens
 from serl.sim.light import lamp_light
 from serl.sim.ranges import LEVELS, Range
-from serl.task import Placement, Scene, TaskConfig
+from serl.task import Scene, TaskConfig
 from serl.types import Image
 
 _ARM_ROOT = re.compile(r"(^|[^a-z])(link1|rotation_target)$")
 _ARM_JOINT = re.compile(r"(^|[^a-z])joint\d$")
+_PAD = re.compile(r"(^|[^a-z])pad_(left|right)$")
 _FIELDS = (
     "cam_pos", "cam_quat", "cam_fovy", "light_dir", "light_ambient", "geom_rgba", "mat_rgba",
     "mat_texrepeat", "geom_pos", "geom_size", "geom_aabb", "geom_rbound", "bvh_aabb",
@@ -47,22 +49,26 @@ def distractors_mjcf(level: str) -> str:
 
 
 class Randomizer:
-    """The worlds of one simulated arm.
+    """The worlds of a simulation.
 
     Args:
-        model: of the arm in its scene; it is changed by `draw`.
+        model: of the arms in their scene; it is changed by `draw`.
         scene: of the task.
         config: of the task; its cameras are those of its views.
-        impedance: of the arm.
+        impedances: of the arms, by the prefix of their names.
 
     Attributes:
-        disturbance: of the world that was drawn last.
+        disturbances: of the world that was drawn last, one an arm, in the order of the arms.
     """
 
     def __init__(
-        self, model: mujoco.MjModel, scene: Scene, config: TaskConfig, impedance: Impedance
+        self,
+        model: mujoco.MjModel,
+        scene: Scene,
+        config: TaskConfig,
+        impedances: Mapping[str, Impedance],
     ) -> None:
-        self._model, self._scene, self._impedance = model, scene, impedance
+        self._model, self._scene, self._impedances = model, scene, impedances
         self._ranges = LEVELS[config.randomize]
         self._scratch = mujoco.MjData(model)
         self._nominal = {name: getattr(model, name).copy() for name in _FIELDS}
@@ -83,7 +89,10 @@ class Randomizer:
         """Make the world of a seed; equal seeds make equal worlds, whatever was before."""
         self.restore()
         self.seed = seed
-        self.disturbance = Disturbance(self._ranges, seed, self._placed)
+        self.disturbances = [
+            Disturbance(self._ranges, seed, () if number else self._placed, prefix, number)
+            for number, prefix in enumerate(self._impedances)
+        ]
         groups = (
             self._draw_cameras, self._draw_light, self._draw_colors, self._draw_distractors,
             self._draw_arm, self._draw_objects, self._draw_lenses,
@@ -97,17 +106,18 @@ class Randomizer:
         """Put the model back to what it was, to the last bit."""
         for name, values in self._nominal.items():
             getattr(self._model, name)[:] = values
-        self._impedance.scale(1.0, 1.0)
+        for impedance in self._impedances.values():
+            impedance.scale(1.0, 1.0)
         mujoco.mj_setConst(self._model, self._scratch)
 
-    def start(self, placement: Placement, motion: Motion) -> Array64:
-        """Where the tool begins instead; with something in its hand, where it was to.  # (7,)."""
-        if placement.held_m is not None or not self._ranges.start_m:
-            return placement.tcp
-        rng = np.random.default_rng((self.seed, 5))
-        moved = placement.tcp[:3] + rng.uniform(-self._ranges.start_m, self._ranges.start_m, 3)
+    def start(self, tcp: Array64, motion: Motion, number: int = 0) -> Array64:
+        """Where the empty hand of the arm of this number begins instead.  # (7,)."""
+        if not self._ranges.start_m:
+            return tcp
+        rng = np.random.default_rng((self.seed, 5, number) if number else (self.seed, 5))
+        moved = tcp[:3] + rng.uniform(-self._ranges.start_m, self._ranges.start_m, 3)
         turn = from_rotation_vector((0.0, 0.0, _aside(rng, self._ranges.start_rad)))
-        x, y, z, w = placement.tcp[3:].tolist()
+        x, y, z, w = tcp[3:].tolist()
         moved = moved.clip(motion.box_low_m, motion.box_high_m)
         return np.array((*moved, *multiply(turn, (x, y, z, w))))
 
@@ -172,7 +182,8 @@ class Randomizer:
 
     def _draw_arm(self, rng: np.random.Generator) -> None:
         ranges, model, joints = self._ranges, self._model, self._joints
-        self._impedance.scale(_between(rng, ranges.stiffness), _between(rng, ranges.damping))
+        for impedance in self._impedances.values():
+            impedance.scale(_between(rng, ranges.stiffness), _between(rng, ranges.damping))
         low, high = np.log(ranges.joint_damping)
         model.dof_damping[joints] *= np.exp(rng.uniform(low, high, len(joints)))
         model.dof_frictionloss[joints] += rng.uniform(*ranges.joint_friction_nm, len(joints))
@@ -183,7 +194,7 @@ class Randomizer:
         ranges, model = self._ranges, self._model
         friction = _between(rng, ranges.friction)
         touching = np.isin(model.geom_bodyid, self._objects)
-        touching |= [model.geom(i).name.startswith("pad_") for i in range(model.ngeom)]
+        touching |= [_PAD.search(model.geom(i).name) is not None for i in range(model.ngeom)]
         model.geom_friction[touching, 0] *= friction
         for body in self._objects.tolist():
             factor = _between(rng, ranges.mass)

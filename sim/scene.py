@@ -8,7 +8,7 @@ from serl.errors import BadInput
 from serl.sim import franka
 from serl.sim.light import LIGHTS, LOOKS
 from serl.sim.randomize import distractors_mjcf
-from serl.sim.wrist import WRIST_SENSORS
+from serl.sim.wrist import sensors_mjcf
 from serl.task import Scene
 
 PHYSICS_DT_S = 0.002
@@ -41,12 +41,11 @@ _MODEL = """
   <geom name="table" type="plane" size="2 2 0.01" material="tiles"/>
   <camera name="front" fovy="40" {front}/>
   <site name="origin"/>
-  <body name="rotation_target" mocap="true"><site name="rotation_target"/></body>
-  {arm}
+  {arms}
   {bodies}
 </worldbody>
 <tendon>{tendons}</tendon>
-<actuator>{gripper}{impedance}</actuator>
+<actuator>{actuators}</actuator>
 <sensor>{sensors}</sensor>
 {extra}
 </mujoco>
@@ -54,23 +53,24 @@ _MODEL = """
 
 
 def build_model(scene: Scene, randomize: str = "none") -> mujoco.MjModel:
-    """The arm in `scene`: joints `joint1..7`, sites `tcp` and `ft`, targets, cameras.
+    """The arms of `scene`: joints `joint1..7`, sites `tcp` and `ft`, targets, cameras.
 
-    Randomised worlds have more things in them.
+    The names of each begin with its prefix. Randomised worlds have more things in them.
     """
+    prefixes = list(scene.bases)
+    moved = (franka.gripper_mjcf(prefix) + _impedance_mjcf(prefix) for prefix in prefixes)
     return mujoco.MjModel.from_xml_string(
         _MODEL.format(
             dt=PHYSICS_DT_S,
             looks=LOOKS,
             lights=LIGHTS,
             defaults=franka.DEFAULTS,
-            arm=franka.arm_mjcf(scene.tool),
+            arms="".join(_arm_mjcf(scene, *base) for base in enumerate(prefixes)),
             front=scene.front,
             bodies=scene.bodies + distractors_mjcf(randomize),
-            tendons=franka.GRIPPER_TENDONS,
-            gripper=franka.GRIPPER_ACTUATOR,
-            impedance=_impedance_mjcf(),
-            sensors=WRIST_SENSORS,
+            tendons="".join(map(franka.tendons_mjcf, prefixes)),
+            actuators="".join(moved),
+            sensors="".join(map(sensors_mjcf, prefixes)),
             extra=scene.extra,
         )
     )
@@ -84,7 +84,17 @@ def camera_index(model: mujoco.MjModel, name: str) -> int:
     return known.index(name)
 
 
-def _impedance_mjcf() -> str:
+def _arm_mjcf(scene: Scene, number: int, prefix: str) -> str:
+    """An arm where it stands, and the orientation that it is to have."""
+    x, y, z, yaw = scene.bases[prefix]
+    target = f"{prefix}rotation_target"
+    return f"""
+<body name="{target}" mocap="true"><site name="{target}"/></body>
+<frame pos="{x} {y} {z}" euler="0 0 {yaw}">{franka.arm_mjcf(scene.tool, prefix, number)}</frame>
+"""
+
+
+def _impedance_mjcf(prefix: str) -> str:
     """A clipped spring, `spring0` to `spring5`, and a damper for each axis.
 
     The controls of the first three springs are the targeted position, in the base frame: errors
@@ -94,15 +104,16 @@ def _impedance_mjcf() -> str:
     springs, dampers = [], []
     for axis in range(6):
         gear = " ".join("1" if index == axis else "0" for index in range(6))
-        law = f'site="tcp" gear="{gear}" biastype="affine"'
+        law = f'site="{prefix}tcp" gear="{gear}" biastype="affine"'
         if axis < 3:
             reference, gain, stiffness = "origin", STIFFNESS_N_M, STIFFNESS_N_M
             damping, clip = DAMPING_N_S_M, SPRING_CLIP_N
         else:
-            reference, gain, stiffness = "rotation_target", 0.0, ROTATION_STIFFNESS_NM
+            reference, gain = f"{prefix}rotation_target", 0.0
+            stiffness = ROTATION_STIFFNESS_NM
             damping, clip = ROTATION_DAMPING_NM_S, ROTATION_CLIP_NM
         springs.append(
-            f'<general name="spring{axis}" {law} refsite="{reference}" gainprm="{gain}"'
+            f'<general name="{prefix}spring{axis}" {law} refsite="{reference}" gainprm="{gain}"'
             f' biasprm="0 -{stiffness} 0" forcerange="-{clip} {clip}"/>'
         )
         dampers.append(f'<general {law} gainprm="0" biasprm="0 0 -{damping}"/>')

@@ -28,24 +28,28 @@ class Thrust:
         model: of the arm; the actuators of the driven axes change with what drives them.
         data: its state.
         motion: an action and its limits.
+        prefix: of the arm's names.
     """
 
-    def __init__(self, model: mujoco.MjModel, data: mujoco.MjData, motion: Motion) -> None:
+    def __init__(
+        self, model: mujoco.MjModel, data: mujoco.MjData, motion: Motion, prefix: str = ""
+    ) -> None:
         self._wrench = wrench = motion.wrench
         low, high, widest = motion.box_low_m, motion.box_high_m, motion.max_rotation_rad
         force, speed, damping = wrench.force_n, wrench.speed_m_s, wrench.damping_n_s_m
-        self._x = _Axis(model, data, 0, (low[0], high[0]), force, speed, damping)
-        self._z = _Axis(model, data, 2, (low[2], high[2]), force, speed, damping)
+        spring = model.actuator(f"{prefix}spring0").id
+        self._x = _Axis(model, data, spring, (low[0], high[0]), force, speed, damping)
+        self._z = _Axis(model, data, spring + 2, (low[2], high[2]), force, speed, damping)
         self._pitch = _Axis(
             model,
             data,
-            4,
+            spring + 4,
             (-widest, widest),
             wrench.torque_nm,
             wrench.angular_speed_rad_s,
             wrench.damping_nm_s,
         )
-        self._target = data.mocap_quat[model.body("rotation_target").mocapid[0]]
+        self._target = data.mocap_quat[model.body(f"{prefix}rotation_target").mocapid[0]]
 
     def begin(self, start: Pose) -> None:
         """Hold here; the axes that are not driven stay where they are now.
@@ -104,13 +108,12 @@ class _Axis:
         self,
         model: mujoco.MjModel,
         data: mujoco.MjData,
-        index: int,
+        spring: int,
         range_: tuple[float, float],
         scale: float,
         top_speed: float,
         damping: float,
     ) -> None:
-        spring = model.actuator("spring0").id + index
         self._gain, self._bias = model.actuator_gainprm[spring], model.actuator_biasprm[spring]
         self._damper = model.actuator_biasprm[spring + 6]
         self._control = data.ctrl[spring : spring + 1]

@@ -19,7 +19,7 @@ from serl.safety import pose_from
 PROFILE = plugins.load("robot", "sim")
 
 
-BY_TOPICS = sorted({*plugins.names("task")} - {"object_flip", "racing_car"})
+BY_TOPICS = sorted({*plugins.names("task")} - {"handover", "object_flip", "racing_car"})
 
 
 @pytest.mark.parametrize("name", BY_TOPICS)
@@ -79,7 +79,10 @@ def test_a_guard_that_waits_for_forces_that_nobody_tells_is_refused() -> None:
         check_fits(config, numb)
 
 
-@pytest.mark.parametrize(("name", "why"), [("racing_car", "'car'"), ("object_flip", "wrenches")])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("racing_car", "'car'"), ("object_flip", "wrenches"), ("handover", "'pair'")],
+)
 def test_what_no_topic_tells_is_refused(name: str, why: str) -> None:
     with pytest.raises(BadInput, match=f"{name}: .*{why}.*not over topics"):
         make_guard_config(make_task(resolve({"task": name})), PROFILE)

@@ -16,13 +16,14 @@ def test_known_names_are_those_of_plugins_only() -> None:
         "cable_routing",
         "connector_insertion",
         "drawer",
+        "handover",
         "object_flip",
         "peg_insertion",
         "pick_cube",
         "racing_car",
         "reach",
     ]
-    assert plugins.names("sim") == ["arm", "car"]
+    assert plugins.names("sim") == ["arm", "car", "pair"]
     assert plugins.names("renderer") == ["gl", "ray"]
     assert plugins.names("agent") == ["bc", "hybrid", "sac"]
     assert plugins.names("reward") == ["classifier", "vice"]

@@ -22,6 +22,7 @@ from serl.agents.config import PretrainingConfig
 from serl.agents.encoders import Encoder
 from serl.agents.networks import EnsembleMLP, Group, descend
 from serl.agents.weights import said_by, to_arrays
+from serl.assignment import check_one_tool
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.evaluation import Purpose, start_seed
 from serl.fields import parse_object, short
@@ -61,6 +62,7 @@ def sights(
     """
     if not task.config.policy_views or not task.scene.tracked:
         raise BadInput(f"{task.name}: needs cameras (--observe pixels) and bodies to look for")
+    check_one_tool(task)
     rng = np.random.default_rng(config.seed)
     images: dict[str, list[Image]] = {name: [] for name in task.config.policy_views}
     targets: list[Array] = []

@@ -26,7 +26,7 @@ class TaskSuite(ABC):
         assert task.name
         assert isinstance(task.config, TaskConfig)
         assert task.config.max_steps >= 1
-        assert robot.action_spec == task.config.motion.action_spec
+        assert robot.action_spec == task.config.action_spec
 
     def test_observations_fit_their_spec(self) -> None:
         """In the declared order; the reading stays as it was."""

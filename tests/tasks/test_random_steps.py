@@ -17,7 +17,7 @@ from serl.assignment import make_task
 from serl.config import resolve
 from serl.policy import Random
 
-NEW = ("bin_relocation", "cable_routing", "drawer", "object_flip", "racing_car")
+NEW = ("bin_relocation", "cable_routing", "drawer", "handover", "object_flip", "racing_car")
 DEEP_M = 0.008  # an object in a wall is deeper; a hand that presses one onto the table is not
 LONG_S = 1.0
 
@@ -60,7 +60,7 @@ def test_some_thousand_random_steps(name: str) -> None:
     walk(name, 500 if name == "cable_routing" else 2_000)
 
 
-@pytest.mark.parametrize("name", ["pick_cube", "peg_insertion"])
+@pytest.mark.parametrize("name", ["handover", "pick_cube", "peg_insertion"])
 def test_random_steps_in_random_worlds(name: str) -> None:
     walk(name, 1_000, randomize="full")
 

@@ -1,0 +1,224 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serl import plugins
+from serl.agents.hybrid import Grippers
+from serl.assignment import make_spec, make_task
+from serl.config import resolve
+from serl.errors import BadInput
+from serl.policy import Policy
+from serl.reward_collection import collection_spec
+from serl.sim.pair import SimPair
+from serl.tasks.handover import Handover, HandoverConfig
+from serl.testing import SimulatedTaskSuite
+from serl.testing.samples import episode
+from serl.types import Action, End, Observation, Outcome
+
+CARRY_STEPS = 120
+ON_THE_RIGHT_M = (0.66, 0.0, 0.02)
+
+
+def make(**changes: Any) -> tuple[SimPair, Handover]:
+    task = Handover(HandoverConfig(**changes))
+    return SimPair(task.scene, task.config), task
+
+
+def put(pair: SimPair, place_m: tuple[float, float, float]) -> None:
+    """The bar, level and along x."""
+    address = pair.model.jnt_qposadr[pair.model.body("bar").jntadr[0]]
+    pair.data.qpos[address : address + 7] = (*place_m, 1.0, 0.0, 0.0, 0.0)
+    pair.data.qvel[pair.model.body("bar").dofadr[0] :][:6] = 0.0
+    pair.advance(0.1)
+
+
+def play(pair: SimPair, task: Handover, policy: Policy, steps: int) -> list[Outcome]:
+    """Go on from where the arms are, until the end or for some steps."""
+    outcomes = []
+    for index in range(steps):
+        pair.act(policy(task.observation(pair.observe())))
+        pair.advance(0.1)
+        outcomes.append(task.outcome(pair.observe(), index))
+        if outcomes[-1].success:
+            break
+    return outcomes
+
+
+def until_both_hold(pair: SimPair, task: Handover, seed: int = 0) -> None:
+    task.begin(pair.reset(seed))
+    expert = task.expert(pair.truth, seed)
+    for _ in range(CARRY_STEPS):
+        play(pair, task, expert, 1)
+        truth = pair.truth()
+        if truth["left_bar_grasped"][0] and truth["right_bar_grasped"][0]:
+            return
+    pytest.fail("the bar never was in both hands")
+
+
+def still(left: float = 0.0, right: float = 0.0) -> Policy:
+    """Nothing moves but the grippers."""
+    action = np.array((0, 0, 0, 0, left, 0, 0, 0, 0, right), np.float32)
+    return lambda observation: action
+
+
+class RightAlone:
+    """Picks the bar up with the right arm, wherever it lies, and lifts it."""
+
+    def __init__(self, pair: SimPair, task: Handover) -> None:
+        self._pair, self._expert = pair, task.expert(pair.truth, 0)
+
+    def __call__(self, observation: Observation) -> Action:
+        truth, expert = self._pair.truth(), self._expert
+        action = np.zeros(10, np.float32)
+        if truth["right_bar_grasped"][0]:
+            action[7:] = (1.0, 0.0, -1.0)
+            return action
+        goal = expert._grasp(truth, "right_")  # type: ignore[attr-defined]
+        action[5:8] = (goal.shift_m / 0.015).clip(-1.0, 1.0)
+        action[9] = goal.gripper
+        return action
+
+
+class TestHandover(SimulatedTaskSuite):
+    def make(self) -> tuple[SimPair, Handover]:
+        return make()
+
+
+def test_the_expert_hands_the_bar_over() -> None:
+    pair, task = make()
+    lengths = []
+    for seed in range(10):
+        end = episode(pair, task, task.expert(pair.truth, seed), 1000 + seed)[-1]
+        assert isinstance(end, End)
+        assert end.success, f"seed {seed}"
+        lengths.append(end.key.index)
+    assert np.mean(lengths) < 80
+
+
+@pytest.mark.parametrize("level", ["light", "full"])
+def test_the_expert_hands_it_over_in_random_worlds(level: str) -> None:
+    pair, task = make(randomize=level)
+    ends = [episode(pair, task, task.expert(pair.truth, seed), seed)[-1] for seed in range(5)]
+    assert sum(end.success for end in ends if isinstance(end, End)) >= 4
+
+
+def test_the_expert_goes_on_from_a_mess() -> None:
+    """Both hands were closed on nothing, far from where they start; then the bar is dropped."""
+    pair, task = make()
+    task.begin(pair.reset(5))
+    away = np.array((-0.5, 0.5, -0.5, 0.5, -1, 0.5, -0.5, -1, 0.5, -1), np.float32)
+    play(pair, task, lambda observation: away, 15)
+    expert = task.expert(pair.truth, 0)
+    for _ in range(CARRY_STEPS):
+        play(pair, task, expert, 1)
+        if pair.truth()["bar_pose"][2] > 0.06:
+            break
+    play(pair, task, still(left=1.0), 6)
+    assert pair.truth()["bar_pose"][2] < 0.03, "it fell"
+    assert play(pair, task, expert, 2 * CARRY_STEPS)[-1].success
+
+
+def test_the_right_arm_reaches_no_bar_at_its_start() -> None:
+    """With a finger's width of a centimetre; the left one reaches where it takes each."""
+    task = Handover()
+    half_m = 0.10
+    for seed in range(300):
+        bar = task.scene.place(np.random.default_rng(seed)).bodies["bar"]
+        yaw = 2.0 * np.arctan2(bar[5], bar[6])
+        assert bar[0] + half_m * np.cos(yaw) + 0.01 < task.config.right_motion.box_low_m[0]
+        assert bar[0] - 0.065 * np.cos(yaw) > task.config.motion.box_low_m[0]
+
+
+def test_a_bar_in_both_hands_is_not_handed_over_yet() -> None:
+    pair, task = make()
+    until_both_hold(pair, task)
+    for outcome in play(pair, task, still(), 20):
+        assert not outcome.success
+        assert not task.is_success(pair.truth())
+
+
+def test_an_open_hand_around_it_still_is_too_near() -> None:
+    pair, task = make()
+    until_both_hold(pair, task)
+    for outcome in play(pair, task, still(left=1.0), 20):
+        assert not outcome.success
+    truth = pair.truth()
+    assert truth["right_bar_grasped"][0]
+    assert not truth["left_bar_grasped"][0]
+    assert not task.is_success(truth)
+
+
+def test_a_dropped_bar_is_not_handed_over() -> None:
+    pair, task = make()
+    until_both_hold(pair, task)
+    both = np.array((-1, 0, 1, 0, 1, 1, 0, 1, 0, 1), np.float32)
+    assert not any(outcome.success for outcome in play(pair, task, lambda _: both, 30))
+    assert not task.is_success(pair.truth())
+
+
+def test_what_the_right_arm_picks_from_the_table_was_not_handed_over() -> None:
+    pair, task = make()
+    pair.reset(0)
+    put(pair, ON_THE_RIGHT_M)
+    task.begin(pair.observe())
+    outcomes = play(pair, task, RightAlone(pair, task), 90)
+    assert pair.truth()["right_bar_grasped"][0]
+    assert pair.truth()["bar_pose"][2] > 0.15, "it is up, in the right hand alone"
+    assert not any(outcome.success for outcome in outcomes)
+
+
+def test_success_is_to_last() -> None:
+    pair, task = make()
+    task.begin(pair.reset(1))
+    play(pair, task, task.expert(pair.truth, 1), CARRY_STEPS)
+    handed = pair.observe()
+    task._held = 0
+    assert [task.outcome(handed, index).success for index in range(5)] == [False] * 4 + [True]
+    task.begin(handed)
+    assert not any(task.outcome(handed, index).success for index in range(10)), "never in both"
+
+
+def test_progress_grows_along_the_experts_way() -> None:
+    pair, task = make()
+    expert = task.expert(pair.truth, 2)
+    task.begin(pair.reset(2))
+    seen = [task.progress(pair.truth())]
+    for _ in range(CARRY_STEPS):
+        outcome = play(pair, task, expert, 1)[-1]
+        seen.append(task.progress(pair.truth()))
+        if outcome.success:
+            break
+    assert min(np.diff(seen)) > -0.02
+    assert seen[0] < 0.2
+    assert seen[-1] > 0.95
+
+
+def test_the_hybrid_agent_has_nine_grasps() -> None:
+    task = make_task(resolve({"task": "handover"}))
+    grippers = Grippers.of(make_spec(task))
+    assert grippers.choices == 9
+    assert grippers.places == (4, 9)
+    assert len(grippers.openings) == 2
+
+
+def test_without_the_state_it_sees_arms_and_cameras_alone() -> None:
+    views = {
+        name: view.model_dump() | {"width": 16, "height": 16}
+        for name, view in HandoverConfig().views.items()
+    }
+    config = {"task": "handover", "observe": "pixels", "task_config": {"views": views}}
+    task = make_task(resolve(config))
+    spec = make_spec(task).observation
+    assert set(spec.images) == {"front", "left_wrist", "right_wrist"}
+    assert not any("bar" in name or name == "passed" for name in spec.state)
+    robot = plugins.make_simulation(task)
+    reading = robot.reset(0)
+    task.begin(reading)
+    spec.validate_observation(task.observation(reading))
+
+
+def test_rewards_of_one_tool_are_refused() -> None:
+    task = make_task(resolve({"task": "handover", "observe": "pixels"}))
+    with pytest.raises(BadInput, match="expected a task of one arm"):
+        collection_spec(task)
