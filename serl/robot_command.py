@@ -12,7 +12,7 @@ from serl import plugins
 from serl.doctor import Finding
 from serl.errors import BadInput
 
-_NAMESPACE = re.compile(r"/|(/[A-Za-z][A-Za-z0-9_]*)+")
+_NAMESPACE = re.compile(r"/|(/[A-Za-z][A-Za-z0-9_]*)+/?")
 
 
 def checked_namespace(text: str) -> str:

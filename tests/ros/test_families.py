@@ -99,7 +99,9 @@ def test_gains_switch_while_it_runs_and_are_read_back(crisp: Bay) -> None:
     crisp.recover()
     node, modes = f"{ROBOT}/cartesian_impedance_controller", crisp.profile.controller.modes
     for mode in ("compliance", "precision"):
+        since = len(crisp.cell.states)
         crisp.arm.switch(mode)
+        assert not crisp.said("protective stop", since)  # on their way, gains are none of these
         wanted = modes[mode].parameters
         assert crisp.arm.remote.get_parameters(node, list(wanted)) == wanted
     for fault, complaint in (
@@ -113,6 +115,40 @@ def test_gains_switch_while_it_runs_and_are_read_back(crisp: Bay) -> None:
         crisp.misbehave("")
         crisp.recover()
     settle_controller(crisp.arm.remote, ROBOT, crisp.profile)
+
+
+@pytest.mark.parametrize(
+    ("name", "gain"),
+    [
+        ("task.k_pos_x", 3000.0),
+        ("task.k_rot_z", 1000.0),
+        ("task.error_clip.x", 0.1),
+        ("task.k_pos_x", 1000.0),  # between two modes: on its way, but it does not get there
+    ],
+)
+def test_an_arm_whose_controller_is_set_otherwise_meanwhile_is_stopped(
+    crisp: Bay, name: str, gain: float
+) -> None:
+    crisp.misbehave("")
+    node = f"{ROBOT}/cartesian_impedance_controller"
+    settle_controller(crisp.arm.remote, ROBOT, crisp.profile)
+    crisp.take()
+    crisp.recover()
+    crisp.drive(0.0, 0.0, 0.0, 0.0, until=lambda: crisp.cell.state.startswith("policy"))
+    since = len(crisp.cell.states)
+    wanted = crisp.profile.controller.parameters[name]
+    crisp.arm.remote.set_parameters(node, {name: gain})
+    cause = (
+        f"{crisp.cell.prefix}/cartesian_impedance_controller: {name} is {gain}, expected {wanted}"
+    )
+    eventually(
+        lambda: crisp.said(f"protective stop: {cause}", since), found=lambda: crisp.cell.state
+    )
+    line = f"not now: {cause}"
+    eventually(lambda: crisp.cell.call("ack")[0])
+    assert crisp.cell.call("arm")[1] == line
+    crisp.arm.remote.set_parameters(node, {name: wanted})
+    crisp.take()
 
 
 @pytest.mark.skipif(not HAS_ACTIONS, reason="NOT TESTED: the package control_msgs is not installed")

@@ -13,6 +13,7 @@ import pytest
 from geometry_msgs.msg import PoseStamped
 
 from serl.ros.arm_topics import COMMAND
+from serl.ros.node import namespace
 from serl.ros.topics import Topic
 
 from .cell import Cell, eventually
@@ -55,15 +56,17 @@ def test_sigterm_brakes_and_leaves_a_clean_latch(cell: Cell) -> None:
 
 def test_it_does_not_command_an_arm_beside_somebody_else(cell: Cell) -> None:
     cell.start_arm()
+    others = f"others publish {cell.prefix}/target_pose: {namespace(cell.folder)}/stranger"
     with cell.stranger():
-        assert "others publish" in _refusal(cell)  # a busy machine may not know yet who
+        assert _refusal(cell) == f"the guard does not start: {others}"
     cell.start_guard()
     cell.until("disarmed")
     cell.arm()
     with cell.stranger():
-        cell.until("protective stop: others publish")
+        cell.until("protective stop: others publish")  # at once, and soon by name
+        cell.until(f"protective stop: {others}")
         assert cell.call("ack")[0]
-        assert "others publish" in cell.call("arm")[1]
+        assert cell.call("arm")[1] == f"not now: {others}"
     cell.arm()
 
 
