@@ -149,10 +149,14 @@ class Supervisor:
         return lines[-1] if lines else f"see {path}"
 
 
+def supervised() -> bool:
+    """This process was started by a supervisor."""
+    return "SERL_PARENT" in os.environ
+
+
 def orphaned() -> bool:
     """This process was started by a supervisor that is gone."""
-    parent = os.environ.get("SERL_PARENT")
-    return parent is not None and int(parent) != os.getppid()
+    return supervised() and int(os.environ["SERL_PARENT"]) != os.getppid()
 
 
 def _state(code: int | None) -> str:

@@ -35,7 +35,7 @@ from serl.ros.memory import keep_freed_memory
 from serl.ros.parameters import Described, declare
 from serl.ros.topics import Topic
 from serl.sockets import Socket, open_sockets
-from serl.supervisor import orphaned
+from serl.supervisor import orphaned, supervised
 
 logger = logging.getLogger(__name__)
 
@@ -304,9 +304,15 @@ class _Signer:
 
 
 def run_node(run: Callable[[], None]) -> int:
-    """Run the body of a process; returns its exit code, after one line on what went wrong."""
+    """Run the body of a process; returns its exit code, after one line on what went wrong.
+
+    A supervised process that is done ends well, also when it is asked to end while it leaves.
+    """
     try:
         run()
+        if supervised():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)
     except BadInput as error:
         print(error, file=sys.stderr)  # noqa: T201
         return 2
