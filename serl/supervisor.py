@@ -35,6 +35,8 @@ class ProcessSpec:
         ends: exit code 0 means that its work is done; otherwise it is started again then, too.
         nice: how far it stands back for other processes, as the command `nice` counts; where a
             process may not come before others, it does not.
+        node: full name of its node below the run's namespace, where ROS 2 manages its lifecycle;
+            empty for a process without such a node.
     """
 
     name: str
@@ -43,6 +45,7 @@ class ProcessSpec:
     restarts: int = 3
     ends: bool = True
     nice: int = 0
+    node: str = ""
 
 
 @dataclass

@@ -39,6 +39,7 @@ from serl.ros.arm_topics import check_types, name_of, of_robot
 from serl.ros.controller_watch import ControllerWatch
 from serl.ros.guard_inbox import GuardInbox
 from serl.ros.guard_topics import GUARD_STATE
+from serl.ros.names import guard_name
 from serl.ros.node import RosNode, namespace, own_arguments, run_node
 from serl.ros.parameters import Described
 from serl.ros.rivals import Rivals
@@ -295,7 +296,7 @@ def run(folder: Path, robot: str, arm: str, settings: Path, latch: Path) -> None
     with (
         FileLock(latch.with_name(f"{latch.name}.lock"), "the arm of this latch"),
         RosNode(
-            f"guard_{robot}", folder, local=True, parameters=describe(config), managed=True
+            guard_name(robot), folder, local=True, parameters=describe(config), managed=True
         ) as node,
     ):
         sys.setswitchinterval(1e-3)  # a callback delays a tick by no more

@@ -32,9 +32,11 @@ from serl.ros.graph import (
     guard_process,
     learner_processes,
     prepare,
+    sim_process,
     started_domain_id,
 )
 from serl.ros.lifecycle import AUTOSTART
+from serl.ros.names import ros_name
 from serl.run_folder import RunFolder
 from serl.settings import run_settings
 from serl.supervisor import BAD_INPUT, ProcessSpec
@@ -143,8 +145,7 @@ def _simulated(given: Arguments) -> _Graph:
     steps = ("--lockstep",) if _is_true(given, "lockstep") else ()
     name = checked_name(given["name"], "robot")
     run = _run_of(given)
-    arguments = ("--run", str(run.path), "--robot", name, "--rtf", given["rtf"], "--clock", *steps)
-    spec = ProcessSpec(f"sim-{name}", "serl.ros.sim_node", arguments, ends=False)
+    spec = sim_process(run, name, "--rtf", given["rtf"], "--clock", *steps)
     return _ready(run, [spec], frozenset())
 
 
@@ -220,7 +221,9 @@ def _description(arguments: Declared, graph: Callable[[Arguments], _Graph]) -> A
     def build(context: Any) -> list[Any]:
         given = {name: LaunchConfiguration(name).perform(context) for name in declared}
         autostart = _is_true(given, "autostart")
-        return _Launch(graph(given), given["namespace"], autostart).actions()
+        pushed = context.launch_configurations.get("ros_namespace", "")
+        namespace = _within(pushed, given["namespace"])
+        return _Launch(graph(given), namespace, autostart).actions()
 
     return LaunchDescription(
         [
@@ -233,12 +236,19 @@ def _description(arguments: Declared, graph: Callable[[Arguments], _Graph]) -> A
     )
 
 
+def _within(pushed: str, namespace: str) -> str:
+    """A namespace from the root, below that of a group of `launch_ros`; empty for none."""
+    names = [namespace] if namespace.startswith("/") else [pushed, namespace]
+    inner = "/".join(filter(None, (name.strip("/") for name in names)))
+    return f"/{inner}" if inner else ""
+
+
 class _Launch:
     """Actions for the processes of a graph; one that crashes is started again, as often as it may.
 
     Args:
         graph: what to start.
-        namespace: of all nodes; empty for the run's.
+        namespace: of all nodes, from the root; empty for the run's.
         autostart: nodes with a lifecycle activate themselves.
     """
 
@@ -255,22 +265,32 @@ class _Launch:
         return [LogInfo(msg=f"run: {self._graph.run.path}"), *nodes]
 
     def _node(self, spec: ProcessSpec) -> Any:
-        from launch_ros.actions import Node
+        """The action of a process; events of launch change the lifecycle of one that has any."""
+        from launch_ros.actions import LifecycleNode, Node
 
         run = self._graph.run
         environ = environment(self._graph.domain_id, run.path, run.config.network)
-        return Node(
+        what: dict[str, Any] = {"namespace": self._namespace or None}
+        if spec.node:
+            place, _, name = f"{self._run_namespace}/{spec.node}".rpartition("/")
+            parameters = [] if self._autostart else [{AUTOSTART: False}]
+            what = {"name": name, "namespace": place, "parameters": parameters}
+        return (LifecycleNode if spec.node else Node)(
             executable=sys.executable,
             arguments=["-m", spec.module, *spec.arguments],
-            namespace=self._namespace or None,
-            parameters=[] if self._autostart else [{AUTOSTART: False}],
             exec_name=spec.name,
             env={**environ, "SERL_PARENT": str(os.getpid())},
             output="both",
             on_exit=lambda event, context: (
                 [] if context.is_shutdown else self._ended(spec, event.returncode)
             ),
+            **what,
         )
+
+    @property
+    def _run_namespace(self) -> str:
+        """From the root."""
+        return self._namespace or f"/{ros_name(self._graph.run.path.name)}"
 
     def _ended(self, spec: ProcessSpec, code: int) -> Any:
         """Start it again, end everything, or let it be."""

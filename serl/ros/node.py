@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import signal
 import sys
 import threading
@@ -32,9 +31,10 @@ from serl.network import is_up
 from serl.ros.environment import LOCAL, domain_id_of, network_of, settle
 from serl.ros.lifecycle import AUTOSTART, AUTOSTARTS, ManagedNode
 from serl.ros.memory import keep_freed_memory
+from serl.ros.names import ros_name
 from serl.ros.parameters import Described, declare
 from serl.ros.topics import Topic
-from serl.sockets import Socket, open_sockets
+from serl.sockets import Socket, close_inherited_sockets, open_sockets
 from serl.supervisor import orphaned, supervised
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class RosNode:
         self._failure: Exception | None = None
         self._leaving = False
         self._arrived = threading.Event()
-        self._namespace = namespace(run_folder)
+        self._namespace = namespace(run_folder, robot)
         self._robot, self._parameters = robot, parameters or {}
         self._make = ManagedNode if managed else rclpy.create_node
         if managed:
@@ -309,6 +309,8 @@ def run_node(run: Callable[[], None]) -> int:
     A supervised process that is done ends well, also when it is asked to end while it leaves.
     """
     try:
+        if supervised():
+            close_inherited_sockets()
         run()
         if supervised():
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -328,12 +330,15 @@ def own_arguments(arguments: Sequence[str] | None) -> list[str]:
     return list(remove_ros_args(["", *given])[1:])
 
 
-def namespace(run_folder: Path) -> str:
+def namespace(run_folder: Path, robot: str = "") -> str:
     """The ROS namespace of a run: its folder's name, made valid.
 
-    A process that was started with `--ros-args -r __ns:=/cell` has the run in that one.
+    A process that was started with `--ros-args -r __ns:=/cell` has the run in that one; one whose
+    node is in the namespace of a robot, also when it was told all of that: `__ns:=/cell/left`.
     """
-    return _given_namespace(sys.argv) or f"/{ros_name(run_folder.resolve().name)}"
+    given = _given_namespace(sys.argv)
+    run = given.removesuffix(f"/{robot}") if robot else given
+    return run or f"/{ros_name(run_folder.resolve().name)}"
 
 
 def _given_namespace(words: Sequence[str]) -> str:
@@ -341,9 +346,3 @@ def _given_namespace(words: Sequence[str]) -> str:
     of_ros = words[words.index("--ros-args") :] if "--ros-args" in words else ()
     found = [word.removeprefix("__ns:=") for word in of_ros if word.startswith("__ns:=")]
     return f"/{found[-1].strip('/')}" if found else ""
-
-
-def ros_name(text: str) -> str:
-    """The text as a valid ROS 2 name: letters, digits and single underscores, no digit first."""
-    name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_")
-    return name if name[:1].isalpha() else f"run_{name}".rstrip("_")

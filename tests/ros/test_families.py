@@ -8,14 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from serl.arm_profile import GRIP
 from serl.errors import SerlError
 from serl.ros.controller import settle_controller
 
-from ..upstream import FAMILIES
+from ..upstream import FAMILIES, facts
 from .bay import HAS_ACTIONS, MOTION, Bay
 from .cell import ROBOT, eventually
 
 pytestmark = pytest.mark.ros
+
+GRIPPING = [
+    name for name in FAMILIES if facts(FAMILIES[name])["gripper"]["command"]["type"] == GRIP
+]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -24,7 +29,7 @@ def test_the_same_actor_drives_every_family_through_the_guard(name: str, tmp_pat
         bay.take()
         y_m = bay.place()[1]
         bay.drive(0.0, 1.0, 0.0, 0.0, until=lambda: bay.place()[1] > y_m + 0.02)
-        if bay.profile.gripper is not None:
+        if bay.profile.gripper is not None and name not in GRIPPING:
             bay.drive(0.0, 0.0, 0.0, -1.0, until=lambda: bay.opening() < 0.1)
             bay.drive(0.0, 0.0, 0.0, 1.0, until=lambda: bay.opening() > 0.9)
         assert bay.cell.state.startswith("policy")
@@ -151,7 +156,24 @@ def test_an_arm_whose_controller_is_set_otherwise_meanwhile_is_stopped(
     crisp.take()
 
 
-@pytest.mark.skipif(not HAS_ACTIONS, reason="NOT TESTED: the package control_msgs is not installed")
+with_actions = pytest.mark.skipif(
+    not HAS_ACTIONS,
+    reason="NOT TESTED: grippers by control_msgs/action/GripperCommand, which no wheel has",
+)
+
+
+@with_actions
+@pytest.mark.parametrize("name", GRIPPING)
+def test_a_gripper_that_takes_goals_closes_and_opens(name: str, tmp_path: Path) -> None:
+    with Bay(tmp_path, name) as bay:
+        assert bay.profile.gripper is not None
+        bay.take()
+        bay.drive(0.0, 0.0, 0.0, -1.0, until=lambda: bay.opening() < 0.1)
+        bay.drive(0.0, 0.0, 0.0, 1.0, until=lambda: bay.opening() > 0.9)
+        assert bay.cell.state.startswith("policy")
+
+
+@with_actions
 def test_a_gripper_that_takes_no_goal_stops_the_arm(tmp_path: Path) -> None:
     with Bay(tmp_path, "ur5e") as bay:
         bay.take()
