@@ -167,6 +167,14 @@ class RosNode:
         """Call back in the executor's thread, periodically."""
         self.handle.create_timer(period_s, callback)
 
+    def soon(self, callback: Callable[[], object]) -> None:
+        """Call back once, in the executor's thread.
+
+        A publisher, a subscription or a client may be destroyed there: anywhere else the executor
+        may be about to wait for it, and breaks (seen, rclpy 7.1.6).
+        """
+        self._executor.create_task(callback)
+
     def _join(self, name: str, addresses: set[IPv4Address]) -> None:
         """Create the node, once its addresses are up, and see where it can be reached."""
         _wait_until_up(addresses)

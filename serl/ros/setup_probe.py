@@ -36,8 +36,7 @@ def listened(node: RosNode, topics: Mapping[str, Topic]) -> Iterator[dict[str, l
     try:
         yield times
     finally:
-        for each in made:
-            node.handle.destroy_subscription(each)
+        node.soon(lambda: [node.handle.destroy_subscription(each) for each in made])
 
 
 def connection(session: Session) -> str:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from .conftest import eventually
 
@@ -29,6 +31,18 @@ class Terminal:
             stderr=subprocess.STDOUT,
             text=True,
         )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            self.interrupt()
 
     @property
     def output(self) -> str:

@@ -46,10 +46,11 @@ class Tools:
     def __init__(self, node: RosNode) -> None:
         self.node = node
         self.diagnostics: dict[str, list[Any]] = {}
+        self._clients: dict[str, Any] = {}
         node.subscribe(DIAGNOSTICS, self._hear)
 
     def call(self, service: str, kind: Any, request: Any) -> Any:
-        client = self.node.handle.create_client(kind, self.node.absolute(service))
+        client = self._client(kind, self.node.absolute(service))
         eventually(client.service_is_ready, _LIMIT_S)
         answers: list[Any] = []
         asked_s = -math.inf
@@ -62,8 +63,12 @@ class Tools:
             return bool(answers)
 
         eventually(answered, _LIMIT_S)
-        self.node.handle.destroy_client(client)
         return answers[0]
+
+    def _client(self, kind: Any, service: str) -> Any:
+        if service not in self._clients:
+            self._clients[service] = self.node.handle.create_client(kind, service)
+        return self._clients[service]
 
     def state(self, node: str) -> str:
         return str(self.call(f"{node}/get_state", GetState, GetState.Request()).current_state.label)
