@@ -195,6 +195,8 @@ class Cell:
 
     def _is_taken(self, mode: str) -> bool:
         """Whether the arm is driven; armed until it is, on a machine that is late at first."""
+        guard = self.processes["guard"]
+        assert guard.poll() is None, guard.communicate()[1]
         if self.state.startswith("protective stop"):
             self.call("ack")
         elif self.state.startswith("disarmed"):

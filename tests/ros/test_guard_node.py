@@ -39,7 +39,7 @@ def test_an_armed_guard_lets_the_actor_drive_until_it_is_disarmed(cell: Cell) ->
     assert cell.call("disarm")[0]
     cell.until("disarmed")
     eventually(lambda: _motion(cell) == "holds")
-    assert cell.latch.read_text() == "serl latch: disarmed\n"
+    eventually(lambda: cell.latch.read_text() == "serl latch: disarmed\n")
     assert not cell.call("ack")[0]
 
 
@@ -65,7 +65,7 @@ def test_it_does_not_command_an_arm_beside_somebody_else(cell: Cell) -> None:
     with cell.stranger():
         cell.until("protective stop: others publish")  # at once, and soon by name
         cell.until(f"protective stop: {others}")
-        assert cell.call("ack")[0]
+        eventually(lambda: cell.call("ack")[0])  # refused while a busy machine is late
         assert cell.call("arm")[1] == f"not now: {others}"
     cell.arm()
 
