@@ -6,7 +6,7 @@ Names are relative to the robot's namespace unless they begin with a slash.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -126,7 +126,7 @@ class ControllerProfile(BaseModel):
         node: whose parameters they are.
         parameters: by name; gains and clips among them.
         expected: what others have set, and nothing here changes: only compared, before the guard
-            takes the arm.
+            takes the arm and while it has it.
         modes: gains to switch to while it runs, by name, such as "compliance" and "precision";
             each changes all of the same parameters.
         stiffness_n_m: of its spring, for forces that follow from a lead; None for a controller
@@ -157,10 +157,24 @@ class ControllerProfile(BaseModel):
 
         Gains may be those of the start or of a mode, but of one of them.
         """
-        changes: list[dict[str, float]] = [{}, *(mode.parameters for mode in self.modes.values())]
-        fixed = {**self.parameters, **self.expected}
-        complaints = [_differences(found, {**fixed, **change}) for change in changes]
+        complaints = [_differences(found, wanted) for wanted in self._settings]
         return "" if "" in complaints else complaints[0]
+
+    def is_between(self, found: Mapping[str, object]) -> bool:
+        """Whether `found` may be on its way from some gains to others: none beyond all of them."""
+        settings = self._settings
+        gains = {name for mode in self.modes.values() for name in mode.parameters}
+        fixed = {name: value for name, value in settings[0].items() if name not in gains}
+        return not _differences(found, fixed) and all(
+            _is_among(found.get(name), [each[name] for each in settings if name in each])
+            for name in gains
+        )
+
+    @property
+    def _settings(self) -> list[dict[str, Value]]:
+        """All parameters: as at the start, and in each mode."""
+        fixed = {**self.parameters, **self.expected}
+        return [fixed, *({**fixed, **mode.parameters} for mode in self.modes.values())]
 
 
 def _differences(found: Mapping[str, object], wanted: Mapping[str, Value]) -> str:
@@ -176,6 +190,14 @@ def is_value(found: object, wanted: Value) -> bool:
     if isinstance(wanted, (bool, str)) or isinstance(found, bool):
         return type(found) is type(wanted) and found == wanted
     return isinstance(found, (int, float)) and math.isclose(found, wanted, rel_tol=1e-9)
+
+
+def _is_among(found: object, ends: Sequence[object]) -> bool:
+    """Whether a gain is a number from the least to the greatest of others."""
+    numbers = [end for end in ends if isinstance(end, (int, float))]
+    if not isinstance(found, (int, float)) or isinstance(found, bool):
+        return False
+    return min(numbers) <= found <= max(numbers)
 
 
 class Payload(BaseModel):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +27,7 @@ from serl.learner import Learner, LearnerConfig
 from serl.metrics import Metrics
 from serl.replay import Replay
 from serl.robot import Homing, SimulatedRobot
+from serl.scene_setter import SceneSetter
 from serl.specs import Spec
 from serl.successes import LastFrames, with_labelled
 from serl.task import SimulatedTask
@@ -35,8 +35,6 @@ from serl.teleop.onlooker import Onlooker
 from serl.teleop.scripted import ScriptedHuman, Seen
 from serl.transport import LearnerEnd, WeightSource
 from serl.types import Arrival, Record
-
-logger = logging.getLogger(__name__)
 
 _STATISTICS_STEPS = 500
 _SIMULATED_CAMERAS = CameraWatchConfig(frozen_readings=0)  # what is still looks the same
@@ -171,74 +169,79 @@ def make_actor(
         attendance: the people about; nobody but the simulated human by default.
     """
     task = make_judged_task(config)
-    robot, clock = driven.robot or plugins.make_simulation(task), driven.clock
-    placements = driven.placements
-    if placements is None:
-        placements = 1 if task.config.auto_reset else math.inf
-    seed = start_seed(Purpose.TRAINING, config.seed, f"{name}/agent", start)
-    seen = make_spec(make_task(config))  # without what is seen for the log alone
-    acting = make_acting_agent(config, seen, seed)
-    policy = LearnedPolicy(acting, weights, frames=config.agent.frames)
-    lead = max(
-        config.actor.max_lead_steps,
-        config.learner.publish_every,  # or it would wait for weights that wait for it
-        first_update_at(config),
-    )
-    pacing = config.actor.model_copy(update={"max_lead_steps": lead})
-    wait = Pace(
-        pacing,
-        policy,
-        name,
-        lambda: stopping() or policy.trained_steps >= config.steps,
-        steps_before,
-    )
-
+    robot, rate_hz = driven.robot or plugins.make_simulation(task), task.config.rate_hz
+    policy = _make_policy(config, name, weights, start)
+    wait = _make_pace(config, policy, name, stopping, steps_before)
     watch = CameraWatch(robot.observation_spec.images, _SIMULATED_CAMERAS)
+    placed = driven.placements
+    if placed is None:
+        placed = 1 if task.config.auto_reset else math.inf
 
     def record(item: Record) -> None:
         wait.count(item)
         sink(item)
 
-    def place(episode: int, where: str = name) -> None:
-        watch.begin()
-        if clock is not None:
+    def trained() -> int:
+        return policy.trained_steps
+
+    def ready() -> None:
+        if driven.clock is not None:
             policy.wait(stopping)
-        robot.reset(start_seed(Purpose.TRAINING, config.seed, where, start + episode))
 
-    requests = count(1)
-
-    def person(reason: str) -> None:
-        number = next(requests)
-        logger.warning("%s; request %d, the simulation places the scene", reason, number)
-        place(number, f"{name}/person")
-
-    script = make_human(
-        config, task, Onlooker(robot), name, steps_before, lambda: policy.trained_steps
-    )
-    rate_hz = task.config.rate_hz
+    scene = SceneSetter(robot, watch, config.seed, name, start, ready)
+    script = make_human(config, task, Onlooker(robot), name, steps_before, trained)
+    real_time = RealTime(WallClock(rate_hz), attendance.attended, pace or wait)
     return Actor(
         name=name,
         run=run,
         robot=WatchedRobot(robot, watch),
         task=task,
         policy=policy,
-        clock=clock
-        or VirtualClock(
-            robot.advance, rate_hz, RealTime(WallClock(rate_hz), attendance.attended, pace or wait)
-        ),
+        clock=driven.clock or VirtualClock(robot.advance, rate_hz, real_time),
         sink=record,
         config=config.actor,
         teleop=attendance.attend(robot, script),
-        place=place,
-        placements=placements,
-        person=person,
+        place=scene.place,
+        placements=placed,
+        person=scene.help,
         homing=robot if isinstance(robot, Homing) else None,
-        curriculum=make_curriculum(config, task, robot, lambda: policy.trained_steps),
+        curriculum=make_curriculum(config, task, robot, trained),
         epoch=epoch,
         stopping=stopping,
         admit=admit,
         standby=attendance.standby,
     )
+
+
+def _make_policy(
+    config: TrainConfig, name: str, weights: WeightSource, start: int
+) -> LearnedPolicy:
+    """What an actor explores with, from the seed of its first start on."""
+    seed = start_seed(Purpose.TRAINING, config.seed, f"{name}/agent", start)
+    seen = make_spec(make_task(config))  # without what is seen for the log alone
+    agent = make_acting_agent(config, seen, seed)
+    return LearnedPolicy(agent, weights, frames=config.agent.frames)
+
+
+def _make_pace(
+    config: TrainConfig,
+    policy: LearnedPolicy,
+    name: str,
+    stopping: Callable[[], bool],
+    steps_before: int,
+) -> Pace:
+    """Has an actor wait for its learner, until the training is over."""
+    lead = max(
+        config.actor.max_lead_steps,
+        config.learner.publish_every,  # or it would wait for weights that wait for it
+        first_update_at(config),
+    )
+
+    def over() -> bool:
+        return stopping() or policy.trained_steps >= config.steps
+
+    pacing = config.actor.model_copy(update={"max_lead_steps": lead})
+    return Pace(pacing, policy, name, over, steps_before)
 
 
 def _learner_config(config: TrainConfig, agent: Agent) -> LearnerConfig:

@@ -18,7 +18,8 @@ from serl.episodes import episode_paths, read_episode
 from serl.errors import BadInput
 from serl.index import Stream
 from serl.inheritance import inherit, keep_episodes, kept_episodes
-from serl.learner import Learner, restore_progress
+from serl.learner import Learner
+from serl.learner_progress import restore_progress
 from serl.metrics import EventRow, MetricsWriter, ResumeRow
 from serl.mirror import Mirror
 from serl.order import Opened, accepted, open_index

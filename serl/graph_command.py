@@ -84,7 +84,7 @@ def show(console: Console, graph: GraphSeen, root: str = "") -> None:
 def expected_nodes(run: RunFolder, root: str) -> list[str]:
     """Full names of the nodes of a run while it trains, or of the parts of it that were started."""
     from serl.ros.graph import actor_names
-    from serl.ros.node import ros_name
+    from serl.ros.names import ros_name
 
     announced = sorted(path.name for path in run.path.glob("link/*") if path.is_dir())
     deployed = not (run.path / "index.sqlite").exists() and (run.path / "trials.jsonl").exists()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,17 +19,17 @@ from serl.errors import BadInput
 from serl.files import write_atomic
 from serl.guard_config import GuardConfig
 from serl.guard_setup import guard_of, make_guard_config
+from serl.robot_command import checked_namespace
 from serl.robot_file import latch_path, write_robot
-
-_NAMESPACE = re.compile(r"(/[A-Za-z][A-Za-z0-9_]*){1,2}/?")
 
 
 class Place(NamedTuple):
     """Where an arm is in the ROS graph.
 
     Attributes:
-        cell: the first part of its namespace.
-        robot: the second one.
+        cell: name of the folder of its nodes, and so their namespace.
+        robot: the arm's own namespace: below that of the cell, or from the root where it begins
+            with a slash; empty for the root itself.
     """
 
     cell: str
@@ -38,15 +37,22 @@ class Place(NamedTuple):
 
     @property
     def namespace(self) -> str:
-        """Of the arm, from the root."""
-        return f"/{self.cell}/{self.robot}"
+        """Of the arm, from the root; "/" for the root itself."""
+        if self.robot and not self.robot.startswith("/"):
+            return f"/{self.cell}/{self.robot}"
+        return self.robot or "/"
+
+    @property
+    def prefix(self) -> str:
+        """What its names begin with, from the root, before their first slash."""
+        return self.namespace.rstrip("/")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Of the command."""
     parser.add_argument("robot", help="name of an arm, or the path of its profile")
     parser.add_argument("--task", help="whose limits hold; else those of the profile's workspace")
-    parser.add_argument("--namespace", help="of the arm, such as /sim/arm; /cell/NAME")
+    parser.add_argument("--namespace", help="of the arm, such as /sim/arm, or /; /cell/NAME")
     parser.add_argument("--latch", type=Path, help="file that remembers a stop")
     parser.add_argument("--fifo", type=int, metavar="PRIORITY", help="real-time, 1 to 99")
 
@@ -78,7 +84,7 @@ def guard(options: argparse.Namespace) -> int:
         folder.mkdir()
         meet_others(folder)
         print(  # noqa: T201
-            f"{profile.name}: ROS_DOMAIN_ID={domain}, services under {place.namespace}/guard; "
+            f"{profile.name}: ROS_DOMAIN_ID={domain}, services under {place.prefix}/guard; "
             f"latch {latch}; Ctrl-C ends it",
             flush=True,
         )
@@ -90,10 +96,10 @@ def guard_arguments(
     folder: Path, place: Place, profile: ArmProfile, config: GuardConfig, latch: Path
 ) -> Sequence[str]:
     """What the guard's process is started with; what it reads is written for it."""
-    settings, arm = folder / f"{place.robot}.guard.yaml", folder / f"{place.robot}.yaml"
+    settings, arm = folder / "guard.yaml", folder / "arm.yaml"
     write_atomic(settings, yaml.safe_dump(config.model_dump(mode="json")).encode())
     write_robot(arm, profile)
-    where = ("--run", str(folder), "--robot", place.robot, "--arm", str(arm))
+    where = ("--run", str(folder), "--robot", place.robot or "/", "--arm", str(arm))
     return (*where, "--config", str(settings), "--latch", str(latch))
 
 
@@ -106,14 +112,11 @@ def load_robot(robot: str) -> ArmProfile:
 
 
 def place_of(profile: ArmProfile, namespace: str | None) -> Place:
-    """Where an arm is: as asked, or beside other arms of the cell.
+    """Where an arm is: in the namespace that was asked for, or beside other arms of the cell.
 
     Raises:
-        BadInput: it is no namespace of one or two names.
+        BadInput: it is no namespace.
     """
     if namespace is None:
         return Place("cell", profile.name)
-    if not _NAMESPACE.fullmatch(namespace):
-        raise BadInput(f"--namespace {namespace!r}: expected one such as /cell/arm")
-    *cell, robot = namespace.strip("/").split("/")
-    return Place(cell[0] if cell else "cell", robot)
+    return Place("cell", checked_namespace(namespace).rstrip("/"))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -15,8 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from serl.agents.agent import Agent, State
 from serl.episode_tracker import EpisodeTracker
 from serl.errors import CorruptData, SerlError
-from serl.fields import check_fields
-from serl.index import Stream
+from serl.learner_progress import Progress, restore_progress
 from serl.metrics import EventRow, Metrics, Rate, UpdateRow
 from serl.prefetch import Prefetch
 from serl.replay import Replay
@@ -31,7 +29,6 @@ _MAX_PENDING = 256
 _RECEIVE_PERIOD_S = 0.05  # while there is work: each batch costs a commit of the index
 _MAX_SKIPPED = 3
 
-_TAKEN_FIELDS = {"actor": str, "epoch": int, "records": int}
 _MEASURED = ("critic_loss", "actor_loss", "q", "temperature", "entropy")
 
 
@@ -68,28 +65,6 @@ class LearnerConfig(BaseModel):
     publish_every: int = Field(20, ge=1)
     checkpoint_every: int = Field(1000, ge=1)
     metrics_every: int = Field(100, ge=1)
-
-
-@dataclass
-class Progress:
-    """Counters of a learner; saved with each checkpoint.
-
-    Attributes:
-        taken: records taken, those of scripts and lost ones included, by actor and epoch.
-        received: online steps among them (of policy and human).
-        trained: online steps trained on, by actor.
-        version: of the newest published weights.
-    """
-
-    taken: Counter[Stream] = field(default_factory=Counter)
-    received: int = 0
-    trained: Counter[str] = field(default_factory=Counter)
-    version: int = 0
-
-    @property
-    def steps(self) -> int:
-        """Online steps trained on."""
-        return self.trained.total()
 
 
 class Learner:
@@ -257,9 +232,7 @@ class Learner:
             "replay": self._batches.state(),
         }
         info = {
-            "taken": [[*stream, count] for stream, count in sorted(self.progress.taken.items())],
-            "trained": dict(self.progress.trained),
-            "version": self.progress.version,
+            **self.progress.info(),
             "demonstrations": self.replay.demonstrations,
             "scaled": self._scaled,
             "success": self._episodes.recent_success(),
@@ -380,22 +353,3 @@ class Saved(NamedTuple):
 
     steps: int
     state: State
-
-
-def restore_progress(info: Mapping[str, Any]) -> Progress:
-    """Counters from a checkpoint's information; raises `CorruptData` when they are damaged."""
-    try:
-        taken = [dict(zip(_TAKEN_FIELDS, entry, strict=True)) for entry in info["taken"]]
-        trained, version = info["trained"], info["version"]
-        actors = dict.fromkeys(trained, int)
-    except (KeyError, TypeError, ValueError) as error:
-        raise CorruptData("checkpoint: expected the counters taken, trained, version") from error
-    for entry in taken:
-        check_fields(entry, _TAKEN_FIELDS, "checkpoint: taken")
-    check_fields(trained, actors, "checkpoint: trained")
-    check_fields({"version": version}, {"version": int}, "checkpoint:")
-    return Progress(
-        taken=Counter({(entry["actor"], entry["epoch"]): entry["records"] for entry in taken}),
-        trained=Counter(trained),
-        version=version,
-    )

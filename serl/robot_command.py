@@ -12,7 +12,7 @@ from serl import plugins
 from serl.doctor import Finding
 from serl.errors import BadInput
 
-_NAMESPACE = re.compile(r"/|(/[A-Za-z][A-Za-z0-9_]*)+")
+_NAMESPACE = re.compile(r"/|(/[A-Za-z][A-Za-z0-9_]*)+/?")
 
 
 def checked_namespace(text: str) -> str:
@@ -33,7 +33,7 @@ def robot_findings(robot: str, namespace: str) -> Iterator[Finding]:
         BadInput: there is no such robot, or ROS 2 is missing.
     """
     profile, arm = plugins.load("robot", robot), checked_namespace(namespace).rstrip("/")
-    from serl.ros.environment import domain_id_of
+    from serl.ros.environment import domain_id_of, meet_others
     from serl.ros.graph import require_ros
 
     require_ros()
@@ -42,18 +42,25 @@ def robot_findings(robot: str, namespace: str) -> Iterator[Finding]:
     from serl.ros.robot_check import RobotCheck
 
     yield Finding(True, "profile", f"{profile.name}: {profile.summary}")
-    with (
-        tempfile.TemporaryDirectory(prefix="serl-doctor-") as scratch,
-        RosNode("doctor", Path(scratch), local=True) as node,
-    ):
-        for finding in RobotCheck(node, profile, arm).findings():
-            if finding.subject == "driver" and not finding.sound:
-                finding = finding._replace(text=f"{finding.text}; {seen_with(domain)}")
-            yield finding
+    with tempfile.TemporaryDirectory(prefix="serl-doctor-") as scratch:
+        meet_others(Path(scratch))
+        with RosNode("doctor", Path(scratch), local=True) as node:
+            for finding in RobotCheck(node, profile, arm).findings():
+                if finding.subject == "driver" and not finding.sound:
+                    finding = finding._replace(text=f"{finding.text}; {_met_with(domain)}")
+                yield finding
+
+
+def _met_with(domain: str) -> str:
+    """What makes a driver visible."""
+    return (
+        f"a driver is seen that was started on this host with ROS_DOMAIN_ID={domain}, and with "
+        "the transports that ROS 2 has by default"
+    )
 
 
 def seen_with(domain: str) -> str:
-    """What makes nodes that serl did not start visible to it."""
+    """What makes nodes that serl did not start visible to the processes of a run."""
     return (
         f"a node that serl did not start is seen when it was started with ROS_DOMAIN_ID={domain} "
         "FASTDDS_BUILTIN_TRANSPORTS=SHM"

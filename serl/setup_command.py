@@ -60,7 +60,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Of the command."""
     parser.add_argument("robot", help="name of an arm, or the path of a profile to go on with")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the profile; ROBOT.cell.yaml")
-    parser.add_argument("--namespace", help="of the driver, such as /sim/arm; /cell/NAME")
+    parser.add_argument("--namespace", default="/", help="of the driver, such as /right; the root")
     parser.add_argument("--repeat", action="append", default=[], metavar="STEP", help="once more")
     parser.add_argument("--device", choices=device_names(), help="of this machine, to take over")
     parser.add_argument("--path", type=Path, help="of the device, such as /dev/input/event3")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -42,6 +43,18 @@ def open_sockets(process: int | None = None) -> list[Socket]:
         if found_state == state and inode in own
     ]
     return sorted(found, key=str)
+
+
+def close_inherited_sockets() -> None:
+    """Close the sockets that this process got from the one that started it, before it has its own.
+
+    `ros2 launch` hands on whatever is open in it (close_fds=False in osrf_pycommon 2.0.2), also the
+    sockets of a node of its own, which others can reach.
+    """
+    for entry in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # that of this very list
+            if int(entry) > 2 and stat.S_ISSOCK(os.fstat(int(entry)).st_mode):
+                os.close(int(entry))
 
 
 def _inodes(folder: Path) -> Iterator[str]:

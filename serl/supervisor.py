@@ -35,6 +35,8 @@ class ProcessSpec:
         ends: exit code 0 means that its work is done; otherwise it is started again then, too.
         nice: how far it stands back for other processes, as the command `nice` counts; where a
             process may not come before others, it does not.
+        node: full name of its node below the run's namespace, where ROS 2 manages its lifecycle;
+            empty for a process without such a node.
     """
 
     name: str
@@ -43,6 +45,7 @@ class ProcessSpec:
     restarts: int = 3
     ends: bool = True
     nice: int = 0
+    node: str = ""
 
 
 @dataclass
@@ -149,10 +152,14 @@ class Supervisor:
         return lines[-1] if lines else f"see {path}"
 
 
+def supervised() -> bool:
+    """This process was started by a supervisor."""
+    return "SERL_PARENT" in os.environ
+
+
 def orphaned() -> bool:
     """This process was started by a supervisor that is gone."""
-    parent = os.environ.get("SERL_PARENT")
-    return parent is not None and int(parent) != os.getppid()
+    return supervised() and int(os.environ["SERL_PARENT"]) != os.getppid()
 
 
 def _state(code: int | None) -> str:

@@ -17,7 +17,7 @@ from serl.episodes import PART, SEALED, EpisodeName, episode_name, episode_paths
 from serl.errors import BadInput, CorruptData, SerlError
 from serl.files import sha256_of
 from serl.index import Span, Stream, read_spans
-from serl.learner import restore_progress
+from serl.learner_progress import restore_progress
 from serl.manifest import MANIFEST, Entry, read_entries
 from serl.quarantine import QUARANTINE, lost_records
 from serl.run_folder import RunFolder

@@ -92,3 +92,19 @@ def test_a_controller_may_have_the_gains_of_the_start_or_of_a_mode_but_of_one() 
     assert controller.wrong(well | {"limit": 1.0}) == "limit is 1.0, expected True"
     assert controller.wrong(well | {"units": ""}) == "units is , expected speed"
     assert "k is None" in controller.wrong({})
+
+
+def test_gains_on_their_way_lie_between_others_and_nothing_else_differs() -> None:
+    controller = ControllerProfile(
+        node="a",
+        parameters={"k": 500.0, "limit": True},
+        modes={name: Gains(parameters={"k": k}) for name, k in (("soft", 100.0), ("hard", 900.0))},
+    )
+    for k in (100.0, 300.0, 500, 900.0):
+        assert controller.is_between({"k": k, "limit": True})
+    for wrong in ({"k": 99.0}, {"k": 901.0}, {"k": True}, {"k": None}, {"limit": False}, {}):
+        assert not controller.is_between({"limit": True, **wrong})
+    assert not controller.is_between({"k": float("nan"), "limit": True})
+    fixed = ControllerProfile(node="a", parameters={"k": 500.0})
+    assert fixed.is_between({"k": 500.0})
+    assert not fixed.is_between({"k": 499.0})

@@ -42,7 +42,7 @@ from serl.errors import BadInput
 from serl.fields import dump_object, parse_object
 from serl.labels import FILE as LABELS
 from serl.labels import Place, append_labels, read_labels
-from serl.learner import restore_progress
+from serl.learner_progress import restore_progress
 from serl.manifest import MANIFEST, read_entries
 from serl.mcap import BLOCK, FOOTER, MAGIC, U32, Opcode
 from serl.mcap_reader import read_chunk, read_metadata

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from serl.errors import CorruptData, SerlError
-from serl.learner import restore_progress
+from serl.learner_progress import restore_progress
 from serl.metrics import EpisodeRow, EventRow
 from serl.types import Source, Step
 

@@ -82,3 +82,22 @@ def test_those_of_another_process() -> None:
     assert [found.port for found in open_sockets(child.pid)] == [port]
     assert port not in [found.port for found in open_sockets()]
     child.communicate("\n")
+
+
+def test_what_was_handed_on_is_closed_and_nothing_else(stack: ExitStack) -> None:
+    handed = bound(stack, "udp", "0.0.0.0")
+    handed.set_inheritable(True)
+    code = (
+        "import sys, socket\n"
+        "from serl.sockets import close_inherited_sockets, open_sockets\n"
+        "print(len(open_sockets()))\n"
+        "close_inherited_sockets()\n"
+        "print(len(open_sockets()))\n"
+        "own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+        "own.bind(('127.0.0.1', 0))\n"
+        "print(len(open_sockets()))\n"
+    )
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(command, close_fds=False, capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["1", "0", "1"]
+    assert handed.getsockname()[1] in {found.port for found in open_sockets()}, "ours stays"

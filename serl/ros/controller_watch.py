@@ -16,6 +16,8 @@ from serl.ros.node import RosNode
 
 _ASK_S = 0.5
 _OLD_S = 2.0
+_SWITCH_S = 2.0
+"""Gains are on their way from one mode to another for half a second; far longer is none."""
 
 
 class ControllerWatch:
@@ -33,6 +35,8 @@ class ControllerWatch:
         name = self._controller.node
         self._node = node.absolute(name if name.startswith("/") else f"{robot}/{name}")
         self._wrong, self._answered_s = "", float("-inf")
+        self._right_s: float | None = None  # when all was as expected last
+        self._may_pass = False  # what is wrong is what a switch of gains passes through
         self._asked: Any = None
         if self._names:
             service = f"{self._node}/get_parameters"
@@ -48,6 +52,19 @@ class ControllerWatch:
             return f"{self._node}: the controller does not tell its parameters"
         return f"{self._node}: {self._wrong}" if self._wrong else ""
 
+    @property
+    def changed(self) -> str:
+        """Why an arm must not be driven on: somebody set its controller otherwise, or half way.
+
+        A controller that does not answer has not been changed: its arm falls silent as well, or
+        follows as it did.
+        """
+        if not self._wrong or self._right_s is None:
+            return ""
+        if self._may_pass and time.monotonic() - self._right_s <= _SWITCH_S:
+            return ""
+        return f"{self._node}: {self._wrong}"
+
     def _ask(self) -> None:
         if self._client.service_is_ready():
             if self._asked is not None and not self._asked.done():
@@ -60,5 +77,9 @@ class ControllerWatch:
         if answer is None:
             return
         values = map(parameter_value_to_python, answer.values)
-        self._wrong = self._controller.wrong(dict(zip(self._names, values, strict=False)))
+        found = dict(zip(self._names, values, strict=False))
+        self._wrong = self._controller.wrong(found)
+        self._may_pass = self._controller.is_between(found)
         self._answered_s = time.monotonic()
+        if not self._wrong:
+            self._right_s = self._answered_s

@@ -22,6 +22,7 @@ from serl.ros.environment import (
     meet_others,
     ros_status,
 )
+from serl.ros.names import ARM_NODE, guard_name, ros_name
 from serl.run_folder import RunFolder
 from serl.supervisor import ProcessSpec, Supervisor
 
@@ -67,7 +68,12 @@ def actor_processes(run: RunFolder, name: str) -> list[ProcessSpec]:
     ]
     arguments = ("--run", str(run.path), "--actor", name)
     actor = ProcessSpec(
-        name, "serl.ros.actor_node", arguments, restarts=5, nice=_FIRST if nice else 0
+        name,
+        "serl.ros.actor_node",
+        arguments,
+        restarts=5,
+        nice=_FIRST if nice else 0,
+        node=ros_name(name),
     )
     return [*(arm_processes(run, name) if run.config.robot else ()), *links, actor]
 
@@ -79,10 +85,20 @@ def arm_processes(run: RunFolder, name: str) -> list[ProcessSpec]:
     settings, latch = settle_guard(run.path / "guard", name, limits)
     arm = ("--run", str(run.path), "--robot", name)
     guard = (*arm, "--config", str(settings), "--latch", str(latch))
-    return [
-        ProcessSpec(f"sim-{name}", "serl.ros.sim_node", arm, ends=False, nice=_FIRST),
-        ProcessSpec(f"guard-{name}", "serl.ros.guard_node", guard, ends=False, nice=_FIRST),
-    ]
+    return [sim_process(run, name), _guard(name, name, guard)]
+
+
+def sim_process(run: RunFolder, name: str, *options: str) -> ProcessSpec:
+    """A simulated arm, with more arguments of its process."""
+    arguments = ("--run", str(run.path), "--robot", name, *options)
+    return ProcessSpec(
+        f"sim-{name}",
+        "serl.ros.sim_node",
+        arguments,
+        ends=False,
+        nice=_FIRST,
+        node=f"{name}/{ARM_NODE}",
+    )
 
 
 def policy_processes(
@@ -104,6 +120,7 @@ def policy_processes(
         (*arguments, *chosen, *place, *count),
         restarts=0,
         nice=_FIRST if robot else 0,
+        node=ros_name(name),
     )
     if real:
         return [guard_process(run, name, robot, arm, checkpoint.parents[1] / "guard"), policy]
@@ -118,13 +135,13 @@ def guard_process(run: RunFolder, name: str, robot: str, arm: str, latches: Path
     make_folder(latches)
     latch = latches / f"{profile.name}.latch"
     arguments = ("--run", str(run.path), "--robot", arm, _ARM, robot)
-    return ProcessSpec(
-        f"guard-{name}",
-        "serl.ros.guard_node",
-        (*arguments, "--config", str(settings), "--latch", str(latch)),
-        ends=False,
-        nice=_FIRST,
-    )
+    return _guard(name, arm, (*arguments, "--config", str(settings), "--latch", str(latch)))
+
+
+def _guard(name: str, robot: str, arguments: tuple[str, ...]) -> ProcessSpec:
+    node = guard_name(robot)
+    module = "serl.ros.guard_node"
+    return ProcessSpec(f"guard-{name}", module, arguments, ends=False, nice=_FIRST, node=node)
 
 
 def prefix(stage: str) -> str:

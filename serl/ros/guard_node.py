@@ -26,29 +26,24 @@ from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 from std_srvs.srv import Trigger
 
 from serl import plugins
-from serl.arm_profile import ArmProfile, Channel
+from serl.arm_profile import ArmProfile
 from serl.clock import WallClock
 from serl.config import checked, read_yaml
 from serl.errors import BadInput, SerlError
 from serl.files import FileLock, make_folder
-from serl.guard import LATCHED, MOVING, Guard, GuardConfig, GuardState, Heard
+from serl.guard import LATCHED, MOVING, Guard, GuardConfig, GuardState
 from serl.guard_setup import check_fits
 from serl.latch import LatchFile
 from serl.ros.arm_commander import ArmCommander
-from serl.ros.arm_topics import SENSOR, check_types, name_of, topic_of
+from serl.ros.arm_topics import check_types, name_of, of_robot
 from serl.ros.controller_watch import ControllerWatch
-from serl.ros.guard_topics import (
-    ARM_STATE,
-    COMMAND_GRIPPER,
-    COMMAND_POSE,
-    ESTOP,
-    GUARD_STATE,
-    HEARTBEAT,
-)
+from serl.ros.guard_inbox import GuardInbox
+from serl.ros.guard_topics import GUARD_STATE
+from serl.ros.names import guard_name
 from serl.ros.node import RosNode, namespace, own_arguments, run_node
 from serl.ros.parameters import Described
+from serl.ros.rivals import Rivals
 from serl.ros.stats import Health, Stats
-from serl.ros.topics import Topic
 from serl.setpoint import PROFILE_PERIOD_S
 from serl.supervisor import orphaned
 
@@ -95,24 +90,23 @@ class GuardNode:
         self._filed = self._guard.latch
         file.write(self._filed)
         self._lock, self._filing = threading.Lock(), threading.Lock()
-        self._clock = node.handle.get_clock()
         self._ticking = WallClock(1.0 / PROFILE_PERIOD_S)
         self._ticks = 0
         self._told: tuple[GuardState, str] | None = None
         self._opening: float | None = None
-        self._publishers = 0  # of setpoints, this guard's own
         self._was_armed, self._active = False, False
-        self._listen()
+        GuardInbox(node, prefix, profile, config.joint_names, self._guard, self._lock)
+        self._rivals = Rivals(node, name_of(profile.target, prefix))
         time.sleep(_DISCOVERY_S)
         self._check_surroundings()
         self._commander = ArmCommander(node, prefix, profile, config.motion.limits)
-        self._publishers = 1
+        self._rivals.own = 1
         self._controller = ControllerWatch(node, prefix, profile)
-        self._state = node.publisher(self._own(GUARD_STATE))
+        self._state = node.publisher(of_robot(GUARD_STATE, prefix))
         self._serve()
         node.every(_FILE_S, self._keep_filed)
-        node.every(_LOOK_S, self._stop_beside_others)
-        Stats(node, f"guard {prefix}", self._numbers, self._health)
+        node.every(_LOOK_S, self._look_about)
+        Stats(node, f"guard {prefix or '/'}", self._numbers, self._health)
         node.handle.manage(self._activate, self._deactivate)
 
     def run(self, stopping: Callable[[], bool]) -> None:
@@ -184,50 +178,6 @@ class GuardNode:
         late = float(self._ticking.overruns)
         return {"late ticks": late, **{name: float(count) for name, count in counts.items()}}
 
-    def _listen(self) -> None:
-        """Hand every message over to the guard."""
-        guard, hear, profile = self._guard, self._hear, self._profile
-        self._measure(profile.pose, lambda m: guard.pose(_pose(m), self._heard(m.header)))
-        self._measure(profile.joint_states, self._on_joints)
-        if profile.wrench is not None:
-            self._measure(profile.wrench, lambda m: guard.wrench(_wrench(m), self._heard(m.header)))
-        hear(COMMAND_POSE, lambda m: guard.command(_pose(m), self._heard(m.header)))
-        hear(COMMAND_GRIPPER, lambda m: guard.gripper(m.data, self._arrived()))
-        hear(HEARTBEAT, lambda m: guard.heartbeat(m.frame_id, self._heard(m)))
-        hear(ESTOP, lambda m: guard.estop("the topic estop") if m.data else None)
-        hear(ARM_STATE, lambda m: guard.robot_error(_error(m)))
-
-    def _measure(self, channel: Channel, take: Callable[[Any], None]) -> None:
-        self._subscribe(topic_of(channel, self._prefix, SENSOR), take)
-
-    def _hear(self, topic: Topic, take: Callable[[Any], None]) -> None:
-        self._subscribe(self._own(topic), take)
-
-    def _subscribe(self, topic: Topic, take: Callable[[Any], None]) -> None:
-        def taken(message: Any) -> None:
-            with self._lock:
-                take(message)
-
-        self._node.subscribe(topic, taken)
-
-    def _on_joints(self, message: Any) -> None:
-        values, names = list(message.position), self._config.joint_names
-        if names:
-            known = dict(zip(message.name, values, strict=False))
-            if not any(name in known for name in names):
-                return  # about other joints
-            values = [known[name] for name in names if name in known]
-        self._guard.joints(values, self._heard(message.header))
-
-    def _heard(self, header: Any) -> Heard:
-        wall_s = 1e-9 * self._clock.now().nanoseconds
-        stamp_s = header.stamp.sec + 1e-9 * header.stamp.nanosec
-        return Heard(time.monotonic(), stamp_s, wall_s, header.frame_id)
-
-    def _arrived(self) -> Heard:
-        """Of a message without a header."""
-        return Heard(time.monotonic(), 0.0, 0.0, "")
-
     def _serve(self) -> None:
         guard = self._guard
 
@@ -238,7 +188,7 @@ class GuardNode:
         def arm() -> str:
             if not self._active:
                 raise BadInput("not now: the guard's node is not active")
-            for trouble in (self._others(), self._controller.trouble, self._commander.unheard):
+            for trouble in (self._rivals.words, self._controller.trouble, self._commander.unheard):
                 if trouble:
                     raise BadInput(f"not now: {trouble}")
             self._was_armed = True
@@ -289,18 +239,9 @@ class GuardNode:
                 self._filed = self._guard.latch  # tried again when it changes
             return problem
 
-    def _others(self) -> str:
-        """Who else publishes setpoints to the arm, in words; empty for nobody."""
-        name = name_of(self._profile.target, self._prefix)
-        found = self._node.handle.get_publishers_info_by_topic(name)
-        if len(found) <= self._publishers:
-            return ""
-        nodes = sorted({f"{each.node_namespace}/{each.node_name}" for each in found})
-        return f"others publish {name}: {', '.join(nodes)}"
-
     def _check_surroundings(self) -> None:
         """Refuse what must not be, as long as nothing has moved."""
-        trouble = self._others()
+        trouble = self._rivals.named_words()
         if self._guard.counts["pose: frame"]:
             trouble = self._guard.measured.trouble(time.monotonic())
         if trouble:
@@ -313,36 +254,22 @@ class GuardNode:
         channel = topics.get(text.partition(": ")[2].partition(" ")[0].rstrip(":"))
         return f"{text} ({name_of(channel, self._prefix)})" if channel else text
 
-    def _stop_beside_others(self) -> None:
-        others = self._others()
+    def _look_about(self) -> None:
+        """Stop beside others who command the arm, or when its controller was set otherwise."""
+        others = self._rivals.words
+        trouble, guard = others or self._controller.changed, self._guard
         with self._lock:
-            if others and self._guard.state is not GuardState.DISARMED:
-                self._guard.stop(others)
-
-    def _own(self, topic: Topic) -> Topic:
-        return topic._replace(name=f"{self._prefix}/{topic.name}")
+            if guard.state is GuardState.DISARMED or not trouble:
+                return
+            guard.stop(trouble)
+            if guard.state is GuardState.PROTECTIVE_STOP and others.startswith(guard.cause):
+                guard.cause = others  # whose names may be known only now
 
 
 def _level(state: GuardState) -> bytes:
     if state in LATCHED:
         return bytes(DiagnosticStatus.ERROR)
     return bytes(DiagnosticStatus.OK if state in MOVING else DiagnosticStatus.WARN)
-
-
-def _pose(message: Any) -> tuple[float, ...]:
-    place, turn = message.pose.position, message.pose.orientation
-    return place.x, place.y, place.z, turn.x, turn.y, turn.z, turn.w
-
-
-def _wrench(message: Any) -> tuple[float, ...]:
-    force, torque = message.wrench.force, message.wrench.torque
-    return force.x, force.y, force.z, torque.x, torque.y, torque.z
-
-
-def _error(message: Any) -> str:
-    """What an arm reports; empty when it is well."""
-    ill = message.level >= DiagnosticStatus.ERROR
-    return (message.message or "an error") if ill else ""
 
 
 def describe(config: GuardConfig) -> dict[str, Described]:
@@ -369,12 +296,12 @@ def run(folder: Path, robot: str, arm: str, settings: Path, latch: Path) -> None
     with (
         FileLock(latch.with_name(f"{latch.name}.lock"), "the arm of this latch"),
         RosNode(
-            f"guard_{robot}", folder, local=True, parameters=describe(config), managed=True
+            guard_name(robot), folder, local=True, parameters=describe(config), managed=True
         ) as node,
     ):
         sys.setswitchinterval(1e-3)  # a callback delays a tick by no more
         guard = GuardNode(node, prefix, profile, config, LatchFile(latch))
-        print(f"serl guard of {prefix}, {profile.summary}: {NOTICE}")  # noqa: T201
+        print(f"serl guard of {prefix or '/'}, {profile.summary}: {NOTICE}")  # noqa: T201
         travel = f"a fault moves the arm by at most {100 * config.worst_travel_m:.1f} cm"
         print(f"limits {config.digest}; {travel} at full speed", flush=True)  # noqa: T201
         guard.run(lambda: node.stopping or orphaned())

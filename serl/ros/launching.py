@@ -21,7 +21,7 @@ from serl.display import Display
 from serl.errors import BadInput
 from serl.files import checked_name
 from serl.graph_config import GraphConfig
-from serl.ros.environment import domain_id_of, environment
+from serl.ros.environment import domain_id_of, environment, meet_others
 from serl.ros.graph import (
     actor_names,
     actor_processes,
@@ -32,8 +32,11 @@ from serl.ros.graph import (
     guard_process,
     learner_processes,
     prepare,
+    sim_process,
     started_domain_id,
 )
+from serl.ros.lifecycle import AUTOSTART
+from serl.ros.names import ros_name
 from serl.run_folder import RunFolder
 from serl.settings import run_settings
 from serl.supervisor import BAD_INPUT, ProcessSpec
@@ -67,7 +70,10 @@ _GUARD = {
     "latches": ("", "folder of a real arm's latch; else that of the run"),
 }
 _FILE = {"file": ("", "YAML file of `serl up`")}
-_EVERYWHERE = {"namespace": ("", "of all nodes, instead of the run's own")}
+_EVERYWHERE = {
+    "namespace": ("", "of all nodes, instead of the run's own"),
+    "autostart": ("true", "false: whoever manages the nodes configures and activates them"),
+}
 
 Declared = Mapping[str, tuple[str, str]]
 Arguments = Mapping[str, str]
@@ -136,13 +142,10 @@ def _joined(given: Arguments) -> _Graph:
 
 
 def _simulated(given: Arguments) -> _Graph:
-    if given["lockstep"] not in ("true", "false"):
-        raise BadInput(f"lockstep: expected true or false, got {given['lockstep']!r}")
+    steps = ("--lockstep",) if _is_true(given, "lockstep") else ()
     name = checked_name(given["name"], "robot")
     run = _run_of(given)
-    steps = ("--lockstep",) if given["lockstep"] == "true" else ()
-    arguments = ("--run", str(run.path), "--robot", name, "--rtf", given["rtf"], "--clock", *steps)
-    spec = ProcessSpec(f"sim-{name}", "serl.ros.sim_node", arguments, ends=False)
+    spec = sim_process(run, name, "--rtf", given["rtf"], "--clock", *steps)
     return _ready(run, [spec], frozenset())
 
 
@@ -179,10 +182,18 @@ def _started(given: Arguments, processes: Callable[[RunFolder], list[ProcessSpec
 
 
 def _ready(run: RunFolder, specs: Sequence[ProcessSpec], ends: frozenset[str]) -> _Graph:
-    """Processes of a run, in the domain of whoever launches; all is ready for them."""
+    """Processes of a run, in the domain of whoever launches, where ROS 2's tools find them."""
     domain_id = domain_id_of(network=run.config.network)
     prepare(run, domain_id)
+    for path in {run.path, *(part.path for part in run.parts().values())}:
+        meet_others(path)
     return _Graph(run, domain_id, specs, ends)
+
+
+def _is_true(given: Arguments, name: str) -> bool:
+    if given[name] not in ("true", "false"):
+        raise BadInput(f"{name}: expected true or false, got {given[name]!r}")
+    return given[name] == "true"
 
 
 def _run_of(given: Arguments) -> RunFolder:
@@ -209,7 +220,10 @@ def _description(arguments: Declared, graph: Callable[[Arguments], _Graph]) -> A
 
     def build(context: Any) -> list[Any]:
         given = {name: LaunchConfiguration(name).perform(context) for name in declared}
-        return _Launch(graph(given), given["namespace"]).actions()
+        autostart = _is_true(given, "autostart")
+        pushed = context.launch_configurations.get("ros_namespace", "")
+        namespace = _within(pushed, given["namespace"])
+        return _Launch(graph(given), namespace, autostart).actions()
 
     return LaunchDescription(
         [
@@ -222,17 +236,25 @@ def _description(arguments: Declared, graph: Callable[[Arguments], _Graph]) -> A
     )
 
 
+def _within(pushed: str, namespace: str) -> str:
+    """A namespace from the root, below that of a group of `launch_ros`; empty for none."""
+    names = [namespace] if namespace.startswith("/") else [pushed, namespace]
+    inner = "/".join(filter(None, (name.strip("/") for name in names)))
+    return f"/{inner}" if inner else ""
+
+
 class _Launch:
     """Actions for the processes of a graph; one that crashes is started again, as often as it may.
 
     Args:
         graph: what to start.
-        namespace: of all nodes; empty for the run's.
+        namespace: of all nodes, from the root; empty for the run's.
+        autostart: nodes with a lifecycle activate themselves.
     """
 
-    def __init__(self, graph: _Graph, namespace: str) -> None:
+    def __init__(self, graph: _Graph, namespace: str, autostart: bool) -> None:
         self._graph = graph
-        self._namespace = namespace
+        self._namespace, self._autostart = namespace, autostart
         self._crashes: Counter[str] = Counter()
 
     def actions(self) -> list[Any]:
@@ -243,21 +265,32 @@ class _Launch:
         return [LogInfo(msg=f"run: {self._graph.run.path}"), *nodes]
 
     def _node(self, spec: ProcessSpec) -> Any:
-        from launch_ros.actions import Node
+        """The action of a process; events of launch change the lifecycle of one that has any."""
+        from launch_ros.actions import LifecycleNode, Node
 
         run = self._graph.run
         environ = environment(self._graph.domain_id, run.path, run.config.network)
-        return Node(
+        what: dict[str, Any] = {"namespace": self._namespace or None}
+        if spec.node:
+            place, _, name = f"{self._run_namespace}/{spec.node}".rpartition("/")
+            parameters = [] if self._autostart else [{AUTOSTART: False}]
+            what = {"name": name, "namespace": place, "parameters": parameters}
+        return (LifecycleNode if spec.node else Node)(
             executable=sys.executable,
             arguments=["-m", spec.module, *spec.arguments],
-            namespace=self._namespace or None,
             exec_name=spec.name,
             env={**environ, "SERL_PARENT": str(os.getpid())},
             output="both",
             on_exit=lambda event, context: (
                 [] if context.is_shutdown else self._ended(spec, event.returncode)
             ),
+            **what,
         )
+
+    @property
+    def _run_namespace(self) -> str:
+        """From the root."""
+        return self._namespace or f"/{ros_name(self._graph.run.path.name)}"
 
     def _ended(self, spec: ProcessSpec, code: int) -> Any:
         """Start it again, end everything, or let it be."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import signal
 import sys
 import threading
@@ -32,10 +31,11 @@ from serl.network import is_up
 from serl.ros.environment import LOCAL, domain_id_of, network_of, settle
 from serl.ros.lifecycle import AUTOSTART, AUTOSTARTS, ManagedNode
 from serl.ros.memory import keep_freed_memory
+from serl.ros.names import ros_name
 from serl.ros.parameters import Described, declare
 from serl.ros.topics import Topic
-from serl.sockets import Socket, open_sockets
-from serl.supervisor import orphaned
+from serl.sockets import Socket, close_inherited_sockets, open_sockets
+from serl.supervisor import orphaned, supervised
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class RosNode:
         self._failure: Exception | None = None
         self._leaving = False
         self._arrived = threading.Event()
-        self._namespace = namespace(run_folder)
+        self._namespace = namespace(run_folder, robot)
         self._robot, self._parameters = robot, parameters or {}
         self._make = ManagedNode if managed else rclpy.create_node
         if managed:
@@ -166,6 +166,14 @@ class RosNode:
     def every(self, period_s: float, callback: Callable[[], None]) -> None:
         """Call back in the executor's thread, periodically."""
         self.handle.create_timer(period_s, callback)
+
+    def soon(self, callback: Callable[[], object]) -> None:
+        """Call back once, in the executor's thread.
+
+        A publisher, a subscription or a client may be destroyed there: anywhere else the executor
+        may be about to wait for it, and breaks (seen, rclpy 7.1.6).
+        """
+        self._executor.create_task(callback)
 
     def _join(self, name: str, addresses: set[IPv4Address]) -> None:
         """Create the node, once its addresses are up, and see where it can be reached."""
@@ -304,9 +312,17 @@ class _Signer:
 
 
 def run_node(run: Callable[[], None]) -> int:
-    """Run the body of a process; returns its exit code, after one line on what went wrong."""
+    """Run the body of a process; returns its exit code, after one line on what went wrong.
+
+    A supervised process that is done ends well, also when it is asked to end while it leaves.
+    """
     try:
+        if supervised():
+            close_inherited_sockets()
         run()
+        if supervised():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)
     except BadInput as error:
         print(error, file=sys.stderr)  # noqa: T201
         return 2
@@ -322,12 +338,15 @@ def own_arguments(arguments: Sequence[str] | None) -> list[str]:
     return list(remove_ros_args(["", *given])[1:])
 
 
-def namespace(run_folder: Path) -> str:
+def namespace(run_folder: Path, robot: str = "") -> str:
     """The ROS namespace of a run: its folder's name, made valid.
 
-    A process that was started with `--ros-args -r __ns:=/cell` has the run in that one.
+    A process that was started with `--ros-args -r __ns:=/cell` has the run in that one; one whose
+    node is in the namespace of a robot, also when it was told all of that: `__ns:=/cell/left`.
     """
-    return _given_namespace(sys.argv) or f"/{ros_name(run_folder.resolve().name)}"
+    given = _given_namespace(sys.argv)
+    run = given.removesuffix(f"/{robot}") if robot else given
+    return run or f"/{ros_name(run_folder.resolve().name)}"
 
 
 def _given_namespace(words: Sequence[str]) -> str:
@@ -335,9 +354,3 @@ def _given_namespace(words: Sequence[str]) -> str:
     of_ros = words[words.index("--ros-args") :] if "--ros-args" in words else ()
     found = [word.removeprefix("__ns:=") for word in of_ros if word.startswith("__ns:=")]
     return f"/{found[-1].strip('/')}" if found else ""
-
-
-def ros_name(text: str) -> str:
-    """The text as a valid ROS 2 name: letters, digits and single underscores, no digit first."""
-    name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_")
-    return name if name[:1].isalpha() else f"run_{name}".rstrip("_")

@@ -10,6 +10,7 @@ from typing import Any
 from serl.first_day import StepFailed, check_rate, rate_of
 from serl.ros.arm_topics import SENSOR, check_types, topic_of
 from serl.ros.node import RosNode
+from serl.ros.rivals import Rivals
 from serl.ros.setup_session import Session
 from serl.ros.topics import Topic
 
@@ -35,8 +36,7 @@ def listened(node: RosNode, topics: Mapping[str, Topic]) -> Iterator[dict[str, l
     try:
         yield times
     finally:
-        for each in made:
-            node.handle.destroy_subscription(each)
+        node.soon(lambda: [node.handle.destroy_subscription(each) for each in made])
 
 
 def connection(session: Session) -> str:
@@ -67,10 +67,8 @@ def _check_target(session: Session) -> None:
     node, arm = session.node, session.arm
     arm.let_go()
     name = node.absolute(topic_of(session.profile.target, arm.place.robot, SENSOR).name)
-    found = node.handle.get_publishers_info_by_topic(name)
-    if found:
-        nodes = sorted({f"{each.node_namespace}/{each.node_name}" for each in found})
-        raise StepFailed(f"others publish {name}: {', '.join(nodes)}: end them first")
+    if others := Rivals(node, name).named_words():
+        raise StepFailed(f"{others}: end them first")
     takers = node.handle.get_subscriptions_info_by_topic(name)
     if not takers:
         raise StepFailed(f"nobody listens to {name}: is the controller loaded and active?")

@@ -49,7 +49,7 @@ def takeover(session: Session) -> str:
     until_s = time.monotonic() + _LIMIT_S
     session.asker.tell(
         f"The arm swings. Take over within {_LIMIT_S:g} s with a device or by the topics "
-        f"{arm.place.namespace}/joy or teleop/twist, steer 1 cm or more, and let go."
+        f"{arm.place.prefix}/joy or teleop/twist, steer 1 cm or more, and let go."
     )
     people.begin()
 
@@ -116,7 +116,7 @@ def estop(session: Session) -> str:
     arm = session.arm
     centre = _centre(session)
     swing, until_s = Swing(arm, centre), time.monotonic() + _LIMIT_S
-    where = arm.place.namespace
+    where = arm.place.prefix
     session.asker.tell(
         f"The arm swings. Stop it: press Enter, call {where}/guard/estop, or send True to "
         f"{where}/estop; a stop of a device counts, too."

@@ -27,6 +27,7 @@ from serl.config import TrainConfig
 from serl.errors import BadInput
 from serl.robot import ServedRobot
 from serl.ros.conversions import stamp_of
+from serl.ros.names import ARM_NODE
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.parameters import Described
 from serl.ros.sim_driver import PERIOD, SEED, Driver, LockStep, RealTime
@@ -36,9 +37,6 @@ from serl.run_folder import RunFolder
 from serl.supervisor import orphaned
 
 logger = logging.getLogger(__name__)
-
-NODE = "arm"
-"""Name of the node, in the robot's namespace."""
 
 
 def run(
@@ -64,7 +62,7 @@ def run(
         impedance = cast(Any, simulation).impedance
         parameters = describe(config, 1.0 / task.config.rate_hz, impedance.parameters())
         with RosNode(
-            NODE, folder, local=True, robot=robot, parameters=parameters, managed=True
+            ARM_NODE, folder, local=True, robot=robot, parameters=parameters, managed=True
         ) as node:
             tracked = task.scene.tracked
             driver: Driver

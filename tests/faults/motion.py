@@ -104,8 +104,9 @@ def second_commander(folder: Path) -> None:
     with moving(folder) as cell:
         with cell.stranger():
             cell.until("protective stop: others publish")
+            eventually(lambda: "stranger" in cell.state, found=lambda: cell.state)
             eventually(lambda: cell.call("ack")[0])
-            assert "others publish" in cell.call("arm")[1]
+            assert "/stranger" in cell.call("arm")[1]
         cell.arm()
         cell.until("policy")
 

@@ -181,9 +181,27 @@ class Cell:
         self.start_arm()
         self.start_guard()
         self.start_actor(mode)
-        self.until("disarmed")
-        self.arm()
-        self.until(mode)
+        eventually(lambda: self._is_taken(mode), found=lambda: self.state)
+
+    def let_go(self) -> None:
+        """Wait until the guard is disarmed; who was stopped because the machine was late is so."""
+
+        def gone() -> bool:
+            if self.state.startswith("protective stop"):
+                self.call("ack")
+            return self.state.startswith("disarmed")
+
+        eventually(gone, found=lambda: self.state)
+
+    def _is_taken(self, mode: str) -> bool:
+        """Whether the arm is driven; armed until it is, on a machine that is late at first."""
+        guard = self.processes["guard"]
+        assert guard.poll() is None, guard.communicate()[1]
+        if self.state.startswith("protective stop"):
+            self.call("ack")
+        elif self.state.startswith("disarmed"):
+            self.call("arm")
+        return self.state.startswith(mode)
 
     def arm(self) -> None:
         """Arm the guard as soon as it can be."""

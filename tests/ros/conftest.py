@@ -102,7 +102,7 @@ class Run:
         """Stop all processes; what they said on standard error."""
         for process in self.processes:
             process.send_signal(signal.SIGTERM)
-        said = [process.communicate(timeout=10)[1] for process in self.processes]
+        said = [process.communicate(timeout=LIMIT_S)[1] for process in self.processes]
         self.processes.clear()
         return said
 

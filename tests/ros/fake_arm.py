@@ -56,6 +56,9 @@ class FakeArm:
             role: self._publisher(row) for role, row in driver["channels"].items() if role in FILL
         }
         self._fingers = self._publisher(gripper["state"])
+        if recover := driver["channels"].get("recover"):
+            name = self._absolute(recover["name"])
+            self._node.create_service(kind_of(recover), name, self._recover)
         self._listen()
         for key, value in {"fault": "", **driver["parameters"]["values"]}.items():
             self._node.declare_parameter(key, value)
@@ -78,11 +81,16 @@ class FakeArm:
         elif importlib.util.find_spec("control_msgs"):
             self._serve_gripper(kind_of(command), self._absolute(command["name"]))
 
+    def _recover(self, request: Any, response: Any) -> Any:
+        response.success = True
+        return response
+
     def _serve_gripper(self, kind: Any, name: str) -> None:
         from rclpy.action import ActionServer, GoalResponse
 
         def asked(goal: Any) -> Any:
-            return GoalResponse.REJECT if self.fault == "numb" else GoalResponse.ACCEPT
+            well = self.fault != "numb" and goal.command.max_effort > 0.0
+            return GoalResponse.ACCEPT if well else GoalResponse.REJECT
 
         def execute(handle: Any) -> Any:
             self._finger_target = handle.request.command.position

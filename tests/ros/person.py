@@ -115,8 +115,8 @@ class Person:
     def hands_off(self) -> str:
         """Let go of the arm, so that nobody but the guard commands it."""
         if self._hand is not None:
-            self._node.handle.destroy_publisher(self._hand)
-            self._hand = None
+            hand, self._hand = self._hand, None
+            self._node.soon(lambda: self._node.handle.destroy_publisher(hand))
         return ""
 
     def push_button(self) -> bool:

@@ -8,14 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from serl.arm_profile import GRIP
 from serl.errors import SerlError
 from serl.ros.controller import settle_controller
 
-from ..upstream import FAMILIES
+from ..upstream import FAMILIES, facts
 from .bay import HAS_ACTIONS, MOTION, Bay
 from .cell import ROBOT, eventually
 
 pytestmark = pytest.mark.ros
+
+GRIPPING = [
+    name for name in FAMILIES if facts(FAMILIES[name])["gripper"]["command"]["type"] == GRIP
+]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -24,7 +29,7 @@ def test_the_same_actor_drives_every_family_through_the_guard(name: str, tmp_pat
         bay.take()
         y_m = bay.place()[1]
         bay.drive(0.0, 1.0, 0.0, 0.0, until=lambda: bay.place()[1] > y_m + 0.02)
-        if bay.profile.gripper is not None:
+        if bay.profile.gripper is not None and name not in GRIPPING:
             bay.drive(0.0, 0.0, 0.0, -1.0, until=lambda: bay.opening() < 0.1)
             bay.drive(0.0, 0.0, 0.0, 1.0, until=lambda: bay.opening() > 0.9)
         assert bay.cell.state.startswith("policy")
@@ -99,7 +104,9 @@ def test_gains_switch_while_it_runs_and_are_read_back(crisp: Bay) -> None:
     crisp.recover()
     node, modes = f"{ROBOT}/cartesian_impedance_controller", crisp.profile.controller.modes
     for mode in ("compliance", "precision"):
+        since = len(crisp.cell.states)
         crisp.arm.switch(mode)
+        assert not crisp.said("protective stop", since)  # on their way, gains are none of these
         wanted = modes[mode].parameters
         assert crisp.arm.remote.get_parameters(node, list(wanted)) == wanted
     for fault, complaint in (
@@ -115,7 +122,58 @@ def test_gains_switch_while_it_runs_and_are_read_back(crisp: Bay) -> None:
     settle_controller(crisp.arm.remote, ROBOT, crisp.profile)
 
 
-@pytest.mark.skipif(not HAS_ACTIONS, reason="NOT TESTED: the package control_msgs is not installed")
+@pytest.mark.parametrize(
+    ("name", "gain"),
+    [
+        ("task.k_pos_x", 3000.0),
+        ("task.k_rot_z", 1000.0),
+        ("task.error_clip.x", 0.1),
+        ("task.k_pos_x", 1000.0),  # between two modes: on its way, but it does not get there
+    ],
+)
+def test_an_arm_whose_controller_is_set_otherwise_meanwhile_is_stopped(
+    crisp: Bay, name: str, gain: float
+) -> None:
+    crisp.misbehave("")
+    node = f"{ROBOT}/cartesian_impedance_controller"
+    settle_controller(crisp.arm.remote, ROBOT, crisp.profile)
+    crisp.take()
+    crisp.recover()
+    crisp.drive(0.0, 0.0, 0.0, 0.0, until=lambda: crisp.cell.state.startswith("policy"))
+    since = len(crisp.cell.states)
+    wanted = crisp.profile.controller.parameters[name]
+    crisp.arm.remote.set_parameters(node, {name: gain})
+    cause = (
+        f"{crisp.cell.prefix}/cartesian_impedance_controller: {name} is {gain}, expected {wanted}"
+    )
+    eventually(
+        lambda: crisp.said(f"protective stop: {cause}", since), found=lambda: crisp.cell.state
+    )
+    line = f"not now: {cause}"
+    eventually(lambda: crisp.cell.call("ack")[0])
+    assert crisp.cell.call("arm")[1] == line
+    crisp.arm.remote.set_parameters(node, {name: wanted})
+    crisp.take()
+
+
+with_actions = pytest.mark.skipif(
+    not HAS_ACTIONS,
+    reason="NOT TESTED: grippers by control_msgs/action/GripperCommand, which no wheel has",
+)
+
+
+@with_actions
+@pytest.mark.parametrize("name", GRIPPING)
+def test_a_gripper_that_takes_goals_closes_and_opens(name: str, tmp_path: Path) -> None:
+    with Bay(tmp_path, name) as bay:
+        assert bay.profile.gripper is not None
+        bay.take()
+        bay.drive(0.0, 0.0, 0.0, -1.0, until=lambda: bay.opening() < 0.1)
+        bay.drive(0.0, 0.0, 0.0, 1.0, until=lambda: bay.opening() > 0.9)
+        assert bay.cell.state.startswith("policy")
+
+
+@with_actions
 def test_a_gripper_that_takes_no_goal_stops_the_arm(tmp_path: Path) -> None:
     with Bay(tmp_path, "ur5e") as bay:
         bay.take()

@@ -65,7 +65,11 @@ def test_it_starts_stopped_and_ends_clean(tmp_path: Path) -> None:
         (["franka"], "arm franka: has no workspace: teach it with `serl setup`"),
         (["nobody"], "unknown robot 'nobody'"),
         (["sim", "--task", "nothing"], "unknown task 'nothing'"),
-        (["sim", "--task", "reach", "--namespace", "/a/b/c"], "--namespace '/a/b/c'"),
+        (
+            ["sim", "--task", "reach", "--namespace", "a/b"],
+            "--namespace 'a/b': expected one such as /left",
+        ),
+        (["sim", "--task", "reach", "--namespace", ""], "--namespace '': expected one such as"),
     ],
 )
 def test_what_cannot_be_guarded_is_one_line(
@@ -79,10 +83,19 @@ def test_what_cannot_be_guarded_is_one_line(
     assert len(said.splitlines()) == 1
 
 
-def test_an_arm_has_a_namespace() -> None:
-    assert place_of(SIM, None) == Place("cell", "sim")
-    assert place_of(SIM, "/left") == Place("cell", "left")
-    assert place_of(SIM, "/sim/arm/").namespace == "/sim/arm"
+@pytest.mark.parametrize(
+    ("asked", "namespace", "prefix"),
+    [
+        (None, "/cell/sim", "/cell/sim"),
+        ("/left", "/left", "/left"),
+        ("/sim/arm/", "/sim/arm", "/sim/arm"),
+        ("/a/b/c", "/a/b/c", "/a/b/c"),
+        ("/", "/", ""),
+    ],
+)
+def test_an_arm_has_a_namespace(asked: str | None, namespace: str, prefix: str) -> None:
+    place = place_of(SIM, asked)
+    assert (place.namespace, place.prefix) == (namespace, prefix)
 
 
 def test_its_process_gets_files(tmp_path: Path) -> None:
@@ -92,3 +105,5 @@ def test_its_process_gets_files(tmp_path: Path) -> None:
     assert load_robot(pairs["--arm"]) == SIM
     assert Path(pairs["--config"]).exists()
     assert pairs["--robot"] == "sim"
+    words = guard_arguments(tmp_path, Place("cell", ""), SIM, config, tmp_path / "latch")
+    assert words[3] == "/", "the root itself, not the namespace of the cell"

@@ -49,6 +49,27 @@ service.include_launch_description(
 sys.exit(service.run())
 """
 
+MANAGED = """
+from launch import LaunchDescription
+from launch.actions import GroupAction, IncludeLaunchDescription, LogInfo, RegisterEventHandler
+from launch.launch_description_sources import AnyLaunchDescriptionSource
+from launch_ros.actions import LifecycleTransition, PushROSNamespace
+from launch_ros.event_handlers import OnStateTransition
+
+NODE = "/plant/cell/left/arm"
+
+
+def generate_launch_description():
+    arguments = dict(task="reach", name="left", namespace="cell", autostart="false")
+    arm = IncludeLaunchDescription(
+        AnyLaunchDescriptionSource("{file}"), launch_arguments=arguments.items()
+    )
+    transitions = LifecycleTransition(lifecycle_node_names=[NODE], transition_ids=[1, 3])
+    told = OnStateTransition(goal_state="active", entities=[LogInfo(msg=NODE + " is active")])
+    group = GroupAction([PushROSNamespace("plant"), arm, transitions])
+    return LaunchDescription([RegisterEventHandler(told), group])
+"""
+
 pytestmark = [pytest.mark.ros, pytest.mark.xdist_group("launch")]
 
 with_launch = pytest.mark.skipif(
@@ -70,7 +91,7 @@ def launch(tmp_path: Path) -> Iterator[Launcher]:
         process = subprocess.Popen(
             [sys.executable, str(script), str(ROOT / "launch" / file), *given],
             cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "SERL_SHARED_MEMORY": ""},
             stdout=(tmp_path / "launch.out").open("ab"),
             stderr=subprocess.STDOUT,
         )
@@ -193,6 +214,31 @@ def test_what_a_launch_file_cannot_use_is_one_line(
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("pushed", "given", "namespace"),
+    [
+        ("", "", ""),
+        ("", "cell", "/cell"),
+        ("", "/cell/", "/cell"),
+        ("/plant", "", "/plant"),
+        ("/plant", "cell", "/plant/cell"),
+        ("/plant", "/cell", "/cell"),
+    ],
+)
+def test_a_group_has_its_namespace(pushed: str, given: str, namespace: str) -> None:
+    assert launching._within(pushed, given) == namespace
+
+
+def test_each_node_that_has_a_lifecycle_is_known_by_name(tmp_path: Path) -> None:
+    new = {**NOTHING, "task": "reach", "runs": str(tmp_path), "settings": "--robot sim --demos 0"}
+    processes = launching._started(new, all_processes).processes
+    assert {spec.module: spec.node for spec in processes if spec.node} == {
+        "serl.ros.sim_node": "actor0/arm",
+        "serl.ros.guard_node": "guard_actor0",
+        "serl.ros.actor_node": "actor0",
+    }
+
+
 def test_the_package_names_what_a_node_imports() -> None:
     named = {each.text for each in ElementTree.parse(ROOT / "package.xml").iter("exec_depend")}
     sources = "\n".join(path.read_text() for path in (ROOT / "serl").rglob("*.py"))
@@ -205,8 +251,19 @@ def test_ros2_launch_trains_to_the_end(tmp_path: Path, launch: Launcher) -> None
     process = launch("train.launch.py", "task:=reach", f"settings:={TINY}")
     assert process.wait(240) == 0
     said = (tmp_path / "launch.out").read_text()
-    assert "learner is done" in said or "finished cleanly" in said, said
-    assert checkpoint_paths(newest(tmp_path).checkpoints)[-1].name == "120".zfill(9), said
+    assert "[learner-1]: process has finished cleanly" in said, said
+    assert "has died" not in said, said
+    assert int(checkpoint_paths(newest(tmp_path).checkpoints)[-1].name) == 120, said
+
+
+@with_launch
+def test_launch_manages_a_node_that_waits_for_it(tmp_path: Path, launch: Launcher) -> None:
+    file = tmp_path / "managed.launch.py"
+    file.write_text(MANAGED.format(file=ROOT / "launch" / "sim.launch.py"))
+    launch(str(file))
+    said = tmp_path / "launch.out"
+    eventually(lambda: "/plant/cell/left/arm is active" in said.read_text(), 120)
+    assert "Failed to make transition" not in said.read_text()
 
 
 @with_launch

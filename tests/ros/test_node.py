@@ -15,7 +15,8 @@ from rclpy.impl.implementation_singleton import rclpy_implementation
 
 from serl.errors import CorruptData
 from serl.ros.environment import environment
-from serl.ros.node import RosNode, namespace, ros_name, run_node
+from serl.ros.names import ros_name
+from serl.ros.node import RosNode, namespace, run_node
 from serl.ros.stats import Stats, StatsMonitor
 from serl.ros.topics import ACTORS, from_cdr, to_cdr
 

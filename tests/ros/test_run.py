@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,10 +20,10 @@ from serl.run_folder import RunFolder
 from ..test_deployment import trained
 from .conftest import Run, eventually
 from .franka import start_franka
+from .terminal import LIMIT_S, Terminal
 
 pytestmark = pytest.mark.ros
 
-_LIMIT_S = 120.0
 PROFILE = """
 from serl import plugins
 franka = plugins.load("robot", "franka")
@@ -36,43 +32,9 @@ robot = franka.model_copy(update={"name": "mine", "wrench": None, "controller": 
 """
 
 
-class Serl:
-    """`serl run` in a process of its own, with a person at its terminal."""
-
-    def __init__(self, folder: Path, *words: object) -> None:
-        self.folder = folder
-        self._output = folder / "run.out"
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "serl.cli", "run", *map(str, words)],
-            cwd=folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
-            stdin=subprocess.PIPE,
-            stdout=self._output.open("wb"),
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    @property
-    def output(self) -> str:
-        return self._output.read_text()
-
-    def until(self, text: str) -> None:
-        eventually(lambda: self.process.poll() is not None or text in self.output, _LIMIT_S)
-        assert text in self.output, self.output
-
-    def press_enter(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-
-    def interrupt(self) -> int:
-        self.process.send_signal(signal.SIGINT)
-        return self.process.wait(30)
-
-
 @pytest.fixture
-def commands() -> Iterator[list[Serl]]:
-    started: list[Serl] = []
+def commands() -> Iterator[list[Terminal]]:
+    started: list[Terminal] = []
     yield started
     for command in started:
         if command.process.poll() is None:
@@ -92,10 +54,10 @@ def assert_logged(run: RunFolder, episodes: int) -> None:
 
 
 def test_a_policy_runs_in_simulation_and_ctrl_c_leaves_whole_episodes(
-    tmp_path: Path, commands: list[Serl]
+    tmp_path: Path, commands: list[Terminal]
 ) -> None:
     run = trained(tmp_path, 100)
-    command = Serl(tmp_path, run.path)
+    command = Terminal(tmp_path, "run", run.path)
     commands.append(command)
     command.until("episode 1:")
     children = psutil.Process(command.process.pid).children(recursive=True)
@@ -109,23 +71,28 @@ def test_a_policy_runs_in_simulation_and_ctrl_c_leaves_whole_episodes(
 
 
 def test_a_policy_runs_on_the_simulated_arm_behind_its_guard(
-    tmp_path: Path, commands: list[Serl]
+    tmp_path: Path, commands: list[Terminal]
 ) -> None:
     run = trained(tmp_path, 100)
-    command = Serl(tmp_path, run.path, "--robot", "sim", "--episodes", 1, "--out", "mine")
+    command = Terminal(
+        tmp_path, "run", run.path, "--robot", "sim", "--episodes", 1, "--out", "mine"
+    )
     commands.append(command)
-    assert command.process.wait(_LIMIT_S) == 0, command.output
+    assert command.process.wait(LIMIT_S) == 0, command.output
     assert "episode 0:" in command.output
     assert_logged(RunFolder.open(tmp_path / "mine"), 1)
     assert (tmp_path / "mine" / "guard" / "actor0.latch").exists()
 
 
-def test_a_real_arm_moves_when_a_person_has_said_so(tmp_path: Path, commands: list[Serl]) -> None:
+@pytest.mark.parametrize("place", [None, ""], ids=["in a namespace", "at the root"])
+def test_a_real_arm_moves_when_a_person_has_said_so(
+    place: str | None, tmp_path: Path, commands: list[Terminal]
+) -> None:
     run = trained(tmp_path, 100)
     (tmp_path / "mine.py").write_text(PROFILE)
     driver = Run(tmp_path / "driver")
     driver.folder.mkdir()
-    arm = start_franka(driver)
+    arm = start_franka(driver, place)
     with RosNode("tracker", driver.folder, local=True) as node:
         goals = node.publisher(Topic(f"{arm}/goal_pose", PoseStamped, 1))
 
@@ -137,8 +104,9 @@ def test_a_real_arm_moves_when_a_person_has_said_so(tmp_path: Path, commands: li
 
         node.every(0.01, track)
         try:
-            words = ("--robot", "mine.py", "--namespace", arm, "--episodes", 1)
-            command = Serl(tmp_path, run.path, *words)
+            where = ("--namespace", arm) if arm else ()  # the root is where it looks by itself
+            words = ("--robot", "mine.py", *where, "--episodes", 1)
+            command = Terminal(tmp_path, "run", run.path, *words)
             commands.append(command)
             command.until("is this the first start?: Enter says that you have seen to it")
             command.press_enter()
@@ -153,7 +121,7 @@ def test_a_real_arm_moves_when_a_person_has_said_so(tmp_path: Path, commands: li
     assert (run.path / "guard" / "mine.latch").exists()
 
 
-def _answer_until_done(command: Serl) -> None:
+def _answer_until_done(command: Terminal) -> None:
     """A person who says yes to each question; on a busy machine an arm is silent now and then."""
 
     def done() -> bool:
@@ -161,7 +129,7 @@ def _answer_until_done(command: Serl) -> None:
             command.press_enter()
         return command.process.poll() is not None
 
-    eventually(done, _LIMIT_S)
+    eventually(done, LIMIT_S)
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_a_person_takes_over_and_lets_go(cell: Cell) -> None:
     try:
         assert cell.run("takeover").startswith("steered ")
     finally:
-        cell.nodes[1].handle.destroy_timer(timer)
+        cell.nodes[1].soon(lambda: cell.nodes[1].handle.destroy_timer(timer))
 
 
 def test_the_stop_is_pressed_latched_and_released(cell: Cell) -> None:

@@ -17,7 +17,8 @@ from serl.guard_command import Place
 from serl.guard_setup import guard_of
 from serl.robot_file import read_robot
 from serl.ros.environment import meet_others
-from serl.ros.node import RosNode, ros_name
+from serl.ros.names import ros_name
+from serl.ros.node import RosNode
 from serl.ros.setup_arm import SetupArm
 from serl.ros.setup_session import Session
 from serl.ros.setup_steps import STEPS

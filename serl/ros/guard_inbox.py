@@ -1,0 +1,108 @@
+"""What a guard hears: the messages of arm and actor, as numbers with when they came."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticStatus
+
+from serl.arm_profile import ArmProfile, Channel
+from serl.guard import Guard, Heard
+from serl.ros.arm_topics import SENSOR, of_robot, topic_of
+from serl.ros.guard_topics import ARM_STATE, COMMAND_GRIPPER, COMMAND_POSE, ESTOP, HEARTBEAT
+from serl.ros.node import RosNode
+from serl.ros.topics import Topic
+
+
+class GuardInbox:
+    """Hands every message over to a guard, in the executor's thread, and does nothing else.
+
+    Args:
+        node: the process's node.
+        prefix: namespace of the arm, from the root.
+        profile: of the arm: what it tells, and in which types.
+        joint_names: of the joints that count, in their order; empty: all, as they come.
+        guard: is told.
+        lock: held meanwhile.
+    """
+
+    def __init__(
+        self,
+        node: RosNode,
+        prefix: str,
+        profile: ArmProfile,
+        joint_names: tuple[str, ...],
+        guard: Guard,
+        lock: threading.Lock,
+    ) -> None:
+        self._node, self._prefix, self._lock = node, prefix, lock
+        self._guard, self._joint_names = guard, joint_names
+        self._clock = node.handle.get_clock()
+        self._listen_to_arm(profile)
+        self._listen_to_actor()
+
+    def _listen_to_arm(self, profile: ArmProfile) -> None:
+        guard = self._guard
+        self._measure(profile.pose, lambda m: guard.pose(_pose(m), self._heard(m.header)))
+        self._measure(profile.joint_states, self._on_joints)
+        if profile.wrench is not None:
+            self._measure(profile.wrench, lambda m: guard.wrench(_wrench(m), self._heard(m.header)))
+        self._hear(ARM_STATE, lambda m: guard.robot_error(_error(m)))
+
+    def _listen_to_actor(self) -> None:
+        guard, hear = self._guard, self._hear
+        hear(COMMAND_POSE, lambda m: guard.command(_pose(m), self._heard(m.header)))
+        hear(COMMAND_GRIPPER, lambda m: guard.gripper(m.data, _arrived()))
+        hear(HEARTBEAT, lambda m: guard.heartbeat(m.frame_id, self._heard(m)))
+        hear(ESTOP, lambda m: guard.estop("the topic estop") if m.data else None)
+
+    def _measure(self, channel: Channel, take: Callable[[Any], None]) -> None:
+        self._subscribe(topic_of(channel, self._prefix, SENSOR), take)
+
+    def _hear(self, topic: Topic, take: Callable[[Any], None]) -> None:
+        self._subscribe(of_robot(topic, self._prefix), take)
+
+    def _subscribe(self, topic: Topic, take: Callable[[Any], None]) -> None:
+        def taken(message: Any) -> None:
+            with self._lock:
+                take(message)
+
+        self._node.subscribe(topic, taken)
+
+    def _on_joints(self, message: Any) -> None:
+        values, names = list(message.position), self._joint_names
+        if names:
+            known = dict(zip(message.name, values, strict=False))
+            if not any(name in known for name in names):
+                return  # about other joints
+            values = [known[name] for name in names if name in known]
+        self._guard.joints(values, self._heard(message.header))
+
+    def _heard(self, header: Any) -> Heard:
+        wall_s = 1e-9 * self._clock.now().nanoseconds
+        stamp_s = header.stamp.sec + 1e-9 * header.stamp.nanosec
+        return Heard(time.monotonic(), stamp_s, wall_s, header.frame_id)
+
+
+def _arrived() -> Heard:
+    """Of a message without a header."""
+    return Heard(time.monotonic(), 0.0, 0.0, "")
+
+
+def _pose(message: Any) -> tuple[float, ...]:
+    place, turn = message.pose.position, message.pose.orientation
+    return place.x, place.y, place.z, turn.x, turn.y, turn.z, turn.w
+
+
+def _wrench(message: Any) -> tuple[float, ...]:
+    force, torque = message.wrench.force, message.wrench.torque
+    return force.x, force.y, force.z, torque.x, torque.y, torque.z
+
+
+def _error(message: Any) -> str:
+    """What an arm reports; empty when it is well."""
+    ill = message.level >= DiagnosticStatus.ERROR
+    return (message.message or "an error") if ill else ""

@@ -1,0 +1,60 @@
+"""Others who command an arm beside its guard: whoever else publishes its setpoints."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from serl.ros.node import RosNode
+
+_UNKNOWN = "_NODE_NAME_UNKNOWN_"  # of rmw: its publisher was discovered before its node
+_LOOK_S = 0.02
+
+
+class Rivals:
+    """Looks at a topic's publishers.
+
+    Args:
+        node: the process's node.
+        topic: name of the topic, from the root.
+
+    Attributes:
+        own: how many publishers this node has made itself.
+    """
+
+    def __init__(self, node: RosNode, topic: str) -> None:
+        self.own = 0
+        self._handle, self._topic = node.handle, topic
+
+    @property
+    def words(self) -> str:
+        """Who publishes as well, by the names that are known by now; empty for nobody."""
+        found = self._found()
+        if len(found) <= self.own:
+            return ""
+        names = ", ".join(self._names(found))
+        return f"others publish {self._topic}{': ' if names else ''}{names}"
+
+    def named_words(self, limit_s: float = 1.0) -> str:
+        """The same, once all names are known; waits for them, but no longer than so."""
+        deadline_s = time.monotonic() + limit_s
+        while self._are_unknown() and time.monotonic() < deadline_s:
+            time.sleep(_LOOK_S)
+        return self.words
+
+    def _found(self) -> list[Any]:
+        return list(self._handle.get_publishers_info_by_topic(self._topic))
+
+    def _are_unknown(self) -> bool:
+        return any(each.node_name == _UNKNOWN for each in self._found())
+
+    def _names(self, found: list[Any]) -> Iterator[str]:
+        names = Counter(
+            f"{each.node_namespace.rstrip('/')}/{each.node_name}"
+            for each in found
+            if each.node_name != _UNKNOWN
+        )
+        names[self._handle.get_fully_qualified_name()] -= self.own
+        yield from sorted(+names)

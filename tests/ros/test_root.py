@@ -1,0 +1,87 @@
+"""A driver as its makers start it, with its names at the root: set up, guarded and let go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from serl.errors import SerlError
+from serl.guard_config import GuardState
+from serl.latch import LatchFile
+from serl.robot_file import read_robot
+from serl.ros.guard_client import GuardClient
+from serl.ros.node import RosNode
+from serl.ros.remote import Remote
+
+from .conftest import Run, eventually
+from .franka import start_franka
+from .terminal import LIMIT_S, Terminal
+
+pytestmark = pytest.mark.ros
+
+PROFILE = """
+from serl import plugins
+franka = plugins.load("robot", "franka")
+robot = franka.model_copy(update={"name": "mine", "wrench": None})
+"""
+CHOICE = "[Enter] begin   [s REASON] skip   [q] leave, and go on another time"
+SEEN = "which way did the tool go, seen from the base along its front? [forward back left right"
+ANSWERS = {
+    f"+x: {SEEN} up down]": "forward",
+    f"+y: {SEEN} up down]": "left",
+    f"+z: {SEEN} up down]": "up",
+    "[y/n]": "y",
+    "Enter begins": "",
+    f"4/9 workspace: home, and a box to work in\n{CHOICE}": "q",
+    f"expected at least 30 Hz\n{CHOICE}": "s a busy machine",
+    CHOICE: "",
+}
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Run]:
+    run = Run(tmp_path / "driver")
+    run.folder.mkdir()
+    assert start_franka(run, "") == ""
+    yield run
+    run.end()
+
+
+def answers(remote: Remote, service: str, expected: str) -> bool:
+    """Whether it does; a refusal is none, and passes once the guard has heard all of the arm."""
+    with suppress(SerlError):
+        return remote.trigger(service) == expected
+    return False
+
+
+def test_a_stock_driver_is_set_up_guarded_and_let_go(tmp_path: Path, driver: Run) -> None:
+    (tmp_path / "mine.py").write_text(PROFILE)
+    out = tmp_path / "mine.yaml"
+    with Terminal(tmp_path, "setup", "mine.py", "--out", out) as command:
+        command.converse(ANSWERS)
+    assert command.process.returncode == 1, command.output
+    assert "x forward, y left, z up" in command.output
+    profile = read_robot(out)
+    assert list(profile.setup) == ["connection", "limits", "frames"]
+    assert (profile.pose.name, profile.target.name) == ("/current_pose", "/target_pose")
+    assert profile.controller.node == "/cartesian_impedance_controller"
+
+    words = ("guard", out, "--namespace", "/", "--task", "reach")
+    with (
+        RosNode("person", driver.folder, local=True) as node,
+        Terminal(tmp_path, *words) as command,
+    ):
+        remote = Remote(node)
+        guard = GuardClient(node, "", remote)
+        eventually(lambda: guard.feed.is_fresh, LIMIT_S)
+        assert guard.feed.newest().value[0] is GuardState.DISARMED, "as the setup has left it"
+        assert "services under /guard; latch" in command.output
+        assert f"serl guard of /, {profile.summary}" in command.output
+        eventually(lambda: answers(remote, "/guard/arm", "armed"), LIMIT_S)
+        eventually(lambda: guard.has_arm)
+        remote.trigger("/guard/estop")
+        assert command.interrupt() == 0
+    assert LatchFile(out.with_suffix(".latch")).read()[0] is GuardState.ESTOP
