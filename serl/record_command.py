@@ -42,9 +42,9 @@ def add_person(parser: argparse.ArgumentParser) -> None:
     """How a person takes part."""
     parser.add_argument("--console", action="store_true", help="a person drives, by a web page")
     parser.add_argument("--console-port", type=int, default=teleop_commands.PORT)
-    devices = sorted(teleop_commands.DEVICES)
+    devices = teleop_commands.device_names()
     parser.add_argument("--device", choices=devices, help="... or by a device of this machine")
-    parser.add_argument("--path", type=Path, help="... such as /dev/input/event3")
+    teleop_commands.add_places(parser)
 
 
 def record(options: argparse.Namespace) -> int:
@@ -119,14 +119,14 @@ def _record_person(options: argparse.Namespace) -> int:
     return DONE
 
 
-def open_device(options: argparse.Namespace) -> tuple[Device, MappingConfig] | None:
+def open_device(options: argparse.Namespace) -> tuple[tuple[Device, ...], MappingConfig] | None:
     """What the person drives with besides the page, before anything is written.
 
     Raises:
         BadInput: it is not there, or what the page needs is not.
     """
-    if options.path and not options.device:
-        raise BadInput("--path: is of a device: give --device as well")
+    if not options.device and (given := options.path or options.left or options.right):
+        raise BadInput(f"{given}: is a device: say of which kind by --device")
     if options.console:
         from serl.ros.graph import require_ros
 
@@ -134,8 +134,7 @@ def open_device(options: argparse.Namespace) -> tuple[Device, MappingConfig] | N
         require_ros()
     if not options.device:
         return None
-    opened, mapping = teleop_commands.DEVICES[options.device]
-    return opened(options.path), mapping
+    return teleop_commands.open_devices(options)
 
 
 def persons_folder(
@@ -146,7 +145,7 @@ def persons_folder(
     Raises:
         BadInput: it holds something else, or was begun with other settings.
     """
-    from serl.assignment import make_judged_task
+    from serl.assignment import make_judged_task, make_spec
 
     asked = parse_overrides(options.overrides)
     name = str(Path(options.task).resolve()) if options.task.endswith(".py") else options.task
@@ -154,6 +153,9 @@ def persons_folder(
     if config.robot is not None or config.stages:
         raise BadInput("a person records one task in a simulation of its own: no robot, no stages")
     task = make_judged_task(config)
+    if options.device:
+        action = make_spec(task).action
+        teleop_commands.check_arms(options.task, action, 2 if options.left else 1)
     folder: Path = options.out or _new_folder(task.name, kind)
     if (folder / CONFIG).is_file():
         run = RunFolder.open(folder)
@@ -190,7 +192,7 @@ def stand(
     options: argparse.Namespace,
     run: RunFolder,
     task: SimulatedTask,
-    device: tuple[Device, MappingConfig] | None,
+    device: tuple[tuple[Device, ...], MappingConfig] | None,
     services: Mapping[str, Callable[[], str]],
 ) -> Iterator[Stand]:
     """Where the person drives a simulation in real time: by a page, by a device, or by both."""

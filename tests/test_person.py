@@ -40,7 +40,9 @@ class Studio:
     def __init__(self, folder: Path) -> None:
         self.folder, self.bench = folder, Bench()
         self.recorded = Recorded(folder, folder / "episodes" / "person")
-        self.desk = Desk(OneOwner([self.bench.person]), Hold(folder / "stopped"), folder)
+        self.desk = Desk(
+            OneOwner([self.bench.person]), Hold(folder / "stopped"), folder, self.bench.pad.now_s
+        )
         self.robot, self.task = FakeRobot(), FakeTask()
         self.at: dict[int, Callable[[], object]] = {}
         self.ticks, self.ended = 0, False

@@ -44,7 +44,7 @@ class Marking:
         self.pad, self.marks = Pad(), Marks(run)
         mapping = MappingConfig(axes={"x": ("x", 1.0)}, deadman="hold")
         person = Operator(self.pad, mapping, OperatorConfig(), robot.action_spec, self.pad.now_s)
-        self.desk = Desk(OneOwner([person]), Hold(run.path / "stopped"), run.path)
+        self.desk = Desk(OneOwner([person]), Hold(run.path / "stopped"), run.path, self.pad.now_s)
         self.ticks = 0
         self.at: dict[int, Callable[[], object]] = {}
 

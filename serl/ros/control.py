@@ -162,7 +162,8 @@ class Control:
 
     def _say(self, event: Event) -> str:
         try:
-            self._desk.say(event, "the operator")
+            if objection := self._desk.say(event, "the operator"):
+                raise SerlError(objection)
         except OSError as error:  # it holds all the same
             return f"{self._desk.hold.reason}, until a restart: {error}"
         return self._desk.hold.reason or event.value
