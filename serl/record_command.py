@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from serl.person import Stand
     from serl.task import SimulatedTask
     from serl.teleop.device import Device
-    from serl.teleop.mapping import MappingConfig
 
 PERSONS_TIME_S = 60.0
 """Limit of an episode that a person drives, unless it is set: an expert needs no time to think."""
@@ -119,7 +118,7 @@ def _record_person(options: argparse.Namespace) -> int:
     return DONE
 
 
-def open_device(options: argparse.Namespace) -> tuple[tuple[Device, ...], MappingConfig] | None:
+def open_device(options: argparse.Namespace) -> tuple[Device, ...] | None:
     """What the person drives with besides the page, before anything is written.
 
     Raises:
@@ -192,7 +191,7 @@ def stand(
     options: argparse.Namespace,
     run: RunFolder,
     task: SimulatedTask,
-    device: tuple[tuple[Device, ...], MappingConfig] | None,
+    devices: tuple[Device, ...] | None,
     services: Mapping[str, Callable[[], str]],
 ) -> Iterator[Stand]:
     """Where the person drives a simulation in real time: by a page, by a device, or by both."""
@@ -208,8 +207,10 @@ def stand(
         rate_hz = task.config.rate_hz
         pace = RealTime(WallClock(rate_hz), lambda: True)
         clock = VirtualClock(robot.advance, rate_hz, pace)
-        if device is not None:
-            operators = [Operator(*device, run.config.teleop.operator, robot.action_spec)]
+        if devices is not None:
+            people = run.config.teleop
+            mapping = teleop_commands.mapping_of(people, options.device)
+            operators = [Operator(devices, mapping, people.operator, robot.action_spec)]
             print(f"{operators[0].name} drives", flush=True)
         if not options.console:
             link = run.link(ACTOR)

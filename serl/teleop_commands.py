@@ -14,12 +14,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from serl.config import checked, merge, parse_overrides
 from serl.console.door import read_door, remove_door
 from serl.errors import BadInput, SerlError
 from serl.run_folder import RunFolder
 from serl.specs import ArraySpec
 from serl.supervisor import Supervisor
 from serl.teleop import gamepad, keyboard, spacemouse
+from serl.teleop.config import TeleopConfig
 from serl.teleop.device import Device, DeviceLost
 from serl.teleop.mapping import AXES, MappingConfig, Wish, read_wish
 from serl.teleop.operator import arm_count
@@ -27,10 +29,10 @@ from serl.teleop.operator import arm_count
 PORT = 8765
 BEAT_S = 0.02
 _OPENS_S = 30.0
-DEVICES: dict[str, tuple[Callable[[Path | None], Device], MappingConfig]] = {
-    "keyboard": (keyboard.open_keyboard, keyboard.MAPPING),
-    "gamepad": (gamepad.open_gamepad, gamepad.MAPPING),
-    "spacemouse": (spacemouse.open_spacemouse, spacemouse.MAPPING),
+DEVICES: dict[str, Callable[[Path | None], Device]] = {
+    "keyboard": keyboard.open_keyboard,
+    "gamepad": gamepad.open_gamepad,
+    "spacemouse": spacemouse.open_spacemouse,
 }
 
 
@@ -121,7 +123,8 @@ def teleop(options: argparse.Namespace) -> int:
     """Show what a device says, or drive an actor with it, until Ctrl-C."""
     if options.run is None and not options.check:
         raise BadInput("serl teleop: give the folder of a run, or --check to only look")
-    devices, mapping = open_devices(options)
+    mapping = mapping_of(_settings(options), options.device)
+    devices = open_devices(options)
     try:
         if options.check:
             _check(devices, mapping)
@@ -138,33 +141,46 @@ def device_names() -> list[str]:
     return sorted(DEVICES)
 
 
+def mapping_of(config: TeleopConfig, kind: str) -> MappingConfig:
+    """What the reports of a kind of device mean."""
+    mapping: MappingConfig = getattr(config, kind)
+    return mapping
+
+
 def opened_device(name: str, path: Path | None) -> tuple[Device, MappingConfig]:
     """A device of this machine, and what its reports mean; raises `BadInput` without it."""
-    opened, mapping = DEVICES[name]
-    return opened(path), mapping
+    return DEVICES[name](path), mapping_of(TeleopConfig(), name)
 
 
-def open_devices(options: argparse.Namespace) -> tuple[tuple[Device, ...], MappingConfig]:
-    """The device that was asked for, or the left arm's and the right one's; what they mean.
+def open_devices(options: argparse.Namespace) -> tuple[Device, ...]:
+    """The device that was asked for, or the left arm's and the right one's.
 
     Raises:
         BadInput: one of them is not there, or it is not said which is whose.
     """
+    opened = DEVICES[options.device]
     left, right = options.left, options.right
     if (left is None) != (right is None) or (left and options.path):
         raise BadInput("two arms: give --left and --right, and no --path")
     if left is not None and left == right:
         raise BadInput(f"two arms: --left and --right are both {left}")
     if left is None:
-        device, mapping = opened_device(options.device, options.path)
-        return (device,), mapping
-    first, mapping = opened_device(options.device, left)
+        return (opened(options.path),)
+    first = opened(left)
     try:
-        second, _ = opened_device(options.device, right)
+        return first, opened(right)
     except BadInput:
         first.close()
         raise
-    return (first, second), mapping
+
+
+def _settings(options: argparse.Namespace) -> TeleopConfig:
+    """Those of the run, if there is one, and what is given over them."""
+    asked = parse_overrides(options.overrides)
+    if others := sorted(asked.keys() - {"teleop"}):
+        raise BadInput(f"serl teleop: --{others[0]}: expected settings of teleop alone")
+    run = {} if options.run is None else RunFolder.open(options.run).config.teleop.model_dump()
+    return checked(TeleopConfig, merge(run, asked.get("teleop", {})))
 
 
 def _drive(

@@ -13,7 +13,6 @@ from rich.console import Console
 from serl import cli, teleop_commands
 from serl.errors import BadInput
 from serl.pair import Pair
-from serl.teleop import spacemouse
 from serl.teleop.device import DeviceLost, Report
 from serl.teleop.mapping import Wish
 from serl.testing import FakeRobot
@@ -38,8 +37,10 @@ from serl.testing import FakeRobot
             ["teleop", "--check", "--device", "spacemouse", "--left", "a", "--right", "b"],
             "no SpaceMouse 'a' by path, serial number or port; found: none",
         ),
+        (["teleop", "--check", "--teleop.gamepad.dead_zone=2"], "gamepad.dead_zone"),
+        (["teleop", "--check", "--agent.utd=2"], "--agent: expected settings of teleop alone"),
         (["console", "nothing"], "found no folder"),
-        (["teleop", "nothing", "--device", "spacemouse"], "no SpaceMouse found"),
+        (["teleop", "nothing", "--device", "spacemouse"], "found no folder"),
     ],
 )
 def test_what_is_not_there_is_one_line(
@@ -102,14 +103,13 @@ def test_a_check_shows_both_of_two_devices_until_one_dies(
         Path("a"): Dying("mouse a", {"x": 1.0}, 3),
         Path("b"): Dying("mouse b", {"z": -1.0}, 2),
     }
-    opened = (lambda path: made[path], spacemouse.MAPPING)
-    monkeypatch.setitem(teleop_commands.DEVICES, "spacemouse", opened)
+    monkeypatch.setitem(teleop_commands.DEVICES, "spacemouse", made.__getitem__)
     words = ["teleop", "--check", "--device", "spacemouse", "--left", "a", "--right", "b"]
-    assert cli.main(words) == cli.BAD_INPUT
+    assert cli.main([*words, "--teleop.spacemouse.axes.x=[y, -0.5]"]) == cli.BAD_INPUT
     out, error = capsys.readouterr()
     lines = [" ".join(line.split()) for line in out.splitlines()]
     left, right = lines.index("left: mouse a hands on"), lines.index("right: mouse b hands on")
-    assert lines[left + 1].endswith("+1.00"), "x"
+    assert lines[left + 2].endswith("-0.50"), "y, as the settings say"
     assert lines[right + 3].endswith("-1.00"), "z"
     assert "right: mouse b: Input/output error" in error
     assert all(device.closed for device in made.values())
