@@ -18,7 +18,7 @@ from serl.teleop.owner import OneOwner
 from serl.testing import FakeRobot, FakeTask, TeleopSuite
 from serl.types import End, Record, Source, Step
 
-from .teleop.test_operator import Bench
+from .teleop.pad import Bench
 
 
 class Office:

@@ -29,7 +29,7 @@ from serl.teleop.owner import OneOwner
 from serl.testing import FakeRobot, FakeTask
 from serl.types import Observation, Source
 
-from .teleop.test_operator import Bench
+from .teleop.pad import Bench
 
 LIMIT = 400
 

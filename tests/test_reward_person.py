@@ -30,7 +30,7 @@ from serl.teleop.mapping import MappingConfig
 from serl.teleop.operator import Operator, OperatorConfig
 from serl.teleop.owner import OneOwner
 
-from .teleop.test_operator import Pad
+from .teleop.pad import Pad
 
 PIXELS = {"task": "pick_cube", "observe": "pixels", "task_config": {"time_limit_s": 3.0}}
 LIMIT = 300

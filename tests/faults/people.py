@@ -32,10 +32,10 @@ from serl.teleop.owner import OneOwner
 from serl.testing import FakeRobot, FakeTask
 from serl.types import Action, Observation, Record, Source, Step
 
-from ..console.test_server import PUSH, REST, Site, heard, refused, served, settled
+from ..console.site import PUSH, REST, Site, heard, refused, served, settled
 from ..ros.cell import Lateness
 from ..ros.conftest import eventually
-from ..teleop.test_operator import BY_MOTION, Bench, Two, moved
+from ..teleop.pad import BY_MOTION, Bench, Two, moved
 from .registry import REGISTRY, Level
 
 ACTOR, RATE_HZ = "actor0", 20.0
