@@ -174,7 +174,7 @@ class Operator:
         try:
             report = device.read()
         except DeviceLost as error:
-            self.trouble = f"{self._sides[number]}{error}; is it plugged in?"
+            self.trouble = f"{self._sides[number]}{error} (is it plugged in?)"
             return None
         wish = read_wish(report, self._mapping) if report else None
         if report is None or wish is None:

@@ -36,21 +36,24 @@ class FakeCockpit:
         self.said: list[str] = []
         self.page: Path | None = None
         self.number = 0
+        self.answers = {"reset": SerlError("the actor does not answer")}
+        self.shown: dict[str, Any] = {"driver": "policy"}
+        self.numbers: dict[str, Any] = {"advice": "watch"}
 
     def drive(self, wish: Wish) -> None:
         self.driven.append(wish)
 
     async def say(self, what: str) -> str:
         self.said.append(what)
-        if what == "reset":
-            raise SerlError("the actor does not answer")
+        if what in self.answers:
+            raise self.answers[what]
         return f"did {what}"
 
     def state(self) -> Mapping[str, Any]:
-        return {"driver": "policy"}
+        return self.shown
 
     def progress(self) -> Mapping[str, Any]:
-        return {"advice": "watch"}
+        return self.numbers
 
     def pictures(self) -> list[Picture]:
         self.number += 1

@@ -86,7 +86,7 @@ def test_one_that_is_unplugged_while_pushing_holds_both_arms(dead: str) -> None:
         said += two.person.events()
     assert two.person.hands is Hands.SILENT
     assert said == (Event.LOST,)
-    assert two.person.trouble == f"{dead} SpaceMouse: Input/output error; is it plugged in?"
+    assert two.person.trouble == f"{dead} SpaceMouse: Input/output error (is it plugged in?)"
 
 
 def test_one_that_was_dead_before_anybody_drove_lets_nobody_take_over() -> None:
