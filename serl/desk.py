@@ -22,6 +22,26 @@ _ENDING = {Event.SUCCESS, Event.FAILURE, Event.DISCARD, Event.RESET}
 _OF_A_TASK = {Event.SUCCESS, Event.FAILURE, Event.REWARD, Event.PENALTY}
 
 
+class LastWord:
+    """When a person's word last ended an episode: one for all desks of an actor.
+
+    Args:
+        now_s: monotonic seconds, as people have them.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s, self._said_s = now_s, float("-inf")
+
+    def said(self) -> None:
+        """It did just now."""
+        self._said_s = self._now_s()
+
+    @property
+    def age_s(self) -> float:
+        """How long ago; infinite if never."""
+        return self._now_s() - self._said_s
+
+
 class Desk:
     """A `Teleop` of everybody who has a say in an actor, also by services.
 
@@ -32,21 +52,16 @@ class Desk:
         owner: who drives.
         hold: why the robot holds.
         labels: folder of the actor's episodes, for labels of people.
-        now_s: monotonic seconds, as people have them.
+        last_word: that ended an episode of the actor, at whichever desk.
     """
 
     def __init__(
-        self,
-        owner: OneOwner,
-        hold: Hold,
-        labels: Path,
-        now_s: Callable[[], float] = time.monotonic,
+        self, owner: OneOwner, hold: Hold, labels: Path, last_word: LastWord | None = None
     ) -> None:
         self.owner = owner
         self.hold = hold
-        self._folder, self._now_s = labels, now_s
+        self._folder, self._last_word = labels, last_word or LastWord()
         self._runs = self._resets = False
-        self._ended_s = float("-inf")
         self._said: deque[tuple[Event, str]] = deque()
         self._by: dict[Event, str] = {}
         self._judged: dict[Key, bool] = {}
@@ -102,7 +117,7 @@ class Desk:
             return
         self._runs = False
         if any(by != SCRIPT for event, by in self._by.items() if event in _ENDING):
-            self._ended_s = self._now_s()
+            self._last_word.said()
         if record.reason == ENDINGS[Event.LOST]:
             self.hold.pause(self.owner.trouble or "a device fell silent")
         if record.reason == ENDINGS[Event.STOP]:
@@ -127,7 +142,7 @@ class Desk:
             return "not heard: no episode runs"
         if self._resets and event in _OF_A_TASK:
             return "not heard: the scene is being reset"
-        if self._now_s() - self._ended_s < TWICE_S:
+        if self._last_word.age_s < TWICE_S:
             return "not heard: the last episode has just ended by a word"
         return ""
 

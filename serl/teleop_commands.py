@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ from serl.teleop.config import TeleopConfig
 from serl.teleop.device import Device, DeviceLost
 from serl.teleop.mapping import AXES, MappingConfig, Wish, read_wish
 from serl.teleop.operator import arm_count
+from serl.teleop.remote import who_drives
 
 PORT = 8765
 BEAT_S = 0.02
@@ -188,6 +190,7 @@ def _drive(
 ) -> None:
     """Every beat is one look at each device; when one is lost there are no more."""
     from serl.assignment import make_spec, make_task
+    from serl.ros.control import control_topic
     from serl.ros.graph import join_here
     from serl.ros.node import RosNode
     from serl.ros.teleop import RemoteHand, device_topics
@@ -200,7 +203,16 @@ def _drive(
         hands = [RemoteHand(node, topic) for topic in device_topics(options.actor, len(devices))]
         names = " and ".join(device.name for device in devices)
         print(f"{names} drive(s) {options.actor} of {run.path}; Ctrl-C ends it", flush=True)
+        tidings: deque[str] = deque(maxlen=1)  # what the actor said last
+        node.subscribe(
+            control_topic(options.actor),
+            lambda message: tidings.append(who_drives({v.key: v.value for v in message.values})),
+        )
+        known = ""
         while not node.stopping:
+            if tidings and tidings[0] != known:
+                known = tidings[0]
+                print(known, flush=True)
             for hand, wish in zip(hands, [_wish(each, mapping) for each in devices], strict=True):
                 if wish is not None:
                     hand.send(wish)

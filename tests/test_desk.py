@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from serl.clock import RealTime, VirtualClock, WallClock
-from serl.desk import Desk
+from serl.desk import Desk, LastWord
 from serl.hold import Hold
 from serl.intervention import Event, Teleop
 from serl.labels import FILE, Place, read_labels
@@ -27,7 +27,9 @@ class Office:
     def __init__(self, folder: Path) -> None:
         self.bench, self.folder = Bench(), folder
         self.hold = Hold(folder / "stopped")
-        self.desk = Desk(OneOwner([self.bench.person]), self.hold, folder, self.bench.pad.now_s)
+        self.desk = Desk(
+            OneOwner([self.bench.person]), self.hold, folder, LastWord(self.bench.pad.now_s)
+        )
         self.robot, self.task = FakeRobot(), FakeTask()
         self.records: list[Record] = []
         self.at: dict[int, Callable[[], object]] = {}
@@ -142,6 +144,17 @@ def test_a_word_that_is_said_twice_is_not_one_of_the_next_episode(
     assert set(answers) <= {"not heard: the last episode has just ended by a word"}
     office.at = {9: again}
     assert office.run().reason == ("success" if at_a_device else "failure"), "later it is another"
+
+
+def test_a_word_that_is_said_twice_is_not_one_of_the_next_stage(tmp_path: Path) -> None:
+    last = LastWord(lambda: 10.0)
+    nobody = OneOwner([])
+    first, second = (Desk(nobody, Hold(tmp_path / "stopped"), tmp_path, last) for _ in range(2))
+    last.said()
+    for desk in (first, second):
+        desk.begin()
+        assert "just ended by a word" in desk.say(Event.SUCCESS, "the operator")
+        assert desk.events() == ()
 
 
 def test_a_label_that_is_said_twice_in_a_step_is_one(office: Office) -> None:

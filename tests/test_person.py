@@ -9,7 +9,7 @@ import pytest
 
 from serl.assignment import make_spec
 from serl.clock import VirtualClock
-from serl.desk import Desk
+from serl.desk import Desk, LastWord
 from serl.episodes import PART, episode_paths, read_episode
 from serl.errors import CorruptData, SerlError
 from serl.hold import Hold
@@ -41,7 +41,10 @@ class Studio:
         self.folder, self.bench = folder, Bench()
         self.recorded = Recorded(folder, folder / "episodes" / "person")
         self.desk = Desk(
-            OneOwner([self.bench.person]), Hold(folder / "stopped"), folder, self.bench.pad.now_s
+            OneOwner([self.bench.person]),
+            Hold(folder / "stopped"),
+            folder,
+            LastWord(self.bench.pad.now_s),
         )
         self.robot, self.task = FakeRobot(), FakeTask()
         self.at: dict[int, Callable[[], object]] = {}

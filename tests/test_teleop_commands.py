@@ -15,6 +15,7 @@ from serl.errors import BadInput
 from serl.pair import Pair
 from serl.teleop.device import DeviceLost, Report
 from serl.teleop.mapping import Wish
+from serl.teleop.remote import who_drives
 from serl.testing import FakeRobot
 
 
@@ -113,6 +114,23 @@ def test_a_check_shows_both_of_two_devices_until_one_dies(
     assert lines[right + 3].endswith("-1.00"), "z"
     assert "right: mouse b: Input/output error" in error
     assert all(device.closed for device in made.values())
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({}, "it rests between two episodes"),
+        ({"driver": "policy", "owner": "", "stopped": ""}, "the policy drives"),
+        ({"driver": "human", "owner": "the console"}, "the console drives"),
+        ({"driver": "human", "owner": ""}, "a simulated human drives"),
+        ({"driver": "script"}, "the scene is being reset"),
+        ({"driver": "human", "silent": "the device fell silent"}, "holds: the device fell silent"),
+        ({"driver": "human", "paused": "paused"}, "it holds: paused"),
+        ({"stopped": "stopped by the operator", "paused": "x"}, "holds: stopped by the operator"),
+    ],
+)
+def test_who_is_at_a_device_reads_who_drives(said: dict[str, str], words: str) -> None:
+    assert who_drives(said).endswith(words)
 
 
 def test_devices_are_as_many_as_arms() -> None:

@@ -15,7 +15,7 @@ from std_msgs.msg import Float64MultiArray
 
 from serl.assignment import make_task
 from serl.config import TrainConfig
-from serl.desk import Desk
+from serl.desk import Desk, LastWord
 from serl.errors import SerlError
 from serl.hold import Hold
 from serl.intervention import Event, Teleop
@@ -79,6 +79,7 @@ class People:
         self._node, self._actor = node, actor
         self._devices = TopicDevices(node, actor, config)
         self._control: Control | None = None
+        self._last_word = LastWord()
 
     def desk(self, robot: SimulatedRobot, script: Teleop | None, episodes: Path) -> Desk:
         """Where an actor hears them; `script` drives while no person does.
@@ -88,7 +89,8 @@ class People:
             script: a simulated human, or nobody.
             episodes: the folder of the actor's episodes, for labels.
         """
-        desk = Desk(OneOwner(self._devices.people(robot.action_spec), script), self.hold, episodes)
+        people = OneOwner(self._devices.people(robot.action_spec), script)
+        desk = Desk(people, self.hold, episodes, self._last_word)
         self._control = self._control or Control(
             self._node, self._actor, desk, self.attended, robot
         )

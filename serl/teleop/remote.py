@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from serl.intervention import Event
 from serl.teleop.mapping import AXES, MappingConfig, Wish
 
@@ -20,3 +22,15 @@ def to_joystick(wish: Wish) -> tuple[list[float], list[int]]:
     said = {event.value for event in wish.events}
     held = [int(name in said) for name in BUTTONS[1:]]
     return list(wish.motion[: len(AXES)]), [int(wish.hands), *held]
+
+
+def who_drives(said: Mapping[str, str]) -> str:
+    """What an actor says of its control, in words, as for somebody at a device without a page."""
+    if reason := said.get("stopped") or said.get("paused") or said.get("silent"):
+        return f"it holds: {reason}"
+    if said.get("driver") == "human":
+        return f"{said.get('owner') or 'a simulated human'} drives"
+    return {
+        "policy": "the policy drives",
+        "script": "the scene is being reset",
+    }.get(said.get("driver", ""), "it rests between two episodes")

@@ -20,7 +20,7 @@ REST: dict[str, Any] = {
     **dict.fromkeys(("driver", "owner", "silent", "stopped", "paused", "last"), ""),
     **{"episode": 3, "step": 11, "fresh": True, "still": False, "over": False},
 }
-HEALTH = dict.fromkeys(("learner", "weights", "link", "disk"), [True, "well"])
+HEALTH = {name: [True, "well"] for name in ("learner", "weights", "link", "disk")}
 TRAINING: dict[str, Any] = {
     **{"task": "reach", "run": "run", "steps": 7, "total_steps": 10, "advice": "watch"},
     **{"alone": [0, 0], "assisted": [0, 0], "human_share": None, "cycle_time_s": None},
@@ -150,7 +150,7 @@ def test_what_is_not_heard_is_answered_and_a_key_without_a_button_says_nothing(
     asyncio.run(check())
 
 
-def test_a_button_of_marks_says_so_again_and_again_while_it_is_held(tmp_path: Path) -> None:
+def test_buttons_that_are_held_mark_again_and_again_and_move(tmp_path: Path) -> None:
     async def check() -> None:
         async with site() as here, browser(tmp_path) as page:
             told(here, {"driver": "human", "owner": "the console"}, COLLECTING)
@@ -159,6 +159,10 @@ def test_a_button_of_marks_says_so_again_and_again_while_it_is_held(tmp_path: Pa
             await page.press_on("[data-say=positive]")
             await settled(lambda: len(here.cockpit.said) >= 4)
             await page.release()
+            await page.press_on("#pad .turn")
+            await settled(lambda: any(wish.motion[5] == 1.0 for wish in here.cockpit.driven))
+            await page.release()
+            await settled(lambda: not here.cockpit.driven[-1].hands)
             await page.hit("Digit0")
             await settled(lambda: here.cockpit.said[-1] == "negative")
             assert set(here.cockpit.said[:-1]) == {"positive"}
