@@ -64,7 +64,7 @@ class Office:
         self.records.append(record)
         self.desk.watch(record)
 
-    def say(self, event: Event) -> Callable[[], None]:
+    def say(self, event: Event) -> Callable[[], str]:
         return lambda: self.desk.say(event, "the operator")
 
     def lines(self) -> list[dict[str, object]]:

@@ -112,10 +112,8 @@ class TopicDevices:
         self._config, self._node, self._actor = config, node, actor
         self._pair: tuple[TopicDevice, TopicDevice] | None = None
         self._devices: list[tuple[TopicDevice, MappingConfig]] = []
-        for name, topic in (
-            ("the console", console_topic(actor)),
-            ("the device", *device_topics(actor)),
-        ):
+        topics = {"the console": console_topic(actor), "the device": device_topics(actor)[0]}
+        for name, topic in topics.items():
             self._devices.append((self._remote(name, topic), remote.MAPPING))
         joy = TopicDevice("the joystick", JOY_AXES, JOY_BUTTONS)
         node.subscribe(joy_topic(actor), _joy_into(joy))

@@ -93,6 +93,7 @@ def _over(default: MappingConfig, given: Mapping[str, Any]) -> dict[str, Any]:
     merged: dict[str, Any] = default.model_dump()
     for name, value in given.items():
         before = merged.get(name)
-        tables = isinstance(before, dict) and isinstance(value, Mapping)
-        merged[name] = {**before, **value} if tables else value
+        if isinstance(before, dict) and isinstance(value, Mapping):
+            value = {**before, **value}
+        merged[name] = value
     return merged

@@ -31,7 +31,7 @@ COLLECTING: dict[str, Any] = {
     **{"advice": "to go: 3 positives", "disk": [True, "well"]},
 }
 
-WORDS = [
+WORDS: list[tuple[dict[str, Any], str, str]] = [
     ({"driver": "policy"}, "The policy drives", "episode 3, step 12"),
     ({"driver": "human", "owner": "the device"}, "The device drives", "episode 3, step 12"),
     (
