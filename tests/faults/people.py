@@ -252,7 +252,7 @@ def mislabelled(folder: Path) -> None:
     said = [(line["label"], line["by"], line["wall_s"]) for line in lines]
     assert said == [(1, "the operator", 10.0), (1, "the operator", 11.0), (0, "person", 12.0)]
     desk = Desk(OneOwner([Bench().person]), Hold(folder / "stopped"), folder)
-    desk.say(Event.SUCCESS, "the operator")  # after the reset
+    assert desk.say(Event.SUCCESS, "the operator") == "not heard: no episode runs"
     desk.begin()
     assert desk.events() == ()
     desk.say(Event.SUCCESS, "the operator")
