@@ -192,6 +192,7 @@ function showSession(now) {
   $("session").hidden = false;
   $("marks").hidden = session !== "reward";
   $("undo").hidden = session !== "demonstrations";
+  $("pad-says").hidden = session === "reward";
   for (const what of ["success", "failure", "discard"]) {
     document.querySelector(`[data-say=${what}]`).hidden = session === "reward";
   }
