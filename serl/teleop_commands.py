@@ -18,6 +18,7 @@ from rich.text import Text
 from serl.config import checked, merge, parse_overrides
 from serl.console.door import read_door, remove_door
 from serl.errors import BadInput, SerlError
+from serl.recorded import read_session
 from serl.run_folder import RunFolder
 from serl.specs import ArraySpec
 from serl.supervisor import Supervisor
@@ -198,15 +199,18 @@ def _drive(
     run = RunFolder.open(options.run)
     spec = make_spec(make_task(run.config)).action
     check_arms(str(run.path), spec, len(devices))
+    records = read_session(run.path) is not None
     join_here(run)
     with RosNode("teleop", run.path, local=True) as node:
         hands = [RemoteHand(node, topic) for topic in device_topics(options.actor, len(devices))]
         names = " and ".join(device.name for device in devices)
-        print(f"{names} drive(s) {options.actor} of {run.path}; Ctrl-C ends it", flush=True)
+        print(f"{names}: at {options.actor} of {run.path}; Ctrl-C ends it", flush=True)
         tidings: deque[str] = deque(maxlen=1)  # what the actor said last
         node.subscribe(
             control_topic(options.actor),
-            lambda message: tidings.append(who_drives({v.key: v.value for v in message.values})),
+            lambda message: tidings.append(
+                who_drives({pair.key: pair.value for pair in message.values}, records)
+            ),
         )
         known = ""
         while not node.stopping:

@@ -27,7 +27,7 @@ from serl.ros.stats import Health
 from serl.ros.teleop import TopicDevices
 from serl.ros.topics import Topic, latest_only
 from serl.teleop.config import TeleopConfig
-from serl.teleop.owner import OneOwner
+from serl.teleop.owner import SIMULATED, OneOwner
 from serl.types import End, Record, Step
 
 INACTIVE = "its node is not active"
@@ -193,7 +193,7 @@ class Control:
         desk = self._desk
         values = {
             "driver": self._driver,
-            "owner": desk.owner.owner.name if desk.owner.owner else "",
+            "owner": _owner(desk.owner),
             "silent": desk.owner.trouble,
             "stopped": desk.hold.stopped,
             "paused": desk.hold.paused,
@@ -211,6 +211,12 @@ class Control:
     def _show(self) -> None:
         if self._placement is not None and self._scene.get_subscription_count():
             self._scene.publish(Float64MultiArray(data=self._placement().tolist()))
+
+
+def _owner(people: OneOwner) -> str:
+    if people.owner is not None:
+        return people.owner.name
+    return SIMULATED if people.scripted else ""
 
 
 def _level(hold: Hold) -> bytes:

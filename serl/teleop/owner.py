@@ -10,6 +10,8 @@ from serl.types import Action
 
 SCRIPT = "script"
 """Who says what a script says."""
+SIMULATED = "a simulated human"
+"""Who drives when a script corrects, for people."""
 
 
 class OneOwner:

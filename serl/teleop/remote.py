@@ -24,13 +24,19 @@ def to_joystick(wish: Wish) -> tuple[list[float], list[int]]:
     return list(wish.motion[: len(AXES)]), [int(wish.hands), *held]
 
 
-def who_drives(said: Mapping[str, str]) -> str:
-    """What an actor says of its control, in words, as for somebody at a device without a page."""
+def who_drives(said: Mapping[str, str], records: bool = False) -> str:
+    """What an actor says of its control, in words, as for somebody at a device without a page.
+
+    Args:
+        said: by the actor.
+        records: it is a person who records, for whom the robot holds while hands are off.
+    """
     if reason := said.get("stopped") or said.get("paused") or said.get("silent"):
         return f"it holds: {reason}"
-    if said.get("driver") == "human":
-        return f"{said.get('owner') or 'a simulated human'} drives"
-    return {
+    off = "it holds: hands are off"
+    words = {
+        "human": f"{said['owner']} drives" if said.get("owner") else off,
         "policy": "the policy drives",
-        "script": "the scene is being reset",
-    }.get(said.get("driver", ""), "it rests between two episodes")
+        "script": off if records else "the scene is being reset",
+    }
+    return words.get(said.get("driver", ""), "it rests between two episodes")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from serl.errors import SerlError
+from serl.teleop.owner import SIMULATED
 
 from .browser import CHROMIUM, Page, browser
 from .site import Site, settled, site
@@ -32,6 +33,9 @@ COLLECTING: dict[str, Any] = {
 }
 
 WORDS: list[tuple[dict[str, Any], str, str]] = [
+    ({"driver": "human"}, "Hands are off", "episode 3, step 12"),
+    ({"driver": "human", "owner": SIMULATED}, "A simulated human corrects", "step 12"),
+    ({"driver": "script"}, "Resetting the scene", "step 12"),
     ({"driver": "policy"}, "The policy drives", "episode 3, step 12"),
     ({"driver": "human", "owner": "the device"}, "The device drives", "episode 3, step 12"),
     (
@@ -143,6 +147,8 @@ def test_what_is_not_heard_is_answered_and_a_key_without_a_button_says_nothing(
             await settled(lambda: here.cockpit.said == ["success", "reset"])
             told(here, {"driver": "human", "owner": "the console"}, COLLECTING)
             await page.until("!document.getElementById('marks').hidden")
+            told(here, {"driver": "script"}, COLLECTING)
+            await reads(page, "why", "Hands are off: mark, or drive on.")
             for code in ("Enter", "Backspace", "KeyX", "KeyZ", "Digit0"):
                 await page.hit(code)
             await settled(lambda: here.cockpit.said == ["success", "reset", "negative"])

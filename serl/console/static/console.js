@@ -93,7 +93,9 @@ function showState(now) {
   else if (now.paused) show("hold", "Holding", `${now.paused}. Go on when it may move again.`);
   else if (now.silent) show("hold", "Holding", `${now.silent}; let go, then take over to drive on`);
   else if (now.driver === "human" && now.owner === "the console" && now.lease === "you") show("human", "You drive", where);
-  else if (now.driver === "human") show("human", now.owner ? `${capital(now.owner)} drives` : "A simulated human corrects", where);
+  else if (now.driver === "human" && now.owner === "a simulated human") show("human", "A simulated human corrects", where);
+  else if (now.driver === "human") show("human", now.owner ? `${capital(now.owner)} drives` : "Hands are off", where);
+  else if (now.driver === "script" && session) show("hold", "Holding", session === "reward" ? "Hands are off: mark, or drive on." : "Hands are off: drive on, or say how it went.");
   else if (now.driver === "policy") show("policy", "The policy drives", where);
   else if (now.driver === "script") show("policy", "Resetting the scene", where);
   else if (session) show("off", "Ready", ready(now));
