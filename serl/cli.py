@@ -60,9 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; errors that a person can mend are one line on standard error."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     parser = _parser()
-    options, rest = parser.parse_known_args(
-        _joined(sys.argv[1:] if arguments is None else arguments)
-    )
+    words = _joined(sys.argv[1:] if arguments is None else arguments)
+    dotted = [word for word in words if word.startswith("--") and "." in word.partition("=")[0]]
+    options, rest = parser.parse_known_args([word for word in words if word not in dotted])
+    rest += dotted  # argparse takes a setting with a space in its value for the task
     if options.command is None:
         parser.print_help(sys.stderr)
         return BAD_INPUT
@@ -219,6 +220,7 @@ def _commands() -> tuple[Command, ...]:
             "drive an actor with a device of this machine",
             teleop.add_teleop,
             teleop.teleop,
+            True,
         ),
         c("verify", "prove that a run lost nothing and is undamaged", _of_run, _verify),
         c("list", "list tasks, robots and settings", lambda parser: None, _list),

@@ -48,7 +48,7 @@ class Stand:
         A key that is still down from the last episode begins no other one.
         """
         self.clock.start()
-        self.desk.begin()
+        self.desk.rest()
         free = False
         while not self.stopping():
             if Event.STOP in self.desk.events() and not self.desk.hold.stopped:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from serl.person import Stand
     from serl.task import SimulatedTask
     from serl.teleop.device import Device
-    from serl.teleop.mapping import MappingConfig
 
 PERSONS_TIME_S = 60.0
 """Limit of an episode that a person drives, unless it is set: an expert needs no time to think."""
@@ -42,9 +41,9 @@ def add_person(parser: argparse.ArgumentParser) -> None:
     """How a person takes part."""
     parser.add_argument("--console", action="store_true", help="a person drives, by a web page")
     parser.add_argument("--console-port", type=int, default=teleop_commands.PORT)
-    devices = sorted(teleop_commands.DEVICES)
+    devices = teleop_commands.device_names()
     parser.add_argument("--device", choices=devices, help="... or by a device of this machine")
-    parser.add_argument("--path", type=Path, help="... such as /dev/input/event3")
+    teleop_commands.add_places(parser)
 
 
 def record(options: argparse.Namespace) -> int:
@@ -119,14 +118,14 @@ def _record_person(options: argparse.Namespace) -> int:
     return DONE
 
 
-def open_device(options: argparse.Namespace) -> tuple[Device, MappingConfig] | None:
+def open_device(options: argparse.Namespace) -> tuple[Device, ...] | None:
     """What the person drives with besides the page, before anything is written.
 
     Raises:
         BadInput: it is not there, or what the page needs is not.
     """
-    if options.path and not options.device:
-        raise BadInput("--path: is of a device: give --device as well")
+    if not options.device and (given := options.path or options.left or options.right):
+        raise BadInput(f"{given}: is a device: say of which kind by --device")
     if options.console:
         from serl.ros.graph import require_ros
 
@@ -134,8 +133,7 @@ def open_device(options: argparse.Namespace) -> tuple[Device, MappingConfig] | N
         require_ros()
     if not options.device:
         return None
-    opened, mapping = teleop_commands.DEVICES[options.device]
-    return opened(options.path), mapping
+    return teleop_commands.open_devices(options)
 
 
 def persons_folder(
@@ -146,7 +144,7 @@ def persons_folder(
     Raises:
         BadInput: it holds something else, or was begun with other settings.
     """
-    from serl.assignment import make_judged_task
+    from serl.assignment import make_judged_task, make_spec
 
     asked = parse_overrides(options.overrides)
     name = str(Path(options.task).resolve()) if options.task.endswith(".py") else options.task
@@ -154,6 +152,9 @@ def persons_folder(
     if config.robot is not None or config.stages:
         raise BadInput("a person records one task in a simulation of its own: no robot, no stages")
     task = make_judged_task(config)
+    if options.device:
+        action = make_spec(task).action
+        teleop_commands.check_arms(options.task, action, 2 if options.left else 1)
     folder: Path = options.out or _new_folder(task.name, kind)
     if (folder / CONFIG).is_file():
         run = RunFolder.open(folder)
@@ -190,7 +191,7 @@ def stand(
     options: argparse.Namespace,
     run: RunFolder,
     task: SimulatedTask,
-    device: tuple[Device, MappingConfig] | None,
+    devices: tuple[Device, ...] | None,
     services: Mapping[str, Callable[[], str]],
 ) -> Iterator[Stand]:
     """Where the person drives a simulation in real time: by a page, by a device, or by both."""
@@ -206,8 +207,10 @@ def stand(
         rate_hz = task.config.rate_hz
         pace = RealTime(WallClock(rate_hz), lambda: True)
         clock = VirtualClock(robot.advance, rate_hz, pace)
-        if device is not None:
-            operators = [Operator(*device, run.config.teleop.operator, robot.action_spec)]
+        if devices is not None:
+            people = run.config.teleop
+            mapping = teleop_commands.mapping_of(people, options.device)
+            operators = [Operator(devices, mapping, people.operator, robot.action_spec)]
             print(f"{operators[0].name} drives", flush=True)
         if not options.console:
             link = run.link(ACTOR)

@@ -5,30 +5,37 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from serl.config import checked, merge, parse_overrides
 from serl.console.door import read_door, remove_door
 from serl.errors import BadInput, SerlError
+from serl.recorded import read_session
 from serl.run_folder import RunFolder
+from serl.specs import ArraySpec
 from serl.supervisor import Supervisor
 from serl.teleop import gamepad, keyboard, spacemouse
+from serl.teleop.config import TeleopConfig
 from serl.teleop.device import Device, DeviceLost
 from serl.teleop.mapping import AXES, MappingConfig, Wish, read_wish
+from serl.teleop.operator import arm_count
+from serl.teleop.remote import who_drives
 
 PORT = 8765
 BEAT_S = 0.02
 _OPENS_S = 30.0
-DEVICES: dict[str, tuple[Callable[[Path | None], Device], MappingConfig]] = {
-    "keyboard": (keyboard.open_keyboard, keyboard.MAPPING),
-    "gamepad": (gamepad.open_gamepad, gamepad.MAPPING),
-    "spacemouse": (spacemouse.open_spacemouse, spacemouse.MAPPING),
+DEVICES: dict[str, Callable[[Path | None], Device]] = {
+    "keyboard": keyboard.open_keyboard,
+    "gamepad": gamepad.open_gamepad,
+    "spacemouse": spacemouse.open_spacemouse,
 }
 
 
@@ -42,10 +49,18 @@ def add_console(parser: argparse.ArgumentParser) -> None:
 def add_teleop(parser: argparse.ArgumentParser) -> None:
     """`serl teleop`."""
     parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help="folder of the run")
-    parser.add_argument("--device", choices=sorted(DEVICES), default="gamepad")
-    parser.add_argument("--path", type=Path, help="such as /dev/input/event3 or /dev/hidraw0")
+    parser.add_argument("--device", choices=device_names(), default="gamepad")
+    add_places(parser)
     parser.add_argument("--actor", default="actor0", help="who is driven")
     parser.add_argument("--check", action="store_true", help="only show what the device says")
+
+
+def add_places(parser: argparse.ArgumentParser) -> None:
+    """Which device, where there are several."""
+    which = "such as /dev/input/event3 or /dev/hidraw0; a SpaceMouse also by serial number or port"
+    parser.add_argument("--path", type=Path, metavar="DEVICE", help=which)
+    parser.add_argument("--left", type=Path, metavar="DEVICE", help="... of two: the left arm's")
+    parser.add_argument("--right", type=Path, metavar="DEVICE", help="... and the right arm's")
 
 
 def console(options: argparse.Namespace) -> int:
@@ -109,17 +124,18 @@ def stay(supervisor: Supervisor) -> None:
 
 def teleop(options: argparse.Namespace) -> int:
     """Show what a device says, or drive an actor with it, until Ctrl-C."""
-    opened, mapping = DEVICES[options.device]
     if options.run is None and not options.check:
         raise BadInput("serl teleop: give the folder of a run, or --check to only look")
-    device = opened(options.path)
+    mapping = mapping_of(_settings(options), options.device)
+    devices = open_devices(options)
     try:
         if options.check:
-            _check(device, mapping)
+            _check(devices, mapping)
         else:
-            _drive(options, device, mapping)
+            _drive(options, devices, mapping)
     finally:
-        device.close()
+        for device in devices:
+            device.close()
     return 0
 
 
@@ -128,41 +144,112 @@ def device_names() -> list[str]:
     return sorted(DEVICES)
 
 
+def mapping_of(config: TeleopConfig, kind: str) -> MappingConfig:
+    """What the reports of a kind of device mean."""
+    mapping: MappingConfig = getattr(config, kind)
+    return mapping
+
+
 def opened_device(name: str, path: Path | None) -> tuple[Device, MappingConfig]:
     """A device of this machine, and what its reports mean; raises `BadInput` without it."""
-    opened, mapping = DEVICES[name]
-    return opened(path), mapping
+    return DEVICES[name](path), mapping_of(TeleopConfig(), name)
 
 
-def _drive(options: argparse.Namespace, device: Device, mapping: MappingConfig) -> None:
-    """Every beat is one look at the device; when it is lost there are no more."""
+def open_devices(options: argparse.Namespace) -> tuple[Device, ...]:
+    """The device that was asked for, or the left arm's and the right one's.
+
+    Raises:
+        BadInput: one of them is not there, or it is not said which is whose.
+    """
+    opened = DEVICES[options.device]
+    left, right = options.left, options.right
+    if (left is None) != (right is None) or (left and options.path):
+        raise BadInput("two arms: give --left and --right, and no --path")
+    if left is not None and left == right:
+        raise BadInput(f"two arms: --left and --right are both {left}")
+    if left is None:
+        return (opened(options.path),)
+    first = opened(left)
+    try:
+        return first, opened(right)
+    except BadInput:
+        first.close()
+        raise
+
+
+def _settings(options: argparse.Namespace) -> TeleopConfig:
+    """Those of the run, if there is one, and what is given over them."""
+    asked = parse_overrides(options.overrides)
+    if others := sorted(asked.keys() - {"teleop"}):
+        raise BadInput(f"serl teleop: --{others[0]}: expected settings of teleop alone")
+    run = {} if options.run is None else RunFolder.open(options.run).config.teleop.model_dump()
+    return checked(TeleopConfig, merge(run, asked.get("teleop", {})))
+
+
+def _drive(
+    options: argparse.Namespace, devices: tuple[Device, ...], mapping: MappingConfig
+) -> None:
+    """Every beat is one look at each device; when one is lost there are no more."""
+    from serl.assignment import make_spec, make_task
+    from serl.ros.control import control_topic
     from serl.ros.graph import join_here
     from serl.ros.node import RosNode
-    from serl.ros.teleop import RemoteHand, device_topic
+    from serl.ros.teleop import RemoteHand, device_topics
 
     run = RunFolder.open(options.run)
+    spec = make_spec(make_task(run.config)).action
+    check_arms(str(run.path), spec, len(devices))
+    records = read_session(run.path) is not None
     join_here(run)
     with RosNode("teleop", run.path, local=True) as node:
-        hand = RemoteHand(node, device_topic(options.actor))
-        print(f"{device.name} drives {options.actor} of {run.path}; Ctrl-C ends it", flush=True)
+        hands = [RemoteHand(node, topic) for topic in device_topics(options.actor, len(devices))]
+        names = " and ".join(device.name for device in devices)
+        print(f"{names}: at {options.actor} of {run.path}; Ctrl-C ends it", flush=True)
+        tidings: deque[str] = deque(maxlen=1)  # what the actor said last
+        node.subscribe(
+            control_topic(options.actor),
+            lambda message: tidings.append(
+                who_drives({pair.key: pair.value for pair in message.values}, records)
+            ),
+        )
+        known = ""
         while not node.stopping:
-            report = device.read()
-            wish = read_wish(report, mapping) if report else None
-            if wish is not None:
-                hand.send(wish)
+            if tidings and tidings[0] != known:
+                known = tidings[0]
+                print(known, flush=True)
+            for hand, wish in zip(hands, [_wish(each, mapping) for each in devices], strict=True):
+                if wish is not None:
+                    hand.send(wish)
             time.sleep(BEAT_S)
 
 
-def _check(device: Device, mapping: MappingConfig) -> None:
+def check_arms(name: str, spec: ArraySpec, devices: int) -> None:
+    """Raise `BadInput` unless there is a device for each arm that actions of `spec` move."""
+    if (arms := arm_count(spec)) != devices:
+        asked = "two arms: give --left and --right" if arms == 2 else "one arm: give one device"
+        raise BadInput(f"{name}: its actions move {asked}")
+
+
+def _wish(device: Device, mapping: MappingConfig) -> Wish | None:
+    report = device.read()
+    return read_wish(report, mapping) if report else None
+
+
+def _check(devices: tuple[Device, ...], mapping: MappingConfig) -> None:
+    sides = ("left: ", "right: ") if len(devices) == 2 else ("",)
+    pictures: dict[str, Table] = {}
     with Live(console=Console(highlight=False), refresh_per_second=20) as live:
         while True:
-            try:
-                report = device.read()
-            except DeviceLost as error:
-                raise BadInput(str(error)) from error
-            wish = read_wish(report, mapping) if report else None
-            if report is not None and wish is not None:
-                live.update(picture(device.name, wish, sorted(report.buttons)))
+            for side, device in zip(sides, devices, strict=True):
+                try:
+                    report = device.read()
+                except DeviceLost as error:
+                    raise BadInput(f"{side}{error}") from error
+                wish = read_wish(report, mapping) if report else None
+                if report is not None and wish is not None:
+                    name = f"{side}{device.name}"
+                    pictures[side] = picture(name, wish, sorted(report.buttons))
+            live.update(Group(*pictures.values()))
             time.sleep(BEAT_S)
 
 

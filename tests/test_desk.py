@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from serl.clock import RealTime, VirtualClock, WallClock
-from serl.desk import Desk
+from serl.desk import Desk, LastWord
 from serl.hold import Hold
 from serl.intervention import Event, Teleop
 from serl.labels import FILE, Place, read_labels
@@ -18,7 +18,7 @@ from serl.teleop.owner import OneOwner
 from serl.testing import FakeRobot, FakeTask, TeleopSuite
 from serl.types import End, Record, Source, Step
 
-from .teleop.test_operator import Bench
+from .teleop.pad import Bench
 
 
 class Office:
@@ -27,11 +27,14 @@ class Office:
     def __init__(self, folder: Path) -> None:
         self.bench, self.folder = Bench(), folder
         self.hold = Hold(folder / "stopped")
-        self.desk = Desk(OneOwner([self.bench.person]), self.hold, folder)
+        self.desk = Desk(
+            OneOwner([self.bench.person]), self.hold, folder, LastWord(self.bench.pad.now_s)
+        )
         self.robot, self.task = FakeRobot(), FakeTask()
         self.records: list[Record] = []
         self.at: dict[int, Callable[[], object]] = {}
         self.episode = 0
+        self.chosen_by = Source.POLICY
 
     def run(self) -> Result:
         """One episode; `at` a step things happen."""
@@ -41,7 +44,16 @@ class Office:
         self.episode += 1
         clock = VirtualClock(self.advance, self.task.config.rate_hz)
         still = Still(self.robot.action_spec)
-        return run(self.robot, self.task, still, clock, key, self.sink, teleop=self.desk)
+        return run(
+            self.robot,
+            self.task,
+            still,
+            clock,
+            key,
+            self.sink,
+            teleop=self.desk,
+            chosen_by=self.chosen_by,
+        )
 
     def advance(self, dt_s: float) -> None:
         self.robot.advance(dt_s)
@@ -52,7 +64,7 @@ class Office:
         self.records.append(record)
         self.desk.watch(record)
 
-    def say(self, event: Event) -> Callable[[], None]:
+    def say(self, event: Event) -> Callable[[], str]:
         return lambda: self.desk.say(event, "the operator")
 
     def lines(self) -> list[dict[str, object]]:
@@ -98,14 +110,72 @@ def test_labels_are_appended_and_other_endings_say_nothing(office: Office) -> No
     office.run()  # to its time limit
     office.at[3] = office.say(Event.DISCARD)
     assert office.run().reason == "discarded"
-    office.at[5] = office.say(Event.FAILURE)
+    office.at[9] = office.say(Event.FAILURE)
     office.run()
-    assert read_labels(office.folder) == {Place(7, 0, 3): 1, Place(7, 3, 6): 0}
+    assert read_labels(office.folder) == {Place(7, 0, 3): 1, Place(7, 3, 10): 0}
 
 
 def test_what_is_said_between_two_episodes_is_not_heard(office: Office) -> None:
-    office.desk.say(Event.SUCCESS, "the operator")
+    assert office.desk.say(Event.SUCCESS, "the operator") == "not heard: no episode runs"
     assert office.run().reason == "time limit"
+    assert office.desk.say(Event.SUCCESS, "the operator") == "not heard: no episode runs"
+    office.desk.rest()
+    office.bench.pad.hit("yes")
+    assert office.bench.tick() is None
+    assert office.desk.events() == ()
+
+
+@pytest.mark.parametrize("at_a_device", [False, True])
+def test_a_word_that_is_said_twice_is_not_one_of_the_next_episode(
+    office: Office, at_a_device: bool
+) -> None:
+    answers: list[str] = []
+
+    def again() -> None:
+        if at_a_device:
+            office.bench.pad.hit("yes")
+        else:
+            answers.append(office.desk.say(Event.FAILURE, "the operator"))
+
+    office.at[4] = office.say(Event.SUCCESS)
+    assert office.run().success
+    office.at = {0: again, 4: again}
+    assert office.run().reason == "time limit"
+    assert set(answers) <= {"not heard: the last episode has just ended by a word"}
+    office.at = {9: again}
+    assert office.run().reason == ("success" if at_a_device else "failure"), "later it is another"
+
+
+def test_a_word_that_is_said_twice_is_not_one_of_the_next_stage(tmp_path: Path) -> None:
+    last = LastWord(lambda: 10.0)
+    nobody = OneOwner([])
+    first, second = (Desk(nobody, Hold(tmp_path / "stopped"), tmp_path, last) for _ in range(2))
+    last.said()
+    for desk in (first, second):
+        desk.begin()
+        assert "just ended by a word" in desk.say(Event.SUCCESS, "the operator")
+        assert desk.events() == ()
+
+
+def test_a_label_that_is_said_twice_in_a_step_is_one(office: Office) -> None:
+    office.at[4] = lambda: (office.say(Event.SUCCESS)(), office.say(Event.SUCCESS)())
+    assert office.run().success
+    assert [line["label"] for line in office.lines()] == [1], "twice is once"
+
+
+def test_a_reset_is_neither_success_nor_failure(office: Office) -> None:
+    office.chosen_by = Source.SCRIPT
+    answers: list[str] = []
+    office.at[3] = lambda: answers.append(office.desk.say(Event.SUCCESS, "the operator"))
+    office.at[4] = lambda: office.bench.pad.hit("yes")
+    office.at[6] = office.say(Event.RESET)
+    assert office.run().reason == "operator", "which ends this attempt"
+    assert answers == ["not heard: the scene is being reset"]
+    assert office.lines() == []
+    office.chosen_by = Source.POLICY
+    office.at[9] = office.say(Event.SUCCESS)
+    assert office.run().success
+    assert [line["label"] for line in office.lines()] == [1]
 
 
 def test_a_stop_is_heard_also_between_two_episodes(office: Office) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from serl.assignment import make_spec
 from serl.clock import VirtualClock
-from serl.desk import Desk
+from serl.desk import Desk, LastWord
 from serl.episodes import PART, episode_paths, read_episode
 from serl.errors import CorruptData, SerlError
 from serl.hold import Hold
@@ -29,7 +29,7 @@ from serl.teleop.owner import OneOwner
 from serl.testing import FakeRobot, FakeTask
 from serl.types import Observation, Source
 
-from .teleop.test_operator import Bench
+from .teleop.pad import Bench
 
 LIMIT = 400
 
@@ -40,7 +40,12 @@ class Studio:
     def __init__(self, folder: Path) -> None:
         self.folder, self.bench = folder, Bench()
         self.recorded = Recorded(folder, folder / "episodes" / "person")
-        self.desk = Desk(OneOwner([self.bench.person]), Hold(folder / "stopped"), folder)
+        self.desk = Desk(
+            OneOwner([self.bench.person]),
+            Hold(folder / "stopped"),
+            folder,
+            LastWord(self.bench.pad.now_s),
+        )
         self.robot, self.task = FakeRobot(), FakeTask()
         self.at: dict[int, Callable[[], object]] = {}
         self.ticks, self.ended = 0, False

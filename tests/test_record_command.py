@@ -10,15 +10,15 @@ import pytest
 from serl import cli, teleop_commands
 from serl.assignment import make_spec, make_task
 from serl.episodes import episode_paths, read_episode
-from serl.intervention import Event
 from serl.recorded import UNDONE
 from serl.run_folder import RunFolder
 from serl.teleop.device import Report
-from serl.teleop.mapping import MappingConfig
 from serl.types import Source
 
-MAPPING = MappingConfig(
-    axes={"x": ("x", 1.0)}, deadman="hold", events={"yes": Event.SUCCESS, "no": Event.FAILURE}
+MAPPING = (
+    "--teleop.gamepad.axes.x=[x, 1]",
+    "--teleop.gamepad.deadman=hold",
+    '--teleop.gamepad.events={"yes": success, "no": failure}',
 )
 OFF, ON = 4, 6
 
@@ -46,14 +46,13 @@ class Played:
 def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the person says, in order."""
     words: list[str] = []
-    made = (lambda path: Played(words), MAPPING)
-    monkeypatch.setitem(teleop_commands.DEVICES, "gamepad", made)
+    monkeypatch.setitem(teleop_commands.DEVICES, "gamepad", lambda path: Played(words))
     return words
 
 
 def record(folder: Path, *more: str) -> int:
     words = ["record", "reach", "--device", "gamepad", "--out", str(folder), "--reward.kind=human"]
-    return cli.main([*words, "--log.min_free_bytes=1000000", *more])
+    return cli.main([*words, *MAPPING, "--log.min_free_bytes=1000000", *more])
 
 
 def test_a_person_at_a_device_records_goes_on_and_undoes(
@@ -95,7 +94,7 @@ def test_what_is_not_there_or_not_empty_is_refused_before_anything_is_written(
     monkeypatch.chdir(tmp_path)
     for words, part in (
         (["--device", "spacemouse", "--path", "/dev/nothing"], "/dev/nothing"),
-        (["--console", "--path", "/dev/nothing"], "give --device as well"),
+        (["--console", "--path", "/dev/nothing"], "say of which kind by --device"),
         (["--demos", "0"], "--demos 0: expected at least 1"),
     ):
         assert cli.main(["record", "reach", *words]) == 2

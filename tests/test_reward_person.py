@@ -13,7 +13,7 @@ from serl.assignment import make_task
 from serl.clock import VirtualClock
 from serl.config import resolve
 from serl.console.session import SessionOverview, overview_of
-from serl.desk import Desk
+from serl.desk import Desk, LastWord
 from serl.episodes import episode_paths
 from serl.errors import BadInput, SerlError
 from serl.hold import Hold
@@ -30,7 +30,7 @@ from serl.teleop.mapping import MappingConfig
 from serl.teleop.operator import Operator, OperatorConfig
 from serl.teleop.owner import OneOwner
 
-from .teleop.test_operator import Pad
+from .teleop.pad import Pad
 
 PIXELS = {"task": "pick_cube", "observe": "pixels", "task_config": {"time_limit_s": 3.0}}
 LIMIT = 300
@@ -44,7 +44,9 @@ class Marking:
         self.pad, self.marks = Pad(), Marks(run)
         mapping = MappingConfig(axes={"x": ("x", 1.0)}, deadman="hold")
         person = Operator(self.pad, mapping, OperatorConfig(), robot.action_spec, self.pad.now_s)
-        self.desk = Desk(OneOwner([person]), Hold(run.path / "stopped"), run.path)
+        self.desk = Desk(
+            OneOwner([person]), Hold(run.path / "stopped"), run.path, LastWord(self.pad.now_s)
+        )
         self.ticks = 0
         self.at: dict[int, Callable[[], object]] = {}
 

@@ -12,7 +12,11 @@ from rich.console import Console
 
 from serl import cli, teleop_commands
 from serl.errors import BadInput
+from serl.pair import Pair
+from serl.teleop.device import DeviceLost, Report
 from serl.teleop.mapping import Wish
+from serl.teleop.remote import who_drives
+from serl.testing import FakeRobot
 
 
 @pytest.mark.parametrize(
@@ -24,15 +28,26 @@ from serl.teleop.mapping import Wish
             "nothing" if find_spec("evdev") else "needs the package evdev",
         ),
         (["teleop", "--check", "--device", "spacemouse"], "no SpaceMouse found"),
+        (["teleop", "--check", "--device", "spacemouse", "--left", "a"], "give --left and --right"),
+        (
+            ["teleop", "--check", "--left", "a", "--right", "b", "--path", "c"],
+            "give --left and --right, and no --path",
+        ),
+        (["teleop", "--check", "--left", "a", "--right", "a"], "--left and --right are both a"),
+        (
+            ["teleop", "--check", "--device", "spacemouse", "--left", "a", "--right", "b"],
+            "no SpaceMouse 'a' by path, serial number or port; found: none",
+        ),
+        (["teleop", "--check", "--teleop.gamepad.dead_zone=2"], "gamepad.dead_zone"),
+        (["teleop", "--check", "--agent.utd=2"], "--agent: expected settings of teleop alone"),
         (["console", "nothing"], "found no folder"),
-        (["teleop", "nothing", "--device", "spacemouse"], "no SpaceMouse found"),
+        (["teleop", "nothing", "--device", "spacemouse"], "found no folder"),
     ],
 )
 def test_what_is_not_there_is_one_line(
     words: list[str], line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("serl.teleop.spacemouse.FOLDER", Path("/nowhere"))
-    monkeypatch.setattr("serl.teleop.spacemouse._find", lambda: [])
     assert cli.main(words) == cli.BAD_INPUT
     error = capsys.readouterr().err
     assert line in error
@@ -64,3 +79,66 @@ def test_a_check_shows_axes_and_hands() -> None:
     assert lines[1].rstrip(" +1.0").endswith("●")
     assert lines[2].split()[-1] == "-0.50"
     assert "south" in lines[8]
+
+
+class Dying:
+    """Tells where it is pushed a few times, and then is gone."""
+
+    def __init__(self, name: str, motion: dict[str, float], looks: int) -> None:
+        self.name, self._motion, self._looks, self.closed = name, motion, looks, False
+
+    def read(self) -> Report:
+        self._looks -= 1
+        if self._looks < 0:
+            raise DeviceLost(f"{self.name}: Input/output error")
+        return Report(self._motion, frozenset({"left"}), (), 0.0)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_check_shows_both_of_two_devices_until_one_dies(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {
+        Path("a"): Dying("mouse a", {"x": 1.0}, 3),
+        Path("b"): Dying("mouse b", {"z": -1.0}, 2),
+    }
+    monkeypatch.setitem(teleop_commands.DEVICES, "spacemouse", made.__getitem__)
+    words = ["teleop", "--check", "--device", "spacemouse", "--left", "a", "--right", "b"]
+    assert cli.main([*words, "--teleop.spacemouse.axes.x=[y, -0.5]"]) == cli.BAD_INPUT
+    out, error = capsys.readouterr()
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    left, right = lines.index("left: mouse a hands on"), lines.index("right: mouse b hands on")
+    assert lines[left + 2].endswith("-0.50"), "y, as the settings say"
+    assert lines[right + 3].endswith("-1.00"), "z"
+    assert "right: mouse b: Input/output error" in error
+    assert all(device.closed for device in made.values())
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({}, "it rests between two episodes"),
+        ({"driver": "policy", "owner": "", "stopped": ""}, "the policy drives"),
+        ({"driver": "human", "owner": "the console"}, "the console drives"),
+        ({"driver": "human", "owner": ""}, "it holds: hands are off"),
+        ({"driver": "script"}, "the scene is being reset"),
+        ({"driver": "human", "silent": "the device fell silent"}, "holds: the device fell silent"),
+        ({"driver": "human", "paused": "paused"}, "it holds: paused"),
+        ({"stopped": "stopped by the operator", "paused": "x"}, "holds: stopped by the operator"),
+    ],
+)
+def test_who_is_at_a_device_reads_who_drives(said: dict[str, str], words: str) -> None:
+    assert who_drives(said).endswith(words)
+    assert who_drives({"driver": "script"}, records=True) == "it holds: hands are off"
+
+
+def test_devices_are_as_many_as_arms() -> None:
+    one, two = FakeRobot.action_spec, Pair(FakeRobot(), FakeRobot()).action_spec
+    teleop_commands.check_arms("run", one, 1)
+    teleop_commands.check_arms("run", two, 2)
+    with pytest.raises(BadInput, match="run: its actions move two arms: give --left and --right"):
+        teleop_commands.check_arms("run", two, 1)
+    with pytest.raises(BadInput, match="run: its actions move one arm: give one device"):
+        teleop_commands.check_arms("run", one, 2)

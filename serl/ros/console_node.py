@@ -150,7 +150,7 @@ class RosCockpit:
 
 
 async def _call(client: Any, who: str) -> str:
-    """Call a service; what it answered. Raises `SerlError` when nobody does."""
+    """Call a service; what it answered. Raises `SerlError` when it refused or nobody did."""
     if not client.service_is_ready():
         raise SerlError(f"{who} does not answer")
     answer = client.call_async(Trigger.Request())
@@ -159,7 +159,10 @@ async def _call(client: Any, who: str) -> str:
         if time.monotonic() > deadline_s:
             raise SerlError(f"{who} did not answer within {_ANSWER_S:g} s")
         await asyncio.sleep(0.005)
-    return str(answer.result().message)
+    response = answer.result()
+    if not response.success:
+        raise SerlError(str(response.message))
+    return str(response.message)
 
 
 def run(run_folder: Path, actor: str, port: int) -> None:

@@ -15,7 +15,7 @@ from std_msgs.msg import Float64MultiArray
 
 from serl.assignment import make_task
 from serl.config import TrainConfig
-from serl.desk import Desk
+from serl.desk import Desk, LastWord
 from serl.errors import SerlError
 from serl.hold import Hold
 from serl.intervention import Event, Teleop
@@ -27,7 +27,7 @@ from serl.ros.stats import Health
 from serl.ros.teleop import TopicDevices
 from serl.ros.topics import Topic, latest_only
 from serl.teleop.config import TeleopConfig
-from serl.teleop.owner import OneOwner
+from serl.teleop.owner import SIMULATED, OneOwner
 from serl.types import End, Record, Step
 
 INACTIVE = "its node is not active"
@@ -79,6 +79,7 @@ class People:
         self._node, self._actor = node, actor
         self._devices = TopicDevices(node, actor, config)
         self._control: Control | None = None
+        self._last_word = LastWord()
 
     def desk(self, robot: SimulatedRobot, script: Teleop | None, episodes: Path) -> Desk:
         """Where an actor hears them; `script` drives while no person does.
@@ -88,7 +89,8 @@ class People:
             script: a simulated human, or nobody.
             episodes: the folder of the actor's episodes, for labels.
         """
-        desk = Desk(OneOwner(self._devices.people(robot.action_spec), script), self.hold, episodes)
+        people = OneOwner(self._devices.people(robot.action_spec), script)
+        desk = Desk(people, self.hold, episodes, self._last_word)
         self._control = self._control or Control(
             self._node, self._actor, desk, self.attended, robot
         )
@@ -162,7 +164,8 @@ class Control:
 
     def _say(self, event: Event) -> str:
         try:
-            self._desk.say(event, "the operator")
+            if objection := self._desk.say(event, "the operator"):
+                raise SerlError(objection)
         except OSError as error:  # it holds all the same
             return f"{self._desk.hold.reason}, until a restart: {error}"
         return self._desk.hold.reason or event.value
@@ -190,7 +193,7 @@ class Control:
         desk = self._desk
         values = {
             "driver": self._driver,
-            "owner": desk.owner.owner.name if desk.owner.owner else "",
+            "owner": _owner(desk.owner),
             "silent": desk.owner.trouble,
             "stopped": desk.hold.stopped,
             "paused": desk.hold.paused,
@@ -208,6 +211,12 @@ class Control:
     def _show(self) -> None:
         if self._placement is not None and self._scene.get_subscription_count():
             self._scene.publish(Float64MultiArray(data=self._placement().tolist()))
+
+
+def _owner(people: OneOwner) -> str:
+    if people.owner is not None:
+        return people.owner.name
+    return SIMULATED if people.scripted else ""
 
 
 def _level(hold: Hold) -> bytes:

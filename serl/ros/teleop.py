@@ -20,7 +20,7 @@ from serl.teleop.config import JOY_AXES, JOY_BUTTONS, TWIST_AXES, TeleopConfig
 from serl.teleop.device import Buttons, Device, Report
 from serl.teleop.leader import LeaderArm
 from serl.teleop.mapping import AXES, MappingConfig, Wish
-from serl.teleop.operator import Operator
+from serl.teleop.operator import Operator, arm_count
 
 logger = logging.getLogger(__name__)
 
@@ -78,9 +78,10 @@ def console_topic(actor: str) -> Topic:
     return Topic(f"{actor}/console", Joy, latest_only())
 
 
-def device_topic(actor: str) -> Topic:
-    """What `serl teleop` sends to an actor."""
-    return Topic(f"{actor}/device", Joy, latest_only())
+def device_topics(actor: str, arms: int = 1) -> tuple[Topic, ...]:
+    """What `serl teleop` sends to an actor: of two arms the left one's and the right one's."""
+    names = ("device",) if arms == 1 else ("device/left", "device/right")
+    return tuple(Topic(f"{actor}/{name}", Joy, latest_only()) for name in names)
 
 
 def joy_topic(actor: str) -> Topic:
@@ -108,15 +109,12 @@ class TopicDevices:
     """
 
     def __init__(self, node: RosNode, actor: str, config: TeleopConfig) -> None:
-        self._config = config
+        self._config, self._node, self._actor = config, node, actor
+        self._pair: tuple[TopicDevice, TopicDevice] | None = None
         self._devices: list[tuple[TopicDevice, MappingConfig]] = []
-        for name, topic, mapping in (
-            ("the console", console_topic(actor), remote.MAPPING),
-            ("the device", device_topic(actor), remote.MAPPING),
-        ):
-            device = TopicDevice(name, AXES, remote.BUTTONS)
-            node.subscribe(topic, _joy_into(device))
-            self._devices.append((device, mapping))
+        topics = {"the console": console_topic(actor), "the device": device_topics(actor)[0]}
+        for name, topic in topics.items():
+            self._devices.append((self._remote(name, topic), remote.MAPPING))
         joy = TopicDevice("the joystick", JOY_AXES, JOY_BUTTONS)
         node.subscribe(joy_topic(actor), _joy_into(joy))
         twist = TopicDevice("the twist topic", TWIST_AXES)
@@ -131,12 +129,18 @@ class TopicDevices:
         operator = self._config.operator
         lost_s = operator.lost_s + 2.0 * operator.stale_s  # until it was told that it is lost
         led = time.monotonic() - self._leader.heard_s <= lost_s
-        return led or any(device.silence_s <= lost_s for device, _ in self._devices)
+        devices = [*(device for device, _ in self._devices), *(self._pair or ())]
+        return led or any(device.silence_s <= lost_s for device in devices)
 
     def people(self, spec: ArraySpec) -> list[Operator]:
-        """One at each device; nobody where actions have an axis that no device can move."""
-        devices: list[tuple[Device, MappingConfig]] = [*self._devices]
-        devices.append((self._leader, self._config.leader))
+        """One at each device, or one at a pair of them where actions move two arms.
+
+        Nobody where they have an axis that no device can move.
+        """
+        devices: list[tuple[Device | tuple[Device, Device], MappingConfig]]
+        devices = [*self._devices, (self._leader, self._config.leader)]
+        if arm_count(spec) == 2:
+            devices = [(self._two_hands(), remote.MAPPING)]
         try:
             return [
                 Operator(device, mapping, self._config.operator, spec)
@@ -145,6 +149,17 @@ class TopicDevices:
         except BadInput as error:
             logger.warning("nobody can drive: %s", error)
             return []
+
+    def _two_hands(self) -> tuple[TopicDevice, TopicDevice]:
+        if self._pair is None:
+            left, right = device_topics(self._actor, 2)
+            self._pair = self._remote("device", left), self._remote("device", right)
+        return self._pair
+
+    def _remote(self, name: str, topic: Topic) -> TopicDevice:
+        device = TopicDevice(name, AXES, remote.BUTTONS)
+        self._node.subscribe(topic, _joy_into(device))
+        return device
 
 
 class RemoteHand:

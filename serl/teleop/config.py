@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from serl.intervention import Event
+from serl.teleop import gamepad, keyboard, spacemouse
 from serl.teleop.leader import MAPPING as LEADER
 from serl.teleop.mapping import MappingConfig
 from serl.teleop.operator import OperatorConfig
@@ -43,8 +47,13 @@ TWIST = MappingConfig(
 class TeleopConfig(BaseModel):
     """People at devices.
 
+    What is not said of a mapping stays as it is by default; an axis is taken away by the scale 0.
+
     Attributes:
         operator: when hands are on, and when a device is silent.
+        keyboard: what the keys of a keyboard of this machine mean ...
+        gamepad: ... the sticks and buttons of a gamepad ...
+        spacemouse: ... and a SpaceMouse.
         joy: what axes and buttons of `<actor>/joy` mean: axis0, axis1, ..., button0, ...
         twist: what `<actor>/teleop/twist` means.
         leader: what `<actor>/leader` means, poses of a leader arm's tool in a frame that looks as
@@ -56,8 +65,35 @@ class TeleopConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     operator: OperatorConfig = OperatorConfig()
+    keyboard: MappingConfig = keyboard.MAPPING
+    gamepad: MappingConfig = gamepad.MAPPING
+    spacemouse: MappingConfig = spacemouse.MAPPING
     joy: MappingConfig = JOY
     twist: MappingConfig = TWIST
     leader: MappingConfig = LEADER
     leader_m: float = Field(0.015, gt=0, le=0.1)
     leader_rad: float = Field(0.1, gt=0, le=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        defaults = {name: field.default for name, field in cls.model_fields.items()}
+        return {
+            name: _over(defaults[name], value)
+            if isinstance(defaults.get(name), MappingConfig) and isinstance(value, Mapping)
+            else value
+            for name, value in values.items()
+        }
+
+
+def _over(default: MappingConfig, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The default with what is given put over it, entry by entry of its tables."""
+    merged: dict[str, Any] = default.model_dump()
+    for name, value in given.items():
+        before = merged.get(name)
+        if isinstance(before, dict) and isinstance(value, Mapping):
+            value = {**before, **value}
+        merged[name] = value
+    return merged

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from serl.errors import BadInput
 from serl.intervention import Event
+from serl.pair import LEFT, RIGHT
 from serl.specs import ArraySpec
 from serl.teleop.device import Device, DeviceLost
 from serl.teleop.mapping import AXES, Axis, MappingConfig, Wish, read_wish
@@ -37,6 +38,11 @@ class OperatorConfig(BaseModel):
     drives: tuple[Axis, ...] | None = Field(None, min_length=1)
 
 
+def arm_count(spec: ArraySpec) -> int:
+    """How many arms actions move: 2 of a `Pair`, else 1."""
+    return 2 if spec.unit.startswith(LEFT) else 1
+
+
 class Hands(StrEnum):
     """Where a person's hands are."""
 
@@ -47,16 +53,18 @@ class Hands(StrEnum):
 
 
 class Operator:
-    """A `Teleop` around a device.
+    """A `Teleop` around a device, or around one in each hand for the two arms of a `Pair`.
 
     Hands that were on before the first report are not believed: a deadman that is stuck must be let
     go of once, or be seen going down. When the device falls silent while hands are on, the robot
     holds, and the policy gets it back only if a person takes over once more and lets go, or by
     `release`. A silence of `lost_s` cuts the episode.
 
+    Of two devices either takes over both arms, and both hold when either falls silent.
+
     Args:
-        device: what reports.
-        mapping: what its reports mean.
+        device: what reports; or the left arm's and the right one's.
+        mapping: what its reports mean, those of both alike.
         config: when hands are on.
         spec: of actions; its unit names the axes.
         now_s: monotonic seconds, as the device's stamps.
@@ -66,31 +74,37 @@ class Operator:
         trouble: why the robot holds, while hands are silent.
 
     Raises:
-        BadInput: the actions have an axis that no device can move, or none that hands may.
+        BadInput: the actions have an axis that no device can move, or none that hands may, or they
+            move two arms and there is one device, or the reverse.
     """
 
     def __init__(
         self,
-        device: Device,
+        device: Device | tuple[Device, ...],
         mapping: MappingConfig,
         config: OperatorConfig,
         spec: ArraySpec,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         names = spec.unit.split()
-        if unknown := [name for name in names if name not in AXES]:
-            raise BadInput(f"teleoperation: no axis {unknown[0]!r}; there are: {', '.join(AXES)}")
-        self.name = device.name
+        self._devices = device if isinstance(device, tuple) else (device,)
+        arms = (LEFT, RIGHT) if len(self._devices) == 2 else ("",)
+        moved = [f"{arm}{axis}" for arm in arms for axis in AXES]
+        if unknown := [name for name in names if name not in moved]:
+            raise BadInput(_objection(unknown[0], len(arms)))
+        self._sides = [arm.replace("_", " ") for arm in arms]
+        self.name = self._devices[0].name if len(arms) == 1 else "the pair of devices"
         self.hands = Hands.OFF
-        self._device, self._mapping, self._config, self._now_s = device, mapping, config, now_s
-        self._order = [AXES.index(name) for name in names]
+        self._mapping, self._config, self._now_s = mapping, config, now_s
+        self._order = [moved.index(name) for name in names]
+        self._at_rest = (0.0,) * len(moved)
         drives = config.drives
-        if drives is not None and not set(drives) & set(names):
+        axes = [name.removeprefix(LEFT).removeprefix(RIGHT) for name in names]
+        if drives is not None and not set(drives) & set(axes):
             raise BadInput(f"teleop.operator.drives {drives}: the actions move {', '.join(names)}")
-        self._others = np.array([drives is not None and name not in drives for name in names])
+        self._others = np.array([drives is not None and axis not in drives for axis in axes])
         self.trouble = ""
-        self._pushed: tuple[float, ...] = ()
-        self._pushed_s = 0.0
+        self._pushes = [_Push() for _ in self._devices]
         self._free = False  # were seen off
         self._last_s = self._silent_s = 0.0
         self._said: list[Event] = []
@@ -118,7 +132,7 @@ class Operator:
         if self.hands is Hands.OFF:
             return None
         on = wish is not None and wish.hands and self.hands is Hands.ON
-        motion = wish.motion if on and wish else (0.0,) * len(AXES)
+        motion = wish.motion if on and wish else self._at_rest
         action = np.array([motion[place] for place in self._order], np.float32)
         if self.hands is Hands.ON:
             action[self._others] = np.nan
@@ -146,26 +160,56 @@ class Operator:
 
     def _wish(self) -> Wish | None:
         """What the person wants, None when that is not known; what was said counts either way."""
-        self.trouble = f"{self.name} fell silent"
+        wishes = [self._wish_at(number) for number in range(len(self._devices))]
+        known = [wish for wish in wishes if wish is not None]
+        if len(known) < len(wishes):
+            return None
+        motion = [value * wish.hands for wish in known for value in wish.motion]
+        return Wish(tuple(motion), any(wish.hands for wish in known), ())
+
+    def _wish_at(self, number: int) -> Wish | None:
+        """What is wanted at one device."""
+        device = self._devices[number]
+        name = f"{self._sides[number]}{device.name}"
         try:
-            report = self._device.read()
-        except DeviceLost:
+            report = device.read()
+        except DeviceLost as error:
+            self.trouble = f"{self._sides[number]}{error} (is it plugged in?)"
             return None
         wish = read_wish(report, self._mapping) if report else None
         if report is None or wish is None:
+            self.trouble = f"{name} fell silent"
             return None
         self._said += wish.events
         if abs(self._now_s() - report.stamp_s) > self._config.stale_s:
+            self.trouble = f"{name} fell silent"
             return None
         self._free |= self._mapping.deadman in report.presses  # so it was up before
-        return None if self._is_stuck(wish) else wish
+        if self._pushes[number].lasts_s(wish, self._now_s()) >= self._config.stuck_s:
+            self.trouble = f"{name} pushed the same way for {self._config.stuck_s:g} s"
+            return None
+        return wish
 
-    def _is_stuck(self, wish: Wish) -> bool:
-        """The same push for longer than a hand can hold it: an axis or a key that is stuck."""
-        pushed = wish.motion if wish.hands and any(wish.motion) else ()
-        if pushed != self._pushed:
-            self._pushed, self._pushed_s = pushed, self._now_s()
-        stuck = bool(pushed) and self._now_s() - self._pushed_s >= self._config.stuck_s
-        if stuck:
-            self.trouble = f"{self.name} pushed the same way for {self._config.stuck_s:g} s"
-        return stuck
+
+class _Push:
+    """Exactly the same one for longer than a hand can hold it: an axis or a key that is stuck."""
+
+    def __init__(self) -> None:
+        self._motion: tuple[float, ...] = ()
+        self._since_s = 0.0
+
+    def lasts_s(self, wish: Wish, now_s: float) -> float:
+        """For how long a device has pushed the same way; 0 when it does not push."""
+        motion = wish.motion if wish.hands and any(wish.motion) else ()
+        if motion != self._motion:
+            self._motion, self._since_s = motion, now_s
+        return now_s - self._since_s if motion else 0.0
+
+
+def _objection(name: str, arms: int) -> str:
+    """Why nobody can move an axis of an action."""
+    if arms == 1 and name.startswith((LEFT, RIGHT)):
+        return f"teleoperation: the actions move two arms ({name}): give a device for each"
+    if arms == 2 and name in AXES:
+        return f"teleoperation: the actions move one arm ({name}): give one device"
+    return f"teleoperation: no axis {name!r}; there are: {', '.join(AXES)}"

@@ -8,6 +8,11 @@ from serl.intervention import Event, Teleop
 from serl.teleop.operator import Hands, Operator
 from serl.types import Action
 
+SCRIPT = "script"
+"""Who says what a script says."""
+SIMULATED = "a simulated human"
+"""Who drives when a script corrects, for people."""
+
 
 class OneOwner:
     """A `Teleop` of many: who takes over first keeps the robot until hands are off.
@@ -62,7 +67,7 @@ class OneOwner:
             if event is not Event.LOST or person is self.owner
         ]
         script = self._script.events() if self._script else ()
-        return said + [(event, "script") for event in script]
+        return said + [(event, SCRIPT) for event in script]
 
     def release(self) -> None:
         """The robot need not hold for devices that are silent."""

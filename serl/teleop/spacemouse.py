@@ -8,12 +8,13 @@ import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from serl.errors import BadInput
 from serl.teleop.device import Buttons, DeviceLost, Report
 from serl.teleop.mapping import MappingConfig
 
-FOLDER = Path("/sys/class/hidraw")
+FOLDER, FILES = Path("/sys/class/hidraw"), Path("/dev")
 
 MAPPING = MappingConfig(
     axes={
@@ -36,10 +37,30 @@ They leave none for labels; those come from the console or a keyboard.
 
 _VENDORS = {"0000046D", "0000256F"}  # Logitech made them before 3Dconnexion did
 _HID_ID = re.compile(r"^HID_ID=[0-9A-F]{4}:([0-9A-F]{8}):([0-9A-F]{8})$", re.MULTILINE)
-_NAME = re.compile(r"^HID_NAME=(.*)$", re.MULTILINE)
+_FACT = re.compile(r"^HID_(NAME|UNIQ|PHYS)=(.*)$", re.MULTILINE)
 _FULL = 350.0  # counts at the end of an axis
 _MAX_REPORT_BYTES = 64
 _MOTION, _ROTATION, _BUTTONS = 1, 2, 3
+
+
+class Found(NamedTuple):
+    """A SpaceMouse that is plugged in.
+
+    Attributes:
+        path: to open; numbers change from start to start.
+        name: as its vendor calls it.
+        serial: its own number; many have none.
+        port: of USB that it is plugged into.
+    """
+
+    path: Path
+    name: str
+    serial: str
+    port: str
+
+    def __str__(self) -> str:
+        facts = [str(self.path), self.serial and f"serial {self.serial}", f"port {self.port}"]
+        return f"{self.name} ({', '.join(filter(None, facts))})"
 
 
 class SpaceMouse:
@@ -103,16 +124,13 @@ class SpaceMouse:
         self._axes |= {"roll": -back, "pitch": -right, "yaw": -down}
 
 
-def open_spacemouse(path: Path | None = None) -> SpaceMouse:
-    """The first SpaceMouse, or the one at a path such as /dev/hidraw0.
+def open_spacemouse(which: Path | None = None) -> SpaceMouse:
+    """The first SpaceMouse, or the one of a path such as /dev/hidraw0, a serial number or a port.
 
     Raises:
         BadInput: there is none, or it may not be read.
     """
-    found = _find() if path is None else [(path, f"SpaceMouse {path.name}")]
-    if not found:
-        raise BadInput(f"no SpaceMouse found in {FOLDER}")
-    device, name = found[0]
+    device, name = _choose(which)
     try:
         file = os.open(device, os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
@@ -129,14 +147,32 @@ def open_spacemouse(path: Path | None = None) -> SpaceMouse:
     return SpaceMouse(receive, name, close=lambda: os.close(file))
 
 
-def _find(folder: Path = FOLDER) -> list[tuple[Path, str]]:
+def _choose(which: Path | None) -> tuple[Path, str]:
+    """Path and name of one that is there, or of whatever is at a path."""
+    found = _find()
+    if which is None:
+        if not found:
+            raise BadInput(f"no SpaceMouse found in {FOLDER}")
+        return found[0][:2]
+    for each in found:
+        if str(which) in {str(each.path), each.serial, each.port}:
+            return each[:2]
+    if which.exists() or which.is_absolute():
+        return which, f"SpaceMouse {which.name}"
+    there = "; ".join(map(str, found)) or "none"
+    raise BadInput(f"no SpaceMouse {str(which)!r} by path, serial number or port; found: {there}")
+
+
+def _find() -> list[Found]:
     """Devices of the vendors, and their names; not mice and keyboards of the same vendor."""
     found = []
-    for each in sorted(folder.glob("hidraw*")):
+    for each in sorted(FOLDER.glob("hidraw*")):
         about = (each / "device" / "uevent").read_text(errors="replace")
-        ids, name = _HID_ID.search(about), _NAME.search(about)
-        if ids and ids[1] in _VENDORS and name and re.search(r"Space|3Dconnexion", name[1]):
-            found.append((Path("/dev") / each.name, name[1]))
+        ids, facts = _HID_ID.search(about), dict(_FACT.findall(about))
+        name = facts.get("NAME", "")
+        if ids and ids[1] in _VENDORS and re.search(r"Space|3Dconnexion", name):
+            path = FILES / each.name
+            found.append(Found(path, name, facts.get("UNIQ", ""), facts.get("PHYS", "")))
     return found
 
 

@@ -35,6 +35,7 @@ class Page:
         self._count = 0
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._reader = asyncio.create_task(self._read())
+        self._place = {"x": 0.0, "y": 0.0}
         self.said: list[str] = []
         self.requests: list[str] = []
 
@@ -78,6 +79,30 @@ class Page:
     async def click(self, identifier: str) -> None:
         """Press a button."""
         await self.run(f"document.getElementById('{identifier}').click()")
+
+    async def click_on(self, selector: str) -> None:
+        """Press what a selector finds, with a mouse, and let go at once."""
+        await self.press_on(selector)
+        await self.release()
+
+    async def press_on(self, selector: str) -> None:
+        """The mouse goes down on what a selector finds."""
+        place = await self.run(
+            f"(() => {{ const each = document.querySelector('{selector}');"
+            "each.scrollIntoView({block: 'center'});"
+            "const box = each.getBoundingClientRect();"
+            "return [box.x + box.width / 2, box.y + box.height / 2]; })()"
+        )
+        self._place = {"x": place[0], "y": place[1]}
+        await self._mouse("mousePressed")
+
+    async def release(self) -> None:
+        """The mouse goes up where it is."""
+        await self._mouse("mouseReleased")
+
+    async def _mouse(self, kind: str) -> None:
+        more = {"button": "left", "clickCount": 1}
+        await self.call("Input.dispatchMouseEvent", type=kind, **self._place, **more)
 
     async def key(self, code: str, kind: str = "keyDown", key: str = "") -> None:
         """A key goes down or up, as from a keyboard."""

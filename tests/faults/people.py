@@ -32,10 +32,10 @@ from serl.teleop.owner import OneOwner
 from serl.testing import FakeRobot, FakeTask
 from serl.types import Action, Observation, Record, Source, Step
 
-from ..console.test_server import PUSH, REST, Site, heard, refused, served, settled
+from ..console.site import PUSH, REST, Site, heard, refused, served, settled
 from ..ros.cell import Lateness
 from ..ros.conftest import eventually
-from ..teleop.test_operator import BY_MOTION, Bench, Two, moved
+from ..teleop.pad import BY_MOTION, Bench, Two, moved
 from .registry import REGISTRY, Level
 
 ACTOR, RATE_HZ = "actor0", 20.0
@@ -252,7 +252,7 @@ def mislabelled(folder: Path) -> None:
     said = [(line["label"], line["by"], line["wall_s"]) for line in lines]
     assert said == [(1, "the operator", 10.0), (1, "the operator", 11.0), (0, "person", 12.0)]
     desk = Desk(OneOwner([Bench().person]), Hold(folder / "stopped"), folder)
-    desk.say(Event.SUCCESS, "the operator")  # after the reset
+    assert desk.say(Event.SUCCESS, "the operator") == "not heard: no episode runs"
     desk.begin()
     assert desk.events() == ()
     desk.say(Event.SUCCESS, "the operator")

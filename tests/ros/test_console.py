@@ -15,6 +15,7 @@ import pytest
 
 from serl.assignment import make_spec, make_task
 from serl.console.door import Door, read_door
+from serl.desk import TWICE_S
 from serl.episodes import read_records
 from serl.labels import FILE, read_labels
 from serl.run_folder import RunFolder
@@ -47,8 +48,10 @@ QUIET = {
 class Training:
     """A training with a console, and its log."""
 
-    def __init__(self, folder: Path) -> None:
-        self.command = Command(folder, "train", "reach", "--console", **QUIET)
+    def __init__(self, folder: Path, task: str = "reach", **settings: object) -> None:
+        of_another = {"task_config.reach_m"} if task != "reach" else set()
+        asked = {name: value for name, value in QUIET.items() if name not in of_another}
+        self.command = Command(folder, "train", task, "--console", **asked | settings)
         eventually(lambda: "run: " in self.command.output, 10 * LIMIT_S)
         self.run = self.command.run_folder()
         eventually(lambda: read_door(self.run.path), 10 * LIMIT_S)
@@ -220,7 +223,9 @@ async def _a_session(training: Training, folder: Path) -> None:
         await says(page, "The policy drives")
 
         await page.hit("KeyN")
+        await page.hit("KeyN")  # twice is once
         await ended(training, ["success", "stopped", "operator"])
+        await asyncio.sleep(TWICE_S)
         await page.hit("KeyX")
         await ended(training, ["success", "stopped", "operator", "discarded"])
 

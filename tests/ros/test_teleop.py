@@ -19,6 +19,7 @@ from serl.ros.teleop import (
     TopicDevice,
     TopicDevices,
     console_topic,
+    device_topics,
     joy_topic,
     leader_topic,
     twist_topic,
@@ -39,6 +40,7 @@ pytestmark = pytest.mark.ros
 SPEC = ArraySpec(shape=(3,), low=-1, high=1, unit="x z gripper")
 PUSH = (0.5, 0.0, -0.25, 0.0, 0.0, 0.0, -1.0)
 REST = (0.0,) * len(AXES)
+TWO_ARMS = "left_x left_z right_x right_y"
 
 
 @dataclass
@@ -118,6 +120,33 @@ def test_hands_at_the_console_drive_over_dds_and_silence_holds(
     assert not np.any(one())
     assert one.silent == "the console"
     assert one.people[0].hands is Hands.SILENT
+
+
+def test_a_hand_for_each_of_two_arms_drives_over_dds_and_one_silence_holds_both(
+    ends: tuple[TopicDevices, RosNode],
+) -> None:
+    devices, other = ends
+    (person,) = devices.people(ArraySpec(shape=(4,), low=-1, high=1, unit=TWO_ARMS))
+    assert devices.people(ArraySpec(shape=(4,), low=-1, high=1, unit=TWO_ARMS))
+    left, right = (RemoteHand(other, topic) for topic in device_topics("actor0", 2))
+
+    def drives(wish: Wish) -> bool:
+        left.send(wish)
+        right.send(Wish((0.0, 1.0, *REST[2:]), wish.hands, ()))
+        time.sleep(0.02)
+        return person() is not None
+
+    eventually(lambda: not drives(Wish(REST, False, ())) and devices.attended)
+    eventually(lambda: drives(Wish(PUSH, True, ())))
+    np.testing.assert_allclose(np.array(person()), np.array([0.5, -0.25, 0.0, 1.0]), atol=1e-6)
+
+    def held() -> bool:
+        right.send(Wish(PUSH, True, ()))
+        time.sleep(0.02)
+        return not np.any(person())
+
+    eventually(held)
+    eventually(lambda: person() is not None and person.trouble == "left device fell silent")
 
 
 def test_a_joy_node_and_a_twist_drive_as_well(ends: tuple[TopicDevices, RosNode]) -> None:

@@ -167,24 +167,6 @@ def test_a_device_beyond_its_range_is_kept_within_one() -> None:
     assert motion[:3] == (-1.0, 1.0, 0.0)
 
 
-def test_spacemice_are_found_by_vendor_and_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number, (vendor, name) in enumerate(
-        [
-            ("0000046D", "Logitech USB Optical Mouse"),
-            ("0000256F", "3Dconnexion SpaceMouse Compact"),
-            ("00001234", "SpaceMouse of somebody else"),
-        ]
-    ):
-        folder = tmp_path / f"hidraw{number}" / "device"
-        folder.mkdir(parents=True)
-        text = f"HID_ID=0003:{vendor}:0000C635\nHID_NAME={name}\n"
-        (folder / "uevent").write_text(text)
-    found = spacemouse._find(tmp_path)
-    assert found == [(Path("/dev/hidraw1"), "3Dconnexion SpaceMouse Compact")]
-
-
 @pytest.mark.parametrize(
     "opened", [keyboard.open_keyboard, gamepad.open_gamepad, spacemouse.open_spacemouse]
 )

@@ -1,3 +1,5 @@
+"""A person at a device takes over, hands back by rule, and holds the robot when out of hearing."""
+
 from __future__ import annotations
 
 import math
@@ -11,76 +13,12 @@ from serl.intervention import Event, Teleop, arbitrate
 from serl.loop import EpisodeKey, run
 from serl.policy import Hold
 from serl.specs import ArraySpec
-from serl.teleop.device import Buttons, Device, DeviceLost, Report
-from serl.teleop.mapping import MappingConfig
-from serl.teleop.operator import Hands, Operator, OperatorConfig
-from serl.teleop.owner import OneOwner
+from serl.teleop.device import Device
+from serl.teleop.operator import Hands, Operator
 from serl.testing import FakeRobot, FakeTask, TeleopSuite
-from serl.types import Action, Record, Source, Step
+from serl.types import Record, Source, Step
 
-SPEC = FakeRobot.action_spec
-HABITS = OperatorConfig(hold_over_s=0.25, stale_s=0.15, lost_s=0.5)
-MAPPING = MappingConfig(
-    axes={"x": ("x", 1.0), "y": ("y", -0.5)},
-    dead_zone=0.0,
-    deadman="hold",
-    events={"yes": Event.SUCCESS, "stop": Event.STOP},
-)
-BY_MOTION = MAPPING.model_copy(update={"deadman": None, "threshold": 0.1})
-
-
-class Pad:
-    """A device that beats as long as it lives; the test sets what it reports."""
-
-    name = "pad"
-
-    def __init__(self) -> None:
-        self.time_s = self._beat_s = 50.0
-        self.axes = {"x": 0.0, "y": 0.0}
-        self.buttons = Buttons()
-        self.alive = True
-        self.lost = False
-
-    def now_s(self) -> float:
-        return self.time_s
-
-    def read(self) -> Report | None:
-        if self.lost:
-            raise DeviceLost("pad: gone")
-        if self.alive:
-            self._beat_s = self.time_s
-        return Report(dict(self.axes), *self.buttons.take(), self._beat_s)
-
-    def close(self) -> None:
-        pass
-
-    def hold(self, down: bool = True) -> None:
-        self.buttons.set("hold", down)
-
-    def hit(self, name: str) -> None:
-        self.buttons.set(name, True)
-        self.buttons.set(name, False)
-
-
-class Bench:
-    """A person at a pad, ten looks a second."""
-
-    def __init__(self, mapping: MappingConfig = MAPPING, config: OperatorConfig = HABITS) -> None:
-        self.pad = Pad()
-        self.person = Operator(self.pad, mapping, config, SPEC, self.pad.now_s)
-        self.tick()
-
-    def tick(self, count: int = 1) -> Action | None:
-        for _ in range(count):
-            self.pad.time_s += 0.1
-            action = self.person()
-        return action
-
-
-def moved(action: Action | None) -> list[float]:
-    """Of somebody who drives."""
-    assert action is not None
-    return [round(value, 3) for value in action.tolist()]
+from .pad import BY_MOTION, HABITS, MAPPING, SPEC, Bench, Pad, moved
 
 
 class TestOperator(TeleopSuite):
@@ -90,14 +28,6 @@ class TestOperator(TeleopSuite):
         bench.pad.axes["x"] = 5.0
         bench.pad.hit("yes")
         return bench.person, SPEC
-
-
-class TestOneOwner(TeleopSuite):
-    def make(self) -> tuple[Teleop, ArraySpec]:
-        bench = Bench()
-        bench.pad.hold()
-        bench.pad.hit("stop")
-        return OneOwner([bench.person, Bench().person], Bench().person), SPEC
 
 
 def test_hands_are_on_while_the_deadman_is_held_and_a_little_longer() -> None:
@@ -287,77 +217,6 @@ def test_an_axis_that_nobody_can_move_is_refused() -> None:
     strange = ArraySpec(shape=(2,), low=-1, high=1, unit="x elbow")
     with pytest.raises(BadInput, match="no axis 'elbow'"):
         Operator(Pad(), MAPPING, HABITS, strange)
-
-
-class Script:
-    """Always wants the same."""
-
-    def begin(self) -> None:
-        pass
-
-    def __call__(self) -> Action | None:
-        return np.array([-1.0, -1.0], np.float32)
-
-    def events(self) -> tuple[Event, ...]:
-        return ()
-
-
-class Two:
-    """Two people and a script."""
-
-    def __init__(self) -> None:
-        self.first, self.second = Bench(), Bench()
-        self.one = OneOwner([self.first.person, self.second.person], Script())
-
-    def tick(self) -> Action | None:
-        for bench in (self.first, self.second):
-            bench.pad.time_s += 0.1
-        return self.one()
-
-
-def test_one_person_drives_at_a_time_and_the_script_only_without_any() -> None:
-    two = Two()
-    assert moved(two.tick()) == [-1.0, -1.0]
-    assert two.one.scripted
-    two.second.pad.axes["x"] = 0.25
-    two.second.pad.hold()
-    assert moved(two.tick()) == [0.25, 0.0]
-    assert not two.one.scripted
-    two.first.pad.axes["x"] = 1.0
-    two.first.pad.hold()  # comes later, and waits
-    assert moved(two.tick()) == [0.25, 0.0]
-    assert two.one.owner is two.second.person
-    two.second.pad.hold(False)
-    for _ in range(3):
-        action = two.tick()
-    assert moved(action) == [1.0, 0.0]
-    assert two.one.owner is two.first.person
-
-
-def test_the_robot_holds_for_an_owner_who_is_silent_whatever_others_want() -> None:
-    two = Two()
-    two.first.pad.hold()
-    two.tick()
-    two.first.pad.alive = False
-    two.second.pad.axes["x"] = 1.0
-    two.second.pad.hold()
-    for _ in range(4):
-        action = two.tick()
-    assert moved(action) == [0.0, 0.0]
-    assert two.one.silent == "pad"
-    two.one.release()
-    assert moved(two.tick()) == [1.0, 0.0]
-    assert two.one.silent == ""
-
-
-def test_everybody_is_heard() -> None:
-    two = Two()
-    two.first.pad.hit("yes")
-    two.second.pad.hit("stop")
-    two.second.pad.hit("yes")
-    two.tick()
-    assert two.one.events() == (Event.SUCCESS, Event.STOP)
-    assert two.one.events() == ()
 
 
 def test_a_lost_device_ends_a_real_episode_and_the_robot_is_stopped() -> None:

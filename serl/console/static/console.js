@@ -3,6 +3,8 @@
 import { gamepadName, letGo, onKey, onPad, wish } from "/hands.js";
 
 const BEAT_MS = 33;
+const TAKE_FIRST = "Take the controls first.";
+const MARK_MS = 100;  // while a button of marks is held
 const $ = (id) => document.getElementById(id);
 let socket = null;
 let token = sessionStorage.getItem("token") || "";
@@ -60,6 +62,12 @@ function say(what) {
   $("answer").textContent = what === "estop" ? "stopping" : `${what} ...`;
 }
 
+// What has no button here is not to be said here.
+function sayByKey(what) {
+  const button = document.querySelector(`[data-say=${what}]`);
+  if (!button || !button.closest("[hidden]")) say(what);
+}
+
 // ---- what is heard ----
 
 function heard(message) {
@@ -82,10 +90,12 @@ function showState(now) {
   const where = now.episode >= 0 ? `${episode}step ${now.step + 1}${still}` : "";
   if (!now.fresh) show("off", "Nobody drives", now.over ? `the ${session ? "recording" : "training"} is over` : "no word from the actor");
   else if (now.stopped) show("stop", "Stopped", `${now.stopped.replace(/^stopped /, "")}. Release it when nothing can be hurt.`);
-  else if (now.paused) show("hold", "Holding", now.paused);
+  else if (now.paused) show("hold", "Holding", `${now.paused}. Go on when it may move again.`);
   else if (now.silent) show("hold", "Holding", `${now.silent}; let go, then take over to drive on`);
   else if (now.driver === "human" && now.owner === "the console" && now.lease === "you") show("human", "You drive", where);
-  else if (now.driver === "human") show("human", now.owner ? `${capital(now.owner)} drives` : "A simulated human corrects", where);
+  else if (now.driver === "human" && now.owner === "a simulated human") show("human", "A simulated human corrects", where);
+  else if (now.driver === "human") show("human", now.owner ? `${capital(now.owner)} drives` : "Hands are off", where);
+  else if (now.driver === "script" && session) show("hold", "Holding", session === "reward" ? "Hands are off: mark, or drive on." : "Hands are off: drive on, or say how it went.");
   else if (now.driver === "policy") show("policy", "The policy drives", where);
   else if (now.driver === "script") show("policy", "Resetting the scene", where);
   else if (session) show("off", "Ready", ready(now));
@@ -99,7 +109,9 @@ function showState(now) {
   label($("go"), now.stopped ? "Release the stop" : "Go on", "G");
   for (const button of document.querySelectorAll("#controls [data-say], #pad button, #go")) button.disabled = !mine;
   $("pause").hidden = Boolean(now.stopped || now.paused);
-  if (!mine && $("go").hidden === false) $("answer").textContent = "Take the controls first.";
+  $("controls").hidden = now.over && !now.fresh;
+  if (!mine && !$("go").hidden) $("answer").textContent = TAKE_FIRST;
+  else if ($("answer").textContent === TAKE_FIRST) $("answer").textContent = "";
 }
 
 function ready(now) {
@@ -182,6 +194,7 @@ function showSession(now) {
   $("session").hidden = false;
   $("marks").hidden = session !== "reward";
   $("undo").hidden = session !== "demonstrations";
+  $("pad-says").hidden = session === "reward";
   for (const what of ["success", "failure", "discard"]) {
     document.querySelector(`[data-say=${what}]`).hidden = session === "reward";
   }
@@ -248,7 +261,7 @@ function see(buffer) {
 
 function beat() {
   if (state.lease !== "you" || !wanted || document.hidden) return;
-  const now = wish(say);
+  const now = wish(sayByKey);
   wasOn = now.hands;
   send({ type: "drive", ...now });
   const [x, y] = [now.motion[1], now.motion[0]];
@@ -287,15 +300,27 @@ for (const kind of ["keydown", "keyup"]) {
     if ($("desk").hidden) return;
     if (kind === "keydown" && !event.repeat && event.code === "KeyT") lease();
     if (kind === "keydown" && !event.repeat && event.code === "KeyG" && !$("go").hidden) go();
-    onKey(event, say);
+    onKey(event, sayByKey);
     if (!event.repeat) beat();  // at once, not with the next beat
   });
 }
 for (const button of document.querySelectorAll("#controls [data-say]")) {
-  button.addEventListener("click", () => {
+  const repeats = button.closest("#marks") !== null;
+  let repeating = 0;
+  button.addEventListener("click", (event) => {
     button.blur();
-    say(button.dataset.say);
+    if (!repeats || event.detail === 0) say(button.dataset.say);
   });
+  if (!repeats) continue;
+  button.addEventListener("pointerdown", (event) => {
+    button.setPointerCapture(event.pointerId);
+    clearInterval(repeating);
+    say(button.dataset.say);
+    repeating = setInterval(() => say(button.dataset.say), MARK_MS);
+  });
+  for (const end of ["pointerup", "pointercancel", "lostpointercapture"]) {
+    button.addEventListener(end, () => clearInterval(repeating));
+  }
 }
 for (const button of document.querySelectorAll("#pad button")) {
   button.addEventListener("pointerdown", (event) => {

@@ -1,0 +1,157 @@
+"""A console that runs around a cockpit that writes down what it is told, and clients of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import WSMsgType
+
+from serl.console.cockpit import Picture
+from serl.console.gate import Gate, new_token
+from serl.console.server import Console, listen
+from serl.errors import SerlError
+from serl.teleop.mapping import Wish
+
+LIMIT_S = 60.0
+
+
+REST = {"type": "drive", "motion": [0.0] * 7, "hands": False}
+
+
+PUSH = {"type": "drive", "motion": [1.0, 0, 0, 0, 0, 0, 0], "hands": True}
+
+
+class FakeCockpit:
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.driven: list[Wish] = []
+        self.said: list[str] = []
+        self.page: Path | None = None
+        self.number = 0
+        self.answers = {"reset": SerlError("the actor does not answer")}
+        self.shown: dict[str, Any] = {"driver": "policy"}
+        self.numbers: dict[str, Any] = {"advice": "watch"}
+
+    def drive(self, wish: Wish) -> None:
+        self.driven.append(wish)
+
+    async def say(self, what: str) -> str:
+        self.said.append(what)
+        if what in self.answers:
+            raise self.answers[what]
+        return f"did {what}"
+
+    def state(self) -> Mapping[str, Any]:
+        return self.shown
+
+    def progress(self) -> Mapping[str, Any]:
+        return self.numbers
+
+    def pictures(self) -> list[Picture]:
+        self.number += 1
+        return [Picture("front", self.number, b"jpeg")]
+
+    def report(self) -> Path | None:
+        return self.page
+
+
+class Site:
+    """A console that runs, and a client that is free in what it sends."""
+
+    def __init__(self, client: aiohttp.ClientSession, port: int, token: str) -> None:
+        self.client, self.port, self.token = client, port, token
+        self.cockpit = FakeCockpit()
+        self.own = f"http://127.0.0.1:{port}"
+
+    async def ask(self, method: str, path: str, **headers: str) -> aiohttp.ClientResponse:
+        """A request with any headers; the body is read."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with self.client.request(method, f"{self.own}{path}", headers=named) as answer:
+            await answer.read()
+            return answer
+
+    async def enter(
+        self, token: str | None = None, **headers: str
+    ) -> aiohttp.ClientWebSocketResponse:
+        """A socket, with the token as its first frame."""
+        named = {"Origin": self.own} | {k.replace("_", "-"): v for k, v in headers.items()}
+        page = await self.client.ws_connect(
+            f"ws://127.0.0.1:{self.port}/socket", headers=named, max_msg_size=0
+        )
+        await page.send_json({"token": self.token if token is None else token})
+        return page
+
+    @property
+    def untouched(self) -> bool:
+        moved = [wish for wish in self.cockpit.driven if wish.hands]
+        return not moved and not self.cockpit.said
+
+
+@asynccontextmanager
+async def site() -> AsyncIterator[Site]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    token = new_token()
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as client:
+        here = Site(client, port, token)
+        runner = await listen(Console(here.cockpit, Gate(port, token)), port)
+        try:
+            yield here
+        finally:
+            await runner.cleanup()
+
+
+def served(check: Callable[[Site], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with site() as here, asyncio.timeout(LIMIT_S):
+            await check(here)
+
+    asyncio.run(run())
+
+
+async def heard(page: aiohttp.ClientWebSocketResponse, kind: str) -> dict[str, Any]:
+    """The next frame of a kind."""
+    while True:
+        message = await page.receive()
+        assert message.type in {WSMsgType.TEXT, WSMsgType.BINARY}, message
+        if message.type is WSMsgType.TEXT:
+            fields: dict[str, Any] = json.loads(message.data)
+            if fields["type"] == kind:
+                return fields
+
+
+async def refused(page: aiohttp.ClientWebSocketResponse) -> int:
+    """The code with which a socket was closed before anything was told."""
+    message = await page.receive()
+    assert message.type is WSMsgType.CLOSE, message
+    return int(message.data)
+
+
+async def closed(page: aiohttp.ClientWebSocketResponse) -> int:
+    """The code with which a socket is closed in the end."""
+    while True:
+        message = await page.receive()
+        if message.type in {WSMsgType.CLOSE, WSMsgType.CLOSED, WSMsgType.ERROR}:
+            return int(page.close_code or 0)
+
+
+async def settled(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+async def operator(here: Site) -> aiohttp.ClientWebSocketResponse:
+    page = await here.enter()
+    await page.send_json({"type": "take"})
+    while (await heard(page, "state"))["lease"] != "you":
+        pass
+    return page

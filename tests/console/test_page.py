@@ -1,0 +1,176 @@
+"""What the page says in words: who drives, why the robot holds, what was not heard; in Chromium."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serl.errors import SerlError
+from serl.teleop.owner import SIMULATED
+
+from .browser import CHROMIUM, Page, browser
+from .site import Site, settled, site
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium")
+
+REST: dict[str, Any] = {
+    **dict.fromkeys(("driver", "owner", "silent", "stopped", "paused", "last"), ""),
+    **{"episode": 3, "step": 11, "fresh": True, "still": False, "over": False},
+}
+HEALTH = {name: [True, "well"] for name in ("learner", "weights", "link", "disk")}
+TRAINING: dict[str, Any] = {
+    **{"task": "reach", "run": "run", "steps": 7, "total_steps": 10, "advice": "watch"},
+    **{"alone": [0, 0], "assisted": [0, 0], "human_share": None, "cycle_time_s": None},
+    **{"recent": [], "elapsed_s": 1.0, "left_s": None, **HEALTH},
+}
+COLLECTING: dict[str, Any] = {
+    **{"task": "reach", "run": "run", "session": "reward", "counts": [], "recent": []},
+    **{"advice": "to go: 3 positives", "disk": [True, "well"]},
+}
+
+WORDS: list[tuple[dict[str, Any], str, str]] = [
+    ({"driver": "human"}, "Hands are off", "episode 3, step 12"),
+    ({"driver": "human", "owner": SIMULATED}, "A simulated human corrects", "step 12"),
+    ({"driver": "script"}, "Resetting the scene", "step 12"),
+    ({"driver": "policy"}, "The policy drives", "episode 3, step 12"),
+    ({"driver": "human", "owner": "the device"}, "The device drives", "episode 3, step 12"),
+    (
+        {"driver": "human", "owner": "the pair of devices"},
+        "The pair of devices drives",
+        "episode 3, step 12",
+    ),
+    (
+        {"driver": "human", "silent": "the console fell silent"},
+        "Holding",
+        "the console fell silent; let go, then take over to drive on",
+    ),
+    (
+        {"driver": "human", "silent": "right SpaceMouse: Input/output error (is it plugged in?)"},
+        "Holding",
+        "right SpaceMouse: Input/output error (is it plugged in?); let go, then take over",
+    ),
+    (
+        {"paused": "the gamepad pushed the same way for 60 s"},
+        "Holding",
+        "the gamepad pushed the same way for 60 s. Go on when it may move again.",
+    ),
+    (
+        {"stopped": "stopped by the operator"},
+        "Stopped",
+        "by the operator. Release it when nothing can be hurt.",
+    ),
+    ({"last": "device lost"}, "Between two episodes", "the last one: device lost"),
+    ({"fresh": False}, "Nobody drives", "no word from the actor"),
+    ({"fresh": False, "over": True}, "Nobody drives", "the training is over"),
+]
+
+
+def told(here: Site, state: Mapping[str, Any], progress: Mapping[str, Any] = TRAINING) -> None:
+    here.cockpit.shown, here.cockpit.numbers = {**REST, **state}, dict(progress)
+
+
+async def enter(page: Page, here: Site) -> None:
+    await page.open(here.own)
+    await page.run(f"document.getElementById('token').value = '{here.token}'")
+    await page.run("document.getElementById('door').requestSubmit()")
+    await page.until("document.getElementById('task').textContent === 'reach'")
+
+
+async def reads(page: Page, identifier: str, text: str) -> None:
+    await page.until(f"document.getElementById('{identifier}').textContent.includes({text!r})")
+
+
+async def take(page: Page) -> None:
+    await page.hit("KeyT")
+    await reads(page, "lease", "Give the controls back")
+
+
+def test_the_page_says_who_drives_and_why_nobody_does(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with site() as here, browser(tmp_path) as page:
+            told(here, {})
+            await enter(page, here)
+            for state, who, why in WORDS:
+                told(here, state)
+                await reads(page, "who", who)
+                await reads(page, "why", why)
+                assert not await page.run("document.getElementById('estop').disabled")
+            assert page.said == [], "the browser has nothing to complain about"
+
+    asyncio.run(check())
+
+
+def test_of_two_browsers_one_has_the_controls_and_the_other_reads_so(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with (
+            site() as here,
+            browser(tmp_path / "first") as first,
+            browser(tmp_path / "second") as second,
+        ):
+            told(here, {"driver": "policy"})
+            await enter(first, here)
+            await enter(second, here)
+            await take(first)
+            await reads(second, "lease", "Another page has the controls")
+            await second.hit("KeyT")
+            await second.key("KeyW")
+            await second.hit("Enter")
+            await reads(second, "answer", "take over first")
+            await second.key("KeyW", "keyUp")
+            await second.hit("Escape")
+            await settled(lambda: here.cockpit.said == ["estop"])
+            assert not any(wish.hands for wish in here.cockpit.driven)
+            await first.hit("KeyT")
+            await reads(second, "lease", "Take the controls")
+
+    asyncio.run(check())
+
+
+def test_what_is_not_heard_is_answered_and_a_key_without_a_button_says_nothing(
+    tmp_path: Path,
+) -> None:
+    async def check() -> None:
+        async with site() as here, browser(tmp_path) as page:
+            told(here, {})
+            here.cockpit.answers["success"] = SerlError("not heard: no episode runs")
+            await enter(page, here)
+            await take(page)
+            await page.hit("Enter")
+            await reads(page, "answer", "not heard: no episode runs")
+            await page.hit("Digit1")  # is of a collection
+            await page.hit("KeyZ")  # of a recording
+            await page.hit("KeyN")
+            await settled(lambda: here.cockpit.said == ["success", "reset"])
+            told(here, {"driver": "human", "owner": "the console"}, COLLECTING)
+            await page.until("!document.getElementById('marks').hidden")
+            told(here, {"driver": "script"}, COLLECTING)
+            await reads(page, "why", "Hands are off: mark, or drive on.")
+            for code in ("Enter", "Backspace", "KeyX", "KeyZ", "Digit0"):
+                await page.hit(code)
+            await settled(lambda: here.cockpit.said == ["success", "reset", "negative"])
+
+    asyncio.run(check())
+
+
+def test_buttons_that_are_held_mark_again_and_again_and_move(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with site() as here, browser(tmp_path) as page:
+            told(here, {"driver": "human", "owner": "the console"}, COLLECTING)
+            await enter(page, here)
+            await take(page)
+            await page.press_on("[data-say=positive]")
+            await settled(lambda: len(here.cockpit.said) >= 4)
+            await page.release()
+            await page.press_on("#pad .turn")
+            await settled(lambda: any(wish.motion[5] == 1.0 for wish in here.cockpit.driven))
+            await page.release()
+            await settled(lambda: not here.cockpit.driven[-1].hands)
+            await page.hit("Digit0")
+            await settled(lambda: here.cockpit.said[-1] == "negative")
+            assert set(here.cockpit.said[:-1]) == {"positive"}
+
+    asyncio.run(check())

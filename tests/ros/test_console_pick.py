@@ -1,0 +1,138 @@
+"""A browser user completes a pick with keys, by what is logged; the log shows what was done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serl.labels import Place, read_words
+from serl.types import End, Source, Step
+
+from ..bench.bench_person import Eyes
+from ..console.browser import CHROMIUM, Page
+from .test_console import Training, ended, human_segments, opened, says, take
+
+pytestmark = [
+    pytest.mark.ros,
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium"),
+]
+
+STEP_M = 0.006  # so that a tap of a key is a small way
+SETTINGS = {
+    "task_config.motion.translation_m": STEP_M,
+    "task_config.time_limit_s": 300.0,
+}
+AXES = (("KeyW", "KeyS"), ("KeyA", "KeyD"), ("KeyR", "KeyF"))
+HOVER_M, LIFTED_M = 0.065, 0.08
+FAR_M, NEAR_M = 0.03, 0.6 * STEP_M
+
+
+@asynccontextmanager
+async def held(page: Page, *codes: str) -> AsyncIterator[None]:
+    for code in codes:
+        await page.key(code)
+    yield
+    for code in codes:
+        await page.key(code, "keyUp")
+
+
+class KeyPicker:
+    """Looks, holds keys for a moment, and looks again; space keeps hands on in between."""
+
+    def __init__(self, page: Page, eyes: Eyes) -> None:
+        self._page, self._eyes = page, eyes
+
+    async def pick(self) -> None:
+        for _ in range(4):
+            async with held(self._page, "KeyV"):
+                await asyncio.sleep(0.6)
+            await self._go_over_it_and_down()
+            async with held(self._page, "KeyC"):
+                await asyncio.sleep(1.0)
+            async with held(self._page, "KeyR"):
+                for _ in range(40):
+                    await asyncio.sleep(0.1)
+                    if (await self._state())["cube_height"][0] > LIFTED_M:
+                        return
+        raise AssertionError("the cube was not lifted")
+
+    async def _go_over_it_and_down(self) -> None:
+        down = False
+        for _ in range(150):
+            state = await self._state()
+            way = state["cube_from_tcp"] - state["lead"]
+            off = max(abs(way[0]), abs(way[1]))
+            down = off < 0.008 or (down and off < 0.015)
+            way = way + np.array([0.0, 0.0, 0.0 if down else HOVER_M])
+            if down and abs(way[2]) < 2 * NEAR_M:
+                return
+            codes = [
+                AXES[axis][0 if part > 0 else 1]
+                for axis, part in enumerate(way)
+                if abs(part) > NEAR_M
+            ]
+            async with held(self._page, *codes):
+                await asyncio.sleep(0.3 if np.abs(way).max() > FAR_M else 0.11)
+            await asyncio.sleep(0.3)
+        raise AssertionError("never over the cube")
+
+    async def _state(self) -> dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]:
+        while (seen := self._eyes.look()) is None:
+            await asyncio.sleep(0.1)
+        return {name: np.asarray(value, np.float64) for name, value in seen.state.items()}
+
+
+async def session(training: Training, folder: Path) -> None:
+    async with opened(training, folder) as page:
+        await take(page)
+        async with held(page, "Space"):
+            await says(page, "You drive")
+            await page.hit("KeyN")  # whatever the policy did to the cube
+            await ended(training, ["operator"])
+            await says(page, "You drive")
+            await KeyPicker(page, Eyes(training.run.episodes("actor0"))).pick()
+            await page.hit("Enter")
+            await ended(training, ["operator", "success"])
+        await says(page, "The policy drives")
+        await page.hit("Escape")
+        await says(page, "Stopped")
+        await ended(training, ["operator", "success", "stopped"])
+        await page.hit("KeyG")
+        await says(page, "Holding")
+        await page.hit("KeyG")
+        await says(page, "The policy drives")
+        await page.hit("KeyN")
+        await ended(training, ["operator", "success", "stopped", "operator"])
+        await says(page, "The policy drives")
+
+
+def test_a_person_picks_with_keys_and_the_log_shows_exactly_that(tmp_path: Path) -> None:
+    training = Training(tmp_path, "pick_cube", **SETTINGS)
+    try:
+        asyncio.run(session(training, tmp_path / "chromium"))
+    finally:
+        training.command.interrupt()
+    log, folder = training.log, training.run.episodes("actor0")
+    ends = [r for r in log if isinstance(r, End) and r.reason not in {"time limit", "interrupted"}]
+    again, won, stopped, _ = ends
+    assert [end.success for end in ends] == [False, True, False, False]
+    picked = [r for r in log if isinstance(r, Step) and r.key.episode == won.key.episode]
+    assert {step.source for step in picked} == {Source.HUMAN}, "from its first step to its last"
+    assert float(picked[0].observation.state["cube_height"][0]) < 0.03
+    assert float(won.observation.state["cube_height"][0]) > LIFTED_M - 0.01
+    assert (picked[-1].reward, picked[-1].reward_provenance) == (1.0, "human")
+    by_hand = {s.key.episode for segment in human_segments(log) for s in segment}
+    assert by_hand <= {again.key.episode, won.key.episode, won.key.episode + 1}, "handed back"
+    words = list(read_words(folder))
+    place = Place(won.key.epoch, won.key.episode, won.key.index)
+    assert [(word.place, word.label, word.by) for word in words] == [(place, 1, "the operator")]
+    cut = [r for r in log if isinstance(r, Step) and r.key.episode == stopped.key.episode]
+    assert [source for source, _ in groupby(step.source for step in cut)][-1] is Source.POLICY
+    assert cut[-1].truncated

@@ -1,0 +1,131 @@
+"""A person collects images of success and of none at the page: Chromium, DDS, a real simulation."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serl.console.door import Door, read_door
+from serl.episodes import episode_paths
+from serl.labels import read_labels
+from serl.reward_data import read_samples
+
+from ..console.browser import CHROMIUM, Page, browser
+from .conftest import LIMIT_S, eventually
+from .test_record import SETTINGS, counted, enter
+from .test_training import Command
+
+pytestmark = [
+    pytest.mark.ros,
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium"),
+]
+
+WANTED = ("--positives", 12, "--negatives", 5)
+LAX = {name: value for name, value in SETTINGS.items() if name != "reward.kind"}
+NUMBER = "Number(document.querySelector('[data-name={}] strong').firstChild.textContent)"
+
+
+def collecting(folder: Path) -> tuple[Command, Door]:
+    words = ("reward", "collect", "pick_cube", "--console", *WANTED, "--out", "images")
+    command = Command(folder, *words, **LAX)
+    eventually(lambda: read_door(folder / "images") or command.process.poll(), 10 * LIMIT_S)
+    door = read_door(folder / "images")
+    assert door is not None, command.output
+    return command, door
+
+
+async def says(page: Page, what: str) -> None:
+    await page.until(f"document.getElementById('answer').textContent.startsWith('{what}')")
+
+
+async def drive(page: Page) -> None:
+    """As the page says: let go of all keys first, and go on where it holds.
+
+    On a busy machine the page may have fallen silent in a hand.
+    """
+    drives = "document.getElementById('who').textContent === 'You drive'"
+    for _ in range(20):
+        if await page.run("!document.getElementById('go').hidden"):
+            await page.hit("KeyG")
+        await page.key("KeyA")
+        with suppress(AssertionError):
+            await page.until(drives, 3.0)
+        await page.key("KeyA", "keyUp")
+        if await page.run(drives):
+            return
+        await asyncio.sleep(1.0)
+    raise AssertionError(await page.run("document.body.innerText"))
+
+
+async def marked(page: Page, code: str, name: str) -> None:
+    """Hit a key at a step, and see that it is counted."""
+    before = await page.run(NUMBER.format(name))
+    await page.hit(code)
+    await page.until(f"{NUMBER.format(name)} === {before + 1}")
+
+
+async def first_session(folder: Path, door: Door) -> None:
+    async with browser(folder / "first") as page:
+        await enter(page, door)
+        await page.hit("Digit1")
+        await says(page, "nothing to mark: the episode begins when you drive")
+        await counted(page, "positives", 0)
+        await drive(page)
+        await marked(page, "Digit0", "negatives")
+        await page.click_on("[data-say=negative]")
+        await counted(page, "negatives", 2)
+        await page.press_on("[data-say=positive]")  # and holds
+        await page.until(f"{NUMBER.format('positives')} >= 3")
+        await page.release()
+        await page.hit("Enter")  # is of no use here
+        await page.until("document.getElementById('who').textContent !== 'Ready'")
+        await page.hit("KeyN")
+        await page.until("document.getElementById('who').textContent === 'Ready'")
+        await page.hit("Digit0")
+        await says(page, "nothing to mark")
+
+
+async def second_session(folder: Path, door: Door, command: Command) -> None:
+    async with browser(folder / "second") as page:
+        await enter(page, door)
+        await counted(page, "negatives", 2)
+        await drive(page)
+        await marked(page, "Digit0", "negatives")
+        await marked(page, "Digit1", "positives")
+        while command.process.poll() is None:
+            for code in ("Digit0", "Digit1"):
+                await page.hit(code)
+                await asyncio.sleep(0.3)  # a step passes
+
+
+def test_a_person_collects_both_kinds_by_key_and_by_button_over_two_days(tmp_path: Path) -> None:
+    command, door = collecting(tmp_path)
+    try:
+        asyncio.run(first_session(tmp_path, door))
+    finally:
+        command.interrupt()
+    assert command.process.returncode == 130, command.output
+    assert "to go on: the same command with --out images" in command.output
+    folder = tmp_path / "images"
+    first = list(read_labels(folder).values())
+    assert first.count(0) == 2
+    assert first.count(1) >= 3, "nothing but marks is a label"
+    command, door = collecting(tmp_path)
+    try:
+        asyncio.run(second_session(tmp_path, door, command))
+        assert command.wait() == 0, command.output
+    finally:
+        if command.process.poll() is None:
+            command.interrupt()
+    assert "next: serl reward train images" in command.output
+    samples, views = read_samples([folder])
+    negatives, positives = np.bincount(samples.labels).tolist()
+    assert negatives >= 5
+    assert positives >= 12
+    assert views
+    assert len(episode_paths(folder)) >= 2

@@ -1,0 +1,93 @@
+"""Which SpaceMouse is opened where there are several: by path, serial number or port of USB."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from serl.errors import BadInput
+from serl.teleop import spacemouse
+from serl.teleop.mapping import AXES, read_wish
+from serl.teleop.spacemouse import Found, SpaceMouse, open_spacemouse
+
+COMPACT = "3Dconnexion SpaceMouse Compact"
+PORTS = ("usb-0000:00:14.0-1/input0", "usb-0000:00:14.0-2/input0")
+UP, BACK = bytes.fromhex("01 0000 0000 a2fe"), bytes.fromhex("01 0000 5e01 0000")
+
+
+def plug(
+    folder: Path, number: int, vendor: str, name: str, serial: str = "", port: str = ""
+) -> None:
+    """What the kernel says of a device, and a file to read its reports from."""
+    about = folder / "sys" / f"hidraw{number}" / "device"
+    about.mkdir(parents=True)
+    lines = f"HID_ID=0003:{vendor}:0000C635\nHID_NAME={name}\nHID_PHYS={port}\nHID_UNIQ={serial}\n"
+    (about / "uevent").write_text(lines)
+    os.mkfifo(folder / f"hidraw{number}")
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two SpaceMice of the same kind, and what else there is on a desk."""
+    monkeypatch.setattr(spacemouse, "FOLDER", tmp_path / "sys")
+    monkeypatch.setattr(spacemouse, "FILES", tmp_path)
+    plug(tmp_path, 0, "0000046D", "Logitech USB Optical Mouse")
+    plug(tmp_path, 1, "0000256F", COMPACT, "A17", PORTS[0])
+    plug(tmp_path, 2, "00001234", "SpaceMouse of somebody else")
+    plug(tmp_path, 3, "0000256F", COMPACT, "", PORTS[1])
+    return tmp_path
+
+
+def report(folder: Path, number: int, report: bytes) -> None:
+    """The device sends a report, which somebody has open."""
+    with (folder / f"hidraw{number}").open("wb", buffering=0) as file:
+        file.write(report)
+
+
+def moved(device: SpaceMouse) -> dict[str, float]:
+    wish = read_wish(device.read(), spacemouse.MAPPING)
+    assert wish is not None
+    return {axis: value for axis, value in zip(AXES, wish.motion, strict=True) if value}
+
+
+def test_they_are_found_by_vendor_and_name(desk: Path) -> None:
+    assert spacemouse._find() == [
+        Found(desk / "hidraw1", COMPACT, "A17", PORTS[0]),
+        Found(desk / "hidraw3", COMPACT, "", PORTS[1]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("which", "number"),
+    [(None, 1), ("A17", 1), (PORTS[0], 1), (PORTS[1], 3), ("hidraw3", 3)],
+)
+def test_one_is_chosen_by_path_serial_number_or_port(
+    desk: Path, which: str | None, number: int
+) -> None:
+    place = desk / which if which == "hidraw3" else Path(which) if which else None
+    device = open_spacemouse(place)
+    assert device.name == COMPACT
+    assert moved(device) == {}
+    report(desk, number, UP)
+    assert moved(device) == {"z": 1.0}
+    device.close()
+    device.close()
+
+
+def test_two_of_a_kind_are_read_apart(desk: Path) -> None:
+    left, right = (open_spacemouse(Path(port)) for port in PORTS)
+    report(desk, 1, UP)
+    report(desk, 3, BACK)
+    assert (moved(left), moved(right)) == ({"z": 1.0}, {"x": -1.0})
+    left.close()
+    right.close()
+
+
+def test_who_asks_for_one_that_is_not_there_reads_which_are(desk: Path) -> None:
+    with pytest.raises(BadInput) as refusal:
+        open_spacemouse(Path("B99"))
+    assert "no SpaceMouse 'B99' by path, serial number or port; found:" in str(refusal.value)
+    assert f"{COMPACT} ({desk}/hidraw1, serial A17, port {PORTS[0]})" in str(refusal.value)
+    assert f"{COMPACT} ({desk}/hidraw3, port {PORTS[1]})" in str(refusal.value)
