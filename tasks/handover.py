@@ -163,13 +163,7 @@ class Handover:
         self._passed |= left and right and self._is_up(state)
         alone = self._passed and right and self._is_up(state) and self._is_clear(state)
         self._held = self._held + 1 if alone else 0
-        success = self._held >= self.config.hold_steps
-        return Outcome(
-            reward=float(success),
-            terminated=success,
-            truncated=not success and index + 1 >= self.config.max_steps,
-            success=success,
-        )
+        return self.config.outcome(self._held >= self.config.hold_steps, index)
 
     def reset(self, reading: Observation) -> Policy | None:
         """None: the simulation places everything."""

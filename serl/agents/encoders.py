@@ -135,7 +135,7 @@ class Encoder(FlatParameters):
 def _centres(x: Tensor) -> Tensor:
     """Mean column and row of each channel's softmax over the places, (B, C, H, W) -> (B, 2 C)."""
     height, width = x.shape[2:]
-    share = x.permute(0, 2, 3, 1).flatten(1, 2).softmax(1).unflatten(1, (height, width))
+    share = x.permute(0, 2, 3, 1).flatten(1, 2).softmax(1).reshape(len(x), height, width, -1)
     places = (
         (share.sum(across) * torch.linspace(-1.0, 1.0, size, device=x.device)[:, None]).sum(1)
         for across, size in ((1, width), (2, height))

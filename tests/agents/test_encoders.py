@@ -80,7 +80,7 @@ def test_bfloat16_is_close_and_its_gradient_points_the_same_way() -> None:
         ways.append(way[0])
     assert seen[1].dtype == ways[1].dtype == torch.float32
     assert 0.0 < (seen[0] - seen[1]).abs().max() < 0.1
-    assert torch.cosine_similarity(*ways, dim=0) > 0.98
+    assert torch.cosine_similarity(ways[0], ways[1], dim=0) > 0.98
 
 
 def test_where_a_channel_looks_is_the_mean_of_its_softmax() -> None:
