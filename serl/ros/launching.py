@@ -279,6 +279,7 @@ class _Launch:
             executable=sys.executable,
             arguments=["-m", spec.module, *spec.arguments],
             exec_name=spec.name,
+            prefix=f"nice -n {spec.nice}" if spec.nice > 0 else None,
             env={**environ, "SERL_PARENT": str(os.getpid())},
             output="both",
             on_exit=lambda event, context: (
