@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -43,6 +43,15 @@ def test_the_namespace_is_the_folders_name(tmp_path: Path) -> None:
     assert namespace(tmp_path / "run_1" / "..") == namespace(tmp_path)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C does what it usually does, whichever other node of this process has seen to it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_the_first_signal_asks_and_the_second_interrupts(tmp_path: Path) -> None:
     with RosNode("a", tmp_path) as node:
         assert not node.stopping
