@@ -5,8 +5,12 @@ import pytest
 from serl.advice import advise
 
 
-def row(success: bool, assisted: bool, human_steps: int = 0) -> dict[str, object]:
-    return {"success": success, "assisted": assisted, "length": 20, "human_steps": human_steps}
+def row(
+    success: bool, assisted: bool, human_steps: int = 0, interventions: int = 1
+) -> dict[str, object]:
+    numbers = {"length": 100, "human_steps": human_steps, "duration_s": 10.0}
+    takeovers = interventions if human_steps else 0
+    return {"success": success, "assisted": assisted, "interventions": takeovers, **numbers}
 
 
 ALONE_WON, ALONE_LOST = row(True, False), row(False, False)
@@ -36,9 +40,15 @@ HELPED_WON, HELPED_LOST = row(True, True, 5), row(False, True, 5)
             "help to a success: 4 of the last 15 episodes had one",
         ),
         (
-            [row(True, True, 15)] * 15,
+            [row(True, True, 75)] * 15,
             "correct more briefly: hands were on in 75% of the last steps",
         ),
+        (
+            [row(True, True, 25)] * 15,
+            "correct briefly: takeovers of 2.5 s raise over-estimation",
+        ),
+        ([row(True, True, 25, 2)] * 15, "let it try: no episode was without help yet"),
+        ([row(True, True, 25)] * 14, "let it try: no episode was without help yet"),
     ],
 )
 def test_what_to_do_follows_from_the_last_episodes(

@@ -67,7 +67,8 @@ class SpaceMouse:
     """A `Device` that decodes reports of 3Dconnexion's devices.
 
     Wired ones send translation and rotation apart, 6 bytes each; wireless ones send both in one
-    report of 12 bytes. A report that is none of them is ignored.
+    report of 12 bytes. A report that is none of them is ignored. Pushed they report all the time,
+    at rest never: so what they said last is old while they are pushed, as when a battery is flat.
 
     Args:
         receive: the next report that waits, its id first; None without one.
@@ -86,15 +87,18 @@ class SpaceMouse:
         self.name = name
         self._receive, self._now_s, self._close = receive, now_s, close
         self._buttons, self._axes = Buttons(), dict.fromkeys(MAPPING.axes, 0.0)
+        self._heard_s = now_s()
 
     def read(self) -> Report:
         """The state now; raises `DeviceLost` once it is gone."""
         try:
             while (report := self._receive()) is not None:
                 self._take(report)
+                self._heard_s = self._now_s()
         except OSError as error:
             raise DeviceLost(f"{self.name}: {error.strerror or error}") from error
-        return Report(dict(self._axes), *self._buttons.take(), self._now_s())
+        said_s = self._heard_s if any(self._axes.values()) else self._now_s()
+        return Report(dict(self._axes), *self._buttons.take(), said_s)
 
     def close(self) -> None:
         """Let go of it; a second call does nothing."""

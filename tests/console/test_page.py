@@ -174,3 +174,51 @@ def test_buttons_that_are_held_mark_again_and_again_and_move(tmp_path: Path) -> 
             assert set(here.cockpit.said[:-1]) == {"positive"}
 
     asyncio.run(check())
+
+
+PAD = """
+window.pad = { index: 0, id: 'Pad (standard)', connected: true, mapping: 'standard',
+  axes: [0, -1, 0, 0], buttons: [...Array(17)].map((_, index) => ({ pressed: index === 5, value: 0 })) };
+navigator.getGamepads = () => [window.pad];
+"""
+
+
+def test_a_gamepad_that_is_unplugged_in_a_hand_does_not_let_go(tmp_path: Path) -> None:
+    """The actor hears nothing more, and holds; with hands off it would be the policy's turn."""
+
+    async def check() -> None:
+        async with site() as here, browser(tmp_path) as page:
+            told(here, {"driver": "policy"})
+            await enter(page, here)
+            await take(page)
+            await page.run(PAD)
+            await settled(lambda: any(wish.hands for wish in here.cockpit.driven))
+            since = len(here.cockpit.driven)
+            await page.run("window.pad = null")
+            await reads(page, "answer", "the gamepad is gone: the robot holds")
+            await page.run("new Promise((done) => setTimeout(done, 300))")  # several beats
+            assert all(wish.hands for wish in here.cockpit.driven[since:])
+
+    asyncio.run(check())
+
+
+def test_a_page_that_is_out_of_sight_lets_go_only_when_hands_were_off(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with site() as here, browser(tmp_path) as page:
+            told(here, {"driver": "policy"})
+            await enter(page, here)
+            await take(page)
+            await page.key("KeyW")
+            await settled(lambda: any(wish.hands for wish in here.cockpit.driven))
+            since = len(here.cockpit.driven)
+            await page.run("window.dispatchEvent(new Event('blur'))")
+            await page.run("new Promise((done) => setTimeout(done, 300))")  # several beats
+            assert all(wish.hands for wish in here.cockpit.driven[since:]), "no beat says: let go"
+            await page.key("KeyW", "keyUp")
+            await page.until("!document.getElementById('lease').textContent.startsWith('Give')")
+            await take(page)
+            await settled(lambda: not here.cockpit.driven[-1].hands)
+            await page.run("window.dispatchEvent(new Event('blur'))")
+            await reads(page, "lease", "Take the controls")
+
+    asyncio.run(check())

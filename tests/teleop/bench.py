@@ -106,12 +106,18 @@ def gamepad_bench() -> InputBench:
     return InputBench(Kernel(ranges), gamepad.NAMES, on, ((1, 311, 0), (3, 1, 0)))
 
 
+_PUSHED = bytes.fromhex("01 0000 5e01 0000")
+
+
 @dataclass
 class SpaceMouseBench(Clock):
     """Pushed to the person."""
 
     waiting: deque[bytes] = field(default_factory=deque)
+    battery: bool = False  # that gets flat, where another one is pulled out
     gone: bool = False
+    pushed: bool = False  # a report at every moment
+    said_s: float = 0.0
     time_s: float = 100.0
 
     def __post_init__(self) -> None:
@@ -121,13 +127,18 @@ class SpaceMouseBench(Clock):
     def _receive(self) -> bytes | None:
         if self.gone:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
+        if not self.waiting and self.pushed and self.said_s != self.time_s:
+            self.waiting.append(_PUSHED)
+        self.said_s = self.time_s
         return self.waiting.popleft() if self.waiting else None
 
     def push(self) -> None:
-        self.waiting.append(bytes.fromhex("01 0000 5e01 0000"))
+        self.pushed = True
+        self.waiting.append(_PUSHED)
 
     def let_go(self) -> None:
+        self.pushed = False
         self.waiting.append(bytes.fromhex("01 0000 0000 0000"))
 
     def die(self) -> None:
-        self.gone = True
+        self.pushed, self.gone = False, not self.battery

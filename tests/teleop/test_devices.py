@@ -39,6 +39,11 @@ class TestSpaceMouse(DeviceSuite):
         return SpaceMouseBench()
 
 
+class TestWirelessSpaceMouse(DeviceSuite):
+    def make(self) -> SpaceMouseBench:
+        return SpaceMouseBench(battery=True)
+
+
 def wish_of(device: Device, mapping: MappingConfig) -> Wish:
     report = device.read()
     assert report is not None

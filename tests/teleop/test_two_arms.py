@@ -89,6 +89,16 @@ def test_one_that_is_unplugged_while_pushing_holds_both_arms(dead: str) -> None:
     assert two.person.trouble == f"{dead} SpaceMouse: Input/output error (is it plugged in?)"
 
 
+def test_one_whose_reports_end_while_pushing_holds_both_arms() -> None:
+    two = Two()
+    assert moved(two.tick(left=FORWARD, right=FORWARD)) == [1.0, 0.0, 1.0, 0.0]
+    for _ in range(3):
+        action = two.tick(right=FORWARD)
+    assert moved(action) == [0.0] * 4
+    assert two.person.hands is Hands.SILENT
+    assert two.person.trouble == "left SpaceMouse fell silent"
+
+
 def test_one_that_was_dead_before_anybody_drove_lets_nobody_take_over() -> None:
     two = Two()
     two.right.die()
@@ -101,7 +111,7 @@ def test_one_that_is_stuck_holds_both_while_the_other_moves() -> None:
     for turn in range(19):
         assert any(moved(two.tick(left=FORWARD, right=(LEFT, HALF_LEFT)[turn % 2])))
     for turn in range(4):
-        action = two.tick(right=(LEFT, HALF_LEFT)[turn % 2])
+        action = two.tick(left=FORWARD, right=(LEFT, HALF_LEFT)[turn % 2])
     assert moved(action) == [0.0] * 4
     assert two.person.trouble == "left SpaceMouse pushed the same way for 2 s"
 

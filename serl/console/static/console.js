@@ -262,6 +262,11 @@ function see(buffer) {
 function beat() {
   if (state.lease !== "you" || !wanted || document.hidden) return;
   const now = wish(sayByKey);
+  if (now === null) {
+    away();
+    $("answer").textContent = "the gamepad is gone: the robot holds; take over to drive on";
+    return;
+  }
   wasOn = now.hands;
   send({ type: "drive", ...now });
   const [x, y] = [now.motion[1], now.motion[0]];

@@ -13,6 +13,7 @@ const DEAD_ZONE = 0.1;
 const held = new Set();
 const pushed = new Map();
 let padSaid = new Set();
+let padInHand = "";  // which one had hands on
 
 export function onKey(event, say) {
   const down = event.type === "keydown";
@@ -40,6 +41,7 @@ export function onPad(button, down) {
 }
 
 export function letGo() {
+  padInHand = "";
   held.clear();
   for (const button of [...pushed.keys()]) onPad(button, false);
 }
@@ -49,22 +51,35 @@ export function gamepadName() {
   return pad ? pad.id.split("(")[0].trim() : "";
 }
 
+// Nothing when the gamepad that a hand pushes is gone: that is no letting go.
 export function wish(say) {
   const motion = [0, 0, 0, 0, 0, 0, 0];
   for (const code of held) if (code in KEYS) motion[KEYS[code][0]] += KEYS[code][1];
   for (const [axis, sign] of pushed.values()) motion[axis] += sign;
   let hands = held.size > 0 || pushed.size > 0;
   const pad = gamepad();
+  if (padInHand && padInHand !== nameOf(pad)) {
+    padInHand = "";
+    return null;
+  }
   if (pad) {
-    hands = fromGamepad(pad, motion) || hands;
+    const on = fromGamepad(pad, motion);
+    padInHand = on ? nameOf(pad) : "";
+    hands = on || hands;
     sayOf(pad, say);
   }
   return { motion: motion.map((value) => Math.max(-1, Math.min(1, value))), hands };
 }
 
+// The one in a hand, as long as it is there, else the first.
 function gamepad() {
-  const pads = navigator.getGamepads ? [...navigator.getGamepads()] : [];
-  return pads.find((pad) => pad && pad.connected && pad.mapping === "standard") || null;
+  const found = navigator.getGamepads ? [...navigator.getGamepads()] : [];
+  const pads = found.filter((pad) => pad && pad.connected && pad.mapping === "standard");
+  return pads.find((pad) => nameOf(pad) === padInHand) || pads[0] || null;
+}
+
+function nameOf(pad) {
+  return pad ? `${pad.index} ${pad.id}` : "";
 }
 
 // The standard mapping: right shoulder is the deadman, sticks move, triggers close and open.
