@@ -152,9 +152,7 @@ def persons_folder(
     if config.robot is not None or config.stages:
         raise BadInput("a person records one task in a simulation of its own: no robot, no stages")
     task = make_judged_task(config)
-    if options.device:
-        action = make_spec(task).action
-        teleop_commands.check_arms(options.task, action, 2 if options.left else 1)
+    teleop_commands.check_arms(options.task, make_spec(task).action, 2 if options.left else 1)
     folder: Path = options.out or _new_folder(task.name, kind)
     if (folder / CONFIG).is_file():
         run = RunFolder.open(folder)

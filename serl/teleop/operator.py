@@ -192,7 +192,12 @@ class Operator:
 
 
 class _Push:
-    """Exactly the same one for longer than a hand can hold it: an axis or a key that is stuck."""
+    """The same one for longer than a hand can hold it: an axis or a key that is stuck.
+
+    Sensors jitter; a hand moves by more.
+    """
+
+    _JITTER = 0.02
 
     def __init__(self) -> None:
         self._motion: tuple[float, ...] = ()
@@ -201,7 +206,10 @@ class _Push:
     def lasts_s(self, wish: Wish, now_s: float) -> float:
         """For how long a device has pushed the same way; 0 when it does not push."""
         motion = wish.motion if wish.hands and any(wish.motion) else ()
-        if motion != self._motion:
+        same = len(motion) == len(self._motion) and all(
+            abs(now - then) < self._JITTER for now, then in zip(motion, self._motion, strict=True)
+        )
+        if not same:
             self._motion, self._since_s = motion, now_s
         return now_s - self._since_s if motion else 0.0
 

@@ -26,6 +26,7 @@ from serl.run_folder import RunFolder
 PAGE = Path(__file__).parents[2] / "docs" / "operating.md"
 BEGIN, END = "<!-- habits -->", "<!-- end of habits -->"
 BAD_INPUT, INTERRUPTED = 2, 130
+LAST = 20  # episodes, and reports of the learner, at the end of a training
 
 HABITS: dict[str, tuple[str, tuple[str, ...]]] = {
     "early": ("early and brief: after 1.5 s without progress, for at most 1.5 s", ()),
@@ -81,7 +82,7 @@ def _result(out: Path, task: str, habit: str, seed: int, settings: Sequence[str]
     path = out / "results.jsonl"
     for line in path.read_text().splitlines() if path.exists() else []:
         if (known := json.loads(line))["arguments"] == arguments:
-            return dict(known)
+            return {**known, **summary(RunFolder.open(Path(known["run"])))}
     print(f"serl train {' '.join(arguments)}", file=sys.stderr, flush=True)
     result = {"habit": habit, "seed": seed, "arguments": arguments, **_train(out, arguments)}
     with path.open("a") as file:
@@ -113,6 +114,7 @@ def summary(run: RunFolder) -> Result:
     human_steps = sum(row["human_steps"] for row in episodes)
     takeovers = sum(row["interventions"] for row in episodes)
     rate_hz = make_task(run.config).config.rate_hz
+    values = [row["q"] for row in rows if row["kind"] == "update"]
     return {
         "run": str(run.path),
         "trials": run.config.trials,
@@ -122,7 +124,19 @@ def summary(run: RunFolder) -> Result:
         "share": human_steps / max(1, sum(row["length"] for row in episodes)),
         "takeovers": takeovers,
         "takeover_s": human_steps / takeovers / rate_hz if takeovers else 0.0,
+        "believed": sum(values[-LAST:]) / max(1, len(values[-LAST:])),
+        "reached": reached(episodes[-LAST:], run.config.agent.discount),
     }
+
+
+def reached(episodes: Sequence[dict[str, Any]], discount: float) -> float:
+    """Discounted return from all states of these episodes, on average: what values should be."""
+    steps = returns = 0.0
+    for row in episodes:
+        steps += row["length"]
+        if row["success"]:
+            returns += (1.0 - discount ** row["length"]) / (1.0 - discount)
+    return returns / max(1.0, steps)
 
 
 def table(task: str, results: Sequence[tuple[str, Sequence[Result]]]) -> list[str]:
@@ -130,8 +144,8 @@ def table(task: str, results: Sequence[tuple[str, Sequence[Result]]]) -> list[st
     seeds = [result["seed"] for result in results[0][1]]
     lines = [
         f"| habit ({task}, seeds {', '.join(map(str, seeds))}) | alone, at the end | each "
-        "| hands on | of all steps | takeovers | each |",
-        "|" + "---|" * 7,
+        "| hands on | of all steps | takeovers | each | value believed | reached |",
+        "|" + "---|" * 9,
     ]
     for habit, runs in results:
         won = sum(run.get("successes") or 0 for run in runs)
@@ -141,7 +155,8 @@ def table(task: str, results: Sequence[tuple[str, Sequence[Result]]]) -> list[st
         lines.append(
             f"| {HABITS[habit][0]} | {won / trials:.0%} ({low:.0%} to {high:.0%}) | {each} "
             f"| {_mean(runs, 'human_s'):.0f} s | {_mean(runs, 'share'):.0%} "
-            f"| {_mean(runs, 'takeovers'):.0f} | {_mean(runs, 'takeover_s'):.1f} s |"
+            f"| {_mean(runs, 'takeovers'):.0f} | {_mean(runs, 'takeover_s'):.1f} s "
+            f"| {_mean(runs, 'believed'):.2f} | {_mean(runs, 'reached'):.2f} |"
         )
     return lines
 

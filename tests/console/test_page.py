@@ -178,7 +178,8 @@ def test_buttons_that_are_held_mark_again_and_again_and_move(tmp_path: Path) -> 
 
 PAD = """
 window.pad = { index: 0, id: 'Pad (standard)', connected: true, mapping: 'standard',
-  axes: [0, -1, 0, 0], buttons: [...Array(17)].map((_, index) => ({ pressed: index === 5, value: 0 })) };
+  axes: [0, -1, 0, 0],
+  buttons: [...Array(17)].map((_, index) => ({ pressed: index === 5, value: 0 })) };
 navigator.getGamepads = () => [window.pad];
 """
 
