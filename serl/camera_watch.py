@@ -14,7 +14,7 @@ from typing import Self
 from isal.isal_zlib import crc32
 from pydantic import BaseModel, ConfigDict, Field
 
-from serl.errors import SerlError
+from serl.errors import Silent
 from serl.robot import Robot
 from serl.specs import ArraySpec, ObservationSpec
 from serl.types import Action, Image, Observation
@@ -22,8 +22,8 @@ from serl.types import Action, Image, Observation
 logger = logging.getLogger(__name__)
 
 
-class CameraFault(SerlError):
-    """An image cannot be trusted."""
+class CameraFault(Silent):
+    """An image cannot be trusted; those that follow may be."""
 
 
 class CameraWatchConfig(BaseModel):
@@ -79,8 +79,10 @@ class CameraWatch:
             if image.shape != spec.shape:
                 shapes = f"expected {list(spec.shape)}, got {list(image.shape)}"
                 raise CameraFault(f"camera {name}: another size: {shapes}")
-            if age_s > self._config.max_age_s:
-                limit_s = self._config.max_age_s
+            limit_s = self._config.max_age_s
+            if not age_s >= -limit_s:  # nor a number
+                raise CameraFault(f"camera {name}: its image is from the future, {-age_s:.2f} s")
+            if age_s > limit_s:
                 raise CameraFault(
                     f"camera {name}: its image is {age_s:.2f} s old, over {limit_s} s"
                 )

@@ -220,11 +220,11 @@ class Insertion:
         With the entropy of other tasks it would be two, in a hole that leaves half a one: 42 of 50
         trials instead of all. A human who is shaky, or lets go early, is of no help here.
 
-        A classifier of images is not asked unless the tool is as low as with a peg that is in by
-        more than it has to be, half of what is left.
+        A classifier of images is not asked unless the tool is as low as with a peg that is in, or a
+        millimetre higher: the peg slips that far in the hand.
         """
-        fit, depth = self.fit, 0.5 * (self.config.depth_m + self.deepest_m)
-        lowest = round(fit.rim_m - depth + fit.peg_m[2] + fit.below_tcp_m, 5)
+        fit, depth_m = self.fit, self.config.depth_m - 0.001
+        lowest = round(fit.rim_m - depth_m + fit.peg_m[2] + fit.below_tcp_m, 5)
         return {
             "reward": {"tool_high_m": (1.0, 1.0, lowest)},
             "human": {"noise": 0.03, "gain": 0.5, "max_hold_steps": 30},

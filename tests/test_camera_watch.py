@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
 from serl.camera_watch import CameraFault, CameraWatch, CameraWatchConfig, WatchedRobot
+from serl.errors import Silent
 from serl.specs import ArraySpec, ObservationSpec
 from serl.testing import FakeRobot, RobotSuite
 from serl.types import Observation
@@ -58,6 +60,8 @@ def test_cameras_of_a_simulation_may_see_the_same_for_ever() -> None:
     ("seen", "line"),
     [
         (reading(1, wrist_s=0.21), r"camera wrist: its image is 0\.21 s old, over 0\.2 s"),
+        (reading(1, wrist_s=-60.0), r"camera wrist: its image is from the future, 60\.00 s"),
+        (reading(1, wrist_s=math.nan), "camera wrist: its image is from the future, nan s"),
         (reading(1, front=np.full((6, 8, 3), 3, np.uint8)), "camera front: black"),
         (
             reading(1, front=np.full((8, 6, 3), 99, np.uint8)),
@@ -70,8 +74,9 @@ def test_cameras_of_a_simulation_may_see_the_same_for_ever() -> None:
     ],
 )
 def test_what_cannot_be_trusted_is_named(seen: Observation, line: str) -> None:
-    with pytest.raises(CameraFault, match=line):
+    with pytest.raises(CameraFault, match=line) as fault:
         CameraWatch(SPEC).check(seen)
+    assert isinstance(fault.value, Silent), "an actor begins the episode anew"
 
 
 def test_cameras_that_are_apart_are_told_of_once_an_episode(
