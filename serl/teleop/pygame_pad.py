@@ -25,26 +25,28 @@ class PygamePad:
 
     Args:
         joystick: `pygame.joystick.Joystick`, or what looks like one.
-        pump: lets pygame take in what happened.
+        removed: lets pygame take in what happened, and says whether the joystick was pulled out: it
+            then looks as if it were at rest.
         now_s: monotonic seconds.
     """
 
     def __init__(
         self,
         joystick: Any,
-        pump: Callable[[], object],
+        removed: Callable[[], bool],
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = f"gamepad {joystick.get_name()}"
-        self._joystick, self._pump, self._now_s = joystick, pump, now_s
+        self._joystick, self._removed, self._now_s = joystick, removed, now_s
+        self._gone = False
         self._buttons = Buttons()
         self._moved: set[str] = set()
 
     def read(self) -> Report:
         """The state now; raises `DeviceLost` once it is gone."""
-        self._pump()
+        self._gone |= self._removed()
         pad = self._joystick
-        if not pad.get_init():
+        if self._gone or not pad.get_init():
             raise DeviceLost(f"{self.name}: was unplugged")
         axes = dict(zip(AXES, map(pad.get_axis, range(pad.get_numaxes())), strict=False))
         down = zip(BUTTONS, map(pad.get_button, range(pad.get_numbuttons())), strict=False)
@@ -80,4 +82,13 @@ def open_pygame_pad() -> PygamePad:
     pygame.joystick.init()
     if not pygame.joystick.get_count():
         raise BadInput("no gamepad found by pygame")
-    return PygamePad(pygame.joystick.Joystick(0), pygame.event.pump)
+    joystick = pygame.joystick.Joystick(0)
+
+    def removed() -> bool:
+        number = joystick.get_instance_id()
+        return any(
+            event.type == pygame.JOYDEVICEREMOVED and event.instance_id == number
+            for event in pygame.event.get()
+        )
+
+    return PygamePad(joystick, removed)

@@ -52,7 +52,8 @@ class PadBench(Clock):
     def __init__(self) -> None:
         super().__init__()
         self.joystick, self.mapping = Joystick(), gamepad.MAPPING
-        self.device = PygamePad(self.joystick, lambda: None, self.now_s)
+        self.removed = False
+        self.device = PygamePad(self.joystick, lambda: self.removed, self.now_s)
 
     def push(self) -> None:
         self.joystick.down.add(BUTTONS.index("right_shoulder"))
@@ -63,8 +64,8 @@ class PadBench(Clock):
         self.joystick.axes[1] = 0.0
 
     def die(self) -> None:
-        self.let_go()
-        self.joystick.there = False
+        self.let_go()  # SDL centres what was pulled out
+        self.removed = True
 
 
 class TestPygamePad(DeviceSuite):
