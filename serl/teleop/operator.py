@@ -31,7 +31,7 @@ class OperatorConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    hold_over_s: float = Field(0.5, ge=0, le=5)
+    hold_over_s: float = Field(0.3, ge=0, le=5)
     stale_s: float = Field(0.15, gt=0, le=0.5)
     lost_s: float = Field(1.0, gt=0, le=10)
     stuck_s: float = Field(60.0, gt=0)
