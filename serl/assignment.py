@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from serl import plugins
 from serl.camera import View
-from serl.config import TrainConfig, checked, merge
+from serl.config import TrainConfig, checked
 from serl.errors import BadInput
+from serl.merging import merge
 from serl.reward import Judged, NoReward, PoseReward
 from serl.specs import Spec
 from serl.task import SimulatedTask

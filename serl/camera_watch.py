@@ -80,7 +80,7 @@ class CameraWatch:
                 shapes = f"expected {list(spec.shape)}, got {list(image.shape)}"
                 raise CameraFault(f"camera {name}: another size: {shapes}")
             limit_s = self._config.max_age_s
-            if not age_s >= -limit_s:  # nor a number
+            if not age_s >= -limit_s:  # also where it is no number
                 raise CameraFault(f"camera {name}: its image is from the future, {-age_s:.2f} s")
             if age_s > limit_s:
                 raise CameraFault(

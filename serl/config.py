@@ -22,6 +22,7 @@ from serl.errors import BadInput, CorruptData
 from serl.fields import short
 from serl.files import read_bounded
 from serl.learner import LearnerConfig
+from serl.merging import merge
 from serl.network import NetworkConfig
 from serl.origin import OriginConfig
 from serl.recording import LogConfig
@@ -175,16 +176,6 @@ def checked(model: type[Model], values: Mapping[str, Any]) -> Model:
         return model.model_validate(values)
     except ValidationError as error:
         raise BadInput(_first_line(model, error)) from None
-
-
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the leaves of `over` put over it."""
-    merged = dict(base)
-    for key, value in over.items():
-        below = merged.get(key)
-        both = isinstance(below, Mapping) and isinstance(value, Mapping)
-        merged[key] = merge(below, value) if both else value  # type: ignore[arg-type]
-    return merged
 
 
 def _spelled_out(layer: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -15,9 +15,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from serl.config import checked, merge, parse_overrides
+from serl.config import checked, parse_overrides
 from serl.console.door import read_door, remove_door
 from serl.errors import BadInput, SerlError
+from serl.merging import merge
 from serl.recorded import read_session
 from serl.run_folder import RunFolder
 from serl.specs import ArraySpec

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from serl.config import TrainConfig, checked, merge, parse_overrides, read_yaml, resolve
+from serl.config import TrainConfig, checked, parse_overrides, read_yaml, resolve
 from serl.errors import BadInput
+from serl.merging import merge
 from serl.tasks.reach import ReachConfig
 
 

@@ -23,8 +23,8 @@ def set_matmul(mode: str, device: torch.device) -> torch.dtype:
     """Set the precision of float32 products and convolutions, for the whole process.
 
     Returns:
-        what a network that is never trained computes in: its weights lose nothing by steps that
-        are too small for bfloat16.
+        what convolutions, and all of a network that is never trained, compute in; weights that are
+        trained stay float32, for bfloat16 loses small steps.
     """
     units = torch.cpu.get_capabilities()
     fast = device.type == "cuda" or units.get("avx512_bf16") or units.get("amx_bf16")

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from serl.intervention import Event
+from serl.merging import merge
 from serl.teleop import gamepad, keyboard, spacemouse
 from serl.teleop.leader import MAPPING as LEADER
 from serl.teleop.mapping import MappingConfig
@@ -79,21 +80,14 @@ class TeleopConfig(BaseModel):
     def _complete(cls, values: Any) -> Any:
         if not isinstance(values, Mapping):
             return values
-        defaults = {name: field.default for name, field in cls.model_fields.items()}
+        mappings = {
+            name: field.default.model_dump()
+            for name, field in cls.model_fields.items()
+            if isinstance(field.default, MappingConfig)
+        }
         return {
-            name: _over(defaults[name], value)
-            if isinstance(defaults.get(name), MappingConfig) and isinstance(value, Mapping)
+            name: merge(mappings[name], value)
+            if name in mappings and isinstance(value, Mapping)
             else value
             for name, value in values.items()
         }
-
-
-def _over(default: MappingConfig, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The default with what is given put over it, entry by entry of its tables."""
-    merged: dict[str, Any] = default.model_dump()
-    for name, value in given.items():
-        before = merged.get(name)
-        if isinstance(before, dict) and isinstance(value, Mapping):
-            value = {**before, **value}
-        merged[name] = value
-    return merged

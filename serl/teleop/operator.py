@@ -25,7 +25,8 @@ class OperatorConfig(BaseModel):
         hold_over_s: they still do for so long after their last sign; the robot holds meanwhile.
         stale_s: a report older than this says nothing: the device is silent.
         lost_s: a silence of this length while a person drives cuts the episode.
-        stuck_s: nobody pushes exactly the same way for so long: the device counts as silent.
+        stuck_s: nobody pushes the same way, but for a jitter of 2 %, for so long: the device counts
+            as silent.
         drives: axes that hands take over, the policy keeps the others; None for all.
     """
 

@@ -82,12 +82,17 @@ def _result(out: Path, task: str, habit: str, seed: int, settings: Sequence[str]
     path = out / "results.jsonl"
     for line in path.read_text().splitlines() if path.exists() else []:
         if (known := json.loads(line))["arguments"] == arguments:
-            return {**known, **summary(RunFolder.open(Path(known["run"])))}
+            return _measured(known)
     print(f"serl train {' '.join(arguments)}", file=sys.stderr, flush=True)
     result = {"habit": habit, "seed": seed, "arguments": arguments, **_train(out, arguments)}
     with path.open("a") as file:
         file.write(json.dumps(result) + "\n")
-    return result
+    return _measured(result)
+
+
+def _measured(result: Result) -> Result:
+    """With the numbers of its run, where there is one."""
+    return {**result, **summary(RunFolder.open(Path(result["run"])))} if result["run"] else result
 
 
 def _train(out: Path, arguments: Sequence[str]) -> Result:
@@ -101,9 +106,13 @@ def _train(out: Path, arguments: Sequence[str]) -> Result:
         raise SystemExit(ended.returncode)
     lines = [line for line in ended.stdout.splitlines() if line.strip()]
     runs = [line.removeprefix("run: ") for line in lines if line.startswith("run: ")]
-    measured = summary(RunFolder.open(Path(runs[0]))) if runs else {}
-    error = "" if measured.get("successes") is not None else lines[-1] if lines else "no output"
-    return {"seconds": time.monotonic() - start_s, "error": error, **measured}
+    done = runs and summary(RunFolder.open(Path(runs[0])))["successes"] is not None
+    error = "" if done else lines[-1] if lines else "no output"
+    return {
+        "seconds": time.monotonic() - start_s,
+        "error": error,
+        "run": runs[0] if runs else "",
+    }
 
 
 def summary(run: RunFolder) -> Result:
@@ -116,7 +125,6 @@ def summary(run: RunFolder) -> Result:
     rate_hz = make_task(run.config).config.rate_hz
     values = [row["q"] for row in rows if row["kind"] == "update"]
     return {
-        "run": str(run.path),
         "trials": run.config.trials,
         "successes": final.get("successes"),
         "cycle_time_s": final.get("cycle_time_s"),

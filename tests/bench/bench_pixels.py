@@ -30,6 +30,7 @@ from serl.agents.device import set_matmul
 from serl.agents.resnet import CHANNELS, GRID, Trunk
 from serl.agents.sac import SAC
 from serl.camera import View
+from serl.frames import frame_bytes
 from serl.prefetch import Prefetch
 from serl.replay import Replay
 from serl.sim.arm import SimArm
@@ -106,8 +107,9 @@ def sampling() -> None:
         seconds = _best(partial(replay.sample, BATCH), 20)
         name = f"sample, shifted by up to {crop} px" if crop else "sample"
         print(f"| {name} | {size / seconds:.1f} | {numpy_s / seconds:.2f} |", flush=True)
-    per_transition = 2 * PX * PX * 3 + 4 * (STATE + ACTION + 1)
-    print(f"a transition takes {per_transition / 1000:.1f} kB")
+    for crop in replays:
+        kept = frame_bytes(spec.observation.images, crop) + 4 * (STATE + ACTION + 1)
+        print(f"a transition takes {kept / 1000:.1f} kB, with a margin of {crop} px for shifts")
 
 
 def small_updates(rounds: int) -> None:
