@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -326,7 +327,7 @@ def _condition(actor: ActorProgress) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.0%}"
+    return "-" if share is None or math.isnan(share) else f"{share:.0%}"
 
 
 def _whole(number: int | None) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from serl.assembly import make_agent
-from serl.assignment import make_judged_task, make_spec, make_task
+from serl.assignment import check_topics, make_judged_task, make_spec, make_task
 from serl.config import TrainConfig, resolve, stage_configs
 from serl.demonstrations import check_recordings
 from serl.files import digest_of
@@ -31,7 +31,9 @@ def run_settings(
     name = str(Path(asked.task).resolve()) if asked.task.endswith(".py") else asked.task
     config = resolve(tuned, file, overrides, {"task": name})
     for each in (config, *stage_configs(config).values()):
-        make_judged_task(each)
+        judged = make_judged_task(each)
+        if each.robot is not None:
+            check_topics(judged)
     for stage in list(stage_configs(config).values()) or [config]:
         check_recordings(stage.demo_paths, make_spec(make_task(stage)))
     make_agent(config, make_spec(make_task(config)), 0)

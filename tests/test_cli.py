@@ -102,6 +102,8 @@ def test_doctor_finds_what_training_needs(serl: Serl) -> None:
         (["train", "reach", "--config", "no.yaml"], ["no.yaml: cannot be read"]),
         (["train", "--resume", "absent"], ["absent", "found no folder"]),
         (["train", "--resume", ".", "--seed", "1"], ["--resume goes on", "give no others"]),
+        (["train", "handover", "--robot", "sim"], ["driven by 'pair' in this process only"]),
+        (["train", "object_flip", "--robot", "sim"], ["wrenches are exerted in this process only"]),
         (["learner", "unicorn"], ["unknown task 'unicorn'"]),
         (["actor", "absent"], ["absent", "found no folder"]),
         (["record", "unicorn"], ["unknown task 'unicorn'"]),

@@ -1,4 +1,6 @@
 import io
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -171,3 +173,9 @@ def test_the_summary_of_a_run_that_stopped_early() -> None:
     print_summary(to, Summary("pick_cube", Path("runs/x"), None, 0, 3.0))
     assert "not evaluated" in written(to)
     assert "cycle time" not in written(to)
+
+
+def test_a_quarter_in_which_nothing_happened_has_no_share() -> None:
+    to = console(terminal=False)
+    print_summary(to, replace(SUMMARY, human_shares=(math.nan, 0.62, 0.51, 0.0)))
+    assert "- → 62% → 51% → 0%" in written(to)
