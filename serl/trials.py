@@ -24,12 +24,13 @@ class Examiner:
 
     Args:
         config: of the run.
+        robot: the arm, wherever it is simulated; else one in this process.
     """
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(self, config: TrainConfig, robot: SimulatedRobot | None = None) -> None:
         self._config = config
         self._task: SimulatedTask = make_task(config)
-        self._robot: SimulatedRobot = plugins.make_simulation(self._task)
+        self._robot = robot or plugins.make_simulation(self._task)
         self._agent: Agent = make_acting_agent(config, make_spec(self._task), 0)
 
     def evaluate(self, weights: State, purpose: Purpose, trials: int) -> Evaluation:

@@ -1,0 +1,114 @@
+"""Whether a policy does as well over ROS 2 as it did in the process that trained it.
+
+    python tests/bench/bench_modes.py RUN [--checkpoint 2000] [--trials 100]
+
+Trials of one checkpoint from the same starts: with the simulation in this process; behind its
+node, in lock-step; and behind its node in real time, with the guard in the path (`serl run --robot
+sim`). In lock-step every trial has to be as long as in this process, and end the same. A checkpoint
+that sometimes fails tells more than one that never does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from datetime import datetime
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from serl import plugins
+from serl.agents.agent import State
+from serl.assignment import make_task
+from serl.checkpoint import pick
+from serl.config import TrainConfig
+from serl.deployment import load_fitting, read_tried
+from serl.evaluation import Purpose, wilson
+from serl.ros.environment import clean_shared_memory, free_domain
+from serl.ros.node import RosNode
+from serl.ros.simulated_arm import SimulatedRosArm
+from serl.run_folder import RunFolder
+from serl.trials import Examiner
+from tests.ros.conftest import Run
+
+_ARM = "actor0"
+
+Ends = list[tuple[bool, int]]
+"""Of each trial: success, and steps."""
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path, help="folder of a run that trained a one-arm task")
+    parser.add_argument("--checkpoint", type=int, help="its steps; else the best")
+    parser.add_argument("--trials", type=int, default=100)
+    options = parser.parse_args()
+    trained = RunFolder.open(options.run)
+    checkpoint = pick(trained.checkpoints, options.checkpoint)
+    weights = load_fitting(checkpoint, trained.config).arrays["actor"]
+    config = trained.config.model_copy(update={"robot": None})
+    print(f"{trained.path}: checkpoint {int(checkpoint.name):,}, {options.trials} trials each\n")
+    print("| the arm | successes | 95 % interval | mean steps |\n|---|---|---|---|", flush=True)
+    inside = tell("in this process", tried(Examiner(config), weights, options.trials))
+    with tempfile.TemporaryDirectory() as folder, free_domain() as domain:
+        os.environ["ROS_DOMAIN_ID"] = str(domain.id)
+        os.environ["SERL_SHARED_MEMORY"] = "1"
+        there = in_lock_step(Path(folder), config, weights, options.trials)
+        tell("over ROS 2, in lock-step", there)
+        tell(
+            "over ROS 2, in real time",
+            in_real_time(Path(folder), options.run, int(checkpoint.name), options.trials),
+        )
+    clean_shared_memory()
+    same = sum(one == other for one, other in zip(inside, there, strict=True))
+    print(f"\nin lock-step {same} of {len(there)} trials went as in this process, to the step")
+
+
+def tell(name: str, ends: Ends) -> Ends:
+    """A row of the table."""
+    successes = sum(success for success, _ in ends)
+    low, high = wilson(successes, len(ends))
+    steps = sum(steps for _, steps in ends) / len(ends)
+    print(
+        f"| {name} | {successes} of {len(ends)} | {low:.1%} to {high:.1%} | {steps:.1f} |",
+        flush=True,
+    )
+    return ends
+
+
+def tried(examiner: Examiner, weights: State, trials: int) -> Ends:
+    """The starts of a training's final trials."""
+    found = examiner.evaluate(weights, Purpose.FINAL, trials)
+    return [(trial.success, trial.steps) for trial in found.trials]
+
+
+def in_lock_step(folder: Path, config: TrainConfig, weights: State, trials: int) -> Ends:
+    """The simulation is a process of its own; its time passes when it is told to."""
+    run, task = RunFolder.create(folder, config, datetime.now()), make_task(config)
+    processes, profile = Run(run.path), plugins.load("robot", "sim")
+    words = ("-m", "serl.ros.sim_node", "--run", str(run.path), "--robot", _ARM, "--lockstep")
+    with RosNode("trials", run.path, local=True) as node:
+        processes.start(*words)
+        try:
+            tracked = task.scene.tracked
+            arm = SimulatedRosArm(node, _ARM, profile, task.config, tracked, lockstep=True)
+            with arm:
+                return tried(Examiner(config, arm), weights, trials)
+        finally:
+            processes.end()
+
+
+def in_real_time(folder: Path, run: Path, checkpoint: int, trials: int) -> Ends:
+    """As a user executes a policy."""
+    words = [sys.executable, "-m", "serl.cli", "run", str(run), "--robot", "sim"]
+    words += [f"--checkpoint={checkpoint}", f"--episodes={trials}", f"--out={folder / 'real'}"]
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    return [(each.success, each.steps) for each in read_tried(folder / "real")]
+
+
+if __name__ == "__main__":
+    main()
