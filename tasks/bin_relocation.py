@@ -20,7 +20,7 @@ from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
 from serl.tasks.handling import Cube, PutDown, Starts, State, restore
 from serl.tasks.steering import DOWN, scalar, yaw
-from serl.tasks.tuning import from_pixels, from_state
+from serl.tasks.tuning import from_pixels, from_state_at_length
 from serl.types import Action, Observation, Outcome
 
 _PART = Cube("part", half_m=0.02, grasp_m=0.012)  # above the walls, even of a part that is at one
@@ -195,7 +195,7 @@ class BinRelocation:
             for name, then in directions.items()
         }
         pixels = self.config.observe == "pixels"
-        return {"stages": stages} | (from_pixels(12_000) if pixels else from_state(6000))
+        return {"stages": stages} | (from_pixels(12_000) if pixels else from_state_at_length(6000))
 
     def _place(self, rng: np.random.Generator) -> Placement:
         x, y = _spot(self._source, rng)

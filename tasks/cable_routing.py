@@ -18,7 +18,7 @@ from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
 from serl.tasks.steering import CLOSE, DOWN, OPEN, scalar, steer, yaw
-from serl.tasks.tuning import from_pixels, from_state
+from serl.tasks.tuning import from_pixels, from_state_at_length
 from serl.types import Action, Array, Observation, Outcome
 
 _LINKS = 16
@@ -164,10 +164,10 @@ class CableRouting:
         return _Expert(truth, self.config.motion, seed)
 
     def training_defaults(self) -> Mapping[str, Any]:
-        """As for `pick_cube`, with more steps; not tuned further yet."""
+        """Tuned settings."""
         if self.config.observe == "pixels":
             return from_pixels(20_000)
-        return from_state(10_000, required=None)
+        return from_state_at_length(10_000)
 
     def _place(self, rng: np.random.Generator) -> Placement:
         spread = np.array(self.config.spread_m)

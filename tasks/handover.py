@@ -19,7 +19,7 @@ from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, ViewName
 from serl.tasks.steering import CLOSE, DOWN, OPEN, scalar, steer, yaw
-from serl.tasks.tuning import from_pixels, from_state
+from serl.tasks.tuning import from_pixels, from_state_at_length
 from serl.types import Action, Array, Observation, Outcome
 
 _APART_M = 1.10
@@ -194,25 +194,14 @@ class Handover:
         return _Expert(truth, {LEFT: self.config.motion, RIGHT: self.config.right_motion}, seed)
 
     def training_defaults(self) -> Mapping[str, Any]:
-        """Tuned settings: a long way, of which more is cloned before RL improves it.
+        """Tuned settings.
 
-        A person who hands back early is of no help: who explores drops the bar, and with the
-        usual one none of 49 episodes succeeded. Not `hybrid`, whose grippers are not cloned: of
-        30 trials none succeeded at any of five checkpoints.
+        Not `hybrid`, whose grippers are not cloned: of 30 trials none succeeded at any of five
+        checkpoints.
         """
         if self.config.observe == "pixels":
             return from_pixels(20_000)
-        cloned = {"bc_warm_start": 2000, "bc_weight": 1.0, "bc_final_weight": 1.0}
-        return from_state(7_000, discount=0.985, **cloned) | {
-            "learner": {"warm_up": 2000},
-            "human": {
-                "noise": 0.05,
-                "gain": 0.6,
-                "hold_steps": 10,
-                "max_hold_steps": 60,
-                "bucket_steps": 120,
-            },
-        }
+        return from_state_at_length(7_000)
 
     def _is_up(self, state: State) -> bool:
         return _height(state["bar_pose"]) > self.config.lift_m
