@@ -37,7 +37,8 @@ from serl.transport import LearnerEnd, WeightSource
 from serl.types import Arrival, Record
 
 _STATISTICS_STEPS = 500
-_SIMULATED_CAMERAS = CameraWatchConfig(frozen_readings=0)  # what is still looks the same
+# What is still looks the same; and what is drawn in this process is of now.
+_SIMULATED_CAMERAS = CameraWatchConfig(frozen_readings=0, stamped=False)
 
 
 def make_agent(config: TrainConfig, spec: Spec, seed: int) -> Agent:

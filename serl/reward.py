@@ -31,6 +31,8 @@ class RewardConfig(BaseModel):
             the reward as it trains (`serl.agents.vice`); its episodes last until the time limit.
         model: of a classifier: the file that `serl reward train` wrote ...
         sha256: ... and what it held when the run was made; None for anything.
+        transfer: of a classifier: it may have been trained for another task, whose cameras are the
+            same.
         threshold: of a classifier: the probability from which it is believed; None for its own.
         hold: of a classifier: k and n; believed when it says so in k of the last n steps.
         tool_low_m: of a classifier: lowest corner of where the tool must be, base frame ...
@@ -45,6 +47,7 @@ class RewardConfig(BaseModel):
     kind: Literal["task", "classifier", "pose", "human", "vice"] = "task"
     model: Path | None = None
     sha256: str | None = None
+    transfer: bool = False
     threshold: float | None = Field(None, gt=0, lt=1)
     hold: tuple[int, int] = (4, 5)
     tool_low_m: Vector | None = None
