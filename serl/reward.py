@@ -226,13 +226,16 @@ class Judged:
         task: what is judged.
         reward: judges it.
         witnesses: images that observations carry besides, for the log; no policy looks at them.
+
+    Attributes:
+        solved: the task's own word on the newest reading, for audits alone.
     """
 
     def __init__(
         self, task: SimulatedTask, reward: Reward, witnesses: Mapping[str, View] | None = None
     ) -> None:
         self._task, self._reward, self._witnesses = task, reward, witnesses or {}
-        self.name = task.name
+        self.name, self.solved = task.name, False
 
     @property
     def config(self) -> TaskConfig:
@@ -253,6 +256,7 @@ class Judged:
 
     def begin(self, reading: Observation) -> None:
         """An episode starts at this reading."""
+        self.solved = False
         self._task.begin(reading)
         self._reward.begin(reading)
 
@@ -264,7 +268,8 @@ class Judged:
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
         """The reward's success, the task's failures and its time limit."""
-        outcome, judged = self._task.outcome(reading, index), self._reward(reading)
+        outcome = self._task.outcome(reading, index)
+        self.solved, judged = outcome.success, self._reward(reading)
         failed = outcome.terminated and not outcome.success
         success = judged.success and not failed
         late = index + 1 >= self.config.max_steps or outcome.truncated

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,11 @@ from serl.reward_data import (
 from serl.reward_truth import UNKNOWN, Told, told_episodes
 from serl.types import Image
 
+_TRUTHS = {
+    "labels": "what people or scripts said of steps",
+    "simulation": "what the simulation knew, beside the reward that judged",
+    "outcome": "how the task itself judged",
+}
 _LISTED = 5
 _SHOWN = 4 * PER_ROW
 
@@ -103,7 +109,7 @@ class _Mistakes:
             (images.false_negatives, "missed"),
         ):
             lines += [
-                f"{what}, {self._sureness[row]:.3f}: {_where(self._origins[row])}"
+                f"{what}, {_sure(self._sureness[row])}: {_where(self._origins[row])}"
                 for row in rows[:_LISTED]
             ]
         return lines
@@ -120,7 +126,7 @@ class _Mistakes:
     def _half(self, rows: Sequence[int], views: Sequence[str], title: str) -> Image:
         shown = [(self._sureness[row], self._origins[row]) for row in rows[:_SHOWN]]
         captions = [
-            f"{sureness:.3f}  {place.episode}:{place.step}" for sureness, (_, place) in shown
+            f"{_sure(sureness)}  {place.episode}:{place.step}" for sureness, (_, place) in shown
         ]
         text = title if len(rows) <= _SHOWN else f"{title}: the worst of {len(rows)}"
         return contact_sheet(read_images([origin for _, origin in shown], views), captions, text)
@@ -160,23 +166,16 @@ def _nothing_known(folders: Sequence[Path], episodes: int) -> str:
         return f"{where}: no episode is recorded here"
     return (
         f"{where}: nothing says what was a success in {episodes} episodes: no step is labelled, "
-        f"and no task judged them; serl reward label {folders[0]} --episode N --steps FIRST:LAST "
-        "--label 1 (or 0) says it"
+        "and neither a simulation nor the task judged them: mark steps by serl reward label "
+        f"{folders[0]} --episode N --steps FIRST:LAST --label 1 (or 0)"
     )
 
 
 def _truth_lines(episodes: Sequence[Told]) -> list[str]:
-    by = {
-        word: [each for each in episodes if each.by == word] for word in ("labels", "outcome", "")
-    }
-    lines = []
-    if labelled := by["labels"]:
-        count = sum(int((each.truths != UNKNOWN).sum()) for each in labelled)
-        lines.append(f"truth: {count} steps of {len(labelled)} episodes, by their labels")
-    if judged := by["outcome"]:
-        lines.append(f"truth: {len(judged)} episodes, as the task itself judged them as they ran")
-    if unknown := by[""]:
-        lines.append(f"left out: {len(unknown)} episodes of which nobody said what was a success")
+    counts = Counter(episode.by for episode in episodes)
+    lines = [f"truth: {text}, {counts[by]} episodes" for by, text in _TRUTHS.items() if counts[by]]
+    if counts[""]:
+        lines.append(f"left out: {counts['']} episodes of which nobody said what was a success")
     return lines
 
 
@@ -194,6 +193,11 @@ def _place_lines(config: RewardConfig, episodes: Sequence[Told]) -> list[str]:
 
 def _indented(lines: Sequence[str]) -> list[str]:
     return [f"  {line}" for line in lines]
+
+
+def _sure(sureness: float) -> str:
+    """Of a success; no image is asked about where the tool cannot be at one."""
+    return f"{sureness:.3f}" if sureness else "by its place"
 
 
 def _where(origin: Origin) -> str:

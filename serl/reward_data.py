@@ -182,6 +182,8 @@ def recordings(folder: Path, views: Mapping[str, View], labelled: bool) -> Itera
         SpecMismatch: its images are of other views.
     """
     found, said = read_sight(folder).views, read_labels(folder)
+    if not found:
+        raise BadInput(f"{folder}: its episodes have no images, only state (--observe pixels)")
     for view_name, view in views.items():
         if found.get(view_name) != view:
             here = found.get(view_name, "none")

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from serl.camera import View
+from serl.labels import read_labels
 from serl.reward import RewardConfig, may_be_there
 from serl.reward_data import NOWHERE, Origin, Recorded, recordings, run_of
+from serl.truth_log import FILE
 from serl.types import Image, Source
 
 UNKNOWN = -1
@@ -32,7 +34,7 @@ class Told(NamedTuple):
         origins: where each observation lies.
         truths: its class; `UNKNOWN` where nobody knows.  # (N,)
         probabilities: of each class, as a reward sees them; empty where nothing is known.  # (N, C)
-        by: how it is known: "labels", "outcome", or "" where nothing is.
+        by: how it is known: "labels", "simulation", "outcome", or "" where nothing is.
         placed: the recording says where the tool was.
     """
 
@@ -52,8 +54,9 @@ def told_episodes(
 ) -> Iterator[Told]:
     """What a model says of each episode; where the tool cannot be at a success, nothing.
 
-    A label counts before an outcome. Outcomes count in a run that was judged by its task itself:
-    what did not end an episode was no success, but for a second before one.
+    A label counts before what a simulation knew besides (`serl.truth_log`), and that before an
+    outcome. Outcomes count in a run that was judged by its task itself: what did not end an episode
+    was no success, but for a second before one.
 
     Args:
         folders: each holds the episodes of an actor, or a collection.
@@ -69,12 +72,15 @@ def told_episodes(
     for folder in folders:
         run = run_of(folder)
         judged = run is not None and run.config.reward.kind == "task"
+        witnessed = read_labels(folder, FILE)
         for recorded in recordings(folder, views, labelled=False):
+            here = {place.step: n for place, n in witnessed.items() if place[:2] == recorded.name}
             truths = _outcomes(recorded, classes - 1) if judged else _nothing(recorded)
             by = "outcome" if (truths != UNKNOWN).any() else ""
-            for step, label in recorded.labels.items():
-                if 0 <= step < len(truths):
-                    truths[step], by = label, "labels"
+            if _put(truths, {step: (classes - 1) * word for step, word in here.items()}):
+                truths, by = between(truths), "simulation"
+            if _put(truths, recorded.labels):
+                by = "labels"
             origins = tuple(map(recorded.origin, range(len(truths))))
             probabilities, tools_m = np.zeros((0, classes), np.float32), _tools(recorded)
             if by:
@@ -91,6 +97,13 @@ def between(truths: Classes) -> Classes:
         if truths[first] == truths[last]:
             filled[first:last] = truths[first]
     return filled
+
+
+def _put(truths: Classes, words: Mapping[int, int]) -> bool:
+    """Put what was said in its place; whether anything was."""
+    kept = {step: word for step, word in words.items() if 0 <= step < len(truths)}
+    truths[list(kept)] = list(kept.values())
+    return bool(kept)
 
 
 def _nothing(recorded: Recorded) -> Classes:

@@ -13,7 +13,7 @@ from serl import cli
 from serl.agents.classifier import Classifier
 from serl.assignment import make_spec, make_task
 from serl.camera import View
-from serl.config import resolve
+from serl.config import TrainConfig, resolve
 from serl.labels import FILE, Place, append_labels, read_labels
 from serl.recording import EpisodeLog
 from serl.reward_data import read_samples, write_views
@@ -43,16 +43,18 @@ def spot(column: int, rng: np.random.Generator) -> Image:
     return image
 
 
-def record(folder: Path, run: str, actor: str, columns: Iterable[int]) -> None:
+def record(
+    folder: Path, run: str, actor: str, columns: Iterable[int], config: TrainConfig = CONFIG
+) -> None:
     """An episode for each column, with the spot there."""
-    spec: Spec = make_spec(make_task(CONFIG))
+    spec: Spec = make_spec(make_task(config))
     rng = np.random.default_rng(0)
     state = {name: np.zeros(a.shape, np.float32) for name, a in spec.observation.state.items()}
     action = np.zeros(spec.action.shape, np.float32)
     with EpisodeLog(folder, spec, run, actor, 1) as log:
         for episode, column in enumerate(columns):
             for index in range(STEPS + 1):
-                images = {name: spot(column, rng) for name in VIEWS}
+                images = {name: spot(column, rng) for name in spec.observation.images}
                 seen = Observation(state, images, dict.fromkeys(("robot", *VIEWS), 0.0))
                 key = Key(run, actor, 1, episode, index)
                 if index == STEPS:
