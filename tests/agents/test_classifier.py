@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from serl.agents.classifier import Card, Classifier, make_reward
 from serl.agents.classifier_training import (
     Trained,
+    _temperature,
     split_by_episode,
     train_classifier,
 )
@@ -93,6 +95,20 @@ def test_what_is_measured_on_changes_nothing_of_the_model(trained: Trained) -> N
     assert other.classifier.card.temperature == trained.classifier.card.temperature
     assert other.classifier.card.threshold == trained.classifier.card.threshold
     assert other.classifier.card.accuracy < 0.1
+
+
+@pytest.mark.parametrize(("confidence", "least", "most"), [(6.0, 4.0, 7.0), (0.5, 0.3, 0.6)])
+def test_the_temperature_makes_probabilities_what_they_say(
+    confidence: float, least: float, most: float
+) -> None:
+    """A model that is right in three of four cases says so, whatever its logits were scaled by."""
+    labels = np.arange(400) % 2
+    told = np.where(np.arange(400) % 8 < 2, 1 - labels, labels)
+    logits = confidence * math.log(3.0) * np.eye(2, dtype=np.float32)[told]
+    temperature = _temperature(logits, labels)
+    assert least < temperature < most
+    sure = np.exp(logits / temperature).max(1) / np.exp(logits / temperature).sum(1)
+    assert sure.mean() == pytest.approx(0.75, abs=0.02)
 
 
 def test_the_threshold_lies_above_what_negatives_were_taken_for() -> None:
