@@ -26,6 +26,7 @@ from serl.intervention import Teleop
 from serl.learner import Learner, LearnerConfig
 from serl.metrics import Metrics
 from serl.replay import Replay
+from serl.reward import Judged
 from serl.robot import Homing, SimulatedRobot
 from serl.scene_setter import SceneSetter
 from serl.specs import Spec
@@ -34,10 +35,12 @@ from serl.task import SimulatedTask
 from serl.teleop.onlooker import Onlooker
 from serl.teleop.scripted import ScriptedHuman, Seen
 from serl.transport import LearnerEnd, WeightSource
+from serl.truth_log import TruthLog
 from serl.types import Arrival, Record
 
 _STATISTICS_STEPS = 500
-_SIMULATED_CAMERAS = CameraWatchConfig(frozen_readings=0)  # what is still looks the same
+# What is still looks the same; and what is drawn in this process is of now.
+_SIMULATED_CAMERAS = CameraWatchConfig(frozen_readings=0, stamped=False)
 
 
 def make_agent(config: TrainConfig, spec: Spec, seed: int) -> Agent:
@@ -150,6 +153,7 @@ def make_actor(
     admit: Callable[[], object] = lambda: None,
     driven: Driven = _ALONE,
     attendance: Attendance = _NOBODY,
+    witnessed: Path | None = None,
 ) -> Actor:
     """An actor that drives a simulated arm.
 
@@ -167,6 +171,8 @@ def make_actor(
         admit: called before each episode; raises when it could not be recorded.
         driven: the arm; a simulation of its own by default.
         attendance: the people about; nobody but the simulated human by default.
+        witnessed: the folder of its episodes, for what the simulation knows of those that somebody
+            else judges; see `serl.truth_log`.
     """
     task = make_judged_task(config)
     robot, rate_hz = driven.robot or plugins.make_simulation(task), task.config.rate_hz
@@ -177,9 +183,15 @@ def make_actor(
     if placed is None:
         placed = 1 if task.config.auto_reset else math.inf
 
+    truths = None
+    if witnessed is not None and isinstance(task, Judged):
+        truths = TruthLog(witnessed, lambda: task.solved)
+
     def record(item: Record) -> None:
         wait.count(item)
         sink(item)
+        if truths is not None:
+            truths.take(item)
 
     def trained() -> int:
         return policy.trained_steps

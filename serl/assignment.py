@@ -40,13 +40,17 @@ def check_one_tool(task: SimulatedTask) -> None:
         raise BadInput(f"{task.name}: driven by {robot!r}: expected a task of one arm and its tool")
 
 
-def make_judged_task(config: TrainConfig) -> SimulatedTask:
+def make_judged_task(config: TrainConfig, renderer: str | None = None) -> SimulatedTask:
     """The task, its success judged as the configuration says.
 
     Its observations carry `private_views` as well, where they are for the log.
 
+    Args:
+        config: of the run.
+        renderer: what draws the images, if not what the task says, such as real cameras.
+
     Raises:
-        BadInput: the reward model is absent, damaged, or made for other cameras.
+        BadInput: the reward model is absent, damaged, or made for another task or other cameras.
     """
     task = make_task(config)
     if config.reward.kind == "task":
@@ -56,7 +60,7 @@ def make_judged_task(config: TrainConfig) -> SimulatedTask:
     if config.reward.kind == "pose":
         check_one_tool(task)
         return Judged(task, PoseReward(config.reward))
-    reward = plugins.load("reward", "classifier")(config.reward, task.config)
+    reward = plugins.load("reward", "classifier")(config.reward, task, renderer)
     witnesses = logged_views(config).keys() - task.config.policy_views.keys()
     return Judged(task, reward, {name: task.config.all_views[name] for name in sorted(witnesses)})
 

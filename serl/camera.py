@@ -12,6 +12,9 @@ from serl.errors import SpecMismatch
 from serl.specs import ArraySpec
 from serl.types import Image
 
+REAL = "camera"
+"""In the place of a renderer: images of real cameras."""
+
 
 class View(BaseModel):
     """A crop of a camera's picture, resized; several views may share a camera.

@@ -35,6 +35,8 @@ class CameraWatchConfig(BaseModel):
             are noisy. 0 for cameras of a simulation, which are not.
         darkest: an image without any brighter value than this is black.
         max_skew_s: cameras further apart in time are told of, once an episode.
+        stamped: an image without a stamp is not believed, for it may be of any time; False for
+            simulations in this process, whose images are of the instant at which they are asked.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -43,6 +45,7 @@ class CameraWatchConfig(BaseModel):
     frozen_readings: int = Field(5, ge=0)
     darkest: int = Field(8, ge=0, le=255)
     max_skew_s: float = Field(0.1, gt=0)
+    stamped: bool = True
 
 
 class CameraWatch:
@@ -71,10 +74,14 @@ class CameraWatch:
 
     def check(self, reading: Observation) -> None:
         """Raise `CameraFault`, naming the camera, when one of the images cannot be trusted."""
+        if self._config.stamped and self._images and "robot" not in reading.stamps:
+            raise CameraFault("robot: its reading has no stamp, images cannot be told to be fresh")
         now_s = reading.stamps.get("robot", 0.0)
         for name, spec in self._images.items():
             if name not in reading.images:
                 raise CameraFault(f"camera {name}: gone, no image")
+            if self._config.stamped and name not in reading.stamps:
+                raise CameraFault(f"camera {name}: its image has no stamp, it may be of any time")
             image, age_s = reading.images[name], now_s - reading.stamps.get(name, now_s)
             if image.shape != spec.shape:
                 shapes = f"expected {list(spec.shape)}, got {list(image.shape)}"

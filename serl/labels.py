@@ -39,7 +39,11 @@ class Word(NamedTuple):
 
 
 def append_labels(
-    folder: Path, labels: Iterable[tuple[Place, int]], by: str, now_s: float | None = None
+    folder: Path,
+    labels: Iterable[tuple[Place, int]],
+    by: str,
+    now_s: float | None = None,
+    file: str = FILE,
 ) -> int:
     """Say of steps what they are: 0 for nothing, 1 for success or a first stage, and so on.
 
@@ -56,11 +60,11 @@ def append_labels(
         wall_s = float(time.time() if now_s is None else now_s)
         lines.append(json.dumps({**place._asdict(), "label": label, "by": by, "wall_s": wall_s}))
     try:
-        with (folder / FILE).open("ab") as file:
-            _drop_cut_line(folder / FILE)
-            file.write("".join(f"{line}\n" for line in lines).encode())
+        with (folder / file).open("ab") as stream:
+            _drop_cut_line(folder / file)
+            stream.write("".join(f"{line}\n" for line in lines).encode())
     except OSError as error:
-        raise BadInput(f"{folder / FILE}: {error.strerror}") from error
+        raise BadInput(f"{folder / file}: {error.strerror}") from error
     return len(lines)
 
 
@@ -71,12 +75,12 @@ def _drop_cut_line(path: Path) -> None:
         os.truncate(path, data.rfind(b"\n") + 1)
 
 
-def read_labels(folder: Path) -> dict[Place, int]:
+def read_labels(folder: Path, file: str = FILE) -> dict[Place, int]:
     """The label of each step that has one, the last that was said; raises as `read_words`."""
-    return {word.place: word.label for word in read_words(folder)}
+    return {word.place: word.label for word in read_words(folder, file)}
 
 
-def read_words(folder: Path) -> Iterator[Word]:
+def read_words(folder: Path, file: str = FILE) -> Iterator[Word]:
     """All that was ever said of steps, in its order; nothing without a file.
 
     A last line that was cut is left out.
@@ -84,14 +88,14 @@ def read_words(folder: Path) -> Iterator[Word]:
     Raises:
         CorruptData: another line is damaged; the error names it.
     """
-    path = folder / FILE
+    path = folder / file
     if not path.exists():
         return
     if not path.is_file():
         raise BadInput(f"{path}: expected a file")
-    with path.open("rb") as file:
+    with path.open("rb") as stream:
         number = 0
-        while line := file.readline(MAX_JSON_BYTES):
+        while line := stream.readline(MAX_JSON_BYTES):
             number += 1
             if not line.endswith(b"\n"):
                 break

@@ -31,6 +31,8 @@ class RewardConfig(BaseModel):
             the reward as it trains (`serl.agents.vice`); its episodes last until the time limit.
         model: of a classifier: the file that `serl reward train` wrote ...
         sha256: ... and what it held when the run was made; None for anything.
+        transfer: of a classifier: it may have been trained for another task, whose cameras are the
+            same.
         threshold: of a classifier: the probability from which it is believed; None for its own.
         hold: of a classifier: k and n; believed when it says so in k of the last n steps.
         tool_low_m: of a classifier: lowest corner of where the tool must be, base frame ...
@@ -45,6 +47,7 @@ class RewardConfig(BaseModel):
     kind: Literal["task", "classifier", "pose", "human", "vice"] = "task"
     model: Path | None = None
     sha256: str | None = None
+    transfer: bool = False
     threshold: float | None = Field(None, gt=0, lt=1)
     hold: tuple[int, int] = (4, 5)
     tool_low_m: Vector | None = None
@@ -223,13 +226,16 @@ class Judged:
         task: what is judged.
         reward: judges it.
         witnesses: images that observations carry besides, for the log; no policy looks at them.
+
+    Attributes:
+        solved: the task's own word on the newest reading, for audits alone.
     """
 
     def __init__(
         self, task: SimulatedTask, reward: Reward, witnesses: Mapping[str, View] | None = None
     ) -> None:
         self._task, self._reward, self._witnesses = task, reward, witnesses or {}
-        self.name = task.name
+        self.name, self.solved = task.name, False
 
     @property
     def config(self) -> TaskConfig:
@@ -250,6 +256,7 @@ class Judged:
 
     def begin(self, reading: Observation) -> None:
         """An episode starts at this reading."""
+        self.solved = False
         self._task.begin(reading)
         self._reward.begin(reading)
 
@@ -261,7 +268,8 @@ class Judged:
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
         """The reward's success, the task's failures and its time limit."""
-        outcome, judged = self._task.outcome(reading, index), self._reward(reading)
+        outcome = self._task.outcome(reading, index)
+        self.solved, judged = outcome.success, self._reward(reading)
         failed = outcome.terminated and not outcome.success
         success = judged.success and not failed
         late = index + 1 >= self.config.max_steps or outcome.truncated

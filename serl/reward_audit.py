@@ -1,4 +1,4 @@
-"""How far a reward model can be trusted: its mistakes counted, and the worst of them shown."""
+"""How far a reward model can be trusted: the mistakes of single images, and of what it ends."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from serl.evaluation import wilson
-from serl.reward_data import Samples
-from serl.types import Image
-
-_THUMBNAIL_PX = 96
-_GAP_PX = 4
-_PER_ROW = 8
+from serl.reward import RewardConfig, StageReward
+from serl.reward_data import Origin
+from serl.reward_truth import UNKNOWN, Told, between
+from serl.types import Observation
 
 
 class Audit(NamedTuple):
@@ -50,7 +48,8 @@ def audit(
     """Compare labels (N,) with probabilities (N, classes) of which the last is the success."""
     last = probabilities.shape[1] - 1
     sureness = probabilities[:, last]
-    believed, true = sureness >= threshold, labels == last
+    believed = (sureness >= threshold) & (probabilities.argmax(1) == last)
+    true = labels == last
     wrong, missed = np.flatnonzero(believed & ~true), np.flatnonzero(~believed & true)
     hits = int((believed & true).sum())
     return Audit(
@@ -62,35 +61,83 @@ def audit(
     )
 
 
-def contact_sheet(
-    samples: Samples, rows: Sequence[int], sureness: Sequence[float], title: str
-) -> Image:
-    """The worst mistakes as one picture: views one above the other, with what the model said."""
-    from PIL import Image as Pillow
-    from PIL import ImageDraw
+class Endings(NamedTuple):
+    """What a reward does that ends episodes: it waits for k of n images, and believes the tool.
 
-    from serl.video import font
+    Attributes:
+        right: episodes that it ends at a success ...
+        wrong: ... those it ends at none, as (folder, epoch, episode, step) ...
+        unclear: ... and those where nothing is known of the steps nearby.
+        told: successes that last for k images, and which it tells; and how many there are.
+        short: successes that it does not tell, and that are not known to last for k images.
+        episodes: all of which something is known.
+    """
 
-    names = list(samples.images)
-    height = len(names) * _THUMBNAIL_PX + 18
-    shown = list(rows)[: 4 * _PER_ROW]
-    lines = max(1, -(-len(shown) // _PER_ROW))
-    size = (_PER_ROW * (_THUMBNAIL_PX + _GAP_PX) + _GAP_PX, 28 + lines * (height + _GAP_PX))
-    sheet = Pillow.new("RGB", size, (247, 248, 249))
-    draw = ImageDraw.Draw(sheet)
-    text = title if shown else f"{title}: none"
-    draw.text((_GAP_PX, 6), text, fill=(40, 46, 52), font=font(13))
-    for number, row in enumerate(shown):
-        left = _GAP_PX + number % _PER_ROW * (_THUMBNAIL_PX + _GAP_PX)
-        top = 28 + number // _PER_ROW * (height + _GAP_PX)
-        for place, name in enumerate(names):
-            thumbnail = Pillow.fromarray(samples.images[name][row])
-            thumbnail = thumbnail.resize((_THUMBNAIL_PX, _THUMBNAIL_PX), Pillow.Resampling.NEAREST)
-            sheet.paste(thumbnail, (left, top + place * _THUMBNAIL_PX))
-        origin = samples.origins[row].place
-        caption = f"{sureness[row]:.3f}  {origin.episode}:{origin.step}"
-        draw.text((left, top + height - 16), caption, fill=(90, 98, 106), font=font(10))
-    return np.asarray(sheet)
+    right: int
+    wrong: tuple[Origin, ...]
+    unclear: int
+    told: tuple[int, int]
+    short: int
+    episodes: int
+
+    def lines(self) -> list[str]:
+        """For people."""
+        ended, wrong = self.right + len(self.wrong), len(self.wrong)
+        found = [
+            _line("precision", (self.right, ended), "episodes that it ends are successes"),
+            _line("recall", self.told, "successes that last are told"),
+            _line("false", (wrong, self.episodes), "episodes end with a false success"),
+        ]
+        if self.short:
+            found.append(f"{self.short} successes end their recording before it could tell them")
+        if self.unclear:
+            found.append(f"{self.unclear} episodes it ends where nobody said what was to be seen")
+        return found
+
+
+def endings(episodes: Sequence[Told], config: RewardConfig, threshold: float) -> Endings:
+    """Play the reward along each episode of which something is known."""
+    (k, n), right, unclear, short = config.hold, 0, 0, 0
+    wrong: list[Origin] = []
+    told = successes = 0
+    for episode in episodes:
+        last = episode.probabilities.shape[1] - 1
+        filled = between(episode.truths)
+        end = _told_at(episode, config, threshold)
+        near = filled[max(0, (end or 0) - n) : (end or 0) + n + 1]
+        lasts = _runs(filled == last) >= k
+        if end is None:
+            successes += lasts
+            short += bool((filled == last).any()) and not lasts
+        elif filled[end] == UNKNOWN and (near == UNKNOWN).all():
+            unclear += 1
+        elif filled[end] == last or (filled[end] == UNKNOWN and (near == last).any()):
+            right += 1
+            successes, told = successes + lasts, told + lasts
+        else:
+            wrong.append(episode.origins[end])
+            successes += lasts
+    return Endings(right, tuple(wrong), unclear, (told, successes), short, len(episodes))
+
+
+def _told_at(episode: Told, config: RewardConfig, threshold: float) -> int | None:
+    """The observation at which the reward tells success; it judges all but the first."""
+    rows, nothing = iter(episode.probabilities[1:]), Observation({})
+    anywhere = config.model_copy(update={"tool_low_m": None, "tool_high_m": None})
+    stages = episode.probabilities.shape[1] - 1
+    reward = StageReward(lambda reading: next(rows), stages, anywhere, threshold)
+    reward.begin(nothing)
+    steps = range(1, len(episode.probabilities))
+    return next((step for step in steps if reward(nothing).success), None)
+
+
+def _runs(mask: np.ndarray[Any, np.dtype[np.bool_]]) -> int:
+    """The length of the longest run."""
+    longest = length = 0
+    for here in mask.tolist():
+        length = length + 1 if here else 0
+        longest = max(longest, length)
+    return longest
 
 
 def _line(name: str, counts: tuple[int, int], text: str) -> str:

@@ -100,7 +100,7 @@ def collect(
         SerlError: no success was seen in fifty episodes.
     """
     watching, spec = Watching(task), collection_spec(task)
-    write_views(folder, task.config.all_views)
+    write_views(folder, task.config.all_views, task.config.renderer)
     clock = VirtualClock(robot.advance, task.config.rate_hz)
     counts, episode, place = Counts(0, 0), 0, None
     name = folder.resolve().name

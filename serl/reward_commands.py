@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from serl import plugins, record_command
+from serl import plugins, record_command, reward_audit_command
 from serl.command_group import group
 from serl.config import parse_overrides, resolve
 from serl.episodes import episode_name, episode_paths, read_spec
@@ -33,18 +33,19 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     collect.add_argument("--out", type=Path, help="folder of the collection")
     record_command.add_person(collect)
     label = command("label", _label, "say of recorded steps what they are; the last word counts")
-    label.add_argument("folder", type=Path, help="a collection, or RUN/episodes/ACTOR")
+    label.add_argument("folder", type=Path, help="a collection, a run, or RUN/episodes/ACTOR")
     label.add_argument("--episode", type=int, required=True, help="its number, as in the file name")
     label.add_argument("--epoch", type=int, help="start of the actor; the newest if not given")
     label.add_argument("--steps", required=True, metavar="FIRST:LAST", help="or one number")
     label.add_argument("--label", type=int, required=True, help="0: nothing, 1: success (or stage)")
     train = command("train", _train, "train a model of success on labelled images", True)
-    train.add_argument("folders", type=Path, nargs="+", help="collections, or RUN/episodes/ACTOR")
+    train.add_argument(
+        "folders", type=Path, nargs="+", help="labelled: collections, runs, or RUN/episodes/ACTOR"
+    )
     train.add_argument("--out", type=Path, required=True, help="file of the model, .safetensors")
-    audit = command("audit", _audit, "count a model's mistakes, and show the worst")
-    audit.add_argument("model", type=Path, help="file that `serl reward train` wrote")
-    audit.add_argument("folders", type=Path, nargs="+", help="labelled folders of episodes")
-    audit.add_argument("--sheet", type=Path, help="write the worst mistakes to this .png file")
+    audit = reward_audit_command
+    text = "count a model's mistakes in a run or a collection, and show the worst"
+    audit.add_options(command("audit", audit.execute, text, True))
 
 
 def _collect(options: argparse.Namespace) -> int:
@@ -111,24 +112,30 @@ def _tell(counts: tuple[int, int]) -> None:
 
 
 def _label(options: argparse.Namespace) -> int:
+    from serl.reward_data import episode_folders
+
     first, _, last = options.steps.partition(":")
     try:
         steps = range(int(first), int(last or first) + 1)
     except ValueError:
         raise BadInput(f"--steps {options.steps!r}: expected a number, or FIRST:LAST") from None
-    paths = {tuple(episode_name(path)): path for path in episode_paths(options.folder)}
+    folder, *others = episode_folders([options.folder])
+    if others:
+        actors = ", ".join(map(str, (folder, *others)))
+        raise BadInput(f"{options.folder}: which actor's episode? Give one of {actors}")
+    paths = {tuple(episode_name(path)): path for path in episode_paths(folder)}
     epochs = [epoch for epoch, episode in paths if episode == options.episode]
     epoch = max(epochs, default=-1) if options.epoch is None else options.epoch
     if (epoch, options.episode) not in paths:
         known = ", ".join(f"{episode} of {epoch}" for epoch, episode in sorted(paths)[:8]) or "none"
-        raise BadInput(f"{options.folder}: no episode {options.episode}; there are: {known}")
+        raise BadInput(f"{folder}: no episode {options.episode}; there are: {known}")
     length = _length(paths[epoch, options.episode])
     if not steps or steps[0] < 0 or steps[-1] >= length:
         raise BadInput(f"--steps {options.steps}: expected steps from 0 to {length - 1}")
     places = [(Place(epoch, options.episode, step), options.label) for step in steps]
-    count = append_labels(options.folder, places, "person")
-    total = len(read_labels(options.folder))
-    print(f"{count} steps are labelled {options.label}; {total} labels in {options.folder / FILE}")
+    count = append_labels(folder, places, "person")
+    total = len(read_labels(folder))
+    print(f"{count} steps are labelled {options.label}; {total} labels in {folder / FILE}")
     return DONE
 
 
@@ -145,14 +152,22 @@ def _train(options: argparse.Namespace) -> int:
     from serl.agents.config import ClassifierConfig
     from serl.config import checked
     from serl.reward_audit import audit
-    from serl.reward_data import read_samples
+    from serl.reward_data import episode_folders, read_samples, read_sight, task_of
 
     asked = parse_overrides(options.overrides)
-    config = checked(ClassifierConfig, {**_tool_at_success(options.folders), **asked})
+    folders = episode_folders(options.folders)
+    task, drawn = task_of(folders), sorted({read_sight(folder).renderer for folder in folders})
+    config = checked(ClassifierConfig, {**_tool_at_success(task), **asked})
     check_destination(options.out)
-    samples, views = read_samples(options.folders)
-    classes = ("nothing", *_stages(int(samples.labels.max())))
-    trained = train_classifier(samples, Card(views=views, classes=classes), config, _tell_epoch)
+    samples, views = read_samples(folders)
+    stages = [f"stage {number}" for number in range(1, int(samples.labels.max()))]
+    card = Card(
+        task=task,
+        renderers=tuple(filter(None, drawn)),
+        views=views,
+        classes=("nothing", *stages, "success"),
+    )
+    trained = train_classifier(samples, card, config, _tell_epoch)
     trained.classifier.save(options.out)
     card = trained.classifier.card
     print(f"{options.out}: sees {', '.join(views)}; believed from {card.threshold:.3f} on")
@@ -166,54 +181,14 @@ def _train(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _tool_at_success(folders: Sequence[Path]) -> Mapping[str, Any]:
-    """Where the tool is at a success of the recorded task, as a training of it would check."""
-    for path in (path for folder in folders for path in episode_paths(folder)):
-        spec = read_spec(path)
-        if spec is not None and spec.task in plugins.names("task"):
-            tuned = plugins.load("task", spec.task)().training_defaults().get("reward", {})
-            return {key: tuned[key] for key in ("tool_low_m", "tool_high_m") if key in tuned}
-    return {}
-
-
-def _stages(highest: int) -> tuple[str, ...]:
-    if highest < 1:
-        raise BadInput("labels: only 0, nothing; expected some of success as well")
-    return (*(f"stage {number}" for number in range(1, highest)), "success")
+def _tool_at_success(task: str) -> Mapping[str, Any]:
+    """Where the tool is at a success of a task, as a training of it would check."""
+    if task not in plugins.names("task"):
+        return {}
+    tuned = plugins.load("task", task)().training_defaults().get("reward", {})
+    return {key: tuned[key] for key in ("tool_low_m", "tool_high_m") if key in tuned}
 
 
 def _tell_epoch(epoch: int, loss: float) -> None:
     if sys.stderr.isatty():
         print(f"\repoch {epoch}, loss {loss:.3f}", end="", file=sys.stderr)
-
-
-def _audit(options: argparse.Namespace) -> int:
-    from serl.agents.classifier import Classifier
-    from serl.reward_audit import audit, contact_sheet
-    from serl.reward_data import read_samples
-    from serl.video import write_png
-
-    if options.sheet:
-        check_destination(options.sheet)
-    model = Classifier.load(options.model)
-    samples, _ = read_samples(options.folders, model.card.views)
-    parts = [
-        model.probabilities(
-            {name: frames[start : start + 256] for name, frames in samples.images.items()}
-        )
-        for start in range(0, len(samples.labels), 256)
-    ]
-    probabilities = np.concatenate(parts)
-    found = audit(samples.labels, probabilities, model.card.threshold)
-    print(f"{options.model}, believed from {model.card.threshold:.3f} on:")
-    for line in found.lines():
-        print(f"  {line}")
-    if options.sheet:
-        sureness = probabilities[:, -1].tolist()
-        halves = [
-            contact_sheet(samples, found.false_positives, sureness, "taken for success, wrongly"),
-            contact_sheet(samples, found.false_negatives, sureness, "successes that it missed"),
-        ]
-        write_png(options.sheet, np.concatenate(halves))
-        print(f"the worst mistakes: {options.sheet}")
-    return DONE

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from pydantic import ValidationError
 
-from serl.assignment import logged_views
+from serl.assignment import logged_views, make_task
 from serl.camera import View
-from serl.episodes import episode_name, episode_paths, read_episode, read_spec
+from serl.episodes import EpisodeName, episode_name, episode_paths, read_episode, read_spec
 from serl.errors import BadInput, CorruptData, SerlError, SpecMismatch
 from serl.fields import MAX_JSON_BYTES, parse_object
 from serl.files import read_bounded, write_atomic
 from serl.labels import Place, read_labels
-from serl.run_folder import RunFolder
-from serl.types import Image
+from serl.run_folder import CONFIG, RunFolder
+from serl.types import Episode, Image, Observation
 
 VIEWS = "views.json"
-_NOWHERE = np.full(7, np.nan, np.float32)
+NOWHERE = np.full(7, np.nan, np.float32)
+
+
+class Sight(NamedTuple):
+    """What the images of episodes are of, and what drew them; empty where nobody wrote it down."""
+
+    views: dict[str, View]
+    renderer: str
 
 
 class Origin(NamedTuple):
@@ -59,17 +67,37 @@ class Samples(NamedTuple):
         )
 
 
-def write_views(folder: Path, views: Mapping[str, View]) -> None:
-    """Say beside episodes what their images are of."""
+class Recorded(NamedTuple):
+    """An episode as far as it was recorded, and what was said of its steps, by number."""
+
+    folder: Path
+    name: EpisodeName
+    episode: Episode
+    labels: Mapping[int, int]
+
+    @property
+    def observations(self) -> tuple[Observation, ...]:
+        """Those of the steps, and the final one."""
+        end = (self.episode.end,) if self.episode.end else ()
+        return tuple(record.observation for record in (*self.episode.steps, *end))
+
+    def origin(self, step: int) -> Origin:
+        """Where an observation lies."""
+        return Origin(self.folder, Place(*self.name, step))
+
+
+def write_views(folder: Path, views: Mapping[str, View], renderer: str = "") -> None:
+    """Say beside episodes what their images are of, and what drew them."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"{folder}: cannot be made: {error.strerror}") from error
-    values = {name: view.model_dump(mode="json") for name, view in views.items()}
+    shown = {name: view.model_dump(mode="json") for name, view in views.items()}
+    values = {"renderer": renderer, "views": shown}
     write_atomic(folder / VIEWS, json.dumps(values, indent=2).encode())
 
 
-def read_views(folder: Path) -> dict[str, View]:
+def read_sight(folder: Path) -> Sight:
     """What the images of a folder of episodes are of: a collection's, or those of a run's actor.
 
     Raises:
@@ -78,18 +106,115 @@ def read_views(folder: Path) -> dict[str, View]:
     """
     path = folder / VIEWS
     if not path.exists():
-        try:
-            config = RunFolder.open(folder.resolve().parent.parent).config
-        except SerlError:
+        run = run_of(folder)
+        if run is None:
             raise BadInput(
-                f"{folder}: expected a collection with {VIEWS}, or RUN/episodes/ACTOR of a run"
-            ) from None
-        return dict(logged_views(config))
+                f"{folder}: expected a collection with {VIEWS}, a run, or RUN/episodes/ACTOR of one"
+            )
+        return Sight(dict(logged_views(run.config)), make_task(run.config).config.renderer)
     values = parse_object(read_bounded(path, MAX_JSON_BYTES), str(path))
+    renderer, shown = values.get("renderer"), values.get("views")
+    if not (isinstance(renderer, str) and isinstance(shown, dict)):
+        renderer, shown = "", values  # as it was written before it said so
     try:
-        return {name: View.model_validate(value) for name, value in values.items()}
+        return Sight({name: View.model_validate(value) for name, value in shown.items()}, renderer)
     except ValidationError as error:
         raise CorruptData(f"{path}: {error.errors()[0]['msg']}") from error
+
+
+def run_of(folder: Path) -> RunFolder | None:
+    """The run of a folder RUN/episodes/ACTOR; None where it is no such folder."""
+    above = folder.resolve().parent
+    with suppress(SerlError):
+        return RunFolder.open(above.parent) if above.name == "episodes" else None
+    return None
+
+
+def episode_folders(paths: Sequence[Path]) -> list[Path]:
+    """The folders of episodes in these: of a run those of all its actors, of all its stages.
+
+    Raises:
+        BadInput: a run in which no actor has recorded anything, or a folder is none of ours.
+    """
+    folders: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            raise BadInput(f"{path}: no such folder; expected a collection, or a run")
+        if (path / VIEWS).exists() or not (path / CONFIG).exists():
+            folders.append(path)
+            continue
+        parts = RunFolder.open(path).parts().values()
+        found = [part.episodes(actor) for part in parts for actor in part.actors()]
+        if not found:
+            raise BadInput(f"{path}: no actor of this run has recorded an episode")
+        folders += found
+    return folders
+
+
+def task_of(folders: Sequence[Path]) -> str:
+    """The task that episodes are of; empty without any.
+
+    Raises:
+        CorruptData: an episode is damaged.
+        SpecMismatch: they are of several tasks.
+    """
+    tasks = {}
+    for folder in folders:
+        specs = (read_spec(path) for path in episode_paths(folder))
+        if spec := next(filter(None, specs), None):
+            tasks.setdefault(spec.task, folder)
+    if len(tasks) > 1:
+        several = "; ".join(f"{folder} of {task}" for task, folder in tasks.items())
+        raise SpecMismatch(f"episodes of several tasks: {several}; expected those of one")
+    return next(iter(tasks), "")
+
+
+def recordings(folder: Path, views: Mapping[str, View], labelled: bool) -> Iterator[Recorded]:
+    """The episodes of a folder, with the images of these views and no others.
+
+    Args:
+        folder: of episodes and their labels.
+        views: what is asked for.
+        labelled: only episodes of which something was said.
+
+    Raises:
+        CorruptData: an episode or a label is damaged.
+        SpecMismatch: its images are of other views.
+    """
+    found, said = read_sight(folder).views, read_labels(folder)
+    if not found:
+        raise BadInput(f"{folder}: its episodes have no images, only state (--observe pixels)")
+    for view_name, view in views.items():
+        if found.get(view_name) != view:
+            here = found.get(view_name, "none")
+            raise SpecMismatch(f"{folder}: view {view_name!r}: expected {view}, found {here}")
+    for path in episode_paths(folder):
+        name = episode_name(path)
+        here = {place.step: label for place, label in said.items() if place[:2] == name}
+        spec = None if labelled and not here else read_spec(path)
+        if spec is None:
+            continue
+        if lacking := sorted(views.keys() - spec.observation.images.keys()):
+            raise SpecMismatch(f"{path}: was recorded without {', '.join(lacking)}")
+        yield Recorded(folder, name, read_episode(path, spec.limited_to(views)), here)
+
+
+def read_images(origins: Sequence[Origin], views: Sequence[str]) -> dict[str, Image]:
+    """The images of observations that were read before, in their order.  # (N, H, W, 3)."""
+    found: dict[Origin, Observation] = {}
+    for folder, place in dict.fromkeys(
+        (origin.folder, EpisodeName(*origin.place[:2])) for origin in origins
+    ):
+        path = next(path for path in episode_paths(folder) if episode_name(path) == place)
+        spec = read_spec(path)
+        assert spec is not None  # it was read before
+        recorded = Recorded(folder, place, read_episode(path, spec.limited_to(views)), {})
+        for step, observation in enumerate(recorded.observations):
+            found[recorded.origin(step)] = observation
+    return {
+        name: np.array([found[origin].images[name] for origin in origins], np.uint8)
+        for name in views
+    }
 
 
 def read_samples(
@@ -114,34 +239,19 @@ def read_samples(
     wanted = dict(views) if views else {}
     number = 0
     for folder in folders:
-        found, said = read_views(folder), read_labels(folder)
-        wanted = wanted or found
+        wanted = wanted or read_sight(folder).views
         if not wanted:
             raise BadInput(f"{folder}: its episodes have no images to learn from")
-        for name, view in wanted.items():
-            if found.get(name) != view:
-                raise SpecMismatch(
-                    f"{folder}: view {name!r}: expected {view}, found {found.get(name, 'none')}"
-                )
-        for path in episode_paths(folder):
-            epoch, episode = episode_name(path)
-            here = {place: label for place, label in said.items() if place[:2] == (epoch, episode)}
-            spec = read_spec(path) if here else None
-            if spec is None:
-                continue
-            if lacking := sorted(wanted.keys() - spec.observation.images.keys()):
-                raise SpecMismatch(f"{path}: was recorded without {', '.join(lacking)}")
+        for recorded in recordings(folder, wanted, labelled=True):
             number += 1
-            recorded = read_episode(path, spec)
-            for record in (*recorded.steps, *((recorded.end,) if recorded.end else ())):
-                place = Place(epoch, episode, record.key.index)
-                if place in here:
+            for step, observation in enumerate(recorded.observations):
+                if step in recorded.labels:
                     for name in wanted:
-                        images.setdefault(name, []).append(record.observation.images[name])
-                    labels.append(here[place])
+                        images.setdefault(name, []).append(observation.images[name])
+                    labels.append(recorded.labels[step])
                     episodes.append(number)
-                    origins.append(Origin(folder, place))
-                    tools_m.append(record.observation.state.get("tcp_pose", _NOWHERE)[:3])
+                    origins.append(recorded.origin(step))
+                    tools_m.append(observation.state.get("tcp_pose", NOWHERE)[:3])
     if not labels:
         raise BadInput(f"{', '.join(map(str, folders))}: no step of any episode is labelled")
     arrays = {name: np.stack(frames) for name, frames in images.items()}

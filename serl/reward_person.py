@@ -75,7 +75,7 @@ def collect_person(
         BadInput: the task has no cameras.
     """
     spec = collection_spec(task)
-    write_views(run.path, task.config.all_views)
+    write_views(run.path, task.config.all_views, task.config.renderer)
     recover(run.path)
     told = stand.told
 

@@ -29,6 +29,7 @@ from serl.types import Action, Array, Observation, Outcome
 from serl.vectors import Vector
 
 _CLEAR_M = 0.010  # above the rim nothing is in the way
+_SLIP_M = 0.001  # in the hand, of a peg that is pressed upon; 0.4 mm where it is in
 _DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
 
 
@@ -220,10 +221,11 @@ class Insertion:
         With the entropy of other tasks it would be two, in a hole that leaves half a one: 42 of 50
         trials instead of all. A human who is shaky, or lets go early, is of no help here.
 
-        A classifier of images is not asked unless the tool is as low as with a peg that is in, or a
-        millimetre higher: the peg slips that far in the hand.
+        A classifier of images is not asked unless the tool is lower than with a peg that is just
+        in, by the millimetre that a peg slips in the hand: no picture tells the last one.
         """
-        fit, depth_m = self.fit, self.config.depth_m - 0.001
+        fit, depth_m = self.fit, self.config.depth_m
+        depth_m += min(_SLIP_M, 0.5 * (self.deepest_m - depth_m))
         lowest = round(fit.rim_m - depth_m + fit.peg_m[2] + fit.below_tcp_m, 5)
         return {
             "reward": {"tool_high_m": (1.0, 1.0, lowest)},

@@ -56,6 +56,14 @@ def test_cameras_of_a_simulation_may_see_the_same_for_ever() -> None:
         watch.check(reading(0))
 
 
+def test_a_simulation_in_this_process_needs_no_stamps() -> None:
+    watch = CameraWatch(SPEC, CameraWatchConfig(stamped=False))
+    watch.check(Observation({}, reading(0).images, {"robot": 3.0}))
+    watch.check(Observation({}, reading(1).images))
+    with pytest.raises(CameraFault, match="old, over"):
+        watch.check(reading(2, wrist_s=0.3))
+
+
 @pytest.mark.parametrize(
     ("seen", "line"),
     [
@@ -68,8 +76,16 @@ def test_cameras_of_a_simulation_may_see_the_same_for_ever() -> None:
             r"camera front: another size: expected \[6, 8, 3\], got \[8, 6, 3\]",
         ),
         (
-            Observation({}, {"front": reading(1).images["front"]}, {"robot": 1.0}),
+            Observation({}, {"front": reading(1).images["front"]}, {"robot": 1.0, "front": 1.0}),
             "camera wrist: gone",
+        ),
+        (
+            Observation({}, reading(1).images, {"robot": 1.0, "front": 1.0}),
+            "camera wrist: its image has no stamp",
+        ),
+        (
+            Observation({}, reading(1).images, {"wrist": 1.0, "front": 1.0}),
+            "robot: its reading has no stamp",
         ),
     ],
 )

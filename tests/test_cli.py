@@ -312,6 +312,7 @@ def test_a_reward_model_is_collected_for_labelled_trained_audited_and_used(
         (("reward", "train", ".", "--out", "m"), "expected a collection with views.json"),
         (("reward", "train", "data", "--out", "m", "--epochs", 0), "epochs: "),
         (("reward", "audit", "m", "data"), "reward model m: No such file"),
+        (("reward", "train", "data", "absent", "--out", "m"), "absent: no such folder"),
     ):
         assert part in refused(serl, *words)
 
@@ -323,11 +324,19 @@ def test_a_reward_model_is_collected_for_labelled_trained_audited_and_used(
     assert all(word in text for word in words)
     code, text, _ = serl("reward", "audit", "m.safetensors", "data", "--sheet", "worst.png")
     assert code == cli.DONE
-    assert "the worst mistakes: worst.png" in text
+    assert text.startswith("truth: what people or scripts said of steps, ")
+    assert "as a reward, that waits for 4 of the last 5 images:" in text
+    assert "where the tool is above x, y, z of (-1.0, -1.0, 0.13) m" in text
+    assert "the worst mistakes of single images: worst.png" in text
     assert (tmp_path / "worst.png").read_bytes().startswith(b"\x89PNG")
 
     model = ("--reward.kind=classifier", "--reward.model=m.safetensors", "--observe=pixels")
     assert "trained on the view 'front'" in refused(serl, "train", "pick_cube", *model)
+    line = refused(serl, "train", "drawer", *model)
+    assert "trained for pick_cube, not for drawer; " in line
+    assert "--reward.transfer true" in line
+    line = refused(serl, "train", "drawer", *model, "--reward.transfer=true")
+    assert "trained on the view 'front'" in line
     assert "reward model" in refused(
         serl, "train", "pick_cube", *model[:1], "--reward.model=absent"
     )

@@ -49,7 +49,7 @@ from serl.mcap_reader import read_chunk, read_metadata
 from serl.metrics import MetricsWriter
 from serl.pickles import decode_pickle
 from serl.recording import LogConfig
-from serl.reward_data import VIEWS, read_views, write_views
+from serl.reward_data import VIEWS, read_sight, write_views
 from serl.run_folder import RunFolder
 from serl.snapshots import decode_snapshot, encode_snapshot
 from serl.testing.logs import EPOCH, SPEC, leave_open, random_records, write_log
@@ -175,7 +175,7 @@ def _reward_decoders(folder: Path) -> dict[str, Decoder]:
     return {
         "reward model": _file(model, Classifier.load),
         "encoder": _file(encoder, lambda path: load_encoder(path, network, made.seeing.clone())),
-        "views": _file(folder / VIEWS, lambda path: read_views(path.parent)),
+        "views": _file(folder / VIEWS, lambda path: read_sight(path.parent)),
         "labels": _file(folder / LABELS, lambda path: read_labels(path.parent)),
     }
 

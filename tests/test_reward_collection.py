@@ -13,7 +13,7 @@ from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.evaluation import Purpose, evaluation_seeds, start_seed
 from serl.labels import Place, append_labels, read_labels
 from serl.reward_collection import Counts, _kind, collect
-from serl.reward_data import VIEWS, Samples, read_samples, read_views
+from serl.reward_data import VIEWS, Samples, read_samples, read_sight
 from serl.reward_driver import Kind
 from serl.tasks.pick_cube import PickCube, PickCubeConfig
 from serl.testing import FakeRobot, FakeTask
@@ -36,7 +36,8 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_as_many_of_each_as_were_wanted_from_several_episodes(collection: Path) -> None:
     samples, views = read_samples([collection])
-    assert views == read_views(collection) == {"front": VIEW}
+    assert read_sight(collection) == ({"front": VIEW}, "ray")
+    assert views == {"front": VIEW}
     assert samples.images["front"].shape == (36, 16, 16, 3)
     assert np.bincount(samples.labels).tolist() == [30, 6]
     for label, most in ((1, 2), (0, 5)):

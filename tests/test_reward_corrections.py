@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from serl import cli
-from serl.agents.classifier import Classifier
+from serl.agents.classifier import Classifier, make_reward
 from serl.assignment import make_spec, make_task
 from serl.camera import View
-from serl.config import resolve
+from serl.config import TrainConfig, resolve
 from serl.labels import FILE, Place, append_labels, read_labels
 from serl.recording import EpisodeLog
+from serl.reward import RewardConfig
 from serl.reward_data import read_samples, write_views
 from serl.run_folder import RunFolder
 from serl.specs import Spec
@@ -43,16 +44,18 @@ def spot(column: int, rng: np.random.Generator) -> Image:
     return image
 
 
-def record(folder: Path, run: str, actor: str, columns: Iterable[int]) -> None:
+def record(
+    folder: Path, run: str, actor: str, columns: Iterable[int], config: TrainConfig = CONFIG
+) -> None:
     """An episode for each column, with the spot there."""
-    spec: Spec = make_spec(make_task(CONFIG))
+    spec: Spec = make_spec(make_task(config))
     rng = np.random.default_rng(0)
     state = {name: np.zeros(a.shape, np.float32) for name, a in spec.observation.state.items()}
     action = np.zeros(spec.action.shape, np.float32)
     with EpisodeLog(folder, spec, run, actor, 1) as log:
         for episode, column in enumerate(columns):
             for index in range(STEPS + 1):
-                images = {name: spot(column, rng) for name in VIEWS}
+                images = {name: spot(column, rng) for name in spec.observation.images}
                 seen = Observation(state, images, dict.fromkeys(("robot", *VIEWS), 0.0))
                 key = Key(run, actor, 1, episode, index)
                 if index == STEPS:
@@ -101,24 +104,68 @@ def run(tmp_path: Path) -> RunFolder:
     return run
 
 
+def audited(capsys: pytest.CaptureFixture[str], model: Path, *words: object) -> str:
+    capsys.readouterr()
+    assert cli.main(["reward", "audit", str(model), *map(str, words), "--reward.hold=[2, 3]"]) == 0
+    return capsys.readouterr().out
+
+
 def test_what_a_person_corrects_is_learned_and_what_was_said_before_stays(
-    run: RunFolder, tmp_path: Path
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     collection, mine = str(tmp_path / "collection"), run.episodes("actor0")
     first, second = tmp_path / "first.safetensors", tmp_path / "second.safetensors"
     label(mine, range(15), 1)  # as the model had it, when the episodes ended
     assert cli.main(["reward", "train", collection, str(mine), f"--out={first}", *QUICK]) == 0
     assert believed(first, NEARLY) > 0.9
+    text = audited(capsys, first, tmp_path / "collection", run.path)
+    assert "truth: what people or scripts said of steps, 45 episodes" in text
+    assert "0 of 45 episodes end with a false success" in text
 
     before = (mine / FILE).read_bytes()
     steps = f"--steps=0:{STEPS - 1}"
     for episode in range(15):
         words = [f"--episode={episode}", steps, "--label=0"]
-        assert cli.main(["reward", "label", str(mine), *words]) == 0
+        assert cli.main(["reward", "label", str(run.path), *words]) == 0
     assert (mine / FILE).read_bytes().startswith(before), "originals stay"
     assert set(read_labels(mine).values()) == {0}, "corrections win"
     assert read_samples([mine])[0].labels.tolist() == [0] * 15 * STEPS
 
-    assert cli.main(["reward", "train", collection, str(mine), f"--out={second}", *QUICK]) == 0
+    sheet = tmp_path / "worst.png"
+    text = audited(capsys, first, run.path, f"--sheet={sheet}")
+    assert "15 of 15 episodes end with a false success" in text
+    assert f"false success: {mine} --episode 0 --steps 2" in text
+    assert f"{mine} --episode 0 --steps" in text, "as `serl reward label` takes it"
+    assert sheet.read_bytes().startswith(b"\x89PNG")
+
+    runs = [collection, str(run.path)]
+    assert cli.main(["reward", "train", *runs, f"--out={second}", *QUICK]) == 0
+    assert "0 of 15 episodes end with a false success" in audited(capsys, second, run.path)
     assert believed(second, NEARLY) < 0.1
     assert believed(second, SUCCESS) > 0.9
+
+
+def test_stages_are_labelled_trained_and_told_one_after_the_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, path = tmp_path / "collection", tmp_path / "m.safetensors"
+    write_views(folder, VIEWS, "ray")
+    record(folder, "collection", "collector", [NOTHING, NEARLY, SUCCESS] * 10)
+    for stage in range(3):
+        for episode in range(stage, 30, 3):
+            words = [f"--episode={episode}", f"--steps=0:{STEPS - 1}", f"--label={stage}"]
+            assert cli.main(["reward", "label", str(folder), *words]) == 0
+    assert cli.main(["reward", "train", str(folder), f"--out={path}", *QUICK]) == 0
+    card = Classifier.load(path).card
+    assert (card.task, card.renderers) == ("pick_cube", ("ray",))
+    assert card.classes == ("nothing", "stage 1", "success")
+    assert "0 of 30 episodes end with a false success" in audited(capsys, path, folder)
+
+    rng, task = np.random.default_rng(3), make_task(CONFIG)
+    reward = make_reward(RewardConfig(kind="classifier", model=path, hold=(2, 3)), task)
+    columns = [SUCCESS, SUCCESS, NEARLY, NOTHING, NEARLY, SUCCESS, SUCCESS]
+    seen = [Observation({}, {name: spot(column, rng) for name in VIEWS}) for column in columns]
+    reward.begin(seen[0])
+    judged = [reward(each) for each in seen]
+    assert [each.reward for each in judged] == [0.0] * 4 + [0.5, 0.0, 0.5]
+    assert [each.success for each in judged] == [False] * 6 + [True]

@@ -17,13 +17,14 @@ from serl.camera import View
 from serl.config import resolve
 from serl.episodes import episode_paths, read_episode
 from serl.errors import SpecMismatch
-from serl.labels import Place, append_labels
+from serl.labels import Place, append_labels, read_labels
 from serl.quarantine import read_logged, survey
 from serl.recording import EpisodeLog
-from serl.reward_data import read_samples, read_views
+from serl.reward_data import read_samples, read_sight
 from serl.run_folder import RunFolder
 from serl.testing.samples import equal
 from serl.transport import InProcess, Snapshot
+from serl.truth_log import FILE
 from serl.types import Record
 
 JUDGE = View(camera="field", width=16, height=16)
@@ -59,7 +60,16 @@ def act(run: RunFolder) -> list[Record]:
             log.append(record)
             kept.append(record)
 
-        actor = make_actor(run.config, run.name, "a", transport, sink, pace=lambda: None, epoch=1)
+        actor = make_actor(
+            run.config,
+            run.name,
+            "a",
+            transport,
+            sink,
+            pace=lambda: None,
+            epoch=1,
+            witnessed=run.episodes("a"),
+        )
         with actor.robot:
             next(islice(actor.episodes(), 1))
         assert actor.policy.version == 1
@@ -69,7 +79,9 @@ def act(run: RunFolder) -> list[Record]:
 def test_what_only_the_classifier_sees_can_be_labelled_in_a_runs_own_log(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     records, folder = act(run), run.episodes("a")
-    assert read_views(folder) == {"judge": JUDGE}
+    assert read_sight(folder) == ({"judge": JUDGE}, "ray")
+    known = read_labels(folder, FILE)
+    assert known == {Place(1, 0, 1): 0, Place(1, 0, 5): 0}, "of what the simulation knew"
     append_labels(folder, [(Place(1, 0, 0), 1), (Place(1, 0, 3), 0)], "person")
     samples, views = read_samples([folder])
     assert views == {"judge": JUDGE}
@@ -93,7 +105,7 @@ def test_it_is_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
     run = make_run(tmp_path, private_views=False)
     records, folder = act(run), run.episodes("a")
     assert not any(record.observation.images for record in records)
-    assert read_views(folder) == {}
+    assert read_sight(folder).views == {}
     append_labels(folder, [(Place(1, 0, 0), 1)], "person")
     told_otherwise = run.config.model_dump(mode="json") | {"log": LOG}
     path = run.path / "config.yaml"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,10 @@ from serl.camera import View
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.files import digest_of, read_bounded, write_atomic
 from serl.reward import RewardConfig, StageReward
-from serl.task import TaskConfig, ViewName
+from serl.task import Task, ViewName
 from serl.types import Image, Observation
+
+logger = logging.getLogger(__name__)
 
 FORMAT = "serl reward classifier 1"
 MAX_BYTES = 256 << 20
@@ -33,6 +36,8 @@ class Card(BaseModel):
     """What is known of a classifier; part of its file.
 
     Attributes:
+        task: what it was trained for; empty in files that do not say so.
+        renderers: what drew the images that it was trained on; `serl.camera.REAL` of real ones.
         views: what it sees of cameras, by name.
         classes: names of the classes; the first is "nothing", the last is the success.
         channels: of the convolutions.
@@ -48,6 +53,8 @@ class Card(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    task: str = Field("", max_length=256)
+    renderers: tuple[str, ...] = Field((), max_length=16)
     views: dict[ViewName, View] = Field(min_length=1, max_length=16)
     classes: tuple[str, ...] = Field(("nothing", "success"), min_length=2, max_length=64)
     channels: tuple[Width, ...] = Field((16, 32, 32), min_length=1, max_length=8)
@@ -142,13 +149,42 @@ def networks(card: Card) -> tuple[Encoder, EnsembleMLP]:
     return encoder, EnsembleMLP(1, (encoder.size, card.hidden, len(card.classes)), layer_norm=True)
 
 
-def make_reward(config: RewardConfig, task: TaskConfig) -> StageReward:
-    """The reward that a configuration names, for a task whose cameras it was trained on.
+def check_origin(
+    path: Path, card: Card, task: str, renderers: Collection[str], transfer: bool
+) -> None:
+    """Warn of a classifier whose images were drawn otherwise than those that it is to judge.
+
+    Raises:
+        SpecMismatch: it was trained for another task, which was not allowed.
+    """
+    if card.task and task and card.task != task and not transfer:
+        raise SpecMismatch(
+            f"reward model {path}: trained for {card.task}, not for {task}; where their successes "
+            "look alike, allow it by --reward.transfer true"
+        )
+    other = sorted(set(filter(None, renderers)) - set(card.renderers))
+    if card.renderers and other:
+        logger.warning(
+            "reward model %s: trained on images by %s, here they are by %s: audit it on some first",
+            path,
+            ", ".join(card.renderers),
+            ", ".join(other),
+        )
+
+
+def make_reward(config: RewardConfig, task: Task, renderer: str | None = None) -> StageReward:
+    """The reward that a configuration names, for the task and the cameras it was trained on.
+
+    Args:
+        config: names it.
+        task: whose successes it tells.
+        renderer: what draws its images, if not what the task says.
 
     Raises:
         BadInput: no such model.
         CorruptData: it is damaged.
-        SpecMismatch: it was trained on other cameras; the line says which, and what they are here.
+        SpecMismatch: it was trained for another task, or on other cameras; the line says which, and
+            what they are here.
     """
     assert config.model is not None  # the configuration was checked
     model = Classifier.load(config.model)
@@ -157,10 +193,13 @@ def make_reward(config: RewardConfig, task: TaskConfig) -> StageReward:
             f"reward model {config.model}: is another one than when the run was made; bring that "
             "one back, or make a new run"
         )
+    renderers = [renderer or task.config.renderer]
+    check_origin(config.model, model.card, task.name, renderers, config.transfer)
     for name, view in model.card.views.items():
-        found = task.all_views.get(name)
+        views = task.config.all_views
+        found = views.get(name)
         if found != view:
-            here = f"is {found}" if found else f"is not there, only {sorted(task.all_views)}"
+            here = f"is {found}" if found else f"is not there, only {sorted(views)}"
             raise SpecMismatch(
                 f"reward model {config.model}: trained on the view {name!r} ({view}), which {here}"
             )

@@ -50,6 +50,7 @@ def train_classifier(
         torch.set_num_threads(config.threads)
     shares = (config.calibration, config.held_out)
     training, calibration, held_out = parts = split_by_episode(samples, shares, config.seed)
+    _check_sides(samples, card)
     for part in parts:
         _check(part, card)
     generator = torch.Generator().manual_seed(config.seed)
@@ -92,13 +93,27 @@ def split_by_episode(samples: Samples, shares: Sequence[float], seed: int) -> tu
     return tuple(samples.where(np.isin(samples.episodes, part)) for part in (rest, *kept_back))
 
 
+def _check_sides(samples: Samples, card: Card) -> None:
+    """Raise `BadInput` where one of the classes has no sample at all."""
+    counts = np.bincount(samples.labels, minlength=len(card.classes)).tolist()
+    if 0 in counts:
+        lacking = counts.index(0)
+        named = zip(counts, card.classes, strict=True)
+        there = ", ".join(f"{count} of {name!r}" for count, name in named if count)
+        raise BadInput(
+            f"labels: none of {card.classes[lacking]!r}, only {there}: mark steps that show it "
+            f"(serl reward label FOLDER --episode N --steps FIRST:LAST --label {lacking}), or "
+            "collect some"
+        )
+
+
 def _check(samples: Samples, card: Card) -> None:
     for label, name in enumerate(card.classes):
         count = int((samples.labels == label).sum())
         if count < _LEAST:
             raise BadInput(
-                f"labels: {count} of {name!r} in one part of the split by episode, "
-                f"expected at least {_LEAST}: collect more, of all classes, in more episodes"
+                f"labels: {count} of {name!r} in one of three parts, expected at least {_LEAST}: "
+                "no episode is in two of them, so collect more of it, in more episodes"
             )
 
 

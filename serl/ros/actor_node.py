@@ -133,6 +133,7 @@ def _actor(
         admit=log.admit,
         driven=driven,
         attendance=Attendance(attend, lambda: people.hold.wait(ending), people.attended),
+        witnessed=episodes,
     )
     announce(link, folder.name, name, epoch, spec)
     return actor

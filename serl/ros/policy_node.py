@@ -20,7 +20,8 @@ from typing import Any
 from serl import plugins
 from serl.actor import Actor, LearnedPolicy
 from serl.assembly import make_acting_agent
-from serl.assignment import make_judged_task, make_spec, make_task
+from serl.assignment import logged_views, make_judged_task, make_spec, make_task
+from serl.camera import REAL
 from serl.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.clock import Clock, RealTime, VirtualClock, WallClock
 from serl.config import TrainConfig
@@ -29,6 +30,7 @@ from serl.errors import BadInput, Silent
 from serl.evaluation import Purpose, start_seed
 from serl.loop import Result
 from serl.recording import EpisodeLog
+from serl.reward_data import write_views
 from serl.ros.arm import RosArm
 from serl.ros.control import People, describe
 from serl.ros.node import RosNode, own_arguments, run_node
@@ -140,7 +142,7 @@ class _Deployed:
         self.simulated = robot in ("", SIM)
         config, self._epoch = folder.config, time.time_ns()
         self._task: SimulatedTask = (
-            make_task(config) if self.simulated else make_judged_task(config)
+            make_task(config) if self.simulated else make_judged_task(config, REAL)
         )
         rate_hz = self._task.config.rate_hz
         self.robot: Any
@@ -153,7 +155,8 @@ class _Deployed:
             pace = RealTime(WallClock(rate_hz), people.attended)
             self._clock = VirtualClock(self.robot.advance, rate_hz, pace)
         self.leaves_the_scene = not (self.simulated or self._task.config.auto_reset)
-        still = CameraWatchConfig(frozen_readings=0)  # what is still looks the same in simulation
+        # What is still looks the same in simulation; and what is drawn in this process is of now.
+        still = CameraWatchConfig(frozen_readings=0, stamped=bool(robot))
         watched = still if self.simulated else CameraWatchConfig()
         self._watch = CameraWatch(self.robot.observation_spec.images, watched)
 
@@ -166,6 +169,8 @@ class _Deployed:
             EpisodeLog(episodes, spec, self._folder.name, name, self._epoch, config.log)
         )
         desk = people.desk(self.robot, None, episodes)
+        if not self.simulated:
+            write_views(episodes, logged_views(config), REAL)
 
         def take(record: Record) -> None:
             log.append(record)

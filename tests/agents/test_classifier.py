@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,18 @@ import torch
 from serl.agents.classifier import Card, Classifier, make_reward
 from serl.agents.classifier_training import (
     Trained,
+    _temperature,
     split_by_episode,
     train_classifier,
 )
 from serl.agents.config import ClassifierConfig
-from serl.camera import View
+from serl.camera import REAL, View
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.files import digest_of
 from serl.labels import Place
 from serl.reward import RewardConfig
 from serl.reward_data import Origin, Samples
-from serl.tasks.pick_cube import PickCubeConfig
+from serl.tasks.pick_cube import PickCube, PickCubeConfig
 from serl.types import Observation
 
 VIEWS = {"front": View(camera="field", width=12, height=12)}
@@ -95,6 +97,20 @@ def test_what_is_measured_on_changes_nothing_of_the_model(trained: Trained) -> N
     assert other.classifier.card.accuracy < 0.1
 
 
+@pytest.mark.parametrize(("confidence", "least", "most"), [(6.0, 4.0, 7.0), (0.5, 0.3, 0.6)])
+def test_the_temperature_makes_probabilities_what_they_say(
+    confidence: float, least: float, most: float
+) -> None:
+    """A model that is right in three of four cases says so, whatever its logits were scaled by."""
+    labels = np.arange(400) % 2
+    told = np.where(np.arange(400) % 8 < 2, 1 - labels, labels)
+    logits = confidence * math.log(3.0) * np.eye(2, dtype=np.float32)[told]
+    temperature = _temperature(logits, labels)
+    assert least < temperature < most
+    sure = np.exp(logits / temperature).max(1) / np.exp(logits / temperature).sum(1)
+    assert sure.mean() == pytest.approx(0.75, abs=0.02)
+
+
 def test_the_threshold_lies_above_what_negatives_were_taken_for() -> None:
     samples = make_samples()
     wrong = np.flatnonzero(samples.labels == 0)[::4]
@@ -116,10 +132,27 @@ def test_more_than_two_classes_are_stages() -> None:
     assert trained.classifier.card.accuracy > 0.9
 
 
-@pytest.mark.parametrize("kept", [np.arange(240) < 30, np.arange(240) % 2 == 0])
-def test_too_few_or_one_sided_labels_are_refused(kept: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
-    with pytest.raises(BadInput, match=r"labels: \d+ of '.*' in one part .* at least 5"):
-        train_classifier(make_samples().where(kept), CARD, QUICK)
+def test_too_few_labels_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"labels: \d+ of '.*' in one of three parts, .* at least 5"):
+        train_classifier(make_samples().where(np.arange(240) < 30), CARD, QUICK)
+
+
+@pytest.mark.parametrize(
+    ("classes", "kept", "line"),
+    [
+        (2, [0], "none of 'success', only 120 of 'nothing': .* --label 1"),
+        (2, [1], "none of 'nothing', only 120 of 'success': .* --label 0"),
+        (3, [0, 2], "none of 'stage 1', only 80 of 'nothing', 80 of 'success': .* --label 1"),
+    ],
+)
+def test_one_sided_labels_are_refused_by_the_side_that_lacks(
+    classes: int, kept: list[int], line: str
+) -> None:
+    samples = make_samples(classes=classes)
+    names = ("nothing", *(["stage 1"] if classes == 3 else []), "success")
+    card = CARD.model_copy(update={"classes": names})
+    with pytest.raises(BadInput, match=line):
+        train_classifier(samples.where(np.isin(samples.labels, kept)), card, QUICK)
 
 
 def test_it_comes_back_from_its_file_as_it_was(trained: Trained, tmp_path: Path) -> None:
@@ -175,7 +208,7 @@ def test_it_judges_readings_of_the_cameras_it_was_trained_on(
     path = tmp_path / "m.safetensors"
     trained.classifier.save(path)
     config = RewardConfig(kind="classifier", model=path, hold=(2, 3))
-    task = PickCubeConfig(observe="pixels", views=VIEWS)
+    task = PickCube(PickCubeConfig(observe="pixels", views=VIEWS))
     reward = make_reward(config, task)
     samples = make_samples()
     seen = [Observation({}, {"front": samples.images["front"][row]}) for row in (1, 0, 3, 5)]
@@ -186,7 +219,7 @@ def test_it_judges_readings_of_the_cameras_it_was_trained_on(
 def test_another_model_than_that_of_the_run_is_refused(trained: Trained, tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     trained.classifier.save(path)
-    task = PickCubeConfig(observe="pixels", views=VIEWS)
+    task = PickCube(PickCubeConfig(observe="pixels", views=VIEWS))
     config = RewardConfig(kind="classifier", model=path, sha256=digest_of(path))
     make_reward(config, task)
     card = trained.classifier.card.model_copy(update={"threshold": 0.7})
@@ -210,7 +243,49 @@ def test_other_cameras_are_refused(
     trained.classifier.save(path)
     config = RewardConfig(kind="classifier", model=path)
     with pytest.raises(SpecMismatch, match=f"trained on the view 'front' .* which {found}"):
-        make_reward(config, PickCubeConfig(observe="pixels", views=views))
+        make_reward(config, PickCube(PickCubeConfig(observe="pixels", views=views)))
+
+
+def saved(trained: Trained, path: Path, **said: Any) -> RewardConfig:
+    """A reward of this model, with other things said of it."""
+    card = trained.classifier.card.model_copy(update=said)
+    Classifier(card, trained.classifier.seeing, trained.classifier.judging).save(path)
+    return RewardConfig(kind="classifier", model=path)
+
+
+def test_a_model_of_another_task_is_refused_unless_it_is_allowed(
+    trained: Trained, tmp_path: Path
+) -> None:
+    task = PickCube(PickCubeConfig(observe="pixels", views=VIEWS))
+    config = saved(trained, tmp_path / "m", task="drawer")
+    line = "trained for drawer, not for pick_cube; .* allow it by --reward.transfer true"
+    with pytest.raises(SpecMismatch, match=line):
+        make_reward(config, task)
+    make_reward(config.model_copy(update={"transfer": True}), task)
+    make_reward(saved(trained, tmp_path / "m", task="pick_cube"), task)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "here", "line"),
+    [
+        (("ray",), "gl", "trained on images by ray, here they are by gl"),
+        (("gl", "ray"), REAL, "trained on images by gl, ray, here they are by camera"),
+        (("gl", "ray"), "gl", ""),
+        ((), "gl", ""),  # of a file that does not say so
+    ],
+)
+def test_images_of_another_renderer_are_warned_of(
+    drawn: tuple[str, ...],
+    here: str,
+    line: str,
+    trained: Trained,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    task = PickCube(PickCubeConfig(observe="pixels", views=VIEWS))
+    make_reward(saved(trained, tmp_path / "m", renderers=drawn), task, here)
+    assert line in caplog.text
+    assert bool(caplog.records) == bool(line)
 
 
 def test_what_the_tool_tells_the_threshold_need_not() -> None:

@@ -110,7 +110,7 @@ def _told(
 ) -> tuple[int, list[float]]:
     """How often success was told, and the progress where it was none."""
     task, drawn = (make_task(config.model_copy(update=seen)) for seen in ({}, _PIXELS))
-    judged = Judged(task, make_reward(reward, drawn.config))
+    judged = Judged(task, make_reward(reward, drawn))
     told, wrong = 0, []
     with plugins.make_simulation(drawn) as robot:
         for episode in range(episodes):

@@ -13,7 +13,7 @@ import torch
 
 from serl.agents.classifier import Card, Classifier, make_reward
 from serl.camera import View
-from serl.camera_watch import CameraWatch, WatchedRobot
+from serl.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.clock import VirtualClock
 from serl.episodes import episode_paths, read_episode
 from serl.errors import BadInput
@@ -75,7 +75,7 @@ def _played(folder: Path, inject: Injection) -> tuple[Result, Episode, Broken, C
         rate_hz=task.config.rate_hz,
         motion=motion.meaning,
     )
-    watch = CameraWatch(robot.observation_spec.images)
+    watch = CameraWatch(robot.observation_spec.images, CameraWatchConfig(stamped=False))
     clock, key = VirtualClock(robot.advance, spec.rate_hz), EpisodeKey("run", "actor0", 1, 0)
     with EpisodeLog(folder, spec, key.run, key.actor, 1, ANY_DISK) as log:
         policy = Random(spec.action, 0)
@@ -197,15 +197,15 @@ def false_successes(folder: Path) -> None:
 def useless_classifier(folder: Path) -> None:
     path = folder / "model.safetensors"
     config = RewardConfig(kind="classifier", model=path, hold=(1, 1))
-    assert "No such file" in refusal(partial(make_reward, config, TASK), BadInput)
+    assert "No such file" in refusal(partial(make_reward, config, PickCube(TASK)), BadInput)
     other = {"front": VIEWS["front"].model_copy(update={"crop": (0.0, 0.0, 0.5, 0.5)})}
     for views, part in ((other, "trained on the view 'front'"), (VIEWS, None)):
         Classifier.create(Card(views=views), torch.Generator().manual_seed(0)).save(path)
-        why = refusal(partial(make_reward, config, TASK), BadInput)
+        why = refusal(partial(make_reward, config, PickCube(TASK)), BadInput)
         assert part in why if part else why == ""
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    assert "model.safetensors" in refusal(partial(make_reward, config, TASK), BadInput)
+    assert "model.safetensors" in refusal(partial(make_reward, config, PickCube(TASK)), BadInput)
 
     mad = StageReward(lambda reading: np.full(2, math.nan), 1, config, 0.5)
     task = Judged(PickCube(TASK), mad)

@@ -77,12 +77,16 @@ def test_no_force_takes_the_peg_through_a_wall() -> None:
             turn = task.observation(arm.observe()).state["hole_yaw"][0] / 0.1
             return np.array((*shift / 0.015, turn), np.float32).clip(-1.0, 1.0)
 
+        pressed_n = 0.0
         for _ in range(60):
             arm.act(push(None))
             arm.advance(0.1)
+            force = task.observation(arm.observe()).state["force"]
+            pressed_n = max(pressed_n, float(np.linalg.norm(force)))
             x, y, z = task.hole_from_tip(arm.truth())
             assert z < 0.002 or max(abs(x), abs(y)) < math.sqrt(2.0) * room_m, (x, y, z)
-        assert not task.is_success(arm.truth())
+            assert not task.is_success(arm.truth())
+        assert pressed_n > 10.0, "a push that presses on nothing tells nothing of the wall"
 
 
 def test_a_peg_that_falls_ends_the_episode_as_a_failure() -> None:
