@@ -10,7 +10,8 @@ import pytest
 
 from serl import plugins
 from serl.cell import Workspace
-from serl.guard_command import Place, guard_arguments, load_robot, place_of
+from serl.guard_command import Place, guard_arguments, place_of
+from serl.real_arm import load_robot
 from serl.guard_config import GuardState
 from serl.guard_setup import guard_of
 from serl.latch import LatchFile

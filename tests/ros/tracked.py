@@ -1,0 +1,48 @@
+"""A fake Franka with an object tracker beside it, for tasks that want to know where something is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from geometry_msgs.msg import PoseStamped
+
+from serl.ros.node import RosNode
+from serl.ros.topics import Topic
+
+from .conftest import Run
+from .franka import start_franka
+
+GOAL_M = (0.5, 0.0, 0.3)
+
+PROFILE = """
+from serl import plugins
+franka = plugins.load("robot", "franka")
+controller = franka.controller.model_copy(update={"parameters": {"limit_error": True}})
+robot = franka.model_copy(update={"name": "mine", "wrench": None, "controller": controller})
+"""
+
+
+@contextmanager
+def franka_beside_a_goal(folder: Path, place: str | None = None) -> Iterator[tuple[Run, str]]:
+    """The driver's processes, and the namespace of its topics; `mine.py` is its profile."""
+    (folder / "mine.py").write_text(PROFILE)
+    driver = Run(folder / "driver")
+    driver.folder.mkdir()
+    arm = start_franka(driver, place)
+    with RosNode("tracker", driver.folder, local=True) as node:
+        goals = node.publisher(Topic(f"{arm}/goal_pose", PoseStamped, 1))
+
+        def track() -> None:
+            goal = PoseStamped()
+            goal.header.frame_id, goal.header.stamp = "base", node.handle.get_clock().now().to_msg()
+            place = goal.pose.position
+            place.x, place.y, place.z = GOAL_M
+            goals.publish(goal)
+
+        node.every(0.01, track)
+        try:
+            yield driver, arm
+        finally:
+            driver.end()
