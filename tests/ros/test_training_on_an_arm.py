@@ -1,4 +1,4 @@
-"""`serl train TASK --robot NAME` on a fake of a Franka's driver: what a person types and answers."""
+"""`serl train TASK --robot NAME` on a fake Franka: what a person types and answers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from serl.episodes import read_records
 from serl.run_folder import RunFolder
 from serl.types import End, Source, Step
 
-from .conftest import eventually
-from .terminal import LIMIT_S, Terminal
+from .terminal import Terminal
 from .test_training import assert_sound, rows, trained
-from .tracked import GOAL_M, franka_beside_a_goal
+from .tracked import GOAL_M, answer_all, franka_beside_a_goal
 
 pytestmark = pytest.mark.ros
 
@@ -45,17 +44,6 @@ def commands() -> Iterator[list[Terminal]]:
             command.interrupt()
 
 
-def answer_until(command: Terminal, condition: object = None) -> None:
-    """A person who says yes to each question, until the command is done."""
-
-    def done() -> bool:
-        if command.output.endswith((": Enter goes on\n", "stop\n", "seen to it\n")):
-            command.press_enter()
-        return command.process.poll() is not None
-
-    eventually(done, 2 * LIMIT_S)
-
-
 def test_an_arm_is_trained_on_through_its_guard_and_tried_on(
     tmp_path: Path, commands: list[Terminal], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,7 +57,7 @@ def test_an_arm_is_trained_on_through_its_guard_and_tried_on(
         command.until("is this the first start?: Enter says that you have seen to it")
         command.press_enter()
         command.until("the guard is disarmed: Enter arms it")
-        answer_until(command)
+        answer_all(command)
     assert command.process.returncode == 0, command.output
     (folder,) = (tmp_path / "runs" / "reach").iterdir()
     run = RunFolder.open(folder)

@@ -1,4 +1,4 @@
-"""A fake Franka with an object tracker beside it, for tasks that want to know where something is."""
+"""A fake Franka, an object tracker beside it, and the person at what drives it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from geometry_msgs.msg import PoseStamped
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
 
-from .conftest import Run
+from .conftest import Run, eventually
 from .franka import start_franka
+from .terminal import LIMIT_S, Terminal
 
 GOAL_M = (0.5, 0.0, 0.3)
 
@@ -46,3 +47,14 @@ def franka_beside_a_goal(folder: Path, place: str | None = None) -> Iterator[tup
             yield driver, arm
         finally:
             driver.end()
+
+
+def answer_all(command: Terminal) -> None:
+    """A person who says yes to each question; on a busy machine an arm is silent now and then."""
+
+    def done() -> bool:
+        if command.output.endswith((": Enter goes on\n", "stop\n", "seen to it\n")):
+            command.press_enter()
+        return command.process.poll() is not None
+
+    eventually(done, 2 * LIMIT_S)
