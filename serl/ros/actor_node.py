@@ -79,7 +79,9 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
             config = config.model_copy(update={"robot": robot, "namespace": namespace})
         driven = _driven(node, config, name, next_epoch(first.episodes(name)), people)
         station = Station(driven.robot, people.hold, ending) if driven.person else None
-        attends = station is not None and not make_task(config).config.auto_reset
+        attended = station is not None and not make_task(config).config.auto_reset
+        if attended:  # also after a crash, whose scene nobody has restored
+            people.hold.pause(RESTORE)
         for stage, part in parts.items():
             placements = (0 if actors else 1) if stage else None
             driven = driven._replace(placements=placements)
@@ -104,7 +106,7 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
                     status = ControlStatus(driven.clock.periods, driven.clock.overruns)
                     numbers |= {"periods": status.periods, "late": status.late}
                     write_control_status(folder.link(name), status)
-                if attends:
+                if attended:
                     people.hold.pause(RESTORE)
 
 

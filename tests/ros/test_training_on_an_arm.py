@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
+from geometry_msgs.msg import PoseStamped
 
 from serl import cli
 from serl.assignment import make_spec, make_task
 from serl.control_status import read_control_status
 from serl.episodes import read_records
+from serl.ros.node import RosNode
+from serl.ros.station import RESTORE
+from serl.ros.topics import Topic
 from serl.run_folder import RunFolder
 from serl.types import End, Source, Step
 
-from .terminal import Terminal
+from .conftest import eventually
+from .terminal import LIMIT_S, Terminal
 from .test_training import assert_sound, rows, trained
-from .tracked import GOAL_M, answer_all, franka_beside_a_goal
+from .tracked import ARMS, GOAL_M, GOES_ON, answer_all, answer_until, franka_beside_a_goal
 
 pytestmark = pytest.mark.ros
 
-STEPS = 40
+STEPS = 30
 SETTINGS = (
     "--task_config.time_limit_s=1.0",
     "--task_config.motion.box_high_m=[0.7,0.3,0.6]",
@@ -55,8 +62,9 @@ def test_an_arm_is_trained_on_through_its_guard_and_tried_on(
         command = Terminal(tmp_path, "train", "reach", *words, "--steps", STEPS, *reward, *SETTINGS)
         commands.append(command)
         command.until("is this the first start?: Enter says that you have seen to it")
-        command.press_enter()
-        command.until("the guard is disarmed: Enter arms it")
+        answer_until(command, lambda: f"{RESTORE}: Enter goes on" in command.output)
+        assert "the guard is disarmed: Enter arms it" in command.output
+        assert not list((tmp_path / "runs").rglob("*.mcap")), "it moved before a person said so"
         answer_all(command)
     assert command.process.returncode == 0, command.output
     (folder,) = (tmp_path / "runs" / "reach").iterdir()
@@ -72,5 +80,36 @@ def test_an_arm_is_trained_on_through_its_guard_and_tried_on(
     assert read_control_status(run.link("actor0")) is not None
     (final,) = rows(run, "evaluation")
     assert (final["purpose"], final["trials"]) == ("final", 1)
-    assert "bring arm and scene to a start, then go on: Enter goes on" in command.output
     assert "1 unassisted trials on the arm" in command.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_training_that_is_stopped_or_killed_leaves_the_arm_where_it_is(
+    number: signal.Signals, tmp_path: Path, commands: list[Terminal]
+) -> None:
+    with franka_beside_a_goal(tmp_path) as (driver, arm):
+        words = ("--robot", "mine.py", "--namespace", arm, "--demos", 0, "--trials", 0)
+        long = [each.replace("limit_s=1.0", "limit_s=60.0") for each in SETTINGS]
+        command = Terminal(tmp_path, "train", "reach", *words, *long)
+        commands.append(command)
+        moving = (tmp_path / "runs").rglob
+        answer_until(command, lambda: list(moving("*.part.mcap")), (*ARMS, GOES_ON))
+        children = psutil.Process(command.process.pid).children(recursive=True)
+        command.process.send_signal(number)
+        command.process.wait(LIMIT_S)
+        _, alive = psutil.wait_procs(children, LIMIT_S)
+        assert not alive
+        with RosNode("witness", driver.folder, local=True) as node:
+            seen: list[tuple[float, float, float]] = []
+
+            def see(message: PoseStamped) -> None:
+                place = message.pose.position
+                seen.append((place.x, place.y, place.z))
+
+            node.subscribe(Topic(f"{arm}/current_pose", PoseStamped, 10), see)
+            eventually(lambda: len(seen) > 50)
+            assert node.handle.count_publishers(f"{arm}/target_pose") == 0
+    assert max(abs(a - b) for a, b in zip(seen[20], seen[-1], strict=True)) < 1e-6
+    (latch,) = (tmp_path / "runs").rglob("mine.latch")
+    assert latch.read_text().strip() == "serl latch: disarmed"  # the guard itself was not killed

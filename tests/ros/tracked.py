@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from .franka import start_franka
 from .terminal import LIMIT_S, Terminal
 
 GOAL_M = (0.5, 0.0, 0.3)
+ARMS, GOES_ON = ("stop\n", "seen to it\n"), ": Enter goes on\n"
+PROGRESS = " | steps "
 
 PROFILE = """
 from serl import plugins
@@ -49,12 +51,20 @@ def franka_beside_a_goal(folder: Path, place: str | None = None) -> Iterator[tup
             driver.end()
 
 
-def answer_all(command: Terminal) -> None:
-    """A person who says yes to each question; on a busy machine an arm is silent now and then."""
+def answer_all(command: Terminal, ends: Sequence[str] = (*ARMS, GOES_ON)) -> None:
+    """A person who says yes to each of these questions, until the command is done."""
+    answer_until(command, lambda: command.process.poll() is not None, ends)
 
-    def done() -> bool:
-        if command.output.endswith((": Enter goes on\n", "stop\n", "seen to it\n")):
+
+def answer_until(
+    command: Terminal, condition: Callable[[], object], ends: Sequence[str] = ARMS
+) -> None:
+    """... or until something is so; on a busy machine an arm is silent now and then."""
+
+    def done() -> object:
+        said = [line for line in command.output.splitlines(True) if PROGRESS not in line]
+        if said and said[-1].endswith(tuple(ends)):
             command.press_enter()
-        return command.process.poll() is not None
+        return condition()
 
     eventually(done, 2 * LIMIT_S)
