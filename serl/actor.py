@@ -231,6 +231,8 @@ class Actor:
         placements: ... before so many episodes; later ones begin where the reset has led.
         person: told why a person is needed; returns once the scene is restored. Without one the
             actor ends there.
+        silent: told what a robot says that stayed silent; it is tried again once `standby` returns.
+            Without one the actor ends there.
         homing: a robot whose joints can be moved home; None for one that cannot.
         curriculum: simulation only: where episodes begin, between the task's starts and the goal.
         epoch: identity of this start of the actor; never repeats.
@@ -252,6 +254,7 @@ class Actor:
     place: Callable[[int], object] | None = None
     placements: float = math.inf
     person: Callable[[str], object] | None = None
+    silent: Callable[[str], object] | None = None
     homing: Homing | None = None
     curriculum: Curriculum | None = None
     epoch: int = 0
@@ -276,7 +279,7 @@ class Actor:
 
         Raises:
             NeedsPerson: the scene could not be restored, and there is nobody to ask.
-            Silent: the robot was silent more than `reset_attempts` times.
+            Silent: the robot was silent more than `reset_attempts` times, and nobody is told.
         """
         silences = 0
         while True:
@@ -285,7 +288,10 @@ class Actor:
             except Silent as error:
                 silences += 1
                 if silences > self.config.reset_attempts:
-                    raise
+                    if self.silent is None:
+                        raise
+                    self.silent(str(error))
+                    silences = 0
                 logger.warning("the episode does not begin: %s", error)
 
     def _attempt(self) -> Result | None:

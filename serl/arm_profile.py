@@ -29,6 +29,14 @@ GRIP = "control_msgs/action/GripperCommand"
 Value = bool | float | str
 """Of a controller's parameter."""
 
+SIM = "sim"
+"""The robot whose name stands for the simulated arm behind ROS 2."""
+
+
+def is_real(robot: str | None) -> bool:
+    """Whether a robot is neither that one nor, as None, a simulation in the actor's process."""
+    return robot is not None and robot != SIM
+
 
 class Channel(BaseModel):
     """A topic, service or action: its name, and its type as `ros2 interface` writes it."""

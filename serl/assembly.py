@@ -115,11 +115,14 @@ class Driven(NamedTuple):
         placements: episodes that begin where the simulation places the scene; None for all, or the
             first one if the task's `auto_reset` says so. Where the arm's own resets fail for good,
             the simulation stands in for the person and places it once more.
+        person: of a real arm, which nothing places: told what a person has to do about it, or about
+            its scene; None in simulation.
     """
 
-    robot: SimulatedRobot | None = None
+    robot: Any = None
     clock: Clock | None = None
     placements: float | None = None
+    person: Callable[[str], object] | None = None
 
 
 class Attendance(NamedTuple):
@@ -131,7 +134,7 @@ class Attendance(NamedTuple):
         attended: simulated time passes in real time while this is so.
     """
 
-    attend: Callable[[SimulatedRobot, Teleop | None], Teleop | None] = lambda robot, script: script
+    attend: Callable[[Any, Teleop | None], Teleop | None] = lambda robot, script: script
     standby: Callable[[], bool] = lambda: False
     attended: Callable[[], bool] = lambda: False
 
@@ -155,7 +158,7 @@ def make_actor(
     attendance: Attendance = _NOBODY,
     witnessed: Path | None = None,
 ) -> Actor:
-    """An actor that drives a simulated arm.
+    """An actor that drives an arm, simulated or real.
 
     Args:
         config: of the run.
@@ -178,7 +181,9 @@ def make_actor(
     robot, rate_hz = driven.robot or plugins.make_simulation(task), task.config.rate_hz
     policy = _make_policy(config, name, weights, start)
     wait = _make_pace(config, policy, name, stopping, steps_before)
-    watch = CameraWatch(robot.observation_spec.images, _SIMULATED_CAMERAS)
+    simulated = driven.person is None
+    cameras = _SIMULATED_CAMERAS if simulated else CameraWatchConfig()
+    watch = CameraWatch(robot.observation_spec.images, cameras)
     placed = driven.placements
     if placed is None:
         placed = 1 if task.config.auto_reset else math.inf
@@ -200,6 +205,11 @@ def make_actor(
         if driven.clock is not None:
             policy.wait(stopping)
 
+    def standby() -> bool:
+        if not simulated:  # a simulation is waited for where it is placed
+            ready()
+        return attendance.standby()
+
     scene = SceneSetter(robot, watch, config.seed, name, start, ready)
     script = make_human(config, task, Onlooker(robot), name, steps_before, trained)
     real_time = RealTime(WallClock(rate_hz), attendance.attended, pace or wait)
@@ -213,15 +223,16 @@ def make_actor(
         sink=record,
         config=config.actor,
         teleop=attendance.attend(robot, script),
-        place=scene.place,
+        place=scene.place if simulated else None,
         placements=placed,
-        person=scene.help,
+        person=driven.person or scene.help,
+        silent=driven.person,
         homing=robot if isinstance(robot, Homing) else None,
         curriculum=make_curriculum(config, task, robot, trained),
         epoch=epoch,
         stopping=stopping,
         admit=admit,
-        standby=attendance.standby,
+        standby=standby,
     )
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from serl import plugins
-from serl.camera import View
+from serl.arm_profile import is_real
+from serl.camera import REAL, View
 from serl.config import TrainConfig, checked
 from serl.errors import BadInput
 from serl.merging import merge
+from serl.real_arm import is_judged_apart
 from serl.reward import Judged, NoReward, PoseReward
 from serl.specs import Spec
 from serl.task import SimulatedTask
@@ -40,29 +42,33 @@ def check_one_tool(task: SimulatedTask) -> None:
         raise BadInput(f"{task.name}: driven by {robot!r}: expected a task of one arm and its tool")
 
 
-def make_judged_task(config: TrainConfig, renderer: str | None = None) -> SimulatedTask:
+def make_judged_task(config: TrainConfig) -> SimulatedTask:
     """The task, its success judged as the configuration says.
 
-    Its observations carry `private_views` as well, where they are for the log.
-
-    Args:
-        config: of the run.
-        renderer: what draws the images, if not what the task says, such as real cameras.
+    Its observations carry `private_views` as well, where they are for the log. On a real arm where
+    nothing tells what the task judges itself by, and no reward is set, a person judges.
 
     Raises:
         BadInput: the reward model is absent, damaged, or made for another task or other cameras.
     """
-    task = make_task(config)
-    if config.reward.kind == "task":
+    task, kind = make_task(config), config.reward.kind
+    apart = is_real(config.robot) and is_judged_apart(task)
+    if kind == "task" and not apart:
         return task
-    if config.reward.kind in ("human", "vice"):
-        return Judged(task, NoReward(config.reward.kind))
-    if config.reward.kind == "pose":
+    if kind in ("human", "vice", "task"):
+        return Judged(task, NoReward("vice" if kind == "vice" else "human"), apart=apart)
+    if kind == "pose":
         check_one_tool(task)
-        return Judged(task, PoseReward(config.reward))
-    reward = plugins.load("reward", "classifier")(config.reward, task, renderer)
+        return Judged(task, PoseReward(config.reward), apart=apart)
+    reward = plugins.load("reward", "classifier")(config.reward, task, drawn_by(config))
     witnesses = logged_views(config).keys() - task.config.policy_views.keys()
-    return Judged(task, reward, {name: task.config.all_views[name] for name in sorted(witnesses)})
+    views = {name: task.config.all_views[name] for name in sorted(witnesses)}
+    return Judged(task, reward, views, apart)
+
+
+def drawn_by(config: TrainConfig) -> str:
+    """What the images of a run come from: a renderer, or real cameras."""
+    return REAL if is_real(config.robot) else make_task(config).config.renderer
 
 
 def logged_views(config: TrainConfig) -> Mapping[str, View]:

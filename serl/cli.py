@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +19,7 @@ from rich.console import Console
 
 from serl import (
     __version__,
+    actor_command,
     bench_command,
     camera_command,
     demos_command,
@@ -41,12 +41,8 @@ from serl.agents.config import ClassifierConfig, PretrainingConfig
 from serl.config import TrainConfig, parse_overrides, read_yaml
 from serl.display import Display
 from serl.errors import BadInput, SerlError
-from serl.files import checked_name
-from serl.link_status import read_status
 from serl.run_folder import RunFolder
-from serl.supervisor import Supervisor
 
-_LOOK_S = 20.0
 _SETTINGS = {
     name
     for model in (TrainConfig, ClassifierConfig, PretrainingConfig)
@@ -141,9 +137,20 @@ def _parser() -> argparse.ArgumentParser:
 def _commands() -> tuple[Command, ...]:
     c, run, teleop = Command, run_command, teleop_commands
     return (
-        c("train", "train a task in simulation, to the end", _train_options, _train, True),
+        c(
+            "train",
+            "train a task, in simulation or on an arm, to the end",
+            _train_options,
+            _train,
+            True,
+        ),
         c("learner", "run a learner node, of a new run or an old one", _new_run, _learner, True),
-        c("actor", "run an actor node and its link", _actor_options, _actor),
+        c(
+            "actor",
+            "run an actor node and its link",
+            actor_command.add_options,
+            actor_command.actor,
+        ),
         c(
             "record",
             "record demonstrations of an expert or a person",
@@ -255,11 +262,6 @@ def _new_run(parser: argparse.ArgumentParser) -> None:
     _configured(parser)
 
 
-def _actor_options(parser: argparse.ArgumentParser) -> None:
-    _of_run(parser)
-    parser.add_argument("--name", default="actor0", help="unique within the run")
-
-
 def _evaluate_options(parser: argparse.ArgumentParser) -> None:
     _of_run(parser)
     parser.add_argument("--trials", type=int, default=50)
@@ -274,7 +276,7 @@ def _settings(options: argparse.Namespace) -> TrainConfig:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from serl.ros.graph import require_ros
+    from serl.ros.graph import check_one_arm, require_ros
     from serl.train import train  # mujoco and the parts of a run: not for `serl list`
 
     require_ros()
@@ -283,7 +285,9 @@ def _train(options: argparse.Namespace) -> int:
             raise BadInput("--resume goes on with the run's own settings: give no others")
         run = RunFolder.open(options.resume)
     else:
-        run = RunFolder.create(options.runs, _settings(options), datetime.now())
+        config = _settings(options)
+        check_one_arm(config)
+        run = RunFolder.create(options.runs, config, datetime.now())
     print(f"run: {run.path}", flush=True)
     try:
         if not options.console:
@@ -308,49 +312,15 @@ def _learner(options: argparse.Namespace) -> int:
         if options.overrides or options.config:
             raise BadInput(f"{path} has its own settings: give no others")
         run = RunFolder.open(path)
-        _without_stages(run.config)
+        actor_command.without_stages(run.config)
     else:
-        config = _without_stages(_settings(options))
+        config = actor_command.without_stages(_settings(options))
         run = RunFolder.create(options.runs, config, datetime.now())
     demonstrate(run, Display())
     print(f"run: {run.path}")
     print(f"to join with an actor: serl actor {run.path} --name actor0", flush=True)
     with started(run, learner_processes(run)) as supervisor:
-        return _attend(supervisor, "learner")
-
-
-def _actor(options: argparse.Namespace) -> int:
-    from serl.ros.graph import actor_processes, joined
-    from serl.train import trained_steps
-
-    run = RunFolder.open(options.run)
-    _without_stages(run.config)
-    if trained_steps(run) >= run.config.steps:
-        raise BadInput(f"{run.path}: finished, all {run.config.steps:,} steps are trained on")
-    with joined(run, actor_processes(run, checked_name(options.name, "actor"))) as supervisor:
-        return _attend(supervisor, options.name, run.link(options.name))
-
-
-def _without_stages(config: TrainConfig) -> TrainConfig:
-    if config.stages:
-        raise BadInput("only `serl train` trains stages; with --stages null it is one task")
-    return config
-
-
-def _attend(supervisor: Supervisor, name: str, link: Path | None = None) -> int:
-    """Watch processes until one of them is done; restarts are told, and a link without learner."""
-    told, look_s = 0, time.monotonic() + _LOOK_S
-    while not supervisor.finished(name):
-        supervisor.check()
-        if link is not None and time.monotonic() > look_s:
-            look_s = time.monotonic() + _LOOK_S
-            if (status := read_status(link)) is None or not status.connected:
-                print("no learner of this run answers; does `serl learner` run?", flush=True)
-        for event in supervisor.events[told:]:
-            print(event, flush=True)
-        told = len(supervisor.events)
-        time.sleep(0.2)
-    return DONE
+        return actor_command.attend(supervisor, "learner")
 
 
 def _evaluate(options: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from serl.actor import ActorConfig
 from serl.agents.config import SACConfig, VICEConfig
+from serl.arm_profile import is_real
 from serl.curriculum import CurriculumConfig
 from serl.errors import BadInput, CorruptData
 from serl.fields import short
@@ -70,14 +71,16 @@ class TrainConfig(BaseModel):
         seed: of everything random in the run.
         steps: online environment steps, of all actors together.
         actors: number of actors.
-        robot: "sim" for the simulated arm as a ROS 2 node with a guard before it, in real time;
-            None for one in the process of the actor, as fast as it goes.
+        robot: "sim" for the simulated arm as a ROS 2 node with a guard before it, in real time; a
+            profile, or a .py or .yaml file with one, for a real arm behind its guard; None for a
+            simulated one in the process of the actor, as fast as it goes.
+        namespace: of a real arm's own topics, from the root; "/" for the root itself.
         demos: number of demonstrations that the scripted expert records at the start, or ...
         demo_paths: ... recordings to use instead, which may also be given as `demos`.
         init_from: another run, and what this one starts with of it.
         curriculum: whether episodes begin nearer to the goal at first.
         intervention: who may take over during training.
-        trials: unassisted trials of the final evaluation.
+        trials: unassisted trials of the final evaluation; of a real arm on it, or none for 0.
         required_success_rate: share of those trials for exit code 0; None asks for nothing.
         selection_trials: trials per checkpoint when the best of the last ones is chosen.
         selection_checkpoints: how many of the last checkpoints are compared.
@@ -94,12 +97,13 @@ class TrainConfig(BaseModel):
     seed: int = Field(0, ge=0)
     steps: int = Field(15_000, ge=1)
     actors: int = Field(1, ge=1, le=16)
-    robot: Literal["sim"] | None = None
+    robot: str | None = None
+    namespace: str = Field("/", pattern=r"^/$|^(/[A-Za-z][A-Za-z0-9_]*)+$")
     demos: int = Field(20, ge=0)
     demo_paths: tuple[Path, ...] = ()
     init_from: OriginConfig = OriginConfig()
     intervention: Literal["scripted", "none"] = "scripted"
-    trials: int = Field(50, ge=1)
+    trials: int = Field(50, ge=0)
     required_success_rate: float | None = Field(None, ge=0, le=1)
     selection_trials: int = Field(30, ge=1)
     selection_checkpoints: int = Field(5, ge=1)
@@ -135,6 +139,12 @@ class TrainConfig(BaseModel):
             raise ValueError("actor.home_every: only an arm in the actor's process goes home")
         if self.stages is not None and self.robot is not None:
             raise ValueError("robot: stages drive a simulation in the actor's process only: null")
+        if self.trials == 0 and not is_real(self.robot):
+            raise ValueError(
+                "trials: expected at least 1; only those on a real arm can be left out"
+            )
+        if self.trials == 0 and self.required_success_rate is not None:
+            raise ValueError("required_success_rate: of 0 trials there is none")
         return self
 
 

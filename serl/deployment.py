@@ -113,17 +113,22 @@ def read_tried(folder: Path) -> list[Tried]:
     return found
 
 
+def unassisted(tried: Sequence[Tried]) -> Evaluation | None:
+    """What the policy did alone, as trials; None when a person helped each time."""
+    trials = tuple(
+        Trial(each.episode, each.success, each.steps, each.duration_s, each.reason)
+        for each in tried
+        if not each.assisted
+    )
+    return Evaluation(trials) if trials else None
+
+
 def summary(tried: Sequence[Tried]) -> str:
     """Successes of the policy alone, with their interval, and what a person helped with."""
-    alone = [each for each in tried if not each.assisted]
     helped = [each for each in tried if each.assisted]
     lines = []
-    if alone:
-        trials = (
-            Trial(each.episode, each.success, each.steps, each.duration_s, each.reason)
-            for each in alone
-        )
-        lines.append(Evaluation(tuple(trials)).summary())
+    if (evaluation := unassisted(tried)) is not None:
+        lines.append(evaluation.summary())
     if helped:
         won = sum(each.success for each in helped)
         lines.append(f"{won} of {len(helped)} episodes with a person's help succeeded")

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from serl.arm_profile import SIM
 from serl.errors import BadInput
 from serl.graph_seen import Endpoint, GraphSeen, TopicSeen, problems
 from serl.robot_command import seen_with
@@ -84,7 +85,7 @@ def show(console: Console, graph: GraphSeen, root: str = "") -> None:
 def expected_nodes(run: RunFolder, root: str) -> list[str]:
     """Full names of the nodes of a run while it trains, or of the parts of it that were started."""
     from serl.ros.graph import actor_names
-    from serl.ros.names import ros_name
+    from serl.ros.names import guard_name, ros_name
 
     announced = sorted(path.name for path in run.path.glob("link/*") if path.is_dir())
     deployed = not (run.path / "index.sqlite").exists() and (run.path / "trials.jsonl").exists()
@@ -94,8 +95,10 @@ def expected_nodes(run: RunFolder, root: str) -> list[str]:
         names.append(f"{root}/{name}")
         if not deployed:
             names.append(f"{root}/link_{name}")
-        if run.config.robot:
+        if run.config.robot == SIM:
             names += [f"{root}/guard_{name}", f"{root}/{actor}/arm"]
+        elif run.config.robot and run.config.actors == 1:
+            names.append(f"{root}/{guard_name(run.config.namespace)}")
     return names
 
 

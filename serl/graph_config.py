@@ -7,7 +7,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-SIM = "sim"
+from serl.arm_profile import SIM, is_real
+
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 
 
@@ -17,7 +18,7 @@ class RobotEntry(BaseModel):
     Attributes:
         name: of the robot, its actor and its namespace within the run.
         profile: "sim" for a simulated arm behind ROS 2 in real time, null for one in the process
-            of its actor; a profile's name, or a .py file with one, for a real arm.
+            of its actor; a profile's name, or a .py or .yaml file with one, for a real arm.
         namespace: of a real arm's own topics, from the root; "/" for the root itself.
         guard: before it, the only one that commands it; an arm behind ROS 2 has to have one
             wherever its actor runs.
@@ -34,11 +35,6 @@ class RobotEntry(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.actor and self.profile not in (None, SIM):
-            raise ValueError(
-                f"{self.name}: an actor trains on simulated arms only, not on {self.profile}; "
-                "actor: false starts its guard alone"
-            )
         if self.actor and self.profile is not None and not self.guard:
             raise ValueError(f"{self.name}: guard: false: nothing drives this arm without one")
         if self.profile is None and not self.actor:
@@ -65,7 +61,8 @@ class GraphConfig(BaseModel):
 
     Attributes:
         task: of a new run: name of a task, or path of a .py file ...
-        settings: ... and what differs from its defaults; `actors` and `robot` follow from `robots`.
+        settings: ... and what differs from its defaults; `actors`, `robot` and
+            `namespace` follow from `robots`.
         runs: where new runs are kept.
         run: a run to go on with, instead of a task.
         learner: started here; without one the robots join a run that has been started.
@@ -93,14 +90,22 @@ class GraphConfig(BaseModel):
             raise ValueError("learner: false needs the `run` that the robots join")
         if not self.learner and not self.robots:
             raise ValueError("robots: expected at least one, or a learner")
-        for taken in ("actors", "robot", "task"):
+        for taken in ("actors", "robot", "namespace", "task"):
             if taken in self.settings:
                 raise ValueError(f"settings.{taken}: follows from the rest of this file")
         names = [robot.name for robot in self.robots]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"robots: {', '.join(twice)}: each name once")
-        if len({robot.profile for robot in self.robots if robot.actor}) > 1:
-            raise ValueError("robots: expected the same profile wherever an actor is")
+        driven = [robot for robot in self.robots if robot.actor]
+        if len({"real" if is_real(robot.profile) else robot.profile for robot in driven}) > 1:
+            raise ValueError(
+                "robots: expected the same wherever an actor is: sim, null, or a profile of each"
+            )
+        places = [(robot.namespace, robot.profile) for robot in driven if is_real(robot.profile)]
+        if len(set(places)) < len(places):
+            raise ValueError(
+                "robots: two actors would drive one arm: namespaces or profiles differ"
+            )
         if self.console is not None and self.console.robot not in self.actors:
             known = ", ".join(self.actors) or "nobody"
             raise ValueError(f"console.robot: {self.console.robot!r}: expected one of {known}")
@@ -114,6 +119,8 @@ class GraphConfig(BaseModel):
     @property
     def run_settings(self) -> dict[str, Any]:
         """The settings of a new run."""
-        profiles = [robot.profile for robot in self.robots if robot.actor]
-        driven = {"robot": profiles[0]} if profiles else {}
+        first = next((robot for robot in self.robots if robot.actor), None)
+        driven: dict[str, Any] = {"robot": first.profile} if first else {}
+        if first is not None and is_real(first.profile):
+            driven["namespace"] = first.namespace
         return {**self.settings, "actors": max(1, len(self.actors)), **driven}

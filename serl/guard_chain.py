@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from serl.errors import BadInput
 from serl.guard_config import GuardConfig, GuardState
-from serl.rotations import nearest_rotation, normalized
+from serl.rotations import between, nearest_rotation, normalized
 from serl.safety import Limits, Pose
 from serl.setpoint import PROFILE_PERIOD_S, Setpoint, at_rest, brake_setpoint
 from serl.vectors import Vector
 
-LED_BACK_M = 0.1
+LED_BACK_M, LED_BACK_RAD = 0.1, 0.35
 """The guard leads a tool back into its box that is outside by no more."""
 
 _INSET_M = 5e-4
@@ -150,7 +150,7 @@ def is_inside(
 
 
 def far_outside(pose: Pose, config: GuardConfig) -> str:
-    """Where a tool is that is farther outside its box than the guard would lead it back from."""
+    """How a tool is farther from where it may be than the guard would lead it back from."""
     motion = config.motion
     rows = zip("xyz", motion.box_low_m, pose.position, motion.box_high_m, strict=True)
     far = [
@@ -158,7 +158,15 @@ def far_outside(pose: Pose, config: GuardConfig) -> str:
         for axis, low, value, high in rows
         if not low - LED_BACK_M <= value <= high + LED_BACK_M
     ]
-    return f"the tool is outside the box ({'; '.join(far)})" if far else ""
+    if far:
+        return f"pose: the tool is outside the box ({'; '.join(far)})"
+    turned = math.hypot(*between(config.reference, pose.quaternion))
+    if turned > motion.max_rotation_rad + LED_BACK_RAD:
+        return (
+            f"pose: the tool is turned by {turned:.2f} rad from the reference, "
+            f"motion.max_rotation_rad allows {motion.max_rotation_rad:.2f}"
+        )
+    return ""
 
 
 def can_stop_inside(state: Setpoint, config: GuardConfig) -> bool:

@@ -11,14 +11,13 @@ from typing import NamedTuple
 
 import yaml
 
-from serl import plugins
 from serl.arm_profile import ArmProfile
 from serl.assignment import make_task
 from serl.config import resolve
-from serl.errors import BadInput
 from serl.files import write_atomic
 from serl.guard_config import GuardConfig
 from serl.guard_setup import guard_of, make_guard_config
+from serl.real_arm import load_robot
 from serl.robot_command import checked_namespace
 from serl.robot_file import latch_path, write_robot
 
@@ -101,14 +100,6 @@ def guard_arguments(
     write_robot(arm, profile)
     where = ("--run", str(folder), "--robot", place.robot or "/", "--arm", str(arm))
     return (*where, "--config", str(settings), "--latch", str(latch))
-
-
-def load_robot(robot: str) -> ArmProfile:
-    """The profile of a known name, of a `.py` or of a `.yaml` file."""
-    profile = plugins.load("robot", robot)
-    if not isinstance(profile, ArmProfile):
-        raise BadInput(f"robot {robot}: expected an ArmProfile, got {type(profile).__name__}")
-    return profile
 
 
 def place_of(profile: ArmProfile, namespace: str | None) -> Place:

@@ -14,6 +14,7 @@ from serl.errors import BadInput
 from serl.files import make_folder, write_atomic
 from serl.guard_config import GuardConfig
 from serl.latch import Latch, LatchFile
+from serl.real_arm import within_workspace
 from serl.rotations import between
 from serl.safety import Limits, Motion, pose_from
 from serl.task import SimulatedTask
@@ -25,11 +26,13 @@ _LONGEST_S = 0.3
 def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
     """The limits of a task, for an arm of a family.
 
-    Rotations are limited about the start of each episode, which the guard does not know: it allows
+    The box is the task's, within that which a person has taught the arm, if anybody has. Rotations
+    are limited about the start of each episode, which the guard does not know: it allows
     as much more about one of them as starts differ.
 
     Raises:
-        BadInput: the task is not one of an arm that follows targets.
+        BadInput: the task is not one of an arm that follows targets, or its box is elsewhere than
+            the arm's.
     """
     check_topics(task)
     config, rng = task.config, np.random.default_rng(0)
@@ -37,7 +40,9 @@ def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
     spread = max(math.hypot(*between(starts[0], start)) for start in starts)
     widest = min(math.pi, config.motion.max_rotation_rad + 1.1 * spread)
     return GuardConfig(
-        motion=config.motion.model_copy(update={"max_rotation_rad": widest}),
+        motion=within_workspace(
+            config.motion.model_copy(update={"max_rotation_rad": widest}), profile
+        ),
         reference=starts[0],
         frame=profile.base_frame,
         joint_names=profile.joints,

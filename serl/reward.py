@@ -226,15 +226,22 @@ class Judged:
         task: what is judged.
         reward: judges it.
         witnesses: images that observations carry besides, for the log; no policy looks at them.
+        apart: nothing tells the task what it needs to judge and to reset, as on a real arm: it is
+            not asked, its time limit holds, and a person resets.
 
     Attributes:
         solved: the task's own word on the newest reading, for audits alone.
     """
 
     def __init__(
-        self, task: SimulatedTask, reward: Reward, witnesses: Mapping[str, View] | None = None
+        self,
+        task: SimulatedTask,
+        reward: Reward,
+        witnesses: Mapping[str, View] | None = None,
+        apart: bool = False,
     ) -> None:
         self._task, self._reward, self._witnesses = task, reward, witnesses or {}
+        self._apart = apart
         self.name, self.solved = task.name, False
 
     @property
@@ -268,7 +275,7 @@ class Judged:
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
         """The reward's success, the task's failures and its time limit."""
-        outcome = self._task.outcome(reading, index)
+        outcome = self._own(reading, index)
         self.solved, judged = outcome.success, self._reward(reading)
         failed = outcome.terminated and not outcome.success
         success = judged.success and not failed
@@ -283,8 +290,8 @@ class Judged:
         )
 
     def reset(self, reading: Observation) -> Policy | None:
-        """As the task."""
-        return self._task.reset(reading)
+        """As the task; None apart from it."""
+        return None if self._apart else self._task.reset(reading)
 
     def is_success(self, truth: Truth) -> bool:
         """As the task: the truth does not depend on who judges."""
@@ -301,3 +308,8 @@ class Judged:
     def training_defaults(self) -> Mapping[str, Any]:
         """As the task."""
         return self._task.training_defaults()
+
+    def _own(self, reading: Observation, index: int) -> Outcome:
+        return (
+            self.config.outcome(False, index) if self._apart else self._task.outcome(reading, index)
+        )

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from pydantic import ValidationError
 
-from serl.assignment import logged_views, make_task
+from serl.assignment import drawn_by, logged_views
 from serl.camera import View
 from serl.episodes import EpisodeName, episode_name, episode_paths, read_episode, read_spec
 from serl.errors import BadInput, CorruptData, SerlError, SpecMismatch
@@ -111,7 +111,7 @@ def read_sight(folder: Path) -> Sight:
             raise BadInput(
                 f"{folder}: expected a collection with {VIEWS}, a run, or RUN/episodes/ACTOR of one"
             )
-        return Sight(dict(logged_views(run.config)), make_task(run.config).config.renderer)
+        return Sight(dict(logged_views(run.config)), drawn_by(run.config))
     values = parse_object(read_bounded(path, MAX_JSON_BYTES), str(path))
     renderer, shown = values.get("renderer"), values.get("views")
     if not (isinstance(renderer, str) and isinstance(shown, dict)):

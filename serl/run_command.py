@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import os
-import select
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-from serl import plugins, teleop_commands
+from serl import teleop_commands
+from serl.assignment import make_task
 from serl.checkpoint import pick
 from serl.config import TrainConfig
 from serl.deployment import FOLDER, load_fitting, read_tried, summary
-from serl.errors import BadInput, SerlError
+from serl.errors import BadInput
+from serl.real_arm import is_judged_apart, load_robot, within_workspace
 from serl.robot_command import checked_namespace
 from serl.run_folder import RunFolder
 from serl.supervisor import Supervisor
+from serl.terminal_person import at_the_terminal
 
 ACTOR = "actor0"
-_SIM = "sim"
+_NO_JUDGE = "nothing tells this arm when the task is done: a person says success or failure"
 _POLL_S = 0.1
 
 
@@ -53,7 +52,7 @@ def execute(options: argparse.Namespace) -> int:
         BadInput: there is no such run, checkpoint or robot, or the policy was made for others.
         SerlError: a process failed.
     """
-    from serl.ros.graph import policy_processes, require_ros, started
+    from serl.ros.graph import require_ros
 
     if options.episodes is not None and options.episodes < 1:
         raise BadInput(f"--episodes: expected at least 1, got {options.episodes}")
@@ -64,52 +63,60 @@ def execute(options: argparse.Namespace) -> int:
         one = options.run / "stages" / next(iter(stages))
         raise BadInput(f"{options.run} has stages: give the folder of one, such as {one}")
     checkpoint = pick(trained.checkpoints, options.checkpoint).resolve()
-    config = _deployed(trained.config, options.robot)
+    config = _deployed(trained.config, options.robot, options.namespace)
     load_fitting(checkpoint, config)
-    run = _folder(trained, config, options.out)
-    robot = str(Path(options.robot).resolve()) if _is_file(options.robot) else options.robot or ""
-    print(f"deployment: {run.path}\npolicy: checkpoint {int(checkpoint.name):,}", flush=True)  # noqa: T201
-    real = robot not in ("", _SIM)
-    if real and not os.environ.get("ROS_DOMAIN_ID"):
-        os.environ["ROS_DOMAIN_ID"] = "0"  # ROS's own default, which its driver has as well
-    arm = options.namespace
-    specs = policy_processes(run, ACTOR, robot, arm, checkpoint, options.episodes)
+    run = deployment(trained, config, options.out)
+    print(f"deployment: {run.path}", flush=True)  # noqa: T201
     try:
-        with _beside(run, options), started(run, specs) as supervisor:
-            if real:
-                _follow_beside_a_person(run, supervisor, arm)
-            else:
-                _follow(run, supervisor, lambda: None)
+        with _beside(run, options):
+            deploy(run, checkpoint, options.episodes)
     finally:
         if tried := read_tried(run.path):
             print(summary(tried), flush=True)  # noqa: T201
     return 0
 
 
-def _deployed(config: TrainConfig, robot: str | None) -> TrainConfig:
+def deploy(run: RunFolder, checkpoint: Path, episodes: int | None) -> None:
+    """Have the processes of a deployment execute a policy, and say what came of each episode.
+
+    Raises:
+        SerlError: a process failed, or there is nobody to ask about a real arm.
+        KeyboardInterrupt: Ctrl-C.
+    """
+    from serl.ros.graph import arm_of, policy_processes, started
+
+    print(f"policy: checkpoint {int(checkpoint.name):,}", flush=True)  # noqa: T201
+    arm = arm_of(run)
+    apart = arm is not None and is_judged_apart(make_task(run.config))
+    if apart and run.config.reward.kind == "task":
+        print(_NO_JUDGE, flush=True)  # noqa: T201
+    arms = {} if arm is None else {ACTOR: arm.namespace}
+    specs = policy_processes(run, ACTOR, checkpoint, episodes)
+    with started(run, specs) as supervisor, at_the_terminal(run, arms) as attend:
+        _follow(run, supervisor, attend)
+
+
+def _deployed(config: TrainConfig, robot: str | None, namespace: str) -> TrainConfig:
     """The settings of the run, with nobody but people beside the policy.
 
     Raises:
-        BadInput: there is no such robot.
+        BadInput: there is no such robot, or its box is elsewhere than the task's.
     """
     if robot is not None:
-        plugins.load("robot", robot)
-    return config.model_copy(
-        update={"robot": _SIM if robot == _SIM else None, "intervention": "none", "actors": 1}
-    )
+        within_workspace(make_task(config).config.motion, load_robot(robot))
+        robot = str(Path(robot).resolve()) if robot.endswith((".py", ".yaml")) else robot
+    alone = {"robot": robot, "namespace": namespace, "intervention": "none", "actors": 1}
+    return config.model_copy(update=alone)
 
 
-def _folder(trained: RunFolder, config: TrainConfig, out: Path | None) -> RunFolder:
+def deployment(trained: RunFolder, config: TrainConfig, out: Path | None = None) -> RunFolder:
+    """A new folder for the episodes of a policy; raises `BadInput` when `out` is there already."""
     now = datetime.now()
     if out is None:
         return RunFolder.make(trained.path / FOLDER, now.strftime("%Y-%m-%d_%H-%M-%S"), config, now)
     if out.exists():
         raise BadInput(f"--out {out}: is there already; give the name of a new folder")
     return RunFolder.make(out.resolve().parent, out.name, config, now)
-
-
-def _is_file(robot: str | None) -> bool:
-    return robot is not None and robot.endswith((".py", ".yaml"))
 
 
 @contextmanager
@@ -120,13 +127,6 @@ def _beside(run: RunFolder, options: argparse.Namespace) -> Iterator[None]:
         return
     with teleop_commands.console_of(run, options.console_port):
         yield
-
-
-def _follow_beside_a_person(run: RunFolder, supervisor: Supervisor, arm: str) -> None:
-    from serl.ros.attendant import Attendant
-
-    with Attendant(run, ACTOR, arm) as attendant:
-        _follow(run, supervisor, _Terminal(attendant).serve)
 
 
 def _follow(run: RunFolder, supervisor: Supervisor, attend: Callable[[], None]) -> None:
@@ -144,33 +144,3 @@ def _follow(run: RunFolder, supervisor: Supervisor, attend: Callable[[], None]) 
             events += 1
         attend()
         time.sleep(_POLL_S)
-
-
-class _Terminal:
-    """Asks the person at the terminal, and hears the answer, without waiting for it.
-
-    Args:
-        attendant: see `serl.ros.attendant`; knows what to ask, and does what is said.
-    """
-
-    def __init__(self, attendant: Any) -> None:
-        self._attendant, self._asked = attendant, ""
-
-    def serve(self) -> None:
-        """Called again and again.
-
-        Raises:
-            SerlError: there is a question, and nobody who could answer.
-            KeyboardInterrupt: Ctrl-C.
-        """
-        if self._attendant.asked_to_end:
-            raise KeyboardInterrupt
-        question = self._attendant.question()
-        if question and question != self._asked:
-            print(question, flush=True)  # noqa: T201
-        self._asked = question
-        if question and select.select([sys.stdin], [], [], 0.0)[0]:
-            if not sys.stdin.readline():
-                raise SerlError(f"nobody is at the terminal: {question}")
-            print(self._attendant.answer(), flush=True)  # noqa: T201
-            self._asked = ""

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from serl.arm_profile import is_real
 from serl.assembly import make_agent
 from serl.assignment import check_topics, make_judged_task, make_spec, make_task
 from serl.config import TrainConfig, resolve, stage_configs
 from serl.demonstrations import check_recordings
 from serl.files import digest_of
 from serl.inheritance import inherit
+from serl.real_arm import check_trainable, load_robot, within_workspace
 from serl.trunk_weights import with_files
 
 
@@ -28,12 +30,14 @@ def run_settings(
     named: Mapping[str, Any] = {"task": task} if task else {}
     asked = resolve(file, overrides, named)
     tuned = make_task(asked).training_defaults()
-    name = str(Path(asked.task).resolve()) if asked.task.endswith(".py") else asked.task
-    config = resolve(tuned, file, overrides, {"task": name})
+    alone = {"intervention": "none"} if is_real(asked.robot) else {}  # no simulated human there
+    found = {"task": _found(asked.task), "robot": asked.robot and _found(asked.robot)}
+    config = resolve(tuned, alone, file, overrides, found)
     for each in (config, *stage_configs(config).values()):
         judged = make_judged_task(each)
         if each.robot is not None:
             check_topics(judged)
+            _check_arm(each)
     for stage in list(stage_configs(config).values()) or [config]:
         check_recordings(stage.demo_paths, make_spec(make_task(stage)))
     make_agent(config, make_spec(make_task(config)), 0)
@@ -48,3 +52,17 @@ def run_settings(
     if config.init_from.run is not None:
         resolved["init_from"] = inherit(config).origin
     return config.model_copy(update=resolved)
+
+
+def _found(name: str) -> str:
+    """A known name as it is, a file by its absolute path."""
+    return str(Path(name).resolve()) if name.endswith((".py", ".yaml")) else name
+
+
+def _check_arm(config: TrainConfig) -> None:
+    """Raise `BadInput` unless there is such an arm, and a real one can be trained on."""
+    assert config.robot is not None
+    profile, task = load_robot(config.robot), make_task(config)
+    if is_real(config.robot):
+        check_trainable(config, task)
+        within_workspace(task.config.motion, profile)

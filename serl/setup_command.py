@@ -22,7 +22,8 @@ from serl.cell import Trial
 from serl.errors import BadInput, SerlError
 from serl.files import check_destination
 from serl.first_day import Left
-from serl.guard_command import load_robot, place_of
+from serl.guard_command import place_of
+from serl.real_arm import load_robot
 from serl.robot_file import latch_path, read_robot, write_robot
 from serl.teleop_commands import device_names, opened_device
 

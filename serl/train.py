@@ -10,11 +10,13 @@ from pathlib import Path
 
 from serl import plugins
 from serl.agents.agent import State
+from serl.arm_profile import is_real
 from serl.assignment import make_judged_task, make_spec, make_task
 from serl.checkpoint import Checkpoint, checkpoint_paths, load, mark_best, pick
 from serl.control_status import read_control_status
 from serl.curves import quarters
 from serl.demonstrations import record_expert
+from serl.deployment import read_tried, unassisted
 from serl.display import Display, Summary, print_summary
 from serl.episodes import episode_paths
 from serl.errors import BadInput, CorruptData, SerlError
@@ -24,8 +26,10 @@ from serl.metrics import EvaluationRow, MetricsRow, MetricsWriter, read_metrics
 from serl.progress import ProgressReader
 from serl.recording import EpisodeLog
 from serl.report import write_report
-from serl.ros.graph import actor_names, all_processes, prefix, started
+from serl.ros.graph import actor_names, all_processes, arm_of, prefix, started
+from serl.run_command import deploy, deployment
 from serl.run_folder import RunFolder
+from serl.terminal_person import at_the_terminal
 from serl.trials import Examiner, choose
 from serl.video import write_video
 
@@ -60,7 +64,8 @@ def train(run: RunFolder, display: Display, beside: Callable[[], object] = lambd
 
 def _conclude(stage: str, run: RunFolder, display: Display) -> bool:
     """Try what was learned, and report; returns whether it is good enough."""
-    evaluation = examine(run, display)
+    real = is_real(run.config.robot)
+    evaluation = try_on_arm(run, display) if real else examine(run, display)
     rows = read_metrics(run.metrics)
     summary = Summary(
         task=_title(run, stage),
@@ -73,7 +78,9 @@ def _conclude(stage: str, run: RunFolder, display: Display) -> bool:
     )
     print_summary(display.console, summary)
     required = run.config.required_success_rate
-    return required is None or evaluation.success_rate >= required
+    if required is None:
+        return True
+    return evaluation is not None and evaluation.success_rate >= required
 
 
 def demonstrate(run: RunFolder, display: Display) -> None:
@@ -114,10 +121,17 @@ def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambd
             f"{human.final_share:.0%} at three quarters of them: at most "
             f"{mean * run.config.steps + human.bucket_steps:,.0f} of {run.config.steps:,}"
         )
-    with started(run, all_processes(run)) as supervisor, display:
+    arm = arm_of(run)
+    arms = {actor_names(run)[0]: arm.namespace} if arm else {}
+    with (
+        started(run, all_processes(run)) as supervisor,
+        at_the_terminal(run, arms) as attend,
+        display,
+    ):
         while not all(map(supervisor.finished, learners)):
             supervisor.check()
             beside()
+            attend()
             if not all(supervisor.finished(name) for name in actor_names(run)):
                 deserted_s = time.monotonic() + GRACE_S
             elif time.monotonic() > deserted_s:
@@ -163,12 +177,42 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
     return evaluation
 
 
+def try_on_arm(run: RunFolder, display: Display) -> Evaluation | None:
+    """Trials of the newest policy on the real arm that it was trained on; None without any.
+
+    Nothing is compared: trials on an arm cost a person's time. A simulation says nothing about it.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C; going on begins the trials anew.
+    """
+    config = run.config
+    command = f"serl run {run.path} --robot {config.robot} --namespace {config.namespace}"
+    if not config.trials:
+        display.say(f"no trials were asked for; on the arm: {command}")
+        return None
+    checkpoint = pick(run.checkpoints)
+    display.say(f"{config.trials} unassisted trials on the arm, as by {command}")
+    tried_in = deployment(run, config)
+    deploy(tried_in, checkpoint, config.trials)
+    evaluation = unassisted(read_tried(tried_in.path))
+    if evaluation is not None:
+        with run.lock_learner(), MetricsWriter(run.path) as metrics:
+            step = int(checkpoint.name)
+            metrics.write(trained_steps(run), _row(step, evaluation, "final"))
+    return evaluation
+
+
 def evaluate(run: RunFolder, trials: int, step: int | None) -> tuple[Evaluation, Path]:
     """Trials of a checkpoint (the best by default) on the final starts, and a film of some.
 
     Raises:
-        BadInput: there is no such checkpoint.
+        BadInput: there is no such checkpoint, or it is one of a real arm.
     """
+    if is_real(robot := run.config.robot):
+        raise BadInput(
+            f"{run.path}: was trained on {robot}, of which a simulation says nothing; on the arm: "
+            f"serl run {run.path} --robot {robot} --namespace {run.config.namespace}"
+        )
     path = pick(run.checkpoints, step)
     examiner, weights = Examiner(run.config), load(path).arrays["actor"]
     evaluation = examiner.evaluate(weights, Purpose.FINAL, trials)

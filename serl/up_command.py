@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
 from serl import teleop_commands
+from serl.arm_profile import is_real
 from serl.config import checked, read_yaml
 from serl.console.door import remove_door
 from serl.display import Display
@@ -15,6 +17,7 @@ from serl.errors import BadInput
 from serl.graph_config import GraphConfig
 from serl.run_folder import RunFolder
 from serl.supervisor import Supervisor
+from serl.terminal_person import at_the_terminal
 
 _POLL_S = 0.2
 
@@ -46,11 +49,17 @@ def bring_up(options: argparse.Namespace) -> int:
     for spec in specs:
         print(f"starts {spec.name} ({spec.module})", flush=True)  # noqa: T201
     remove_door(run.path)
-    with started(run, specs) if graph.learner else joined(run, specs) as supervisor:
+    arms = {
+        each.name: each.namespace for each in graph.robots if each.actor and is_real(each.profile)
+    }
+    with (
+        started(run, specs) if graph.learner else joined(run, specs) as supervisor,
+        at_the_terminal(run, arms) as ask,
+    ):
         if graph.console is not None:
             teleop_commands.announce(run, supervisor)
-        _attend(supervisor, ends_with(graph))
-    print(f"done: serl eval {run.path}", flush=True)  # noqa: T201
+        _attend(supervisor, ends_with(graph), ask)
+    print(f"done: serl {'run' if arms else 'eval'} {run.path}", flush=True)  # noqa: T201
     return 0
 
 
@@ -74,11 +83,12 @@ def run_of(graph: GraphConfig) -> RunFolder:
     return run
 
 
-def _attend(supervisor: Supervisor, ends: frozenset[str]) -> None:
-    """Until those that end it are done; what is started again is told."""
+def _attend(supervisor: Supervisor, ends: frozenset[str], ask: Callable[[], None]) -> None:
+    """Until those that end it are done; what is started again is told, and people are asked."""
     told = 0
     while not ends or not all(map(supervisor.finished, ends)):
         supervisor.check()
+        ask()
         for event in supervisor.events[told:]:
             print(event, flush=True)  # noqa: T201
             told += 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from serl import cli
+from serl import actor_command, cli
 from serl.assembly import make_agent
 from serl.assignment import make_spec, make_task
 from serl.config import TrainConfig, resolve
@@ -176,11 +176,11 @@ def test_an_actor_without_a_learner_is_told(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(cli, "_LOOK_S", 0.0)
+    monkeypatch.setattr(actor_command, "_LOOK_S", 0.0)
     if connected is not None:
         write_status(tmp_path, LinkStatus(0, 0, connected))
     processes = Waiting([], {}, tmp_path, events=["actor0 started"])
-    assert cli._attend(processes, "actor0", tmp_path) == cli.DONE
+    assert actor_command.attend(processes, "actor0", tmp_path) == cli.DONE
     told = capsys.readouterr().out.splitlines()
     missing = [] if connected else ["no learner of this run answers; does `serl learner` run?"]
     assert told == [*missing, "actor0 started"]

@@ -26,6 +26,16 @@ def test_actors_and_robot_follow_from_the_robots() -> None:
     assert graph(robots=[]).run_settings == {"actors": 1}
 
 
+def test_real_arms_differ_by_profile_or_namespace() -> None:
+    arms = [
+        {"name": "a", "profile": "franka", "namespace": "/left"},
+        {"name": "b", "profile": "franka", "namespace": "/right"},
+    ]
+    made = graph(robots=arms)
+    assert made.run_settings == {"actors": 2, "robot": "franka", "namespace": "/left"}
+    assert graph(robots=[arms[0], {"name": "b", "profile": "other.yaml"}]).actors == ("a", "b")
+
+
 def test_a_real_arm_may_have_a_guard_and_no_actor() -> None:
     arm = {"name": "arm", "profile": "franka", "namespace": "/left", "actor": False}
     assert graph(robots=[*TWO, arm]).actors == ("left", "right")
@@ -38,10 +48,15 @@ def test_a_real_arm_may_have_a_guard_and_no_actor() -> None:
         ({"robots": [{"name": "left", "speed": 1}]}, "robots.0.speed: unknown setting"),
         ({"robots": [{"name": "Left arm"}]}, "robots.0.name: "),
         ({"robots": [TWO[0], TWO[0]]}, "robots: left: each name once"),
-        ({"robots": [{"name": "a", "profile": "franka"}]}, "trains on simulated arms only"),
+        ({"robots": [TWO[0], {"name": "b", "profile": "franka"}]}, "expected the same wherever"),
+        (
+            {"robots": [{"name": name, "profile": "franka"} for name in "ab"]},
+            "two actors would drive one arm",
+        ),
+        ({"settings": {"namespace": "/left"}}, "settings.namespace: follows from the rest"),
         ({"robots": [{"name": "a", "guard": False}]}, "nothing drives this arm without one"),
         ({"robots": [{"name": "a", "profile": None, "actor": False}]}, "it is nothing"),
-        ({"robots": [TWO[0], {"name": "b", "profile": None}]}, "expected the same profile"),
+        ({"robots": [TWO[0], {"name": "b", "profile": None}]}, "expected the same wherever"),
         ({"robots": [{"name": "a", "namespace": "left"}]}, "robots.0.namespace: "),
         ({"run": "somewhere"}, "expected `task` for a new run, or `run`"),
         ({"task": None}, "expected `task` for a new run, or `run`"),

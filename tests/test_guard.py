@@ -365,6 +365,14 @@ def test_an_arm_far_from_its_box_is_not_taken(
     assert loop.guard.state == "disarmed"
 
 
+def test_an_arm_whose_tool_is_turned_away_is_not_taken() -> None:
+    loop = Loop(pose=Pose((0.45, 0.0, 0.2), (0.0, 0.0, 0.0, 1.0)))  # up
+    loop.tick(20)
+    with pytest.raises(BadInput, match=r"turned by 3.14 rad .* motion.max_rotation_rad allows"):
+        loop.guard.arm(loop.now_s)
+    assert loop.guard.state == "disarmed"
+
+
 def test_an_arm_that_measures_in_other_units_is_not_taken() -> None:
     loop = Loop()
     loop.measured.discard("pose")

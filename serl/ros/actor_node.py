@@ -17,6 +17,7 @@ from pathlib import Path
 
 from serl import plugins
 from serl.actor import Actor
+from serl.arm_profile import is_real
 from serl.assembly import Attendance, Driven, make_actor
 from serl.assignment import make_judged_task, make_spec, make_task
 from serl.clock import WallClock
@@ -34,7 +35,7 @@ from serl.robot import SimulatedRobot
 from serl.ros.control import People, describe
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.services import serve
-from serl.ros.simulated_arm import SimulatedRosArm
+from serl.ros.station import RESTORE, Station, make_arm
 from serl.ros.stats import Stats, Value
 from serl.run_folder import RunFolder
 from serl.stages import take_turns
@@ -44,8 +45,15 @@ from serl.types import Record, is_online
 logger = logging.getLogger(__name__)
 
 
-def run(run_folder: Path, name: str) -> None:
-    """Run episodes until the training is over or the process is told to stop."""
+def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = "/") -> None:
+    """Run episodes until the training is over or the process is told to stop.
+
+    Args:
+        run_folder: of the run.
+        name: of the actor.
+        robot: the real arm that it drives, if it is another one than the run's ...
+        namespace: ... and where its driver is.
+    """
     folder = RunFolder.open(run_folder)
     parts = folder.parts()
     actors: dict[str, Actor] = {}
@@ -66,11 +74,19 @@ def run(run_folder: Path, name: str) -> None:
             )
 
         first = next(iter(parts.values()))
-        driven = _driven(node, first.config, name, next_epoch(first.episodes(name)))
+        config = first.config
+        if robot is not None:
+            config = config.model_copy(update={"robot": robot, "namespace": namespace})
+        driven = _driven(node, config, name, next_epoch(first.episodes(name)), people)
+        station = Station(driven.robot, people.hold, ending) if driven.person else None
+        attended = station is not None and not make_task(config).config.auto_reset
+        if attended:  # also after a crash, whose scene nobody has restored
+            people.hold.pause(RESTORE)
         for stage, part in parts.items():
             placements = (0 if actors else 1) if stage else None
             driven = driven._replace(placements=placements)
-            actors[stage] = _actor(part, name, driven, people, ending, logs)
+            standby = station.standby if station else lambda: people.hold.wait(ending)
+            actors[stage] = _actor(part, name, driven, people, ending, standby, logs)
         serve(node, "stop", lambda: _end(node))
         numbers: dict[str, Value] = {"episodes": 0.0, "successes": 0.0, "version": 0}
         held = people.hold
@@ -90,6 +106,8 @@ def run(run_folder: Path, name: str) -> None:
                     status = ControlStatus(driven.clock.periods, driven.clock.overruns)
                     numbers |= {"periods": status.periods, "late": status.late}
                     write_control_status(folder.link(name), status)
+                if attended:
+                    people.hold.pause(RESTORE)
 
 
 def _actor(
@@ -98,6 +116,7 @@ def _actor(
     driven: Driven,
     people: People,
     ending: Callable[[], bool],
+    standby: Callable[[], bool],
     logs: ExitStack,
 ) -> Actor:
     """The actor of a run, or of one of its stages; see `make_actor`."""
@@ -132,8 +151,8 @@ def _actor(
         epoch=epoch,
         admit=log.admit,
         driven=driven,
-        attendance=Attendance(attend, lambda: people.hold.wait(ending), people.attended),
-        witnessed=episodes,
+        attendance=Attendance(attend, standby, people.attended),
+        witnessed=None if is_real(config.robot) else episodes,
     )
     announce(link, folder.name, name, epoch, spec)
     return actor
@@ -144,16 +163,13 @@ def _end(node: RosNode) -> str:
     return "stopping"
 
 
-def _driven(node: RosNode, config: TrainConfig, name: str, epoch: int) -> Driven:
+def _driven(node: RosNode, config: TrainConfig, name: str, epoch: int, people: People) -> Driven:
     """What the configuration asks for: an arm in real time, or a simulation in this process."""
     if config.robot is None:
         return Driven(plugins.make_simulation(make_task(config)))
-    task = make_task(config)
-    profile, tracked = plugins.load("robot", config.robot), task.scene.tracked
-    arm = SimulatedRosArm(
-        node, name, profile, task.config, tracked, lease=f"{name}.{epoch}", guarded=True
-    )
-    return Driven(arm, WallClock(task.config.rate_hz, arm.beat))
+    arm = make_arm(node, config, name, epoch)
+    clock = WallClock(make_task(config).config.rate_hz, arm.beat)
+    return Driven(arm, clock, person=people.hold.pause if is_real(config.robot) else None)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -161,8 +177,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m serl.ros.actor_node", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="folder of the run")
     parser.add_argument("--actor", required=True, help="name of the actor")
-    options = parser.parse_args(own_arguments(arguments))
-    return run_node(lambda: run(options.run, options.actor))
+    parser.add_argument("--robot", help="profile of a real arm; else what the run says")
+    parser.add_argument("--namespace", default="/", help="of a real arm's topics, from the root")
+    given = parser.parse_args(own_arguments(arguments))
+    return run_node(lambda: run(given.run, given.actor, given.robot, given.namespace))
 
 
 if __name__ == "__main__":

@@ -135,11 +135,15 @@ class RosArm:
     def __enter__(self) -> Self:
         """Settle the controller, and wait for the first message of every topic.
 
+        What the guard has stopped is a matter for later: a person may take their time.
+
         Raises:
             SerlError: some of them stay silent, or the controller refuses its gains.
         """
         settle_controller(self.remote, self.robot, self.profile)
-        self.observe_when_fresh(_READY_S)
+        self.remote.wait(lambda: all(feed.is_fresh for feed in self.feeds), _READY_S)
+        for feed in self.feeds:
+            feed.newest()
         return self
 
     def __exit__(
@@ -156,8 +160,8 @@ class RosArm:
         """The newest reading; never waits.
 
         Raises:
-            Silent: something is missing or stale, in one line; or it was when `act` needed it.
-            SerlError: the guard has stopped the arm.
+            Silent: something is missing or stale, in one line; or it was when `act` needed it; or
+                the guard has stopped the arm.
         """
         if self.guard is not None:
             self.guard.check()

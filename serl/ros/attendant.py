@@ -1,7 +1,8 @@
-"""The person at the terminal beside a real arm: asked for what nothing but a person may do."""
+"""The person at the terminal beside real arms: asked for what nothing but a person may do."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,20 +18,18 @@ _LIMIT_S = 5.0
 
 
 class Attendant:
-    """Ends stops, arms the guard and lets the actor go on, when a person says so.
+    """Ends stops, arms guards and lets actors go on, when a person says so.
 
     Args:
         run: folder of the run.
-        actor: name of the actor.
-        arm: namespace of its arm, within the run unless it begins at the root.
+        arms: the namespace of each actor's arm, within the run unless it begins at the root.
     """
 
-    def __init__(self, run: RunFolder, actor: str, arm: str) -> None:
-        self._actor, self._arm, self._paused = actor, arm.rstrip("/"), ""
+    def __init__(self, run: RunFolder, arms: Mapping[str, str]) -> None:
         self._node = RosNode("attendant", run.path, local=True)
-        self._remote = Remote(self._node, lambda: None)
-        self._guard = GuardClient(self._node, self._arm, self._remote)
-        self._node.subscribe(control_topic(actor), self._hear)
+        remote = Remote(self._node, lambda: None)
+        self._arms = [_Attended(self._node, remote, *each) for each in arms.items()]
+        self._asked = self._arms[0]
 
     def __enter__(self) -> Self:
         self._node.__enter__()
@@ -50,7 +49,35 @@ class Attendant:
         return self._node.stopping
 
     def question(self) -> str:
-        """What a person has to say before anything moves; empty when nothing is asked."""
+        """What a person has to say before an arm moves; empty when nothing is asked.
+
+        Of one arm after the other: it is asked about the same one until that is answered.
+        """
+        for arm in (self._asked, *self._arms):
+            if question := arm.question():
+                self._asked = arm
+                return f"{arm.actor}: {question}" if len(self._arms) > 1 else question
+        return ""
+
+    def answer(self) -> str:
+        """The person said yes to the question; what came of it."""
+        try:
+            return self._asked.answer()
+        except SerlError as error:
+            return str(error)
+
+
+class _Attended:
+    """One arm, its guard and the actor that drives it."""
+
+    def __init__(self, node: RosNode, remote: Remote, actor: str, arm: str) -> None:
+        self.actor, self._arm, self._paused = actor, arm.rstrip("/"), ""
+        self._remote = remote
+        self._guard = GuardClient(node, self._arm, remote)
+        node.subscribe(control_topic(actor), self._hear)
+
+    def question(self) -> str:
+        """What it waits for; empty for nothing."""
         if not self._guard.feed.is_fresh:
             return ""
         state, cause = self._guard.feed.newest().value
@@ -61,20 +88,14 @@ class Attendant:
         return f"{self._paused}: Enter goes on" if self._paused else ""
 
     def answer(self) -> str:
-        """The person said yes to the question; what came of it."""
-        try:
-            return self._answer()
-        except SerlError as error:
-            return str(error)
-
-    def _answer(self) -> str:
+        """Do what was asked about; raises `SerlError` when it is refused."""
         state, _ = self._guard.feed.newest().value
         if state in LATCHED:
             said = self._call(f"{self._arm}/guard/ack")
             return self._call(f"{self._arm}/guard/reset") if state is GuardState.ESTOP else said
         if state is GuardState.DISARMED:
             return self._call(f"{self._arm}/guard/arm")
-        return self._call(f"{self._actor}/resume")
+        return self._call(f"{self.actor}/resume")
 
     def _call(self, service: str) -> str:
         return self._remote.trigger(service, _LIMIT_S)

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, NamedTuple, Self
 
+from serl.arm_profile import is_real
 from serl.errors import BadInput
 from serl.files import FileLock
 from serl.network import NetworkConfig
@@ -110,7 +111,7 @@ def choose_transport(run_folder: Path) -> None:
     """Called before the processes of a run start on a host: what they talk over within it.
 
     All have to use the same, also those that are started again: shared memory, or 127.0.0.1, with
-    a warning, where there is too little of it.
+    a warning, where there is too little of it, and without one where an arm's driver is to be met.
     """
     profile = run_folder / _LOOPBACK_PROFILE
     config = RunFolder.open(run_folder).config if (run_folder / CONFIG).exists() else None
@@ -119,6 +120,8 @@ def choose_transport(run_folder: Path) -> None:
         write_profile(profile, (LOOPBACK,), (LOOPBACK,))
     else:
         profile.unlink(missing_ok=True)
+    if config is not None and is_real(config.robot):
+        meet_others(run_folder)
 
 
 def meet_others(run_folder: Path) -> None:

@@ -6,13 +6,17 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from serl import plugins
+from serl.arm_profile import is_real
 from serl.assignment import make_task
+from serl.config import TrainConfig
 from serl.errors import BadInput
 from serl.files import make_folder, write_atomic
-from serl.graph_config import GraphConfig
+from serl.graph_config import GraphConfig, RobotEntry
 from serl.guard_setup import make_guard_config, settle_guard, write_guard
+from serl.real_arm import load_robot
 from serl.ros.environment import (
     choose_transport,
     clean_shared_memory,
@@ -31,11 +35,33 @@ _NICE, _FIRST = 10, -10
 _ARM = "--arm"  # of the guard of a real arm
 
 
+class RealArm(NamedTuple):
+    """A profile, by name or file, and the namespace of its driver, from the root."""
+
+    profile: str
+    namespace: str
+
+
+def arm_of(run: RunFolder) -> RealArm | None:
+    """The real arm that a run drives, if it is one."""
+    robot = run.config.robot
+    return RealArm(robot, run.config.namespace) if robot is not None and is_real(robot) else None
+
+
 def require_ros() -> None:
     """Raise `BadInput` unless ROS 2 can be used, in a domain that is free or was asked for."""
     if problem := ros_status().problem:
         raise BadInput(problem)
     free_domain().close()
+
+
+def chosen_arm(run: RunFolder, robot: str, namespace: str) -> RealArm:
+    """Another real arm for an actor of a run on real arms; raises `BadInput` for what is none."""
+    load_robot(robot)
+    if arm_of(run) is None or not is_real(robot):
+        own = run.config.robot or "a simulation in its actors' processes"
+        raise BadInput(f"--robot {robot}: {run.path} drives {own}")
+    return RealArm(robot, namespace)
 
 
 def learner_processes(run: RunFolder) -> list[ProcessSpec]:
@@ -52,9 +78,12 @@ def learner_processes(run: RunFolder) -> list[ProcessSpec]:
     ]
 
 
-def actor_processes(run: RunFolder, name: str) -> list[ProcessSpec]:
-    """An actor, the link beside it to each learner, and in real time its arm and a guard."""
-    nice = _NICE if run.config.robot else 0
+def actor_processes(run: RunFolder, name: str, arm: RealArm | None = None) -> list[ProcessSpec]:
+    """An actor, the link beside it to each learner, and in real time its arm and a guard.
+
+    A real arm, that of the run unless another one is given, has a driver of its own.
+    """
+    nice, arm = _NICE if run.config.robot else 0, arm or arm_of(run)
     links = [
         ProcessSpec(
             f"{prefix(stage)}link-{name}",
@@ -66,16 +95,23 @@ def actor_processes(run: RunFolder, name: str) -> list[ProcessSpec]:
         )
         for stage, part in run.parts().items()
     ]
-    arguments = ("--run", str(run.path), "--actor", name)
+    own = ("--robot", arm.profile, "--namespace", arm.namespace) if arm else ()
     actor = ProcessSpec(
         name,
         "serl.ros.actor_node",
-        arguments,
+        ("--run", str(run.path), "--actor", name, *own),
         restarts=5,
         nice=_FIRST if nice else 0,
         node=ros_name(name),
     )
-    return [*(arm_processes(run, name) if run.config.robot else ()), *links, actor]
+    return [*_guarded(run, name, arm, run.path / "guard"), *links, actor]
+
+
+def _guarded(run: RunFolder, name: str, arm: RealArm | None, latches: Path) -> list[ProcessSpec]:
+    """What stands before an actor: a guard, and the arm itself where it is simulated."""
+    if arm is not None:
+        return [guard_process(run, name, arm.profile, arm.namespace, latches)]
+    return arm_processes(run, name) if run.config.robot else []
 
 
 def arm_processes(run: RunFolder, name: str) -> list[ProcessSpec]:
@@ -102,34 +138,31 @@ def sim_process(run: RunFolder, name: str, *options: str) -> ProcessSpec:
 
 
 def policy_processes(
-    run: RunFolder, name: str, robot: str, arm: str, checkpoint: Path, episodes: int | None
+    run: RunFolder, name: str, checkpoint: Path, episodes: int | None
 ) -> list[ProcessSpec]:
     """What executes a trained policy in a deployment: see `serl.ros.policy_node`.
 
-    A simulated arm comes with its guard and its latch. A real one has its own driver, in the
-    namespace `arm`; its latch belongs to it, so it lies with the run that was trained.
+    A simulated arm comes with its guard and its latch. A real one has its own driver; its latch
+    belongs to it, so it lies with the run that was trained.
     """
     count = () if episodes is None else ("--episodes", str(episodes))
-    chosen = ("--robot", robot) if robot else ()
-    arguments = ("--run", str(run.path), "--actor", name, "--checkpoint", str(checkpoint))
-    real = bool(robot) and robot != "sim"
-    place = ("--namespace", arm) if real else ()
     policy = ProcessSpec(
         name,
         "serl.ros.policy_node",
-        (*arguments, *chosen, *place, *count),
+        ("--run", str(run.path), "--actor", name, "--checkpoint", str(checkpoint), *count),
         restarts=0,
-        nice=_FIRST if robot else 0,
+        nice=_FIRST if run.config.robot else 0,
         node=ros_name(name),
     )
-    if real:
-        return [guard_process(run, name, robot, arm, checkpoint.parents[1] / "guard"), policy]
-    return [*(arm_processes(run, name) if robot else ()), policy]
+    return [*_guarded(run, name, arm_of(run), checkpoint.parents[1] / "guard"), policy]
 
 
 def guard_process(run: RunFolder, name: str, robot: str, arm: str, latches: Path) -> ProcessSpec:
-    """The guard of a real arm, whose latch is the file `<robot>.latch` in a folder."""
-    profile = plugins.load("robot", robot)
+    """The guard of a real arm, whose latch is the file `<robot>.latch` in a folder.
+
+    It keeps to the task's box, and to that of the profile where a person has taught one.
+    """
+    profile = load_robot(robot)
     limits = make_guard_config(make_task(run.config), profile)
     settings = write_guard(run.path / "guard", name, limits)
     make_folder(latches)
@@ -160,8 +193,21 @@ def actor_names(run: RunFolder) -> list[str]:
     return [f"actor{index}" for index in range(run.config.actors)]
 
 
+def check_one_arm(config: TrainConfig) -> None:
+    """Raise `BadInput` when several actors would drive one real arm."""
+    if config.actors > 1 and is_real(config.robot):
+        raise BadInput(
+            f"actors: {config.actors}: a real arm has one; `serl up FILE` starts several arms"
+        )
+
+
 def all_processes(run: RunFolder) -> list[ProcessSpec]:
-    """A learner and all actors: the one list that supervisor and launch files share."""
+    """A learner and all actors: the one list that supervisor and launch files share.
+
+    Raises:
+        BadInput: several actors would drive one real arm.
+    """
+    check_one_arm(run.config)
     actors = [actor_processes(run, name) for name in actor_names(run)]
     return [*learner_processes(run), *(spec for specs in actors for spec in specs)]
 
@@ -174,11 +220,12 @@ def described_processes(run: RunFolder, graph: GraphConfig) -> list[ProcessSpec]
     """
     config, specs = run.config, learner_processes(run) if graph.learner else []
     for robot in graph.robots:
-        if robot.actor and robot.profile != config.robot:
+        both_real = is_real(robot.profile) and is_real(config.robot)
+        if robot.actor and robot.profile != config.robot and not both_real:
             asked, own = robot.profile or "null", config.robot or "null"
             raise BadInput(f"robots.{robot.name}.profile: {asked}, and {run.path} drives {own}")
         if robot.actor:
-            specs += actor_processes(run, robot.name)
+            specs += actor_processes(run, robot.name, real_arm_of(robot))
         elif robot.profile == "sim":
             arm, guard = arm_processes(run, robot.name)
             specs += [arm, guard] if robot.guard else [arm]
@@ -188,6 +235,13 @@ def described_processes(run: RunFolder, graph: GraphConfig) -> list[ProcessSpec]
     if graph.console is not None:
         specs += console_processes(run, graph.console.robot, graph.console.port)
     return specs
+
+
+def real_arm_of(robot: RobotEntry) -> RealArm | None:
+    """The real arm that an entry of a file describes, if it is one."""
+    if robot.profile is None or not is_real(robot.profile):
+        return None
+    return RealArm(robot.profile, robot.namespace)
 
 
 def ends_with(graph: GraphConfig) -> frozenset[str]:
@@ -203,12 +257,19 @@ def started(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor
         BadInput: ROS 2 is missing, no ROS domain is free, or the run has a learner already.
     """
     require_ros()
+    if foreign := any(_ARM in spec.arguments for spec in specs):  # whose driver is not ours
+        be_where_drivers_are()
     with free_domain(network=run.config.network) as domain:
         prepare(run, domain.id)
-        if any(_ARM in spec.arguments for spec in specs):  # whose driver is not ours
+        if foreign:
             meet_others(run.path)
         with _supervised(run, specs, domain.id) as supervisor:
             yield supervisor
+
+
+def be_where_drivers_are() -> None:
+    """What this process starts is in the domain that was asked for, or in ROS's own default."""
+    os.environ["ROS_DOMAIN_ID"] = os.environ.get("ROS_DOMAIN_ID") or "0"
 
 
 def prepare(run: RunFolder, domain_id: int) -> None:
@@ -236,6 +297,8 @@ def beside(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]
     require_ros()
     clean_shared_memory()
     choose_transport(run.path)
+    if arm_of(run) is not None:
+        be_where_drivers_are()
     before = os.environ.get("ROS_DOMAIN_ID")
     with free_domain(network=run.config.network) as domain:
         os.environ["ROS_DOMAIN_ID"] = str(domain.id)  # which `started` follows

@@ -7,7 +7,7 @@ import math
 import time
 from typing import Any
 
-from serl.errors import BadInput, SerlError
+from serl.errors import BadInput, SerlError, Silent
 from serl.guard_config import LATCHED, MOVING, GuardState
 from serl.ros.arm_topics import of_robot
 from serl.ros.feed import Feed
@@ -47,10 +47,10 @@ class GuardClient:
         return state is not GuardState.DISARMED and state not in LATCHED
 
     def check(self) -> None:
-        """Raise `SerlError` when the guard has stopped the arm for good; `Silent` without one."""
+        """Raise `Silent` when the guard is not there, or has stopped the arm for good."""
         state, cause = self.feed.newest().value
         if state in LATCHED:
-            raise SerlError(f"the guard stopped the arm: {state}: {cause}")
+            raise Silent(f"the guard stopped the arm: {state}: {cause}")
 
     @property
     def lets_move(self) -> bool:

@@ -19,50 +19,39 @@ from typing import Any
 
 from serl import plugins
 from serl.actor import Actor, LearnedPolicy
+from serl.arm_profile import is_real
 from serl.assembly import make_acting_agent
-from serl.assignment import logged_views, make_judged_task, make_spec, make_task
-from serl.camera import REAL
+from serl.assignment import make_judged_task, make_spec, make_task
 from serl.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.clock import Clock, RealTime, VirtualClock, WallClock
 from serl.config import TrainConfig
 from serl.deployment import FixedWeights, Tried, append_tried, load_fitting
-from serl.errors import BadInput, Silent
+from serl.errors import BadInput
 from serl.evaluation import Purpose, start_seed
 from serl.loop import Result
 from serl.recording import EpisodeLog
-from serl.reward_data import write_views
-from serl.ros.arm import RosArm
 from serl.ros.control import People, describe
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.services import serve
-from serl.ros.simulated_arm import SimulatedRosArm
+from serl.ros.station import RESTORE, Station, make_arm
 from serl.ros.stats import Stats, Value
 from serl.run_folder import RunFolder
-from serl.safety import pose_from
 from serl.supervisor import orphaned
 from serl.task import SimulatedTask
 from serl.types import Record
-
-SIM = "sim"
-RESTORE = "bring arm and scene to a start, then go on"
-_SLICE_S, _SEEN_S = 0.2, 10.0
 
 
 def run(
     folder: RunFolder,
     name: str,
-    robot: str,
-    arm: str,
     checkpoint: Path,
     episodes: int | None,
 ) -> None:
     """Run so many episodes, or until told to stop.
 
     Args:
-        folder: of the deployment.
+        folder: of the deployment, whose settings name the robot.
         name: of the actor.
-        robot: name of a profile or path of a .py file; empty for a simulation in this process.
-        arm: namespace of the arm, within the run unless it begins at the root.
         checkpoint: holds the policy.
         episodes: how many; None for no end.
     """
@@ -75,7 +64,7 @@ def run(
     ):
         people = People(node, name, folder.config.teleop, folder.link(name))
         people.manage()
-        deployed = _Deployed(node, folder, name, robot, arm, people)
+        deployed = _Deployed(node, folder, name, people)
         serve(node, "stop", deployed.end)
         numbers: dict[str, Value] = {"episodes": 0.0, "successes": 0.0, "version": policy.version}
         Stats(
@@ -88,14 +77,7 @@ def run(
         actor = deployed.actor(policy, opened)
         number = 0
         while number != episodes:
-            try:
-                result = actor.episode()
-            except Silent as error:
-                if deployed.simulated:
-                    raise
-                people.hold.pause(str(error))
-                continue
-            if result is None:
+            if (result := actor.episode()) is None:
                 return
             tried = deployed.judged(number, result)
             append_tried(folder.path, tried)
@@ -134,21 +116,19 @@ class _Deployed:
         node: RosNode,
         folder: RunFolder,
         name: str,
-        robot: str,
-        arm: str,
         people: People,
     ) -> None:
         self._node, self._folder, self._name, self._people = node, folder, name, people
-        self.simulated = robot in ("", SIM)
         config, self._epoch = folder.config, time.time_ns()
+        self.simulated = not is_real(config.robot)
         self._task: SimulatedTask = (
-            make_task(config) if self.simulated else make_judged_task(config, REAL)
+            make_task(config) if self.simulated else make_judged_task(config)
         )
         rate_hz = self._task.config.rate_hz
         self.robot: Any
         self._clock: Clock
-        if robot:
-            self.robot = self._arm(robot, arm)
+        if config.robot:
+            self.robot = make_arm(node, config, name, self._epoch)
             self._clock = WallClock(rate_hz, self.robot.beat)
         else:
             self.robot = plugins.make_simulation(self._task)
@@ -169,8 +149,7 @@ class _Deployed:
             EpisodeLog(episodes, spec, self._folder.name, name, self._epoch, config.log)
         )
         desk = people.desk(self.robot, None, episodes)
-        if not self.simulated:
-            write_views(episodes, logged_views(config), REAL)
+        station = Station(self.robot, people.hold, self._ending, self._watch.begin)
 
         def take(record: Record) -> None:
             log.append(record)
@@ -188,10 +167,11 @@ class _Deployed:
             teleop=desk,
             place=self._place if self.simulated else None,
             person=people.hold.pause,
+            silent=None if self.simulated else people.hold.pause,
             epoch=self._epoch,
             stopping=lambda: people.hold.wait_paused(self._ending),
             admit=log.admit,
-            standby=self._standby,
+            standby=self._standby if self.simulated else station.standby,
         )
 
     def judged(self, number: int, result: Result) -> Tried:
@@ -209,30 +189,13 @@ class _Deployed:
         self._node.stopping = True
         return "stopping"
 
-    def _arm(self, robot: str, arm: str) -> RosArm:
-        kind = SimulatedRosArm if robot == SIM else RosArm
-        config, tracked = self._task.config, self._task.scene.tracked
-        lease, profile = f"{self._name}.{self._epoch}", plugins.load("robot", robot)
-        return kind(self._node, arm.rstrip("/"), profile, config, tracked, lease, guarded=True)
-
     def _place(self, episode: int) -> None:
         """The starts of a simulation are those of the final trials, in their order."""
         self._watch.begin()
         self.robot.reset(start_seed(Purpose.FINAL, self._folder.config.seed, "evaluation", episode))
 
     def _standby(self) -> bool:
-        """Wait until nobody holds the robot; a real one is had by the guard, and seen, then."""
-        held = self._people.hold.wait(self._ending)
-        if self.simulated:
-            return held
-        while not (self.robot.guard.has_arm or self._ending()):
-            held = True
-            self.robot.remote.wait(lambda: self.robot.guard.has_arm or self._ending(), _SLICE_S)
-        if not self._ending():
-            self._watch.begin()
-            state = self.robot.observe_when_fresh(_SEEN_S).state
-            self.robot.begin(pose_from(state["tcp_pose"]), bool(state["gripper"][0] < 0.5))
-        return held
+        return self._people.hold.wait(self._ending)
 
     def _ending(self) -> bool:
         return self._node.stopping or orphaned()
@@ -243,16 +206,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m serl.ros.policy_node", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="folder of the deployment")
     parser.add_argument("--actor", default="actor0", help="its name")
-    parser.add_argument("--robot", default="", help="a profile; a simulation in this process")
-    parser.add_argument("--namespace", help="of the arm, within the run or from the root")
     parser.add_argument("--checkpoint", type=Path, required=True, help="folder of the checkpoint")
     parser.add_argument("--episodes", type=int, help="how many; else without end")
     given = parser.parse_args(own_arguments(arguments))
     return run_node(
-        lambda: run(
-            *(RunFolder.open(given.run), given.actor, given.robot),
-            *(given.namespace or given.actor, given.checkpoint, given.episodes),
-        )
+        lambda: run(RunFolder.open(given.run), given.actor, given.checkpoint, given.episodes)
     )
 
 

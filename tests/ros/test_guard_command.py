@@ -10,10 +10,11 @@ import pytest
 
 from serl import plugins
 from serl.cell import Workspace
-from serl.guard_command import Place, guard_arguments, load_robot, place_of
+from serl.guard_command import Place, guard_arguments, place_of
 from serl.guard_config import GuardState
 from serl.guard_setup import guard_of
 from serl.latch import LatchFile
+from serl.real_arm import load_robot
 from serl.robot_file import write_robot
 from serl.ros.environment import meet_others
 from serl.ros.guard_client import GuardClient

@@ -134,6 +134,20 @@ def test_it_names_the_topic_of_joints_that_are_too_few(cell: Cell) -> None:
     assert cell.call("arm")[1].endswith("/panda/joint_states)")
 
 
+def test_an_arm_that_is_elsewhere_is_refused_by_key_and_topic_before_it_moves(cell: Cell) -> None:
+    cell.start_arm(away_m=0.4)
+    cell.start_guard()
+    cell.until("disarmed")
+    begun = (
+        "not now: pose: the tool is outside the box (x is 0.850 m, motion.box from 0.3 to 0.6 m)"
+    )
+    eventually(lambda: cell.call("arm")[1].startswith(begun))
+    armed, said = cell.call("arm")
+    assert not armed
+    assert said.endswith("/panda/current_pose)")
+    assert not any(line.words[0] == "setpoint" for line in cell.lines(0.0))
+
+
 @pytest.mark.parametrize(
     ("path", "value", "line"),
     [

@@ -7,29 +7,18 @@ from pathlib import Path
 
 import psutil
 import pytest
-from geometry_msgs.msg import PoseStamped
 
 from serl import cli
 from serl.assignment import make_spec, make_task
 from serl.deployment import read_tried
 from serl.episodes import episode_paths, read_episode
-from serl.ros.node import RosNode
-from serl.ros.topics import Topic
 from serl.run_folder import RunFolder
 
 from ..test_deployment import trained
-from .conftest import Run, eventually
-from .franka import start_franka
 from .terminal import LIMIT_S, Terminal
+from .tracked import answer_all, franka_beside_a_goal
 
 pytestmark = pytest.mark.ros
-
-PROFILE = """
-from serl import plugins
-franka = plugins.load("robot", "franka")
-controller = franka.controller.model_copy(update={"parameters": {"limit_error": True}})
-robot = franka.model_copy(update={"name": "mine", "wrench": None, "controller": controller})
-"""
 
 
 @pytest.fixture
@@ -89,47 +78,20 @@ def test_a_real_arm_moves_when_a_person_has_said_so(
     place: str | None, tmp_path: Path, commands: list[Terminal]
 ) -> None:
     run = trained(tmp_path, 100)
-    (tmp_path / "mine.py").write_text(PROFILE)
-    driver = Run(tmp_path / "driver")
-    driver.folder.mkdir()
-    arm = start_franka(driver, place)
-    with RosNode("tracker", driver.folder, local=True) as node:
-        goals = node.publisher(Topic(f"{arm}/goal_pose", PoseStamped, 1))
-
-        def track() -> None:
-            goal = PoseStamped()
-            goal.header.frame_id, goal.header.stamp = "base", node.handle.get_clock().now().to_msg()
-            goal.pose.position.x, goal.pose.position.z = 0.5, 0.3
-            goals.publish(goal)
-
-        node.every(0.01, track)
-        try:
-            where = ("--namespace", arm) if arm else ()  # the root is where it looks by itself
-            words = ("--robot", "mine.py", *where, "--episodes", 1)
-            command = Terminal(tmp_path, "run", run.path, *words)
-            commands.append(command)
-            command.until("is this the first start?: Enter says that you have seen to it")
-            command.press_enter()
-            command.until("the guard is disarmed: Enter arms it")
-            assert "episode" not in command.output.replace("episodes", "")
-            _answer_until_done(command)
-        finally:
-            driver.end()
+    with franka_beside_a_goal(tmp_path, place) as (_, arm):
+        where = ("--namespace", arm) if arm else ()  # the root is where it looks by itself
+        words = ("--robot", "mine.py", *where, "--episodes", 1)
+        command = Terminal(tmp_path, "run", run.path, *words)
+        commands.append(command)
+        command.until("is this the first start?: Enter says that you have seen to it")
+        command.press_enter()
+        command.until("the guard is disarmed: Enter arms it")
+        assert "episode" not in command.output.replace("episodes", "")
+        answer_all(command)
     assert command.process.returncode == 0, command.output
     assert "episode 0:" in command.output
     assert_logged(deployment(run), 1)
     assert (run.path / "guard" / "mine.latch").exists()
-
-
-def _answer_until_done(command: Terminal) -> None:
-    """A person who says yes to each question; on a busy machine an arm is silent now and then."""
-
-    def done() -> bool:
-        if command.output.endswith((": Enter goes on\n", "stop\n", "seen to it\n")):
-            command.press_enter()
-        return command.process.poll() is not None
-
-    eventually(done, LIMIT_S)
 
 
 @pytest.mark.parametrize(

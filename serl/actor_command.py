@@ -1,0 +1,83 @@
+"""`serl actor`: an actor node and its link, which join a run that a learner has begun."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from serl.config import TrainConfig
+from serl.errors import BadInput
+from serl.files import checked_name
+from serl.link_status import read_status
+from serl.robot_command import checked_namespace
+from serl.run_folder import RunFolder
+from serl.supervisor import Supervisor
+from serl.terminal_person import at_the_terminal
+
+_LOOK_S = 20.0
+DONE = 0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Of the command."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
+    parser.add_argument("--name", default="actor0", help="unique within the run")
+    parser.add_argument(
+        "--robot", metavar="NAME", help="a real arm, of a run on real arms; else the run's own"
+    )
+    parser.add_argument("--namespace", default="/", help="of that arm's topics, such as /left")
+
+
+def actor(options: argparse.Namespace) -> int:
+    """Run episodes until the training is over, or Ctrl-C.
+
+    Raises:
+        BadInput: there is no such run or arm, or the run is finished.
+        SerlError: a process failed for good.
+    """
+    from serl.ros.graph import actor_processes, arm_of, chosen_arm, joined
+    from serl.train import trained_steps
+
+    run, name = RunFolder.open(options.run), checked_name(options.name, "actor")
+    without_stages(run.config)
+    checked_namespace(options.namespace)
+    if trained_steps(run) >= run.config.steps:
+        raise BadInput(f"{run.path}: finished, all {run.config.steps:,} steps are trained on")
+    arm = chosen_arm(run, options.robot, options.namespace) if options.robot else arm_of(run)
+    specs = actor_processes(run, name, arm)
+    with (
+        joined(run, specs) as supervisor,
+        at_the_terminal(run, {name: arm.namespace} if arm else {}) as ask,
+    ):
+        return attend(supervisor, name, run.link(name), ask)
+
+
+def attend(
+    supervisor: Supervisor,
+    name: str,
+    link: Path | None = None,
+    ask: Callable[[], None] = lambda: None,
+) -> int:
+    """Watch processes until one of them is done; restarts are told, and a link without learner."""
+    told, look_s = 0, time.monotonic() + _LOOK_S
+    while not supervisor.finished(name):
+        supervisor.check()
+        ask()
+        if link is not None and time.monotonic() > look_s:
+            look_s = time.monotonic() + _LOOK_S
+            if (status := read_status(link)) is None or not status.connected:
+                print("no learner of this run answers; does `serl learner` run?", flush=True)  # noqa: T201
+        for event in supervisor.events[told:]:
+            print(event, flush=True)  # noqa: T201
+        told = len(supervisor.events)
+        time.sleep(0.2)
+    return DONE
+
+
+def without_stages(config: TrainConfig) -> TrainConfig:
+    """The settings; raises `BadInput` for those of stages."""
+    if config.stages:
+        raise BadInput("only `serl train` trains stages; with --stages null it is one task")
+    return config

@@ -1,0 +1,115 @@
+"""What a real arm asks of a run: nobody places its scene, and it tells only what is measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from serl import plugins
+from serl.arm_profile import ArmProfile
+from serl.config import TrainConfig
+from serl.errors import BadInput
+from serl.reading import reading_spec
+from serl.safety import Motion
+from serl.task import SimulatedTask
+from serl.types import Observation
+
+_LEAST_M = 0.02
+
+
+def load_robot(robot: str) -> ArmProfile:
+    """The profile of a known name, of a `.py` or of a `.yaml` file."""
+    profile = plugins.load("robot", robot)
+    if not isinstance(profile, ArmProfile):
+        raise BadInput(f"robot {robot}: expected an ArmProfile, got {type(profile).__name__}")
+    return profile
+
+
+def bodies_seen(task: SimulatedTask) -> tuple[str, ...]:
+    """Of the bodies that are tracked in simulation those that a policy sees something of.
+
+    On a real arm an object tracker has to tell them, as the topics `<name>_pose`.
+    """
+    shown = _Shown(task)
+    task.begin(shown.reading)
+    task.observation(shown.reading)
+    return tuple(name for name in task.scene.tracked if f"{name}_pose" in shown.state.asked)
+
+
+def is_judged_apart(task: SimulatedTask) -> bool:
+    """On a real arm nothing tells all that the task's own success and reset depend on."""
+    return bodies_seen(task) != task.scene.tracked
+
+
+def check_trainable(config: TrainConfig, task: SimulatedTask) -> None:
+    """Raise `BadInput`, naming the setting, for what only a simulation can give a training."""
+    if config.intervention == "scripted":
+        raise BadInput(
+            "intervention: scripted: no simulated human takes over on a real arm; people do, by "
+            "their devices or the console: none"
+        )
+    if config.demos and not config.demo_paths:
+        raise BadInput(
+            f"demos: {config.demos}: no script demonstrates on a real arm: give --demos FOLDER of "
+            f"what a person recorded (serl record {config.task} --console), or --demos 0"
+        )
+    if config.curriculum.start < 1.0:
+        raise BadInput("curriculum.start: only a simulation is placed near the goal: 1.0")
+    told = ", ".join(f"{name}_pose" for name in task.scene.tracked)
+    if is_judged_apart(task) and config.reward.kind == "task":
+        raise BadInput(
+            f"reward.kind: task: {task.name} judges itself by {told}, which nothing tells on a "
+            "real arm with this policy: expected classifier, pose, human or vice"
+        )
+    if is_judged_apart(task) and task.config.auto_reset:
+        raise BadInput(
+            f"task_config.auto_reset: {task.name} resets itself by {told}, which nothing tells on "
+            "a real arm with this policy: false, and a person does"
+        )
+
+
+def within_workspace(motion: Motion, profile: ArmProfile) -> Motion:
+    """The motion in the part of the task's box that is in the box which a person taught the arm.
+
+    Raises:
+        BadInput: there is no such part.
+    """
+    if (place := profile.workspace) is None:
+        return motion
+    low = tuple(map(max, motion.box_low_m, place.low_m))
+    high = tuple(map(min, motion.box_high_m, place.high_m))
+    for axis, least, greatest, taught in zip("xyz", low, high, place.low_m, strict=True):
+        if greatest - least < _LEAST_M:
+            raise BadInput(
+                f"workspace of {profile.name}: along {axis} it begins at {taught:g} m and shares "
+                f"under {_LEAST_M:g} m with the task's motion.box_low_m to motion.box_high_m"
+            )
+    return motion.model_copy(update={"box_low_m": low, "box_high_m": high})
+
+
+class _Asked(dict[str, Any]):
+    """Notes which of its values somebody looked at."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        super().__init__(values)
+        self.asked: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+
+class _Shown:
+    """A reading of an arm at rest in a scene, for looking at who looks at it."""
+
+    def __init__(self, task: SimulatedTask) -> None:
+        spec = reading_spec(7, task.scene.tracked, task.config)
+        self.state = _Asked(
+            {name: np.zeros(each.shape, np.float32) for name, each in spec.state.items()}
+        )
+        for name, values in self.state.items():
+            if name.endswith("_pose"):
+                values[6] = 1.0
+        images = {name: np.zeros(each.shape, np.uint8) for name, each in spec.images.items()}
+        self.reading = Observation(self.state, images)

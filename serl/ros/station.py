@@ -1,0 +1,77 @@
+"""The arm behind ROS 2 that a process drives, and what is waited for before its episodes begin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from serl.arm_profile import SIM, is_real
+from serl.assignment import make_task
+from serl.config import TrainConfig
+from serl.hold import Hold
+from serl.real_arm import bodies_seen, load_robot, within_workspace
+from serl.ros.arm import RosArm
+from serl.ros.node import RosNode
+from serl.ros.simulated_arm import SimulatedRosArm
+from serl.safety import pose_from
+
+RESTORE = "bring arm and scene to a start, then go on"
+_SLICE_S, _SEEN_S = 0.2, 10.0
+
+
+def make_arm(node: RosNode, config: TrainConfig, name: str, epoch: int) -> Any:
+    """The arm of an actor: the simulated one of its own namespace, or a real one.
+
+    Raises:
+        BadInput: there is no such robot, or nowhere that it may be.
+    """
+    task, robot = make_task(config), config.robot or SIM
+    profile, lease = load_robot(robot), f"{name}.{epoch}"
+    if not is_real(robot):
+        return SimulatedRosArm(
+            node, name, profile, task.config, task.scene.tracked, lease, guarded=True
+        )
+    motion = within_workspace(task.config.motion, profile)
+    own = task.config.model_copy(update={"motion": motion})
+    where = config.namespace.rstrip("/")
+    return RosArm(node, where, profile, own, bodies_seen(task), lease, guarded=True)
+
+
+class Station:
+    """A real arm between two episodes.
+
+    Args:
+        arm: waits there.
+        hold: why a person holds it.
+        ending: the process is to end.
+        begin: called when the arm is had again, before it is looked at.
+    """
+
+    def __init__(
+        self,
+        arm: RosArm,
+        hold: Hold,
+        ending: Callable[[], bool],
+        begin: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._arm, self._hold, self._ending, self._begin = arm, hold, ending, begin
+
+    def standby(self) -> bool:
+        """Return once nobody holds the arm, the guard has it and it is seen; as of `Actor`.
+
+        Raises:
+            Silent: it is not seen.
+        """
+        held = self._hold.wait(self._ending)
+        while not (self._has_arm() or self._ending()):
+            held = True
+            self._arm.remote.wait(lambda: self._has_arm() or self._ending(), _SLICE_S)
+        if not self._ending():
+            self._begin()
+            state = self._arm.observe_when_fresh(_SEEN_S).state
+            self._arm.begin(pose_from(state["tcp_pose"]), bool(state["gripper"][0] < 0.5))
+        return held
+
+    def _has_arm(self) -> bool:
+        guard = self._arm.guard
+        return guard is not None and guard.has_arm

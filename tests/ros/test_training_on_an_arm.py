@@ -1,0 +1,115 @@
+"""`serl train TASK --robot NAME` on a fake Franka: what a person types and answers."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from geometry_msgs.msg import PoseStamped
+
+from serl import cli
+from serl.assignment import make_spec, make_task
+from serl.control_status import read_control_status
+from serl.episodes import read_records
+from serl.ros.node import RosNode
+from serl.ros.station import RESTORE
+from serl.ros.topics import Topic
+from serl.run_folder import RunFolder
+from serl.types import End, Source, Step
+
+from .conftest import eventually
+from .terminal import LIMIT_S, Terminal
+from .test_training import assert_sound, rows, trained
+from .tracked import ARMS, GOAL_M, GOES_ON, answer_all, answer_until, franka_beside_a_goal
+
+pytestmark = pytest.mark.ros
+
+STEPS = 30
+SETTINGS = (
+    "--task_config.time_limit_s=1.0",
+    "--task_config.motion.box_high_m=[0.7,0.3,0.6]",
+    "--agent.hidden=[32,32]",
+    "--agent.batch_size=16",
+    "--agent.utd=1",
+    "--agent.device=cpu",
+    "--learner.publish_every=5",
+    "--learner.metrics_every=10",
+    "--learner.checkpoint_every=20",
+)
+POSE = f"--reward.pose=[{GOAL_M[0]},{GOAL_M[1]},{GOAL_M[2]},1,0,0,0]"
+
+
+@pytest.fixture
+def commands() -> Iterator[list[Terminal]]:
+    started: list[Terminal] = []
+    yield started
+    for command in started:
+        if command.process.poll() is None:
+            command.interrupt()
+
+
+def test_an_arm_is_trained_on_through_its_guard_and_tried_on(
+    tmp_path: Path, commands: list[Terminal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["record", "reach", "--demos", "2", "--out", "demos"]) == 0
+    with franka_beside_a_goal(tmp_path) as (_, arm):
+        words = ("--robot", "mine.py", "--namespace", arm, "--demos", "demos", "--trials", 1)
+        reward = ("--reward.kind=pose", POSE)
+        command = Terminal(tmp_path, "train", "reach", *words, "--steps", STEPS, *reward, *SETTINGS)
+        commands.append(command)
+        command.until("is this the first start?: Enter says that you have seen to it")
+        answer_until(command, lambda: f"{RESTORE}: Enter goes on" in command.output)
+        assert "the guard is disarmed: Enter arms it" in command.output
+        assert not list((tmp_path / "runs").rglob("*.mcap")), "it moved before a person said so"
+        answer_all(command)
+    assert command.process.returncode == 0, command.output
+    (folder,) = (tmp_path / "runs" / "reach").iterdir()
+    run = RunFolder.open(folder)
+    assert sum(trained(run).values()) == STEPS
+    assert rows(run, "update")
+    assert_sound(run)
+    records = list(read_records(run.episodes("actor0"), make_spec(make_task(run.config))))
+    steps = [record for record in records if isinstance(record, Step)]
+    assert {step.source for step in steps} == {Source.POLICY}
+    assert {step.reward_provenance for step in steps} == {"pose"}
+    assert any(record.reason == "time limit" for record in records if isinstance(record, End))
+    assert read_control_status(run.link("actor0")) is not None
+    (final,) = rows(run, "evaluation")
+    assert (final["purpose"], final["trials"]) == ("final", 1)
+    assert "1 unassisted trials on the arm" in command.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_training_that_is_stopped_or_killed_leaves_the_arm_where_it_is(
+    number: signal.Signals, tmp_path: Path, commands: list[Terminal]
+) -> None:
+    with franka_beside_a_goal(tmp_path) as (driver, arm):
+        words = ("--robot", "mine.py", "--namespace", arm, "--demos", 0, "--trials", 0)
+        long = [each.replace("limit_s=1.0", "limit_s=60.0") for each in SETTINGS]
+        command = Terminal(tmp_path, "train", "reach", *words, *long)
+        commands.append(command)
+        moving = (tmp_path / "runs").rglob
+        answer_until(command, lambda: list(moving("*.part.mcap")), (*ARMS, GOES_ON))
+        children = psutil.Process(command.process.pid).children(recursive=True)
+        command.process.send_signal(number)
+        command.process.wait(LIMIT_S)
+        _, alive = psutil.wait_procs(children, LIMIT_S)
+        assert not alive
+        with RosNode("witness", driver.folder, local=True) as node:
+            seen: list[tuple[float, float, float]] = []
+
+            def see(message: PoseStamped) -> None:
+                place = message.pose.position
+                seen.append((place.x, place.y, place.z))
+
+            node.subscribe(Topic(f"{arm}/current_pose", PoseStamped, 10), see)
+            eventually(lambda: len(seen) > 50)
+            assert node.handle.count_publishers(f"{arm}/target_pose") == 0
+    assert max(abs(a - b) for a, b in zip(seen[20], seen[-1], strict=True)) < 1e-6
+    (latch,) = (tmp_path / "runs").rglob("mine.latch")
+    assert latch.read_text().strip() == "serl latch: disarmed"  # the guard itself was not killed

@@ -1,0 +1,70 @@
+"""A fake Franka, an object tracker beside it, and the person at what drives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from geometry_msgs.msg import PoseStamped
+
+from serl.ros.node import RosNode
+from serl.ros.topics import Topic
+
+from .conftest import Run, eventually
+from .franka import start_franka
+from .terminal import LIMIT_S, Terminal
+
+GOAL_M = (0.5, 0.0, 0.3)
+ARMS, GOES_ON = ("stop\n", "seen to it\n"), ": Enter goes on\n"
+PROGRESS = " | steps "
+
+PROFILE = """
+from serl import plugins
+franka = plugins.load("robot", "franka")
+controller = franka.controller.model_copy(update={"parameters": {"limit_error": True}})
+robot = franka.model_copy(update={"name": "mine", "wrench": None, "controller": controller})
+"""
+
+
+@contextmanager
+def franka_beside_a_goal(folder: Path, place: str | None = None) -> Iterator[tuple[Run, str]]:
+    """The driver's processes, and the namespace of its topics; `mine.py` is its profile."""
+    (folder / "mine.py").write_text(PROFILE)
+    driver = Run(folder / "driver")
+    driver.folder.mkdir()
+    arm = start_franka(driver, place)
+    with RosNode("tracker", driver.folder, local=True) as node:
+        goals = node.publisher(Topic(f"{arm}/goal_pose", PoseStamped, 1))
+
+        def track() -> None:
+            goal = PoseStamped()
+            goal.header.frame_id, goal.header.stamp = "base", node.handle.get_clock().now().to_msg()
+            place = goal.pose.position
+            place.x, place.y, place.z = GOAL_M
+            goals.publish(goal)
+
+        node.every(0.01, track)
+        try:
+            yield driver, arm
+        finally:
+            driver.end()
+
+
+def answer_all(command: Terminal, ends: Sequence[str] = (*ARMS, GOES_ON)) -> None:
+    """A person who says yes to each of these questions, until the command is done."""
+    answer_until(command, lambda: command.process.poll() is not None, ends)
+
+
+def answer_until(
+    command: Terminal, condition: Callable[[], object], ends: Sequence[str] = ARMS
+) -> None:
+    """... or until something is so; on a busy machine an arm is silent now and then."""
+
+    def done() -> object:
+        said = [line for line in command.output.splitlines(True) if PROGRESS not in line]
+        if said and said[-1].endswith(tuple(ends)):
+            command.press_enter()
+        return condition()
+
+    eventually(done, 2 * LIMIT_S)

@@ -1,0 +1,133 @@
+"""What a training on a real arm needs, and the one line that says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from serl import plugins
+from serl.arm_profile import ArmProfile, is_real
+from serl.assignment import make_judged_task, make_task
+from serl.cell import Workspace
+from serl.config import resolve
+from serl.errors import BadInput
+from serl.guard_setup import make_guard_config
+from serl.real_arm import bodies_seen, is_judged_apart, within_workspace
+from serl.settings import run_settings
+from serl.task import SimulatedTask
+
+FRANKA: ArmProfile = plugins.load("robot", "franka")
+WORKSPACE = Workspace(
+    low_m=(0.4, -0.1, 0.0), high_m=(0.6, 0.1, 0.3), home_m=(0.5, 0.0, 0.2), reference=(1, 0, 0, 0)
+)
+TAUGHT = FRANKA.model_copy(update={"workspace": WORKSPACE})
+PIXELS = {"observe": "pixels", "agent": {"cached_features": False}}
+
+
+def task(name: str, observe: str | None = None) -> SimulatedTask:
+    return make_task(resolve({"task": name, "observe": observe}))
+
+
+def test_a_simulated_arm_is_none_wherever_it_is() -> None:
+    assert [is_real(robot) for robot in (None, "sim", "franka", "cell.yaml")] == [False] * 2 + [
+        True
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "observe", "seen", "apart"),
+    [
+        ("reach", None, ("goal",), False),
+        ("pick_cube", "state", ("cube",), False),
+        ("pick_cube", "pixels", (), True),
+        ("cable_routing", "pixels", ("clip",), True),
+    ],
+)
+def test_bodies_are_tracked_that_a_policy_sees(
+    name: str, observe: str | None, seen: tuple[str, ...], apart: bool
+) -> None:
+    assert bodies_seen(task(name, observe)) == seen
+    assert is_judged_apart(task(name, observe)) == apart
+
+
+def test_a_run_on_an_arm_has_people_and_no_simulated_human() -> None:
+    config = run_settings("reach", {}, {"robot": "franka", "demos": 0})
+    assert (config.robot, config.intervention, config.namespace) == ("franka", "none", "/")
+    assert run_settings("reach", {}, {"robot": "sim"}).intervention == "scripted"
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({}, r"demos: 20: no script demonstrates on a real arm: give --demos FOLDER .*serl record"),
+        ({"demos": 0, "intervention": "scripted"}, "intervention: scripted: no simulated human"),
+        ({"demos": 0, "curriculum": {"start": 0.1}}, "curriculum.start: only a simulation"),
+        ({"demos": 0, "robot": "nobody"}, "unknown robot 'nobody': expected one of"),
+        ({"demos": 0, "robot": "absent.yaml"}, "absent.yaml: cannot be read"),
+        ({"demos": 0, "namespace": "left"}, "namespace: "),
+        ({"demos": 0, "actor": {"home_every": 2}}, "actor.home_every: only an arm in"),
+        ({"demos": 0, "trials": 0, "required_success_rate": 0.9}, "of 0 trials there is none"),
+        ({"demos": 0, "trials": 0, "robot": "sim"}, "trials: expected at least 1"),
+    ],
+)
+def test_what_only_a_simulation_gives_is_refused_by_its_key(
+    settings: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(BadInput, match=complaint) as caught:
+        run_settings("reach", {"robot": "franka", **settings}, {})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({}, "reward.kind: task: pick_cube judges itself by cube_pose, which nothing tells"),
+        (
+            {"reward": {"kind": "human"}, "task_config": {"auto_reset": True}},
+            "task_config.auto_reset: pick_cube resets itself by cube_pose",
+        ),
+    ],
+)
+def test_what_nothing_measures_judges_no_training(settings: dict[str, Any], complaint: str) -> None:
+    values = {"robot": "franka", "demos": 0, **PIXELS, **settings}
+    with pytest.raises(BadInput, match=complaint):
+        run_settings("pick_cube", values, {})
+
+
+def test_a_task_that_is_judged_apart_is_asked_for_nothing_that_nobody_tells() -> None:
+    values = {"task": "pick_cube", "robot": "franka", "demos": 0, **PIXELS}
+    judged = make_judged_task(resolve(values))  # as a policy that was trained in simulation is run
+    simulated = task("pick_cube", "pixels")
+    arm = {name: spec for name, spec in _reading(simulated).state.items() if name != "cube_pose"}
+    reading = _reading(simulated)
+    blind = type(reading)(arm, reading.images)
+    judged.begin(blind)
+    assert judged.observation(blind).state.keys() == simulated.observation_spec.state.keys()
+    assert judged.reset(blind) is None
+    first = judged.outcome(blind, 0)
+    last = judged.outcome(blind, judged.config.max_steps - 1)
+    assert (first.reward, first.terminated, first.truncated) == (0.0, False, False)
+    assert (last.terminated, last.truncated, last.provenance) == (False, True, "human")
+    with pytest.raises(KeyError):
+        simulated.outcome(blind, 0)
+
+
+def _reading(of: SimulatedTask) -> Any:
+    with plugins.make_simulation(of) as arm:
+        return arm.reset(0)
+
+
+def test_the_box_is_what_the_task_and_the_person_allow() -> None:
+    motion = task("reach").config.motion
+    assert within_workspace(motion, FRANKA) == motion
+    both = within_workspace(motion, TAUGHT)
+    assert both.box_low_m == (0.4, -0.1, 0.04)
+    assert both.box_high_m == (0.6, 0.1, 0.3)
+    assert make_guard_config(task("reach"), TAUGHT).motion.box_high_m == both.box_high_m
+
+
+def test_boxes_that_do_not_meet_are_refused_by_their_keys() -> None:
+    far = WORKSPACE.model_copy(update={"low_m": (0.69, -0.1, 0.0), "high_m": (0.9, 0.1, 0.3)})
+    with pytest.raises(BadInput, match=r"workspace of franka: along x .* motion.box_low_m"):
+        within_workspace(task("reach").config.motion, FRANKA.model_copy(update={"workspace": far}))
