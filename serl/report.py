@@ -233,6 +233,12 @@ def _abscissae(rows: Sequence[MetricsRow], by_time: bool, steps: str = "steps") 
     return _minutes(rows) if by_time else series(rows, steps)
 
 
+def success_alone(run: RunData) -> tuple[Values, Values]:
+    """Steps and the running mean of successes, of episodes without a human step.  # (N,) each."""
+    rows = [row for row in run.episodes if not row.get("assisted")]
+    return series(rows, "steps"), running_mean(series(rows, "success"))
+
+
 def _success_traces(run: RunData, by_time: bool) -> list[Trace]:
     traces = []
     looks: list[tuple[str, Colour, bool]]
@@ -241,12 +247,16 @@ def _success_traces(run: RunData, by_time: bool) -> list[Trace]:
         rows = [row for row in run.episodes if bool(row.get("assisted")) is assisted]
         mean = running_mean(series(rows, "success"))
         traces.append(Trace(label, colour, _abscissae(rows, by_time), mean))
+    return [*traces, evaluations(run, by_time)]
+
+
+def evaluations(run: RunData, by_time: bool = False) -> Trace:
+    """Trials of checkpoints with their intervals, over steps or minutes."""
     rows = run.selections + run.finals[-1:]
     low, high = np.array([_interval(row) for row in rows]).reshape(-1, 2).T
     x = _abscissae(rows, by_time, "checkpoint")
     rates = np.array([_rate(row) for row in rows])
-    traces.append(Trace("evaluations", "evaluation", x, rates, "points", (low, high)))
-    return traces
+    return Trace("evaluations", "evaluation", x, rates, "points", (low, high))
 
 
 def _return_traces(run: RunData, by_time: bool) -> list[Trace]:

@@ -9,11 +9,10 @@ import numpy as np
 
 from serl import page
 from serl.assistance import Assistance, together
-from serl.curves import running_mean, series
 from serl.evaluation import wilson
 from serl.files import write_atomic
 from serl.plots import Trace, plot
-from serl.report import HERO_PX, STEPS, RunData, read_run
+from serl.report import HERO_PX, STEPS, RunData, read_run, success_alone
 from serl.run_folder import STAGES, RunFolder
 
 
@@ -89,9 +88,8 @@ def _links(stages: Mapping[str, RunData]) -> str:
 def _curves(stages: Mapping[str, RunData]) -> str:
     cards = []
     for name, stage in stages.items():
-        alone = [row for row in stage.episodes if not row.get("assisted")]
-        rates = running_mean(series(alone, "success"))
-        trace = Trace("", "policy", series(alone, "steps"), rates)
+        steps, rates = success_alone(stage)
+        trace = Trace("", "policy", steps, rates)
         figure = plot(f"{name} success", [trace], STEPS, scale="percent", size_px=HERO_PX)
         rate = float(rates[-1]) if np.size(rates) else np.nan
         cards.append(page.card(name, figure, page.percent(rate)))
