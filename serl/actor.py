@@ -189,14 +189,33 @@ class ResetTask:
         return self._task.observation(reading)
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Success when the task needs no further reset."""
-        ready = self._task.reset(reading) is None
+        """Success when the task needs no further reset; the end when it says that none helps."""
+        try:
+            ready = self._task.reset(reading) is None
+        except NeedsPerson:
+            return Outcome(terminated=True)
         late = index + 1 >= self._max_steps
         return Outcome(float(ready), terminated=ready, truncated=late and not ready, success=ready)
 
     def reset(self, reading: Observation) -> Policy | None:
         """A reset needs none."""
         return None
+
+
+class Asking(ResetTask):
+    """A request for a person, as a task: one step of holding still, and the log has its words."""
+
+    def __init__(self, task: Task, request: NeedsPerson) -> None:
+        super().__init__(task, 0.0)
+        self.name, self._request = f"request of {task.name}", request
+
+    def outcome(self, reading: Observation, index: int) -> Outcome:
+        """Over at once.
+
+        Raises:
+            NeedsPerson: the request.
+        """
+        raise self._request
 
 
 class Approach(ResetTask):
@@ -318,6 +337,7 @@ class Actor:
             self._restore()
         except NeedsPerson as error:
             self.robot.stop(str(error))
+            self._run(Asking(self.task, error), Hold(self.robot.action_spec), Source.SCRIPT)
             if self.person is None:
                 raise
             self.person(str(error))
@@ -331,8 +351,7 @@ class Actor:
                 return
             if left:
                 self._run_reset(script)
-        failed = f"reset failed {self.config.reset_attempts} times"
-        raise NeedsPerson(f"{failed}: a person is needed")
+        raise NeedsPerson(f"the reset failed {self.config.reset_attempts} times")
 
     def _run_reset(self, script: Policy) -> None:
         reset = ResetTask(self.task, self.config.reset_time_limit_s)

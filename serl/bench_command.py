@@ -21,29 +21,62 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     tasks.add_argument(
         "--docs", type=Path, metavar="FOLDER", help="keep the numbers, the table and pictures there"
     )
+    tasks.add_argument(
+        "--runs",
+        type=Path,
+        metavar="FOLDER",
+        help="take what finished trainings there have shown, and measure nothing",
+    )
+    tasks.add_argument("--commit", help="of runs that do not say with which they were made")
 
 
 def _tasks(options: argparse.Namespace) -> int:
-    from serl import task_bench
-
     if options.trials < 1:
         raise BadInput(f"--trials: expected at least 1, got {options.trials}")
     if options.docs is not None and not options.docs.is_dir():
         raise BadInput(f"--docs {options.docs}: no such folder")
+    if options.commit is not None and options.runs is None:
+        raise BadInput("--commit: says with which code --runs were made, and there are none")
+    return _measure(options) if options.runs is None else _collect(options)
+
+
+def _measure(options: argparse.Namespace) -> int:
+    """Let experts try, and measure speeds."""
+    from serl import task_bench, task_page
+
     measured = list(task_bench.find_tasks(options.task or plugins.names("task")))
     records = task_bench.load_records(options.docs) if options.docs else {}
     pictures = {}
-    print("\n".join(task_bench.table({}, ())))  # noqa: T201
+    print("\n".join(task_page.table({}, ())))  # noqa: T201
     for task in measured:
         record, picture = task_bench.measure(task, options.trials)
         before = records.get(task.name, task_bench.TaskRecord())
-        records[task.name] = record.model_copy(update={"training": before.training})
+        kept = {"trainings": before.trainings, "reason": before.reason}
+        records[task.name] = record.model_copy(update=kept)
         pictures[task.name] = picture
-        print(task_bench.row(task.name, records), flush=True)  # noqa: T201
+        print(task_page.row(task.name, records), flush=True)  # noqa: T201
         if options.docs:  # after each: an interruption costs one task
-            summaries = {
-                each.name: (type(each).__doc__ or "").strip().splitlines()[0]
-                for each in task_bench.find_tasks(plugins.names("task"))
-            }
-            task_bench.write_page(options.docs, records, summaries, pictures)
+            task_page.write_page(options.docs, records, task_bench.summaries(), pictures)
+    return DONE
+
+
+def _collect(options: argparse.Namespace) -> int:
+    """Take what trainings have shown."""
+    from serl import task_bench, task_page, task_runs
+
+    wanted = {task.name for task in task_bench.find_tasks(options.task)}
+    paths = task_runs.find_runs(options.runs)
+    records = task_bench.load_records(options.docs) if options.docs else {}
+    curves = {}
+    for shown in task_runs.shown_by(paths, print, options.commit or task_runs.UNKNOWN_COMMIT):
+        if wanted and shown.task not in wanted:
+            continue
+        training, curves[shown.training.curve] = shown.training, shown.curve
+        before = records.get(shown.task, task_bench.TaskRecord())
+        records[shown.task] = before.with_training(training)
+        print(f"{shown.task}: {training.command}: {task_page.told(training)}")  # noqa: T201
+    if not curves:
+        raise BadInput(f"--runs {options.runs}: no finished training of what was asked for")
+    if options.docs:
+        task_page.write_page(options.docs, records, task_bench.summaries(), {}, curves)
     return DONE

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from serl.clock import VirtualClock
-from serl.episodes import episode_paths, read_spec
+from serl.episodes import count_records, episode_paths, read_spec
 from serl.errors import BadInput, SerlError, SpecMismatch
 from serl.evaluation import Purpose, start_seed
 from serl.loop import EpisodeKey, Result, run
@@ -54,6 +56,19 @@ def record_expert(
         if failed > max(10, kept):
             raise SerlError(f"{task.name}: the expert failed {failed} of {kept + failed} times")
     return failed
+
+
+def mean_duration_s(folders: Iterable[Path]) -> float:
+    """Mean task time of demonstrations; NaN where there are none.
+
+    Raises:
+        CorruptData: a file is damaged.
+    """
+    paths = [path for folder in folders for path in episode_paths(folder)]
+    spec = next(filter(None, map(read_spec, paths)), None)
+    if spec is None:
+        return math.nan
+    return statistics.mean(count_records(path) - 1 for path in paths) / spec.rate_hz
 
 
 def check_recordings(folders: Iterable[Path], spec: Spec) -> None:

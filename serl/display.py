@@ -18,6 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from serl.assistance import Assistance
 from serl.control_status import ControlStatus
 from serl.evaluation import Evaluation
 from serl.link_status import LinkStatus
@@ -188,6 +189,7 @@ class Summary:
         duration_s: time that the run has been running.
         human_shares: share of human steps in each quarter of the steps; empty when unknown.
         report: the page to look at; None when there is none.
+        help: takeovers and requests for a person; None when unknown.
     """
 
     task: str
@@ -197,6 +199,7 @@ class Summary:
     duration_s: float
     human_shares: Sequence[float] = ()
     report: Path | None = None
+    help: Assistance | None = None
 
 
 def print_summary(console: Console, summary: Summary) -> None:
@@ -213,6 +216,8 @@ def print_summary(console: Console, summary: Summary) -> None:
     if summary.human_shares:
         shares = " → ".join(_percent(share) for share in summary.human_shares)
         table.add_row("human steps", f"{shares}  (quarters of the steps)")
+    if summary.help is not None:
+        table.add_row("help", str(summary.help))
     console.print(Padding(table, (1, 1)))
     for name, path in (("run", summary.folder), ("report", summary.report)):
         if path is not None:

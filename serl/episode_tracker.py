@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from serl.errors import NEEDS_PERSON
 from serl.intervention import ENDINGS, Event
-from serl.metrics import EpisodeRow, Metrics
+from serl.metrics import EpisodeRow, Metrics, RequestRow
 from serl.types import End, Record, Source, Step, is_online
 
 
@@ -53,8 +54,10 @@ class EpisodeTracker:
         return sum(self._successes) / max(len(self._successes), 1)
 
     def add(self, record: Record, steps: int, version: int) -> None:
-        """Take a record; an `End` closes its episode and writes a row."""
+        """Take a record; an `End` closes its episode, or is a request, and writes a row."""
         episode = self.follow(record)
+        if isinstance(record, End) and record.reason.startswith(NEEDS_PERSON):
+            self._metrics.write(steps, RequestRow(record.key.actor, record.reason))
         if isinstance(record, End) and episode:
             self._metrics.write(steps, self._row(episode, record, version))
 

@@ -23,5 +23,15 @@ class CorruptData(BadInput):
     """Bytes (a file, a message) that are damaged, foreign, or beyond the allowed bounds."""
 
 
+NEEDS_PERSON = "a person is needed"
+
+
 class NeedsPerson(SerlError):
-    """Only a person can restore the scene; the robot holds until one has."""
+    """Only a person can restore the scene; the robot holds until one has.
+
+    Args:
+        why: in words; what is said, and logged, begins with `NEEDS_PERSON`.
+    """
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{NEEDS_PERSON}: {why}")

@@ -117,19 +117,35 @@ class EventRow:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestRow:
+    """A robot could not restore its scene by itself.
+
+    Attributes:
+        actor: name of the actor.
+        text: what it asked a person for.
+    """
+
+    kind: ClassVar[str] = "request"
+    actor: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class ResumeRow:
     """A learner went on from a checkpoint: what was learned after it is learned again.
 
     Attributes:
-        rows: rows there were when the checkpoint was saved; episodes and updates that came after
-            them and before this row are superseded.
+        rows: rows there were when the checkpoint was saved; episodes, updates and requests that
+            came after them and before this row are superseded.
     """
 
     kind: ClassVar[str] = "resume"
     rows: int
 
 
-Row = EpisodeRow | UpdateRow | EvaluationRow | EventRow | ResumeRow
+Row = EpisodeRow | UpdateRow | EvaluationRow | EventRow | RequestRow | ResumeRow
+
+_REPEATED = {EpisodeRow.kind, UpdateRow.kind, RequestRow.kind}
 
 
 class Metrics(Protocol):
@@ -232,7 +248,7 @@ def standing(rows: Sequence[MetricsRow]) -> list[MetricsRow]:
     for number, row in enumerate(rows):
         if row["kind"] == ResumeRow.kind:
             for after in range(int(row["rows"]), number):
-                kept[after] &= rows[after]["kind"] not in (EpisodeRow.kind, UpdateRow.kind)
+                kept[after] &= rows[after]["kind"] not in _REPEATED
     return list(compress(rows, kept))
 
 

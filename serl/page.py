@@ -22,13 +22,18 @@ POLICY_HEADER = (
 )
 """Content security policy: the browser itself refuses any request and any script."""
 
-CSS = """
+PALETTE = """
 :root{color-scheme:light dark;--paper:#f7f6f2;--card:#fffefb;--ink:#20242c;--quiet:#646c79;
 --rule:#e4e2da;--policy:#2f6fb5;--human:#c26a17;--evaluation:#23825a;--band:#23825a33}
 @media(prefers-color-scheme:dark){:root{--paper:#14171c;--card:#1b1f26;--ink:#e9ebef;
 --quiet:#99a2b1;--rule:#2d333d;--policy:#74b0ee;--human:#eea45f;--evaluation:#6bc89b;
 --band:#6bc89b38}}
-*{box-sizing:border-box}
+"""
+"""What the colours of a plot are, by day and night."""
+
+CSS = (
+    PALETTE
+    + """*{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);
 font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif;
 -webkit-text-size-adjust:100%;font-variant-numeric:tabular-nums}
@@ -104,6 +109,7 @@ section{margin-top:44px}.card{padding:14px 14px}table{font-size:13px}
 th{font-size:12px}th,td{padding-left:8px}td:nth-child(2){white-space:normal}}
 @media print{body{background:#fff}.card,.tiles{break-inside:avoid}}
 """
+)
 
 
 def document(title: str, sections: Sequence[str]) -> str:

@@ -78,6 +78,7 @@ def plot(
     *,
     scale: Scale = "values",
     size_px: tuple[int, int] = (330, 190),
+    from_zero: bool = False,
 ) -> str:
     """An `<svg>` element as wide as its parent; empty when no trace has a finite point.
 
@@ -87,6 +88,7 @@ def plot(
         x_label: under the axis.
         scale: the ordinates are values, or shares: shown from 0 to 100 %, or to what they reach.
         size_px: size at which text has its natural size.
+        from_zero: abscissae begin at 0, wherever the first point is.
     """
     if not any(np.isfinite(trace.y).any() for trace in traces):
         return ""
@@ -96,9 +98,21 @@ def plot(
         for trace in traces:
             _draw(axes, trace)
         _dress(axes, traces, x_label, scale)
+        if from_zero:
+            axes.set_xlim(left=0.0)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata=_NO_METADATA)
     return _inline(buffer.getvalue(), name)
+
+
+def standalone(svg: str, palette: str) -> str:
+    """An SVG file of what `plot` returns, in the colours of a palette (CSS)."""
+    _, _, width, height = svg.partition('viewBox="')[2].partition('"')[0].split()
+    spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    size = f'width="{width}" height="{height}"'
+    style = f"<style>{palette}svg{{background:var(--card);font-family:sans-serif}}</style>"
+    opening, _, body = svg.partition(">")
+    return f"{opening.replace('<svg', f'<svg {spaces} {size}', 1)}>{style}{body}"
 
 
 def _draw(axes: Axes, trace: Trace) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from serl.control_status import read_control_status
 from serl.display import ActorProgress, ProcessProgress, Progress
 from serl.link_status import read_status
-from serl.metrics import FILE, EventRow, ResumeRow, read_rows, standing
+from serl.metrics import FILE, EventRow, RequestRow, ResumeRow, read_rows, standing
 
 WINDOW = 20
 
@@ -84,7 +84,9 @@ class ProgressReader:
     def _follow(self) -> None:
         """Take in the rows that were appended."""
         rows = self._rows()
-        self._news += [row["text"] for row in rows if row["kind"] == EventRow.kind]
+        self._news += [
+            row["text"] for row in rows if row["kind"] in (EventRow.kind, RequestRow.kind)
+        ]
         if any(row["kind"] == ResumeRow.kind for row in rows):  # begin again, without superseded
             self._offset, self._episodes, self._first = 0, 0, None
             self._recent.clear()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from serl import page
+from serl.assistance import Assistance, assistance
 from serl.config import parse_yaml
 from serl.curves import (
     WINDOW,
@@ -23,7 +26,8 @@ from serl.curves import (
     series,
     thinned,
 )
-from serl.errors import BadInput
+from serl.demonstrations import mean_duration_s
+from serl.errors import BadInput, SerlError
 from serl.evaluation import wilson
 from serl.files import write_atomic
 from serl.metrics import FILE, MetricsRow, read_metrics
@@ -36,12 +40,14 @@ HERO_PX = (400, 205)
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """What a run folder holds for its report."""
+    """What a run folder holds for its report; `demonstrated_s` is NaN where nothing was shown."""
 
     name: str
     task: str
     config: str
     videos: tuple[Path, ...]
+    demonstrated_s: float
+    help: Assistance
     episodes: list[MetricsRow]
     updates: list[MetricsRow]
     selections: list[MetricsRow]
@@ -83,12 +89,14 @@ def read_run(run_path: Path) -> RunData:
         raise BadInput(f"{run_path} is not a run folder: expected config.yaml or {FILE} in it")
     rows = read_metrics(run_path / FILE)
     text = config.read_text(errors="replace") if config.is_file() else ""
-    run_path = run_path.resolve()
+    run_path, settings = run_path.resolve(), _settings(text)
     return RunData(
         name=run_path.name,
-        task=_task(text) or run_path.parent.name,
+        task=_task(settings) or run_path.parent.name,
         config=text,
         videos=tuple(sorted((run_path / "videos").glob("*.webm"))),
+        demonstrated_s=_demonstrated_s(run_path, settings),
+        help=assistance(rows),
         episodes=_of_kind(rows, "episode"),
         updates=_of_kind(rows, "update"),
         selections=_evaluations(rows, "selection"),
@@ -97,16 +105,31 @@ def read_run(run_path: Path) -> RunData:
     )
 
 
-def _task(config: str) -> str:
-    """The task's name in a resolved configuration; empty when it has none."""
+def _settings(config: str) -> dict[str, Any]:
+    """Those of a `config.yaml`; none where it cannot be read."""
     try:
         tree = parse_yaml(config, "config.yaml")
     except BadInput:
-        return ""
-    task = tree.get("task") if isinstance(tree, dict) else None
+        return {}
+    settings = tree.get("config", tree) if isinstance(tree, dict) else {}
+    return settings if isinstance(settings, dict) else {}
+
+
+def _task(settings: dict[str, Any]) -> str:
+    """The task's name; empty when there is none."""
+    task = settings.get("task")
     if isinstance(task, dict):
         task = task.get("name")
     return task if isinstance(task, str) else ""
+
+
+def _demonstrated_s(run_path: Path, settings: dict[str, Any]) -> float:
+    """Mean task time of the demonstrations; NaN without any, or where they cannot be read."""
+    given = settings.get("demo_paths")
+    folders = [path for path in given if isinstance(path, str)] if isinstance(given, list) else []
+    with suppress(SerlError):
+        return mean_duration_s([*map(Path, folders), run_path / "demonstrations"])
+    return math.nan
 
 
 def _of_kind(rows: list[MetricsRow], kind: str) -> list[MetricsRow]:
@@ -152,7 +175,7 @@ def _headline(run: RunData) -> str:
         )
     else:
         result = page.no_result(_so_far(run))
-    share = _human_share(run.episodes)
+    helped = run.help
     last = quarters(run.episodes)[-1:]
     tiles = [
         ("environment steps", page.whole(steps) if steps else "-", "online, of all actors"),
@@ -160,8 +183,14 @@ def _headline(run: RunData) -> str:
         _cycle_tile(run),
         (
             "human steps",
-            page.percent(share),
+            page.percent(helped.human_share),
             f"{page.percent(last[0].human_share)} in the last quarter" if last else "",
+        ),
+        ("takeovers", page.whole(helped.takeovers), "by a human, in training"),
+        (
+            "requests for a person",
+            page.whole(helped.requests),
+            f"{page.decimal(helped.requests_per_100)} per 100 episodes",
         ),
         ("updates per step", page.decimal(_last(run.updates, "utd")), "critic updates, achieved"),
     ]
@@ -182,16 +211,14 @@ def _so_far(run: RunData) -> str:
 
 def _cycle_tile(run: RunData) -> tuple[str, str, str]:
     if run.finals:
-        cycle_s = number(run.finals[-1], "cycle_time_s")
-        return ("cycle time", page.seconds(cycle_s), "mean of the successful trials")
+        cycle_s, shown_s = number(run.finals[-1], "cycle_time_s"), run.demonstrated_s
+        note = "mean of the successful trials"
+        if cycle_s > 0 and shown_s > 0:
+            note += f"; demonstrated in {shown_s:.1f} s: {shown_s / cycle_s:.2f} times as fast"
+        return ("cycle time", page.seconds(cycle_s), note)
     times_s = [number(row, "duration_s") for row in run.episodes if row.get("success")][-WINDOW:]
     mean_s = float(np.mean(times_s)) if times_s else math.nan
     return ("cycle time", page.seconds(mean_s), f"last {WINDOW} successful episodes")
-
-
-def _human_share(episodes: Sequence[MetricsRow]) -> float:
-    steps = np.nansum(series(episodes, "length"))
-    return float(np.nansum(series(episodes, "human_steps")) / steps) if steps else math.nan
 
 
 def _last(rows: Sequence[MetricsRow], name: str) -> float:
@@ -206,6 +233,12 @@ def _abscissae(rows: Sequence[MetricsRow], by_time: bool, steps: str = "steps") 
     return _minutes(rows) if by_time else series(rows, steps)
 
 
+def success_alone(run: RunData) -> tuple[Values, Values]:
+    """Steps and the running mean of successes, of episodes without a human step.  # (N,) each."""
+    rows = [row for row in run.episodes if not row.get("assisted")]
+    return series(rows, "steps"), running_mean(series(rows, "success"))
+
+
 def _success_traces(run: RunData, by_time: bool) -> list[Trace]:
     traces = []
     looks: list[tuple[str, Colour, bool]]
@@ -214,12 +247,16 @@ def _success_traces(run: RunData, by_time: bool) -> list[Trace]:
         rows = [row for row in run.episodes if bool(row.get("assisted")) is assisted]
         mean = running_mean(series(rows, "success"))
         traces.append(Trace(label, colour, _abscissae(rows, by_time), mean))
+    return [*traces, evaluations(run, by_time)]
+
+
+def evaluations(run: RunData, by_time: bool = False) -> Trace:
+    """Trials of checkpoints with their intervals, over steps or minutes."""
     rows = run.selections + run.finals[-1:]
     low, high = np.array([_interval(row) for row in rows]).reshape(-1, 2).T
     x = _abscissae(rows, by_time, "checkpoint")
     rates = np.array([_rate(row) for row in rows])
-    traces.append(Trace("evaluations", "evaluation", x, rates, "points", (low, high)))
-    return traces
+    return Trace("evaluations", "evaluation", x, rates, "points", (low, high))
 
 
 def _return_traces(run: RunData, by_time: bool) -> list[Trace]:

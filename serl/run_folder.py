@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from serl import checkpoint
+from serl.commit import commit
 from serl.config import TrainConfig, read_yaml, stage_configs
 from serl.errors import BadInput, CorruptData
 from serl.fields import short
@@ -33,7 +34,8 @@ class RunInfo(BaseModel):
     Attributes:
         format: version of the layout of the folder.
         created: local time at which the run was made.
-        versions: of serl, Python and the packages that results depend on.
+        versions: of serl (its commit, too, where there is one), Python and the packages that
+            results depend on.
         config: the resolved configuration.
     """
 
@@ -230,4 +232,6 @@ def _versions() -> dict[str, str]:
             versions[package] = version(package)
         except PackageNotFoundError:
             versions[package] = "not installed"
+    if made_with := commit():
+        versions["commit"] = made_with
     return versions

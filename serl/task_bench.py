@@ -1,41 +1,36 @@
 """What each task is worth: its expert's successes, its speed, what training from state has shown.
 
-Measurements are kept in `tasks.json` and shown in `tasks.md` beside it, with a picture of each
-task. What a training has shown is entered there by hand, with the command that shows it again.
+Measurements are kept in `tasks.json` and shown by `serl.task_page`.
 """
 
 from __future__ import annotations
 
-import json
+import re
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from PIL import Image as Picture
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from serl import plugins
 from serl.assignment import make_task
 from serl.clock import VirtualClock
 from serl.config import resolve, stage_configs
-from serl.errors import BadInput, CorruptData
-from serl.evaluation import wilson
-from serl.files import read_bounded, write_atomic
+from serl.errors import CorruptData
+from serl.files import read_bounded
 from serl.loop import EpisodeKey, Result, run
 from serl.policy import Random
 from serl.robot import SimulatedRobot
 from serl.task import SimulatedTask
 from serl.types import Action, Image, Source
 
-DATA, PAGE, PICTURES = "tasks.json", "tasks.md", Path("images/tasks")
+DATA = "tasks.json"
 _MAX_BYTES = 1 << 20
 _SIZE_PX = (360, 240)
 _SHOT = 0.5  # of the expert's first episode: the moment of a picture
 _ROUNDS = 3
-_UNKNOWN = "not measured"
 
 
 class Training(BaseModel):
@@ -43,12 +38,19 @@ class Training(BaseModel):
 
     Attributes:
         command: shows it again, for one seed.
-        recorded_in: the commit that says so.
+        recorded_in: the commit of the code, or the one that says so.
         seeds: of the runs.
         steps: online environment steps of each.
-        minutes: that one took, at most; None if nobody noted it.
+        minutes: that one took, at most, trials included; None if nobody noted it.
         successes: of the final trials ...
         trials: ... unassisted, from starts that training has not seen.
+        curve: a plot of it, in the folder of the pictures; empty without one.
+        cycle_s: mean task time of the successful trials, s.
+        demonstrated_s: that of the demonstrations, s.
+        robot_minutes: that the robot moved in one run, at most, resets included; its own time.
+        episodes: online ones of all runs.
+        takeovers: by a human, in them.
+        requests: for a person, where a robot could not restore its scene.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -60,6 +62,23 @@ class Training(BaseModel):
     minutes: float | None = Field(None, gt=0)
     successes: int = Field(ge=0)
     trials: int = Field(ge=1)
+    curve: str = Field("", pattern=r"^[\w.-]*$")
+    cycle_s: float | None = None
+    demonstrated_s: float | None = None
+    robot_minutes: float | None = None
+    episodes: int | None = None
+    takeovers: int | None = None
+    requests: int | None = None
+
+    @property
+    def settings(self) -> str:
+        """The command without its seed: what trainings of the same thing share."""
+        return re.sub(r" --seed \d+$", "", self.command)
+
+    @property
+    def is_tuned(self) -> bool:
+        """With the settings that its task is tuned to."""
+        return " --" not in self.settings
 
 
 class TaskRecord(BaseModel):
@@ -70,7 +89,8 @@ class TaskRecord(BaseModel):
         expert_trials: ... from so many starts; 0 if nobody has looked.
         expert_steps: that it needs, mean.
         steps_per_s: environment steps with random actions, per second of one core's time.
-        training: from state.
+        trainings: from state.
+        reason: why they do not reach 95 %, where they do not; written by hand.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -79,7 +99,23 @@ class TaskRecord(BaseModel):
     expert_trials: int = Field(0, ge=0)
     expert_steps: float = Field(0.0, ge=0)
     steps_per_s: float = Field(0.0, ge=0)
-    training: Training | None = None
+    trainings: tuple[Training, ...] = ()
+    reason: str = ""
+
+    @property
+    def training(self) -> Training | None:
+        """Of those with tuned settings the one of the most seeds, the newest of equals."""
+        tuned = [training for training in self.trainings if training.is_tuned]
+        return max(reversed(tuned), key=lambda each: len(each.seeds), default=None)
+
+    def with_training(self, new: Training) -> TaskRecord:
+        """Another training; it takes the place of those that showed the same with its seeds."""
+        kept = [
+            old
+            for old in self.trainings
+            if old.settings != new.settings or not set(old.seeds) <= set(new.seeds)
+        ]
+        return self.model_copy(update={"trainings": (*kept, new)})
 
 
 _RECORDS = TypeAdapter(dict[str, TaskRecord])
@@ -92,6 +128,12 @@ def find_tasks(names: Iterable[str]) -> Iterator[SimulatedTask]:
         config = resolve(make_task(resolve(named)).training_defaults(), named)
         for each in (stage_configs(config) or {"": config}).values():
             yield make_task(each)
+
+
+def summaries() -> dict[str, str]:
+    """One line on each task that is known by name."""
+    tasks = find_tasks(plugins.names("task"))
+    return {each.name: (type(each).__doc__ or "").strip().splitlines()[0] for each in tasks}
 
 
 def measure(task: SimulatedTask, trials: int) -> tuple[TaskRecord, Image]:
@@ -187,84 +229,3 @@ def load_records(docs: Path) -> dict[str, TaskRecord]:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise CorruptData(f"{path}: {where}: {first['msg']}") from None
-
-
-def write_page(
-    docs: Path,
-    records: Mapping[str, TaskRecord],
-    summaries: Mapping[str, str],
-    pictures: Mapping[str, Image],
-) -> None:
-    """Keep the records, and show them: the table, and the pictures that were taken.
-
-    Args:
-        docs: the folder; it exists.
-        records: of all tasks.
-        summaries: one line on each task of the page, in its order.
-        pictures: those that are new.
-
-    Raises:
-        BadInput: there is no such folder.
-    """
-    if not docs.is_dir():
-        raise BadInput(f"{docs}: no such folder")
-    (docs / PICTURES).mkdir(parents=True, exist_ok=True)
-    for name, picture in pictures.items():
-        Picture.fromarray(picture).save(docs / PICTURES / f"{name}.webp", quality=80, method=6)
-    kept = {name: record.model_dump(mode="json") for name, record in sorted(records.items())}
-    write_atomic(docs / DATA, (json.dumps(kept, indent=1) + "\n").encode())
-    shown = {name: (docs / PICTURES / f"{name}.webp").exists() for name in summaries}
-    write_atomic(docs / PAGE, page(records, summaries, shown).encode())
-
-
-def page(
-    records: Mapping[str, TaskRecord], summaries: Mapping[str, str], shown: Mapping[str, bool]
-) -> str:
-    """The page in Markdown."""
-    lines = ["# Tasks", "", "<!-- written by: serl bench tasks --docs docs -->", ""]
-    lines += [
-        "Scripted experts show that a task can be solved; demonstrations and simulated humans are",
-        "made of them. Speed is that of one core of the machine that measured, from state, with",
-        "random actions. Training is from state, with 20 demonstrations and the simulated human;",
-        "trials are unassisted.",
-        "",
-        *table(records, summaries),
-        "",
-    ]
-    for name, summary in summaries.items():
-        lines += [f"## {name}", "", summary, ""]
-        if shown[name]:
-            lines += [f"![{name}: its expert at work]({PICTURES}/{name}.webp)", ""]
-        if training := records.get(name, TaskRecord()).training:
-            lines += [f"`{training.command}` (commit {training.recorded_in})", ""]
-    return "\n".join(lines)
-
-
-def table(records: Mapping[str, TaskRecord], names: Iterable[str]) -> list[str]:
-    """A line a task."""
-    head = "| task | expert | its mean steps | env steps/s | training | steps | minutes |"
-    return [head, "|---|---|---|---|---|---|---|", *(row(name, records) for name in names)]
-
-
-def row(name: str, records: Mapping[str, TaskRecord]) -> str:
-    """One of the table."""
-    record = records.get(name, TaskRecord())
-    cells: list[Any] = [name, _UNKNOWN, _UNKNOWN, _UNKNOWN]
-    if record.expert_trials:
-        cells[1] = _rate(record.expert_successes, record.expert_trials)
-        cells[2:] = f"{record.expert_steps:.0f}", f"{record.steps_per_s:.0f}"
-    if training := record.training:
-        seeds = f"{len(training.seeds)} seed{'s' if len(training.seeds) > 1 else ''}"
-        cells += [
-            f"{_rate(training.successes, training.trials)}, {seeds}",
-            f"{training.steps:,}",
-            f"{training.minutes:g}" if training.minutes else _UNKNOWN,
-        ]
-    else:
-        cells += [_UNKNOWN, "", ""]
-    return f"| {' | '.join(cells)} |"
-
-
-def _rate(successes: int, trials: int) -> str:
-    low, high = wilson(successes, trials)
-    return f"{successes} of {trials} ({low:.0%} to {high:.0%})"

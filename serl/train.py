@@ -12,6 +12,7 @@ from serl import plugins
 from serl.agents.agent import State
 from serl.arm_profile import is_real
 from serl.assignment import make_judged_task, make_spec, make_task
+from serl.assistance import assistance
 from serl.checkpoint import Checkpoint, checkpoint_paths, load, mark_best, pick
 from serl.control_status import read_control_status
 from serl.curves import quarters
@@ -29,6 +30,7 @@ from serl.report import write_report
 from serl.ros.graph import actor_names, all_processes, arm_of, prefix, started
 from serl.run_command import deploy, deployment
 from serl.run_folder import RunFolder
+from serl.stages_report import write_stages_report
 from serl.terminal_person import at_the_terminal
 from serl.trials import Examiner, choose
 from serl.video import write_video
@@ -59,7 +61,10 @@ def train(run: RunFolder, display: Display, beside: Callable[[], object] = lambd
         demonstrate(part, display)
     if any(trained_steps(part) < part.config.steps for part in parts.values()):
         learn(run, display, beside)
-    return all([_conclude(stage, part, display) for stage, part in parts.items()])
+    good = all([_conclude(stage, part, display) for stage, part in parts.items()])
+    if run.config.stages:
+        display.say(f"all stages: {write_stages_report(run)}\nreport: {run.report}")
+    return good
 
 
 def _conclude(stage: str, run: RunFolder, display: Display) -> bool:
@@ -74,6 +79,7 @@ def _conclude(stage: str, run: RunFolder, display: Display) -> bool:
         steps=trained_steps(run),
         duration_s=rows[-1]["time_s"],
         human_shares=[quarter.human_share for quarter in quarters(_episodes(rows))],
+        help=assistance(rows),
         report=write_report(run.path),
     )
     print_summary(display.console, summary)

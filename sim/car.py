@@ -13,15 +13,19 @@ from serl.camera import image_specs
 from serl.errors import BadInput, SerlError
 from serl.safety import check_action
 from serl.sim.cameras import Cameras
+from serl.sim.disturbance import Disturbance
 from serl.sim.kinematics import body_frame, to_wxyz
 from serl.sim.light import LIGHTS, LOOKS
 from serl.sim.poses import placement, show
+from serl.sim.randomize import Randomizer, distractors_mjcf
+from serl.sim.ranges import LEVELS
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Scene, TaskConfig
 from serl.types import Action, Array, Image, Observation
 
 _PHYSICS_DT_S, _PERIOD_S = 0.002, 0.01
 _WHEEL_M, _TRACK_M, _AXLE_M, _REVERSE_M_S = 0.055, 0.11, 0.16, 1.0
+_STEPS = round(_PERIOD_S / _PHYSICS_DT_S)
 _SETTLE_S = 0.2
 _TYRE, _BODY, _GLASS = "0.10 0.10 0.11 1", "0.85 0.22 0.12 1", "0.16 0.17 0.19 1"
 
@@ -75,26 +79,34 @@ class SimCar:
     A reading carries `car_pose` (x y z, quaternion xyzw), `car_twist` (linear and angular, in the
     frame of the car, whose x is ahead), `steering` (rad), `bumper` (1 if the car touched anything
     but the floor in the last `advance`) and `command` (the last action). Its stamp "robot" is
-    simulated time. Images are those of the task's `all_views`, each stamped by its name.
+    simulated time. Images are those of the task's `all_views`, each stamped by its name. Where the
+    task randomises, each episode has a world of its own; the truth is not disturbed.
 
     Attributes:
         stop_reason: why the car was stopped first; None while motion is allowed.
     """
 
     def __init__(self, scene: Scene, config: TaskConfig) -> None:
-        self.model = _build(scene)
+        self.model = _build(scene, config.randomize)
         self.data = mujoco.MjData(self.model)
         self.stop_reason: str | None = None
-        self._scene, motion = scene, config.motion
+        self._scene, self._motion, self._level = scene, config.motion, config.randomize
+        varied = config.randomize != "none"
+        self._world = Randomizer(self.model, scene, config, {}) if varied else None
+        self._disturbance: Disturbance | None = None
+        motion = config.motion
         self._top_m_s = motion.translation_m * config.rate_hz
         self._widest_rad = motion.rotation_rad
         self._spec = motion.action_spec
         self._car = body_frame(self.model, self.data, "car")
         self._own = np.isin(self.model.geom_bodyid, _subtree(self.model, "car"))
-        self._floor = self.model.geom("table").id
+        self._floor, self._body = self.model.geom("table").id, self.model.body("car").id
         self._steering = int(self.model.joint("steer_left").qposadr[0])
-        self._cameras = Cameras(self.model, self.data, config.all_views, config.renderer)
+        self._cameras = Cameras(
+            self.model, self.data, config.all_views, config.renderer, self._through_lens
+        )
         self._images: dict[str, Image] | None = None
+        self._shot_s = 0.0
         self._observation_spec = ObservationSpec(
             state={
                 "car_pose": ArraySpec(shape=(7,), unit="m, quaternion xyzw, base frame"),
@@ -131,12 +143,18 @@ class SimCar:
 
     def reset(self, seed: int) -> Observation:
         """Put the car where the scene draws it from `seed`, at rest."""
-        start = self._scene.place(np.random.default_rng(seed)).tcp
+        self._seed, start = seed, self._scene.place(np.random.default_rng(seed)).tcp
+        if self._world is not None:
+            self._world.draw(seed)
+            self._disturbance = Disturbance(LEVELS[self._level], seed, ())
+            start = np.array((*self._world.start(start, self._motion)[:2], start[2], *start[3:]))
         mujoco.mj_resetData(self.model, self.data)
         x, y, z, w = start[3:].tolist()
         self.data.qpos[:7] = (*start[:3], *to_wxyz((x, y, z, w)))
         self.stop_reason, self._touched, self._images = None, False, None
-        self._command = np.zeros(2, np.float32)
+        self._command: Action = np.zeros(2, np.float32)
+        self._late: Action | None = None
+        self._measured: dict[str, Array] | None = None
         mujoco.mj_step(self.model, self.data, round(_SETTLE_S / _PHYSICS_DT_S))
         return self.observe()
 
@@ -151,23 +169,26 @@ class SimCar:
             names = [mujoco.mjtWarning(i).name for i in np.flatnonzero(warnings).tolist()]
             raise SerlError(f"the simulation became unstable ({', '.join(names)}): reset it")
         if self._images is None:
-            self._images = self._cameras.shoot()
+            self._shoot()
         state = {
-            "car_pose": self._pose(),
-            "car_twist": self.data.sensordata.astype(np.float32),
-            "steering": self.data.qpos[self._steering : self._steering + 1].astype(np.float32),
+            **(self._measured or self._measure()),
             "bumper": np.array([self._touched], np.float32),
             "command": self._command.copy(),
         }
-        stamps = dict.fromkeys(("robot", *self._images), self._time_s)
-        return Observation(state=state, images=self._images, stamps=stamps)
+        images = self._images or {}
+        stamps = {"robot": self._time_s, **dict.fromkeys(images, self._shot_s)}
+        return Observation(state=state, images=images, stamps=stamps)
 
     def act(self, action: Action) -> Action:
         """Drive on like this; returns what was executed, zeros while stopped."""
         check_action(action, self._spec)
         if self.stop_reason is not None:
             return np.zeros_like(action)
-        self._drive(action)
+        self._command = action.copy()
+        if self._disturbance is None:
+            self._drive(action)
+        else:
+            self._late = action.copy()
         return action.copy()
 
     def advance(self, dt_s: float) -> None:
@@ -175,16 +196,20 @@ class SimCar:
         ticks = round(dt_s / _PERIOD_S) if math.isfinite(dt_s) else 0
         if ticks < 1 or abs(ticks * _PERIOD_S - dt_s) > 1e-9:
             raise BadInput(f"dt_s {dt_s}: expected a positive multiple of {_PERIOD_S}")
-        self._images, self._touched = None, False
+        self._touched = False
+        if self._disturbance is not None:
+            self._advance_disturbed(ticks, self._disturbance)
+            return
+        self._images = None
         for _ in range(ticks):
-            mujoco.mj_step(self.model, self.data, round(_PERIOD_S / _PHYSICS_DT_S))
-            self._touched = self._touched or self._touches()
+            self._step(_STEPS)
 
     def stop(self, reason: str) -> None:
         """Brake at once, until `recover`."""
         if self.stop_reason is None:
-            self.stop_reason = reason
-            self._drive(np.zeros(2, np.float32))
+            self.stop_reason, self._late = reason, None
+            self._command = np.zeros(2, np.float32)
+            self._drive(self._command)
 
     def recover(self) -> None:
         """Allow motion again."""
@@ -201,11 +226,15 @@ class SimCar:
 
     def placement(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """As of `SimArm`."""
-        return placement(self.data)
+        return np.append(placement(self.data), float(self._seed))
 
     def show(self, where: np.ndarray[Any, np.dtype[np.float64]]) -> None:
         """As of `SimArm`."""
-        show(self.model, self.data, where)
+        drawn, world = where[-1] if where.size else math.nan, self._world
+        if world is not None and math.isfinite(drawn) and world.seed != int(drawn):
+            world.draw(int(drawn))
+            mujoco.mj_resetData(self.model, self.data)
+        show(self.model, self.data, where[:-1])
 
     @property
     def _time_s(self) -> float:
@@ -215,8 +244,46 @@ class SimCar:
         position, quaternion = self._car.pose
         return np.array((*position, *quaternion), np.float32)
 
+    def _measure(self) -> dict[str, Array]:
+        """What the car knows of itself now."""
+        pose = self._pose()
+        if self._disturbance is not None:
+            pose[:3] += self._disturbance.place_error_m(self.data.time).astype(np.float32)
+        return {
+            "car_pose": pose,
+            "car_twist": self.data.sensordata.astype(np.float32),
+            "steering": self.data.qpos[self._steering : self._steering + 1].astype(np.float32),
+        }
+
+    def _shoot(self) -> None:
+        self._images, self._shot_s = self._cameras.shoot(), self._time_s
+
+    def _through_lens(self, camera: str, picture: Image) -> Image:
+        world = self._world
+        return world.picture(camera, picture, self.data.time) if world else picture
+
+    def _step(self, steps: int) -> None:
+        mujoco.mj_step(self.model, self.data, steps)
+        self._touched = self._touched or self._touches()
+
+    def _advance_disturbed(self, ticks: int, disturbance: Disturbance) -> None:
+        """As usual, but what is commanded, measured and seen comes late, and something pushes."""
+        lags = disturbance.lags(self.data.time, ticks)
+        self.data.xfrc_applied[self._body, :3] = disturbance.push_n(self.data.time)
+        for tick in range(ticks):
+            if tick == lags.action and self._late is not None:
+                self._drive(self._late)
+            if tick < ticks - 1:
+                self._step(_STEPS)
+            else:
+                self._step(_STEPS - lags.state)
+                self._measured = self._measure()
+                self._step(lags.state)
+            if lags.image is not None and tick == ticks - 1 - lags.image:
+                self._shoot()
+        self._late = None  # one that got lost by now never arrives
+
     def _drive(self, action: Action) -> None:
-        self._command = action.copy()
         speed, steering = action.tolist()
         top_m_s = self._top_m_s if speed > 0.0 else _REVERSE_M_S
         self.data.ctrl[0] = steering * self._widest_rad
@@ -229,7 +296,7 @@ class SimCar:
         return bool((own & (geoms != self._floor).all(axis=1)).any())
 
 
-def _build(scene: Scene) -> mujoco.MjModel:
+def _build(scene: Scene, randomize: str) -> mujoco.MjModel:
     wheels, drives = [], []
     for name, x, y in (
         ("front_left", _AXLE_M, _TRACK_M),
@@ -257,7 +324,7 @@ def _build(scene: Scene) -> mujoco.MjModel:
             front=scene.front,
             wheels="".join(wheels),
             drives="".join(drives),
-            bodies=scene.bodies,
+            bodies=scene.bodies + distractors_mjcf(randomize),
             extra=scene.extra,
         )
     )

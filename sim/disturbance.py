@@ -91,6 +91,12 @@ class Disturbance:
         force *= strength / np.linalg.norm(force)
         return force
 
+    def place_error_m(self, time_s: float) -> np.ndarray[Any, Any]:
+        """By which something is wrong about where it is, at this instant.  # (3,)."""
+        noise = self._noise(time_s, 5).standard_normal(3)
+        error: np.ndarray[Any, Any] = self._ranges.pose_noise_m * noise
+        return error
+
     def sensed(
         self, numbers: list[float], parts: Mapping[str, slice], time_s: float
     ) -> list[float]:

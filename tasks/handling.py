@@ -121,9 +121,7 @@ def restore(
     x, y, _ = cube.position(state).tolist()
     (x_low, y_low, _), (x_high, y_high, _) = motion.box_low_m, motion.box_high_m
     if lies and not (x_low <= x <= x_high and y_low <= y <= y_high):
-        raise NeedsPerson(
-            f"a person is needed: the {cube.name} is at x {x:.2f} y {y:.2f} m, out of reach"
-        )
+        raise NeedsPerson(f"the {cube.name} is at x {x:.2f} y {y:.2f} m, out of reach")
     rng = np.random.default_rng(zlib.crc32(state["tcp_pose"].tobytes()))
     aside_m = tuple(rng.uniform(-0.003, 0.003, 2))
     put_down = PutDown(motion, cube, in_place, goal_m(rng), starts.draw(rng), aside_m=aside_m)

@@ -190,7 +190,7 @@ class Insertion:
         if not self.config.auto_reset:
             return None
         if self._fell(reading.state):
-            raise NeedsPerson("a person is needed: the peg is not in the hand")
+            raise NeedsPerson("the peg is not in the hand")
         if self._next is None or self._next.is_reached(*self._away(reading.state)):
             return None
         return self._withdraw

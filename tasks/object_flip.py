@@ -127,7 +127,7 @@ class ObjectFlip:
     def reset(self, reading: Observation) -> Policy | None:
         """The simulation puts a patty back; a level pan with one in it needs nothing."""
         if self.config.auto_reset and is_lost(reading.state):
-            raise NeedsPerson("a person is needed: the patty is not in the pan")
+            raise NeedsPerson("the patty is not in the pan")
         if not self.config.auto_reset or _is_ready(reading.state):
             return None
         flipper = _Flipper(self.config.motion, np.random.default_rng(0))

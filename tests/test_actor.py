@@ -243,12 +243,15 @@ def never_ready(stage: Stage) -> list[int]:
 def test_after_three_failed_resets_the_robot_holds_for_a_person() -> None:
     stage = Stage()
     never_ready(stage)
-    with pytest.raises(NeedsPerson, match="reset failed 3 times: a person is needed"):
+    request = "a person is needed: the reset failed 3 times"
+    with pytest.raises(NeedsPerson, match=request):
         stage.run(1)
     ends = [record for record in stage.records if isinstance(record, End)]
-    assert [(end.success, end.reason) for end in ends] == [(False, "time limit")] * 3
-    assert [end.key.index for end in ends] == [20] * 3
-    assert stage.robot.stop_reason == "reset failed 3 times: a person is needed"
+    assert [end.reason for end in ends] == ["time limit"] * 3 + [request]
+    assert [end.key.index for end in ends] == [20] * 3 + [1]
+    assert not any(end.success for end in ends)
+    assert {step.source for step in stage.steps} == {Source.SCRIPT}
+    assert stage.robot.stop_reason == request
 
 
 def test_a_person_who_is_there_is_asked_once_and_it_goes_on() -> None:
@@ -260,10 +263,10 @@ def test_a_person_who_is_there_is_asked_once_and_it_goes_on() -> None:
 
     stage.actor.person = help_out
     assert stage.actor.episode() is not None
-    reason = "reset failed 3 times: a person is needed"
+    reason = "a person is needed: the reset failed 3 times"
     assert asked == [(reason, reason)]
     assert not stage.robot.stop_reason
-    assert next(step.source for step in stage.steps if step.key.episode == 3) is Source.POLICY
+    assert next(step.source for step in stage.steps if step.key.episode == 4) is Source.POLICY
 
 
 def test_a_scene_that_only_a_person_can_restore_is_not_tried() -> None:
@@ -275,8 +278,27 @@ def test_a_scene_that_only_a_person_can_restore_is_not_tried() -> None:
     stage.task.reset = reset  # type: ignore[method-assign]
     with pytest.raises(NeedsPerson, match="fell off"):
         stage.actor.episode()
-    assert not stage.records
-    assert stage.robot.stop_reason == "it fell off the table"
+    step, end = stage.records
+    assert isinstance(step, Step)
+    assert isinstance(end, End)
+    assert step.source is Source.SCRIPT
+    assert end.reason == stage.robot.stop_reason == "a person is needed: it fell off the table"
+
+
+def test_a_reset_that_learns_that_none_helps_is_over_and_a_person_is_asked_once() -> None:
+    stage, calls = Stage(), []
+
+    def reset(reading: Observation) -> Policy:
+        calls.append(1)
+        if len(calls) > 3:
+            raise NeedsPerson("it fell off the table")
+        return Hold(stage.robot.action_spec)
+
+    stage.task.reset = reset  # type: ignore[method-assign]
+    with pytest.raises(NeedsPerson, match="fell off"):
+        stage.actor.episode()
+    ends = [record.reason for record in stage.records if isinstance(record, End)]
+    assert ends == ["failure", "a person is needed: it fell off the table"]
 
 
 def test_the_simulation_places_only_as_many_episodes_as_it_may() -> None:

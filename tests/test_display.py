@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from serl.assistance import Assistance
 from serl.display import (
     ActorProgress,
     Display,
@@ -173,6 +174,12 @@ def test_the_summary_of_a_run_that_stopped_early() -> None:
     print_summary(to, Summary("pick_cube", Path("runs/x"), None, 0, 3.0))
     assert "not evaluated" in written(to)
     assert "cycle time" not in written(to)
+
+
+def test_the_summary_says_how_often_a_person_was_asked() -> None:
+    to = console(terminal=False)
+    print_summary(to, replace(SUMMARY, help=Assistance(episodes=200, takeovers=3, requests=1)))
+    assert "requests for a person: 1 in 200 episodes (0.5 per 100)" in written(to)
 
 
 def test_a_quarter_in_which_nothing_happened_has_no_share() -> None:

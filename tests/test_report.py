@@ -1,17 +1,25 @@
+import io
 import math
 import re
+from datetime import datetime
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from serl.config import resolve
 from serl.curves import quarters, running_mean, running_ratio, thinned
+from serl.display import Display
+from serl.episodes import count_records, episode_paths
 from serl.errors import BadInput
 from serl.evaluation import wilson
 from serl.metrics import EpisodeRow, EvaluationRow, EventRow, MetricsWriter, UpdateRow
 from serl.plots import Trace, plot
 from serl.report import write_report
+from serl.run_folder import RunFolder
+from serl.train import demonstrate
 from serl.types import Source
 from serl.video import Caption, draw_caption, write_video
 
@@ -207,6 +215,18 @@ def test_a_run_that_never_started(tmp_path: Path) -> None:
     ):
         assert part in page.text
     assert "nan" not in page.text.lower()
+
+
+def test_the_pace_of_the_policy_is_set_beside_that_of_its_demonstrations(tmp_path: Path) -> None:
+    config = resolve({"task": "reach", "demos": 3})
+    run = RunFolder.create(tmp_path, config, datetime.now())
+    demonstrate(run, Display(Console(file=io.StringIO())))
+    with MetricsWriter(run.path) as writer:
+        writer.write(40, EvaluationRow(40, 50, 50, 0.5, "final"))
+    text = read(run.path).text
+    lengths = [count_records(path) - 1 for path in episode_paths(run.demonstrations)]
+    shown_s = sum(lengths) / 30
+    assert f"demonstrated in {shown_s:.1f} s: {shown_s / 0.5:.2f} times as fast" in text
 
 
 def test_a_run_that_stopped_early(tmp_path: Path) -> None:

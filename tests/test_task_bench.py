@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image as Picture
 
-from serl import cli, plugins, task_bench
+from serl import cli, plugins, task_bench, task_page
 from serl.errors import BadInput, CorruptData
 from serl.task_bench import TaskRecord, Training
 
@@ -42,27 +42,31 @@ def test_pictures_show_the_expert_at_work() -> None:
 
 
 def test_what_was_not_measured_is_said_so() -> None:
-    assert task_bench.row("reach", {}) == (
+    assert task_page.row("reach", {}) == (
         "| reach | not measured | not measured | not measured | not measured |  |  |"
     )
     record = TaskRecord(
-        expert_successes=9, expert_trials=10, expert_steps=12.34, steps_per_s=800, training=TRAINED
+        expert_successes=9,
+        expert_trials=10,
+        expert_steps=12.34,
+        steps_per_s=800,
+        trainings=(TRAINED,),
     )
-    assert task_bench.row("reach", {"reach": record}) == (
+    assert task_page.row("reach", {"reach": record}) == (
         "| reach | 9 of 10 (60% to 98%) | 12 | 800 | 99 of 100 (95% to 100%), 2 seeds | 500 "
         "| not measured |"
     )
 
 
 def test_the_page_shows_numbers_and_pictures_and_keeps_them(tmp_path: Path) -> None:
-    records = {"reach": TaskRecord(training=TRAINED)}
+    records = {"reach": TaskRecord(trainings=(TRAINED,))}
     summaries = {"reach": "Hold the tool.", "drawer": "Pull."}
     grey = np.full((24, 36, 3), 128, np.uint8)
-    task_bench.write_page(tmp_path, records, summaries, {"reach": grey})
+    task_page.write_page(tmp_path, records, summaries, {"reach": grey})
     page = (tmp_path / "tasks.md").read_text()
     assert "![reach: its expert at work](images/tasks/reach.webp)" in page
     assert "drawer.webp" not in page
-    assert "`serl train reach` (commit abc)" in page
+    assert "`serl train reach` (commit abc): 99 of 100 (95% to 100%), 2 seeds, 500 steps" in page
     assert task_bench.load_records(tmp_path) == records
     with Picture.open(tmp_path / "images/tasks/reach.webp") as picture:
         assert picture.size == (36, 24)
@@ -79,7 +83,7 @@ def test_a_damaged_file_of_numbers_is_refused(tmp_path: Path) -> None:
 
 def test_there_must_be_a_folder(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no such folder"):
-        task_bench.write_page(tmp_path / "absent", {}, {}, {})
+        task_page.write_page(tmp_path / "absent", {}, {}, {})
 
 
 @pytest.mark.parametrize(
@@ -88,6 +92,9 @@ def test_there_must_be_a_folder(tmp_path: Path) -> None:
         (("--trials", "0"), "--trials: expected at least 1, got 0"),
         (("--docs", "absent"), "--docs absent: no such folder"),
         (("raech",), "unknown task 'raech': expected one of"),
+        (("raech", "--runs", "."), "unknown task 'raech': expected one of"),
+        (("--runs", "absent"), "--runs absent: expected a folder of runs, found none in it"),
+        (("--commit", "abc"), "--commit: says with which code --runs were made"),
     ],
 )
 def test_wrong_input_is_one_line(
@@ -102,7 +109,7 @@ def test_wrong_input_is_one_line(
 def test_the_command_keeps_what_training_has_shown(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    task_bench.write_page(tmp_path, {"reach": TaskRecord(training=TRAINED)}, {"reach": "x"}, {})
+    task_page.write_page(tmp_path, {"reach": TaskRecord(trainings=(TRAINED,))}, {"reach": "x"}, {})
     words = ["bench", "tasks", "reach", "--trials", "2", "--docs", str(tmp_path)]
     assert cli.main(words) == cli.DONE
     assert "| reach | 2 of 2" in capfd.readouterr().out
@@ -113,10 +120,35 @@ def test_the_command_keeps_what_training_has_shown(
     assert "| drawer | not measured" in page
 
 
+def test_why_a_task_is_not_learned_is_written_by_hand_and_stays(tmp_path: Path) -> None:
+    record = TaskRecord(trainings=(TRAINED,), reason="The latch needs 12 N.")
+    task_page.write_page(tmp_path, {"reach": record}, {"reach": "x"}, {})
+    words = ["bench", "tasks", "reach", "--trials", "1", "--docs", str(tmp_path)]
+    assert cli.main(words) == cli.DONE
+    assert "Why not 95%: The latch needs 12 N." in (tmp_path / "tasks.md").read_text()
+    assert task_bench.load_records(tmp_path)["reach"].reason == "The latch needs 12 N."
+
+
+def test_more_seeds_take_the_place_of_fewer_and_never_the_other_way_round() -> None:
+    one, two = TRAINED.model_copy(update={"seeds": (1,)}), TRAINED
+    harder = one.model_copy(update={"command": "serl train reach --observe pixels --seed 1"})
+    record = TaskRecord().with_training(one).with_training(harder).with_training(two)
+    assert record.trainings == (harder, two)
+    again = record.with_training(one)
+    assert again.trainings == (harder, two, one)
+    assert again.training == two
+    assert TaskRecord(trainings=(harder,)).training is None
+
+
 def test_the_page_of_our_docs_is_up_to_date_with_its_numbers() -> None:
     records = task_bench.load_records(ROOT / "docs")
     page = (ROOT / "docs/tasks.md").read_text()
     for task in task_bench.find_tasks(plugins.names("task")):
-        assert task_bench.row(task.name, records) in page, "serl bench tasks --docs docs"
-        if records.get(task.name, TaskRecord()).expert_trials:
+        assert task_page.row(task.name, records) in page, "serl bench tasks --docs docs"
+        record = records.get(task.name, TaskRecord())
+        if (training := record.training) and training.successes < 0.95 * training.trials:
+            assert record.reason, f"{task.name}: why is it not learned? (reason in tasks.json)"
+        for training in record.trainings:
+            assert not training.curve or (ROOT / "docs/images/tasks" / training.curve).exists()
+        if record.expert_trials:
             assert (ROOT / f"docs/images/tasks/{task.name}.webp").stat().st_size < 40_000

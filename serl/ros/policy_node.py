@@ -136,7 +136,7 @@ class _Deployed:
             self._clock = VirtualClock(self.robot.advance, rate_hz, pace)
         self.leaves_the_scene = not (self.simulated or self._task.config.auto_reset)
         # What is still looks the same in simulation; and what is drawn in this process is of now.
-        still = CameraWatchConfig(frozen_readings=0, stamped=bool(robot))
+        still = CameraWatchConfig(frozen_readings=0, stamped=config.robot is not None)
         watched = still if self.simulated else CameraWatchConfig()
         self._watch = CameraWatch(self.robot.observation_spec.images, watched)
 

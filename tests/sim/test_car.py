@@ -4,12 +4,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from serl import plugins
+from serl.assignment import make_task
 from serl.camera import View
+from serl.config import resolve
 from serl.errors import BadInput
 from serl.safety import Motion
 from serl.sim.car import SimCar
 from serl.task import Placement, Scene, TaskConfig
 from serl.testing import SimulatedRobotSuite
+from serl.testing.samples import episode
+from serl.types import End, Observation
 
 WALL = '<geom type="box" pos="1.2 0 0.1" size="0.05 2 0.1"/>'
 
@@ -106,3 +111,80 @@ def test_time_passes_in_hundredths() -> None:
     for dt_s in (0.0, -0.1, 0.015, float("nan")):
         with pytest.raises(BadInput, match="multiple"):
             car.advance(dt_s)
+
+
+def varied(level: str, renderer: str = "ray") -> SimCar:
+    views = {"driver": {"camera": "driver", "width": 32, "height": 32}}
+    settings = {"randomize": level, "renderer": renderer, "views": views}
+    task = make_task(resolve({"task": "racing_car", "observe": "pixels", "task_config": settings}))
+    car = plugins.make_simulation(task)
+    assert isinstance(car, SimCar)
+    return car
+
+
+def readings(car: SimCar, seed: int) -> list[Observation]:
+    found = [car.reset(seed)]
+    for _ in range(5):
+        car.act(np.array((0.4, 0.1), np.float32))
+        car.advance(0.1)
+        found.append(car.observe())
+    return found
+
+
+@pytest.mark.parametrize("level", ["light", "full"])
+def test_each_episode_has_a_world_of_its_own_and_the_same_seed_the_same_one(level: str) -> None:
+    car = varied(level)
+    first, other, again = readings(car, 3), readings(car, 4), readings(car, 3)
+    for one, same in zip(first, again, strict=True):
+        assert all(np.array_equal(one.state[name], same.state[name]) for name in one.state)
+        assert np.array_equal(one.images["driver"], same.images["driver"])
+    looks = [reading[0].images["driver"].astype(float) for reading in (first, other)]
+    assert np.abs(looks[0] - looks[1]).mean() > 1.0
+
+
+def test_a_car_of_a_random_world_is_slower_to_obey_heavier_or_lighter_and_sees_late() -> None:
+    plain, car = varied("none"), varied("full")
+    masses, ages, moved = set(), [], []
+    for seed in range(8):
+        car.reset(seed)
+        masses.add(round(float(car.model.body("car").mass[0]), 2))
+        car.act(np.array((1.0, 0.0), np.float32))
+        car.advance(0.1)
+        reading = car.observe()
+        ages.append(reading.stamps["robot"] - reading.stamps["driver"])
+        moved.append(float(car.truth()["car_twist"][0]))
+        error = reading.state["car_pose"][:3] - car.truth()["car_pose"][:3]
+        assert 0.0 < np.abs(error).max() < 0.02, "it knows where it was, about"
+    assert len(masses) > 4
+    assert max(ages) >= 0.03 - 1e-6
+    plain.reset(0)
+    plain.act(np.array((1.0, 0.0), np.float32))
+    plain.advance(0.1)
+    assert np.mean(moved) < 0.9 * float(plain.truth()["car_twist"][0])
+    assert float(plain.model.body("car").mass[0]) == pytest.approx(2.4)
+
+
+def test_a_stop_is_obeyed_at_once_in_any_world() -> None:
+    car = varied("full")
+    car.reset(0)
+    car.act(np.array((1.0, 0.0), np.float32))
+    car.stop("enough")
+    for _ in range(3):
+        car.advance(0.1)
+    assert abs(float(car.truth()["car_twist"][0])) < 0.1
+
+
+@pytest.mark.parametrize("level", ["light", "full"])
+def test_the_driver_still_finds_round(level: str) -> None:
+    task = make_task(resolve({"task": "racing_car", "task_config": {"randomize": level}}))
+    car: Any = plugins.make_simulation(task)
+    ends = [episode(car, task, task.expert(car.truth, seed), seed)[-1] for seed in range(4)]
+    assert sum(isinstance(end, End) and end.success for end in ends) >= 3
+
+
+def test_what_is_shown_elsewhere_is_of_the_same_world() -> None:
+    car, shown = varied("full"), varied("full")
+    car.reset(7)
+    shown.show(car.placement())
+    assert np.array_equal(shown.model.geom_rgba, car.model.geom_rgba)
+    assert np.array_equal(shown.data.qpos, car.data.qpos)

@@ -69,6 +69,18 @@ def test_only_known_levels_are_taken() -> None:
         PickCubeConfig(randomize="much")
 
 
+@pytest.mark.parametrize("name", plugins.names("task"))
+def test_no_task_takes_a_level_and_does_nothing_about_it(name: str) -> None:
+    simulation: Any = plugins.make_simulation(
+        make_task(resolve({"task": name, "task_config": {"randomize": "light"}}))
+    )
+    looks = []
+    for seed in (1, 2):
+        simulation.reset(seed)
+        looks.append(simulation.model.geom_rgba.copy())
+    assert not np.array_equal(*looks)
+
+
 @pytest.mark.parametrize("level", ["light", "full"])
 def test_the_same_seed_is_the_same_world_whatever_was_before(level: str) -> None:
     first, second = make(level), make(level)

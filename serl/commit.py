@@ -1,0 +1,35 @@
+"""The commit of the code that runs, where it runs from a checkout."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+_PATIENCE_S = 5.0
+
+
+@cache
+def commit() -> str:
+    """Its short hash, with "-dirty" behind it where files differ; empty for an installed package.
+
+    A package that lies in somebody else's repository is an installed one.
+    """
+    folder = Path(__file__).resolve().parent
+    if _git(folder, "rev-parse", "--show-prefix") != f"{folder.name}/":
+        return ""
+    return _git(folder, "describe", "--always", "--dirty", "--abbrev=7", "--exclude=*")
+
+
+def _git(folder: Path, *words: str) -> str:
+    with suppress(OSError, subprocess.SubprocessError):
+        asked = subprocess.run(
+            ["git", "-C", str(folder), *words],
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE_S,
+            check=True,
+        )
+        return asked.stdout.strip()
+    return ""

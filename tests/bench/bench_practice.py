@@ -1,0 +1,103 @@
+"""Has the car become faster than its demonstration by itself? Of a finished run of racing_car.
+
+    serl train racing_car && python tests/bench/bench_practice.py runs/racing_car/2*
+
+Exit code 1 unless its lap is 1.3 times as fast as the demonstrated one, which was driven at 60 % of
+the scripted driver's best speed or more, within 20 minutes of driving, resets included, unaided.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+from itertools import accumulate
+from pathlib import Path
+
+from serl import plugins
+from serl.assignment import make_task
+from serl.config import TrainConfig
+from serl.curves import WINDOW, running_mean, series
+from serl.episodes import count_records, episode_name, episode_paths
+from serl.errors import BadInput
+from serl.metrics import MetricsRow
+from serl.report import RunData, read_run
+from serl.run_folder import RunFolder
+from serl.task_bench import expert_episode
+
+PACE, FASTER, MINUTES = 0.60, 1.3, 20.0
+LAPS = 5
+
+
+def main() -> int:
+    """Print a table; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path, nargs="+", help="folders of finished runs")
+    good = [judge(RunFolder.open(path)) for path in parser.parse_args().run]
+    return 0 if all(good) else 1
+
+
+def judge(run: RunFolder) -> bool:
+    """Tell what a run has shown; whether it is enough."""
+    data = read_run(run.path)
+    if not data.finals or not data.demonstrated_s > 0:
+        raise BadInput(f"{run.path}: expected a demonstration and final trials")
+    best_s, shown_s = expert_lap_s(run.config), data.demonstrated_s
+    final, minutes = data.finals[-1], driven_minutes(run)
+    lap_s = final["cycle_time_s"] or math.inf
+    row = first_faster(data, shown_s / FASTER)
+    reached = minutes[row["episode"]] if row else math.inf
+    print(f"{run.path}")
+    print(f"scripted driver, as fast as it can  {best_s:.2f} s a lap")
+    print(
+        f"demonstration                       {shown_s:.2f} s, {best_s / shown_s:.0%} of its speed"
+    )
+    print(
+        f"trained, {final['successes']} of {final['trials']} trials        {lap_s:.2f} s, "
+        f"{shown_s / lap_s:.2f} times as fast as demonstrated"
+    )
+    print(
+        f"driven in all                       {minutes[max(minutes)]:.1f} minutes, with recoveries"
+    )
+    after = f"after {reached:.1f} minutes" if row else "never"
+    print(f"mean of {WINDOW} training laps         {FASTER} times as fast {after}")
+    print(f"help                                {data.help}\n")
+    unaided = not data.help.human_steps and not data.help.requests
+    quick = shown_s / lap_s >= FASTER and reached <= MINUTES
+    return quick and unaided and best_s / shown_s >= PACE
+
+
+def expert_lap_s(config: TrainConfig) -> float:
+    """Mean lap of pure pursuit without a limit on its pace."""
+    settings = config.model_copy(update={"task_config": {**config.task_config, "pace": 1.0}})
+    task = make_task(settings)
+    with plugins.make_simulation(task) as robot:
+        laps = [expert_episode(task, robot, seed) for seed in range(LAPS)]
+    return statistics.mean(lap.steps for lap in laps) / task.config.rate_hz
+
+
+def driven_minutes(run: RunFolder) -> dict[int, float]:
+    """Until the end of each episode, resets among them; of a run with one actor, never restarted.
+
+    Raises:
+        BadInput: it has several, or one that was.
+    """
+    rate_hz = make_task(run.config).config.rate_hz
+    paths = [path for actor in run.actors() for path in episode_paths(run.episodes(actor))]
+    if len({(path.parent, episode_name(path).epoch) for path in paths}) != 1:
+        raise BadInput(f"{run.path}: expected one actor that was never started again")
+    steps = accumulate(count_records(path) - 1 for path in paths)
+    numbers = (episode_name(path).episode for path in paths)
+    return {number: count / rate_hz / 60.0 for number, count in zip(numbers, steps, strict=True)}
+
+
+def first_faster(data: RunData, lap_s: float) -> MetricsRow | None:
+    """The row of the lap after which the last `WINDOW` ones took no longer, in the mean."""
+    laps = [row for row in data.episodes if row["success"]]
+    quick = running_mean(series(laps, "duration_s"))[WINDOW - 1 :] <= lap_s
+    return laps[WINDOW - 1 + int(quick.argmax())] if quick.any() else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
