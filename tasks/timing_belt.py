@@ -18,6 +18,17 @@ from serl.rotations import Quaternion, from_rotation_vector
 from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, ViewName
+from serl.tasks.belt import (
+    FIRST,
+    HALF_THICK_M,
+    HALF_WIDE_M,
+    HELD_M,
+    LINKS,
+    belt_mjcf,
+    end,
+    links,
+    turns,
+)
 from serl.tasks.steering import CLOSE, DOWN, OPEN, scalar, steer, yaw
 from serl.tasks.tuning import from_pixels, from_state
 from serl.types import Action, Array, Observation, Outcome
@@ -26,15 +37,12 @@ _APART_M = 1.10
 _TOWARDS_LEFT: Quaternion = (0.0, 1.0, 0.0, 0.0)  # as DOWN, of an arm that faces the base
 _OUTWARD = {LEFT: 1.0, RIGHT: -1.0}  # along y of the pulleys
 
-_LINKS = 24
-_LENGTH_M = 0.66
-_BELT_M = (0.003, 0.010)  # half its thickness and half its width, which is upright
-_HELD_M = 0.142  # from the belt's middle to where each hand holds it
 _GRIP_M = 0.012  # the tool is so far above the belt's middle: fingers stay above the pulleys
-_STIFFNESS_NM, _DAMPING_NM_S = 0.05, 0.002  # of a joint, per rad and per rad/s
+_LAID_M = 0.0135  # height of the belt's middle where it is let go
 
 _AXIS_M = 0.10  # from the middle between the pulleys to the axis of each
 _RADIUS_M, _RIM_M, _DOME_M = 0.030, 0.010, 0.006
+_BELOW_M = 0.002  # the belt's lower edge is at least so far below the rim
 
 State = Mapping[str, Array]
 Vector64 = np.ndarray[Any, np.dtype[np.float64]]
@@ -44,30 +52,7 @@ _VIEWS = {
     "left_wrist": View(camera="left_wrist", width=64, height=64),
     "right_wrist": View(camera="right_wrist", width=64, height=64),
 }
-_FRONT = 'pos="0.55 -1.55 0.84" xyaxes="1 0 0 0 0.371 0.928"'
-
-
-def _oval() -> Vector64:
-    """Where links of the belt begin while both hands hold it, from its middle.  # (_LINKS, 2).
-
-    An ellipse as long as the belt; the first link is across its end on the left, and so is the one
-    in the middle of the list on the right.
-    """
-    turn = np.linspace(0.0, 2.0 * math.pi, 4001)
-    low, high = 0.0, _HELD_M
-    for _ in range(40):
-        short = 0.5 * (low + high)
-        path = np.stack((-short * np.sin(turn), _HELD_M * np.cos(turn)), axis=1)
-        along = np.append(0.0, np.linalg.norm(np.diff(path, axis=0), axis=1).cumsum())
-        low, high = (short, high) if along[-1] < _LENGTH_M else (low, short)
-    begins = (np.arange(_LINKS) - 0.5) / _LINKS % 1.0 * along[-1]
-    return np.stack([np.interp(begins, along, path[:, axis]) for axis in (0, 1)], axis=1)
-
-
-_BEGINS_M = _oval()
-_SPANS = np.roll(_BEGINS_M, -1, axis=0) - _BEGINS_M
-_LINK_M = np.linalg.norm(_SPANS, axis=1)
-_HEADINGS_RAD = np.arctan2(_SPANS[:, 1], _SPANS[:, 0])
+_FRONT = 'pos="0.95 -0.55 0.49" xyaxes="0.809 0.587 0 -0.321 0.442 0.837"'
 
 
 def _motion(y_low_m: float, y_high_m: float) -> Motion:
@@ -94,7 +79,7 @@ class TimingBeltConfig(PairConfig):
         hold_steps: ... with the belt around both pulleys, for so many steps in a row.
     """
 
-    time_limit_s: float = Field(12.0, gt=0)
+    time_limit_s: float = Field(10.0, gt=0)
     motion: Motion = _motion(0.06, 0.20)
     right_motion: Motion = _motion(-0.20, -0.06)
     views: dict[ViewName, View] = _VIEWS
@@ -109,8 +94,8 @@ class TimingBeltConfig(PairConfig):
 class TimingBelt:
     """Two arms hold a belt: lay it around both pulleys, let go, and go up.
 
-    Left to itself the belt is round, and shorter than both pulleys together: one arm alone cannot
-    lay it over them.
+    Left to itself the belt is round, and too short for both pulleys: it has to be stretched. One
+    that lies on a pulley, or is around one alone, is not laid.
     """
 
     name = "timing_belt"
@@ -143,7 +128,7 @@ class TimingBelt:
         return Scene(
             bodies=_BODIES,
             place=self._place,
-            tracked=("pulleys", *(f"belt{index}" for index in range(_LINKS))),
+            tracked=("pulleys", *(f"belt{index}" for index in range(LINKS))),
             extra=_CLOSED,
             front=_FRONT,
             robot="pair",
@@ -157,17 +142,17 @@ class TimingBelt:
     def observation(self, reading: Observation) -> Observation:
         """What the policy sees of a reading."""
         state = reading.state
-        arms, belt = {}, {}
+        arms, belt, begins = {}, {}, links(state)
         for side in (LEFT, RIGHT):
             tcp, axis = state[f"{side}tcp_pose"][:3], pulley(state, side)
             arms[f"{side}from_pulley"] = (tcp - axis).astype(np.float32)
             arms[f"{side}velocity"] = state[f"{side}tcp_twist"][:3]
             arms[f"{side}gripper"] = state[f"{side}gripper"]
             arms[f"{side}lead"] = state[f"{side}target_pose"][:3] - tcp
-            end = _end(state, side)
-            belt[f"{side}end_from_tcp"] = (end - tcp).astype(np.float32)
-            belt[f"{side}end_from_pulley"] = (end - axis).astype(np.float32)
-            belt[f"{side}around"] = scalar(turns(state, side))
+            place = end(begins, _OUTWARD[side])
+            belt[f"{side}end_from_tcp"] = (place - tcp).astype(np.float32)
+            belt[f"{side}end_from_pulley"] = (place - axis).astype(np.float32)
+            belt[f"{side}around"] = scalar(turns(begins, axis))
         if self.config.observe == "pixels":
             return Observation(arms, self.config.policy_images(reading), reading.stamps)
         return Observation(arms | belt, stamps=reading.stamps)
@@ -192,9 +177,9 @@ class TimingBelt:
         """0.3 for the belt over each pulley, 0.3 for lowering it, 0.1 for each hand that is up."""
         if is_on(truth):
             return 0.8 + sum(0.1 * self._gone(truth, side) for side in (LEFT, RIGHT))
-        done = 0.0
+        done, begins = 0.0, links(truth)
         for side in (LEFT, RIGHT):
-            x, y, z = (_end(truth, side) - _goal(truth, side)).tolist()
+            x, y, z = (end(begins, _OUTWARD[side]) - _goal(truth, side)).tolist()
             near = max(0.0, 1.0 - math.hypot(x, y) / 0.15)
             low = max(0.0, 1.0 - max(0.0, z) / 0.12) * max(0.0, 1.0 - math.hypot(x, y) / 0.03)
             done += 0.2 * near + 0.15 * low
@@ -221,23 +206,17 @@ class TimingBelt:
         turned = rng.uniform(-self.config.turned_rad, self.config.turned_rad)
         x, y = middle + rng.uniform(-aside, aside, 2)
         z = rng.uniform(*self.config.height_m)
-        first = (x + _BEGINS_M[0, 0], y + _BEGINS_M[0, 1], z - _GRIP_M)
-        heading = from_rotation_vector((0.0, 0.0, float(_HEADINGS_RAD[0])))
+        first = (x + FIRST[0], y + FIRST[1], z - _GRIP_M)
         return Placement(
-            tcp=np.array((x, y + _HELD_M, z, *DOWN)),
+            tcp=np.array((x, y + HELD_M, z, *DOWN)),
             bodies={
                 "pulleys": np.array((*middle, 0.0, *from_rotation_vector((0.0, 0.0, turned)))),
-                "belt0": np.array((*first, *heading)),
+                "belt0": np.array((*first, *from_rotation_vector((0.0, 0.0, FIRST[2])))),
             },
-            held_m=2.0 * _BELT_M[0],
-            right_tcp=np.array((x, y - _HELD_M, z, *_TOWARDS_LEFT)),
-            right_held_m=2.0 * _BELT_M[0],
+            held_m=2.0 * HALF_THICK_M,
+            right_tcp=np.array((x, y - HELD_M, z, *_TOWARDS_LEFT)),
+            right_held_m=2.0 * HALF_THICK_M,
         )
-
-
-def links(state: State) -> Vector64:
-    """Where the belt's links begin.  # (_LINKS, 3)."""
-    return np.stack([state[f"belt{index}_pose"][:3] for index in range(_LINKS)]).astype(np.float64)
 
 
 def pulley(state: State, side: str) -> Vector64:
@@ -245,18 +224,13 @@ def pulley(state: State, side: str) -> Vector64:
     return _beside(state, _OUTWARD[side] * _AXIS_M, _RIM_M)
 
 
-def turns(state: State, side: str) -> int:
-    """How often the belt goes around the axis of a pulley; 0 beside it."""
-    x, y, _ = (links(state) - pulley(state, side)).T
-    angles = np.arctan2(y, x)
-    steps = np.diff(np.append(angles, angles[0]))
-    return abs(round(float(((steps + math.pi) % (2.0 * math.pi) - math.pi).sum() / (2 * math.pi))))
-
-
 def is_on(state: State) -> bool:
-    """The belt is around both pulleys, and all of its lower edge below their rims."""
-    below = bool(links(state)[:, 2].max() - _BELT_M[1] < _RIM_M - 0.002)
-    return below and turns(state, LEFT) == turns(state, RIGHT) == 1
+    """The belt is around both pulleys, the same way, and its lower edge is below their rims."""
+    begins = links(state)
+    if begins[:, 2].max() - HALF_WIDE_M > _RIM_M - _BELOW_M:
+        return False
+    left, right = (turns(begins, pulley(state, side)) for side in (LEFT, RIGHT))
+    return left == right and abs(left) == 1
 
 
 def _beside(state: State, along_m: float, height_m: float) -> Vector64:
@@ -269,16 +243,8 @@ def _beside(state: State, along_m: float, height_m: float) -> Vector64:
 
 
 def _goal(state: State, side: str) -> Vector64:
-    """Where the end of the belt has to be before it is let go.  # (3,)."""
-    return _beside(state, _OUTWARD[side] * _HELD_M, 0.0135)
-
-
-def _end(state: State, side: str) -> Vector64:
-    """The middle of the link that is farthest out on a side.  # (3,)."""
-    begins = links(state)
-    middles = 0.5 * (begins + np.roll(begins, -1, axis=0))
-    place: Vector64 = middles[(_OUTWARD[side] * middles[:, 1]).argmax()]
-    return place
+    """Where the end of the belt has to be when it is let go.  # (3,)."""
+    return _beside(state, _OUTWARD[side] * HELD_M, _LAID_M)
 
 
 class _Goal(NamedTuple):
@@ -292,11 +258,12 @@ class _Expert:
     """Decides from the truth alone what both arms do next, so it can go on from most states.
 
     They stretch the belt above the pulleys, lower it together, open, and go up. Who has lost the
-    belt takes it again, where it is farthest out on his side.
+    belt takes it again, where it is farthest out on his side; the other one brings it there.
     """
 
     NOISE = 0.05
-    LOW_M, TRAVEL_M, UP_M, HOVER_M = 0.026, 0.06, 0.12, 0.05
+    LOW_M, TRAVEL_M, UP_M, HOVER_M, ASIDE_M = 0.026, 0.06, 0.12, 0.05, 0.02
+    ROUND_M = 0.115  # from the middle to a hand that holds the belt alone
 
     def __init__(
         self, truth: Callable[[], Truth], motions: Mapping[str, Motion], seed: int
@@ -307,17 +274,11 @@ class _Expert:
     def __call__(self, observation: Observation) -> Action:
         """The next action; needs only the truth."""
         truth = self._truth()
-        goals = self._goals(truth)
-        return np.concatenate(
-            [
-                steer(
-                    self._motions[side],
-                    *(goal.shift_m, 0.0, goal.gripper),
-                    noise=self._rng.normal(0.0, self.NOISE, 3),
-                )
-                for side, goal in goals.items()
-            ]
-        )
+        actions = []
+        for side, (shift, gripper) in self._goals(truth).items():
+            noise = self._rng.normal(0.0, self.NOISE, 3)
+            actions.append(steer(self._motions[side], shift, gripper=gripper, noise=noise))
+        return np.concatenate(actions)
 
     def _goals(self, truth: Truth) -> dict[str, _Goal]:
         if is_on(truth):
@@ -326,40 +287,46 @@ class _Expert:
         if all(held.values()):
             return self._lay(truth)
         return {
-            side: self._wait(truth, side) if held[side] else self._grasp(truth, side)
+            side: self._bring(truth, side) if held[side] else self._grasp(truth, side)
             for side in held
         }
 
     def _lay(self, truth: Truth) -> dict[str, _Goal]:
-        tools = {side: truth[f"{side}tcp_pose"][:3].astype(np.float64) for side in (LEFT, RIGHT)}
-        goals = {side: _goal(truth, side) for side in (LEFT, RIGHT)}
-        off = max(math.hypot(*(goals[side] - tools[side])[:2]) for side in goals)
-        high = max(tool[2] for tool in tools.values())
-        # The lower it is, the more it may be aside: what has begun is brought to its end.
-        ready = off < 0.004 + 0.1 * max(0.0, self.TRAVEL_M - high)
-        for goal in goals.values():
-            goal[2] = self.LOW_M if ready else self.TRAVEL_M
-        return {side: _Goal(goal - _target(truth, side), CLOSE) for side, goal in goals.items()}
+        """Over the pulleys, and down; up again where it has come down beside them."""
+        begins = links(truth)
+        shifts = {side: _goal(truth, side) - end(begins, _OUTWARD[side]) for side in (LEFT, RIGHT)}
+        off = max(math.hypot(*shift[:2]) for shift in shifts.values())
+        heights = [float(truth[f"{side}tcp_pose"][2]) for side in shifts]
+        # Near the pulleys, what has begun is brought to its end.
+        ready = off < (0.007 if min(heights) < self.TRAVEL_M - 0.015 else 0.004)
+        done = ready and max(heights) < self.LOW_M + 0.004
+        for side, shift in shifts.items():
+            ahead = _target(truth, side) - truth[f"{side}tcp_pose"][:3]
+            shift -= ahead
+            shift[2] = (self.LOW_M if ready else self.TRAVEL_M) - _target(truth, side)[2]
+        return {side: _Goal(shift, OPEN if done else CLOSE) for side, shift in shifts.items()}
 
     def _let_go(self, truth: Truth, side: str) -> _Goal:
-        tcp = truth[f"{side}tcp_pose"][2]
+        """Open, then go up."""
         opened = truth[f"{side}gripper"][0] > 0.9
-        up = self.UP_M - float(truth[f"{side}target_pose"][2]) if opened else 0.0
-        del tcp
+        up = self.UP_M - float(_target(truth, side)[2]) if opened else 0.0
         return _Goal(np.array((0.0, 0.0, up)), OPEN)
 
-    def _wait(self, truth: Truth, side: str) -> _Goal:
-        return _Goal(np.zeros(3), CLOSE)
+    def _bring(self, truth: Truth, side: str) -> _Goal:
+        """Hold the belt, which is round now, where the other hand reaches its other end."""
+        goal = _beside(truth, _OUTWARD[side] * self.ROUND_M, self.TRAVEL_M)
+        return _Goal(goal - _target(truth, side), CLOSE)
 
     def _grasp(self, truth: Truth, side: str) -> _Goal:
-        """Over the end of the belt, descend as it gets aligned, close."""
+        """Over the end of the belt, from outside, for hands are large; down as it gets aligned."""
         tcp, target = truth[f"{side}tcp_pose"][:3], _target(truth, side)
         opening = float(truth[f"{side}gripper"][0])
-        goal = _end(truth, side)
+        goal = end(links(truth), _OUTWARD[side])
         goal[2] = max(goal[2] + _GRIP_M, self._motions[side].box_low_m[2])
-        offset = goal - tcp
-        off = math.hypot(offset[0], offset[1])
-        if off < 0.010 and abs(offset[2]) < 0.008 and opening > 0.2:
+        above = float(tcp[2] - goal[2])
+        goal[1] += _OUTWARD[side] * self.ASIDE_M * min(1.0, max(0.0, (above - 0.02) / 0.03))
+        off = math.hypot(*(goal - tcp)[:2])
+        if off < 0.010 and abs(above) < 0.008 and opening > 0.2:
             return _Goal(goal - target, CLOSE)
         clear = min(1.0, max(0.0, (off - 0.006) / 0.012)) if opening > 0.9 else 1.0
         goal[2] += self.HOVER_M * clear
@@ -371,49 +338,11 @@ def _target(state: State, side: str) -> Vector64:
 
 
 def _holds(truth: Truth, side: str) -> bool:
-    return any(truth[f"{side}belt{index}_grasped"][0] > 0.5 for index in range(_LINKS))
-
-
-def _belt() -> tuple[str, str]:
-    """Links with upright hinges, whose springs would make them a circle, and what closes them.
-
-    A belt bends about its width only. The hinge that closes it is a constraint; its spring acts on
-    the sum of all the others, which is as good.
-    """
-    bends = (np.roll(np.diff(np.append(_HEADINGS_RAD, _HEADINGS_RAD[0])), 1) + math.pi) % (
-        2.0 * math.pi
-    ) - math.pi
-    rest = 2.0 * math.pi / _LINKS - bends
-    inner = ""
-    thick, wide = _BELT_M
-    for index in reversed(range(_LINKS)):
-        half = 0.5 * float(_LINK_M[index])
-        bend = float(bends[index])
-        place, joint = "", "<freejoint/>"
-        if index:
-            place = f'pos="{_LINK_M[index - 1]:.6f} 0 0" euler="0 0 {bend:.6f}"'
-            joint = (
-                f'<joint name="bend{index}" axis="0 0 1" stiffness="{_STIFFNESS_NM}"'
-                f' damping="{_DAMPING_NM_S}" armature="1e-5" springref="{rest[index]:.6f}"'
-                f' range="{-0.9 - bend:.6f} {1.5 - bend:.6f}"/>'
-            )
-        inner = (
-            f'<body name="belt{index}" {place}>{joint}<geom type="box" pos="{half:.6f} 0 0"'
-            f' size="{half:.6f} {thick} {wide}" mass="0.0025" condim="4" contype="8"'
-            f' conaffinity="7" friction="0.6 0.005 0.0001" rgba="0.16 0.17 0.19 1"/>{inner}</body>'
-        )
-    joints = "".join(f'<joint joint="bend{i}" coef="1"/>' for i in range(1, _LINKS))
-    closed = f"""
-<equality>
-  <connect body1="belt{_LINKS - 1}" body2="belt0" anchor="{_LINK_M[-1]:.6f} 0 0"/>
-</equality>
-<tendon><fixed name="closing" stiffness="{_STIFFNESS_NM}" damping="{_DAMPING_NM_S}"
-  springlength="{rest[1:].sum():.6f}">{joints}</fixed></tendon>
-"""
-    return inner, closed
+    return any(truth[f"{side}belt{index}_grasped"][0] > 0.5 for index in range(LINKS))
 
 
 def _pulley(y_m: float) -> str:
+    """A cylinder, and a dome on it that leads the belt aside."""
     return f"""
 <geom type="cylinder" pos="0 {y_m} {0.5 * _RIM_M}" size="{_RADIUS_M} {0.5 * _RIM_M}"
   friction="0.3 0.005 0.0001" rgba="0.36 0.52 0.68 1"/>
@@ -422,11 +351,11 @@ def _pulley(y_m: float) -> str:
 """
 
 
-_CHAIN, _CLOSED = _belt()
+_BELT, _CLOSED = belt_mjcf()
 _BODIES = f"""
-<camera name="field" pos="0.55 -0.80 0.50" xyaxes="1 0 0 0 0.40 0.916" fovy="44"/>
+<camera name="field" {_FRONT} fovy="34"/>
 <body name="pulleys" mocap="true">{_pulley(_AXIS_M)}{_pulley(-_AXIS_M)}</body>
-{_CHAIN}
+{_BELT}
 """
 
 task = TimingBelt
