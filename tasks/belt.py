@@ -16,8 +16,8 @@ from serl.types import Array
 LINKS = 20
 LENGTH_M = 0.66
 HALF_THICK_M, HALF_WIDE_M = 0.003, 0.010  # it stands on its edge
-HELD_M = 0.142  # from its middle to either end in the shape that `belt_mjcf` begins with
 
+_OVAL_M = 0.147  # half the length of the ellipse around which it begins
 _MASS_KG = 0.06
 _STIFFNESS_NM, _DAMPING_NM_S = 0.05, 0.002  # of a hinge, per rad and per rad/s
 _BENDS_RAD = (-0.9, 1.5)  # of a hinge, at most
@@ -32,10 +32,10 @@ def _oval() -> Vector64:
     The first link lies across the end at +y, and the one in the middle of the list across -y.
     """
     turn = np.linspace(0.0, _TURN_RAD, 4001)
-    low, high = 0.0, HELD_M  # of half of what it is along x
+    low, high = 0.0, _OVAL_M  # of half of what it is along x
     for _ in range(40):
         half = 0.5 * (low + high)
-        path = np.stack((-half * np.sin(turn), HELD_M * np.cos(turn)), axis=1)
+        path = np.stack((-half * np.sin(turn), _OVAL_M * np.cos(turn)), axis=1)
         along = np.append(0.0, np.linalg.norm(np.diff(path, axis=0), axis=1).cumsum())
         low, high = (half, high) if along[-1] < LENGTH_M else (low, half)
     begins = (np.arange(LINKS) - 0.5) / LINKS % 1.0 * along[-1]
@@ -46,6 +46,9 @@ _BEGINS_M = _oval()
 _SPANS_M = np.roll(_BEGINS_M, -1, axis=0) - _BEGINS_M
 _LINK_M = np.linalg.norm(_SPANS_M, axis=1)
 _HEADINGS_RAD = np.arctan2(_SPANS_M[:, 1], _SPANS_M[:, 0])
+
+HELD_M = float(_BEGINS_M[0, 1])
+"""From the belt's middle to either end, in the shape that `belt_mjcf` begins with."""
 
 FIRST = (*_BEGINS_M[0].tolist(), float(_HEADINGS_RAD[0]))
 """x, y and yaw of the first link, `belt0`, from the belt's middle."""
