@@ -117,13 +117,15 @@ class Placement:
         tcp: base_T_tcp at the start: x y z, quaternion xyzw.  # (7,)
         bodies: base_T_body of each free body: x y z, quaternion xyzw.  # (7,)
         held_m: width of what the closed gripper holds; None starts with an open one.
-        right_tcp: as `tcp`, of the second arm of a pair, which begins with an open gripper.
+        right_tcp: as `tcp`, of the second arm of a pair.
+        right_held_m: as `held_m`, of that arm.
     """
 
     tcp: np.ndarray[Any, np.dtype[np.float64]]
     bodies: Mapping[str, np.ndarray[Any, np.dtype[np.float64]]] = field(default_factory=dict)
     held_m: float | None = None
     right_tcp: np.ndarray[Any, np.dtype[np.float64]] | None = None
+    right_held_m: float | None = None
 
 
 @dataclass(frozen=True)

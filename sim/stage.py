@@ -91,7 +91,7 @@ class Stage:
         for name, pose in drawn.bodies.items():
             self._place(model.body(name), pose_from(pose))
         for number, limb in enumerate(self.limbs):
-            held_m = None if number else drawn.held_m
+            held_m = drawn.right_held_m if number else drawn.held_m
             limb.begin(self._start(drawn, number), held_m)
         self._images, self._numbers_then = None, None
         mujoco.mj_forward(model, data)
@@ -187,7 +187,8 @@ class Stage:
         tcp = drawn.right_tcp if number else drawn.tcp
         if tcp is None:
             raise BadInput("a pair: expected the start of its right arm as well (right_tcp)")
-        if self.randomizer is not None and (number or drawn.held_m is None):
+        held_m = drawn.right_held_m if number else drawn.held_m
+        if self.randomizer is not None and held_m is None:
             tcp = self.randomizer.start(tcp, self._motions[number], number)
         return pose_from(tcp)
 

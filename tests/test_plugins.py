@@ -22,6 +22,7 @@ def test_known_names_are_those_of_plugins_only() -> None:
         "pick_cube",
         "racing_car",
         "reach",
+        "timing_belt",
     ]
     assert plugins.names("sim") == ["arm", "car", "pair"]
     assert plugins.names("renderer") == ["gl", "ray"]
@@ -43,7 +44,9 @@ def test_a_name_gives_the_class() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(BadInput, match=r"unknown task 'pick_cub'.*pick_cube, racing_car, reach"):
+    with pytest.raises(
+        BadInput, match=r"unknown task 'pick_cub'.*pick_cube, racing_car, reach, timing_belt"
+    ):
         plugins.load("task", "pick_cub")
 
 

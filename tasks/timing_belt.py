@@ -1,0 +1,360 @@
+"""Two arms stretch a belt, lay it over two pulleys, and let go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from serl.camera import View, image_specs
+from serl.pair import LEFT, RIGHT, PairConfig
+from serl.policy import Policy
+from serl.robot import Truth
+from serl.rotations import Quaternion, from_rotation_vector
+from serl.safety import Limits, Motion
+from serl.specs import ArraySpec, ObservationSpec
+from serl.task import Placement, Scene, ViewName
+from serl.tasks.belt import (
+    FIRST,
+    HALF_THICK_M,
+    HALF_WIDE_M,
+    HELD_M,
+    LINKS,
+    belt_mjcf,
+    end,
+    links,
+    turns,
+)
+from serl.tasks.steering import CLOSE, DOWN, OPEN, scalar, steer, yaw
+from serl.tasks.tuning import from_pixels, from_state
+from serl.types import Action, Array, Observation, Outcome
+
+_APART_M = 1.10
+_TOWARDS_LEFT: Quaternion = (0.0, 1.0, 0.0, 0.0)  # as DOWN, of an arm that faces the base
+_OUTWARD = {LEFT: 1.0, RIGHT: -1.0}  # along y of the pulleys
+
+_GRIP_M = 0.012  # the tool is so far above the belt's middle: fingers stay above the pulleys
+_LAID_M = 0.0135  # height of the belt's middle where it is let go
+
+_AXIS_M = 0.10  # from the middle between the pulleys to the axis of each
+_RADIUS_M, _RIM_M, _DOME_M = 0.030, 0.010, 0.006
+_BELOW_M = 0.002  # the belt's lower edge is at least so far below the rim
+
+State = Mapping[str, Array]
+Vector64 = np.ndarray[Any, np.dtype[np.float64]]
+
+_VIEWS = {
+    "front": View(camera="field", width=64, height=64),
+    "left_wrist": View(camera="left_wrist", width=64, height=64),
+    "right_wrist": View(camera="right_wrist", width=64, height=64),
+}
+_FRONT = 'pos="0.95 -0.55 0.49" xyaxes="0.809 0.587 0 -0.321 0.442 0.837"'
+
+
+def _motion(y_low_m: float, y_high_m: float) -> Motion:
+    return Motion(
+        axes=("x", "y", "z"),
+        translation_m=0.015,
+        box_low_m=(0.45, y_low_m, 0.015),
+        box_high_m=(0.65, y_high_m, 0.22),
+        gripper=True,
+        gripper_interval_s=0.3,
+        limits=Limits(lead_m=0.020),
+    )
+
+
+class TimingBeltConfig(PairConfig):
+    """The task's numbers.
+
+    Attributes:
+        spread_m: the middle of the pulleys is up to this far from (0.55, 0), along x and y ...
+        turned_rad: ... and they are turned by up to this.
+        aside_m: the belt starts up to this far aside of it, along x and y.
+        height_m: lowest and highest start of the tools.
+        up_m: both tools must be higher than this at the end ...
+        hold_steps: ... with the belt around both pulleys, for so many steps in a row.
+    """
+
+    time_limit_s: float = Field(10.0, gt=0)
+    motion: Motion = _motion(0.06, 0.20)
+    right_motion: Motion = _motion(-0.20, -0.06)
+    views: dict[ViewName, View] = _VIEWS
+    spread_m: float = Field(0.02, ge=0, le=0.03)
+    turned_rad: float = Field(0.08, ge=0, le=0.2)
+    aside_m: float = Field(0.02, ge=0, le=0.03)
+    height_m: tuple[float, float] = (0.09, 0.13)
+    up_m: float = Field(0.07, gt=0)
+    hold_steps: int = Field(3, ge=1)
+
+
+class TimingBelt:
+    """Two arms hold a belt: lay it around both pulleys, let go, and go up.
+
+    Left to itself the belt is round, and too short for both pulleys: it has to be stretched. One
+    that lies on a pulley, or is around one alone, is not laid.
+    """
+
+    name = "timing_belt"
+
+    def __init__(self, config: TimingBeltConfig | None = None) -> None:
+        self.config = config or TimingBeltConfig()
+        self._held = 0
+
+    @cached_property
+    def observation_spec(self) -> ObservationSpec:
+        """Ten numbers of each arm, and seven a side of the belt or images."""
+        position = ArraySpec(shape=(3,), unit="m, frame of both")
+        arms, belt = {}, {}
+        for side in (LEFT, RIGHT):
+            arms[f"{side}from_pulley"] = position
+            arms[f"{side}velocity"] = ArraySpec(shape=(3,), unit="m/s, frame of both")
+            arms[f"{side}gripper"] = ArraySpec(shape=(1,), unit="opening, 0 to 1")
+            arms[f"{side}lead"] = position
+            belt[f"{side}end_from_tcp"] = position
+            belt[f"{side}end_from_pulley"] = position
+            belt[f"{side}around"] = ArraySpec(shape=(1,), unit="turns about the pulley's axis")
+        if self.config.observe == "pixels":
+            return ObservationSpec(state=arms, images=image_specs(self.config.policy_views))
+        return ObservationSpec(state=arms | belt)
+
+    @property
+    def scene(self) -> Scene:
+        """Two arms, a belt that both hold, and two pulleys; each link of the belt is tracked."""
+        bases = {LEFT: (0.0, 0.0, 0.0, 0.0), RIGHT: (_APART_M, 0.0, 0.0, math.pi)}
+        return Scene(
+            bodies=_BODIES,
+            place=self._place,
+            tracked=("pulleys", *(f"belt{index}" for index in range(LINKS))),
+            extra=_CLOSED,
+            front=_FRONT,
+            robot="pair",
+            bases=bases,
+        )
+
+    def begin(self, reading: Observation) -> None:
+        """The belt is not on the pulleys yet."""
+        self._held = 0
+
+    def observation(self, reading: Observation) -> Observation:
+        """What the policy sees of a reading."""
+        state = reading.state
+        arms, belt, begins = {}, {}, links(state)
+        for side in (LEFT, RIGHT):
+            tcp, axis = state[f"{side}tcp_pose"][:3], pulley(state, side)
+            arms[f"{side}from_pulley"] = (tcp - axis).astype(np.float32)
+            arms[f"{side}velocity"] = state[f"{side}tcp_twist"][:3]
+            arms[f"{side}gripper"] = state[f"{side}gripper"]
+            arms[f"{side}lead"] = state[f"{side}target_pose"][:3] - tcp
+            place = end(begins, _OUTWARD[side])
+            belt[f"{side}end_from_tcp"] = (place - tcp).astype(np.float32)
+            belt[f"{side}end_from_pulley"] = (place - axis).astype(np.float32)
+            belt[f"{side}around"] = scalar(turns(begins, axis))
+        if self.config.observe == "pixels":
+            return Observation(arms, self.config.policy_images(reading), reading.stamps)
+        return Observation(arms | belt, stamps=reading.stamps)
+
+    def outcome(self, reading: Observation, index: int) -> Outcome:
+        """Reward 1 and the end once the belt stays around both pulleys by itself."""
+        self._held = self._held + 1 if self.is_success(reading.state) else 0
+        return self.config.outcome(self._held >= self.config.hold_steps, index)
+
+    def reset(self, reading: Observation) -> Policy | None:
+        """None: the simulation places everything."""
+        return None
+
+    def is_success(self, truth: Truth) -> bool:
+        """The belt is around both pulleys, below their rims; both hands are open and above."""
+        return is_on(truth) and all(
+            truth[f"{side}gripper"][0] > 0.9 and truth[f"{side}tcp_pose"][2] > self.config.up_m
+            for side in (LEFT, RIGHT)
+        )
+
+    def progress(self, truth: Truth) -> float:
+        """0.2 for an end over its pulley, 0.15 for lowering it; on both 0.8, and 0.1 a hand up."""
+        if is_on(truth):
+            return 0.8 + sum(0.1 * self._gone(truth, side) for side in (LEFT, RIGHT))
+        done, begins = 0.0, links(truth)
+        for side in (LEFT, RIGHT):
+            x, y, z = (end(begins, _OUTWARD[side]) - _goal(truth, side)).tolist()
+            near = max(0.0, 1.0 - math.hypot(x, y) / 0.15)
+            low = max(0.0, 1.0 - max(0.0, z) / 0.12) * max(0.0, 1.0 - math.hypot(x, y) / 0.03)
+            done += 0.2 * near + 0.15 * low
+        return done
+
+    def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
+        """A script for both arms, without memory."""
+        return _Expert(truth, {LEFT: self.config.motion, RIGHT: self.config.right_motion}, seed)
+
+    def training_defaults(self) -> Mapping[str, Any]:
+        """As for `handover`, shorter: of 20 trials a clone of 20 demonstrations alone solves 20."""
+        if self.config.observe == "pixels":
+            return from_pixels(20_000)
+        cloned = {"bc_warm_start": 1000, "bc_weight": 1.0, "bc_final_weight": 1.0}
+        return from_state(4_000, required=None, **cloned) | {"learner": {"warm_up": 1000}}
+
+    def _gone(self, truth: Truth, side: str) -> float:
+        up = (float(truth[f"{side}tcp_pose"][2]) - 0.03) / (self.config.up_m - 0.03)
+        return min(1.0, max(0.0, up)) * float(truth[f"{side}gripper"][0])
+
+    def _place(self, rng: np.random.Generator) -> Placement:
+        spread, aside = self.config.spread_m, self.config.aside_m
+        middle = np.array((0.55, 0.0)) + rng.uniform(-spread, spread, 2)
+        turned = rng.uniform(-self.config.turned_rad, self.config.turned_rad)
+        x, y = middle + rng.uniform(-aside, aside, 2)
+        z = rng.uniform(*self.config.height_m)
+        first = (x + FIRST[0], y + FIRST[1], z - _GRIP_M)
+        return Placement(
+            tcp=np.array((x, y + HELD_M, z, *DOWN)),
+            bodies={
+                "pulleys": np.array((*middle, 0.0, *from_rotation_vector((0.0, 0.0, turned)))),
+                "belt0": np.array((*first, *from_rotation_vector((0.0, 0.0, FIRST[2])))),
+            },
+            held_m=2.0 * HALF_THICK_M,
+            right_tcp=np.array((x, y - HELD_M, z, *_TOWARDS_LEFT)),
+            right_held_m=2.0 * HALF_THICK_M,
+        )
+
+
+def pulley(state: State, side: str) -> Vector64:
+    """The middle of a pulley at its rim.  # (3,)."""
+    return _beside(state, _OUTWARD[side] * _AXIS_M, _RIM_M)
+
+
+def is_on(state: State) -> bool:
+    """The belt is around both pulleys, the same way, and its lower edge is below their rims."""
+    begins = links(state)
+    if begins[:, 2].max() - HALF_WIDE_M > _RIM_M - _BELOW_M:
+        return False
+    left, right = (turns(begins, pulley(state, side)) for side in (LEFT, RIGHT))
+    return left == right and abs(left) == 1
+
+
+def _beside(state: State, along_m: float, height_m: float) -> Vector64:
+    """A place on the line through both axes.  # (3,)."""
+    pose = state["pulleys_pose"]
+    turned = yaw(pose)
+    aside = (-along_m * math.sin(turned), along_m * math.cos(turned), height_m)
+    place: Vector64 = pose[:3].astype(np.float64) + np.array(aside)
+    return place
+
+
+def _goal(state: State, side: str) -> Vector64:
+    """Where the end of the belt has to be when it is let go.  # (3,)."""
+    return _beside(state, _OUTWARD[side] * HELD_M, _LAID_M)
+
+
+class _Goal(NamedTuple):
+    """What one arm is to do next: a shift of its target, and its gripper."""
+
+    shift_m: Vector64
+    gripper: float
+
+
+class _Expert:
+    """Decides from the truth alone what both arms do next, so it can go on from most states.
+
+    They stretch the belt above the pulleys, lower it together, open, and go up. Who has lost the
+    belt takes it again, where it is farthest out on his side; the other one brings it there.
+    """
+
+    NOISE = 0.05
+    LOW_M, TRAVEL_M, UP_M, HOVER_M, ASIDE_M = 0.026, 0.06, 0.12, 0.05, 0.02
+    ROUND_M = 0.115  # from the middle to a hand that holds the belt alone
+
+    def __init__(
+        self, truth: Callable[[], Truth], motions: Mapping[str, Motion], seed: int
+    ) -> None:
+        self._truth, self._motions = truth, motions
+        self._rng = np.random.default_rng(seed)
+
+    def __call__(self, observation: Observation) -> Action:
+        """The next action; needs only the truth."""
+        truth = self._truth()
+        actions = []
+        for side, (shift, gripper) in self._goals(truth).items():
+            noise = self._rng.normal(0.0, self.NOISE, 3)
+            actions.append(steer(self._motions[side], shift, gripper=gripper, noise=noise))
+        return np.concatenate(actions)
+
+    def _goals(self, truth: Truth) -> dict[str, _Goal]:
+        if is_on(truth):
+            return {side: self._let_go(truth, side) for side in (LEFT, RIGHT)}
+        held = {side: _holds(truth, side) for side in (LEFT, RIGHT)}
+        if all(held.values()):
+            return self._lay(truth)
+        return {
+            side: self._bring(truth, side) if held[side] else self._grasp(truth, side)
+            for side in held
+        }
+
+    def _lay(self, truth: Truth) -> dict[str, _Goal]:
+        """Over the pulleys, down, and open; up again where it has come down beside them."""
+        begins = links(truth)
+        shifts = {side: _goal(truth, side) - end(begins, _OUTWARD[side]) for side in (LEFT, RIGHT)}
+        off = max(math.hypot(*shift[:2]) for shift in shifts.values())
+        heights = [float(truth[f"{side}tcp_pose"][2]) for side in shifts]
+        # Near the pulleys, what has begun is brought to its end.
+        ready = off < (0.007 if min(heights) < self.TRAVEL_M - 0.015 else 0.004)
+        done = ready and max(heights) < self.LOW_M + 0.004
+        for side, shift in shifts.items():
+            shift -= _target(truth, side) - truth[f"{side}tcp_pose"][:3]
+            shift[2] = (self.LOW_M if ready else self.TRAVEL_M) - _target(truth, side)[2]
+        return {side: _Goal(shift, OPEN if done else CLOSE) for side, shift in shifts.items()}
+
+    def _let_go(self, truth: Truth, side: str) -> _Goal:
+        """Open, then go up."""
+        opened = truth[f"{side}gripper"][0] > 0.9
+        up = self.UP_M - float(_target(truth, side)[2]) if opened else 0.0
+        return _Goal(np.array((0.0, 0.0, up)), OPEN)
+
+    def _bring(self, truth: Truth, side: str) -> _Goal:
+        """Hold the belt, which is round now, where the other hand reaches its other end."""
+        goal = _beside(truth, _OUTWARD[side] * self.ROUND_M, self.TRAVEL_M)
+        return _Goal(goal - _target(truth, side), CLOSE)
+
+    def _grasp(self, truth: Truth, side: str) -> _Goal:
+        """Over the end of the belt, from outside, for hands are large; down as it gets aligned."""
+        tcp, target = truth[f"{side}tcp_pose"][:3], _target(truth, side)
+        opening = float(truth[f"{side}gripper"][0])
+        goal = end(links(truth), _OUTWARD[side])
+        goal[2] = max(goal[2] + _GRIP_M, self._motions[side].box_low_m[2])
+        above = float(tcp[2] - goal[2])
+        goal[1] += _OUTWARD[side] * self.ASIDE_M * min(1.0, max(0.0, (above - 0.02) / 0.03))
+        off = math.hypot(*(goal - tcp)[:2])
+        if off < 0.010 and abs(above) < 0.008 and opening > 0.2:
+            return _Goal(goal - target, CLOSE)
+        clear = min(1.0, max(0.0, (off - 0.006) / 0.012)) if opening > 0.9 else 1.0
+        goal[2] += self.HOVER_M * clear
+        return _Goal(goal - target, OPEN)
+
+
+def _target(state: State, side: str) -> Vector64:
+    return state[f"{side}target_pose"][:3].astype(np.float64)
+
+
+def _holds(truth: Truth, side: str) -> bool:
+    return any(truth[f"{side}belt{index}_grasped"][0] > 0.5 for index in range(LINKS))
+
+
+def _pulley(y_m: float) -> str:
+    """A cylinder, and a dome on it that leads the belt aside."""
+    return f"""
+<geom type="cylinder" pos="0 {y_m} {0.5 * _RIM_M}" size="{_RADIUS_M} {0.5 * _RIM_M}"
+  friction="0.3 0.005 0.0001" rgba="0.36 0.52 0.68 1"/>
+<geom type="ellipsoid" pos="0 {y_m} {_RIM_M}" size="{_RADIUS_M} {_RADIUS_M} {_DOME_M}"
+  friction="0.3 0.005 0.0001" rgba="0.62 0.76 0.80 1"/>
+"""
+
+
+_BELT, _CLOSED = belt_mjcf()
+_BODIES = f"""
+<camera name="field" {_FRONT} fovy="34"/>
+<body name="pulleys" mocap="true">{_pulley(_AXIS_M)}{_pulley(-_AXIS_M)}</body>
+{_BELT}
+"""
+
+task = TimingBelt

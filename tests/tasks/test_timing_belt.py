@@ -1,0 +1,267 @@
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serl import plugins
+from serl.agents.hybrid import Grippers
+from serl.assignment import make_spec, make_task
+from serl.config import resolve
+from serl.policy import Policy
+from serl.sim.pair import SimPair
+from serl.tasks.belt import LINKS, links, turns
+from serl.tasks.timing_belt import TimingBelt, TimingBeltConfig, is_on, pulley
+from serl.testing import SimulatedTaskSuite
+from serl.testing.samples import episode
+from serl.types import Array, End, Outcome
+
+OPEN_LEFT = np.array((0, 0, 0, 1, 0, 0, 0, 0), np.float32)
+OPEN_BOTH = np.array((0, 0, 0, 1, 0, 0, 0, 1), np.float32)
+DOWN = np.array((0, 0, -1, -1, 0, 0, -1, -1), np.float32)
+
+
+def make(**changes: Any) -> tuple[SimPair, TimingBelt]:
+    task = TimingBelt(TimingBeltConfig(**changes))
+    return SimPair(task.scene, task.config), task
+
+
+def play(pair: SimPair, task: TimingBelt, policy: Policy, steps: int) -> list[Outcome]:
+    """Go on from where the arms are, until a success or for some steps."""
+    outcomes = []
+    for index in range(steps):
+        pair.act(policy(task.observation(pair.observe())))
+        pair.advance(0.1)
+        outcomes.append(task.outcome(pair.observe(), index))
+        if outcomes[-1].success:
+            break
+    return outcomes
+
+
+def always(action: np.ndarray[Any, Any]) -> Policy:
+    return lambda observation: action
+
+
+class TestTimingBelt(SimulatedTaskSuite):
+    seeds = (0, 1)
+
+    def make(self) -> tuple[SimPair, TimingBelt]:
+        return make()
+
+
+def laid(height_m: float = 0.010, up_m: float = 0.15, **changes: float) -> dict[str, Array]:
+    """A state whose belt is a wide ring around both pulleys, or its half, and hands are away."""
+    angles = 2.0 * np.pi * np.arange(LINKS) / LINKS
+    half_m = changes.get("half_m", 0.14)
+    poses = {
+        f"belt{index}_pose": (
+            0.55 + 0.06 * np.cos(angle),
+            changes.get("aside_m", 0.0) + half_m * np.sin(angle),
+            height_m, 0.0, 0.0, 0.0, 1.0,
+        )
+        for index, angle in enumerate(angles)
+    }  # fmt: skip
+    poses["pulleys_pose"] = (0.55, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
+    for side, y in (("left_", 0.14), ("right_", -0.14)):
+        poses[f"{side}tcp_pose"] = (0.55, y, up_m, 1.0, 0.0, 0.0, 0.0)
+    truth = {name: np.array(pose, np.float32) for name, pose in poses.items()}
+    for side in ("left_", "right_"):
+        truth[f"{side}gripper"] = np.array([changes.get(f"{side}gripper", 1.0)], np.float32)
+    return truth
+
+
+def crossed() -> dict[str, Array]:
+    """A figure of eight: once around each pulley, but the other way around the second one."""
+    truth = laid()
+    angles = 2.0 * np.pi * np.arange(LINKS) / LINKS
+    for index, angle in enumerate(angles):
+        place = (0.55 + 0.06 * np.sin(2.0 * angle), 0.16 * np.sin(angle))
+        truth[f"belt{index}_pose"][:2] = place
+    return truth
+
+
+@pytest.mark.parametrize(
+    ("truth", "solved"),
+    [
+        (laid(), True),
+        (laid(height_m=0.017), True),
+        (laid(height_m=0.019), False),
+        (laid(up_m=0.06), False),
+        (laid(left_gripper=0.5), False),
+        (laid(right_gripper=0.5), False),
+        (laid(half_m=0.09), False),
+        (laid(half_m=0.08, aside_m=0.1), False),
+        (laid(half_m=0.08, aside_m=-0.1), False),
+        (crossed(), False),
+    ],
+)
+def test_the_belt_must_be_around_both_below_their_rims_and_without_hands(
+    truth: dict[str, Array], solved: bool
+) -> None:
+    assert TimingBelt().is_success(truth) is solved
+
+
+def test_a_belt_that_is_crossed_is_once_around_each() -> None:
+    truth = crossed()
+    around = [turns(links(truth), pulley(truth, side)) for side in ("left_", "right_")]
+    assert sorted(around) == [-1, 1]
+
+
+def test_the_expert_lays_the_belt() -> None:
+    pair, task = make()
+    lengths = []
+    for seed in range(8):
+        end = episode(pair, task, task.expert(pair.truth, seed), 1000 + seed)[-1]
+        assert isinstance(end, End)
+        assert end.success, f"seed {seed}"
+        lengths.append(end.key.index)
+    assert np.mean(lengths) < 30
+
+
+@pytest.mark.parametrize("level", ["light", "full"])
+def test_the_expert_lays_it_in_random_worlds(level: str) -> None:
+    pair, task = make(randomize=level)
+    ends = [episode(pair, task, task.expert(pair.truth, seed), seed)[-1] for seed in range(5)]
+    assert sum(end.success for end in ends if isinstance(end, End)) >= 4
+
+
+@pytest.mark.parametrize("mess", [OPEN_LEFT, OPEN_BOTH])
+def test_the_expert_takes_a_lost_belt_again(mess: np.ndarray[Any, Any]) -> None:
+    pair, task = make()
+    task.begin(pair.reset(1))
+    play(pair, task, always(mess), 6)
+    truth = pair.truth()
+    assert not any(truth[f"left_belt{index}_grasped"][0] for index in range(LINKS))
+    assert not task.is_success(truth)
+    assert play(pair, task, task.expert(pair.truth, 1), 100)[-1].success
+
+
+def test_both_hold_it_at_the_start_and_it_stays() -> None:
+    pair, _ = make()
+    for seed in range(5):
+        pair.reset(seed)
+        before = links(pair.truth())
+        pair.advance(1.0)
+        truth = pair.truth()
+        assert np.abs(links(truth) - before).max() < 0.004
+        for side in ("left_", "right_"):
+            assert any(truth[f"{side}belt{index}_grasped"][0] for index in range(LINKS))
+
+
+def test_in_one_hand_it_is_too_short_for_both_pulleys() -> None:
+    """Left to itself the belt is nearly round."""
+    pair, task = make()
+    task.begin(pair.reset(0))
+    play(pair, task, always(OPEN_LEFT), 8)
+    needed_m = 2.0 * (0.10 + 0.03 + 0.003)
+    assert np.ptp(links(pair.truth())[:, 1]) < needed_m - 0.01
+
+
+def test_what_is_dropped_onto_the_pulleys_is_not_on_them() -> None:
+    pair, task = make()
+    for seed in range(4):
+        task.begin(pair.reset(seed))
+        assert not any(outcome.success for outcome in play(pair, task, always(OPEN_BOTH), 25))
+        assert not is_on(pair.truth())
+
+
+def test_a_belt_that_is_still_held_is_no_success() -> None:
+    pair, task = make()
+    expert_until_low(pair, task)
+    for outcome in play(pair, task, always(0.0 * DOWN), 15):
+        assert not outcome.success
+    assert is_on(pair.truth())
+    assert not task.is_success(pair.truth())
+
+
+def test_pressing_it_down_beside_the_pulleys_is_no_success() -> None:
+    pair, task = make(spread_m=0.0)
+    task.begin(pair.reset(0))
+    play(pair, task, always(np.array((1, 0, 0, -1, 1, 0, 0, -1), np.float32)), 7)
+    play(pair, task, always(DOWN), 12)
+    assert not any(outcome.success for outcome in play(pair, task, always(OPEN_BOTH), 6))
+    up = np.array((0, 0, 1, 1, 0, 0, 1, 1), np.float32)
+    assert not any(outcome.success for outcome in play(pair, task, always(up), 12))
+
+
+def expert_until_low(pair: SimPair, task: TimingBelt) -> None:
+    task.begin(pair.reset(2))
+    expert = task.expert(pair.truth, 2)
+    for _ in range(60):
+        if is_on(pair.truth()):
+            return
+        play(pair, task, expert, 1)
+    pytest.fail("the belt never was on")
+
+
+def test_success_is_to_last() -> None:
+    pair, task = make()
+    task.begin(pair.reset(1))
+    assert play(pair, task, task.expert(pair.truth, 1), 60)[-1].success
+    there = pair.observe()
+    task.begin(there)
+    assert [task.outcome(there, index).success for index in range(3)] == [False, False, True]
+
+
+def test_progress_grows_along_the_experts_way() -> None:
+    pair, task = make()
+    task.begin(pair.reset(3))
+    expert = task.expert(pair.truth, 3)
+    seen = [task.progress(pair.truth())]
+    for _ in range(60):
+        outcome = play(pair, task, expert, 1)[-1]
+        seen.append(task.progress(pair.truth()))
+        if outcome.success:
+            break
+    assert min(np.diff(seen)) > -0.03
+    assert seen[0] < 0.5
+    assert seen[-1] > 0.95
+
+
+def test_starts_differ_and_both_arms_reach_them() -> None:
+    task = TimingBelt()
+    places = [task.scene.place(np.random.default_rng(seed)) for seed in range(200)]
+    pulleys = np.stack([place.bodies["pulleys"] for place in places])
+    assert np.ptp(pulleys[:, 0]) > 0.035
+    assert np.ptp(pulleys[:, 1]) > 0.035
+    for side, motion in (("tcp", task.config.motion), ("right_tcp", task.config.right_motion)):
+        tools = np.stack([getattr(place, side)[:3] for place in places])
+        assert (tools > motion.box_low_m).all()
+        assert (tools < motion.box_high_m).all()
+
+
+def test_the_hybrid_agent_has_nine_grasps() -> None:
+    grippers = Grippers.of(make_spec(make_task(resolve({"task": "timing_belt"}))))
+    assert grippers.choices == 9
+    assert grippers.places == (3, 7)
+
+
+def test_without_the_state_it_sees_arms_and_cameras_alone() -> None:
+    views = {
+        name: view.model_dump() | {"width": 16, "height": 16}
+        for name, view in TimingBeltConfig().views.items()
+    }
+    config = {"task": "timing_belt", "observe": "pixels", "task_config": {"views": views}}
+    task = make_task(resolve(config))
+    spec = make_spec(task).observation
+    assert set(spec.images) == {"front", "left_wrist", "right_wrist"}
+    assert not any("end" in name or "around" in name for name in spec.state)
+    robot = plugins.make_simulation(task)
+    reading = robot.reset(0)
+    task.begin(reading)
+    spec.validate_observation(task.observation(reading))
+
+
+def seen(task: TimingBelt, pair: SimPair) -> Callable[[str], Array]:
+    state = task.observation(pair.observe()).state
+    return state.__getitem__
+
+
+def test_what_the_policy_sees_says_where_the_belt_has_to_go() -> None:
+    pair, task = make(turned_rad=0.0)
+    expert_until_low(pair, task)
+    see = seen(task, pair)
+    for side, outward in (("left_", 1.0), ("right_", -1.0)):
+        assert see(f"{side}around")[0] == 1.0
+        assert see(f"{side}end_from_pulley") == pytest.approx((0.0, outward * 0.042, 0.0), abs=0.01)
+        assert abs(see(f"{side}end_from_tcp")[2]) == pytest.approx(0.012, abs=0.004)
