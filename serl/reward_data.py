@@ -158,7 +158,7 @@ def task_of(folders: Sequence[Path]) -> str:
         CorruptData: an episode is damaged.
         SpecMismatch: they are of several tasks.
     """
-    tasks = {}
+    tasks: dict[str, Path] = {}
     for folder in folders:
         specs = (read_spec(path) for path in episode_paths(folder))
         if spec := next(filter(None, specs), None):
@@ -186,8 +186,8 @@ def recordings(folder: Path, views: Mapping[str, View], labelled: bool) -> Itera
         raise BadInput(f"{folder}: its episodes have no images, only state (--observe pixels)")
     for view_name, view in views.items():
         if found.get(view_name) != view:
-            here = found.get(view_name, "none")
-            raise SpecMismatch(f"{folder}: view {view_name!r}: expected {view}, found {here}")
+            other = found.get(view_name, "none")
+            raise SpecMismatch(f"{folder}: view {view_name!r}: expected {view}, found {other}")
     for path in episode_paths(folder):
         name = episode_name(path)
         here = {place.step: label for place, label in said.items() if place[:2] == name}
