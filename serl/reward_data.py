@@ -253,7 +253,11 @@ def read_samples(
                     origins.append(recorded.origin(step))
                     tools_m.append(observation.state.get("tcp_pose", NOWHERE)[:3])
     if not labels:
-        raise BadInput(f"{', '.join(map(str, folders))}: no step of any episode is labelled")
+        where = ", ".join(map(str, folders))
+        raise BadInput(
+            f"{where}: no step of any episode is labelled: mark some by serl reward label "
+            "FOLDER --episode N --steps FIRST:LAST --label 1, and others by --label 0"
+        )
     arrays = {name: np.stack(frames) for name, frames in images.items()}
     found_m = np.array(tools_m, np.float32)
     return Samples(arrays, np.array(labels), np.array(episodes), tuple(origins), found_m), wanted
