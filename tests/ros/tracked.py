@@ -67,4 +67,7 @@ def answer_until(
             command.press_enter()
         return condition()
 
-    eventually(done, 2 * LIMIT_S)
+    try:
+        eventually(done, 5 * LIMIT_S)
+    except AssertionError:
+        raise AssertionError(command.output) from None
