@@ -26,7 +26,9 @@ class ConnectorInsertionConfig(InsertionConfig):
 
 
 class ConnectorInsertion(Insertion):
-    """30 x 6 mm, a quarter of a millimetre of room on each side, slopes that lead in.
+    """Push a flat connector into its socket until a latch gives way.
+
+    30 x 6 mm, a quarter of a millimetre of room on each side, slopes that lead in.
 
     In the last 3 mm a latch resists with 12 N: who is deep enough has felt it give way.
     """

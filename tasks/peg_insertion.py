@@ -13,7 +13,10 @@ class PegInsertionConfig(InsertionConfig):
 
 
 class PegInsertion(Insertion):
-    """25 of the peg's 50 mm have to be in; it starts up to 3 cm aside and 6 cm above."""
+    """Insert a square peg into a hole with half a millimetre of room on each side.
+
+    25 of the peg's 50 mm have to be in; it starts up to 3 cm aside and 6 cm above.
+    """
 
     name = "peg_insertion"
     fit = Fit(

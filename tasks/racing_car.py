@@ -291,7 +291,8 @@ def _seen(
 
 
 def _walls() -> str:
-    """Low walls on both sides, in pieces of two colours."""
+    """Low walls on both sides, in pieces of two colours; too smooth for wheels to climb."""
+    smooth = 'priority="1" condim="3" friction="0.1 0.005 0.0001"'
     colours = ("0.86 0.30 0.22 1", "0.93 0.94 0.95 1")
     parts = []
     angles = np.linspace(0.0, 2.0 * math.pi, _WALLS, endpoint=False)
@@ -302,7 +303,8 @@ def _walls() -> str:
             half = 0.5 * math.hypot(dx, dy) + 0.01
             parts.append(
                 f'<geom type="box" pos="{x:.4f} {y:.4f} 0.08" size="{half:.4f} 0.03 0.08"'
-                f' euler="0 0 {math.atan2(dy, dx):.4f}" rgba="{colours[index // 2 % 2]}"/>'
+                f' euler="0 0 {math.atan2(dy, dx):.4f}" rgba="{colours[index // 2 % 2]}"'
+                f" {smooth}/>"
             )
     return "".join(parts)
 

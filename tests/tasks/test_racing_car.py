@@ -134,6 +134,23 @@ def test_it_recovers_from_any_collision_by_itself() -> None:
             assert car.observe().state["bumper"][0] == 0.0, f"seed {seed}: not free"
 
 
+def test_it_climbs_no_wall_however_long_it_pushes() -> None:
+    car, task = make()
+    rng = np.random.default_rng(0)
+    for seed in range(4):
+        task.begin(car.reset(seed))
+        for _ in range(40):
+            action = np.array((rng.uniform(0.5, 1.0), rng.uniform(-1.0, 1.0)), np.float32)
+            for _ in range(5):
+                car.act(action)
+                car.advance(0.1)
+            car.act(np.array((-0.6, -action[1]), np.float32))
+            car.advance(0.2)
+            pose = car.observe().state["car_pose"]
+            assert pose[2] < 0.12, f"seed {seed}: its wheels leave the floor"
+            assert abs(task._view({"car_pose": pose}).off_m) < 0.5
+
+
 def test_the_driver_sees_the_track_and_the_course() -> None:
     views = {"driver": View(camera="driver", width=16, height=16)}
     config = RacingCarConfig(observe="pixels", views=views)
