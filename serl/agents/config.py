@@ -111,6 +111,10 @@ class ClassifierConfig(BaseModel):
         calibration: share of the episodes that temperature and threshold are chosen on.
         held_out: share of the episodes that it is measured on: neither trained nor chosen on.
         false_positives: the share of negatives that the threshold may let pass in calibration.
+        encoder: of images: a small one that is trained, or the frozen ResNet-10 that
+            `serl encoder import` has put into the folder of caches, below a small trained one.
+        copies: so many differently shifted and lit copies of each image the ResNet-10 sees; each
+            once, so that a CPU has it done in a minute.
         tool_low_m: lowest corner of where the tool is at a success, base frame; what is elsewhere
             is no success, whatever it looks like, so that the threshold need not tell it ...
         tool_high_m: ... and the highest; None for anywhere.
@@ -130,6 +134,8 @@ class ClassifierConfig(BaseModel):
     calibration: float = Field(0.2, gt=0, lt=0.5)
     held_out: float = Field(0.2, gt=0, lt=0.5)
     false_positives: float = Field(0.001, ge=0, lt=1)
+    encoder: Literal["small", "resnet10"] = "small"
+    copies: int = Field(4, ge=1, le=64)
     tool_low_m: Vector | None = None
     tool_high_m: Vector | None = None
     seed: int = Field(0, ge=0)
