@@ -285,7 +285,7 @@ def make_replay(
 ) -> Replay:
     """An empty replay as large as the configuration says; see `make_learner` for `folder`."""
     settings, cameras = config.learner, spec.observation.images
-    pixels = frame_bytes(cameras, settings.crop_px)
+    pixels = frame_bytes(cameras)
     size = feature_bytes(cameras, encoder) if encoder else pixels
     capacity = settings.capacity
     if size:  # no more than the run can fill, since a file is as large as it may become at once

@@ -119,7 +119,7 @@ class TrainConfig(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         for network in self.agent.frozen:
-            pretrained = network == "encoder" and self.agent.encoder_weights
+            pretrained = network == "encoder" and self.agent.encoder_weights not in (None, "auto")
             if not (pretrained or self.init_from.loads(network)):
                 raise ValueError(
                     f"agent.frozen: nothing loads the {network} (init_from.load), which would stay "

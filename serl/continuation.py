@@ -14,6 +14,7 @@ from serl.agents.agent import State
 from serl.assembly import make_learner
 from serl.assignment import make_spec, make_task
 from serl.checkpoint import Arrays, Checkpoint, load_latest, saved_before
+from serl.encoder_weights import told
 from serl.episodes import episode_paths, read_episode
 from serl.errors import BadInput
 from serl.index import Stream
@@ -65,6 +66,10 @@ class Continuation:
     def learner(self, transport: LearnerEnd) -> Learner:
         """The learner, which takes the logged records first; raises as the class."""
         inherited = self._inherited()
+        if self._checkpoint is None and not any(
+            name.startswith("encoder.") for name in inherited or ()
+        ):
+            self._tell_encoder()
         keep_episodes(self._folder.config.init_from, self._folder.inherited)
         learner = make_learner(
             self._folder.config,
@@ -122,6 +127,11 @@ class Continuation:
     def _tell(self, text: str, steps: int = 0) -> None:
         self._metrics.write(steps, EventRow(text))
         print(text, file=sys.stderr)  # noqa: T201
+
+    def _tell_encoder(self) -> None:
+        """What a fresh encoder starts from."""
+        if line := told(self._folder.config.agent, self.spec.observation.images):
+            self._tell(line)
 
     def _inherited(self) -> State | None:
         """What a run starts with that has no checkpoint yet and is to start from another run."""

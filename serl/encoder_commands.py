@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from serl.command_group import group
 from serl.config import checked, parse_overrides, resolve
 from serl.errors import BadInput
 from serl.files import check_destination
+from serl.run_folder import versions
+from serl.task import SimulatedTask
 
 DONE = 0
 
@@ -22,9 +25,9 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     source = command("import", _import, "convert SERL's resnet10_params.pkl; nothing in it is run")
     source.add_argument("file", type=Path, metavar="FILE")
     source.add_argument("--out", type=Path, metavar="FILE", help="else in the folder of caches")
-    text = "teach the small encoder where things are, on pictures of a task in simulation"
+    text = "teach the small encoder where things are, on pictures of tasks in simulation"
     teach = command("pretrain", _pretrain, text, True)
-    teach.add_argument("task", help="name of a task or path of a .py file")
+    teach.add_argument("tasks", metavar="TASK", nargs="+", help="names, or paths of .py files")
     teach.add_argument("--out", type=Path, required=True, help="file of the encoder, .safetensors")
 
 
@@ -42,25 +45,39 @@ def _pretrain(options: argparse.Namespace) -> int:
     from serl.assignment import make_task
 
     overrides = parse_overrides(options.overrides)
-    of_task: dict[str, Any] = {"task": options.task, "observe": "pixels"}
-    if "task_config" in overrides:
-        of_task["task_config"] = overrides.pop("task_config")
+    task_config = overrides.pop("task_config", {})
     config = checked(PretrainingConfig, overrides)
     if options.out.suffix != ".safetensors":
         raise BadInput(f"--out {options.out}: must end in .safetensors")
     check_destination(options.out)
-    task = make_task(resolve(of_task))
-    with plugins.make_simulation(task) as robot:
-        images, targets = sights(robot, task, config)
-    made = pretrain(images, targets, config, _tell)
-    views = {n: view.model_dump(mode="json") for n, view in task.config.policy_views.items()}
-    said = {"task": task.name, "views": views, "config": config.model_dump(mode="json")}
-    save_encoder(options.out, made, {**said, "error_m": made.error_m})
+    shared = {"observe": "pixels", "task_config": task_config}
+    tasks = {name: make_task(resolve({"task": name, **shared})) for name in options.tasks}
+    seen = {}
+    for name, task in tasks.items():
+        with plugins.make_simulation(task) as robot:
+            seen[name] = sights(robot, task, config)
+    made = pretrain(seen, config, _tell)
+    words = ["serl", "encoder", "pretrain", *options.tasks, *options.overrides]
+    said = {
+        "command": shlex.join([*words, "--out", options.out.name]),
+        "versions": versions(),
+        "views": {name: _views(task) for name, task in tasks.items()},
+        "task_config": task_config,
+        "config": config.model_dump(mode="json"),
+    }
+    save_encoder(options.out, made, said)
     size = options.out.stat().st_size
-    print(f"{options.out}: {size:,} bytes, sees {', '.join(images)}")
-    print(f"on pictures that it never saw it is off by {1000 * made.error_m:.1f} mm (median)")
-    print(f"next: serl train {options.task} --observe pixels --agent.encoder_weights {options.out}")
+    print(f"{options.out}: {size:,} bytes, sees {', '.join(made.sizes)}")
+    for name, error_m in made.errors_m.items():
+        off = f"{1000 * error_m:.1f} mm (median)"
+        print(f"{name}: on pictures that it never saw it is off by {off}")
+    weights = f"--agent.encoder_weights {options.out}"
+    print(f"next: serl train {options.tasks[0]} --observe pixels {weights}")
     return DONE
+
+
+def _views(task: SimulatedTask) -> dict[str, Any]:
+    return {name: view.model_dump(mode="json") for name, view in task.config.policy_views.items()}
 
 
 def _tell(epoch: int, loss: float) -> None:

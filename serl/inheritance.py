@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, get_args
 
 from serl.agents.agent import State
+from serl.agents.config import SACConfig
 from serl.assembly import make_agent
 from serl.assignment import make_spec, make_task
 from serl.checkpoint import Checkpoint, best, load, load_latest
@@ -73,7 +74,7 @@ def inherit(config: TrainConfig) -> Inheritance:
     asked = config.init_from.load
     wanted = tuple(p for p in parts if p == "actor" or not reasons[p]) if asked is None else asked
     kept = [part for part in parts if part in config.agent.frozen and part not in wanted]
-    needed = kept if config.agent.encoder_weights is None else []
+    needed = kept if config.agent.encoder_weights in (None, "auto") else []
     for part in (*wanted, *needed):
         if reasons[part]:
             raise SpecMismatch(f"{path}: cannot start from its {part}: {reasons[part]}")
@@ -85,9 +86,7 @@ def inherit(config: TrainConfig) -> Inheritance:
     state = {name: array for name, array in arrays.items() if name.startswith(taken)}
     origin = config.init_from.model_copy(update={"run": path, "load": wanted})
     said = f"{path}, {checkpoint.step:,} steps of {theirs.task} by {run.config.agent.algorithm}"
-    return Inheritance(
-        origin, state, _lines(origin, said, reasons, mine, whole, config.agent.frozen)
-    )
+    return Inheritance(origin, state, _lines(origin, said, reasons, mine, whole, config.agent))
 
 
 def _checkpoint(run: RunFolder) -> Checkpoint:
@@ -130,14 +129,15 @@ def _lines(
     reasons: dict[Part, str],
     mine: State,
     whole: bool,
-    frozen: Sequence[str],
+    agent: SACConfig,
 ) -> tuple[str, ...]:
     loaded = origin.load or ()
+    pretrained = ("encoder",) if agent.encoder_weights else ()
     there = [part for part in _ARRAYS if any(name.startswith(_ARRAYS[part]) for name in mine)]
     fresh = [
         f"{part} ({reasons[part]})" if reasons[part] else part
         for part in there
-        if part not in (*loaded, "normaliser")
+        if part not in (*loaded, *pretrained, "normaliser")
     ]
     fresh += [] if whole else ["temperature"]
     counted = "updates count on, there is no warm-up" if whole else "updates count from 0"
@@ -147,8 +147,8 @@ def _lines(
         f"fresh: {', '.join([*fresh, 'optimiser, random numbers'])}; {counted}",
         f"observations are scaled {scale}",
     ]
-    if frozen:
-        lines.append(f"frozen, no update changes it: {', '.join(frozen)}")
+    if agent.frozen:
+        lines.append(f"frozen, no update changes it: {', '.join(agent.frozen)}")
     return tuple(lines)
 
 

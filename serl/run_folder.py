@@ -87,7 +87,7 @@ class RunFolder:
         Raises:
             BadInput: the folder cannot be made.
         """
-        info = RunInfo(created=now, versions=_versions(), config=config)
+        info = RunInfo(created=now, versions=versions(), config=config)
         text = yaml.safe_dump(info.model_dump(mode="json"), sort_keys=False)
         try:
             path = _new_folder(parent, name, text.encode())
@@ -225,13 +225,14 @@ def _new_folder(parent: Path, stamp: str, config: bytes) -> Path:
     raise FileExistsError(f"{parent / stamp} and 998 more exist")
 
 
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
+def versions() -> dict[str, str]:
+    """Of Python and the packages that results depend on."""
+    found = {"python": platform.python_version()}
     for package in _VERSIONED:
         try:
-            versions[package] = version(package)
+            found[package] = version(package)
         except PackageNotFoundError:
-            versions[package] = "not installed"
+            found[package] = "not installed"
     if made_with := commit():
-        versions["commit"] = made_with
-    return versions
+        found["commit"] = made_with
+    return found

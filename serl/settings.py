@@ -11,10 +11,11 @@ from serl.assembly import make_agent
 from serl.assignment import check_topics, make_judged_task, make_spec, make_task
 from serl.config import TrainConfig, resolve, stage_configs
 from serl.demonstrations import check_recordings
+from serl.encoder_weights import with_encoder
 from serl.files import digest_of
 from serl.inheritance import inherit
 from serl.real_arm import check_trainable, load_robot, within_workspace
-from serl.trunk_weights import with_files
+from serl.trunk_weights import with_trunk
 
 
 def run_settings(
@@ -38,11 +39,12 @@ def run_settings(
         if each.robot is not None:
             check_topics(judged)
             _check_arm(each)
-    for stage in list(stage_configs(config).values()) or [config]:
-        check_recordings(stage.demo_paths, make_spec(make_task(stage)))
+    stages = list(stage_configs(config).values()) or [config]
+    specs = [make_spec(make_task(stage)) for stage in stages]
+    for stage, spec in zip(stages, specs, strict=True):
+        check_recordings(stage.demo_paths, spec)
     make_agent(config, make_spec(make_task(config)), 0)
     resolved: dict[str, Any] = {"demo_paths": tuple(each.resolve() for each in config.demo_paths)}
-    resolved["agent"] = with_files(config.agent)
     if config.reward.model is not None:
         model = config.reward.model.resolve()
         kept = {"model": model, "sha256": digest_of(model)}
@@ -51,6 +53,11 @@ def run_settings(
     resolved["vice"] = config.vice.model_copy(update={"positives": positives})
     if config.init_from.run is not None:
         resolved["init_from"] = inherit(config).origin
+    cameras = [spec.observation.images for spec in specs]
+    origin = resolved.get("init_from", config.init_from)
+    resolved["agent"] = with_encoder(
+        with_trunk(config.agent), cameras, inherited=origin.loads("encoder")
+    )
     return config.model_copy(update=resolved)
 
 

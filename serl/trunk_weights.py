@@ -97,14 +97,12 @@ def import_trunk(source: Path, out: Path) -> TrunkWeights:
     return weights
 
 
-def with_files(config: SACConfig) -> SACConfig:
-    """A configuration whose files are found from anywhere, and known by what is in them.
+def with_trunk(config: SACConfig) -> SACConfig:
+    """A configuration whose trunk is found from anywhere, and known by what is in it.
 
     Without a trunk's weights the small encoder is taken, and it is said.
     """
     changed: dict[str, Any] = {}
-    if config.encoder_weights is not None:
-        changed["encoder_weights"] = config.encoder_weights.resolve()
     if config.encoder == "resnet10":
         path = (config.trunk or default_path()).resolve()
         if path.exists():
@@ -140,7 +138,7 @@ def read_serl_trunk(path: Path) -> TrunkWeights:
         height_first = (*shape[2:], shape[1], shape[0]) if kernel else shape
         array = _checked(found[theirs], height_first, f"{path} {theirs}")
         tensors[ours] = np.ascontiguousarray(array.transpose(3, 2, 0, 1) if kernel else array)
-    return TrunkWeights(tensors, hashlib.sha256(data).hexdigest(), _digest(tensors))
+    return TrunkWeights(tensors, hashlib.sha256(data).hexdigest(), digest_of_arrays(tensors))
 
 
 def load_trunk(path: Path) -> TrunkWeights:
@@ -169,14 +167,18 @@ def load_trunk(path: Path) -> TrunkWeights:
     _check_names(tensors, SHAPES.keys(), path)
     for name, shape in SHAPES.items():
         _checked(tensors[name], shape, f"{path} {name}")
-    if _digest(tensors) != metadata["sha256"]:
+    if digest_of_arrays(tensors) != metadata["sha256"]:
         raise CorruptData(f"{path}: the sha256 does not match")
     return TrunkWeights(tensors, metadata["source"], metadata["sha256"])
 
 
 def encode_trunk(weights: TrunkWeights) -> bytes:
     """The weights as `load_trunk` reads them."""
-    metadata = {"format": FORMAT, "source": weights.source, "sha256": _digest(weights.tensors)}
+    metadata = {
+        "format": FORMAT,
+        "source": weights.source,
+        "sha256": digest_of_arrays(weights.tensors),
+    }
     data: bytes = safetensors.numpy.save(dict(weights.tensors), metadata)
     return data
 
@@ -234,7 +236,8 @@ def _read(path: Path) -> bytes:
         raise BadInput(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _digest(tensors: Arrays) -> str:
+def digest_of_arrays(tensors: Arrays) -> str:
+    """The sha256 of names, shapes and values, in hex digits."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         array = np.ascontiguousarray(tensors[name], dtype="<f4")

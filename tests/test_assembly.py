@@ -229,7 +229,7 @@ def test_replay_keeps_to_the_bytes_that_it_may_take(tmp_path: Path) -> None:
         config = resolve({"task": "pick_cube", "observe": "pixels", "learner": learner})
         return make_replay(config, make_spec(make_task(config)), tmp_path)
 
-    frame = 2 * (64 + 2 * 4) ** 2 * 3  # with room to shift
+    frame = 2 * 64**2 * 3
     assert replay(capacity=50, image_bytes=20 * frame).capacity == 20
     assert not list(tmp_path.iterdir())
     assert replay(capacity=50, memory_bytes=49 * frame).capacity == 50

@@ -47,18 +47,28 @@ def test_a_shift_is_a_random_crop_of_the_padded_image(most: int, seed: int) -> N
         assert any(np.array_equal(image, crop) for crop in possible)
 
 
-def test_a_store_shifts_as_a_copy_would() -> None:
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_store_shifts_as_a_copy_would(on_disk: bool, tmp_path: Path) -> None:
     frames, slots = noise(5, 9, 7, 3), np.array([4, 0, 4, 2])
-    store = FrameStore({"front": CAMERAS["front"]}, 5, margin_px=4)
+    store = FrameStore({"front": CAMERAS["front"]}, 5, 4, tmp_path if on_disk else None)
     for slot, image in enumerate(frames):
         store.put(slot, {"front": image})
     taken = store.take(slots[:, None], np.random.default_rng(3))["front"]
     assert np.array_equal(taken, shifted(frames, slots, 4, np.random.default_rng(3)))
 
 
+def test_shifts_are_those_that_are_drawn() -> None:
+    """Down by the first number, to the right by the second; runs can be repeated by them."""
+    frames = noise(1, 9, 7, 3)
+    out = shifted(frames, np.zeros(40, np.int64), 3, np.random.default_rng(5))
+    drawn = np.random.default_rng(5).integers(-3, 4, (40, 2)).tolist()
+    for image, (down, right) in zip(out, drawn, strict=True):
+        assert np.array_equal(image, padded_crop(frames[0], 3, down, right))
+
+
 def test_each_sample_and_camera_is_shifted_by_itself() -> None:
     frames = np.repeat(noise(1, 8, 8, 3), 2, 0)
-    store = FrameStore({"a": CAMERAS["wrist"], "b": CAMERAS["wrist"]}, 2, margin_px=3)
+    store = FrameStore({"a": CAMERAS["wrist"], "b": CAMERAS["wrist"]}, 2, shift_px=3)
     store.put(0, {"a": frames[0], "b": frames[1]})
     taken = store.take(np.zeros((40, 1), np.int64), np.random.default_rng(0))
     kinds = [{image.tobytes() for image in images} for images in taken.values()]
@@ -92,13 +102,12 @@ def test_a_disk_that_is_too_small_is_one_clear_line(tmp_path: Path) -> None:
 
 def test_bytes_of_a_frame() -> None:
     assert frame_bytes(CAMERAS) == 9 * 7 * 3 + 8 * 8 * 3
-    assert frame_bytes(CAMERAS, 4) == 17 * 15 * 3 + 16 * 16 * 3
     assert frame_bytes({}) == 0
 
 
 def test_frames_behind_each_other_are_shifted_alike() -> None:
     frame = noise(1, 9, 7, 3)[0]
-    store = FrameStore({"front": CAMERAS["front"]}, 2, margin_px=2)
+    store = FrameStore({"front": CAMERAS["front"]}, 2, shift_px=2)
     store.put(0, {"front": frame})
     store.put(1, {"front": 255 - frame})
     pairs = np.array([[0, 1]] * 30)

@@ -171,7 +171,7 @@ def _reward_decoders(folder: Path) -> dict[str, Decoder]:
     made.save(model)
     network = networks(card)[0]
     parts = {name: part[0].numpy() for name, part in network.views(made.seeing).items()}
-    save_encoder(encoder, Pretrained(parts, 0.0, dict(network.cameras)), {})
+    save_encoder(encoder, Pretrained(parts, {}, dict(network.cameras)), {})
     return {
         "reward model": _file(model, Classifier.load),
         "encoder": _file(encoder, lambda path: load_encoder(path, network, made.seeing.clone())),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -411,3 +412,16 @@ def test_discarding_all_there_is_leaves_nothing() -> None:
     for record in plan(Source.POLICY, ending="discarded").records():
         replay.add(record)
     assert len(replay) == 0
+
+
+def test_a_transition_of_two_cameras_of_128_px_takes_less_than_100_kb() -> None:
+    image = ArraySpec(shape=(128, 128, 3), dtype="uint8")
+    observation = ObservationSpec(
+        state={"state": ArraySpec(shape=(20,))}, images={"front": image, "wrist": image}
+    )
+    spec = SPEC.model_copy(update={"observation": observation})
+    tracemalloc.start()
+    replay = Replay(spec, 1000, GAMMA, n_step=3, crop_px=4, stacked=2)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept / replay.capacity < 100_000

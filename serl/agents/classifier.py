@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,14 @@ from torch import Tensor
 from serl.agents.config import Width
 from serl.agents.encoders import Encoder
 from serl.agents.networks import EnsembleMLP
+from serl.agents.resnet import CHANNELS, GRID, Trunk
 from serl.agents.weights import copy_into, said_by, to_arrays
 from serl.camera import View
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.files import digest_of, read_bounded, write_atomic
 from serl.reward import RewardConfig, StageReward
 from serl.task import Task, ViewName
+from serl.trunk_weights import default_path, load_trunk
 from serl.types import Image, Observation
 
 logger = logging.getLogger(__name__)
@@ -42,6 +44,7 @@ class Card(BaseModel):
         classes: names of the classes; the first is "nothing", the last is the success.
         channels: of the convolutions.
         latent: features of each camera.
+        trunk: sha256 of the weights of the frozen ResNet-10 below all that; None without one.
         hidden: width of the hidden layer.
         temperature: logits are divided by it, so that probabilities are what they say.
         threshold: the probability from which it is believed.
@@ -59,6 +62,7 @@ class Card(BaseModel):
     classes: tuple[str, ...] = Field(("nothing", "success"), min_length=2, max_length=64)
     channels: tuple[Width, ...] = Field((16, 32, 32), min_length=1, max_length=8)
     latent: int = Field(64, ge=1, le=4096)
+    trunk: str | None = None
     hidden: int = Field(128, ge=1, le=4096)
     temperature: float = Field(1.0, gt=0)
     threshold: float = Field(0.5, gt=0, lt=1)
@@ -76,21 +80,27 @@ class Classifier:
         card: see `Card`.
         seeing: flat parameters of the encoder.  # (1, P)
         judging: flat parameters of what stands behind it.  # (1, P)
+        trunk: the ResNet-10 of the card.
     """
 
     card: Card
     seeing: Tensor
     judging: Tensor
+    trunk: Trunk | None = None
 
     @classmethod
-    def create(cls, card: Card, generator: torch.Generator) -> Classifier:
+    def create(
+        cls, card: Card, generator: torch.Generator, trunk: Trunk | None = None
+    ) -> Classifier:
         """A fresh one."""
         encoder, head = networks(card)
-        return cls(card, encoder.init(generator), head.init(generator))
+        return cls(card, encoder.init(generator), head.init(generator), trunk)
 
     def logits(self, images: Mapping[str, Tensor]) -> Tensor:
         """Of uint8 images by view, (B, H, W, 3): unscaled log-probabilities.  # (B, classes)."""
         encoder, head = networks(self.card)
+        if self.trunk is not None:
+            images = {name: self.trunk(image) for name, image in images.items()}
         seen = encoder(self.seeing, torch.empty(0), images)
         return head(self.judging, seen)[0]
 
@@ -117,7 +127,7 @@ class Classifier:
         """Read one from a file.
 
         Raises:
-            BadInput: there is no such file.
+            BadInput: there is no such file, or not the ResNet-10 that it was trained behind.
             CorruptData: damaged, foreign, or of another version.
         """
         try:
@@ -132,7 +142,15 @@ class Classifier:
         except (SafetensorError, CorruptData, SpecMismatch, ValueError, KeyError) as error:
             cause = " ".join(str(error).split())[:200]
             raise CorruptData(f"reward model {path}: {cause}") from error
-        return made
+        if card.trunk is None:
+            return made
+        trunk, found = imported_trunk(f"reward model {path}")
+        if found != card.trunk:
+            raise SpecMismatch(
+                f"reward model {path}: trained behind the ResNet-10 {card.trunk[:12]}, "
+                f"{default_path()} holds {found[:12]}"
+            )
+        return replace(made, trunk=trunk)
 
     def _tensors(self) -> dict[str, Tensor]:
         encoder, head = networks(self.card)
@@ -145,7 +163,8 @@ class Classifier:
 def networks(card: Card) -> tuple[Encoder, EnsembleMLP]:
     """The shapes of a classifier's encoder and of what stands behind it."""
     cameras = {name: (view.height, view.width) for name, view in card.views.items()}
-    encoder = Encoder(cameras, 0, card.channels, card.latent, 0)
+    grid = (GRID, GRID, CHANNELS) if card.trunk else None
+    encoder = Encoder(cameras, 0, card.channels, card.latent, 0, grid)
     return encoder, EnsembleMLP(1, (encoder.size, card.hidden, len(card.classes)), layer_norm=True)
 
 
@@ -170,6 +189,19 @@ def check_origin(
             ", ".join(card.renderers),
             ", ".join(other),
         )
+
+
+def imported_trunk(who: str) -> tuple[Trunk, str]:
+    """The ResNet-10 that this user has imported, and the sha256 of its weights.
+
+    Raises:
+        BadInput: there is none.
+        CorruptData: it is damaged.
+    """
+    if not default_path().exists():
+        raise BadInput(f"{who}: needs a ResNet-10: serl encoder import FILE ({default_path()})")
+    weights = load_trunk(default_path())
+    return Trunk(weights.tensors), weights.sha256
 
 
 def make_reward(config: RewardConfig, task: Task, renderer: str | None = None) -> StageReward:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,13 +12,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from serl.agents.classifier import Card, Classifier, networks
+from serl.agents.classifier import Card, Classifier, imported_trunk, networks
 from serl.agents.config import ClassifierConfig
 from serl.agents.networks import Group, descend
+from serl.agents.resnet import Trunk
 from serl.errors import BadInput
 from serl.frames import brightened, shifted
 from serl.reward import may_be_there
 from serl.reward_data import Samples
+
+Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 _SUREST = 1.0 - 1e-6
 _LEAST = 5
@@ -54,18 +58,24 @@ def train_classifier(
     for part in parts:
         _check(part, card)
     generator = torch.Generator().manual_seed(config.seed)
-    fresh = Classifier.create(card, generator)
+    trunk = None
+    if config.encoder == "resnet10":
+        trunk, sha256 = imported_trunk("reward train: encoder resnet10")
+        card = card.model_copy(update={"trunk": sha256})
+    fresh = Classifier.create(card, generator, trunk)
     groups = [Group(flat, config.learning_rate) for flat in (fresh.seeing, fresh.judging)]
     rng = np.random.default_rng(config.seed)
+    look = _copies(training, config, rng, trunk) if trunk else partial(_look, training, config, rng)
     for epoch in range(config.epochs):
         for group in groups:
             group.learning_rate = config.learning_rate * _falling(epoch / config.epochs)
-        for images, labels in _batches(training, config, rng):
-            loss = _loss(card, groups, images, labels, config, generator)
+        for rows in _batches(training, config, rng):
+            labels = torch.from_numpy(training.labels[rows])
+            loss = _loss(card, groups, look(rows), labels, config, generator)
             descend(loss, *groups)
         progress(epoch + 1, loss.item())
     seeing, judging = (group.flat.detach() for group in groups)
-    trained = Classifier(card, seeing, judging)
+    trained = Classifier(card, seeing, judging, trunk)
     temperature = _temperature(_logits(trained, calibration), calibration.labels)
     sureness = _probabilities(trained, calibration, temperature, config)
     threshold = _threshold(sureness, calibration.labels, config.false_positives)
@@ -81,7 +91,7 @@ def train_classifier(
             "seed": config.seed,
         }
     )
-    return Trained(Classifier(settled, seeing, judging), held_out, probabilities)
+    return Trained(Classifier(settled, seeing, judging, trunk), held_out, probabilities)
 
 
 def split_by_episode(samples: Samples, shares: Sequence[float], seed: int) -> tuple[Samples, ...]:
@@ -119,19 +129,43 @@ def _check(samples: Samples, card: Card) -> None:
 
 def _batches(
     samples: Samples, config: ClassifierConfig, rng: np.random.Generator
-) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
-    """As many batches as see each sample once, in which the classes are equally frequent."""
+) -> Iterator[Rows]:
+    """Rows of as many batches as see each sample once, in which classes are equally frequent."""
     kinds = [np.flatnonzero(samples.labels == label) for label in np.unique(samples.labels)]
     each = max(1, config.batch_size // len(kinds))
     for _ in range(math.ceil(len(samples.labels) / config.batch_size)):
-        rows = np.concatenate([rng.choice(kind, each) for kind in kinds])
-        images = {
-            name: torch.from_numpy(
-                brightened(shifted(frames, rows, config.crop_px, rng), config.brightness, rng)
-            )
-            for name, frames in samples.images.items()
-        }
-        yield images, torch.from_numpy(samples.labels[rows])
+        yield np.concatenate([rng.choice(kind, each) for kind in kinds])
+
+
+def _look(
+    samples: Samples, config: ClassifierConfig, rng: np.random.Generator, rows: Rows
+) -> dict[str, Tensor]:
+    """Copies of images, each shifted and lit in its own way."""
+    return {
+        name: torch.from_numpy(
+            brightened(shifted(frames, rows, config.crop_px, rng), config.brightness, rng)
+        )
+        for name, frames in samples.images.items()
+    }
+
+
+def _copies(
+    samples: Samples, config: ClassifierConfig, rng: np.random.Generator, trunk: Trunk
+) -> Callable[[Rows], dict[str, Tensor]]:
+    """What gives features of one of a few copies of each image, which the trunk saw beforehand."""
+    count = len(samples.labels)
+    features: dict[str, list[Tensor]] = {name: [] for name in samples.images}
+    for start in range(0, config.copies * count, 64):
+        rows = np.arange(start, min(start + 64, config.copies * count)) % count
+        for name, images in _look(samples, config, rng, rows).items():
+            features[name].append(trunk(images).half())
+    kept = {name: torch.cat(parts) for name, parts in features.items()}
+
+    def look(rows: Rows) -> dict[str, Tensor]:
+        picked = torch.from_numpy(rows + count * rng.integers(config.copies, size=len(rows)))
+        return {name: seen[picked].float() for name, seen in kept.items()}
+
+    return look
 
 
 def _loss(

@@ -5,12 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from serl.vectors import Vector
 
 Network = Literal["actor", "encoder"]
 Width = Annotated[int, Field(ge=1, le=1024)]
+PACKAGED: Literal["tabletop"] = "tabletop"
+"""The encoder that comes with the package."""
+EncoderWeights = Annotated[
+    Literal["auto", "tabletop"] | Path | None,
+    BeforeValidator(lambda given: None if given == "none" else given),
+]
 
 
 class SACConfig(BaseModel):
@@ -49,7 +55,10 @@ class SACConfig(BaseModel):
         trunk_sha256: what it held when the run was made; None for anything.
         cached_features: replay keeps what the ResNet-10 makes of each frame, in float16, instead of
             its images: 16 KiB a camera, computed once. Batches are no longer shifted at random.
-        encoder_weights: file that `serl encoder pretrain` wrote, for the small one to start from.
+        encoder_weights: what the small one starts from: a file that `serl encoder pretrain` wrote,
+            "tabletop" for the one that comes with serl, or "none" for random weights; "auto" takes
+            "tabletop" where cameras, their sizes and the network are as there, else random ones.
+        encoder_sha256: what that file held when the run was made; None for anything.
         frozen: networks that no update changes, since they were loaded.
         encoder_channels: of the small encoder's convolutions, of stride 2 but the last.
         latent: features of each camera, and of the state beside it.
@@ -87,7 +96,8 @@ class SACConfig(BaseModel):
     trunk: Path | None = None
     trunk_sha256: str | None = None
     cached_features: bool = False
-    encoder_weights: Path | None = None
+    encoder_weights: EncoderWeights = "auto"
+    encoder_sha256: str | None = None
     frozen: tuple[Network, ...] = ()
     encoder_channels: tuple[Width, ...] = Field((16, 32, 32), min_length=1, max_length=8)
     latent: int = Field(64, ge=1)
@@ -111,6 +121,10 @@ class ClassifierConfig(BaseModel):
         calibration: share of the episodes that temperature and threshold are chosen on.
         held_out: share of the episodes that it is measured on: neither trained nor chosen on.
         false_positives: the share of negatives that the threshold may let pass in calibration.
+        encoder: of images: a small one that is trained, or the frozen ResNet-10 that
+            `serl encoder import` has put into the folder of caches, below a small trained one.
+        copies: so many differently shifted and lit copies of each image the ResNet-10 sees; each
+            once, so that a CPU has it done in a minute.
         tool_low_m: lowest corner of where the tool is at a success, base frame; what is elsewhere
             is no success, whatever it looks like, so that the threshold need not tell it ...
         tool_high_m: ... and the highest; None for anywhere.
@@ -130,6 +144,8 @@ class ClassifierConfig(BaseModel):
     calibration: float = Field(0.2, gt=0, lt=0.5)
     held_out: float = Field(0.2, gt=0, lt=0.5)
     false_positives: float = Field(0.001, ge=0, lt=1)
+    encoder: Literal["small", "resnet10"] = "small"
+    copies: int = Field(4, ge=1, le=64)
     tool_low_m: Vector | None = None
     tool_high_m: Vector | None = None
     seed: int = Field(0, ge=0)

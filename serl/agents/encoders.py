@@ -101,13 +101,14 @@ class Encoder(FlatParameters):
         Args:
             flat: parameters.  # (1, P)
             state: normalised state vectors.  # (B, D)
-            images: uint8 by camera, (B, H, W, 3 * frames); or what the trunk made of them.
+            images: uint8 by camera, (B, H, W, 3 * frames); or what the trunk made of them. Those
+                of some cameras alone give the features of these.
 
         Returns:
             Between -1 and 1.  # (B, Z)
         """
         parts = {name: part[0] for name, part in self.views(flat).items()}
-        features = [self._see(parts, name, images[name]) for name in self.cameras]
+        features = [self._see(parts, name, images[name]) for name in self.cameras if name in images]
         if self.state_size:
             features.append(_head(parts, "state.head", state))
         return torch.cat(features, -1)

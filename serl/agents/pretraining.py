@@ -1,4 +1,4 @@
-"""Teaches an image encoder where things are, on pictures of a task that nobody has to label.
+"""Teaches an image encoder where things are, on pictures of tasks that nobody has to label.
 
 In simulation the truth says where each body is, so an encoder can learn to tell it from images
 before the first episode of a training; what it learned is a file that agents start from.
@@ -30,6 +30,7 @@ from serl.files import read_bounded, write_atomic
 from serl.frames import brightened, shifted
 from serl.robot import SimulatedRobot
 from serl.task import SimulatedTask
+from serl.trunk_weights import digest_of_arrays
 from serl.types import Array, Image
 
 FORMAT = "serl encoder 1"
@@ -38,24 +39,34 @@ _HELD_OUT = 0.1
 _UNIT_M = 0.1  # targets are about as large as 1
 
 
+class Sights(NamedTuple):
+    """Pictures of a task, and where its bodies were when they were taken.
+
+    Attributes:
+        images: by camera.  # (N, H, W, 3) uint8
+        targets: places of the bodies from the tool, one behind the other, m.  # (N, 3 T)
+    """
+
+    images: Mapping[str, Image]
+    targets: Array
+
+
 class Pretrained(NamedTuple):
     """An encoder, and how far off it is on pictures that it never saw.
 
     Attributes:
         arrays: its parameters by name, of each camera.
-        error_m: median distance between where bodies are and where it sees them.
+        errors_m: of each task, median distance between where bodies are and where it sees them.
         sizes: height and width of each camera's images.
     """
 
     arrays: Mapping[str, np.ndarray[Any, Any]]
-    error_m: float
+    errors_m: Mapping[str, float]
     sizes: Mapping[str, tuple[int, int]]
 
 
-def sights(
-    robot: SimulatedRobot, task: SimulatedTask, config: PretrainingConfig
-) -> tuple[dict[str, Image], Array]:
-    """Pictures along a disturbed expert's ways, and where bodies are from the tool.  # (N, 3 T).
+def sights(robot: SimulatedRobot, task: SimulatedTask, config: PretrainingConfig) -> Sights:
+    """Pictures along a disturbed expert's ways.
 
     Raises:
         BadInput: the task has no cameras, or nothing to look for.
@@ -66,54 +77,66 @@ def sights(
     rng = np.random.default_rng(config.seed)
     images: dict[str, list[Image]] = {name: [] for name in task.config.policy_views}
     targets: list[Array] = []
-    episode = 0
+    period_s, episode = 1.0 / task.config.rate_hz, 0
     while len(targets) < config.samples:
         task.begin(robot.reset(start_seed(Purpose.REWARD, config.seed, "pretraining", episode)))
         expert = task.expert(robot.truth, episode)
+        before = _places(task, robot)
         for _ in range(int(rng.integers(5, task.config.max_steps))):
-            reading, truth = robot.observe(), robot.truth()
-            for name, seen in images.items():
-                seen.append(reading.images[name])
-            bodies = [truth[f"{name}_pose"][:3] for name in task.scene.tracked]
-            targets.append(np.concatenate([body - truth["tcp_pose"][:3] for body in bodies]))
+            reading, now = robot.observe(), _places(task, robot)
+            stamp_s = np.mean([reading.stamps[name] for name in images])
+            late = float(reading.stamps["robot"] - stamp_s) / period_s  # as randomised cameras are
+            if late < 1.0:  # or a picture was lost, and this is the one before it
+                for name, seen in images.items():
+                    seen.append(reading.images[name])
+                targets.append(now + np.float32(late) * (before - now))
             action = expert(task.observation(reading))
             disturbed = action + rng.normal(0.0, config.noise, action.shape)
             robot.act(disturbed.clip(-1.0, 1.0).astype(np.float32))
-            robot.advance(1.0 / task.config.rate_hz)
+            robot.advance(period_s)
+            before = now
         episode += 1
     count = config.samples
     pictures = {name: np.stack(seen[:count]) for name, seen in images.items()}
-    return pictures, np.stack(targets[:count]).astype(np.float32)
+    return Sights(pictures, np.stack(targets[:count]))
+
+
+def _places(task: SimulatedTask, robot: SimulatedRobot) -> Array:
+    """Where the bodies are from the tool now.  # (3 T,)."""
+    truth = robot.truth()
+    bodies = [truth[f"{name}_pose"][:3] - truth["tcp_pose"][:3] for name in task.scene.tracked]
+    places: Array = np.concatenate(bodies).astype(np.float32)
+    return places
 
 
 def pretrain(
-    images: Mapping[str, Image],
-    targets: Array,
+    seen: Mapping[str, Sights],
     config: PretrainingConfig,
     progress: Callable[[int, float], None] = lambda epoch, loss: None,
 ) -> Pretrained:
-    """Train an encoder, with a head that is thrown away, to tell the targets from the images.
+    """Train an encoder to tell the targets from the images, of several tasks at once.
 
-    The last tenth is held out. Equal arguments give equal parameters.
+    A camera of two tasks is one camera. Each task has a head, which is thrown away. The last tenth
+    of each is held out. Equal arguments give equal parameters.
+
+    Args:
+        seen: as many pictures of each task as of the others, by its name.
+        config: of the training.
+        progress: told the number of each epoch, and its last loss.
+
+    Raises:
+        BadInput: two tasks show the same camera at different sizes.
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    cameras = {name: (frames.shape[1], frames.shape[2]) for name, frames in images.items()}
-    encoder = Encoder(cameras, 0, config.channels, config.latent, 0)
-    head = EnsembleMLP(1, (encoder.size, 128, targets.shape[1]), layer_norm=True)
+    encoder = Encoder(_cameras_of(seen), 0, config.channels, config.latent, 0)
+    lessons = [_Lesson(encoder, each, config) for each in seen.values()]
     generator = torch.Generator().manual_seed(config.seed)
-    groups = [Group(network.init(generator), config.learning_rate) for network in (encoder, head)]
+    looking = Group(encoder.init(generator), config.learning_rate)
+    heads = [Group(lesson.head.init(generator), config.learning_rate) for lesson in lessons]
+    groups = (looking, *heads)
     rng = np.random.default_rng(config.seed)
-    training = len(targets) - max(1, round(_HELD_OUT * len(targets)))
-    scaled = torch.from_numpy(targets / _UNIT_M)
-
-    def told(rows: np.ndarray[Any, np.dtype[np.int64]], crop_px: int, brightness: float) -> Tensor:
-        seen = {
-            name: torch.from_numpy(brightened(shifted(frames, rows, crop_px, rng), brightness, rng))
-            for name, frames in images.items()
-        }
-        return head(groups[1].flat, encoder(groups[0].flat, torch.empty(0), seen))[0]
-
+    training = lessons[0].training
     for epoch in range(config.epochs):
         for group in groups:
             done = epoch / config.epochs
@@ -121,15 +144,68 @@ def pretrain(
         order = rng.permutation(training)
         for start in range(0, training, config.batch_size):
             rows = order[start : start + config.batch_size]
-            loss = (told(rows, config.crop_px, config.brightness) - scaled[rows]).square().mean()
+            losses = [
+                lesson.errors(looking.flat, head.flat, rows, rng).square().mean()
+                for lesson, head in zip(lessons, heads, strict=True)
+            ]
+            loss = torch.stack(losses).mean()
             descend(loss, *groups)
         progress(epoch + 1, loss.item())
-    with torch.no_grad():
-        off = told(np.arange(training, len(targets)), 0, 0.0) - scaled[training:]
-    error_m = float(off.view(len(off), -1, 3).norm(dim=-1).median()) * _UNIT_M
-    views = encoder.views(groups[0].flat.detach())
+    errors_m = {
+        name: lesson.error_m(looking.flat, head.flat)
+        for name, lesson, head in zip(seen, lessons, heads, strict=True)
+    }
+    views = encoder.views(looking.flat.detach())
     arrays = to_arrays({name: part[0] for name, part in views.items()})
-    return Pretrained(arrays, error_m, cameras)
+    return Pretrained(arrays, errors_m, encoder.cameras)
+
+
+class _Lesson:
+    """What an encoder learns of one task."""
+
+    def __init__(self, encoder: Encoder, seen: Sights, config: PretrainingConfig) -> None:
+        self._encoder, self._images, self._config = encoder, seen.images, config
+        count, size = seen.targets.shape
+        self._scaled = torch.from_numpy(seen.targets / _UNIT_M)
+        self.head = EnsembleMLP(1, (config.latent * len(seen.images), 128, size), layer_norm=True)
+        self.training = count - max(1, round(_HELD_OUT * count))
+
+    def errors(
+        self,
+        looking: Tensor,
+        head: Tensor,
+        rows: np.ndarray[Any, np.dtype[np.int64]],
+        rng: np.random.Generator | None = None,
+    ) -> Tensor:
+        """What it tells of some pictures, disturbed if there is an `rng`, less what is so."""
+        crop_px, share = (self._config.crop_px, self._config.brightness) if rng else (0, 0.0)
+        rng = rng or np.random.default_rng(0)
+        images = {
+            name: torch.from_numpy(brightened(shifted(frames, rows, crop_px, rng), share, rng))
+            for name, frames in self._images.items()
+        }
+        told: Tensor = self.head(head, self._encoder(looking, torch.empty(0), images))[0]
+        return told - self._scaled[rows]
+
+    @torch.no_grad()
+    def error_m(self, looking: Tensor, head: Tensor) -> float:
+        """Median distance from where bodies are, of the pictures that are held out."""
+        off = self.errors(looking, head, np.arange(self.training, len(self._scaled)))
+        return float(off.view(len(off), -1, 3).norm(dim=-1).median()) * _UNIT_M
+
+
+def _cameras_of(seen: Mapping[str, Sights]) -> dict[str, tuple[int, int]]:
+    """Height and width of each camera; raises `BadInput` where tasks disagree."""
+    cameras: dict[str, tuple[int, int]] = {}
+    for task, each in seen.items():
+        for name, frames in each.images.items():
+            _, height, width, _ = frames.shape
+            if cameras.setdefault(name, (height, width)) != (height, width):
+                raise BadInput(
+                    f"{task}: camera {name}: {height} x {width} pixels, "
+                    f"of another task {cameras[name][0]} x {cameras[name][1]}"
+                )
+    return cameras
 
 
 def save_encoder(path: Path, pretrained: Pretrained, said: Mapping[str, Any]) -> None:
@@ -138,7 +214,12 @@ def save_encoder(path: Path, pretrained: Pretrained, said: Mapping[str, Any]) ->
     Raises:
         BadInput: the disk refused.
     """
-    metadata = {"format": FORMAT, "card": json.dumps({**said, "sizes": pretrained.sizes})}
+    card = {**said, "errors_m": pretrained.errors_m, "sizes": pretrained.sizes}
+    metadata = {
+        "format": FORMAT,
+        "card": json.dumps(card),
+        "sha256": digest_of_arrays(pretrained.arrays),
+    }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, safetensors.numpy.save(dict(pretrained.arrays), metadata))
@@ -149,6 +230,8 @@ def save_encoder(path: Path, pretrained: Pretrained, said: Mapping[str, Any]) ->
 def load_encoder(path: Path, encoder: Encoder, flat: Tensor) -> None:
     """Put the parameters of a file into those of an agent's encoder, all cameras or none.
 
+    The file may be of more cameras.
+
     Raises:
         BadInput: there is no such file.
         CorruptData: it is damaged, or none of ours.
@@ -156,19 +239,24 @@ def load_encoder(path: Path, encoder: Encoder, flat: Tensor) -> None:
     """
     try:
         data = read_bounded(path, MAX_BYTES)
-        card = parse_object(said_by(data, FORMAT)["card"].encode(), "card")
+        said = said_by(data, FORMAT)
+        card = parse_object(said["card"].encode(), "card")
         arrays = safetensors.numpy.load(data)
+        if said.get("sha256", digest := digest_of_arrays(arrays)) != digest:
+            raise CorruptData("the sha256 does not match")
     except OSError as error:
         raise BadInput(f"encoder {path}: {error.strerror}") from error
     except (CorruptData, SafetensorError, ValueError, KeyError) as error:
         raise CorruptData(f"encoder {path}: {' '.join(str(error).split())[:160]}") from error
     sizes = {name: list(size) for name, size in encoder.cameras.items()}
-    if card.get("sizes") != sizes:
-        raise SpecMismatch(f"encoder {path}: for images {short(card.get('sizes'))}, here {sizes}")
+    found = card.get("sizes")
+    if not (isinstance(found, dict) and found.items() >= sizes.items()):
+        raise SpecMismatch(f"encoder {path}: for images {short(found)}, here {sizes}")
     mine = {
         name: part[0] for name, part in encoder.views(flat).items() if not name.startswith("state.")
     }
-    if mine.keys() != arrays.keys():
+    theirs = {name for name in arrays if name.split(".")[0] in encoder.cameras}
+    if mine.keys() != theirs:
         raise SpecMismatch(
             f"encoder {path}: is for the cameras {_cameras(arrays)}, needed {_cameras(mine)}, "
             "or has other layers"
@@ -176,9 +264,9 @@ def load_encoder(path: Path, encoder: Encoder, flat: Tensor) -> None:
     for name, part in mine.items():
         array = arrays[name]
         if array.shape != part.shape or array.dtype != np.float32 or not np.isfinite(array).all():
-            found = f"{array.dtype}{list(array.shape)}"
+            got = f"{array.dtype}{list(array.shape)}"
             raise SpecMismatch(
-                f"encoder {path}: {name}: expected finite float32{list(part.shape)}, got {found}"
+                f"encoder {path}: {name}: expected finite float32{list(part.shape)}, got {got}"
             )
     with torch.no_grad():
         for name, part in mine.items():

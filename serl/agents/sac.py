@@ -32,6 +32,7 @@ from serl.agents.networks import EnsembleMLP, Group, descend, named_views, split
 from serl.agents.pretraining import load_encoder
 from serl.agents.resnet import CHANNELS, GRID, Trunk
 from serl.agents.weights import copy_into, to_arrays
+from serl.encoder_weights import starting_file
 from serl.errors import BadInput, SpecMismatch
 from serl.features import FrameEncoder
 from serl.files import digest_of
@@ -103,10 +104,8 @@ class SAC:
         self.critic = Group(self.networks.critic.init(init).to(self.device), rate)
         self.target = self.critic.flat.detach().clone()
         flat = encoder.init(init)
-        if config.encoder_weights is not None:
-            if not cameras:
-                raise BadInput("agent.encoder_weights: the task has no cameras (--observe pixels)")
-            load_encoder(config.encoder_weights, encoder, flat)
+        if path := starting_file(config, spec.observation.images):
+            load_encoder(path, encoder, flat)
         self.encoder = Group(flat.to(self.device), rate)
         self._seeing = (self.critic, self.encoder) if cameras else (self.critic,)
         for network in config.frozen:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from serl import plugins
 from serl.agents.config import PretrainingConfig
 from serl.agents.pretraining import (
     Pretrained,
+    Sights,
     load_encoder,
     pretrain,
     save_encoder,
@@ -21,6 +23,7 @@ from serl.assignment import make_spec, make_task
 from serl.config import resolve
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.testing import FakeRobot, FakeTask
+from serl.types import Observation
 
 QUICK = PretrainingConfig(
     samples=400, epochs=30, channels=(8, 8), latent=8, crop_px=0, threads=1, learning_rate=3e-3
@@ -36,12 +39,7 @@ RUN = resolve(
 )
 
 
-def spots(
-    count: int,
-) -> tuple[
-    dict[str, np.ndarray[tuple[int, ...], np.dtype[np.uint8]]],
-    np.ndarray[tuple[int, ...], np.dtype[np.float32]],
-]:
+def spots(count: int, camera: str = "front") -> Sights:
     """Pictures of a bright spot, and where it is, in units of a pixel to the centimetre."""
     rng = np.random.default_rng(0)
     images = rng.integers(0, 60, (count, 16, 16, 3), np.uint8)
@@ -49,22 +47,39 @@ def spots(
     for image, (row, column) in zip(images, places, strict=True):
         image[row : row + 2, column : column + 2] = 250
     height = np.zeros((count, 1))
-    return {"front": images}, np.concatenate([(places - 7.5) / 100.0, height], 1).astype(np.float32)
+    targets = np.concatenate([(places - 7.5) / 100.0, height], 1).astype(np.float32)
+    return Sights({camera: images}, targets)
 
 
 def test_it_learns_where_things_are_and_says_how_well() -> None:
-    images, targets = spots(400)
-    made = pretrain(images, targets, QUICK)
-    assert made.error_m < 0.012, "about a pixel; not to look at all is 0.044"
-    again = pretrain(images, targets, QUICK)
+    made = pretrain({"spots": spots(400)}, QUICK)
+    assert made.errors_m["spots"] < 0.012, "about a pixel; not to look at all is 0.044"
+    again = pretrain({"spots": spots(400)}, QUICK)
     assert all(np.array_equal(made.arrays[name], again.arrays[name]) for name in made.arrays)
-    assert again.error_m == made.error_m
+    assert again.errors_m == made.errors_m
 
 
-def test_sights_are_of_the_scene_with_where_its_bodies_are() -> None:
-    task = make_task(RUN)
+def test_it_learns_several_tasks_at_once_with_a_camera_in_common() -> None:
+    wrist = spots(200, "wrist")
+    both = Sights({**spots(200).images, **wrist.images}, np.tile(wrist.targets, 2))
+    told: list[int] = []
+    config = QUICK.model_copy(update={"epochs": 2})
+    made = pretrain({"one": both, "other": wrist}, config, lambda epoch, loss: told.append(epoch))
+    assert dict(made.sizes) == {"front": (16, 16), "wrist": (16, 16)}
+    assert {name.split(".")[0] for name in made.arrays} == {"front", "wrist"}
+    assert list(made.errors_m) == ["one", "other"]
+    assert told == [1, 2]
+    larger = Sights({"wrist": np.zeros((200, 16, 20, 3), np.uint8)}, wrist.targets)
+    with pytest.raises(BadInput, match="other: camera wrist: 16 x 20 pixels, of another task 16 x"):
+        pretrain({"one": both, "other": larger}, config)
+
+
+@pytest.mark.parametrize("randomize", ["none", "full"])
+def test_sights_are_of_the_scene_with_where_its_bodies_are(randomize: str) -> None:
+    config = QUICK.model_copy(update={"samples": 120})
+    task = make_task(resolve(RUN.model_dump(), {"task_config": {"randomize": randomize}}))
     with plugins.make_simulation(task) as robot:
-        images, targets = sights(robot, task, QUICK.model_copy(update={"samples": 120}))
+        images, targets = sights(robot, task, config)
     assert {name: frames.shape for name, frames in images.items()} == {
         "front": (120, 16, 16, 3),
         "wrist": (120, 16, 16, 3),
@@ -86,7 +101,8 @@ def test_an_agent_starts_from_the_file(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     frames = {name: rng.integers(0, 256, (100, 16, 16, 3), np.uint8) for name in SMALL}
     config = QUICK.model_copy(update={"samples": 100, "epochs": 1})
-    made = pretrain(frames, rng.normal(size=(100, 3)).astype(np.float32), config)
+    targets = rng.normal(size=(100, 3)).astype(np.float32)
+    made = pretrain({"noise": Sights(frames, targets)}, config)
     save_encoder(path, made, {"seed": 0})
     plain = SAC.create(spec, RUN.agent, 0)
     started = SAC.create(spec, RUN.agent.model_copy(update={"encoder_weights": path}), 0)
@@ -120,9 +136,15 @@ def test_files_that_do_not_fit_are_refused_with_one_line(tmp_path: Path) -> None
         (wider, sizes, r"front\.0\.bias: expected finite float32\[8\], got float32\[9\]"),
         (broken, sizes, r"wrist\.0\.bias: expected finite"),
     ):
-        save_encoder(path, Pretrained(wrong, 0.0, shown), {})
+        save_encoder(path, Pretrained(wrong, {}, shown), {})
         with pytest.raises(SpecMismatch, match=part):
             load_encoder(path, encoder, flat)
+    save_encoder(path, Pretrained(arrays, {}, sizes), {})
+    changed = bytearray(path.read_bytes())
+    changed[-1] ^= 1
+    path.write_bytes(changed)
+    with pytest.raises(CorruptData, match="the sha256 does not match"):
+        load_encoder(path, encoder, flat)
     safetensors.numpy.save_file(arrays, path)
     with pytest.raises(CorruptData, match="expected format"):
         load_encoder(path, encoder, flat)
@@ -137,3 +159,25 @@ def test_a_task_without_cameras_has_no_use_for_an_encoder(tmp_path: Path) -> Non
     config = RUN.agent.model_copy(update={"encoder_weights": tmp_path / "e"})
     with pytest.raises(BadInput, match="the task has no cameras"):
         SAC.create(make_spec(make_task(blind)), config, 0)
+
+
+def test_a_picture_that_comes_late_is_told_where_things_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a robot whose pictures are half a period old, the places are those of then."""
+    task = make_task(RUN)
+    with plugins.make_simulation(task) as robot:
+        config = QUICK.model_copy(update={"samples": 100})
+        now = sights(robot, task, config).targets
+        observe, half_s = robot.observe, 0.5 / task.config.rate_hz
+
+        def late() -> Observation:
+            reading = observe()
+            stamps = {name: reading.stamps["robot"] - half_s for name in reading.images}
+            return replace(reading, stamps={**reading.stamps, **stamps})
+
+        monkeypatch.setattr(robot, "observe", late)
+        then = sights(robot, task, config).targets
+    assert np.array_equal(now[0], then[0]), "at the start nothing moved before"
+    assert np.allclose(then[1:5], 0.5 * (now[:4] + now[1:5]), atol=1e-6)
+    assert not np.allclose(then[1:5], now[1:5], atol=1e-3)

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import argparse
 import copy
+import statistics
 import tempfile
 import time
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -30,7 +32,6 @@ from serl.agents.device import set_matmul
 from serl.agents.resnet import CHANNELS, GRID, Trunk
 from serl.agents.sac import SAC
 from serl.camera import View
-from serl.frames import frame_bytes
 from serl.prefetch import Prefetch
 from serl.replay import Replay
 from serl.sim.arm import SimArm
@@ -98,18 +99,20 @@ def sampling() -> None:
     def fancy() -> object:
         return [frames[rng.integers(FRAMES, size=BATCH)] for _ in range(4)]
 
-    replays = {crop: Replay(spec, FRAMES + 100, 0.97, crop_px=crop) for crop in (0, 4)}
-    for replay in replays.values():
+    contestants: dict[str, Callable[[], object]] = {"numpy, fancy index": fancy}
+    for crop in (0, 4):
+        tracemalloc.start()
+        replay = Replay(spec, FRAMES + 100, 0.97, crop_px=crop)
+        kept = tracemalloc.get_traced_memory()[0] / replay.capacity
+        tracemalloc.stop()
         _fill(replay, frames)
-    numpy_s = _best(fancy, 20)
-    print(f"| numpy, fancy index | {size / numpy_s:.1f} | 1.00 |")
-    for crop, replay in replays.items():
-        seconds = _best(partial(replay.sample, BATCH), 20)
         name = f"sample, shifted by up to {crop} px" if crop else "sample"
-        print(f"| {name} | {size / seconds:.1f} | {numpy_s / seconds:.2f} |", flush=True)
-    for crop in replays:
-        kept = frame_bytes(spec.observation.images, crop) + 4 * (STATE + ACTION + 1)
-        print(f"a transition takes {kept / 1000:.1f} kB, with a margin of {crop} px for shifts")
+        contestants[name] = partial(replay.sample, BATCH)
+    seconds = _medians(contestants, 40)
+    for name, own_s in seconds.items():
+        ratio = seconds["numpy, fancy index"] / own_s
+        print(f"| {name} | {size / own_s:.1f} | {ratio:.2f} |", flush=True)
+    print(f"a transition takes {kept / 1000:.1f} kB")
 
 
 def small_updates(rounds: int) -> None:
@@ -329,6 +332,17 @@ def _write_trunk(path: Path) -> None:
         for name, shape in SHAPES.items()
     }
     path.write_bytes(encode_trunk(TrunkWeights(tensors, "", "")))
+
+
+def _medians(functions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Seconds of its thread that a call of each takes, called in turns."""
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(rounds):
+        for name, function in functions.items():
+            start_s = time.thread_time()
+            function()
+            times[name].append(time.thread_time() - start_s)
+    return {name: statistics.median(each) for name, each in times.items()}
 
 
 def _best(function: Callable[[], object], rounds: int) -> float:

@@ -1,0 +1,235 @@
+"""The encoder that comes with the package, and which agents start from it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from serl.agents.agent import State
+from serl.agents.config import PACKAGED
+from serl.agents.sac import SAC
+from serl.agents.weights import said_by
+from serl.assembly import make_acting_agent, make_agent
+from serl.assignment import make_spec, make_task
+from serl.cli import main
+from serl.config import TrainConfig, resolve
+from serl.continuation import Continuation
+from serl.encoder_weights import misfit, told, weights_file, with_encoder
+from serl.errors import BadInput, SpecMismatch
+from serl.metrics import MetricsWriter, read_metrics
+from serl.run_folder import RunFolder
+from serl.settings import run_settings
+from serl.transport import InProcess
+from serl.trunk_weights import digest_of_arrays
+
+FILE = weights_file(PACKAGED)
+FAST: dict[str, Any] = {
+    "agent": {"hidden": [8], "batch_size": 4, "utd": 1, "threads": 1, "device": "cpu"},
+    "learner": {"capacity": 50},
+    "demos": 0,
+    "init_from": None,
+}
+SMALL = {"width": 32, "height": 32}
+
+
+def settings(task: str = "pick_cube", **overrides: Any) -> TrainConfig:
+    return run_settings(task, {"observe": "pixels", **FAST}, overrides)
+
+
+def encoder_of(config: TrainConfig) -> State:
+    state = make_agent(config, make_spec(make_task(config)), 0).actor_weights()
+    return {name: array[0] for name, array in state.items() if name.startswith("encoder.")}
+
+
+def is_packaged(config: TrainConfig) -> bool:
+    arrays, mine = load_file(FILE), encoder_of(config)
+    seen = [name for name in mine if not name.startswith("encoder.state")]
+    same = [np.array_equal(mine[name], arrays[name.removeprefix("encoder.")]) for name in seen]
+    assert all(same) or not any(same[::2]), "all of it or nothing"
+    return all(same)
+
+
+def test_the_file_is_small_and_says_how_it_was_made() -> None:
+    data = FILE.read_bytes()
+    assert len(data) < 5_000_000
+    said = said_by(data, "serl encoder 1")
+    assert said["sha256"] == digest_of_arrays(load_file(FILE))
+    card = json.loads(said["card"])
+    words = shlex.split(card["command"])
+    assert words[:3] == ["serl", "encoder", "pretrain"]
+    assert f"--seed={card['config']['seed']}" in words
+    assert card["config"]["threads"] == 1, "or the sums come out in another order"
+    assert card["task_config"]["randomize"] != "none"
+    assert set(card["views"]) == set(card["errors_m"])
+    assert "pick_cube" in card["views"]
+    assert max(card["errors_m"].values()) < 0.03
+    assert {"python", "numpy", "torch", "mujoco"} <= card["versions"].keys()
+
+
+@pytest.mark.parametrize("task", ["pick_cube", "peg_insertion"])
+def test_it_is_the_default_where_it_fits(task: str) -> None:
+    config = settings(task)
+    assert config.agent.encoder_weights == PACKAGED
+    assert is_packaged(config)
+    assert "--agent.encoder_weights none" in told(config.agent, _cameras(config))
+    without = settings(task, agent={"encoder_weights": "none"})
+    assert (without.agent.encoder_weights, without.agent.encoder_sha256) == (None, None)
+    assert not is_packaged(without)
+    assert told(without.agent, _cameras(without)).endswith("as agent.encoder_weights says")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (
+            {"task_config": {"views": {"wrist": SMALL}}},
+            "is for cameras .*, here are .* wrist 32 x 32",
+        ),
+        ({"task_config": {"views": {"eye": {"camera": "field"}}}}, "here are .*eye 84 x 84"),
+        ({"agent": {"frames": 2}}, r"has agent\.frames 1, here it is 2"),
+        ({"agent": {"latent": 32}}, r"has agent\.latent 64, here it is 32"),
+        ({"agent": {"encoder_channels": [8, 8]}}, r"has agent\.encoder_channels .*, here it is"),
+    ],
+)
+def test_others_start_untrained_and_are_told_why(overrides: dict[str, Any], reason: str) -> None:
+    config = settings(**overrides)
+    assert config.agent.encoder_weights is None
+    line = told(config.agent, _cameras(config))
+    assert line.startswith("the encoder starts untrained: tabletop ")
+    assert re.search(reason, line)
+    with pytest.raises(SpecMismatch, match=r"encoder .*tabletop\.safetensors"):
+        settings(**_asking(overrides))
+
+
+def test_what_has_no_small_encoder_has_nothing_to_tell() -> None:
+    blind = run_settings("pick_cube", FAST, {})
+    assert blind.agent.encoder_weights is None
+    assert told(blind.agent, {}) == ""
+    trunk = blind.agent.model_copy(update={"encoder": "resnet10", "encoder_weights": "auto"})
+    cameras = _cameras(settings())
+    assert misfit(trunk, cameras) == "there is no small encoder"
+    assert with_encoder(trunk, [cameras]).encoder_weights is None
+    assert told(trunk, cameras) == ""
+    with pytest.raises(BadInput, match="the task has no cameras"):
+        run_settings("pick_cube", FAST, {"agent": {"encoder_weights": PACKAGED}})
+
+
+def test_an_agent_made_without_a_run_takes_it_too() -> None:
+    config = resolve({"task": "pick_cube", "observe": "pixels"}, FAST)
+    assert config.agent.encoder_weights == "auto"
+    assert is_packaged(config)
+    acting = make_acting_agent(config, make_spec(make_task(config)), 0).actor_weights()
+    mine = encoder_of(config)
+    assert any(not np.array_equal(acting[name][0], mine[name]) for name in mine), "it is sent"
+
+
+def test_a_file_that_changed_since_the_run_was_made_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.safetensors"
+    path.write_bytes(FILE.read_bytes())
+    config = settings(agent={"encoder_weights": path})
+    assert config.agent.encoder_weights == path
+    assert told(config.agent, _cameras(config)) == f"the encoder starts from {path}"
+    assert is_packaged(config)
+    path.write_bytes(path.read_bytes() + b"\0")
+    with pytest.raises(BadInput, match="holds another encoder than when the run was made"):
+        make_agent(config, make_spec(make_task(config)), 0)
+    with pytest.raises(BadInput, match="No such file"):
+        settings(agent={"encoder_weights": tmp_path / "none"})
+
+
+def test_a_learner_starts_with_it_once_and_another_run_may_inherit(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, settings(), datetime(2026, 11, 22))
+    assert RunFolder.open(run.path).config == run.config
+    first, lines = _encoder_of_learner(run)
+    assert any(line.startswith("the encoder starts pretrained") for line in lines)
+    sent, _ = _encoder_of_learner(run, moved_by=0.5)
+    assert np.array_equal(sent, first), "no checkpoint yet"
+    resumed, again = _encoder_of_learner(run)
+    assert np.array_equal(resumed, first + np.float32(0.5)), "what it became, not the file"
+    assert sum("the encoder starts" in line for line in again) == 2, "not where it goes on"
+    heir = RunFolder.create(
+        tmp_path / "heir", settings(init_from={"run": run.path}), datetime(2026, 11, 22)
+    )
+    assert heir.config.agent.encoder_weights is None
+    inherited, lines = _encoder_of_learner(heir)
+    assert np.array_equal(inherited, resumed)
+    assert not any("the encoder starts" in line for line in lines)
+    origin = {"run": run.path, "load": ["normaliser"]}
+    other = RunFolder.create(tmp_path / "2", settings(init_from=origin), datetime(2026, 11, 22))
+    assert other.config.agent.encoder_weights == PACKAGED
+    fresh, lines = _encoder_of_learner(other)
+    assert np.array_equal(fresh, first)
+    assert not any(line.startswith("fresh: ") and "encoder" in line for line in lines)
+
+
+def test_a_frozen_encoder_has_to_be_asked_for() -> None:
+    with pytest.raises(BadInput, match=r"agent\.frozen: nothing loads the encoder"):
+        settings(agent={"frozen": ["encoder"]})
+    frozen = settings(agent={"frozen": ["encoder"], "encoder_weights": PACKAGED})
+    assert is_packaged(frozen)
+
+
+def test_the_command_in_a_file_makes_the_same_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    quick = ["--samples", "100", "--epochs", "1", "--channels", "[4]", "--threads", "1"]
+    views = "{front: {width: 16, height: 16}, wrist: {width: 16, height: 16}}"
+    worlds = ["--task_config.views", views, "--task_config.randomize", "light"]
+    words = ["encoder", "pretrain", "pick_cube", "bin_relocation", *quick, *worlds, "--seed", "3"]
+    assert main([*words, "--out", "a.safetensors"]) == 0
+    made = said_by(Path("a.safetensors").read_bytes(), "serl encoder 1")
+    card = json.loads(made["card"])
+    assert card["task_config"]["randomize"] == "light"
+    assert set(card["errors_m"]) == {"pick_cube", "bin_relocation"}
+    Path("a.safetensors").unlink()
+    assert main(shlex.split(card["command"])[1:]) == 0
+    assert said_by(Path("a.safetensors").read_bytes(), "serl encoder 1") == made
+
+
+@pytest.mark.slow
+def test_the_command_in_the_packaged_file_makes_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """About as good: to the bit only on an equal processor."""
+    monkeypatch.chdir(tmp_path)
+    card = json.loads(said_by(FILE.read_bytes(), "serl encoder 1")["card"])
+    assert main(shlex.split(card["command"])[1:]) == 0
+    (made,) = tmp_path.glob("*.safetensors")
+    again = json.loads(said_by(made.read_bytes(), "serl encoder 1")["card"])
+    for task, error_m in card["errors_m"].items():
+        assert again["errors_m"][task] < 1.2 * error_m
+
+
+def _encoder_of_learner(
+    run: RunFolder, moved_by: float = 0.0
+) -> tuple[np.ndarray[Any, Any], list[str]]:
+    """An entry of what the run's learner begins with, and the lines so far; moved, it is saved."""
+    with MetricsWriter(run.path) as metrics, closing(Continuation(run, metrics)) as going:
+        learner = going.learner(InProcess())
+        agent = learner.agent
+        assert isinstance(agent, SAC)
+        begins = agent.actor_weights()["encoder.front.0.weight"]
+        if moved_by:
+            agent.encoder.flat.data += moved_by
+            learner.checkpoint()
+    events = [row["text"] for row in read_metrics(run.metrics) if row["kind"] == "event"]
+    return begins, events
+
+
+def _cameras(config: TrainConfig) -> Any:
+    return make_spec(make_task(config)).observation.images
+
+
+def _asking(overrides: dict[str, Any]) -> dict[str, Any]:
+    agent = {**overrides.get("agent", {}), "encoder_weights": PACKAGED}
+    return {**overrides, "agent": agent}
