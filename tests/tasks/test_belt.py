@@ -10,6 +10,7 @@ from serl.tasks.belt import (
     HELD_M,
     LENGTH_M,
     LINKS,
+    Vector64,
     belt_mjcf,
     end,
     links,
@@ -41,15 +42,17 @@ def state(model: mujoco.MjModel, data: mujoco.MjData) -> dict[str, Array]:
     }
 
 
-def spans_m(begins: np.ndarray) -> np.ndarray:
+def spans_m(begins: Vector64) -> Vector64:
     """From each link's begin to the next one's; the last closes the belt."""
-    return np.linalg.norm(np.roll(begins, -1, axis=0) - begins, axis=1)
+    spans: Vector64 = np.linalg.norm(np.roll(begins, -1, axis=0) - begins, axis=1)
+    return spans
 
 
-def circle(radius_m: float, right_m: float = 0.0) -> np.ndarray:
+def circle(radius_m: float, right_m: float = 0.0) -> Vector64:
     angles = 2.0 * math.pi * np.arange(LINKS) / LINKS
-    points = radius_m * np.stack((np.cos(angles), np.sin(angles), 0.0 * angles), axis=1)
-    return points + np.array((right_m, 0.0, 0.0))
+    across = right_m + radius_m * np.cos(angles), radius_m * np.sin(angles)
+    points: Vector64 = np.stack((*across, np.zeros(LINKS)), axis=1)
+    return points
 
 
 def test_it_begins_as_a_closed_oval_about_the_origin() -> None:
@@ -94,7 +97,7 @@ def test_it_is_closed_under_forty_newtons() -> None:
         (np.concatenate([circle(0.1), circle(0.05)[::-1]]), 0),
     ],
 )
-def test_turns_are_counted_to_the_left(begins: np.ndarray, expected: int) -> None:
+def test_turns_are_counted_to_the_left(begins: Vector64, expected: int) -> None:
     assert turns(begins, np.zeros(3)) == expected
 
 
