@@ -5,6 +5,8 @@ import pytest
 
 from serl.policy import Policy
 from serl.sim.arm import SimArm
+from serl.tasks.connector_insertion import ConnectorInsertion
+from serl.tasks.insertion import Insertion
 from serl.tasks.peg_insertion import PegInsertion, PegInsertionConfig
 from serl.testing import SimulatedTaskSuite
 from serl.types import Outcome
@@ -111,3 +113,13 @@ def test_the_policy_sees_relative_values_only() -> None:
     )
     assert second == pytest.approx(first, abs=1e-6)
     assert first.shape == (13,)
+
+
+@pytest.mark.parametrize("task", [PegInsertion(), ConnectorInsertion()])
+def test_a_classifier_is_asked_where_even_a_peg_that_slipped_is_in(task: Insertion) -> None:
+    """Deeper than success by a slip in the hand, and not so deep that nothing gets there."""
+    *_, high_m = task.training_defaults()["reward"]["tool_high_m"]
+    depth_m = task.fit.rim_m + task.fit.peg_m[2] + task.fit.below_tcp_m - high_m
+    beyond_m = depth_m - task.config.depth_m
+    assert depth_m < task.deepest_m
+    assert beyond_m == pytest.approx(min(0.001, 0.5 * (task.deepest_m - task.config.depth_m)))
