@@ -84,7 +84,7 @@ def test_an_arm_is_trained_on_through_its_guard_and_tried_on(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
 def test_a_training_that_is_stopped_or_killed_leaves_the_arm_where_it_is(
     number: signal.Signals, tmp_path: Path, commands: list[Terminal]
 ) -> None:
