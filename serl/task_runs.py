@@ -83,7 +83,7 @@ def shown_by(
         commit: of runs that do not say with which they were made.
     """
     groups: dict[tuple[str, str], dict[int, Finished]] = defaultdict(dict)
-    finished = []
+    finished: list[Finished] = []
     for path in paths:
         try:
             finished += _finished(RunFolder.open(path), commit)
