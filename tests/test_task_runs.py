@@ -75,7 +75,7 @@ def test_both_directions_of_a_run_with_stages_are_tasks_of_their_own(tmp_path: P
 
 
 def test_what_was_set_otherwise_is_told_apart_and_can_be_typed(tmp_path: Path) -> None:
-    changed = {"task_config": {"randomize": "light"}, "agent": {"hidden": [64, 64]}}
+    changed: dict[str, Any] = {"task_config": {"randomize": "light"}, "agent": {"hidden": [64, 64]}}
     finish(make_run(tmp_path, seed=1), 50)
     finish(make_run(tmp_path, seed=1, hours=1, **changed), 30)
     (shown,) = collect(tmp_path).values()
