@@ -14,7 +14,9 @@ from serl.demonstrations import check_recordings
 from serl.encoder_weights import with_encoder
 from serl.files import digest_of
 from serl.inheritance import inherit
+from serl.merging import merge
 from serl.real_arm import check_trainable, load_robot, within_workspace
+from serl.reward import RewardConfig
 from serl.trunk_weights import with_trunk
 
 
@@ -29,7 +31,7 @@ def run_settings(
         BadInput: a setting, or a file that it names, cannot be used.
     """
     named: Mapping[str, Any] = {"task": task} if task else {}
-    asked = resolve(file, overrides, named)
+    asked = resolve(*map(_of_task, (file, overrides)), named)
     tuned = make_task(asked).training_defaults()
     alone = {"intervention": "none"} if is_real(asked.robot) else {}  # no simulated human there
     found = {"task": _found(asked.task), "robot": asked.robot and _found(asked.robot)}
@@ -45,10 +47,12 @@ def run_settings(
         check_recordings(stage.demo_paths, spec)
     make_agent(config, make_spec(make_task(config)), 0)
     resolved: dict[str, Any] = {"demo_paths": tuple(each.resolve() for each in config.demo_paths)}
-    if config.reward.model is not None:
-        model = config.reward.model.resolve()
-        kept = {"model": model, "sha256": digest_of(model)}
-        resolved["reward"] = config.reward.model_copy(update=kept)
+    resolved["reward"] = config.reward.model_copy(update=_pinned(config.reward))
+    if config.stages:
+        resolved["stages"] = {
+            name: config.stages[name].model_copy(update={"config": _with_model(config, name)})
+            for name in config.stages
+        }
     positives = tuple(each.resolve() for each in config.vice.positives)
     resolved["vice"] = config.vice.model_copy(update={"positives": positives})
     if config.init_from.run is not None:
@@ -73,3 +77,25 @@ def _check_arm(config: TrainConfig) -> None:
     if is_real(config.robot):
         check_trainable(config, task)
         within_workspace(task.config.motion, profile)
+
+
+def _of_task(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """What the tuned settings depend on; the rest may change just some of them."""
+    names = "task", "task_config", "observe", "robot"
+    return {name: layer[name] for name in names if name in layer}
+
+
+def _pinned(reward: RewardConfig) -> dict[str, Any]:
+    """Which file its model is, wherever the run is resumed from."""
+    if reward.model is None:
+        return {}
+    model = reward.model.resolve()
+    return {"model": model, "sha256": digest_of(model)}
+
+
+def _with_model(config: TrainConfig, stage: str) -> dict[str, Any]:
+    """The settings of a stage, with which file the model of its own reward is."""
+    own = (config.stages or {})[stage].config
+    pinned = _pinned(stage_configs(config)[stage].reward)
+    plain = {name: str(value) for name, value in pinned.items()}
+    return merge(own, {"reward": plain}) if plain else own

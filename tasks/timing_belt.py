@@ -30,7 +30,7 @@ from serl.tasks.belt import (
     turns,
 )
 from serl.tasks.steering import CLOSE, DOWN, OPEN, scalar, steer, yaw
-from serl.tasks.tuning import from_pixels, from_state
+from serl.tasks.tuning import from_pixels, from_state_at_length
 from serl.types import Action, Array, Observation, Outcome
 
 _APART_M = 1.10
@@ -190,11 +190,10 @@ class TimingBelt:
         return _Expert(truth, {LEFT: self.config.motion, RIGHT: self.config.right_motion}, seed)
 
     def training_defaults(self) -> Mapping[str, Any]:
-        """As for `handover`, shorter: of 20 trials a clone of 20 demonstrations alone solves 20."""
+        """Tuned settings."""
         if self.config.observe == "pixels":
             return from_pixels(20_000)
-        cloned = {"bc_warm_start": 1000, "bc_weight": 1.0, "bc_final_weight": 1.0}
-        return from_state(4_000, required=None, **cloned) | {"learner": {"warm_up": 1000}}
+        return from_state_at_length(5_000)
 
     def _gone(self, truth: Truth, side: str) -> float:
         up = (float(truth[f"{side}tcp_pose"][2]) - 0.03) / (self.config.up_m - 0.03)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -7,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from serl import cli
+from serl import cli, settings
+from serl.assignment import make_task
 from serl.config import Stage, resolve, stage_configs
 from serl.errors import BadInput
 from serl.loop import Result
@@ -91,6 +93,24 @@ def test_each_stage_has_a_run_of_its_own_with_its_own_settings(tmp_path: Path) -
     assert {part.config.agent.utd for part in parts.values()} == {2}
     assert all(part.config.stages is None for part in parts.values())
     assert stage_configs(config)["far"] == parts["far"].config
+
+
+def test_each_direction_keeps_which_file_its_own_reward_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(settings, "make_judged_task", make_task)  # these files are no models
+    asked = {}
+    for name in ("forward", "backward"):
+        Path(f"{name}.safetensors").write_text(name)
+        reward = {"kind": "classifier", "model": f"{name}.safetensors"}
+        asked[name] = {"config": {"reward": reward}}
+    config = settings.run_settings("bin_relocation", {}, {"stages": asked})
+    run = RunFolder.create(tmp_path / "runs", config, datetime.now())
+    for name, part in RunFolder.open(run.path).parts().items():
+        assert part.config.reward.model == tmp_path / f"{name}.safetensors"
+        assert part.config.reward.sha256 == hashlib.sha256(name.encode()).hexdigest()
+        assert part.config.task_config["direction"] == name
 
 
 def test_a_run_of_one_task_is_its_only_part(tmp_path: Path) -> None:
