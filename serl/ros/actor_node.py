@@ -74,9 +74,8 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
             )
 
         first = next(iter(parts.values()))
-        config = first.config
-        if robot is not None:
-            config = config.model_copy(update={"robot": robot, "namespace": namespace})
+        own = {} if robot is None else {"robot": robot, "namespace": namespace}
+        config = first.config.model_copy(update=own)
         driven = _driven(node, config, name, next_epoch(first.episodes(name)), people)
         station = Station(driven.robot, people.hold, ending) if driven.person else None
         attended = station is not None and not make_task(config).config.auto_reset
@@ -88,26 +87,29 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
             standby = station.standby if station else lambda: people.hold.wait(ending)
             actors[stage] = _actor(part, name, driven, people, ending, standby, logs)
         serve(node, "stop", lambda: _end(node))
-        numbers: dict[str, Value] = {"episodes": 0.0, "successes": 0.0, "version": 0}
-        held = people.hold
-        Stats(
-            node,
-            f"actor {name}",
-            lambda: numbers | {"paused": float(bool(held.reason))},
-            lambda: people.health,
-        )
+        numbers = _told(node, name, people)
         with next(iter(actors.values())).robot:
-            turns = take_turns(actors, folder.config.stages or {})
-            for count, (stage, result) in enumerate(turns, 1):
-                successes = float(numbers["successes"]) + result.success
-                numbers = {"episodes": float(count), "successes": successes}
+            for stage, result in take_turns(actors, folder.config.stages or {}):
+                numbers["episodes"] += 1.0
+                numbers["successes"] += float(result.success)
                 numbers["version"] = actors[stage].policy.version
                 if isinstance(driven.clock, WallClock):
                     status = ControlStatus(driven.clock.periods, driven.clock.overruns)
-                    numbers |= {"periods": status.periods, "late": status.late}
+                    numbers |= {"periods": float(status.periods), "late": float(status.late)}
                     write_control_status(folder.link(name), status)
                 if attended:
                     people.hold.pause(RESTORE)
+
+
+def _told(node: RosNode, name: str, people: People) -> dict[str, float]:
+    """Numbers of an actor that are told to others, as whoever has them changes them."""
+    numbers = {"episodes": 0.0, "successes": 0.0, "version": 0}
+
+    def tell() -> dict[str, Value]:
+        return {**numbers, "paused": float(bool(people.hold.reason))}
+
+    Stats(node, f"actor {name}", tell, lambda: people.health)
+    return numbers
 
 
 def _actor(
