@@ -15,9 +15,9 @@ from isal.isal_zlib import crc32
 from pydantic import BaseModel, ConfigDict, Field
 
 from serl.errors import Silent
-from serl.robot import Robot
+from serl.robot import Guarded, Robot
 from serl.specs import ArraySpec, ObservationSpec
-from serl.types import Action, Image, Observation
+from serl.types import Action, Image, Observation, Source
 
 logger = logging.getLogger(__name__)
 
@@ -153,6 +153,11 @@ class WatchedRobot:
     def act(self, action: Action) -> Action:
         """As the robot."""
         return self._robot.act(action)
+
+    def drive_as(self, source: Source) -> None:
+        """As the robot, where it has a guard."""
+        if isinstance(self._robot, Guarded):
+            self._robot.drive_as(source)
 
     def stop(self, reason: str) -> None:
         """As the robot."""

@@ -12,7 +12,7 @@ from serl.clock import Clock
 from serl.errors import SerlError, SpecMismatch
 from serl.intervention import ENDINGS, Event, HandsOff, Teleop, arbitrate
 from serl.policy import Policy
-from serl.robot import Robot
+from serl.robot import Guarded, Robot
 from serl.specs import check_reward
 from serl.task import TaskView
 from serl.types import End, Key, Observation, Outcome, Record, Source, Step
@@ -86,6 +86,7 @@ def run(
         SpecMismatch: the first reading does not fit its spec; the robot was stopped.
     """
     teleop = teleop or HandsOff()
+    drive_as = robot.drive_as if isinstance(robot, Guarded) else lambda source: None
     clock.start()
     reading = _checked(robot)
     task.begin(reading)
@@ -96,6 +97,7 @@ def run(
         requested = policy(observation)
         chosen, source = arbitrate(requested, chosen_by, teleop())
         version, issued_s, wall_s = policy_version(), clock.now_s(), time.time()
+        drive_as(source)
         executed = robot.act(chosen)
         clock.wait()
         successor, outcome, fault = _observe(robot, task, index)

@@ -17,11 +17,11 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from serl.errors import BadInput, SerlError
-from serl.robot import Robot, SimulatedRobot, Truth
+from serl.robot import Guarded, Robot, SimulatedRobot, Truth
 from serl.safety import Motion, check_action
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import TaskConfig
-from serl.types import Action, Observation
+from serl.types import Action, Observation, Source
 
 LEFT, RIGHT = "left_", "right_"
 
@@ -97,6 +97,12 @@ class Pair:
             raise
         self._stopped()
         return np.concatenate([left, right])
+
+    def drive_as(self, source: Source) -> None:
+        """One person, policy or script drives both."""
+        for arm in (self.left, self.right):
+            if isinstance(arm, Guarded):
+                arm.drive_as(source)
 
     def stop(self, reason: str) -> None:
         """Hold both still now; what one of them does not do keeps the other from nothing."""

@@ -8,7 +8,7 @@ from typing import Protocol, Self, runtime_checkable
 
 from serl.safety import Pose
 from serl.specs import ArraySpec, ObservationSpec
-from serl.types import Action, Array, Image, Observation
+from serl.types import Action, Array, Image, Observation, Source
 
 Truth = Mapping[str, Array]
 """The privileged state of a simulation: named float32 arrays, never shown to a policy as such.
@@ -85,6 +85,15 @@ class Homing(Protocol):
     @property
     def is_home(self) -> bool:
         """It is over, and the arm is there."""
+        ...
+
+
+@runtime_checkable
+class Guarded(Protocol):
+    """What a robot has besides whose guard treats persons and resets otherwise than policies."""
+
+    def drive_as(self, source: Source) -> None:
+        """Say in whose name the next actions are."""
         ...
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 import numpy as np
 import pytest
 
+from serl.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.clock import VirtualClock
 from serl.errors import SerlError, SpecMismatch
 from serl.intervention import Event
@@ -149,6 +150,39 @@ def test_a_takeover_acts_in_the_same_tick_and_keeps_what_the_policy_wanted() -> 
     assert one.steps[2].action[0] < 0 < one.steps[1].action[0] + one.steps[4].action[0]
     assert result.human_steps == 2
     assert person.begun == 1
+
+
+class GuardedRobot(FakeRobot):
+    """Keeps in whose name it was driven, in the order of what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[Source] = []
+        self.acted: list[Source] = []
+
+    def drive_as(self, source: Source) -> None:
+        self.told.append(source)
+
+    def act(self, action: Action) -> Action:
+        self.acted.append(self.told[-1])
+        return super().act(action)
+
+
+def test_a_guard_hears_who_drives_before_each_action() -> None:
+    one, robot = Run(), GuardedRobot()
+    robot.reset(1)
+    one.robot = robot
+    one(person=Person({2, 3}))
+    assert robot.acted == [step.source for step in one.steps]
+    assert robot.acted[1:5] == [Source.POLICY, Source.HUMAN, Source.HUMAN, Source.POLICY]
+
+
+def test_who_watches_its_cameras_passes_on_who_drives() -> None:
+    guarded = GuardedRobot()
+    for robot in (guarded, FakeRobot()):  # the other has no guard to tell
+        watch = CameraWatch(robot.observation_spec.images, CameraWatchConfig())
+        WatchedRobot(robot, watch).drive_as(Source.HUMAN)
+    assert guarded.told == [Source.HUMAN]
 
 
 def test_what_was_executed_is_kept_not_what_was_asked_for() -> None:

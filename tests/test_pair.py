@@ -9,13 +9,13 @@ import pytest
 
 from serl.errors import BadInput, Silent
 from serl.pair import Pair, SimulatedPair
-from serl.robot import SimulatedRobot
+from serl.robot import Guarded, SimulatedRobot
 from serl.sim.arm import SimArm
 from serl.specs import Spec
 from serl.tasks.pick_cube import PickCube
 from serl.tasks.reach import Reach
 from serl.testing import FakeRobot, SimulatedRobotSuite
-from serl.types import Action, Observation
+from serl.types import Action, Observation, Source
 
 ONES = np.ones(4, np.float32)
 
@@ -28,12 +28,14 @@ class Silenced(FakeRobot):
         broken_hand: it takes no action.
         ill: it cannot be recovered.
         acted: actions that it got.
+        sources: in whose name it was said to be driven.
     """
 
     mute = broken_hand = ill = False
 
     def __init__(self) -> None:
         self.acted: list[list[float]] = []
+        self.sources: list[Source] = []
         super().__init__()
 
     def observe(self) -> Observation:
@@ -46,6 +48,9 @@ class Silenced(FakeRobot):
             raise Silent("no arm")
         self.acted.append(action.tolist())
         return super().act(action)
+
+    def drive_as(self, source: Source) -> None:
+        self.sources.append(source)
 
     def recover(self) -> None:
         if self.ill:
@@ -90,6 +95,12 @@ def test_each_gets_its_own_part_of_an_action(pair: SimulatedPair) -> None:
     executed = pair.act(np.array([1.0, 0.5, -0.5, -1.0], np.float32))
     assert (left.acted, right.acted) == ([[1.0, 0.5]], [[-0.5, -1.0]])
     assert executed.tolist() == pytest.approx([1.0, 0.5, -0.5, -1.0])
+
+
+def test_who_drives_one_drives_both(pair: SimulatedPair) -> None:
+    assert isinstance(pair, Guarded)
+    pair.drive_as(Source.HUMAN)
+    assert [arm.sources for arm in fakes(pair)] == [[Source.HUMAN], [Source.HUMAN]]
 
 
 def test_a_bad_part_of_an_action_reaches_neither(pair: SimulatedPair) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -40,15 +41,21 @@ from serl.ros.remote import Remote
 from serl.safety import Pose
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import TaskConfig
-from serl.types import Action, Image, Observation
+from serl.types import Action, Image, Observation, Source
 
 logger = logging.getLogger(__name__)
 
 Mode = Literal["policy", "teleop", "reset", "hold"]
+_MODES: dict[Source, Mode] = {
+    Source.POLICY: "policy",
+    Source.HUMAN: "teleop",
+    Source.SCRIPT: "reset",
+}
 
 _STATE_AGE_S = 0.1
 _IMAGE_AGE_S = 0.2
 _READY_S = 30.0
+_PAUSE_PERIODS = 1.3  # before the guard misses a target
 _KEEP = 256
 """Samples to remember of what is averaged or differentiated: 100 ms at up to 2 kHz."""
 
@@ -105,6 +112,7 @@ class RosArm:
         self._lease, self._beats = lease, time.time_ns() // 1_000_000
         self._lockstep, self._begun = lockstep, False
         self._fault = ""  # that `act` met
+        self._acted_s = -math.inf
         self._grip_watch = GripperWatch()
         self._subscribe(tracked, config)
         self._target, self._grip, self._beat = (
@@ -224,10 +232,17 @@ class RosArm:
         stamp_ns = self.node.handle.get_clock().now().nanoseconds
         values, frame = _numbers(self.aim.target), self.profile.base_frame
         self._target.publish(pose_message(values, frame, stamp_ns))
+        self._acted_s = time.monotonic()
         self._grip.publish(numbers_message([0.0 if self.aim.closed else 1.0]))
         if self._gripper is not None and self._gripper.is_fresh:
             self._grip_watch.tell(self.aim.closed, self._opening(), now_s)
         return executed
+
+    def drive_as(self, source: Source) -> None:
+        """Tell the guard, before it hears of a target, that somebody else drives."""
+        if self.mode != (mode := _MODES[source]):
+            self.mode = mode
+            self.beat()
 
     def stop(self, reason: str) -> None:
         """Have the guard hold the arm where it is, until `recover`."""
@@ -270,9 +285,15 @@ class RosArm:
         self._grip_watch.begin(closed)
 
     def beat(self) -> None:
-        """Tell the guard that this process lives; called in each slice of the loop's waiting."""
+        """Tell the guard that this process lives; called in each slice of the loop's waiting.
+
+        A person whose episode is over or paused does not drive; the guard would take one whose
+        targets end for lost.
+        """
         self._beats += 1
-        mode = "hold" if self.stop_reason is not None else self.mode
+        paused_s = time.monotonic() - self._acted_s
+        paused = self.mode == "teleop" and paused_s > _PAUSE_PERIODS * self._period_s
+        mode = "hold" if paused or self.stop_reason is not None else self.mode
         message = Header(frame_id=f"{self._lease} {mode} {self._beats}")
         message.stamp = stamp_of(self.node.handle.get_clock().now().nanoseconds)
         self._beat.publish(message)

@@ -23,6 +23,7 @@ from serl.ros.node import RosNode
 from serl.ros.remote import Remote
 from serl.tasks.reach import ReachConfig
 from serl.testing import RobotSuite
+from serl.types import Source
 
 from ..upstream import FAMILIES
 from .conftest import Run, eventually
@@ -195,18 +196,37 @@ def test_the_target_never_runs_away_from_an_arm_that_does_not_follow(
 
 
 def test_beats_say_in_whose_name_and_hold_when_stopped(arm: RosArm, bench: Bench) -> None:
-    arm.mode = "reset"
     bench.modes.clear()
 
-    def beats() -> bool:
+    def beats(mode: str) -> bool:
         arm.beat()
-        return "reset" in bench.modes
+        return mode in bench.modes
 
-    eventually(beats)
+    arm.drive_as(Source.SCRIPT)
+    eventually(lambda: beats("reset"))
     arm.stop("test")
     eventually(lambda: "hold" in bench.modes)
     assert arm.stop_reason == "test"
-    arm.mode = "policy"
+    arm.recover()
+    arm.drive_as(Source.POLICY)
+    eventually(lambda: beats("policy"))
+
+
+def test_a_person_whose_episode_is_over_or_paused_does_not_drive(arm: RosArm, bench: Bench) -> None:
+    def drives() -> bool:
+        arm.act(0.0 * ONES)
+        arm.beat()
+        return "teleop" in bench.modes
+
+    def pauses() -> bool:
+        arm.beat()
+        return bench.modes[-1] == "hold"
+
+    arm.drive_as(Source.HUMAN)
+    eventually(drives)
+    eventually(pauses)  # nothing acts meanwhile: the guard would take the person for lost
+    assert arm.stop_reason is None
+    arm.drive_as(Source.POLICY)
 
 
 def test_missing_message_packages_are_named_at_the_start() -> None:
