@@ -16,17 +16,19 @@ import numpy as np
 from serl.assignment import make_task
 from serl.assistance import together
 from serl.config import TrainConfig, resolve
+from serl.encoder_weights import with_encoder
 from serl.episodes import count_records, episode_paths
 from serl.errors import BadInput, SerlError
 from serl.page import PALETTE
 from serl.plots import Trace, plot, standalone
 from serl.report import STEPS, RunData, evaluations, read_run, success_alone
 from serl.run_folder import CONFIG, STAGES, RunFolder
+from serl.specs import ArraySpec
 from serl.task_bench import Training
 
 CURVE_PX = (400, 190)
 UNKNOWN_COMMIT = "unknown"
-_HOUSEKEEPING = {"seed", "network", "log", "teleop"}
+_HOUSEKEEPING = {"seed", "network", "log", "teleop", "required_success_rate"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,14 +159,23 @@ def _overrides(config: TrainConfig) -> str:
     """The options by which a run's settings differ from the tuned ones of its task."""
     named: dict[str, Any] = {"task": config.task, "task_config": config.task_config}
     tuned = make_task(resolve(named, {"observe": config.observe})).training_defaults()
-    usual = dict(_leaves(resolve(tuned, {"task": config.task}).model_dump(mode="json")))
-    own = dict(_leaves(config.model_dump(mode="json")))
+    cameras = make_task(config).observation_spec.images
+    usual = _settled(resolve(tuned, {"task": config.task}), cameras)
+    own = _settled(config, cameras)
+    judged_by_task = own["reward.kind"] == usual["reward.kind"] == "task"
+    idle = {*_HOUSEKEEPING, "reward"} if judged_by_task else _HOUSEKEEPING
     words = [
         f" --{name} {shlex.quote(value if isinstance(value, str) else json.dumps(value))}"
         for name, value in own.items()
-        if usual.get(name, _ABSENT) != value and name.split(".")[0] not in _HOUSEKEEPING
+        if usual.get(name, _ABSENT) != value and name.split(".")[0] not in idle
     ]
     return "".join(words)
+
+
+def _settled(config: TrainConfig, cameras: Mapping[str, ArraySpec]) -> dict[str, Any]:
+    """Settings by name, with the encoder that they come to with these cameras."""
+    agent = with_encoder(config.agent, [cameras])
+    return dict(_leaves(config.model_copy(update={"agent": agent}).model_dump(mode="json")))
 
 
 _ABSENT = object()
