@@ -197,7 +197,8 @@ class PickCube:
         that hangs from its upper edge: two images of the cube on both sides of a line look alike,
         and where the tool is the arm knows.
         """
-        reward = {"tool_low_m": (-1.0, -1.0, _HALF_M + self.config.lift_m + _HANG_M)}
+        lowest = round(_HALF_M + self.config.lift_m + _HANG_M, 5)
+        reward = {"tool_low_m": (-1.0, -1.0, lowest)}
         pixels = self.config.observe == "pixels"
         return {"reward": reward} | (from_pixels(12_000) if pixels else from_state(6000))
 
