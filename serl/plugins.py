@@ -48,6 +48,15 @@ def folders() -> list[str]:
     ]
 
 
+def absolute(name_or_path: str) -> str:
+    """A known name as it is, a file by its absolute path."""
+    return (
+        str(Path(name_or_path).resolve())
+        if name_or_path.endswith((".py", ".yaml"))
+        else name_or_path
+    )
+
+
 def load(kind: Kind, name_or_path: str) -> Any:
     """The attribute `<kind>` of a plug-in's module: a class, or of a robot its `ArmProfile`.
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from serl import teleop_commands
+from serl import plugins, teleop_commands
 from serl.assignment import make_task
 from serl.checkpoint import pick
 from serl.config import TrainConfig
@@ -104,7 +104,7 @@ def _deployed(config: TrainConfig, robot: str | None, namespace: str) -> TrainCo
     """
     if robot is not None:
         within_workspace(make_task(config).config.motion, load_robot(robot))
-        robot = str(Path(robot).resolve()) if robot.endswith((".py", ".yaml")) else robot
+        robot = plugins.absolute(robot)
     alone = {"robot": robot, "namespace": namespace, "intervention": "none", "actors": 1}
     return config.model_copy(update=alone)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from serl import plugins
 from serl.arm_profile import is_real
 from serl.assembly import make_agent
 from serl.assignment import check_topics, make_judged_task, make_spec, make_task
@@ -34,7 +34,8 @@ def run_settings(
     asked = resolve(*map(_of_task, (file, overrides)), named)
     tuned = make_task(asked).training_defaults()
     alone = {"intervention": "none"} if is_real(asked.robot) else {}  # no simulated human there
-    found = {"task": _found(asked.task), "robot": asked.robot and _found(asked.robot)}
+    robot = asked.robot and plugins.absolute(asked.robot)
+    found = {"task": plugins.absolute(asked.task), "robot": robot}
     config = resolve(tuned, alone, file, overrides, found)
     for each in (config, *stage_configs(config).values()):
         judged = make_judged_task(each)
@@ -63,11 +64,6 @@ def run_settings(
         with_trunk(config.agent), cameras, inherited=origin.loads("encoder")
     )
     return config.model_copy(update=resolved)
-
-
-def _found(name: str) -> str:
-    """A known name as it is, a file by its absolute path."""
-    return str(Path(name).resolve()) if name.endswith((".py", ".yaml")) else name
 
 
 def _check_arm(config: TrainConfig) -> None:

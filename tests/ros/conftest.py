@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,6 +40,16 @@ def _domain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("SERL_SHARED_MEMORY", "1")  # a process reads its transport once
         yield
     clean_shared_memory()
+
+
+@pytest.fixture
+def commands() -> Iterator[list[Any]]:
+    """Commands that a test has started, and that are interrupted after it."""
+    started: list[Any] = []
+    yield started
+    for command in started:
+        if command.process.poll() is None:
+            command.interrupt()
 
 
 def eventually(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:

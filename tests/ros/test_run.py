@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -19,15 +18,6 @@ from .terminal import LIMIT_S, Terminal
 from .tracked import answer_all, franka_beside_a_goal
 
 pytestmark = pytest.mark.ros
-
-
-@pytest.fixture
-def commands() -> Iterator[list[Terminal]]:
-    started: list[Terminal] = []
-    yield started
-    for command in started:
-        if command.process.poll() is None:
-            command.interrupt()
 
 
 def deployment(run: RunFolder) -> RunFolder:

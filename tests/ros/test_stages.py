@@ -13,9 +13,7 @@ from serl.run_folder import RunFolder
 from serl.types import Step
 
 from .conftest import LIMIT_S
-from .test_training import TINY, Command, assert_sound, commands, rows, trained
-
-__all__ = ["commands"]  # a fixture
+from .test_training import TINY, Command, assert_sound, rows, trained
 
 pytestmark = pytest.mark.ros
 

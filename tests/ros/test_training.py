@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -103,15 +103,6 @@ def _command_line(process: psutil.Process) -> list[str]:
         return process.cmdline()
     except psutil.Error:
         return []
-
-
-@pytest.fixture
-def commands(tmp_path: Path) -> Iterator[list[Command]]:
-    started: list[Command] = []
-    yield started
-    for command in started:
-        if command.process.poll() is None:
-            command.interrupt()
 
 
 def rows(run: RunFolder, kind: str) -> list[MetricsRow]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,15 +18,6 @@ from .test_training import TINY, Command, assert_sound, trained
 pytestmark = pytest.mark.ros
 
 _LIMIT_S = 400.0
-
-
-@pytest.fixture
-def commands(tmp_path: Path) -> Iterator[list[Command]]:
-    started: list[Command] = []
-    yield started
-    for command in started:
-        if command.process.poll() is None:
-            command.interrupt()
 
 
 def test_a_training_in_real_time_goes_through_the_guard_and_survives_its_arms_death(

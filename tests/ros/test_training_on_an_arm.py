@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -40,15 +39,6 @@ SETTINGS = (
     "--learner.checkpoint_every=20",
 )
 POSE = f"--reward.pose=[{GOAL_M[0]},{GOAL_M[1]},{GOAL_M[2]},1,0,0,0]"
-
-
-@pytest.fixture
-def commands() -> Iterator[list[Terminal]]:
-    started: list[Terminal] = []
-    yield started
-    for command in started:
-        if command.process.poll() is None:
-            command.interrupt()
 
 
 def test_an_arm_is_trained_on_through_its_guard_and_tried_on(
