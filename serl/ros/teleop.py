@@ -169,6 +169,11 @@ class RemoteHand:
         self._node = node
         self._publisher = node.publisher(topic)
 
+    @property
+    def heard(self) -> bool:
+        """Somebody listens."""
+        return bool(self._publisher.get_subscription_count())
+
     def send(self, wish: Wish) -> None:
         """One beat."""
         message = Joy()

@@ -26,7 +26,7 @@ def main() -> None:
         count = 0
         while not (node.stopping or orphaned()):
             hand.send(REST if count < OFF_BEATS else PUSH)
-            count += 1
+            count += hand.heard  # whoever pushes before he is heard of has a device that is stuck
             time.sleep(BEAT_S)
 
 

@@ -106,7 +106,8 @@ def _fill(folder: Path, sizes_kb: Sequence[int]) -> None:
         assert why in closing_failed or "No space" in closing_failed or not closing_failed
         assert "No space left" in why, why
         larger = Path(shutil.copytree(disk / ACTOR, folder / f"{size_kb}-mended"))
-        assert recovered(larger) == taken, size_kb
+        # the disk may have had room for all of the refused one but its index
+        assert recovered(larger) in (taken, taken + 1), size_kb
 
 
 def _fill_to_the_reserve(folder: Path) -> None:

@@ -19,7 +19,7 @@ from .registry import REGISTRY, Level, Recipe
 from .system import ALLOWED_GROWTH_MB, FEW, LEARNER, System, link_of, moves, running
 
 ROOT, NOBODY = 0, 65534
-PATIENCE_S = 3.0
+PATIENCE_S = 6.0
 
 
 @contextmanager
