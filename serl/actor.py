@@ -10,18 +10,17 @@ from dataclasses import dataclass, replace
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from serl.agents.agent import Agent
 from serl.clock import Clock
 from serl.curriculum import Curriculum
-from serl.errors import BadInput, NeedsPerson, Silent
+from serl.errors import NeedsPerson, Silent
 from serl.intervention import Teleop
+from serl.learned_policy import LearnedPolicy
 from serl.loop import EpisodeKey, Result, run
 from serl.policy import Hold, Policy
+from serl.reset_task import Approach, Asking, ResetTask
 from serl.robot import Homing, Robot
-from serl.stacking import FrameStack
 from serl.task import Task
-from serl.transport import Snapshot, WeightSource
-from serl.types import Action, Observation, Outcome, Record, Source, Step, is_online
+from serl.types import Record, Source, Step
 
 logger = logging.getLogger(__name__)
 
@@ -46,190 +45,6 @@ class ActorConfig(BaseModel):
     home_every: int = Field(0, ge=0)
     max_lead_steps: int = Field(64, ge=1)
     patience_s: float = Field(60.0, gt=0)
-
-
-class LearnedPolicy:
-    """An agent as a policy that swaps to the newest weights, whole, between steps.
-
-    Args:
-        agent: acts.
-        weights: where new weights appear.
-        explore: sample actions instead of taking the mode.
-        frames: how many of the last images of an episode the agent sees.
-
-    Attributes:
-        snapshot: the weights in use; None before the first.
-    """
-
-    def __init__(
-        self, agent: Agent, weights: WeightSource, explore: bool = True, frames: int = 1
-    ) -> None:
-        self._agent = agent
-        self._stack = FrameStack(frames)
-        self._weights = weights
-        self._explore = explore
-        self.snapshot: Snapshot | None = None
-        self._refused = 0
-
-    @property
-    def version(self) -> int:
-        """Version of the weights in use; 0 before the first."""
-        return self.snapshot.version if self.snapshot else 0
-
-    @property
-    def trained_steps(self) -> int:
-        """Online steps, of all actors, that the weights in use were trained on."""
-        return sum(self.snapshot.trained.values()) if self.snapshot else 0
-
-    def refresh(self) -> bool:
-        """Take over newer weights if there are any.
-
-        Weights that are damaged or do not fit are refused whole; the old ones stay in use.
-        """
-        snapshot = None
-        try:
-            snapshot = self._weights.latest(max(self.version, self._refused))
-            if snapshot is None:
-                return False
-            self._agent.load_actor_weights(snapshot.weights)
-        except BadInput as error:
-            self._refused = snapshot.version if snapshot else self._refused
-            logger.warning("new weights refused, going on with version %d: %s", self.version, error)
-            return False
-        self.snapshot = snapshot
-        return True
-
-    def wait(self, stopping: Callable[[], bool], period_s: float = 0.05) -> None:
-        """Return once there are weights, or when stopping."""
-        while self.snapshot is None and not stopping():
-            if not self.refresh():
-                time.sleep(period_s)
-
-    def begin(self) -> None:
-        """An episode begins: what was seen before it is forgotten."""
-        self._stack.begin()
-
-    def __call__(self, observation: Observation) -> Action:
-        """The agent's action with the newest weights."""
-        self.refresh()
-        return self._agent.act(self._stack(observation), self._explore)
-
-
-class Pace:
-    """Lets simulated time stand still while the learner is behind; never used on a real arm.
-
-    Args:
-        config: how far ahead, and for how long to wait.
-        policy: knows what the learner has trained on.
-        actor: name of this actor.
-        stopping: asked while waiting.
-        sent_before: online steps that this actor sent before it was restarted.
-    """
-
-    def __init__(
-        self,
-        config: ActorConfig,
-        policy: LearnedPolicy,
-        actor: str,
-        stopping: Callable[[], bool],
-        sent_before: int = 0,
-    ) -> None:
-        self._config = config
-        self._policy = policy
-        self._actor = actor
-        self._stopping = stopping
-        self._sent = sent_before
-
-    def count(self, record: Record) -> None:
-        """A record was sent."""
-        self._sent += is_online(record)
-
-    def __call__(self) -> None:
-        """Return once there are weights and the learner is near enough, or when stopping."""
-        patience_s = self._config.patience_s
-        deadline_s = time.monotonic() + patience_s
-        while self._is_ahead() and not self._stopping():
-            if self._policy.refresh():
-                deadline_s = time.monotonic() + patience_s
-            elif time.monotonic() > deadline_s:
-                logger.warning("no news from the learner for %g s: time stands still", patience_s)
-                deadline_s = math.inf
-            time.sleep(0.001)
-
-    def _is_ahead(self) -> bool:
-        snapshot = self._policy.snapshot
-        if snapshot is None:
-            return True
-        return self._sent - snapshot.trained.get(self._actor, 0) > self._config.max_lead_steps
-
-
-class ResetTask:
-    """A reset, as a task: the same loop with another end. It is over when the scene is ready.
-
-    Attributes:
-        reading: the newest one; what a reset acts on.
-    """
-
-    def __init__(self, task: Task, time_limit_s: float) -> None:
-        self._task = task
-        self.name = f"reset of {task.name}"
-        self.config = task.config
-        self._max_steps = round(time_limit_s * task.config.rate_hz)
-        self.observation_spec = task.observation_spec
-        self.reading = Observation({})
-
-    def begin(self, reading: Observation) -> None:
-        """As the task."""
-        self.reading = reading
-        self._task.begin(reading)
-
-    def observation(self, reading: Observation) -> Observation:
-        """As the task."""
-        self.reading = reading
-        return self._task.observation(reading)
-
-    def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Success when the task needs no further reset; the end when it says that none helps."""
-        try:
-            ready = self._task.reset(reading) is None
-        except NeedsPerson:
-            return Outcome(terminated=True)
-        late = index + 1 >= self._max_steps
-        return Outcome(float(ready), terminated=ready, truncated=late and not ready, success=ready)
-
-    def reset(self, reading: Observation) -> Policy | None:
-        """A reset needs none."""
-        return None
-
-
-class Asking(ResetTask):
-    """A request for a person, as a task: one step of holding still, and the log has its words."""
-
-    def __init__(self, task: Task, request: NeedsPerson) -> None:
-        super().__init__(task, 0.0)
-        self.name, self._request = f"request of {task.name}", request
-
-    def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Over at once.
-
-        Raises:
-            NeedsPerson: the request.
-        """
-        raise self._request
-
-
-class Approach(ResetTask):
-    """The way to where a script was asked to go, as a task: over when it is reached."""
-
-    def __init__(self, task: Task, time_limit_s: float, reached: Callable[[], bool]) -> None:
-        super().__init__(task, time_limit_s)
-        self.name, self._reached = f"approach of {task.name}", reached
-
-    def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Success when it is reached."""
-        near = self._reached()
-        late = index + 1 >= self._max_steps
-        return Outcome(float(near), terminated=near, truncated=late and not near, success=near)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from serl import plugins
-from serl.actor import Actor, LearnedPolicy, Pace
+from serl.actor import Actor
 from serl.agents.agent import Agent, State
 from serl.agents.config import SACConfig
 from serl.assignment import make_judged_task, make_spec, make_task
@@ -23,8 +23,10 @@ from serl.evaluation import Purpose, start_seed
 from serl.features import FrameEncoder, feature_bytes
 from serl.frames import frame_bytes
 from serl.intervention import Teleop
+from serl.learned_policy import LearnedPolicy
 from serl.learner import Learner, LearnerConfig
 from serl.metrics import Metrics
+from serl.pace import Pace
 from serl.replay import Replay
 from serl.reward import Judged
 from serl.robot import Homing, SimulatedRobot

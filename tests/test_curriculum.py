@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from serl import plugins
-from serl.actor import Actor, ActorConfig, LearnedPolicy
+from serl.actor import Actor, ActorConfig
 from serl.agents.agent import Agent
 from serl.assembly import make_curriculum
 from serl.assignment import make_task
@@ -15,6 +15,7 @@ from serl.clock import VirtualClock
 from serl.config import resolve
 from serl.curriculum import Curriculum, CurriculumConfig
 from serl.errors import BadInput
+from serl.learned_policy import LearnedPolicy
 from serl.policy import Hold, Policy
 from serl.transport import InProcess
 from serl.types import Action, End, Observation, Record, Source, Step

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from serl import plugins
-from serl.actor import Actor, LearnedPolicy
+from serl.actor import Actor
 from serl.arm_profile import is_real
 from serl.assembly import make_acting_agent
 from serl.assignment import make_judged_task, make_spec, make_task
@@ -28,6 +28,7 @@ from serl.config import TrainConfig
 from serl.deployment import FixedWeights, Tried, append_tried, load_fitting
 from serl.errors import BadInput
 from serl.evaluation import Purpose, start_seed
+from serl.learned_policy import LearnedPolicy
 from serl.loop import Result
 from serl.recording import EpisodeLog
 from serl.ros.control import People, describe

@@ -23,12 +23,13 @@ import torch
 from rich.console import Console
 
 from serl import plugins
-from serl.actor import Actor, LearnedPolicy
+from serl.actor import Actor
 from serl.assembly import make_actor
 from serl.assignment import make_spec, make_task
 from serl.clock import VirtualClock
 from serl.config import resolve
 from serl.display import Display
+from serl.learned_policy import LearnedPolicy
 from serl.link import WeightsFile, announce
 from serl.recording import EpisodeLog
 from serl.robot import SimulatedRobot

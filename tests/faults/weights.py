@@ -9,9 +9,9 @@ from typing import cast
 
 import numpy as np
 
-from serl.actor import LearnedPolicy
 from serl.agents.config import SACConfig
 from serl.agents.sac import SAC
+from serl.learned_policy import LearnedPolicy
 from serl.link import WeightsFile
 from serl.ros.node import RosNode
 from serl.ros.topics import WEIGHTS, to_cdr

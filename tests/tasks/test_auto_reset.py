@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from serl import plugins
-from serl.actor import Actor, ActorConfig, LearnedPolicy
+from serl.actor import Actor, ActorConfig
 from serl.agents.agent import Agent
 from serl.assignment import make_task
 from serl.clock import VirtualClock
 from serl.config import Stage, resolve, stage_configs
 from serl.errors import BadInput, NeedsPerson
+from serl.learned_policy import LearnedPolicy
 from serl.policy import Hold, Policy, Random
 from serl.stages import take_turns
 from serl.task import SimulatedTask

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from serl.errors import NeedsPerson
+from serl.intervention import Event
+from serl.policy import Hold, Policy
+from serl.types import Action, End, Observation, Source, Step
+
+from .acting import Acting, Stage
+
+
+def test_a_reset_is_an_episode_of_a_script() -> None:
+    stage = Stage(place=False)
+    stage.robot.reset(0)
+    toward = stage.task.expert(stage.robot.truth, 0)
+    stage.policy = stage.actor.policy = Acting(toward)  # succeeds, so that a reset is due
+    stage.run(2)
+    ends = [record for record in stage.records if isinstance(record, End)]
+    assert [end.success for end in ends] == [True, True, True]
+    sources = [{s.source for s in stage.steps if s.key.episode == n} for n in range(3)]
+    assert sources == [{Source.POLICY}, {Source.SCRIPT}, {Source.POLICY}]
+    assert stage.steps[-1].reward == 1.0
+    assert stage.task.reset(ends[1].observation) is None
+
+
+def never_ready(stage: Stage) -> list[int]:
+    """Make every reset of the stage's task fail; counts how often one was asked for."""
+    asked: list[int] = []
+
+    def reset(reading: Observation) -> Policy:
+        asked.append(1)
+        return Hold(stage.robot.action_spec)
+
+    stage.task.reset = reset  # type: ignore[method-assign]
+    return asked
+
+
+def test_after_three_failed_resets_the_robot_holds_for_a_person() -> None:
+    stage = Stage()
+    never_ready(stage)
+    request = "a person is needed: the reset failed 3 times"
+    with pytest.raises(NeedsPerson, match=request):
+        stage.run(1)
+    ends = [record for record in stage.records if isinstance(record, End)]
+    assert [end.reason for end in ends] == ["time limit"] * 3 + [request]
+    assert [end.key.index for end in ends] == [20] * 3 + [1]
+    assert not any(end.success for end in ends)
+    assert {step.source for step in stage.steps} == {Source.SCRIPT}
+    assert stage.robot.stop_reason == request
+
+
+def test_a_person_who_is_there_is_asked_once_and_it_goes_on() -> None:
+    stage, asked = Stage(), []
+    never_ready(stage)
+
+    def help_out(reason: str) -> None:
+        asked.append((reason, stage.robot.stop_reason))
+
+    stage.actor.person = help_out
+    assert stage.actor.episode() is not None
+    reason = "a person is needed: the reset failed 3 times"
+    assert asked == [(reason, reason)]
+    assert not stage.robot.stop_reason
+    assert next(step.source for step in stage.steps if step.key.episode == 4) is Source.POLICY
+
+
+def test_a_scene_that_only_a_person_can_restore_is_not_tried() -> None:
+    stage = Stage()
+
+    def reset(reading: Observation) -> Policy:
+        raise NeedsPerson("it fell off the table")
+
+    stage.task.reset = reset  # type: ignore[method-assign]
+    with pytest.raises(NeedsPerson, match="fell off"):
+        stage.actor.episode()
+    step, end = stage.records
+    assert isinstance(step, Step)
+    assert isinstance(end, End)
+    assert step.source is Source.SCRIPT
+    assert end.reason == stage.robot.stop_reason == "a person is needed: it fell off the table"
+
+
+def test_a_reset_that_learns_that_none_helps_is_over_and_a_person_is_asked_once() -> None:
+    stage, calls = Stage(), []
+
+    def reset(reading: Observation) -> Policy:
+        calls.append(1)
+        if len(calls) > 3:
+            raise NeedsPerson("it fell off the table")
+        return Hold(stage.robot.action_spec)
+
+    stage.task.reset = reset  # type: ignore[method-assign]
+    with pytest.raises(NeedsPerson, match="fell off"):
+        stage.actor.episode()
+    ends = [record.reason for record in stage.records if isinstance(record, End)]
+    assert ends == ["failure", "a person is needed: it fell off the table"]
+
+
+def test_the_simulation_places_only_as_many_episodes_as_it_may() -> None:
+    stage = Stage()
+    stage.actor.placements = 1
+    placed: list[int] = []
+
+    def place(episode: int) -> None:
+        placed.append(episode)
+        stage.robot.reset(episode)
+
+    stage.actor.place = place
+    stage.policy = stage.actor.policy = Acting(stage.task.expert(stage.robot.truth, 0))
+    stage.run(3)
+    assert placed == [0]
+    assert [end.success for end in stage.records if isinstance(end, End)] == [True] * 5
+
+
+def test_nothing_is_learned_from_a_reset_even_if_a_person_drives() -> None:
+    stage = Stage(place=False)
+    stage.robot.reset(0)
+    stage.robot._position[:] = 0.0
+    stage.actor.teleop = Teleoperator(np.array((0.0, 1.0), np.float32))
+    stage.actor.stopping = lambda: bool(stage.records) and isinstance(stage.records[-1], End)
+    stage.run(1)
+    assert {step.source for step in stage.steps} == {Source.SCRIPT}
+    np.testing.assert_array_equal(stage.steps[0].action, [0.0, 1.0])
+
+
+class Teleoperator:
+    """A person who always drives, in one direction."""
+
+    def __init__(self, action: Action) -> None:
+        self._action = action
+
+    def begin(self) -> None:
+        """Nothing to prepare."""
+
+    def __call__(self) -> Action:
+        return self._action
+
+    def events(self) -> tuple[Event, ...]:
+        return ()
+
+
+def test_a_simulated_person_helps_in_no_reset() -> None:
+    stage = Stage()
+    stage.actor.placements = 1
+    stage.actor.place = lambda episode: stage.robot._position.fill(0.0)
+    stage.actor.teleop = Teleoperator(np.array((0.0, 1.0), np.float32))
+    stage.actor.stopping = lambda: len(stage.steps) > 20
+    stage.run(1)
+    first = [step for step in stage.steps if step.key.episode == 0]
+    assert {step.source for step in first} == {Source.SCRIPT}
+    assert not any(np.array_equal(step.action, [0.0, 1.0]) for step in first)
+
+
+def test_stopping_in_the_last_reset_asks_for_nobody() -> None:
+    stage = Stage()
+    never_ready(stage)
+    stage.actor.stopping = lambda: len(stage.steps) >= 45
+    stage.run(1)
+    assert len(stage.steps) == 46  # the one under way is the last
+    assert not stage.robot.stop_reason
