@@ -14,7 +14,7 @@ from serl.ros.node import RosNode
 from serl.ros.remote import Remote
 from serl.run_folder import RunFolder
 
-_LIMIT_S = 5.0
+_LIMIT_S, _MOMENT_S = 5.0, 1.0
 
 
 class Attendant:
@@ -27,9 +27,9 @@ class Attendant:
 
     def __init__(self, run: RunFolder, arms: Mapping[str, str]) -> None:
         self._node = RosNode("attendant", run.path, local=True)
-        remote = Remote(self._node, lambda: None)
-        self._arms = [_Attended(self._node, remote, *each) for each in arms.items()]
-        self._asked = self._arms[0]
+        self._remote = Remote(self._node, lambda: None)
+        self._arms = [_Attended(self._node, self._remote, *each) for each in arms.items()]
+        self._asked, self._question = self._arms[0], ""
 
     def __enter__(self) -> Self:
         self._node.__enter__()
@@ -51,20 +51,38 @@ class Attendant:
     def question(self) -> str:
         """What a person has to say before an arm moves; empty when nothing is asked.
 
-        Of one arm after the other: it is asked about the same one until that is answered.
+        Of one arm after the other: it is asked about the same one until that is answered, and only
+        where an answer helps.
         """
-        for arm in (self._asked, *self._arms):
-            if question := arm.question():
-                self._asked = arm
-                return f"{arm.actor}: {question}" if len(self._arms) > 1 else question
+        if not self._question or self._asked.question() != self._question:
+            able = [arm for arm in self._arms if arm.question() and not arm.hindrance()]
+            self._asked = able[0] if able else self._asked
+            self._question = self._asked.question() if able else ""
+        return self._named(self._asked, self._question)
+
+    def hindrance(self) -> str:
+        """What keeps a guard stopped that no answer would settle; empty when nothing does."""
+        for arm in self._arms:
+            if arm.question() and (hindrance := arm.hindrance()):
+                return self._named(arm, f"the guard waits: {hindrance}")
         return ""
 
     def answer(self) -> str:
-        """The person said yes to the question; what came of it."""
-        try:
-            return self._asked.answer()
-        except SerlError as error:
-            return str(error)
+        """The person said yes to the question; what came of it.
+
+        Raises:
+            SerlError: it is refused; until an answer helps nothing is asked of that arm.
+        """
+        arm, question, self._question = self._asked, self._question, ""
+        self._remote.wait(lambda: not arm.hindrance(), _MOMENT_S)  # an arm is silent now and then
+        if arm.question() != question:
+            raise SerlError("not done: something else is asked by now")
+        said = arm.answer()
+        self._remote.wait(lambda: arm.question() != question, _MOMENT_S)
+        return said
+
+    def _named(self, arm: _Attended, text: str) -> str:
+        return f"{arm.actor}: {text}" if text and len(self._arms) > 1 else text
 
 
 class _Attended:
@@ -80,16 +98,20 @@ class _Attended:
         """What it waits for; empty for nothing."""
         if not self._guard.feed.is_fresh:
             return ""
-        state, cause = self._guard.feed.newest().value
+        state, cause, _ = self._guard.feed.newest().value
         if state in LATCHED:
             return f"{state}: {cause}: Enter says that you have seen to it"
         if state is GuardState.DISARMED:
             return "the guard is disarmed: Enter arms it; keep clear, and a hand at the stop"
         return f"{self._paused}: Enter goes on" if self._paused else ""
 
+    def hindrance(self) -> str:
+        """Why a yes to the question would be refused."""
+        return self._guard.feed.newest().value.not_now if self._guard.feed.is_fresh else ""
+
     def answer(self) -> str:
         """Do what was asked about; raises `SerlError` when it is refused."""
-        state, _ = self._guard.feed.newest().value
+        state = self._guard.feed.newest().value.state
         if state in LATCHED:
             said = self._call(f"{self._arm}/guard/ack")
             return self._call(f"{self._arm}/guard/reset") if state is GuardState.ESTOP else said

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from serl.errors import BadInput, SerlError, Silent
 from serl.guard_config import LATCHED, MOVING, GuardState
 from serl.ros.arm_topics import of_robot
 from serl.ros.feed import Feed
-from serl.ros.guard_topics import GUARD_STATE
+from serl.ros.guard_topics import GUARD_STATE, NOT_NOW
 from serl.ros.node import RosNode
 from serl.ros.remote import Remote
 
@@ -21,7 +21,20 @@ _AGE_S = 0.5
 _RETRY_S = 0.05
 _LIMIT_S = 20.0
 
-Standing = tuple[GuardState, str]
+
+class Standing(NamedTuple):
+    """What a guard says of itself.
+
+    Attributes:
+        state: what it is doing.
+        cause: why, of a hold or a stop.
+        not_now: why it would refuse a person's word, of a stop or when disarmed; empty if it does
+            not.
+    """
+
+    state: GuardState
+    cause: str
+    not_now: str = ""
 
 
 class GuardClient:
@@ -48,7 +61,7 @@ class GuardClient:
 
     def check(self) -> None:
         """Raise `Silent` when the guard is not there, or has stopped the arm for good."""
-        state, cause = self.feed.newest().value
+        state, cause, _ = self.feed.newest().value
         if state in LATCHED:
             raise Silent(f"the guard stopped the arm: {state}: {cause}")
 
@@ -66,7 +79,7 @@ class GuardClient:
 
         self._remote.trigger(f"{self._robot}/guard/disarm")
         if not self._remote.wait(gone, _LIMIT_S):
-            state, cause = self.feed.newest().value
+            state, cause, _ = self.feed.newest().value
             raise SerlError(f"{self._robot}: the guard does not let go: {state}: {cause}")
 
     def take(self) -> None:
@@ -104,13 +117,14 @@ class GuardClient:
         return ""
 
     def _state(self) -> GuardState:
-        return self.feed.newest().value[0]
+        return self.feed.newest().value.state
 
 
 def standing_of(message: Any) -> Standing:
     """The guard's state and the cause of it."""
     text, _, cause = message.message.partition(": ")
+    not_now = next((each.value for each in message.values if each.key == NOT_NOW), "")
     try:
-        return GuardState(text), cause
+        return Standing(GuardState(text), cause, not_now)
     except ValueError:
         raise BadInput(f"guard state {text[:64]!r}: expected one of {list(GuardState)}") from None

@@ -32,13 +32,14 @@ from serl.config import checked, read_yaml
 from serl.errors import BadInput, SerlError
 from serl.files import FileLock, make_folder
 from serl.guard import LATCHED, MOVING, Guard, GuardConfig, GuardState
+from serl.guard_chain import far_outside
 from serl.guard_setup import check_fits
 from serl.latch import LatchFile
 from serl.ros.arm_commander import ArmCommander
 from serl.ros.arm_topics import check_types, name_of, of_robot
 from serl.ros.controller_watch import ControllerWatch
 from serl.ros.guard_inbox import GuardInbox
-from serl.ros.guard_topics import GUARD_STATE
+from serl.ros.guard_topics import GUARD_STATE, NOT_NOW
 from serl.ros.names import guard_name
 from serl.ros.node import RosNode, namespace, own_arguments, run_node
 from serl.ros.parameters import Described
@@ -148,7 +149,7 @@ class GuardNode:
         self._ticking.wait()
 
     def _tell(self, state: GuardState, cause: str) -> None:
-        numbers = {"limits": self._config.digest, **self._numbers()}
+        numbers = {"limits": self._config.digest, NOT_NOW: self._refusal(), **self._numbers()}
         self._state.publish(
             DiagnosticStatus(
                 level=_level(state),
@@ -186,11 +187,8 @@ class GuardNode:
             return str(guard.state)
 
         def arm() -> str:
-            if not self._active:
-                raise BadInput("not now: the guard's node is not active")
-            for trouble in (self._rivals.words, self._controller.trouble, self._commander.unheard):
-                if trouble:
-                    raise BadInput(f"not now: {trouble}")
+            if trouble := self._trouble_around():
+                raise BadInput(f"not now: {trouble}")
             self._was_armed = True
             self._commander.begin()
             return guard.arm(time.monotonic())
@@ -200,6 +198,25 @@ class GuardNode:
         self._offer("reset", lambda: guard.reset(time.monotonic()))
         self._offer("arm", arm)
         self._offer("disarm", guard.disarm)
+
+    def _trouble_around(self) -> str:
+        """Why the arm is not taken, whatever it measures; empty when nothing speaks against it."""
+        if not self._active:
+            return "the guard's node is not active"
+        return self._rivals.words or self._controller.trouble or self._commander.unheard
+
+    def _refusal(self) -> str:
+        """Why `ack`, `reset` or `arm` would be refused now; empty when a person's word helps."""
+        with self._lock:
+            state, arm = self._guard.state, self._guard.measured
+            trouble = arm.trouble(time.monotonic())
+            if state is GuardState.DISARMED and arm.pose is not None:
+                trouble = trouble or far_outside(arm.pose, self._config)
+        if state is GuardState.DISARMED:
+            trouble = trouble or self._trouble_around()
+        elif state not in LATCHED:
+            trouble = ""
+        return self._with_topic(trouble)
 
     def _offer(self, name: str, act: Callable[[], str]) -> None:
         """A service that answers once what it did is on the disk."""
@@ -251,7 +268,8 @@ class GuardNode:
         """A complaint about a measurement, with the name of its topic."""
         profile = self._profile
         topics = {"pose": profile.pose, "joints": profile.joint_states, "wrench": profile.wrench}
-        channel = topics.get(text.partition(": ")[2].partition(" ")[0].rstrip(":"))
+        firsts = (part.partition(" ")[0] for part in text.split(": "))
+        channel = next((topics[first] for first in firsts if first in topics), None)
         return f"{text} ({name_of(channel, self._prefix)})" if channel else text
 
     def _look_about(self) -> None:

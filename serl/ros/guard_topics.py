@@ -51,5 +51,8 @@ ESTOP = Topic("estop", Bool, _newest())
 GUARD_STATE = Topic("guard/state", DiagnosticStatus, _latched())
 """10 times a second and on change: state and cause, refusals by reason, hash of the limits."""
 
+NOT_NOW = "not now"
+"""The key in it of why `ack`, `reset` or `arm` would be refused; empty when they would not."""
+
 ARM_STATE = Topic("arm/state", DiagnosticStatus, _latched())
 """Optional, arm to all: an error of the arm, level ERROR or above, with its message."""

@@ -172,7 +172,7 @@ class SetupArm:
         """
         deadline_s, problem = time.monotonic() + _TAKE_S, ""
         while True:
-            state, cause = self.standing()
+            state, cause, _ = self.standing()
             if state in LATCHED and not problem:
                 question = f"the guard holds the arm: {state}: {cause}. Is it safe to go on?"
                 if not agreed(self._asker, "guard.release", question):
@@ -230,7 +230,7 @@ class SetupArm:
         driver.mode = mode
         try:
             while not self.node.stopping:
-                state, cause = self.standing()
+                state, cause, _ = self.standing()
                 if state in LATCHED and stops:
                     return
                 if state in LATCHED:
@@ -272,7 +272,7 @@ class SetupArm:
             if left_m < nearest_m - _PROGRESS_M:
                 nearest_m, since_s = left_m, time.monotonic()
             if time.monotonic() - since_s > _STUCK_S:
-                state, cause = self.standing()
+                state, cause, _ = self.standing()
                 raise StepFailed(
                     f"the tool does not get nearer than {100 * nearest_m:.1f} cm to where it was "
                     f"sent; the guard says {state}{': ' if cause else ''}{cause}"

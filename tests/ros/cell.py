@@ -26,7 +26,7 @@ from serl import plugins
 from serl.arm_profile import ArmProfile
 from serl.ros.arm_topics import COMMAND, topic_of
 from serl.ros.environment import environment
-from serl.ros.guard_topics import ESTOP, GUARD_STATE
+from serl.ros.guard_topics import ESTOP, GUARD_STATE, NOT_NOW
 from serl.ros.node import RosNode, namespace
 from serl.ros.topics import Topic
 
@@ -354,7 +354,9 @@ class Cell:
     def _on_state(self, message: Any) -> None:
         self.states.append((time.monotonic(), message.message))
         self.counts = {
-            pair.key: float(pair.value) for pair in message.values if pair.key != "limits"
+            pair.key: float(pair.value)
+            for pair in message.values
+            if pair.key not in ("limits", NOT_NOW)
         }
 
 

@@ -49,7 +49,7 @@ def test_it_starts_stopped_and_ends_clean(tmp_path: Path) -> None:
         guard = GuardClient(node, "sim", Remote(node))
         processes, process = start(folder, str(profile))
         eventually(lambda: guard.feed.is_fresh)
-        state, cause = guard.feed.newest().value
+        state, cause, _ = guard.feed.newest().value
         assert state is GuardState.ESTOP, "a real arm's first start is a stop"
         assert "is this the first start" in cause
         process.send_signal(signal.SIGINT)

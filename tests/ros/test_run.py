@@ -15,7 +15,7 @@ from serl.run_folder import RunFolder
 
 from ..test_deployment import trained
 from .terminal import LIMIT_S, Terminal
-from .tracked import answer_all, franka_beside_a_goal
+from .tracked import SEEN, answer_all, answer_until, franka_beside_a_goal
 
 pytestmark = pytest.mark.ros
 
@@ -74,8 +74,8 @@ def test_a_real_arm_moves_when_a_person_has_said_so(
         command = Terminal(tmp_path, "run", run.path, *words)
         commands.append(command)
         command.until("is this the first start?: Enter says that you have seen to it")
-        command.press_enter()
-        command.until("the guard is disarmed: Enter arms it")
+        disarmed = "the guard is disarmed: Enter arms it"
+        answer_until(command, lambda: disarmed in command.output, [SEEN])
         assert "episode" not in command.output.replace("episodes", "")
         answer_all(command)
     assert command.process.returncode == 0, command.output

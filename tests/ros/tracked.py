@@ -16,7 +16,8 @@ from .franka import start_franka
 from .terminal import LIMIT_S, Terminal
 
 GOAL_M = (0.5, 0.0, 0.3)
-ARMS, GOES_ON = ("stop\n", "seen to it\n"), ": Enter goes on\n"
+SEEN, GOES_ON = "Enter says that you have seen to it\n", ": Enter goes on\n"
+ARMS = ("stop\n", SEEN)
 PROGRESS = " | steps "
 
 PROFILE = """
@@ -59,12 +60,15 @@ def answer_all(command: Terminal, ends: Sequence[str] = (*ARMS, GOES_ON)) -> Non
 def answer_until(
     command: Terminal, condition: Callable[[], object], ends: Sequence[str] = ARMS
 ) -> None:
-    """... or until something is so; on a busy machine an arm is silent now and then."""
+    """... or until something is so; on a busy machine a question may come again."""
+    answered = 0
 
     def done() -> object:
+        nonlocal answered
         said = [line for line in command.output.splitlines(True) if PROGRESS not in line]
-        if said and said[-1].endswith(tuple(ends)):
+        if len(said) > answered and said[-1].endswith(tuple(ends)):
             command.press_enter()
+            answered = len(said)
         return condition()
 
     try:

@@ -1,0 +1,83 @@
+"""Who asks a person before real arms: a guard in a process of its own, and an arm that is late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from serl.config import resolve
+from serl.errors import SerlError
+from serl.ros.attendant import Attendant
+from serl.run_folder import RunFolder
+
+from .cell import Cell, eventually
+
+pytestmark = pytest.mark.ros
+
+
+@pytest.fixture
+def cell(tmp_path: Path) -> Iterator[Cell]:
+    with Cell(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "runs", resolve({"task": "reach"}), datetime.now())
+
+
+def test_a_person_is_asked_when_an_answer_helps_and_told_why_not_until_then(
+    cell: Cell, run: RunFolder
+) -> None:
+    cell.latch.unlink()
+    cell.start_arm(silent=True)
+    cell.start_guard()
+    with Attendant(run, {"actor0": cell.prefix}) as attendant:
+        stale = f"the guard waits: pose is stale ({cell.prefix}/current_pose)"
+        eventually(lambda: attendant.hindrance() == stale, found=attendant.hindrance)
+        assert cell.state.startswith("estop: no latch file")
+        assert not attendant.question()
+        cell.break_arm()
+        eventually(lambda: "is this the first start?" in attendant.question())
+        assert attendant.answer() == "disarmed"
+        eventually(lambda: "Enter arms it" in attendant.question(), found=attendant.hindrance)
+        assert not attendant.hindrance()
+        assert attendant.answer() == "armed"
+        assert not attendant.question(), "an armed guard asks nothing"
+        cell.until("hold")
+
+
+def test_an_arm_that_is_outside_of_its_box_is_no_question(cell: Cell, run: RunFolder) -> None:
+    cell.start_arm(away_m=0.5)
+    cell.start_guard()
+    with Attendant(run, {"actor0": cell.prefix}) as attendant:
+        eventually(lambda: "outside" in attendant.hindrance(), found=attendant.hindrance)
+        assert not attendant.question()
+        cell.break_arm()
+        eventually(lambda: "Enter arms it" in attendant.question(), found=attendant.hindrance)
+
+
+def test_an_answer_is_to_what_was_asked(cell: Cell, run: RunFolder) -> None:
+    """A person who says yes to one thing has not said it to another."""
+    cell.start_arm()
+    cell.start_guard()
+    with Attendant(run, {"actor0": cell.prefix}) as attendant:
+        eventually(lambda: "Enter arms it" in attendant.question(), found=attendant.hindrance)
+        assert cell.call("estop")[0]
+        cell.until("estop")
+        eventually(lambda: attendant._asked.question().startswith("estop"))
+        with pytest.raises(SerlError, match="something else is asked by now"):
+            attendant.answer()
+        assert cell.state.startswith("estop")
+
+
+def test_of_two_arms_that_is_asked_about_which_an_answer_helps(cell: Cell, run: RunFolder) -> None:
+    cell.start_arm()
+    cell.start_guard()
+    arms = {"absent": "/nowhere", "actor0": cell.prefix}
+    with Attendant(run, arms) as attendant:
+        eventually(lambda: attendant.question().startswith("actor0: the guard is disarmed"))
+        assert attendant.answer() == "armed"

@@ -1,0 +1,141 @@
+"""The person at the terminal: asked once, heard when there is a question, told what hinders."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from serl.errors import SerlError
+from serl.terminal_person import Terminal
+
+QUESTION = "estop: first start: Enter says that you have seen to it"
+ARMING = "the guard is disarmed: Enter arms it"
+
+
+class Attending:
+    """Knows what to ask, as `serl.ros.attendant` does."""
+
+    def __init__(self) -> None:
+        self.asked_to_end = False
+        self.asks, self.hinders, self.refuses = "", "", ""
+        self.answered: list[str] = []
+
+    def question(self) -> str:
+        return self.asks
+
+    def hindrance(self) -> str:
+        return self.hinders
+
+    def answer(self) -> str:
+        if self.refuses:
+            raise SerlError(self.refuses)
+        self.answered.append(self.asks)
+        return "acknowledged"
+
+
+class Bench:
+    """A terminal, its keyboard and its clock."""
+
+    def __init__(self, keyboard: int) -> None:
+        self.attending, self.now_s, self._keyboard = Attending(), 0.0, keyboard
+        self._terminal = Terminal(self.attending, lambda: self.now_s)
+
+    def type(self, text: str = "\n") -> None:
+        os.write(self._keyboard, text.encode())
+
+    def serve(self, times: int = 1) -> None:
+        for _ in range(times):
+            self._terminal.serve()
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    read, write = os.pipe()
+    with os.fdopen(read) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        yield Bench(write)
+    os.close(write)
+
+
+def test_a_question_is_asked_once_and_an_enter_answers_it(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.attending.asks = QUESTION
+    bench.serve(3)
+    assert capsys.readouterr().out == f"{QUESTION}\n"
+    bench.type()
+    bench.serve(2)
+    assert bench.attending.answered == [QUESTION]
+    assert capsys.readouterr().out.startswith("acknowledged\n")
+
+
+def test_what_was_typed_before_a_question_is_no_answer_to_it(bench: Bench) -> None:
+    bench.type("\n\n")
+    bench.serve()
+    bench.type()
+    bench.attending.asks = ARMING
+    bench.serve(3)
+    assert not bench.attending.answered
+    bench.type("no Enter yet")
+    bench.serve()
+    assert not bench.attending.answered
+    bench.type()
+    bench.serve()
+    assert bench.attending.answered == [ARMING]
+
+
+def test_two_enters_answer_one_question(bench: Bench) -> None:
+    bench.attending.asks = QUESTION
+    bench.serve()
+    bench.type("\n\n")
+    bench.serve()
+    bench.attending.asks = ARMING
+    bench.serve(3)
+    assert bench.attending.answered == [QUESTION]
+
+
+def test_a_question_that_is_refused_comes_again(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.attending.asks, bench.attending.refuses = QUESTION, "not now: the arm moves"
+    bench.serve()
+    bench.type()
+    bench.serve(2)
+    assert capsys.readouterr().out.splitlines() == [QUESTION, "not now: the arm moves", QUESTION]
+
+
+def test_what_no_answer_settles_is_told_once_when_it_lasts(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.attending.hinders = "the guard waits: pose is stale"
+    bench.serve(2)
+    assert not capsys.readouterr().out, "it may be over soon"
+    bench.now_s = 1.5
+    bench.serve(2)
+    assert capsys.readouterr().out == "the guard waits: pose is stale\n"
+    bench.attending.hinders = ""
+    bench.serve()
+    bench.attending.asks = QUESTION
+    bench.serve()
+    assert capsys.readouterr().out == f"{QUESTION}\n"
+
+
+def test_a_question_to_nobody_ends_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(os.devnull) as nobody:
+        monkeypatch.setattr(sys, "stdin", nobody)
+        bench.serve()
+        bench.attending.asks = ARMING
+        with pytest.raises(SerlError, match="nobody is at the terminal: the guard is disarmed"):
+            bench.serve()
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(SerlError, match="nobody is at the terminal"):
+        bench.serve()
+
+
+def test_ctrl_c_is_one(bench: Bench) -> None:
+    bench.attending.asked_to_end = True
+    with pytest.raises(KeyboardInterrupt):
+        bench.serve()
