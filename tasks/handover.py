@@ -18,25 +18,25 @@ from serl.rotations import Quaternion, conjugate, from_rotation_vector, rotate, 
 from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, ViewName
+from serl.tasks.facing import (
+    BASES,
+    SIDES,
+    TOWARDS_LEFT,
+    VIEWS,
+    State,
+    Vector64,
+    arm_seen,
+    arm_spec,
+    target,
+)
 from serl.tasks.steering import CLOSE, DOWN, OPEN, scalar, steer, yaw
 from serl.tasks.tuning import from_pixels, from_state_at_length
 from serl.types import Action, Array, Observation, Outcome
 
-_APART_M = 1.10
 _HALF_M = (0.10, 0.02, 0.02)  # of the bar
 _GRIP_M = 0.065  # from its middle to where each hand takes it
 _MAX_FINGERS_M = 0.08
-_TOWARDS_LEFT: Quaternion = (0.0, 1.0, 0.0, 0.0)  # as DOWN, of an arm that faces the base
 _MEETING_M = {LEFT: (0.55 - _GRIP_M, 0.0, 0.18), RIGHT: (0.55 + _GRIP_M, 0.0, 0.18)}
-
-State = Mapping[str, Array]
-Vector64 = np.ndarray[Any, np.dtype[np.float64]]
-
-_VIEWS = {
-    "front": View(camera="field", width=64, height=64),
-    "left_wrist": View(camera="left_wrist", width=64, height=64),
-    "right_wrist": View(camera="right_wrist", width=64, height=64),
-}
 
 _BODIES = f"""
 <camera name="field" pos="0.55 -0.80 0.50" xyaxes="1 0 0 0 0.40 0.916" fovy="44"/>
@@ -83,7 +83,7 @@ class HandoverConfig(PairConfig):
     time_limit_s: float = Field(15.0, gt=0)
     motion: Motion = _motion((0.30, -0.20, 0.015), (0.56, 0.20, 0.35))
     right_motion: Motion = _motion((0.58, -0.20, 0.015), (0.80, 0.20, 0.35))
-    views: dict[ViewName, View] = _VIEWS
+    views: dict[ViewName, View] = VIEWS
     field_low_m: tuple[float, float] = (0.40, -0.08)
     field_high_m: tuple[float, float] = (0.45, 0.08)
     max_yaw_rad: float = Field(0.3, ge=0)
@@ -110,13 +110,10 @@ class Handover:
     def observation_spec(self) -> ObservationSpec:
         """Ten numbers of each arm, and four a hand of the bar and one of the episode, or images."""
         position = ArraySpec(shape=(3,), unit="m, frame of both")
-        arms = {}
+        arms: dict[str, ArraySpec] = {}
         bar = {"passed": ArraySpec(shape=(1,), unit="1 once both have held the bar")}
-        for side in (LEFT, RIGHT):
-            arms[f"{side}from_meeting"] = position
-            arms[f"{side}velocity"] = ArraySpec(shape=(3,), unit="m/s, frame of both")
-            arms[f"{side}gripper"] = ArraySpec(shape=(1,), unit="opening, 0 to 1")
-            arms[f"{side}lead"] = position
+        for side in SIDES:
+            arms |= arm_spec(side, "meeting")
             bar[f"{side}to_bar"] = position
             bar[f"{side}bar_yaw"] = ArraySpec(shape=(1,), unit="rad from the tool's, modulo pi")
         if self.config.observe == "pixels":
@@ -126,14 +123,13 @@ class Handover:
     @property
     def scene(self) -> Scene:
         """Two arms and a bar."""
-        bases = {LEFT: (0.0, 0.0, 0.0, 0.0), RIGHT: (_APART_M, 0.0, 0.0, math.pi)}
         return Scene(
             bodies=_BODIES,
             place=self._place,
             tracked=("bar",),
             front=_FRONT,
             robot="pair",
-            bases=bases,
+            bases=BASES,
         )
 
     def begin(self, reading: Observation) -> None:
@@ -143,14 +139,12 @@ class Handover:
     def observation(self, reading: Observation) -> Observation:
         """What the policy sees of a reading."""
         state = reading.state
-        arms, bar = {}, {"passed": scalar(float(self._passed))}
-        for side in (LEFT, RIGHT):
-            tcp = state[f"{side}tcp_pose"]
-            arms[f"{side}from_meeting"] = tcp[:3] - np.array(_MEETING_M[side], np.float32)
-            arms[f"{side}velocity"] = state[f"{side}tcp_twist"][:3]
-            arms[f"{side}gripper"] = state[f"{side}gripper"]
-            arms[f"{side}lead"] = state[f"{side}target_pose"][:3] - tcp[:3]
-            bar[f"{side}to_bar"] = (_end(state["bar_pose"], side) - tcp[:3]).astype(np.float32)
+        arms: dict[str, Array] = {}
+        bar = {"passed": scalar(float(self._passed))}
+        for side in SIDES:
+            arms |= arm_seen(state, side, "meeting", np.array(_MEETING_M[side]))
+            tcp = state[f"{side}tcp_pose"][:3]
+            bar[f"{side}to_bar"] = (_end(state["bar_pose"], side) - tcp).astype(np.float32)
             bar[f"{side}bar_yaw"] = scalar(_turn(state, side))
         if self.config.observe == "pixels":
             return Observation(arms, self.config.policy_images(reading), reading.stamps)
@@ -177,7 +171,7 @@ class Handover:
     def progress(self, truth: Truth) -> float:
         """0.5 until the bar is where arms meet, 0.3 for the right hand's grasp, 0.2 to let go."""
         bar = truth["bar_pose"]
-        left, right = (_away_m(truth, side) for side in (LEFT, RIGHT))
+        left, right = (_away_m(truth, side) for side in SIDES)
         lifted = min(1.0, max(0.0, _height(bar) / self.config.lift_m))
         if truth["right_bar_grasped"][0] > 0.5 and lifted > 0.5:
             gone = min(1.0, _gap_m(truth) / self.config.clear_m)
@@ -218,7 +212,7 @@ class Handover:
         return Placement(
             tcp=np.array((*left, 0.20, *DOWN)),
             bodies={"bar": bar},
-            right_tcp=np.array((*right, 0.28, *_TOWARDS_LEFT)),
+            right_tcp=np.array((*right, 0.28, *TOWARDS_LEFT)),
         )
 
 
@@ -265,7 +259,7 @@ class _Expert:
         if truth["left_bar_grasped"][0] > 0.5:
             goal = np.array(_MEETING_M[LEFT])
             straight = -wrapped(yaw(truth["left_target_pose"]), math.pi)
-            return _Goal(goal - _target(truth, LEFT), straight, CLOSE)
+            return _Goal(goal - target(truth, LEFT), straight, CLOSE)
         return self._grasp(truth, LEFT)
 
     def _let_go(self, truth: Truth) -> _Goal:
@@ -282,14 +276,14 @@ class _Expert:
         if there:
             return self._grasp(truth, RIGHT)
         above = np.add(_MEETING_M[RIGHT], (0.04, 0.0, self.HOVER_M))
-        return _Goal(above - _target(truth, RIGHT), 0.0, OPEN)
+        return _Goal(above - target(truth, RIGHT), 0.0, OPEN)
 
     def _grasp(self, truth: Truth, side: str) -> _Goal:
         """Over the end of the bar, turn, descend as they get aligned, close.
 
         It opens and starts again when the gripper has closed on nothing.
         """
-        tcp, target = truth[f"{side}tcp_pose"], _target(truth, side)
+        tcp, told = truth[f"{side}tcp_pose"], target(truth, side)
         opening = float(truth[f"{side}gripper"][0])
         goal = _end(truth["bar_pose"], side)
         goal[2] = max(goal[2], self._motions[side].box_low_m[2])
@@ -297,14 +291,10 @@ class _Expert:
         off = math.hypot(offset[0], offset[1]) + 0.05 * abs(turn)
         turned = wrapped(yaw(truth["bar_pose"]) - yaw(truth[f"{side}target_pose"]), math.pi)
         if off < 0.010 and abs(offset[2]) < 0.010 and opening > 0.4:
-            return _Goal(goal - target, turned, CLOSE)
+            return _Goal(goal - told, turned, CLOSE)
         clear = min(1.0, max(0.0, (off - 0.006) / 0.012)) if opening > 0.9 else 1.0
         goal[2] += self.HOVER_M * clear
-        return _Goal(goal - target, turned, OPEN)
-
-
-def _target(state: State, side: str) -> Vector64:
-    return state[f"{side}target_pose"][:3].astype(np.float64)
+        return _Goal(goal - told, turned, OPEN)
 
 
 def _quaternion(pose: Array) -> Quaternion:

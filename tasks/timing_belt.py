@@ -14,7 +14,7 @@ from serl.camera import View, image_specs
 from serl.pair import LEFT, RIGHT, PairConfig
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.rotations import Quaternion, from_rotation_vector
+from serl.rotations import from_rotation_vector
 from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, ViewName
@@ -29,12 +29,21 @@ from serl.tasks.belt import (
     links,
     turns,
 )
+from serl.tasks.facing import (
+    BASES,
+    SIDES,
+    TOWARDS_LEFT,
+    VIEWS,
+    State,
+    Vector64,
+    arm_seen,
+    arm_spec,
+    target,
+)
 from serl.tasks.steering import CLOSE, DOWN, OPEN, scalar, steer, yaw
 from serl.tasks.tuning import from_pixels, from_state_at_length
 from serl.types import Action, Array, Observation, Outcome
 
-_APART_M = 1.10
-_TOWARDS_LEFT: Quaternion = (0.0, 1.0, 0.0, 0.0)  # as DOWN, of an arm that faces the base
 _OUTWARD = {LEFT: 1.0, RIGHT: -1.0}  # along y of the pulleys
 
 _GRIP_M = 0.012  # the tool is so far above the belt's middle: fingers stay above the pulleys
@@ -44,14 +53,6 @@ _AXIS_M = 0.10  # from the middle between the pulleys to the axis of each
 _RADIUS_M, _RIM_M, _DOME_M = 0.030, 0.010, 0.006
 _BELOW_M = 0.002  # the belt's lower edge is at least so far below the rim
 
-State = Mapping[str, Array]
-Vector64 = np.ndarray[Any, np.dtype[np.float64]]
-
-_VIEWS = {
-    "front": View(camera="field", width=64, height=64),
-    "left_wrist": View(camera="left_wrist", width=64, height=64),
-    "right_wrist": View(camera="right_wrist", width=64, height=64),
-}
 _FRONT = 'pos="0.95 -0.55 0.49" xyaxes="0.809 0.587 0 -0.321 0.442 0.837"'
 
 
@@ -82,7 +83,7 @@ class TimingBeltConfig(PairConfig):
     time_limit_s: float = Field(10.0, gt=0)
     motion: Motion = _motion(0.06, 0.20)
     right_motion: Motion = _motion(-0.20, -0.06)
-    views: dict[ViewName, View] = _VIEWS
+    views: dict[ViewName, View] = VIEWS
     spread_m: float = Field(0.02, ge=0, le=0.03)
     turned_rad: float = Field(0.08, ge=0, le=0.2)
     aside_m: float = Field(0.02, ge=0, le=0.03)
@@ -108,12 +109,10 @@ class TimingBelt:
     def observation_spec(self) -> ObservationSpec:
         """Ten numbers of each arm, and seven a side of the belt or images."""
         position = ArraySpec(shape=(3,), unit="m, frame of both")
-        arms, belt = {}, {}
-        for side in (LEFT, RIGHT):
-            arms[f"{side}from_pulley"] = position
-            arms[f"{side}velocity"] = ArraySpec(shape=(3,), unit="m/s, frame of both")
-            arms[f"{side}gripper"] = ArraySpec(shape=(1,), unit="opening, 0 to 1")
-            arms[f"{side}lead"] = position
+        arms: dict[str, ArraySpec] = {}
+        belt = {}
+        for side in SIDES:
+            arms |= arm_spec(side, "pulley")
             belt[f"{side}end_from_tcp"] = position
             belt[f"{side}end_from_pulley"] = position
             belt[f"{side}around"] = ArraySpec(shape=(1,), unit="turns about the pulley's axis")
@@ -124,7 +123,6 @@ class TimingBelt:
     @property
     def scene(self) -> Scene:
         """Two arms, a belt that both hold, and two pulleys; each link of the belt is tracked."""
-        bases = {LEFT: (0.0, 0.0, 0.0, 0.0), RIGHT: (_APART_M, 0.0, 0.0, math.pi)}
         return Scene(
             bodies=_BODIES,
             place=self._place,
@@ -132,7 +130,7 @@ class TimingBelt:
             extra=_CLOSED,
             front=_FRONT,
             robot="pair",
-            bases=bases,
+            bases=BASES,
         )
 
     def begin(self, reading: Observation) -> None:
@@ -142,13 +140,11 @@ class TimingBelt:
     def observation(self, reading: Observation) -> Observation:
         """What the policy sees of a reading."""
         state = reading.state
-        arms, belt, begins = {}, {}, links(state)
-        for side in (LEFT, RIGHT):
+        arms: dict[str, Array] = {}
+        belt, begins = {}, links(state)
+        for side in SIDES:
             tcp, axis = state[f"{side}tcp_pose"][:3], pulley(state, side)
-            arms[f"{side}from_pulley"] = (tcp - axis).astype(np.float32)
-            arms[f"{side}velocity"] = state[f"{side}tcp_twist"][:3]
-            arms[f"{side}gripper"] = state[f"{side}gripper"]
-            arms[f"{side}lead"] = state[f"{side}target_pose"][:3] - tcp
+            arms |= arm_seen(state, side, "pulley", axis)
             place = end(begins, _OUTWARD[side])
             belt[f"{side}end_from_tcp"] = (place - tcp).astype(np.float32)
             belt[f"{side}end_from_pulley"] = (place - axis).astype(np.float32)
@@ -170,15 +166,15 @@ class TimingBelt:
         """The belt is around both pulleys, below their rims; both hands are open and above."""
         return is_on(truth) and all(
             truth[f"{side}gripper"][0] > 0.9 and truth[f"{side}tcp_pose"][2] > self.config.up_m
-            for side in (LEFT, RIGHT)
+            for side in SIDES
         )
 
     def progress(self, truth: Truth) -> float:
         """0.2 for an end over its pulley, 0.15 for lowering it; on both 0.8, and 0.1 a hand up."""
         if is_on(truth):
-            return 0.8 + sum(0.1 * self._gone(truth, side) for side in (LEFT, RIGHT))
+            return 0.8 + sum(0.1 * self._gone(truth, side) for side in SIDES)
         done, begins = 0.0, links(truth)
-        for side in (LEFT, RIGHT):
+        for side in SIDES:
             x, y, z = (end(begins, _OUTWARD[side]) - _goal(truth, side)).tolist()
             near = max(0.0, 1.0 - math.hypot(x, y) / 0.15)
             low = max(0.0, 1.0 - max(0.0, z) / 0.12) * max(0.0, 1.0 - math.hypot(x, y) / 0.03)
@@ -213,7 +209,7 @@ class TimingBelt:
                 "belt0": np.array((*first, *from_rotation_vector((0.0, 0.0, FIRST[2])))),
             },
             held_m=2.0 * HALF_THICK_M,
-            right_tcp=np.array((x, y - HELD_M, z, *_TOWARDS_LEFT)),
+            right_tcp=np.array((x, y - HELD_M, z, *TOWARDS_LEFT)),
             right_held_m=2.0 * HALF_THICK_M,
         )
 
@@ -228,7 +224,7 @@ def is_on(state: State) -> bool:
     begins = links(state)
     if begins[:, 2].max() - HALF_WIDE_M > _RIM_M - _BELOW_M:
         return False
-    left, right = (turns(begins, pulley(state, side)) for side in (LEFT, RIGHT))
+    left, right = (turns(begins, pulley(state, side)) for side in SIDES)
     return left == right and abs(left) == 1
 
 
@@ -281,8 +277,8 @@ class _Expert:
 
     def _goals(self, truth: Truth) -> dict[str, _Goal]:
         if is_on(truth):
-            return {side: self._let_go(truth, side) for side in (LEFT, RIGHT)}
-        held = {side: _holds(truth, side) for side in (LEFT, RIGHT)}
+            return {side: self._let_go(truth, side) for side in SIDES}
+        held = {side: _holds(truth, side) for side in SIDES}
         if all(held.values()):
             return self._lay(truth)
         return {
@@ -293,31 +289,31 @@ class _Expert:
     def _lay(self, truth: Truth) -> dict[str, _Goal]:
         """Over the pulleys, down, and open; up again where it has come down beside them."""
         begins = links(truth)
-        shifts = {side: _goal(truth, side) - end(begins, _OUTWARD[side]) for side in (LEFT, RIGHT)}
+        shifts = {side: _goal(truth, side) - end(begins, _OUTWARD[side]) for side in SIDES}
         off = max(math.hypot(*shift[:2]) for shift in shifts.values())
         heights = [float(truth[f"{side}tcp_pose"][2]) for side in shifts]
         # Near the pulleys, what has begun is brought to its end.
         ready = off < (0.007 if min(heights) < self.TRAVEL_M - 0.015 else 0.004)
         done = ready and max(heights) < self.LOW_M + 0.004
         for side, shift in shifts.items():
-            shift -= _target(truth, side) - truth[f"{side}tcp_pose"][:3]
-            shift[2] = (self.LOW_M if ready else self.TRAVEL_M) - _target(truth, side)[2]
+            shift -= target(truth, side) - truth[f"{side}tcp_pose"][:3]
+            shift[2] = (self.LOW_M if ready else self.TRAVEL_M) - target(truth, side)[2]
         return {side: _Goal(shift, OPEN if done else CLOSE) for side, shift in shifts.items()}
 
     def _let_go(self, truth: Truth, side: str) -> _Goal:
         """Open, then go up."""
         opened = truth[f"{side}gripper"][0] > 0.9
-        up = self.UP_M - float(_target(truth, side)[2]) if opened else 0.0
+        up = self.UP_M - float(target(truth, side)[2]) if opened else 0.0
         return _Goal(np.array((0.0, 0.0, up)), OPEN)
 
     def _bring(self, truth: Truth, side: str) -> _Goal:
         """Hold the belt, which is round now, where the other hand reaches its other end."""
         goal = _beside(truth, _OUTWARD[side] * self.ROUND_M, self.TRAVEL_M)
-        return _Goal(goal - _target(truth, side), CLOSE)
+        return _Goal(goal - target(truth, side), CLOSE)
 
     def _grasp(self, truth: Truth, side: str) -> _Goal:
         """Over the end of the belt, from outside, for hands are large; down as it gets aligned."""
-        tcp, target = truth[f"{side}tcp_pose"][:3], _target(truth, side)
+        tcp, told = truth[f"{side}tcp_pose"][:3], target(truth, side)
         opening = float(truth[f"{side}gripper"][0])
         goal = end(links(truth), _OUTWARD[side])
         goal[2] = max(goal[2] + _GRIP_M, self._motions[side].box_low_m[2])
@@ -325,14 +321,10 @@ class _Expert:
         goal[1] += _OUTWARD[side] * self.ASIDE_M * min(1.0, max(0.0, (above - 0.02) / 0.03))
         off = math.hypot(*(goal - tcp)[:2])
         if off < 0.010 and abs(above) < 0.008 and opening > 0.2:
-            return _Goal(goal - target, CLOSE)
+            return _Goal(goal - told, CLOSE)
         clear = min(1.0, max(0.0, (off - 0.006) / 0.012)) if opening > 0.9 else 1.0
         goal[2] += self.HOVER_M * clear
-        return _Goal(goal - target, OPEN)
-
-
-def _target(state: State, side: str) -> Vector64:
-    return state[f"{side}target_pose"][:3].astype(np.float64)
+        return _Goal(goal - told, OPEN)
 
 
 def _holds(truth: Truth, side: str) -> bool:
