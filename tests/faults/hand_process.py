@@ -1,4 +1,4 @@
-"""A person at the console of an actor: hands off for a while, then pushing, fifty beats a second.
+"""A person at the console of an actor: hands off until heard, then pushing, fifty beats a second.
 
 python hand_process.py RUN ACTOR
 """
@@ -14,7 +14,7 @@ from serl.ros.teleop import RemoteHand, console_topic
 from serl.supervisor import orphaned
 from serl.teleop.mapping import AXES, Wish
 
-OFF_BEATS, BEAT_S = 25, 0.02
+OFF_BEATS, BEAT_S = 50, 0.02
 REST = Wish((0.0,) * len(AXES), False, ())
 PUSH = Wish((0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0), True, ())
 
@@ -22,11 +22,13 @@ PUSH = Wish((0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0), True, ())
 def main() -> None:
     folder, actor = Path(sys.argv[1]), sys.argv[2]
     with RosNode("hand", folder, local=True) as node:
-        hand = RemoteHand(node, console_topic(actor))
+        topic = console_topic(actor)
+        hand = RemoteHand(node, topic)
         count = 0
         while not (node.stopping or orphaned()):
             hand.send(REST if count < OFF_BEATS else PUSH)
-            count += 1
+            # Hands that are on in the first beat that is heard are not believed.
+            count += node.handle.count_subscribers(node.absolute(topic.name)) > 0
             time.sleep(BEAT_S)
 
 

@@ -116,7 +116,7 @@ def test_hands_at_the_console_drive_over_dds_and_silence_holds(
     np.testing.assert_allclose(np.array(one()), np.array([0.5, -0.25, -1.0]), atol=1e-6)
     hand.send(Wish(REST, True, (Event.SUCCESS,)))
     eventually(lambda: one() is not None and Event.SUCCESS in one.events())
-    time.sleep(0.3)
+    eventually(lambda: not one.is_heard)  # which needs no look
     assert not np.any(one())
     assert one.silent == "the console"
     assert one.people[0].hands is Hands.SILENT
