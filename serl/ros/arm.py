@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -80,6 +80,8 @@ class RosArm:
     Attributes:
         stop_reason: why the arm was stopped first; None while motion is allowed.
         mode: in whose name is driven, as the guard is told.
+        is_heard: asked at each beat while a person drives, as their device may fall silent between
+            two actions: the guard holds the arm while it is not.
 
     Raises:
         BadInput: a message package that the profile needs is not installed.
@@ -102,6 +104,7 @@ class RosArm:
         check_types(profile)
         self.stop_reason: str | None = None
         self.mode: Mode = "policy"
+        self.is_heard: Callable[[], bool] = lambda: True
         self.node, self.robot, self.profile = node, robot, profile
         self.remote = Remote(node, None if lockstep else self.beat)
         self.aim = Aim(config.motion)
@@ -287,13 +290,14 @@ class RosArm:
     def beat(self) -> None:
         """Tell the guard that this process lives; called in each slice of the loop's waiting.
 
-        A person whose episode is over or paused does not drive; the guard would take one whose
-        targets end for lost.
+        A person who is silent, or whose episode is over or paused, does not drive; the guard would
+        take one whose targets end for lost.
         """
         self._beats += 1
         paused_s = time.monotonic() - self._acted_s
-        paused = self.mode == "teleop" and paused_s > _PAUSE_PERIODS * self._period_s
-        mode = "hold" if paused or self.stop_reason is not None else self.mode
+        paused = paused_s > _PAUSE_PERIODS * self._period_s or not self.is_heard()
+        held = self.stop_reason is not None or (self.mode == "teleop" and paused)
+        mode = "hold" if held else self.mode
         message = Header(frame_id=f"{self._lease} {mode} {self._beats}")
         message.stamp = stamp_of(self.node.handle.get_clock().now().nanoseconds)
         self._beat.publish(message)

@@ -79,6 +79,7 @@ class People:
         self._node, self._actor = node, actor
         self._devices = TopicDevices(node, actor, config)
         self._control: Control | None = None
+        self._desk: Desk | None = None  # of the stage that runs
         self._last_word = LastWord()
 
     def desk(self, robot: SimulatedRobot, script: Teleop | None, episodes: Path) -> Desk:
@@ -94,6 +95,7 @@ class People:
         self._control = self._control or Control(
             self._node, self._actor, desk, self.attended, robot
         )
+        self._desk = self._desk or desk
         return desk
 
     @property
@@ -104,6 +106,10 @@ class People:
     def attended(self) -> bool:
         """Somebody is at a device, hands on or off."""
         return self._devices.attended
+
+    def is_heard(self) -> bool:
+        """Nobody drives by hand, or who does is heard: for `RosArm.is_heard`."""
+        return self._desk is None or self._desk.owner.is_heard
 
     def manage(self) -> None:
         """Let the tools of ROS 2's lifecycle pause and resume; a stop stays one."""
@@ -116,6 +122,7 @@ class People:
 
     def take(self, record: Record, desk: Desk) -> None:
         """A record that was logged, of an actor that hears them at this desk."""
+        self._desk = desk
         desk.watch(record)
         if self._control is not None:
             self._control.take(record, desk)

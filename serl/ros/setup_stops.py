@@ -52,6 +52,7 @@ def takeover(session: Session) -> str:
         f"{arm.place.prefix}/joy or teleop/twist, steer 1 cm or more, and let go."
     )
     people.begin()
+    arm.driver.is_heard = lambda: people.is_heard
 
     def next_action(here: Pose) -> Action | None:
         if time.monotonic() > until_s:

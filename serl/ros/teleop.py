@@ -128,9 +128,8 @@ class TopicDevices:
         """Somebody sends, whether hands are on or not."""
         operator = self._config.operator
         lost_s = operator.lost_s + 2.0 * operator.stale_s  # until it was told that it is lost
-        led = time.monotonic() - self._leader.heard_s <= lost_s
-        devices = [*(device for device, _ in self._devices), *(self._pair or ())]
-        return led or any(device.silence_s <= lost_s for device in devices)
+        devices = (*(device for device, _ in self._devices), *(self._pair or ()), self._leader)
+        return any(device.silence_s <= lost_s for device in devices)
 
     def people(self, spec: ArraySpec) -> list[Operator]:
         """One at each device, or one at a pair of them where actions move two arms.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from serl.errors import SerlError
 
@@ -45,6 +45,16 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Let go of it; a second call does nothing."""
+        ...
+
+
+@runtime_checkable
+class RemoteDevice(Protocol):
+    """What a `Device` has besides whose person is in another process, and may end with it."""
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds since that process was heard; infinite before it was."""
         ...
 
 

@@ -61,9 +61,9 @@ class LeaderArm:
         self._heard_s = float("-inf")
 
     @property
-    def heard_s(self) -> float:
-        """When the last pose came."""
-        return self._heard_s
+    def silence_s(self) -> float:
+        """Seconds since the last pose; infinite before the first."""
+        return self._now_s() - self._heard_s
 
     def hear(self, position: Vector, quaternion: tuple[float, float, float, float]) -> None:
         """Take a pose in a frame that looks as the robot's base does; one that is none is not."""

@@ -13,7 +13,7 @@ from serl.errors import BadInput
 from serl.intervention import Event
 from serl.pair import LEFT, RIGHT
 from serl.specs import ArraySpec
-from serl.teleop.device import Device, DeviceLost
+from serl.teleop.device import Device, DeviceLost, RemoteDevice
 from serl.teleop.mapping import AXES, Axis, MappingConfig, Wish, read_wish
 from serl.types import Action
 
@@ -23,7 +23,8 @@ class OperatorConfig(BaseModel):
 
     Attributes:
         hold_over_s: they still do for so long after their last sign; the robot holds meanwhile.
-        stale_s: a report older than this says nothing: the device is silent.
+        stale_s: a report older than this says nothing: the device is silent. Three beats of a
+            device, at least: `serl teleop` and the console send 50 and 40 a second.
         lost_s: a silence of this length while a person drives cuts the episode.
         stuck_s: nobody pushes the same way, but for a jitter of 2 %, for so long: the device counts
             as silent.
@@ -33,7 +34,7 @@ class OperatorConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     hold_over_s: float = Field(0.3, ge=0, le=5)
-    stale_s: float = Field(0.15, gt=0, le=0.5)
+    stale_s: float = Field(0.1, gt=0, le=0.5)
     lost_s: float = Field(1.0, gt=0, le=10)
     stuck_s: float = Field(60.0, gt=0)
     drives: tuple[Axis, ...] | None = Field(None, min_length=1)
@@ -138,6 +139,14 @@ class Operator:
         if self.hands is Hands.ON:
             action[self._others] = np.nan
         return action
+
+    @property
+    def is_heard(self) -> bool:
+        """False while the robot has to hold for a silent device; holds between two calls, too."""
+        if self.hands is not Hands.ON:
+            return self.hands is Hands.OFF
+        remote = (device for device in self._devices if isinstance(device, RemoteDevice))
+        return all(device.silence_s <= self._config.stale_s for device in remote)
 
     def events(self) -> tuple[Event, ...]:
         """What was said since the last call."""

@@ -75,6 +75,11 @@ class OneOwner:
             person.release()
 
     @property
+    def is_heard(self) -> bool:
+        """Nobody drives, or who does is heard; see `Operator.is_heard`."""
+        return self.owner is None or self.owner.is_heard
+
+    @property
     def silent(self) -> str:
         """The device that the robot holds for; empty when there is none."""
         held = self.owner is not None and self.owner.hands is Hands.SILENT

@@ -4,8 +4,11 @@
 
 A guard, a fake arm and an actor are processes of their own, the arm on its way around a circle at
 10 cm/s, beside processes that burn the CPU. In turns the actor, the guard or the measurements end,
-or somebody stops the arm. Times are from the fault, a signal or a service call, to what the arm's
-process has heard, and to a commanded velocity of zero. Then what a tick costs, in this process.
+or somebody stops the arm; then, with a person's device that leads it around, that device's process
+ends. Times are from the fault, a signal or a service call, to what the arm's process has heard, and
+to a commanded velocity of zero. Then what a tick costs, in this process.
+
+They talk over 127.0.0.1, as all do beside a real arm (`--shared-memory`: as in simulation).
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +29,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from serl.ros.environment import clean_shared_memory, free_domain
+from serl.ros.environment import clean_shared_memory, free_domain, meet_others
 from serl.safety import Pose
 from tests.guarding import DOWN, TICK_S, Loop, armed, numbers
 from tests.ros.cell import Cell, Lateness, Stop, eventually
@@ -55,32 +58,49 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=20, help="of all faults together")
     parser.add_argument("--burners", type=int, default=4, help="processes that burn the CPU")
+    parser.add_argument("--only", default="", help="faults whose name has this")
+    parser.add_argument("--shared-memory", action="store_true", help="instead of 127.0.0.1")
     options = parser.parse_args()
     print_ticks()
-    with free_domain() as domain, tempfile.TemporaryDirectory() as folder:
+    chosen = [
+        {name: fault for name, fault in faults.items() if options.only in name}
+        for faults in (FAULTS, OF_A_HAND)
+    ]
+    each = -(-options.trials // sum(map(len, chosen)))
+    stops: dict[str, list[Stop]] = {}
+    gaps = [0.0]
+    with free_domain() as domain, burning(options.burners), Lateness() as late:
         os.environ["ROS_DOMAIN_ID"] = str(domain.id)
-        with burning(options.burners), Lateness() as late, Cell(Path(folder)) as cell:
-            cell.start_all()
-            stops = measure(cell, options.trials)
-            gaps = [console_dies(cell) for _ in range(max(1, options.trials // 10))]
+        for faults, mode in zip(chosen, ("policy", "teleop"), strict=True):
+            with tempfile.TemporaryDirectory() as folder:
+                if not options.shared_memory:
+                    meet_others(Path(folder))
+                with Cell(Path(folder)) as cell:
+                    if faults:
+                        cell.start_all(mode, steered=mode == "teleop")
+                        stops |= measure(cell, faults, mode, each)
+                    if faults is chosen[0] and not options.only:
+                        gaps = [console_dies(cell) for _ in range(max(1, options.trials // 10))]
     clean_shared_memory()
     report(stops)
     print(f"\nlongest gap of setpoints while a console dies: {1e3 * max(gaps):.0f} ms")
     print(f"longest that this machine let a sleeper of 5 ms oversleep: {1e3 * late.worst_s:.0f} ms")
 
 
-def measure(cell: Cell, trials: int) -> dict[str, list[Stop]]:
-    """Deal the faults in turns."""
-    stops: dict[str, list[Stop]] = {name: [] for name in FAULTS}
-    for trial in range(trials):
-        name = list(FAULTS)[trial % len(FAULTS)]
-        fault = FAULTS[name]
-        cell.until("policy")
+def measure(
+    cell: Cell, faults: Mapping[str, Fault], mode: str, trials: int
+) -> dict[str, list[Stop]]:
+    """Deal the faults in turns, so many of each."""
+    stops: dict[str, list[Stop]] = {name: [] for name in faults}
+    for trial in range(trials * len(faults)):
+        name = list(faults)[trial % len(faults)]
+        fault = faults[name]
+        cell.until(mode)
         eventually(cell.moves)
         time.sleep(0.001 * (trial * 37 % 100))  # at any time of the period
         stops[name].append(cell.stopped(fault.deal(cell), fault.sign))
         fault.mend(cell)
-    cell.until("policy")
+    cell.until(mode)
     return stops
 
 
@@ -136,6 +156,18 @@ FAULTS = {
         lambda cell: cell.signal("guard", signal.SIGKILL), "holds", restart_guard
     ),
     "e-stop service": Fault(press, "state estop", recover),
+}
+OF_A_HAND = {
+    "hand, SIGSTOP": Fault(
+        lambda cell: cell.signal("hand", signal.SIGSTOP),
+        "state hold",
+        lambda cell: void(cell.signal("hand", signal.SIGCONT)),
+    ),
+    "hand, SIGKILL": Fault(
+        lambda cell: cell.signal("hand", signal.SIGKILL),
+        "state hold",
+        lambda cell: cell.start_hand(),
+    ),
 }
 
 

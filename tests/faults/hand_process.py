@@ -1,4 +1,4 @@
-"""A person at the console of an actor: hands off for a while, then pushing, fifty beats a second.
+"""A person at the console of an actor: hands off until heard, then pushing, fifty beats a second.
 
 python hand_process.py RUN ACTOR
 """
@@ -14,7 +14,7 @@ from serl.ros.teleop import RemoteHand, console_topic
 from serl.supervisor import orphaned
 from serl.teleop.mapping import AXES, Wish
 
-OFF_BEATS, BEAT_S = 25, 0.02
+OFF_BEATS, BEAT_S = 50, 0.02
 REST = Wish((0.0,) * len(AXES), False, ())
 PUSH = Wish((0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0), True, ())
 
@@ -26,7 +26,8 @@ def main() -> None:
         count = 0
         while not (node.stopping or orphaned()):
             hand.send(REST if count < OFF_BEATS else PUSH)
-            count += hand.heard  # whoever pushes before he is heard of has a device that is stuck
+            # Hands that are on in the first beat that is heard are not believed.
+            count += hand.heard
             time.sleep(BEAT_S)
 
 

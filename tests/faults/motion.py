@@ -23,14 +23,14 @@ HELD = "noticed within 200 ms, a commanded velocity of zero within 300 ms"
 
 
 @contextmanager
-def moving(folder: Path, mode: str = "policy") -> Iterator[Cell]:
-    """A guard, an arm and an actor that leads it around."""
+def moving(folder: Path, mode: str = "policy", steered: bool = False) -> Iterator[Cell]:
+    """A guard, an arm and an actor that leads it around, or has a person lead it."""
     with (
         free_domain() as domain,
         patch.dict(os.environ, ROS_DOMAIN_ID=str(domain.id)),
         Cell(folder) as cell,
     ):
-        cell.start_all(mode)
+        cell.start_all(mode, steered)
         yield cell
 
 
@@ -130,6 +130,23 @@ def controller_killed(folder: Path) -> None:
         eventually(lambda: cell.call("ack")[0])
         cell.arm()
         cell.until("policy")
+
+
+@REGISTRY.fault(
+    42,
+    "A person's device dies or hangs while the arm moves",
+    injected="SIGSTOP, SIGCONT, then SIGKILL to the process that sends a person's wishes over DDS",
+    required=f"{HELD}, also between two actions; goes on once a person takes over again",
+    level=Level.PROCESSES,
+)
+def hand_struck_in_motion(folder: Path) -> None:
+    with moving(folder, "teleop", steered=True) as cell:
+        cell.stops(lambda: cell.signal("hand", signal.SIGSTOP), "state hold: the actor holds")
+        cell.signal("hand", signal.SIGCONT)
+        cell.until("teleop")
+        cell.stops(lambda: cell.signal("hand", signal.SIGKILL), "state hold: the actor holds")
+        cell.start_hand()
+        cell.until("teleop")
 
 
 @REGISTRY.fault(

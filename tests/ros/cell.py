@@ -154,6 +154,15 @@ class Cell:
     def start_actor(self, mode: str = "policy") -> None:
         self._start("actor", str(_HERE / "driving_process.py"), str(self.folder), ROBOT, mode)
 
+    def start_steered(self) -> None:
+        """An actor that a person's device steers, and that device's process."""
+        self._start("actor", str(_HERE / "steered_process.py"), str(self.folder), ROBOT)
+        self.start_hand()
+
+    def start_hand(self) -> None:
+        """The process of a person's device, who leads the arm around."""
+        self._start("hand", str(_HERE / "steering_process.py"), str(self.folder), ROBOT)
+
     def start_guard(self, *arguments: str) -> subprocess.Popen[str]:
         settings, latch = str(self.folder / "guard.yaml"), str(self.latch)
         return self._start(
@@ -176,11 +185,14 @@ class Cell:
         self._start("reader", str(_HERE / "reader_process.py"), str(self.folder), topic)
         eventually(lambda: self._node.handle.count_subscribers(topic) > before)
 
-    def start_all(self, mode: str = "policy") -> None:
-        """All three, with the arm on its way around the circle."""
+    def start_all(self, mode: str = "policy", steered: bool = False) -> None:
+        """All three, with the arm on its way around the circle; a person may steer it."""
         self.start_arm()
         self.start_guard()
-        self.start_actor(mode)
+        if steered:
+            self.start_steered()
+        else:
+            self.start_actor(mode)
         eventually(lambda: self._is_taken(mode), found=lambda: self.state)
 
     def let_go(self) -> None:

@@ -229,6 +229,24 @@ def test_a_person_whose_episode_is_over_or_paused_does_not_drive(arm: RosArm, be
     arm.drive_as(Source.POLICY)
 
 
+def test_a_person_who_falls_silent_between_two_actions_does_not_drive(
+    arm: RosArm, bench: Bench
+) -> None:
+    def says(mode: str) -> bool:
+        arm.act(0.0 * ONES)
+        arm.beat()
+        return bench.modes[-1] == mode
+
+    arm.drive_as(Source.HUMAN)
+    eventually(lambda: says("teleop"))
+    arm.is_heard = lambda: False
+    eventually(lambda: says("hold"))
+    assert arm.stop_reason is None
+    arm.drive_as(Source.POLICY)
+    eventually(lambda: says("policy"))  # whose devices are nobody's
+    arm.is_heard = lambda: True
+
+
 def test_missing_message_packages_are_named_at_the_start() -> None:
     strange = Channel(name="gripper", type="no_such_msgs/action/Grip")
     assert PROFILE.gripper is not None

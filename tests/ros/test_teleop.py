@@ -13,6 +13,7 @@ from geometry_msgs.msg import PoseStamped, TwistStamped
 from sensor_msgs.msg import Joy
 
 from serl.intervention import Event
+from serl.ros.control import People
 from serl.ros.node import RosNode
 from serl.ros.teleop import (
     RemoteHand,
@@ -30,10 +31,10 @@ from serl.teleop.config import TWIST, TWIST_AXES, TeleopConfig
 from serl.teleop.mapping import AXES, MappingConfig, Wish
 from serl.teleop.operator import Hands
 from serl.teleop.owner import OneOwner
-from serl.testing import DeviceSuite
-from serl.types import Action
+from serl.testing import DeviceSuite, FakeRobot
+from serl.types import Action, Key
 
-from .conftest import eventually
+from .conftest import eventually, record
 
 pytestmark = pytest.mark.ros
 
@@ -116,10 +117,33 @@ def test_hands_at_the_console_drive_over_dds_and_silence_holds(
     np.testing.assert_allclose(np.array(one()), np.array([0.5, -0.25, -1.0]), atol=1e-6)
     hand.send(Wish(REST, True, (Event.SUCCESS,)))
     eventually(lambda: one() is not None and Event.SUCCESS in one.events())
-    time.sleep(0.3)
+    eventually(lambda: not one.is_heard)  # which needs no look
     assert not np.any(one())
     assert one.silent == "the console"
     assert one.people[0].hands is Hands.SILENT
+
+
+def test_a_silence_is_known_at_the_desk_of_the_stage_that_runs(tmp_path: Path) -> None:
+    folder = tmp_path / "2026-11-22_10-00-00"
+    folder.mkdir()
+    with RosNode("actor0", folder) as node, RosNode("other", folder) as other:
+        people = People(node, "actor0", TeleopConfig(), folder / "link")
+        hand = RemoteHand(other, console_topic("actor0"))
+        assert people.is_heard(), "nobody has a desk yet"
+        first, second = (people.desk(FakeRobot(), None, folder / stage) for stage in "ab")
+
+        def drives(wish: Wish) -> bool:
+            hand.send(wish)
+            time.sleep(0.02)
+            return second() is not None
+
+        eventually(lambda: not drives(Wish(REST, False, ())) and people.attended())
+        eventually(lambda: drives(Wish(PUSH, True, ())))
+        eventually(lambda: not second.owner.is_heard)
+        assert people.is_heard(), "the first stage runs, which nobody drives"
+        people.take(record(Key("run", "actor0", 1, 0, 0), np.random.default_rng(0)), second)
+        assert not people.is_heard()
+        assert first() is None
 
 
 def test_a_hand_for_each_of_two_arms_drives_over_dds_and_one_silence_holds_both(

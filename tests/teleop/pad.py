@@ -51,6 +51,10 @@ class Pad:
             self._beat_s = self.time_s
         return Report(dict(self.axes), *self.buttons.take(), self._beat_s)
 
+    @property
+    def silence_s(self) -> float:
+        return 0.0 if self.alive else self.time_s - self._beat_s
+
     def close(self) -> None:
         pass
 

@@ -84,6 +84,7 @@ def test_a_pose_that_is_none_is_not_heard(
     position: tuple[float, float, float], quaternion: tuple[float, float, float, float]
 ) -> None:
     arm = LeaderArm(FULL_M, FULL_RAD, now_s=Clock().now_s)
+    assert arm.silence_s == math.inf
     arm.hear((0.3, 0.0, 0.2), UPRIGHT)
     arm.hear(position, quaternion)
     assert axes(arm) == {}

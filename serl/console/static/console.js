@@ -2,7 +2,7 @@
 
 import { gamepadName, letGo, onKey, onPad, wish } from "/hands.js";
 
-const BEAT_MS = 33;
+const BEAT_MS = 25;
 const TAKE_FIRST = "Take the controls first.";
 const MARK_MS = 100;  // while a button of marks is held
 const $ = (id) => document.getElementById(id);
