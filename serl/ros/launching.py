@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from serl import plugins
 from serl.config import checked, parse_overrides, read_yaml
 from serl.display import Display
-from serl.errors import BadInput
+from serl.errors import BadInput, SerlError
 from serl.files import checked_name
 from serl.graph_config import GraphConfig
 from serl.ros.environment import domain_id_of, environment, meet_others
@@ -294,7 +294,11 @@ class _Launch:
         return self._namespace or f"/{ros_name(self._graph.run.path.name)}"
 
     def _ended(self, spec: ProcessSpec, code: int) -> Any:
-        """Start it again, end everything, or let it be."""
+        """Start it again, end everything, or let it be.
+
+        Raises:
+            SerlError: it failed for good: launch stops all others then, and ends with exit code 1.
+        """
         from launch.actions import LogInfo, Shutdown
 
         if code == 0 and spec.ends:
@@ -302,5 +306,5 @@ class _Launch:
             return [Shutdown(reason=f"{spec.name} is done")] if done else []
         self._crashes[spec.name] += 1
         if code == BAD_INPUT or self._crashes[spec.name] > spec.restarts:
-            return [Shutdown(reason=f"{spec.name} ended with exit code {code}")]
+            raise SerlError(f"{spec.name} ended with exit code {code}")
         return [LogInfo(msg=f"{spec.name} is started again"), self._node(spec)]
