@@ -23,6 +23,7 @@ from serl.files import checked_name
 from serl.graph_config import GraphConfig
 from serl.ros.environment import domain_id_of, environment, meet_others
 from serl.ros.graph import (
+    RealArm,
     actor_names,
     actor_processes,
     all_processes,
@@ -67,7 +68,6 @@ _GUARD = {
     **_ARM,
     "profile": ("sim", "name of a robot, or path of a .py file with its profile"),
     "arm_namespace": ("/", "of a real arm's own topics, from the root"),
-    "latches": ("", "folder of a real arm's latch; else that of the run"),
 }
 _FILE = {"file": ("", "YAML file of `serl up`")}
 _EVERYWHERE = {
@@ -154,9 +154,8 @@ def _guarded(given: Arguments) -> _Graph:
     run, name = _run_of(given), checked_name(given["name"], "robot")
     if given["profile"] == "sim":
         return _ready(run, arm_processes(run, name)[1:], frozenset())
-    latches = Path(given["latches"]) if given["latches"] else run.path / "guard"
-    spec = guard_process(run, name, given["profile"], given["arm_namespace"], latches)
-    return _ready(run, [spec], frozenset())
+    arm = RealArm(given["profile"], given["arm_namespace"])
+    return _ready(run, [guard_process(run, name, arm)], frozenset())
 
 
 def _described(given: Arguments) -> _Graph:

@@ -200,8 +200,7 @@ def test_what_it_cannot_use_is_one_line(given: dict[str, str], complaint: str) -
         ("sim", {"task", "settings", "config", "runs", "run", "name", "rtf", "lockstep"}),
         (
             "guard",
-            {"task", "settings", "config", "runs", "run", "name"}
-            | {"profile", "arm_namespace", "latches"},
+            {"task", "settings", "config", "runs", "run", "name"} | {"profile", "arm_namespace"},
         ),
         ("up", {"file"}),
     ],
@@ -228,14 +227,14 @@ def test_a_simulated_arm_and_its_guard_are_launched_apart(tmp_path: Path) -> Non
     (arm,) = graph.processes
     assert arm.module == "serl.ros.sim_node"
     assert arm.arguments[2:] == ("--robot", "left", "--rtf", "2.0", "--clock")
-    again = {**NOTHING, "run": str(graph.run.path), "name": "left", "latches": ""}
+    again = {**NOTHING, "run": str(graph.run.path), "name": "left"}
     rest = {"profile": "sim", "arm_namespace": "/"}
     (guard,) = launching._guarded({**again, **rest}).processes
     assert guard == arm_processes(graph.run, "left")[1]
     rest = {"profile": "franka", "arm_namespace": "/fr3"}
     (guard,) = launching._guarded({**again, **rest}).processes
     assert guard.arguments[2:4] == ("--robot", "/fr3")
-    assert str(graph.run.path / "guard" / "franka.latch") in guard.arguments
+    assert guard.arguments[-1].endswith("/serl/franka@fr3.latch"), "the arm's, not the run's"
 
 
 def test_a_file_of_serl_up_is_launched_as_it_is_supervised(tmp_path: Path) -> None:
@@ -264,7 +263,7 @@ def test_a_file_of_serl_up_is_launched_as_it_is_supervised(tmp_path: Path) -> No
 def test_what_a_launch_file_cannot_use_is_one_line(
     graph: Callable[..., object], given: dict[str, str], complaint: str, tmp_path: Path
 ) -> None:
-    given = {**NOTHING, "runs": str(tmp_path), "name": "arm", "latches": "", **given}
+    given = {**NOTHING, "runs": str(tmp_path), "name": "arm", **given}
     given.setdefault("arm_namespace", "/")
     with pytest.raises(BadInput, match=complaint) as raised:
         graph(given)
