@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("robot", help="name of an arm, or the path of its profile")
     parser.add_argument("--task", help="whose limits hold; else those of the profile's workspace")
     parser.add_argument("--namespace", help="of the arm, such as /sim/arm, or /; /cell/NAME")
-    parser.add_argument("--latch", type=Path, help="file that remembers a stop")
+    parser.add_argument("--latch", type=Path, help="file that remembers a stop, else the arm's own")
     parser.add_argument("--fifo", type=int, metavar="PRIORITY", help="real-time, 1 to 99")
 
 
@@ -74,7 +74,7 @@ def guard(options: argparse.Namespace) -> int:
     require_ros()
     from serl.ros import guard_node  # rclpy: once it is known to be there
 
-    latch = options.latch or latch_path(options.robot)
+    latch = options.latch or latch_path(options.robot, profile, place.namespace)
     domain = domain_id_of()
     os.environ["ROS_DOMAIN_ID"] = str(domain)
     fifo = () if options.fifo is None else ("--fifo", str(options.fifo))

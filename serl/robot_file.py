@@ -33,9 +33,17 @@ def write_robot(path: Path, profile: ArmProfile) -> None:
     write_atomic(path, yaml.safe_dump(values, sort_keys=False, default_flow_style=None).encode())
 
 
-def latch_path(robot: str) -> Path:
-    """Where an arm's latch is: beside its file, or with the state of this user's programs."""
+def latch_path(robot: str, profile: ArmProfile, namespace: str) -> Path:
+    """The file of an arm's latch, one for all commands and runs that move this arm.
+
+    Beside the profile's file, or with the state of this user's programs for an arm by name. Where
+    the profile does not name the arm's topics from the root, each namespace is another arm:
+    `right.latch`, `franka.latch` at the root, `franka@left.latch` in /left.
+    """
+    place = "" if profile.target.name.startswith("/") else namespace.strip("/").replace("/", ".")
+    name = f"@{place}.latch" if place else ".latch"
     if robot.endswith((".yaml", ".py")):
-        return Path(robot).absolute().with_suffix(".latch")
+        file = Path(robot).resolve()
+        return file.with_name(f"{file.stem}{name}")
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(home) / "serl" / f"{robot}.latch"
+    return Path(home) / "serl" / f"{robot}{name}"

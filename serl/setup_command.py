@@ -100,7 +100,7 @@ def setup(options: argparse.Namespace) -> int:
         node = stack.enter_context(RosNode(f"setup_{place.robot}", folder, local=True))
         for number in (signal.SIGINT, signal.SIGTERM):  # at once, also while a question waits
             signal.signal(number, signal.default_int_handler)
-        latch = latch_path(str(out))
+        latch = latch_path(str(out), profile, place.namespace)
         arm = stack.enter_context(SetupArm(node, place, profile, folder, latch, asker))
         session = Session(node, arm, asker, out, (device,) if device else ())
         asker.tell(f"{profile.summary}: {place.namespace}, {len(STEPS)} steps, into {out}")

@@ -74,5 +74,17 @@ def test_names_are_put_into_the_namespace_of_a_driver() -> None:
 
 def test_a_latch_belongs_to_its_arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert latch_path("franka") == tmp_path / "serl" / "franka.latch"
-    assert latch_path(str(tmp_path / "left.yaml")) == tmp_path / "left.latch"
+    assert latch_path("franka", SIM, "/") == tmp_path / "serl" / "franka.latch"
+    assert latch_path("franka", SIM, "/cell/left/") == tmp_path / "serl" / "franka@cell.left.latch"
+    assert latch_path(str(tmp_path / "mine.py"), SIM, "/left") == tmp_path / "mine@left.latch"
+    whole = SIM.within("/left")
+    assert latch_path(str(tmp_path / "left.yaml"), whole, "/cell/x") == tmp_path / "left.latch"
+
+
+def test_a_file_has_one_latch_however_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "linked.yaml").symlink_to("arm.yaml")
+    paths = {latch_path(name, SIM, "/") for name in ("arm.yaml", "./arm.yaml", "linked.yaml")}
+    assert paths == {tmp_path / "arm.latch"}

@@ -13,10 +13,11 @@ from serl.arm_profile import is_real
 from serl.assignment import make_task
 from serl.config import TrainConfig
 from serl.errors import BadInput
-from serl.files import make_folder, write_atomic
+from serl.files import write_atomic
 from serl.graph_config import GraphConfig, RobotEntry
 from serl.guard_setup import make_guard_config, settle_guard, write_guard
 from serl.real_arm import load_robot
+from serl.robot_file import latch_path
 from serl.ros.environment import (
     choose_transport,
     clean_shared_memory,
@@ -104,13 +105,13 @@ def actor_processes(run: RunFolder, name: str, arm: RealArm | None = None) -> li
         nice=_FIRST if nice else 0,
         node=ros_name(name),
     )
-    return [*_guarded(run, name, arm, run.path / "guard"), *links, actor]
+    return [*_guarded(run, name, arm), *links, actor]
 
 
-def _guarded(run: RunFolder, name: str, arm: RealArm | None, latches: Path) -> list[ProcessSpec]:
+def _guarded(run: RunFolder, name: str, arm: RealArm | None) -> list[ProcessSpec]:
     """What stands before an actor: a guard, and the arm itself where it is simulated."""
     if arm is not None:
-        return [guard_process(run, name, arm.profile, arm.namespace, latches)]
+        return [guard_process(run, name, arm)]
     return arm_processes(run, name) if run.config.robot else []
 
 
@@ -142,8 +143,7 @@ def policy_processes(
 ) -> list[ProcessSpec]:
     """What executes a trained policy in a deployment: see `serl.ros.policy_node`.
 
-    A simulated arm comes with its guard and its latch. A real one has its own driver; its latch
-    belongs to it, so it lies with the run that was trained.
+    A simulated arm comes with its guard and its latch. A real one has its own driver and latch.
     """
     count = () if episodes is None else ("--episodes", str(episodes))
     policy = ProcessSpec(
@@ -154,21 +154,22 @@ def policy_processes(
         nice=_FIRST if run.config.robot else 0,
         node=ros_name(name),
     )
-    return [*_guarded(run, name, arm_of(run), checkpoint.parents[1] / "guard"), policy]
+    return [*_guarded(run, name, arm_of(run)), policy]
 
 
-def guard_process(run: RunFolder, name: str, robot: str, arm: str, latches: Path) -> ProcessSpec:
-    """The guard of a real arm, whose latch is the file `<robot>.latch` in a folder.
+def guard_process(run: RunFolder, name: str, arm: RealArm) -> ProcessSpec:
+    """The guard of a real arm, whose latch is the arm's: see `serl.robot_file.latch_path`.
 
     It keeps to the task's box, and to that of the profile where a person has taught one.
     """
-    profile = load_robot(robot)
+    profile = load_robot(arm.profile)
     limits = make_guard_config(make_task(run.config), profile)
     settings = write_guard(run.path / "guard", name, limits)
-    make_folder(latches)
-    latch = latches / f"{profile.name}.latch"
-    arguments = ("--run", str(run.path), "--robot", arm, _ARM, robot)
-    return _guard(name, arm, (*arguments, "--config", str(settings), "--latch", str(latch)))
+    latch = latch_path(arm.profile, profile, arm.namespace)
+    arguments = ("--run", str(run.path), "--robot", arm.namespace, _ARM, arm.profile)
+    return _guard(
+        name, arm.namespace, (*arguments, "--config", str(settings), "--latch", str(latch))
+    )
 
 
 def _guard(name: str, robot: str, arguments: tuple[str, ...]) -> ProcessSpec:
@@ -227,11 +228,10 @@ def described_processes(run: RunFolder, graph: GraphConfig) -> list[ProcessSpec]
         if robot.actor:
             specs += actor_processes(run, robot.name, real_arm_of(robot))
         elif robot.profile == "sim":
-            arm, guard = arm_processes(run, robot.name)
-            specs += [arm, guard] if robot.guard else [arm]
-        elif robot.guard and robot.profile is not None:
-            latches = run.path / "guard"
-            specs.append(guard_process(run, robot.name, robot.profile, robot.namespace, latches))
+            sim, guard = arm_processes(run, robot.name)
+            specs += [sim, guard] if robot.guard else [sim]
+        elif robot.guard and (arm := real_arm_of(robot)) is not None:
+            specs.append(guard_process(run, robot.name, arm))
     if graph.console is not None:
         specs += console_processes(run, graph.console.robot, graph.console.port)
     return specs

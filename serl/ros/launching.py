@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 from serl import plugins
 from serl.config import checked, parse_overrides, read_yaml
 from serl.display import Display
-from serl.errors import BadInput
+from serl.errors import BadInput, SerlError
 from serl.files import checked_name
 from serl.graph_config import GraphConfig
 from serl.ros.environment import domain_id_of, environment, meet_others
 from serl.ros.graph import (
+    RealArm,
     actor_names,
     actor_processes,
     all_processes,
@@ -67,7 +68,6 @@ _GUARD = {
     **_ARM,
     "profile": ("sim", "name of a robot, or path of a .py file with its profile"),
     "arm_namespace": ("/", "of a real arm's own topics, from the root"),
-    "latches": ("", "folder of a real arm's latch; else that of the run"),
 }
 _FILE = {"file": ("", "YAML file of `serl up`")}
 _EVERYWHERE = {
@@ -154,9 +154,8 @@ def _guarded(given: Arguments) -> _Graph:
     run, name = _run_of(given), checked_name(given["name"], "robot")
     if given["profile"] == "sim":
         return _ready(run, arm_processes(run, name)[1:], frozenset())
-    latches = Path(given["latches"]) if given["latches"] else run.path / "guard"
-    spec = guard_process(run, name, given["profile"], given["arm_namespace"], latches)
-    return _ready(run, [spec], frozenset())
+    arm = RealArm(given["profile"], given["arm_namespace"])
+    return _ready(run, [guard_process(run, name, arm)], frozenset())
 
 
 def _described(given: Arguments) -> _Graph:
@@ -294,7 +293,11 @@ class _Launch:
         return self._namespace or f"/{ros_name(self._graph.run.path.name)}"
 
     def _ended(self, spec: ProcessSpec, code: int) -> Any:
-        """Start it again, end everything, or let it be."""
+        """Start it again, end everything, or let it be.
+
+        Raises:
+            SerlError: it failed for good: launch stops all others then, and ends with exit code 1.
+        """
         from launch.actions import LogInfo, Shutdown
 
         if code == 0 and spec.ends:
@@ -302,5 +305,5 @@ class _Launch:
             return [Shutdown(reason=f"{spec.name} is done")] if done else []
         self._crashes[spec.name] += 1
         if code == BAD_INPUT or self._crashes[spec.name] > spec.restarts:
-            return [Shutdown(reason=f"{spec.name} ended with exit code {code}")]
+            raise SerlError(f"{spec.name} ended with exit code {code}")
         return [LogInfo(msg=f"{spec.name} is started again"), self._node(spec)]

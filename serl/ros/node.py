@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import sys
@@ -40,6 +41,8 @@ from serl.supervisor import orphaned, supervised
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
+_ECHO_S = 1.0
+"""A Ctrl-C comes twice where a terminal sends it to all, and `ros2 launch` to each as well."""
 _TAKEN_AWAY = (AttributeError, rclpy_implementation.InvalidHandle)
 _MOST_AT_ONCE = 64
 
@@ -47,9 +50,9 @@ _MOST_AT_ONCE = 64
 class RosNode:
     """A context manager: the process's ROS 2 node, spinning while it is open.
 
-    SIGTERM and SIGINT set `stopping`, which main loops look at; a second one acts as if there were
-    no node. The executor is the single-threaded one on purpose: the others lose messages or starve
-    threads (measured, rclpy 7.1.6).
+    SIGTERM and SIGINT set `stopping`, which main loops look at; another one after a second acts as
+    if there were no node. The executor is the single-threaded one on purpose: the others lose
+    messages or starve threads (measured, rclpy 7.1.6).
 
     In a run of several hosts, messages bear the tag of its key; what does not is dropped and
     counted. Services cannot be signed, so there are none.
@@ -103,6 +106,7 @@ class RosNode:
         self._executor.add_node(self.handle)
         self._thread = threading.Thread(target=self._spin, name="ros", daemon=True)
         self._previous: dict[int, Any] = {}
+        self._asked_s = math.inf  # when it was first asked to end
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -245,8 +249,11 @@ class RosNode:
                 self.stopping = True
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        self.stopping = True
-        self._restore_signals()
+        self.stopping, now_s = True, time.monotonic()
+        self._asked_s = min(self._asked_s, now_s)
+        if now_s - self._asked_s > _ECHO_S:
+            self._restore_signals()
+            signal.raise_signal(number)
 
     def _restore_signals(self) -> None:
         while self._previous:

@@ -43,7 +43,7 @@ def test_it_starts_stopped_and_ends_clean(tmp_path: Path) -> None:
     folder = tmp_path / "cell"
     folder.mkdir()
     meet_others(folder)
-    profile, latch = tmp_path / "arm.yaml", tmp_path / "arm.latch"
+    profile, latch = tmp_path / "arm.yaml", tmp_path / "arm@cell.sim.latch"
     write_robot(profile, SIM.model_copy(update={"workspace": WORKSPACE}))
     with RosNode("looker", folder, local=True) as node:
         guard = GuardClient(node, "sim", Remote(node))

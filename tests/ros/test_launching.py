@@ -6,23 +6,28 @@ import importlib.util
 import os
 import re
 import runpy
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
+import psutil
 import pytest
 import yaml
 
 from serl.checkpoint import checkpoint_paths
-from serl.config import checked
+from serl.config import checked, parse_overrides
 from serl.errors import BadInput
 from serl.graph_config import GraphConfig
 from serl.ros import launching
 from serl.ros.graph import all_processes, arm_processes, described_processes
 from serl.run_folder import RunFolder
+from serl.verify import verify
 
 from .conftest import eventually
 
@@ -33,21 +38,7 @@ TINY = (
     " --agent.batch_size 16 --agent.utd 1 --agent.device cpu --learner.warm_up 20"
     " --learner.checkpoint_every 100 --learner.publish_every 10"
 )
-RUNNER = """
-import sys
-from launch import LaunchDescription, LaunchService
-from launch.actions import IncludeLaunchDescription
-from launch.launch_description_sources import AnyLaunchDescriptionSource
-
-file, *given = sys.argv[1:]
-source = AnyLaunchDescriptionSource(file)
-arguments = [tuple(word.split(":=", 1)) for word in given]
-service = LaunchService()
-service.include_launch_description(
-    LaunchDescription([IncludeLaunchDescription(source, launch_arguments=arguments)])
-)
-sys.exit(service.run())
-"""
+ROS2 = "from ros2cli.cli import main; raise SystemExit(main())"
 
 MANAGED = """
 from launch import LaunchDescription
@@ -70,11 +61,40 @@ def generate_launch_description():
     return LaunchDescription([RegisterEventHandler(told), group])
 """
 
+RENAMED = """
+from launch import LaunchDescription
+from launch.actions import GroupAction, IncludeLaunchDescription
+from launch.launch_description_sources import AnyLaunchDescriptionSource
+from launch_ros.actions import SetRemap
+
+
+def generate_launch_description():
+    arguments = dict(task="reach", name="left", namespace="/cell", rtf="0.5")
+    arm = IncludeLaunchDescription(
+        AnyLaunchDescriptionSource("{file}"), launch_arguments=arguments.items()
+    )
+    renamed = SetRemap("/cell/left/current_pose", "/plant/pose")
+    return LaunchDescription([GroupAction([renamed, arm])])
+"""
+
+WITNESS = """
+import sys, time
+import rclpy
+
+rclpy.init(args=[])
+node, missing = rclpy.create_node("witness"), set(sys.argv[1:])
+while missing:
+    rclpy.spin_once(node, timeout_sec=0.1)
+    names = [name for name, _ in node.get_topic_names_and_types() if node.count_publishers(name)]
+    missing -= set(names)
+print(" ".join(names))
+"""
+
 pytestmark = [pytest.mark.ros, pytest.mark.xdist_group("launch")]
 
 with_launch = pytest.mark.skipif(
-    importlib.util.find_spec("launch_ros") is None,
-    reason="NOT TESTED: launch files, for `launch_ros` is not installed (it is not on PyPI)",
+    not all(map(importlib.util.find_spec, ("ros2launch", "launch_ros"))),
+    reason="NOT TESTED: launch files, for `ros2 launch` is not installed (it is not on PyPI)",
 )
 
 
@@ -83,17 +103,26 @@ Launcher = Callable[..., subprocess.Popen[bytes]]
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Launcher]:
-    script = tmp_path / "runner.py"
-    script.write_text(RUNNER)
+    """`ros2 launch`, of a file by its path or of one of ours by its name."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(file: str, *given: str) -> subprocess.Popen[bytes]:
+    def start(file: str, *given: str, out: str = "launch.out") -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, str(script), str(ROOT / "launch" / file), *given],
+            [
+                sys.executable,
+                "-c",
+                ROS2,
+                "launch",
+                *([] if "/" in file else ["serl"]),
+                file,
+                *given,
+            ],
             cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "SERL_SHARED_MEMORY": ""},
-            stdout=(tmp_path / "launch.out").open("ab"),
+            env={**os.environ, **_installed(tmp_path), "SERL_SHARED_MEMORY": ""},
+            stdin=subprocess.DEVNULL,
+            stdout=(tmp_path / out).open("ab"),
             stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         started.append(process)
         return process
@@ -102,6 +131,34 @@ def launch(tmp_path: Path) -> Iterator[Launcher]:
     for process in started:
         process.kill()  # what it started ends without it
         process.wait()
+
+
+def _installed(folder: Path) -> dict[str, str]:
+    """The environment of a prefix that has our package, as a build or pip installs it."""
+    prefix = folder / "prefix"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    for target, patterns in project["tool"]["setuptools"]["data-files"].items():
+        (prefix / target).mkdir(parents=True, exist_ok=True)
+        for path in (path for pattern in patterns for path in ROOT.glob(pattern)):
+            shutil.copy(path, prefix / target)
+    others = os.environ.get("AMENT_PREFIX_PATH") or sys.prefix
+    return {"AMENT_PREFIX_PATH": f"{prefix}{os.pathsep}{others}", "OMP_NUM_THREADS": "1"}
+
+
+def ctrl_c(process: subprocess.Popen[bytes]) -> int:
+    """As a terminal sends it, to all processes of its foreground; the exit code."""
+    os.killpg(process.pid, signal.SIGINT)
+    return process.wait(60)
+
+
+def assert_ended_well(output: Path, *modules: str) -> None:
+    """Every process that was started has ended by itself or when it was asked to."""
+    said = output.read_text()
+    started = dict(re.findall(r"\[(\S+)-\d+\]: process started with pid \[(\d+)\]", said))
+    assert {*modules} == {*started}, said
+    assert "has died" not in said, said
+    assert "Traceback" not in said, said
+    assert not any(psutil.pid_exists(int(pid)) for pid in started.values()), said
 
 
 def newest(folder: Path) -> RunFolder:
@@ -143,8 +200,7 @@ def test_what_it_cannot_use_is_one_line(given: dict[str, str], complaint: str) -
         ("sim", {"task", "settings", "config", "runs", "run", "name", "rtf", "lockstep"}),
         (
             "guard",
-            {"task", "settings", "config", "runs", "run", "name"}
-            | {"profile", "arm_namespace", "latches"},
+            {"task", "settings", "config", "runs", "run", "name"} | {"profile", "arm_namespace"},
         ),
         ("up", {"file"}),
     ],
@@ -171,14 +227,14 @@ def test_a_simulated_arm_and_its_guard_are_launched_apart(tmp_path: Path) -> Non
     (arm,) = graph.processes
     assert arm.module == "serl.ros.sim_node"
     assert arm.arguments[2:] == ("--robot", "left", "--rtf", "2.0", "--clock")
-    again = {**NOTHING, "run": str(graph.run.path), "name": "left", "latches": ""}
+    again = {**NOTHING, "run": str(graph.run.path), "name": "left"}
     rest = {"profile": "sim", "arm_namespace": "/"}
     (guard,) = launching._guarded({**again, **rest}).processes
     assert guard == arm_processes(graph.run, "left")[1]
     rest = {"profile": "franka", "arm_namespace": "/fr3"}
     (guard,) = launching._guarded({**again, **rest}).processes
     assert guard.arguments[2:4] == ("--robot", "/fr3")
-    assert str(graph.run.path / "guard" / "franka.latch") in guard.arguments
+    assert guard.arguments[-1].endswith("/serl/franka@fr3.latch"), "the arm's, not the run's"
 
 
 def test_a_file_of_serl_up_is_launched_as_it_is_supervised(tmp_path: Path) -> None:
@@ -207,7 +263,7 @@ def test_a_file_of_serl_up_is_launched_as_it_is_supervised(tmp_path: Path) -> No
 def test_what_a_launch_file_cannot_use_is_one_line(
     graph: Callable[..., object], given: dict[str, str], complaint: str, tmp_path: Path
 ) -> None:
-    given = {**NOTHING, "runs": str(tmp_path), "name": "arm", "latches": "", **given}
+    given = {**NOTHING, "runs": str(tmp_path), "name": "arm", **given}
     given.setdefault("arm_namespace", "/")
     with pytest.raises(BadInput, match=complaint) as raised:
         graph(given)
@@ -249,11 +305,11 @@ def test_the_package_names_what_a_node_imports() -> None:
 @with_launch
 def test_ros2_launch_trains_to_the_end(tmp_path: Path, launch: Launcher) -> None:
     process = launch("train.launch.py", "task:=reach", f"settings:={TINY}")
-    assert process.wait(240) == 0
-    said = (tmp_path / "launch.out").read_text()
-    assert "[learner-1]: process has finished cleanly" in said, said
-    assert "has died" not in said, said
-    assert int(checkpoint_paths(newest(tmp_path).checkpoints)[-1].name) == 120, said
+    output = tmp_path / "launch.out"
+    assert process.wait(240) == 0, output.read_text()
+    assert "[learner-1]: process has finished cleanly" in output.read_text()
+    assert_ended_well(output, "learner", "link-actor0", "actor0")
+    assert int(checkpoint_paths(newest(tmp_path).checkpoints)[-1].name) == 120
 
 
 @with_launch
@@ -272,8 +328,65 @@ def test_ctrl_c_ends_all_and_another_launch_goes_on(tmp_path: Path, launch: Laun
     process = launch("train.launch.py", "task:=reach", f"settings:={longer}")
     eventually(lambda: (tmp_path / "runs" / "reach").exists(), 120)
     eventually(lambda: checkpoint_paths(newest(tmp_path).checkpoints), 240)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 0
+    assert ctrl_c(process) == 0
+    assert_ended_well(tmp_path / "launch.out", "learner", "link-actor0", "actor0")
     again = launch("train.launch.py", f"run:={newest(tmp_path).path}")
     assert again.wait(240) == 0
     assert int(checkpoint_paths(newest(tmp_path).checkpoints)[-1].name) == 400
+
+
+@with_launch
+def test_learner_and_actor_are_launched_apart_and_meet(tmp_path: Path, launch: Launcher) -> None:
+    shorter = TINY.replace("--steps 120", "--steps 40")
+    where, settings = "namespace:=cell", f"settings:={shorter} --robot sim"
+    learner = launch("learner.launch.py", "task:=reach", settings, where)
+    eventually(lambda: "process started" in (tmp_path / "launch.out").read_text(), 120)
+    given = (f"run:={newest(tmp_path).path}", "name:=more", where)
+    actor = launch("actor.launch.py", *given, out="actor.out")
+    assert learner.wait(240) == 0
+    assert ctrl_c(actor) == 0
+    assert_ended_well(tmp_path / "launch.out", "learner")
+    assert_ended_well(tmp_path / "actor.out", "sim-more", "guard-more", "link-more", "more")
+    assert "serl guard of /cell/more" in (tmp_path / "actor.out").read_text()
+    report = verify(newest(tmp_path).path)
+    assert report.sound, report
+    assert [log.accepted > 0 for log in report.contents if log.actor == "more"] == [True]
+
+
+@with_launch
+def test_an_arm_and_its_guard_are_launched_apart_under_other_names(
+    tmp_path: Path, launch: Launcher
+) -> None:
+    file, output = tmp_path / "renamed.launch.py", tmp_path / "launch.out"
+    file.write_text(RENAMED.format(file=ROOT / "launch" / "sim.launch.py"))
+    arm = launch(str(file))
+    eventually(lambda: "process started" in output.read_text(), 120)
+    given = (f"run:={newest(tmp_path).path}", "name:=left", "namespace:=/cell")
+    guard = launch("guard.launch.py", *given, out="guard.out")
+    guarding = tmp_path / "guard.out"
+    eventually(lambda: "serl guard of /cell/left" in guarding.read_text(), 120)
+    seen = subprocess.run(
+        [sys.executable, "-c", WITNESS, "/plant/pose", "/cell/left/guard/state", "/clock"],
+        env={**os.environ, "SERL_SHARED_MEMORY": ""},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert seen.returncode == 0, seen.stderr
+    assert "/cell/left/wrench" in seen.stdout
+    assert "/cell/left/current_pose" not in seen.stdout.split()
+    second = launch("guard.launch.py", *given, out="second.out")
+    assert second.wait(120) == 1, "two guards of one arm"
+    assert "the arm of this latch" in (tmp_path / "second.out").read_text()
+    assert [ctrl_c(guard), ctrl_c(arm)] == [0, 0]
+    assert_ended_well(guarding, "guard-left")
+    assert_ended_well(output, "sim-left")
+
+
+@with_launch
+def test_a_file_of_serl_up_is_launched_to_its_end(tmp_path: Path, launch: Launcher) -> None:
+    settings = parse_overrides(shlex.split(TINY))
+    cell = {"task": "reach", "settings": settings, "robots": [{"name": "left", "profile": None}]}
+    (tmp_path / "cell.yaml").write_text(yaml.safe_dump(cell))
+    assert launch("up.launch.py", "file:=cell.yaml").wait(240) == 0
+    assert_ended_well(tmp_path / "launch.out", "learner", "link-left", "left")

@@ -14,6 +14,7 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation
 
 from serl.errors import CorruptData
+from serl.ros import node as node_module
 from serl.ros.environment import environment
 from serl.ros.names import ros_name
 from serl.ros.node import RosNode, namespace, run_node
@@ -52,11 +53,15 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_the_first_signal_asks_and_the_second_interrupts(tmp_path: Path) -> None:
+def test_the_first_signal_asks_and_a_later_one_interrupts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with RosNode("a", tmp_path) as node:
         assert not node.stopping
-        signal.raise_signal(signal.SIGINT)  # not os.kill: another thread might take it, later
-        assert node.stopping
+        for _ in range(2):  # as a terminal and `ros2 launch` send one Ctrl-C
+            signal.raise_signal(signal.SIGINT)  # not os.kill: another thread might take it, later
+            assert node.stopping
+        monkeypatch.setattr(node_module, "_ECHO_S", -1.0)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 

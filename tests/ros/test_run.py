@@ -11,6 +11,8 @@ from serl import cli
 from serl.assignment import make_spec, make_task
 from serl.deployment import read_tried
 from serl.episodes import episode_paths, read_episode
+from serl.guard_config import GuardState
+from serl.latch import Latch, LatchFile
 from serl.run_folder import RunFolder
 
 from ..test_deployment import trained
@@ -63,17 +65,30 @@ def test_a_policy_runs_on_the_simulated_arm_behind_its_guard(
     assert (tmp_path / "mine" / "guard" / "actor0.latch").exists()
 
 
-@pytest.mark.parametrize("place", [None, ""], ids=["in a namespace", "at the root"])
+@pytest.mark.parametrize(
+    ("place", "before", "cause"),
+    [
+        (None, None, "is this the first start?"),
+        ("", Latch(GuardState.ESTOP, "the service estop"), "estop: the service estop"),
+    ],
+    ids=["in a namespace", "at the root, stopped in another run"],
+)
 def test_a_real_arm_moves_when_a_person_has_said_so(
-    place: str | None, tmp_path: Path, commands: list[Terminal]
+    place: str | None,
+    before: Latch | None,
+    cause: str,
+    tmp_path: Path,
+    commands: list[Terminal],
 ) -> None:
     run = trained(tmp_path, 100)
+    if before is not None:
+        LatchFile(tmp_path / "mine.latch").write(before)
     with franka_beside_a_goal(tmp_path, place) as (_, arm):
         where = ("--namespace", arm) if arm else ()  # the root is where it looks by itself
         words = ("--robot", "mine.py", *where, "--episodes", 1)
         command = Terminal(tmp_path, "run", run.path, *words)
         commands.append(command)
-        command.until("is this the first start?: Enter says that you have seen to it")
+        command.until(f"{cause}: Enter says that you have seen to it")
         disarmed = "the guard is disarmed: Enter arms it"
         answer_until(command, lambda: disarmed in command.output, [SEEN])
         assert "episode" not in command.output.replace("episodes", "")
@@ -81,7 +96,9 @@ def test_a_real_arm_moves_when_a_person_has_said_so(
     assert command.process.returncode == 0, command.output
     assert "episode 0:" in command.output
     assert_logged(deployment(run), 1)
-    assert (run.path / "guard" / "mine.latch").exists()
+    place = f"@{arm.strip('/').replace('/', '.')}" if arm else ""
+    latch = (tmp_path / f"mine{place}.latch").read_text()
+    assert latch == "serl latch: disarmed\n", "beside its profile"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,14 @@ from serl import cli
 from serl.config import checked, resolve
 from serl.errors import BadInput
 from serl.graph_config import GraphConfig
-from serl.ros.graph import actor_processes, described_processes, ends_with, learner_processes
+from serl.ros.graph import (
+    RealArm,
+    actor_processes,
+    described_processes,
+    ends_with,
+    guard_process,
+    learner_processes,
+)
 from serl.run_folder import RunFolder
 from serl.verify import verify
 
@@ -71,6 +78,20 @@ def test_a_part_of_a_graph_can_be_started_alone(tmp_path: Path) -> None:
     assert described(run, robots=[real]) == ["learner", "guard-arm"]
     console = {"robot": "left"}
     assert described(run, console=console)[-1] == "console"
+
+
+def test_a_real_arm_has_its_latch_whatever_run_it_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    settings = {"task": "reach", "demos": 0, "robot": "franka", "intervention": "none"}
+    runs = [
+        RunFolder.create(tmp_path / part, resolve(settings), datetime.now()) for part in ("a", "b")
+    ]
+    arms = [RealArm("franka", "/left"), RealArm("franka", "/right")]
+    latches = [guard_process(run, "arm", arm).arguments[-1] for run in runs for arm in arms]
+    folder = tmp_path / "serl"
+    assert latches == 2 * [str(folder / "franka@left.latch"), str(folder / "franka@right.latch")]
 
 
 def test_robots_other_than_the_runs_are_refused(tmp_path: Path) -> None:
