@@ -190,7 +190,6 @@ def trunk_updates(rounds: int, compiled: bool) -> None:
             hidden=(HIDDEN, HIDDEN),
             encoder="resnet10",
             trunk=path,
-            latent=256,
             threads=2,
         )
         agent = SAC.create(spec, config, 0)
