@@ -36,6 +36,7 @@ from serl.successes import LastFrames, with_labelled
 from serl.task import SimulatedTask
 from serl.teleop.onlooker import Onlooker
 from serl.teleop.scripted import ScriptedHuman, Seen
+from serl.tool_log import ToolLog
 from serl.transport import LearnerEnd, WeightSource
 from serl.truth_log import TruthLog
 from serl.types import Arrival, Record
@@ -176,8 +177,8 @@ def make_actor(
         admit: called before each episode; raises when it could not be recorded.
         driven: the arm; a simulation of its own by default.
         attendance: the people about; nobody but the simulated human by default.
-        witnessed: the folder of its episodes, for what the simulation knows of those that somebody
-            else judges; see `serl.truth_log`.
+        witnessed: the folder of its episodes, for where the tool was, and for what a simulation
+            knows of those that somebody else judges; see `serl.tool_log` and `serl.truth_log`.
     """
     task = make_judged_task(config)
     robot, rate_hz = driven.robot or plugins.make_simulation(task), task.config.rate_hz
@@ -190,15 +191,16 @@ def make_actor(
     if placed is None:
         placed = 1 if task.config.auto_reset else math.inf
 
-    truths = None
-    if witnessed is not None and isinstance(task, Judged):
+    tools, truths = ToolLog(witnessed) if witnessed else None, None
+    if witnessed and simulated and isinstance(task, Judged):
         truths = TruthLog(witnessed, lambda: task.solved)
 
     def record(item: Record) -> None:
         wait.count(item)
         sink(item)
-        if truths is not None:
-            truths.take(item)
+        for log in (tools, truths):
+            if log is not None:
+                log.take(item)
 
     def trained() -> int:
         return policy.trained_steps
@@ -218,7 +220,7 @@ def make_actor(
     return Actor(
         name=name,
         run=run,
-        robot=WatchedRobot(robot, watch),
+        robot=WatchedRobot(robot, watch, tools.see if tools else lambda reading: None),
         task=task,
         policy=policy,
         clock=driven.clock or VirtualClock(robot.advance, rate_hz, real_time),

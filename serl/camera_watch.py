@@ -7,7 +7,7 @@ the episode with the reason, and what was recorded before is kept.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -125,10 +125,16 @@ class WatchedRobot:
     Args:
         robot: what is driven.
         watch: looks at its readings.
+        told: of each that it lets pass.
     """
 
-    def __init__(self, robot: Robot, watch: CameraWatch) -> None:
-        self._robot, self._watch = robot, watch
+    def __init__(
+        self,
+        robot: Robot,
+        watch: CameraWatch,
+        told: Callable[[Observation], object] = lambda reading: None,
+    ) -> None:
+        self._robot, self._watch, self._told = robot, watch, told
 
     @property
     def observation_spec(self) -> ObservationSpec:
@@ -148,6 +154,7 @@ class WatchedRobot:
         except CameraFault as error:
             self._robot.stop(str(error))
             raise
+        self._told(reading)
         return reading
 
     def act(self, action: Action) -> Action:

@@ -59,7 +59,7 @@ def misfit(config: SACConfig, cameras: Cameras) -> str:
     for name, mine, theirs in (
         ("agent.frames", config.frames, 1),
         ("agent.encoder_channels", list(config.encoder_channels), made["channels"]),
-        ("agent.latent", config.latent, made["latent"]),
+        ("agent.latent", config.latents(trunk=False)[0], made["latent"]),
     ):
         if mine != theirs:
             return f"{PACKAGED} has {name} {theirs}, here it is {mine}"

@@ -61,18 +61,20 @@ def append_labels(
         lines.append(json.dumps({**place._asdict(), "label": label, "by": by, "wall_s": wall_s}))
     try:
         with (folder / file).open("ab") as stream:
-            _drop_cut_line(folder / file)
+            drop_cut_line(folder / file)
             stream.write("".join(f"{line}\n" for line in lines).encode())
     except OSError as error:
         raise BadInput(f"{folder / file}: {error.strerror}") from error
     return len(lines)
 
 
-def _drop_cut_line(path: Path) -> None:
+def drop_cut_line(path: Path) -> None:
     """A line without an end was being written when its writer died; it says nothing."""
-    data = path.read_bytes()
-    if data and not data.endswith(b"\n"):
-        os.truncate(path, data.rfind(b"\n") + 1)
+    with path.open("rb") as stream:
+        stream.seek(max(0, stream.seek(0, os.SEEK_END) - 1))
+        whole = stream.read() in (b"", b"\n")
+    if not whole:
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
 
 
 def read_labels(folder: Path, file: str = FILE) -> dict[Place, int]:

@@ -19,10 +19,12 @@ from serl.fields import MAX_JSON_BYTES, parse_object
 from serl.files import read_bounded, write_atomic
 from serl.labels import Place, read_labels
 from serl.run_folder import CONFIG, RunFolder
-from serl.types import Episode, Image, Observation
+from serl.tool_log import read_tools
+from serl.types import Array, Episode, Image, Observation
 
 VIEWS = "views.json"
-NOWHERE = np.full(7, np.nan, np.float32)
+_NOWHERE = np.full(3, np.nan, np.float32)
+_UNNOTED = np.zeros((0, 3), np.float32)
 
 
 class Sight(NamedTuple):
@@ -68,18 +70,37 @@ class Samples(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """An episode as far as it was recorded, and what was said of its steps, by number."""
+    """An episode as far as it was recorded.
+
+    Attributes:
+        folder: where it lies.
+        name: of its file.
+        episode: what was recorded.
+        labels: what was said of its steps, by number.
+        noted_m: where the tool was, as the actor noted beside it.  # (N, 3), empty if it did not
+    """
 
     folder: Path
     name: EpisodeName
     episode: Episode
     labels: Mapping[int, int]
+    noted_m: Array = _UNNOTED
 
     @property
     def observations(self) -> tuple[Observation, ...]:
         """Those of the steps, and the final one."""
         end = (self.episode.end,) if self.episode.end else ()
         return tuple(record.observation for record in (*self.episode.steps, *end))
+
+    @property
+    def tools_m(self) -> Array:
+        """Where the tool was at each observation, base frame; NaN if unknown.  # (N, 3)."""
+        seen = self.observations
+        noted = self.noted_m if len(self.noted_m) == len(seen) else [_NOWHERE] * len(seen)
+        places = [
+            each.state.get("tcp_pose", place)[:3] for each, place in zip(seen, noted, strict=True)
+        ]
+        return np.array(places, np.float32).reshape(-1, 3)
 
     def origin(self, step: int) -> Origin:
         """Where an observation lies."""
@@ -178,7 +199,7 @@ def recordings(folder: Path, views: Mapping[str, View], labelled: bool) -> Itera
         labelled: only episodes of which something was said.
 
     Raises:
-        CorruptData: an episode or a label is damaged.
+        CorruptData: an episode, a label or a place is damaged.
         SpecMismatch: its images are of other views.
     """
     found, said = read_sight(folder).views, read_labels(folder)
@@ -188,6 +209,7 @@ def recordings(folder: Path, views: Mapping[str, View], labelled: bool) -> Itera
         if found.get(view_name) != view:
             other = found.get(view_name, "none")
             raise SpecMismatch(f"{folder}: view {view_name!r}: expected {view}, found {other}")
+    noted = read_tools(folder)
     for path in episode_paths(folder):
         name = episode_name(path)
         here = {place.step: label for place, label in said.items() if place[:2] == name}
@@ -196,7 +218,8 @@ def recordings(folder: Path, views: Mapping[str, View], labelled: bool) -> Itera
             continue
         if lacking := sorted(views.keys() - spec.observation.images.keys()):
             raise SpecMismatch(f"{path}: was recorded without {', '.join(lacking)}")
-        yield Recorded(folder, name, read_episode(path, spec.limited_to(views)), here)
+        episode, noted_m = read_episode(path, spec.limited_to(views)), noted.get(name, _UNNOTED)
+        yield Recorded(folder, name, episode, here, noted_m)
 
 
 def read_images(origins: Sequence[Origin], views: Sequence[str]) -> dict[str, Image]:
@@ -228,14 +251,14 @@ def read_samples(
 
     Raises:
         BadInput: nothing is labelled, or a folder is none.
-        CorruptData: an episode or a label is damaged.
+        CorruptData: an episode, a label or a place is damaged.
         SpecMismatch: the folders show other views.
     """
     images: dict[str, list[Image]] = {}
     labels: list[int] = []
     episodes: list[int] = []
     origins: list[Origin] = []
-    tools_m: list[np.ndarray[Any, np.dtype[np.float32]]] = []
+    tools_m: list[Array] = []
     wanted = dict(views) if views else {}
     number = 0
     for folder in folders:
@@ -244,6 +267,7 @@ def read_samples(
             raise BadInput(f"{folder}: its episodes have no images to learn from")
         for recorded in recordings(folder, wanted, labelled=True):
             number += 1
+            places_m = recorded.tools_m
             for step, observation in enumerate(recorded.observations):
                 if step in recorded.labels:
                     for name in wanted:
@@ -251,7 +275,7 @@ def read_samples(
                     labels.append(recorded.labels[step])
                     episodes.append(number)
                     origins.append(recorded.origin(step))
-                    tools_m.append(observation.state.get("tcp_pose", NOWHERE)[:3])
+                    tools_m.append(places_m[step])
     if not labels:
         where = ", ".join(map(str, folders))
         raise BadInput(

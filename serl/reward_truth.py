@@ -12,7 +12,7 @@ import numpy as np
 from serl.camera import View
 from serl.labels import read_labels
 from serl.reward import RewardConfig, may_be_there
-from serl.reward_data import NOWHERE, Origin, Recorded, recordings, run_of
+from serl.reward_data import Origin, Recorded, recordings, run_of
 from serl.truth_log import FILE
 from serl.types import Image, Source
 
@@ -66,7 +66,7 @@ def told_episodes(
         classes: of the model; the last one is the success.
 
     Raises:
-        CorruptData: an episode or a label is damaged.
+        CorruptData: an episode, a label or a place is damaged.
         SpecMismatch: the folders show other views.
     """
     for folder in folders:
@@ -82,7 +82,7 @@ def told_episodes(
             if _put(truths, recorded.labels):
                 by = "labels"
             origins = tuple(map(recorded.origin, range(len(truths))))
-            probabilities, tools_m = np.zeros((0, classes), np.float32), _tools(recorded)
+            probabilities, tools_m = np.zeros((0, classes), np.float32), recorded.tools_m
             if by:
                 probabilities = _seen(recorded, views, model)
                 there = may_be_there(tools_m, config.tool_low_m, config.tool_high_m)
@@ -124,8 +124,3 @@ def _outcomes(recorded: Recorded, success: int) -> Classes:
 def _seen(recorded: Recorded, views: Mapping[str, View], model: Model) -> Probabilities:
     observations = recorded.observations
     return model({name: np.stack([seen.images[name] for seen in observations]) for name in views})
-
-
-def _tools(recorded: Recorded) -> np.ndarray[Any, np.dtype[np.float32]]:
-    places = [seen.state.get("tcp_pose", NOWHERE)[:3] for seen in recorded.observations]
-    return np.array(places, np.float32).reshape(-1, 3)

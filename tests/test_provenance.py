@@ -1,12 +1,18 @@
 import json
+import re
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from serl.assembly import make_agent
 from serl.assignment import make_spec, make_task
 from serl.config import TrainConfig, resolve
 from serl.errors import BadInput
 from serl.provenance import check_provenance, provenance
+from serl.run_folder import CONFIG as CONFIG_FILE
+from serl.run_folder import RunFolder
 
 
 def of(config: TrainConfig) -> dict[str, Any]:
@@ -54,3 +60,22 @@ def test_a_checkpoint_that_does_not_say_is_refused(info: dict[str, Any]) -> None
     spec = {"spec": mine["spec"]} if "settings" in info else {}
     with pytest.raises(BadInput, match="checkpoint: made"):
         check_provenance(info | spec, mine)
+
+
+@pytest.mark.parametrize("latent", [64, 32])
+def test_a_run_that_knew_one_size_of_features_goes_on(latent: int, tmp_path: Path) -> None:
+    """`agent.latent` was that of cameras and state; `agent.state_latent` did not exist."""
+    agent = {"latent": latent, "encoder_weights": "none", "hidden": [8], "device": "cpu"}
+    config = resolve({"task": "pick_cube", "observe": "pixels", "agent": agent})
+    run = RunFolder.create(tmp_path, config, datetime.now())
+    path = run.path / CONFIG_FILE
+    text = path.read_text()
+    assert text.count("state_latent: null\n") == 1
+    path.write_text(re.sub(" *state_latent: null\n", "", text))
+    opened = RunFolder.open(run.path).config
+    before = of(config)
+    del before["settings"]["agent"]["state_latent"]
+    assert check_provenance(before, of(opened)) == ""
+    weights = make_agent(opened, make_spec(make_task(opened)), 0).actor_weights()
+    assert weights["encoder.wrist.head.weight"].shape[-1] == latent
+    assert weights["encoder.state.head.weight"].shape[-1] == latent

@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -23,6 +24,7 @@ from serl.recording import EpisodeLog
 from serl.reward_data import read_samples, read_sight
 from serl.run_folder import RunFolder
 from serl.testing.samples import equal
+from serl.tool_log import read_tools
 from serl.transport import InProcess, Snapshot
 from serl.truth_log import FILE
 from serl.types import Record
@@ -87,6 +89,22 @@ def test_what_only_the_classifier_sees_can_be_labelled_in_a_runs_own_log(tmp_pat
     assert views == {"judge": JUDGE}
     assert samples.labels.tolist() == [1, 0]
     assert (samples.images["judge"][1] == records[3].observation.images["judge"]).all()
+
+
+def test_a_runs_log_says_where_the_tool_was(tmp_path: Path) -> None:
+    """Its policy is not shown it."""
+    run = make_run(tmp_path)
+    records, folder = act(run), run.episodes("a")
+    assert "tcp_pose" not in records[0].observation.state
+    append_labels(folder, [(Place(1, 0, 0), 1), (Place(1, 0, len(records) - 1), 0)], "person")
+    motion, places = make_task(run.config).config.motion, read_samples([folder])[0].tools_m
+    assert places.shape == (2, 3)
+    assert (places > np.array(motion.box_low_m) - 0.05).all()
+    assert (places < np.array(motion.box_high_m) + 0.05).all()
+    ((name, noted),) = read_tools(folder).items()
+    assert (name, len(noted)) == ((1, 0), len(records))
+    assert np.array_equal(noted[[0, -1]], places)
+    assert len(np.unique(noted, axis=0)) > 1, "it moved"
 
 
 def test_a_learner_reads_the_same_log_without_it(tmp_path: Path) -> None:

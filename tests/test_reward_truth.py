@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -14,11 +15,12 @@ from serl.errors import BadInput, SpecMismatch
 from serl.labels import Place, append_labels
 from serl.merging import merge
 from serl.reward import RewardConfig
-from serl.reward_data import episode_folders, read_images, run_of, task_of
+from serl.reward_data import episode_folders, read_images, read_samples, run_of, task_of
 from serl.reward_truth import UNKNOWN, Probabilities, Told, between, told_episodes
 from serl.run_folder import RunFolder
+from serl.tool_log import FILE as TOOLS
 from serl.truth_log import FILE
-from serl.types import Image
+from serl.types import Array, Image
 
 from .test_reward_corrections import CONFIG, NOTHING, STEPS, SUCCESS, VIEWS, record
 
@@ -95,6 +97,33 @@ def test_where_no_success_can_be_no_image_is_asked(tmp_path: Path) -> None:
     _, second = told(make_run(tmp_path).episodes("a"), config=elsewhere)
     assert not second.placed
     assert (second.probabilities[:, 1] == 1).all()
+
+
+def test_where_a_run_says_where_the_tool_was_it_counts_as_in_the_reward(tmp_path: Path) -> None:
+    """The tool comes to where a success can be in the middle of the second episode."""
+    folder = make_run(tmp_path).episodes("a")
+    height_m = {0: [1.0] * (STEPS + 1), 1: [1.0] * 4 + [6.0] * (STEPS - 3)}
+    lines = [
+        {"epoch": 1, "episode": episode, "tools_m": [[0.0, 0.0, z] for z in heights]}
+        for episode, heights in height_m.items()
+    ]
+    (folder / TOOLS).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    high = CLASSIFIER.model_copy(update={"tool_low_m": (-1.0, -1.0, 5.0)})
+    first, second = told(folder, config=high)
+    assert first.placed
+    assert second.placed
+    assert second.probabilities[:, 1].tolist() == [0.0] * 4 + [1.0] * (STEPS - 3)
+    assert read_tools_of(folder)[:, 2].tolist() == [1.0, 6.0], "trainings read it as well"
+    (folder / TOOLS).write_text(f"{json.dumps(lines[0])}\n")
+    first, second = told(folder, config=high)
+    assert (first.placed, second.placed) == (True, False)
+    assert (second.probabilities[:, 1] == 1).all(), "who is not known to be elsewhere may be there"
+
+
+def read_tools_of(folder: Path) -> Array:
+    """Of labelled samples, one before and one after."""
+    append_labels(folder, [(Place(1, 1, 0), 0), (Place(1, 1, STEPS), 1)], "person")
+    return read_samples([folder])[0].tools_m
 
 
 def test_a_run_is_the_episodes_of_all_its_actors(tmp_path: Path) -> None:

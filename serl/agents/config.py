@@ -61,7 +61,9 @@ class SACConfig(BaseModel):
         encoder_sha256: what that file held when the run was made; None for anything.
         frozen: networks that no update changes, since they were loaded.
         encoder_channels: of the small encoder's convolutions, of stride 2 but the last.
-        latent: features of each camera, and of the state beside it.
+        latent: features of each camera; None for 64 of the small encoder, and for 256 behind the
+            ResNet-10, as in SERL.
+        state_latent: features of the state beside them; None for as many as `latent` says, else 64.
         frames: the last so many images of an episode are seen, so that speeds are.
         compile: compile the losses (10 to 30 s at the first update).
         device: "auto" for CUDA where there is one.
@@ -100,11 +102,19 @@ class SACConfig(BaseModel):
     encoder_sha256: str | None = None
     frozen: tuple[Network, ...] = ()
     encoder_channels: tuple[Width, ...] = Field((16, 32, 32), min_length=1, max_length=8)
-    latent: int = Field(64, ge=1)
+    latent: int | None = Field(None, ge=1)
+    state_latent: int | None = Field(None, ge=1)
     frames: int = Field(1, ge=1, le=8)
     compile: bool = False
     device: str = "auto"
     threads: int | None = Field(None, ge=1)
+
+    def latents(self, trunk: bool) -> tuple[int, int]:
+        """Features of each camera, behind a frozen trunk or of the small encoder, and of the state.
+
+        Until one number was both, runs named it `latent`; their networks are as they were.
+        """
+        return self.latent or (256 if trunk else 64), self.state_latent or self.latent or 64
 
 
 class ClassifierConfig(BaseModel):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from serl.errors import BadInput
 
@@ -17,6 +19,18 @@ def choose_device(name: str) -> torch.device:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         raise BadInput(f"device {name!r} cannot be used here: {error}") from None
+
+
+def moved(array: np.ndarray[Any, Any], device: torch.device) -> Tensor:
+    """An array on the device; on a CPU it is the array itself.
+
+    A GPU fetches it from a copy in pinned memory while the host goes on, and the array may change
+    at once. That memory is torch's, which lends it to nobody else before the GPU has been there.
+    """
+    tensor = torch.from_numpy(array)
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 def set_matmul(mode: str, device: torch.device) -> torch.dtype:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from serl.agents.config import SACConfig
+from serl.agents.device import moved
 from serl.agents.losses import Tensors
 from serl.agents.networks import EnsembleMLP, Group, descend, named_views
 from serl.agents.sac import SAC
@@ -152,8 +153,7 @@ class HybridSAC(SAC):
 
     def update(self, batch: Batch) -> dict[str, float]:
         """As SAC; the grasp critic takes a step beside each of the critics'."""
-        action = torch.from_numpy(batch.action).to(self.device)
-        state = torch.from_numpy(batch.state).to(self.device)
+        action, state = moved(batch.action, self.device), moved(batch.state, self.device)
         self._chosen = self.grippers.chosen(action)
         self._paid = self.config.grasp_penalty * self.grippers.switches(action, state)
         arm = np.ascontiguousarray(batch.action[:, list(self.grippers.arm)])

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from serl.agents.agent import State
 from serl.agents.config import SACConfig
-from serl.agents.device import choose_device, set_matmul
+from serl.agents.device import choose_device, moved, set_matmul
 from serl.agents.encoders import Encoder
 from serl.agents.losses import (
     Networks,
@@ -81,8 +81,7 @@ class SAC:
             cameras,
             state_size,
             config.encoder_channels,
-            config.latent,
-            config.latent,
+            *config.latents(self.trunk is not None),
             (GRID, GRID, CHANNELS) if self.trunk else None,
             config.frames,
             dtype,
@@ -151,7 +150,7 @@ class SAC:
 
     def see(self, observation: Observation) -> Tensor:
         """What actor and critics see of an observation.  # (1, Z)."""
-        state = torch.from_numpy(self.spec.observation.flatten(observation)).to(self.device)
+        state = moved(self.spec.observation.flatten(observation), self.device)
         images = self._look(
             {name: observation.images[name][None] for name in self.networks.encoder.cameras}
         )
@@ -174,7 +173,7 @@ class SAC:
 
         def encode(images: Mapping[str, Image]) -> dict[str, Features]:
             return {
-                name: trunk(self._moved(images[name][None]))[0].half().cpu().numpy()
+                name: trunk(moved(images[name][None], self.device))[0].half().cpu().numpy()
                 for name in self.networks.encoder.cameras
             }
 
@@ -293,27 +292,20 @@ class SAC:
     def _tensors(self, batch: Batch) -> Tensors:
         """The batch on the device; what comes next is encoded, once for all critic updates."""
         state, next_state = (
-            self.normalise(self._moved(rows)) for rows in (batch.state, batch.next_state)
+            self.normalise(moved(rows, self.device)) for rows in (batch.state, batch.next_state)
         )
         images, next_images = self._look(batch.images), self._look(batch.next_images)
         with torch.no_grad():
             seen_next = self.networks.encode(self.encoder.flat, next_state, next_images)
         action, reward, discount, prior = (
-            self._moved(np.asarray(rows, np.float32))
+            moved(np.asarray(rows, np.float32), self.device)
             for rows in (batch.action, batch.reward, batch.discount, batch.prior)
         )
         return Tensors(state, action, reward, discount, seen_next, prior, images)
 
-    def _moved(self, array: np.ndarray[Any, Any]) -> Tensor:
-        """On the device; a GPU fetches it from pinned memory, while the host goes on."""
-        tensor = torch.from_numpy(array)
-        if self.device.type == "cuda":
-            return tensor.pin_memory().to(self.device, non_blocking=True)
-        return tensor.to(self.device)
-
     def _look(self, images: Mapping[str, Image | Features]) -> dict[str, Tensor]:
         """Images on the device, or what the trunk makes, or made, of them."""
-        tensors = {name: self._moved(image) for name, image in images.items()}
+        tensors = {name: moved(image, self.device) for name, image in images.items()}
         trunk = self.trunk
         if trunk is None:
             return tensors

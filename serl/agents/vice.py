@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from serl.agents.agent import State
 from serl.agents.config import VICEConfig
+from serl.agents.device import moved
 from serl.agents.encoders import Encoder
 from serl.agents.networks import EnsembleMLP, Group, descend, named_views
 from serl.agents.sac import SAC
@@ -148,12 +149,10 @@ class VICE:
     def _see(self, state: Array, images: Mapping[str, Image | Features]) -> Tensor:
         """Features of observations.  # (B, Z)."""
         device = self._agent.device
-        tensors = {
-            name: torch.from_numpy(images[name]).to(device) for name in self._encoder.cameras
-        }
+        tensors = {name: moved(images[name], device) for name in self._encoder.cameras}
         states = torch.empty(0)
         if not self._encoder.cameras:
-            states = self._agent.normalise(torch.from_numpy(state).to(device))
+            states = self._agent.normalise(moved(state, device))
         return self._encoder(self._seeing.flat, states, tensors)
 
     def _loss(self, good: Tensor, visited: Tensor, shares: Tensor, partners: Tensor) -> Tensor:

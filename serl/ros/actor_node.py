@@ -154,7 +154,7 @@ def _actor(
         admit=log.admit,
         driven=driven,
         attendance=Attendance(attend, standby, people.attended),
-        witnessed=None if is_real(config.robot) else episodes,
+        witnessed=episodes,
     )
     announce(link, folder.name, name, epoch, spec)
     return actor

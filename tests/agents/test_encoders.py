@@ -249,6 +249,34 @@ def test_a_frozen_trunk_is_asked_once_for_each_image_and_never_trained(
     assert not np.array_equal(action, agent.act(observation(3), explore=False))
 
 
+def test_behind_the_trunk_are_serls_bottlenecks(weights: Path) -> None:
+    """256 of each camera and 64 of the state; of the small encoder 64 of each, as it was tuned."""
+    serl = config(encoder="resnet10", trunk=weights)
+    for settings, camera, state in (
+        (serl, 256, 64),
+        (config(), 64, 64),
+        (serl.model_copy(update={"trunk": weights.with_name("absent")}), 64, 64),
+        (serl.model_copy(update={"latent": 32}), 32, 32),  # as runs of before ask for
+        (serl.model_copy(update={"latent": 32, "state_latent": 16}), 32, 16),
+        (serl.model_copy(update={"state_latent": 16}), 256, 16),
+    ):
+        agent = SAC.create(SPEC, settings, 0)
+        network = agent.networks.encoder
+        assert (network.latent, network.state_latent) == (camera, state)
+        assert agent.see(observation()).shape == (1, 2 * camera + state)
+
+
+def test_a_camera_has_as_many_parameters_as_serls(weights: Path) -> None:
+    """1,114,880 there (Flax, counted), with a bias of 256 that LayerNorm's shift stands for."""
+    network = SAC.create(SPEC, config(encoder="resnet10", trunk=weights), 0).networks.encoder
+    numbers = dict(zip(network.shapes, network.lengths, strict=True))
+    for camera in CAMERAS:
+        own = sum(n for name, n in numbers.items() if name.startswith(f"{camera}."))
+        assert own == 4 * 4 * 512 * 8 + 512 * 8 * 256 + 2 * 256 == 1_114_880 - 256
+    assert sum(n for name, n in numbers.items() if name.startswith("state.")) == 3 * 64 + 2 * 64
+    assert network.length == 2 * (1_114_880 - 256) + 5 * 64
+
+
 def test_cached_features_are_what_is_acted_on(
     weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

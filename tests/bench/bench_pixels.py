@@ -21,6 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,7 @@ from serl.agents.device import set_matmul
 from serl.agents.resnet import CHANNELS, GRID, Trunk
 from serl.agents.sac import SAC
 from serl.camera import View
+from serl.frames import shifted
 from serl.prefetch import Prefetch
 from serl.replay import Replay
 from serl.sim.arm import SimArm
@@ -39,7 +41,7 @@ from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.tasks.pick_cube import PickCube, PickCubeConfig
 from serl.testing.samples import random_batch
 from serl.trunk_weights import SHAPES, TrunkWeights, encode_trunk
-from serl.types import End, Key, Observation, Source, Step
+from serl.types import End, Image, Key, Observation, Source, Step
 
 BATCH, CRITICS, HIDDEN, PX = 128, 10, 256, 128
 STATE, ACTION = 15, 5
@@ -113,6 +115,29 @@ def sampling() -> None:
         ratio = seconds["numpy, fancy index"] / own_s
         print(f"| {name} | {size / own_s:.1f} | {ratio:.2f} |", flush=True)
     print(f"a transition takes {kept / 1000:.1f} kB")
+    one_camera(frames)
+
+
+def one_camera(frames: Image) -> None:
+    """What a shift costs of images that come to lie where the last ones did, in the cache."""
+    rng = np.random.default_rng(1)
+
+    def row_by_row() -> object:
+        out = np.empty((BATCH, PX, PX, 3), np.uint8)
+        for image, slot in zip(out, rng.integers(FRAMES, size=BATCH).tolist(), strict=True):
+            cv2.copyMakeBorder(frames[slot], 0, 0, 0, 0, cv2.BORDER_REPLICATE, image)
+        return out
+
+    contestants: dict[str, Callable[[], object]] = {
+        "numpy, fancy index": lambda: frames[rng.integers(FRAMES, size=BATCH)],
+        "copied row by row by OpenCV, nothing repeated": row_by_row,
+        "shifted by up to 4 px": lambda: shifted(frames, rng.integers(FRAMES, size=BATCH), 4, rng),
+    }
+    print(f"\n| one camera of {PX} px alone, {BATCH} images | GB/s | of numpy |\n|---|---|---|")
+    seconds = _medians(contestants, 100)
+    for name, own_s in seconds.items():
+        ratio = seconds["numpy, fancy index"] / own_s
+        print(f"| {name} | {BATCH * PX * PX * 3 / own_s / 1e9:.1f} | {ratio:.2f} |", flush=True)
 
 
 def small_updates(rounds: int) -> None:
@@ -165,7 +190,6 @@ def trunk_updates(rounds: int, compiled: bool) -> None:
             hidden=(HIDDEN, HIDDEN),
             encoder="resnet10",
             trunk=path,
-            latent=256,
             threads=2,
         )
         agent = SAC.create(spec, config, 0)

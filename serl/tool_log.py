@@ -1,0 +1,97 @@
+"""Where the tool was at each observation of an episode: policies may be shown something else.
+
+Audits and trainings of reward models read it, as the reward itself reads it from the robot; no
+agent does. A line an episode, a JSON object.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from serl.episodes import EpisodeName
+from serl.errors import CorruptData
+from serl.fields import MAX_JSON_BYTES, check_fields, dump_object, parse_object, short
+from serl.labels import drop_cut_line
+from serl.types import Array, Observation, Record, Step
+
+FILE = "tools.jsonl"
+_FIELDS = {"epoch": int, "episode": int, "tools_m": list}
+_NOWHERE = [None, None, None]
+
+logger = logging.getLogger(__name__)
+
+
+class ToolLog:
+    """Keeps where the tool of an arm is; of a robot without one there is no file.
+
+    Args:
+        folder: of an actor's episodes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: deque[tuple[float, list[float]]] = deque(maxlen=4)  # stamps and places, m
+        self._tools_m: list[list[float] | list[None]] = []
+
+    def see(self, reading: Observation) -> None:
+        """A reading came from the robot."""
+        if "tcp_pose" in reading.state and "robot" in reading.stamps:
+            place = [round(value, 6) for value in reading.state["tcp_pose"][:3].tolist()]
+            self._read.append((reading.stamps["robot"], place))
+
+    def take(self, record: Record) -> None:
+        """A record was logged, of a reading that was seen; at an end all is written."""
+        stamp_s, key = record.observation.stamps.get("robot"), record.key
+        if key.index == 0:
+            self._tools_m = []
+        found = [place for read_s, place in self._read if read_s == stamp_s]
+        self._tools_m.append(found[-1] if found else _NOWHERE)
+        if isinstance(record, Step) or all(place is _NOWHERE for place in self._tools_m):
+            return
+        line = {"epoch": key.epoch, "episode": key.episode, "tools_m": self._tools_m}
+        try:
+            with (self._folder / FILE).open("ab") as stream:
+                drop_cut_line(self._folder / FILE)
+                stream.write(dump_object(line) + b"\n")
+        except OSError as error:  # an audit will miss it, nothing else does
+            logger.warning("%s: %s", self._folder / FILE, error.strerror)
+
+
+def read_tools(folder: Path) -> dict[EpisodeName, Array]:
+    """Where the tool was at the observations of each episode, base frame, m.  # (N, 3) each.
+
+    Not a number where nobody knows; nothing without a file. A last line that was cut is left out.
+
+    Raises:
+        CorruptData: another line is damaged; the error names it.
+    """
+    path = folder / FILE
+    found: dict[EpisodeName, Array] = {}
+    if not path.is_file():
+        return found
+    with path.open("rb") as stream:
+        for number, line in enumerate(iter(lambda: stream.readline(MAX_JSON_BYTES), b""), 1):
+            if not line.endswith(b"\n"):
+                break
+            where = f"{path}: line {number}"
+            fields = parse_object(line, where)
+            check_fields(fields, _FIELDS, where)
+            found[EpisodeName(fields["epoch"], fields["episode"])] = _places(
+                fields["tools_m"], where
+            )
+    return found
+
+
+def _places(values: list[Any], where: str) -> Array:
+    with suppress(TypeError, ValueError, OverflowError):
+        if {type(each) for place in values for each in place} <= {float, int, type(None)}:
+            places = np.array(values, np.float32)  # None is no number
+            if places.shape == (len(values), 3) and not np.isinf(places).any():
+                return places
+    raise CorruptData(f"{where}: expected places x, y, z, got {short(values)}")

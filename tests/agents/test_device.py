@@ -1,0 +1,190 @@
+"""The way of batches to where an agent computes. Without CUDA the half that needs it is skipped."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from serl.agents.bc import BC
+from serl.agents.config import SACConfig, VICEConfig
+from serl.agents.device import choose_device, moved
+from serl.agents.hybrid import HybridSAC
+from serl.agents.sac import SAC
+from serl.agents.vice import VICE
+from serl.config import resolve
+from serl.prefetch import Prefetch
+from serl.replay import Replay
+from serl.specs import ArraySpec, ObservationSpec, Spec
+from serl.successes import Successes
+from serl.testing import random_batch, random_observation
+from serl.types import Batch, Source
+
+from ..test_assembly import CONFIG, Training
+from ..test_replay import GAMMA, fill, plan
+from ..test_replay import SPEC as LOGGED
+from .conftest import config
+
+NEEDS_CUDA = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="no CUDA here: the way to a GPU is NOT tested"
+)
+GPU = pytest.param("cuda", marks=[pytest.mark.gpu, NEEDS_CUDA])
+DEVICES = pytest.mark.parametrize("device", ["cpu", GPU])
+
+IMAGE = ArraySpec(shape=(16, 16, 3), dtype="uint8")
+SPEC = Spec(
+    task="test",
+    observation=ObservationSpec(
+        state={"a": ArraySpec(shape=(3,)), "gripper": ArraySpec(shape=(1,))},
+        images={"front": IMAGE, "wrist": IMAGE},
+    ),
+    action=ArraySpec(shape=(3,), low=-1.0, high=1.0, unit="x y gripper"),
+    rate_hz=10.0,
+)
+Told = list[dict[str, float]]
+AGENTS: dict[str, type[SAC]] = {"sac": SAC, "hybrid": HybridSAC, "bc": BC}
+
+
+def settings(device: str, **changes: Any) -> SACConfig:
+    return config(encoder_channels=(4, 8), device=device, utd=1, batch_size=32, **changes)
+
+
+def batch(seed: int = 0) -> Batch:
+    return random_batch(SPEC, 32, np.random.default_rng(seed))
+
+
+def spoil(used: Batch) -> None:
+    """The next batch may come to lie where this one was."""
+    for field in fields(used):
+        value = getattr(used, field.name)
+        for array in value.values() if isinstance(value, dict) else [value]:
+            array[...] = 1
+
+
+def close(one: Told, other: Told) -> bool:
+    """A GPU rounds otherwise; a batch that came wrong would tell by far more."""
+    return all(
+        mine.keys() == theirs.keys()
+        and np.allclose([*mine.values()], [*theirs.values()], 0.02, 1e-3)
+        for mine, theirs in zip(one, other, strict=True)
+    )
+
+
+def test_a_cpu_computes_on_the_array_itself() -> None:
+    array = np.arange(6, dtype=np.uint8)
+    assert np.shares_memory(moved(array, torch.device("cpu")).numpy(), array)
+
+
+@DEVICES
+def test_arrays_arrive_as_they_are(device: str) -> None:
+    rng = np.random.default_rng(0)
+    for array in (
+        rng.integers(0, 255, (5, 8, 8, 6), np.uint8),
+        rng.integers(0, 255, (5, 8, 8, 6), np.uint8)[..., -3:],
+        rng.standard_normal((4, 3)).astype(np.float16),
+        np.zeros((0, 3), np.float32),
+    ):
+        there = moved(array, choose_device(device))
+        assert there.device.type == device
+        assert np.array_equal(there.cpu().numpy(), array)
+
+
+@pytest.mark.gpu
+@NEEDS_CUDA
+def test_a_gpu_fetches_from_pinned_memory_that_nobody_overwrites_before() -> None:
+    """The GPU is kept busy, so that every copy waits while the host overwrites what it can."""
+    there, array = [], np.empty((8, 128, 128, 3), np.uint8)
+    busy = torch.rand(4096, 4096, device="cuda")
+    for _ in range(30):
+        busy = busy @ busy
+    for value in range(100):
+        array[...] = value
+        there.append(moved(array, torch.device("cuda")))
+    array[...] = 255
+    assert [int(each.max()) for each in there] == list(range(100))
+    assert [int(each.min()) for each in there] == list(range(100))
+
+
+@pytest.mark.gpu
+@NEEDS_CUDA
+def test_every_array_of_a_batch_goes_through_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, plain, crossed = SAC.create(SPEC, settings("cuda"), 0), torch.Tensor.to, []
+
+    def to(tensor: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        there = plain(tensor, *args, **options)
+        if there.is_cuda and not tensor.is_cuda:
+            crossed.append((tensor.is_pinned(), bool(options.get("non_blocking"))))
+        return there
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    agent._tensors(batch())
+    assert crossed == [(True, True)] * 10, "six arrays, and each camera's images before and after"
+
+
+@DEVICES
+@pytest.mark.parametrize("algorithm", list(AGENTS))
+def test_what_is_learned_there_is_what_a_cpu_learns(algorithm: str, device: str) -> None:
+    made = [
+        AGENTS[algorithm].create(SPEC, settings(each, algorithm=algorithm), 0)
+        for each in ("cpu", device)
+    ]
+    told: list[Told] = [[], []]
+    for seed in range(6):
+        for agent, rows in zip(made, told, strict=True):
+            rows.append(agent.update(used := batch(seed)))
+            spoil(used)
+    assert close(*told)
+    assert made[1].skipped == 0
+    actor = AGENTS[algorithm].create(SPEC, settings("cpu", algorithm=algorithm), 5)
+    actor.load_state_dict(made[1].state_dict())
+    seen = random_observation(SPEC.observation, np.random.default_rng(1))
+    there, here = (agent.act(seen, explore=False) for agent in (made[1], actor))
+    assert np.allclose(there, here, atol=1e-3)
+
+
+@DEVICES
+def test_a_reward_is_learned_there(device: str) -> None:
+    rng = np.random.default_rng(9)
+    pictures = {n: rng.integers(0, 255, (9, *IMAGE.shape), np.uint8) for n in ("front", "wrist")}
+    told: list[Told] = []
+    for each in ("cpu", device):
+        agent = SAC.create(SPEC, settings(each), 0)
+        successes = Successes(rng.random((9, 4), np.float32), pictures)
+        quick = VICEConfig(binary=False, batch_size=8, channels=(4, 8), latent=8, hidden=8)
+        vice = VICE(agent, quick, successes, 0)
+        told.append([vice.update(batch(seed)) for seed in range(4)])
+    assert close(*told)
+
+
+@DEVICES
+def test_batches_are_drawn_while_one_is_learned_from(device: str) -> None:
+    """As a learner does beside a GPU; it learns the same as from one batch after the other."""
+    seeing = config(encoder_channels=(4, 8), device=device, utd=1, batch_size=16)
+    agents = [SAC.create(LOGGED, seeing, 0) for _ in range(2)]
+    replays = [
+        fill(Replay(LOGGED, 60, GAMMA, crop_px=1), plan(*[Source.POLICY] * 40)) for _ in range(2)
+    ]
+    ahead = Prefetch(replays[0], 16, 0.5)
+    told: list[Told] = [[], []]
+    for _ in range(6):
+        taken = ahead.take()
+        ahead.begin()
+        told[0].append(agents[0].update(taken))
+        spoil(taken)
+        told[1].append(agents[1].update(replays[1].sample(16, 0.5)))
+    assert told[0] == told[1] if device == "cpu" else close(*told)
+
+
+@DEVICES
+def test_a_training_from_pixels_runs_there(device: str) -> None:
+    small = {"width": 16, "height": 16}
+    seen = {"observe": "pixels", "task_config": {"views": {"front": {"camera": "front", **small}}}}
+    agent = {"device": device, "encoder_channels": [4, 8], "hidden": [16], "batch_size": 8}
+    run = Training(resolve(CONFIG.model_dump(), seen, {"agent": agent})).run(20)
+    assert run.learner.progress.steps == 20
+    assert run.learner._config.prefetch is (device == "cuda"), "it is on beside a GPU"
+    assert run.actor.policy.version > 1
+    assert all(np.isfinite(array).all() for array in run.learner.agent.actor_weights().values())
