@@ -16,6 +16,7 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 import rclpy
+from rclpy.clock import Clock, ClockType
 from rclpy.context import Context
 from rclpy.duration import Duration
 from rclpy.exceptions import ParameterException
@@ -40,6 +41,8 @@ from serl.supervisor import orphaned, supervised
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
+_STEADY = Clock(clock_type=ClockType.STEADY_TIME)
+"""Of timers: those of ROS time wait for an hour when the host's clock is set back by one."""
 _TAKEN_AWAY = (AttributeError, rclpy_implementation.InvalidHandle)
 _MOST_AT_ONCE = 64
 
@@ -164,8 +167,8 @@ class RosNode:
         self._arrived.clear()
 
     def every(self, period_s: float, callback: Callable[[], None]) -> None:
-        """Call back in the executor's thread, periodically."""
-        self.handle.create_timer(period_s, callback)
+        """Call back in the executor's thread, periodically, whatever clocks are set to."""
+        self.handle.create_timer(period_s, callback, clock=_STEADY)
 
     def soon(self, callback: Callable[[], object]) -> None:
         """Call back once, in the executor's thread.
