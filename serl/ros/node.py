@@ -17,6 +17,7 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 import rclpy
+from rclpy.clock import Clock, ClockType
 from rclpy.context import Context
 from rclpy.duration import Duration
 from rclpy.exceptions import ParameterException
@@ -43,6 +44,8 @@ logger = logging.getLogger(__name__)
 _RETRY_S = 1.0
 _ECHO_S = 1.0
 """A Ctrl-C comes twice where a terminal sends it to all, and `ros2 launch` to each as well."""
+_STEADY = Clock(clock_type=ClockType.STEADY_TIME)
+"""Of timers: those of ROS time wait for an hour when the host's clock is set back by one."""
 _TAKEN_AWAY = (AttributeError, rclpy_implementation.InvalidHandle)
 _MOST_AT_ONCE = 64
 
@@ -168,8 +171,8 @@ class RosNode:
         self._arrived.clear()
 
     def every(self, period_s: float, callback: Callable[[], None]) -> None:
-        """Call back in the executor's thread, periodically."""
-        self.handle.create_timer(period_s, callback)
+        """Call back in the executor's thread, periodically, whatever clocks are set to."""
+        self.handle.create_timer(period_s, callback, clock=_STEADY)
 
     def soon(self, callback: Callable[[], object]) -> None:
         """Call back once, in the executor's thread.

@@ -28,6 +28,7 @@ from serl.ros.services import serve
 from serl.ros.stats import WELL, Health
 from serl.safety import Pose
 from serl.setpoint import PROFILE_PERIOD_S
+from serl.stamps import Stamps
 
 logger = logging.getLogger(__name__)
 
@@ -214,7 +215,7 @@ class RealTime(Driver):
         camera_hz: float,
     ) -> None:
         super().__init__(node, robot, arm, profile, tracked, SENSOR)
-        self._speed, self._began_ns = 1.0, time.time_ns()
+        self._stamps = Stamps()
         self.timeouts = self.jumps = self.lost_ticks = 0
         self._hold: Pose | None = arm.target[0]
         self._closed = arm.target[1]
@@ -240,7 +241,7 @@ class RealTime(Driver):
 
     def run(self, stopping: Callable[[], bool], speed: float = 1.0) -> None:
         """Let time pass until stopping, `speed` times as fast as on the wall."""
-        period_s, self._speed = PROFILE_PERIOD_S / speed, speed
+        period_s, self._stamps = PROFILE_PERIOD_S / speed, Stamps(speed)
         due_s = time.monotonic()
         while not stopping():
             due_s += period_s
@@ -272,8 +273,7 @@ class RealTime(Driver):
 
     def pass_time(self, ticks: int) -> None:
         """Stamps are those of the wall clock, or go `speed` times as fast from the start on."""
-        now_ns = self._began_ns + int(self._speed * (time.time_ns() - self._began_ns))
-        self.stamp_ns = max(now_ns, self.stamp_ns + 1)
+        self.stamp_ns = self._stamps.next_ns()
 
     def _setpoint(self) -> Pose:
         """The newest setpoint, or where the tool was when they stopped."""

@@ -40,6 +40,7 @@ class Recipe(StrEnum):
     NAMESPACES = "user, mount and network namespaces"
     NFTABLES = "nftables"
     ROOT = "root"
+    COMPILER = "a C compiler"
 
     @property
     def missing(self) -> str:
@@ -131,6 +132,8 @@ def _missing(recipe: Recipe) -> str:
             return "" if works else "nft is missing or may not be used (apt-get install nftables)"
         case Recipe.ROOT:
             return "" if os.getuid() == 0 else "not root: cannot act as another user"
+        case Recipe.COMPILER:
+            return "" if shutil.which("cc") else "no C compiler: cc (apt-get install gcc)"
 
 
 def _runs(*command: str) -> bool:

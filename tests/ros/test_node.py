@@ -12,6 +12,7 @@ import psutil
 import pytest
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation
+from rclpy.parameter import Parameter
 
 from serl.errors import CorruptData
 from serl.ros import node as node_module
@@ -115,6 +116,15 @@ def test_stats_of_every_source_are_kept_with_their_age(tmp_path: Path) -> None:
         reading = monitor.latest()["one"]
         assert reading.values == {"steps": 3.0, "success": 0.5, "state": "training"}
         assert 0 <= reading.age_s < 5
+
+
+def test_what_happens_periodically_goes_on_when_ros_time_stands_still(tmp_path: Path) -> None:
+    calls: list[int] = []
+    with RosNode("a", tmp_path) as node:
+        node.handle.set_parameters([Parameter("use_sim_time", value=True)])  # nobody tells /clock
+        node.every(0.01, lambda: calls.append(node.handle.get_clock().now().nanoseconds))
+        eventually(lambda: len(calls) >= 3)
+    assert set(calls) == {0}
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, 98_000])

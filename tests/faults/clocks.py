@@ -1,0 +1,85 @@
+"""Faults of a host's wall clock, under processes that move an arm: it is set, and they go on."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+from serl.ros.environment import free_domain
+
+from ..ros.cell import Cell, eventually
+from .registry import REGISTRY, Level, Recipe
+
+_SOURCE = Path(__file__).with_name("clock_step.c")
+
+
+class HostClock:
+    """The wall clock of all processes that are started with its variables."""
+
+    def __init__(self, folder: Path) -> None:
+        library, self._step = folder / "clock_step.so", folder / "clock_step"
+        self.set_s(0)
+        command = ("cc", "-shared", "-fPIC", "-O2", "-o", library, _SOURCE, "-ldl")
+        subprocess.run(command, check=True)
+        self.variables = {"LD_PRELOAD": str(library), "CLOCK_STEP": str(self._step)}
+
+    def set_s(self, ahead_s: int) -> None:
+        """Set it, at once, to so many seconds ahead of the true one."""
+        with self._step.open("r+b" if self._step.exists() else "wb") as file:
+            file.write(struct.pack("q", ahead_s))
+
+
+@contextmanager
+def moving_by(folder: Path) -> Iterator[tuple[Cell, HostClock]]:
+    """A guard, an arm and an actor that leads it around, on a host whose clock can be set."""
+    clock = HostClock(folder)
+    with (
+        free_domain() as domain,
+        patch.dict(os.environ, ROS_DOMAIN_ID=str(domain.id)),
+        Cell(folder) as cell,
+    ):
+        cell.environment |= clock.variables
+        cell.start_all()
+        yield cell, clock
+
+
+def _goes_on(cell: Cell) -> None:
+    """The arm moves, and soon nothing more is refused for a second."""
+
+    def refused() -> dict[str, float]:
+        return {name: count for name, count in cell.counts.items() if ": " in name}
+
+    def is_quiet() -> bool:
+        before, seen = refused(), len(cell.states)
+        eventually(lambda: len(cell.states) > seen + 10)
+        return refused() == before and cell.state.startswith("policy") and cell.moves()
+
+    eventually(is_quiet, found=lambda: f"{cell.state}, {refused()}")
+
+
+@REGISTRY.fault(
+    46,
+    "Host's clock is set while the arm moves",
+    injected="the wall clock of guard, arm and actor by an hour: ahead, then back",
+    required="the arm goes on by itself, stopped by nothing and nobody; what the guard does "
+    "periodically goes on: somebody else who commands is named, a stop is written to the disk",
+    level=Level.PROCESSES,
+    needs=(Recipe.COMPILER,),
+)
+def host_clock_set(folder: Path) -> None:
+    with moving_by(folder) as (cell, clock):
+        for ahead_s in (3600, 0):
+            clock.set_s(ahead_s)
+            _goes_on(cell)  # which nobody helped after a stop
+        with cell.stranger():
+            cell.until("protective stop: others publish")
+        eventually(lambda: cell.call("ack")[0])
+        cell.arm()
+        cell.until("policy")
+        cell.press_button()()
+        eventually(lambda: cell.latch.read_text() == "serl latch: estop\nthe topic estop\n")
