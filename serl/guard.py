@@ -5,7 +5,7 @@ It takes what the actor asks for and what the arm measures, each with the time o
 late, wrong or silent stops the arm. `serl/ros/guard_node.py` is its process.
 
     guard = Guard(config, latch)            # latch: what `LatchFile.read` says
-    guard.heartbeat("<lease> <mode> <count>", heard)
+    guard.heartbeat("<lease> <mode> <count> <person's silence in ms>", heard)  # the last: teleop
     guard.command(pose7, heard)             # 10 Hz, base_T_tcp of the target, xyzw
     guard.gripper([1.0 or 0.0], heard)      # open or close; sent with each command
     guard.pose / joints / wrench(values, heard)      # measured
@@ -107,7 +107,7 @@ class Guard:
         return Latch(GuardState.HOLD if armed else GuardState.DISARMED)
 
     def heartbeat(self, text: str, heard: Heard) -> None:
-        """The actor lives: "<lease> <mode> <count>", at most 20 ms apart."""
+        """The actor lives: "<lease> <mode> <count> <silence, ms>", at most 20 ms apart."""
         self._lease.hear(text, heard)
 
     def command(self, values: Sequence[float], heard: Heard) -> None:

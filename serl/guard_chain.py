@@ -25,7 +25,9 @@ _INSET_M = 5e-4
 """Targets stay this far inside the box, so that a profile that ends there does not leave it."""
 _INSET_RAD = 2e-3
 
-_BEAT = re.compile(r"([A-Za-z0-9_.-]{1,64}) (policy|teleop|reset|hold) ([0-9]{1,18})", re.ASCII)
+_BEAT = re.compile(
+    r"([A-Za-z0-9_.-]{1,64}) (policy|teleop|reset|hold) ([0-9]{1,18})(?: ([0-9]{1,6}))?", re.ASCII
+)
 
 
 class Refused(BadInput):
@@ -57,20 +59,21 @@ class Heard(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """A heartbeat: who drives, what is asked for, and the number of the beat."""
+    """A heartbeat: who drives, what is asked for, the number of the beat, a person's silence."""
 
     lease: str
     mode: GuardState
     number: int
+    silent_s: float
 
 
 def parse_beat(text: str) -> Beat:
-    """The heartbeat "<lease> <mode> <count>"."""
+    """The heartbeat "<lease> <mode> <count> <silence in ms>", the last one optional."""
     found = _BEAT.fullmatch(text[:128])
     if found is None:
         raise Refused("heartbeat", f"heartbeat {text[:128]!r}: expected '<lease> <mode> <count>'")
-    lease, mode, number = found.groups()
-    return Beat(lease, GuardState(mode), int(number))
+    lease, mode, number, silent_ms = found.groups()
+    return Beat(lease, GuardState(mode), int(number), 1e-3 * int(silent_ms or 0))
 
 
 def check_numbers(values: Sequence[float], size: int, what: str) -> None:

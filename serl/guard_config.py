@@ -63,6 +63,7 @@ class GuardConfig(BaseModel):
             and on the way back after a stop.
         slow_angular_speed_rad_s: the same for rotations.
         heartbeat_s: age at which the actor's heartbeat is lost.
+        device_s: silence of a person's device at which the arm holds, as the heartbeat tells it.
         command_s: age at which a command is stale; at least 1.5 control periods.
         state_s: age at which a measurement is stale, and the arm holds ...
         lost_s: ... and at which a person has to look at it.
@@ -89,6 +90,7 @@ class GuardConfig(BaseModel):
     slow_speed_m_s: float = Field(0.05, gt=0, le=0.05)
     slow_angular_speed_rad_s: float = Field(0.25, gt=0, le=0.25)
     heartbeat_s: float = Field(0.1, gt=0, le=0.1)
+    device_s: float = Field(0.12, gt=0, le=0.12)
     command_s: float = Field(0.15, gt=0, le=0.3)
     state_s: float = Field(0.1, gt=0, le=0.1)
     lost_s: float = Field(1.0, ge=0.2, le=2.0)

@@ -85,12 +85,13 @@ class Lease:
     Attributes:
         mode: what the actor asks for.
         heard_s: when its last beat came.
-        human_s: when its last beat in the name of a person came.
+        human_s: when its last beat in the name of a person came ...
+        device_s: ... and when that person's device was heard.
     """
 
     def __init__(self, config: GuardConfig, counts: Counter[str]) -> None:
         self.mode = GuardState.HOLD
-        self.human_s = -math.inf
+        self.human_s = self.device_s = -math.inf
         self._config = config
         self._counts = counts
         self._source = Source("heartbeat", config.heartbeat_s, counts)
@@ -116,7 +117,7 @@ class Lease:
                 raise Refused("count", "heartbeat comes again")
             self._number, self.mode = beat.number, beat.mode
             if beat.mode is GuardState.TELEOP:
-                self.human_s = heard.now_s
+                self.human_s, self.device_s = heard.now_s, heard.now_s - beat.silent_s
 
     def is_fresh(self, now_s: float) -> bool:
         """The last beat is not too old."""
@@ -128,6 +129,8 @@ class Lease:
             return "heartbeat lost"
         if now_s - self._stranger_s <= 2.0 * self._config.heartbeat_s:
             return "two actors beat"
+        if self.mode is GuardState.TELEOP and now_s - self.device_s > self._config.device_s:
+            return "the person's device is silent"
         return ""
 
 

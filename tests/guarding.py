@@ -51,6 +51,7 @@ class Loop:
 
     Attributes:
         mode: what the heartbeat asks for; None for no heartbeat.
+        device_s: when the person's device was heard; None for now, as the actor beats.
         target: what is commanded ten times a second; None for no commands.
         measured: which measurements arrive.
         joints, force: what is measured.
@@ -63,6 +64,7 @@ class Loop:
         self.fake = FakeArm(pose)
         self.now_s = 100.0
         self.mode: str | None = None
+        self.device_s: float | None = None
         self.lease = "a"
         self.target: Pose | None = None
         self.measured = {"pose", "joints", "wrench"}
@@ -102,7 +104,9 @@ class Loop:
 
     def beat(self) -> None:
         self.beats += 1
-        self.guard.heartbeat(f"{self.lease} {self.mode} {self.beats}", self.heard())
+        silent_s = 0.0 if self.device_s is None else self.now_s - self.device_s
+        words = f"{self.lease} {self.mode} {self.beats} {1e3 * silent_s:.0f}"
+        self.guard.heartbeat(words, self.heard())
 
     def ticks_until(self, *states: GuardState, limit: int = 200) -> int:
         """How many ticks it takes; fails when it takes more than `limit`."""

@@ -193,12 +193,13 @@ def test_clock_jumps_cost_at_most_the_messages_on_their_way() -> None:
 @pytest.mark.parametrize(
     ("text", "beat"),
     [
-        ("a policy 0", ("a", "policy", 0)),
-        ("run_1.actor-0 teleop 18", ("run_1.actor-0", "teleop", 18)),
-        ("a reset 999999999999999999", ("a", "reset", 10**18 - 1)),
+        ("a policy 0", ("a", "policy", 0, 0.0)),
+        ("run_1.actor-0 teleop 18", ("run_1.actor-0", "teleop", 18, 0.0)),
+        ("a teleop 18 250", ("a", "teleop", 18, 0.25)),
+        ("a reset 999999999999999999", ("a", "reset", 10**18 - 1, 0.0)),
     ],
 )
-def test_beats(text: str, beat: tuple[str, str, int]) -> None:
+def test_beats(text: str, beat: tuple[str, str, int, float]) -> None:
     assert tuple(parse_beat(text)) == beat
 
 
@@ -208,7 +209,12 @@ def test_any_other_text_is_no_beat(text: str) -> None:
         beat = parse_beat(text)
     except Refused:
         return
-    assert text == f"{beat.lease} {beat.mode} {text.split(' ')[2]}"
+    lease, mode, *numbers = text.split(" ")
+    assert (lease, mode) == (beat.lease, beat.mode)
+    assert [int(number) for number in numbers] in (
+        [beat.number],
+        [beat.number, 1e3 * beat.silent_s],
+    )
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ def _driven(node: RosNode, config: TrainConfig, name: str, epoch: int, people: P
     if config.robot is None:
         return Driven(plugins.make_simulation(make_task(config)))
     arm = make_arm(node, config, name, epoch)
-    arm.is_heard = people.is_heard
+    arm.silence_s = people.silence_s
     clock = WallClock(make_task(config).config.rate_hz, arm.beat)
     return Driven(arm, clock, person=people.hold.pause if is_real(config.robot) else None)
 

@@ -55,6 +55,7 @@ _MODES: dict[Source, Mode] = {
 _STATE_AGE_S = 0.1
 _IMAGE_AGE_S = 0.2
 _READY_S = 30.0
+_LONGEST_S = 99.0  # that a beat tells
 _PAUSE_PERIODS = 1.3  # before the guard misses a target
 _KEEP = 256
 """Samples to remember of what is averaged or differentiated: 100 ms at up to 2 kHz."""
@@ -80,8 +81,8 @@ class RosArm:
     Attributes:
         stop_reason: why the arm was stopped first; None while motion is allowed.
         mode: in whose name is driven, as the guard is told.
-        is_heard: asked at each beat while a person drives, as their device may fall silent between
-            two actions: the guard holds the arm while it is not.
+        silence_s: asked at each beat while a person drives, how long their device has been silent:
+            the guard is told, as it may fall silent between two actions.
 
     Raises:
         BadInput: a message package that the profile needs is not installed.
@@ -104,7 +105,7 @@ class RosArm:
         check_types(profile)
         self.stop_reason: str | None = None
         self.mode: Mode = "policy"
-        self.is_heard: Callable[[], bool] = lambda: True
+        self.silence_s: Callable[[], float] = lambda: 0.0
         self.node, self.robot, self.profile = node, robot, profile
         self.remote = Remote(node, None if lockstep else self.beat)
         self.aim = Aim(config.motion)
@@ -290,15 +291,17 @@ class RosArm:
     def beat(self) -> None:
         """Tell the guard that this process lives; called in each slice of the loop's waiting.
 
-        A person who is silent, or whose episode is over or paused, does not drive; the guard would
-        take one whose targets end for lost.
+        A person whose episode is over or paused does not drive; the guard would take one whose
+        targets end for lost.
         """
         self._beats += 1
         paused_s = time.monotonic() - self._acted_s
-        paused = paused_s > _PAUSE_PERIODS * self._period_s or not self.is_heard()
-        held = self.stop_reason is not None or (self.mode == "teleop" and paused)
-        mode = "hold" if held else self.mode
-        message = Header(frame_id=f"{self._lease} {mode} {self._beats}")
+        paused = self.mode == "teleop" and paused_s > _PAUSE_PERIODS * self._period_s
+        mode = "hold" if paused or self.stop_reason is not None else self.mode
+        words = f"{self._lease} {mode} {self._beats}"
+        if mode == "teleop":
+            words += f" {1e3 * min(self.silence_s(), _LONGEST_S):.0f}"
+        message = Header(frame_id=words)
         message.stamp = stamp_of(self.node.handle.get_clock().now().nanoseconds)
         self._beat.publish(message)
 

@@ -107,9 +107,9 @@ class People:
         """Somebody is at a device, hands on or off."""
         return self._devices.attended
 
-    def is_heard(self) -> bool:
-        """Nobody drives by hand, or who does is heard: for `RosArm.is_heard`."""
-        return self._desk is None or self._desk.owner.is_heard
+    def silence_s(self) -> float:
+        """How long the device of who drives by hand has been silent: for `RosArm.silence_s`."""
+        return 0.0 if self._desk is None else self._desk.owner.silence_s
 
     def manage(self) -> None:
         """Let the tools of ROS 2's lifecycle pause and resume; a stop stays one."""

@@ -43,7 +43,8 @@ COMMAND_GRIPPER = Topic("command/gripper", Float64MultiArray, _newest())
 """One number, 1 open or 0 close, actor to guard; sent with each target."""
 
 HEARTBEAT = Topic("heartbeat", Header, _newest())
-"""At most 20 ms apart, actor to guard; frame_id is "<lease> <mode> <count>"."""
+"""At most 20 ms apart, actor to guard; frame_id is "<lease> <mode> <count>", and in teleop for how
+many ms the person's device has been silent, where the actor knows."""
 
 ESTOP = Topic("estop", Bool, _newest())
 """True stops, anybody to guard; False does nothing. Send it until the guard's state says so."""

@@ -130,7 +130,7 @@ class _Deployed:
         self._clock: Clock
         if config.robot:
             self.robot = make_arm(node, config, name, self._epoch)
-            self.robot.is_heard = people.is_heard
+            self.robot.silence_s = people.silence_s
             self._clock = WallClock(rate_hz, self.robot.beat)
         else:
             self.robot = plugins.make_simulation(self._task)

@@ -52,7 +52,7 @@ def takeover(session: Session) -> str:
         f"{arm.place.prefix}/joy or teleop/twist, steer 1 cm or more, and let go."
     )
     people.begin()
-    arm.driver.is_heard = lambda: people.is_heard
+    arm.driver.silence_s = lambda: people.silence_s
 
     def next_action(here: Pose) -> Action | None:
         if time.monotonic() > until_s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from enum import StrEnum
@@ -141,12 +142,15 @@ class Operator:
         return action
 
     @property
-    def is_heard(self) -> bool:
-        """False while the robot has to hold for a silent device; holds between two calls, too."""
+    def silence_s(self) -> float:
+        """How long a device in whose hand the robot is has been silent; grows between two calls.
+
+        Infinite while the robot holds for it, 0 for one that this process reads itself.
+        """
         if self.hands is not Hands.ON:
-            return self.hands is Hands.OFF
+            return 0.0 if self.hands is Hands.OFF else math.inf
         remote = (device for device in self._devices if isinstance(device, RemoteDevice))
-        return all(device.silence_s <= self._config.stale_s for device in remote)
+        return max((device.silence_s for device in remote), default=0.0)
 
     def events(self) -> tuple[Event, ...]:
         """What was said since the last call."""

@@ -75,9 +75,9 @@ class OneOwner:
             person.release()
 
     @property
-    def is_heard(self) -> bool:
-        """Nobody drives, or who does is heard; see `Operator.is_heard`."""
-        return self.owner is None or self.owner.is_heard
+    def silence_s(self) -> float:
+        """How long the device of who drives has been silent; see `Operator.silence_s`."""
+        return 0.0 if self.owner is None else self.owner.silence_s
 
     @property
     def silent(self) -> str:

@@ -95,12 +95,12 @@ def measure(
     for trial in range(trials * len(faults)):
         name = list(faults)[trial % len(faults)]
         fault = faults[name]
-        cell.until(mode)
+        eventually(lambda: cell.is_taken(mode), found=lambda: cell.state)
         eventually(cell.moves)
         time.sleep(0.001 * (trial * 37 % 100))  # at any time of the period
         stops[name].append(cell.stopped(fault.deal(cell), fault.sign))
         fault.mend(cell)
-    cell.until(mode)
+    eventually(lambda: cell.is_taken(mode), found=lambda: cell.state)
     return stops
 
 

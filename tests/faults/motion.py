@@ -141,12 +141,16 @@ def controller_killed(folder: Path) -> None:
 )
 def hand_struck_in_motion(folder: Path) -> None:
     with moving(folder, "teleop", steered=True) as cell:
-        cell.stops(lambda: cell.signal("hand", signal.SIGSTOP), "state hold: the actor holds")
+        cell.stops(
+            lambda: cell.signal("hand", signal.SIGSTOP), "state hold: the person's device is silent"
+        )
         cell.signal("hand", signal.SIGCONT)
-        cell.until("teleop")
-        cell.stops(lambda: cell.signal("hand", signal.SIGKILL), "state hold: the actor holds")
+        eventually(lambda: cell.is_taken("teleop"), found=lambda: cell.state)
+        cell.stops(
+            lambda: cell.signal("hand", signal.SIGKILL), "state hold: the person's device is silent"
+        )
         cell.start_hand()
-        cell.until("teleop")
+        eventually(lambda: cell.is_taken("teleop"), found=lambda: cell.state)
 
 
 @REGISTRY.fault(

@@ -193,7 +193,7 @@ class Cell:
             self.start_steered()
         else:
             self.start_actor(mode)
-        eventually(lambda: self._is_taken(mode), found=lambda: self.state)
+        eventually(lambda: self.is_taken(mode), found=lambda: self.state)
 
     def let_go(self) -> None:
         """Wait until the guard is disarmed; who was stopped because the machine was late is so."""
@@ -205,7 +205,7 @@ class Cell:
 
         eventually(gone, found=lambda: self.state)
 
-    def _is_taken(self, mode: str) -> bool:
+    def is_taken(self, mode: str) -> bool:
         """Whether the arm is driven; armed until it is, on a machine that is late at first."""
         guard = self.processes["guard"]
         assert guard.poll() is None, guard.communicate()[1]

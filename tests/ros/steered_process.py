@@ -33,7 +33,7 @@ def main() -> None:
     with RosNode(f"actor_{robot}", folder, local=True) as node:
         arm = RosArm(node, robot, profile.model_copy(update={"gripper": None}), task)
         people = OneOwner(TopicDevices(node, robot, TeleopConfig()).people(arm.action_spec))
-        arm.is_heard = lambda: people.is_heard
+        arm.silence_s = lambda: people.silence_s
         clock = WallClock(task.rate_hz, arm.beat)
         while not (node.stopping or orphaned()):
             action = people()

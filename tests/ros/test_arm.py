@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.processes, self.node = Run(folder), RosNode("test", folder, local=True)
         self.modes: list[str] = []
+        self.beats: list[list[str]] = []
         self._command: PoseStamped | None = None
         self.forwarding = True
 
@@ -67,7 +69,8 @@ class Bench:
         self._command = message
 
     def _on_beat(self, message: object) -> None:
-        self.modes.append(getattr(message, "frame_id", "").split()[1])
+        self.beats.append(getattr(message, "frame_id", "").split())
+        self.modes.append(self.beats[-1][1])
 
     def _forward(self) -> None:
         if self._command is not None and self.forwarding:
@@ -229,22 +232,23 @@ def test_a_person_whose_episode_is_over_or_paused_does_not_drive(arm: RosArm, be
     arm.drive_as(Source.POLICY)
 
 
-def test_a_person_who_falls_silent_between_two_actions_does_not_drive(
+def test_beats_of_a_person_say_how_long_their_device_has_been_silent(
     arm: RosArm, bench: Bench
 ) -> None:
-    def says(mode: str) -> bool:
+    def says(mode: str, *silence: str) -> bool:
         arm.act(0.0 * ONES)
         arm.beat()
-        return bench.modes[-1] == mode
+        return bench.beats[-1][1] == mode and bench.beats[-1][3:] == list(silence)
 
     arm.drive_as(Source.HUMAN)
-    eventually(lambda: says("teleop"))
-    arm.is_heard = lambda: False
-    eventually(lambda: says("hold"))
-    assert arm.stop_reason is None
+    eventually(lambda: says("teleop", "0"))
+    arm.silence_s = lambda: 0.0634
+    eventually(lambda: says("teleop", "63"))
+    arm.silence_s = lambda: math.inf
+    eventually(lambda: says("teleop", "99000"))
     arm.drive_as(Source.POLICY)
     eventually(lambda: says("policy"))  # whose devices are nobody's
-    arm.is_heard = lambda: True
+    arm.silence_s = lambda: 0.0
 
 
 def test_missing_message_packages_are_named_at_the_start() -> None:

@@ -98,25 +98,23 @@ def test_silence_in_a_hand_holds_the_robot_and_cuts_the_episode(lost: bool) -> N
 
 def test_silence_in_a_hand_is_known_before_the_next_look() -> None:
     bench = Bench()
-    assert bench.person.is_heard, "nobody drives"
+    assert bench.person.silence_s == 0.0, "nobody drives"
     bench.pad.hold()
     bench.tick()
     bench.pad.alive = False
-    bench.pad.time_s += 0.9 * HABITS.stale_s
-    assert bench.person.is_heard
-    bench.pad.time_s += 0.2 * HABITS.stale_s
-    assert not bench.person.is_heard
+    bench.pad.time_s += 1.1 * HABITS.stale_s
+    assert bench.person.silence_s == pytest.approx(1.1 * HABITS.stale_s)
     assert bench.person.hands is Hands.ON, "nobody has looked yet"
     bench.tick()
     bench.pad.alive = True
-    assert not bench.person.is_heard, "the robot holds until somebody looks"
+    assert bench.person.silence_s == math.inf, "the robot holds until somebody looks"
     bench.tick()
-    assert bench.person.is_heard
+    assert bench.person.silence_s == 0.0
     bench.pad.hold(False)
     bench.tick(3)
     bench.pad.alive = False
     bench.pad.time_s += 1.0
-    assert bench.person.is_heard, "hands are off"
+    assert bench.person.silence_s == 0.0, "hands are off"
 
 
 def test_a_hiccup_shorter_than_that_goes_on_with_the_hands_still_on() -> None:
