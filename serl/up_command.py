@@ -10,11 +10,15 @@ from pathlib import Path
 
 from serl import teleop_commands
 from serl.arm_profile import is_real
-from serl.config import checked, read_yaml
+from serl.assignment import make_task
+from serl.config import TrainConfig, checked, read_yaml
 from serl.console.door import remove_door
 from serl.display import Display
 from serl.errors import BadInput
 from serl.graph_config import GraphConfig
+from serl.guard_setup import make_guard_config
+from serl.real_arm import load_robot
+from serl.robot_file import latch_path
 from serl.run_folder import RunFolder
 from serl.supervisor import Supervisor
 from serl.terminal_person import at_the_terminal
@@ -67,20 +71,45 @@ def run_of(graph: GraphConfig) -> RunFolder:
     """The run that a graph goes on with, or a new one.
 
     Raises:
-        BadInput: it cannot be opened or made, or has stages, which only `serl train` trains.
+        BadInput: it cannot be opened or made, has stages, which only `serl train` trains, or one
+            of the arms cannot be used.
     """
     from serl.settings import run_settings
 
     if graph.run is not None:
         run = RunFolder.open(graph.run)
-    else:
-        config = run_settings(graph.task, graph.run_settings, {})
-        if config.stages:
-            raise BadInput("only `serl train` trains stages; with settings.stages null it is one")
-        run = RunFolder.create(graph.runs, config, datetime.now())
-    if run.config.stages:
-        raise BadInput(f"{run.path}: only `serl train` trains stages")
-    return run
+        if run.config.stages:
+            raise BadInput(f"{run.path}: only `serl train` trains stages")
+        check_arms(graph, run.config)
+        return run
+    config = run_settings(graph.task, graph.run_settings, {})
+    if config.stages:
+        raise BadInput("only `serl train` trains stages; with settings.stages null it is one")
+    check_arms(graph, config)
+    return RunFolder.create(graph.runs, config, datetime.now())
+
+
+def check_arms(graph: GraphConfig, config: TrainConfig) -> None:
+    """Look at every real arm of a graph before anything is made or moves.
+
+    Raises:
+        BadInput: an arm cannot do the task or be guarded, or is there twice; names the entry.
+    """
+    from serl.ros.arm_topics import check_types  # rclpy: once it is known to be there
+
+    task, entries = make_task(config), dict[Path, str]()
+    for robot in graph.robots:
+        if robot.profile is None or not is_real(robot.profile):
+            continue
+        try:
+            profile = load_robot(robot.profile)
+            check_types(profile)
+            make_guard_config(task, profile)
+        except BadInput as error:
+            raise BadInput(f"robots.{robot.name}.profile: {error}") from None
+        latch = latch_path(robot.profile, profile, robot.namespace)
+        if (other := entries.setdefault(latch, robot.name)) != robot.name:
+            raise BadInput(f"robots.{robot.name}: its profile is of the same arm as {other}'s")
 
 
 def _attend(supervisor: Supervisor, ends: frozenset[str], ask: Callable[[], None]) -> None:

@@ -6,16 +6,20 @@ import os
 import subprocess
 import sys
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 import yaml
+from geometry_msgs.msg import PoseStamped
 
-from serl import cli
+from serl import cli, plugins
+from serl.arm_profile import ArmProfile, Workspace
 from serl.config import checked, resolve
 from serl.errors import BadInput
 from serl.graph_config import GraphConfig
+from serl.robot_file import write_robot
 from serl.ros.graph import (
     RealArm,
     actor_processes,
@@ -24,10 +28,14 @@ from serl.ros.graph import (
     guard_process,
     learner_processes,
 )
+from serl.ros.names import guard_name
+from serl.ros.topics import Topic
 from serl.run_folder import RunFolder
 from serl.verify import verify
 
 from .conftest import eventually
+from .terminal import Terminal
+from .tracked import ARMS, GOAL_M, GOES_ON, answer_until, frankas_beside_goals
 
 pytestmark = pytest.mark.ros
 
@@ -39,6 +47,14 @@ SETTINGS = {
     "task_config": {"time_limit_s": 1.0, "reach_m": 0.05},
     "agent": {"hidden": [32, 32], "batch_size": 16, "utd": 1, "device": "cpu"},
     "learner": {"checkpoint_every": 20, "publish_every": 5},
+}
+
+
+ON_ARMS = SETTINGS | {
+    "steps": 30,
+    "demos": 0,
+    "task_config": {"time_limit_s": 1.0, "motion": {"box_high_m": [0.7, 0.3, 0.6]}},
+    "reward": {"kind": "pose", "pose": [*GOAL_M, 1, 0, 0, 0]},
 }
 
 
@@ -152,6 +168,86 @@ def test_two_arms_in_two_namespaces_feed_one_learner(tmp_path: Path) -> None:
     assert accepted["left"] > 0
     assert accepted["right"] > 0
     assert {path.stem for path in (folder / "guard").glob("*.yaml")} == {"left", "right"}
+
+
+@pytest.mark.slow
+def test_two_real_arms_are_moved_by_their_own_guards_and_feed_one_learner(
+    tmp_path: Path, commands: list[Terminal]
+) -> None:
+    places = ("/two/left", "/two/right")
+    robots = [
+        {"name": place.rpartition("/")[2], "profile": "mine.py", "namespace": place}
+        for place in places
+    ]
+    text = {"task": "reach", "settings": ON_ARMS, "robots": robots}
+    (tmp_path / "up.yaml").write_text(yaml.safe_dump(text))
+    with frankas_beside_goals(tmp_path, *places) as (_, arms, node):
+        been: dict[str, list[float]] = {arm: [] for arm in arms}
+        for arm in arms:
+            see = partial(lambda seen, message: seen.append(message.pose.position.z), been[arm])
+            node.subscribe(Topic(f"{arm}/current_pose", PoseStamped, 10), see)
+        eventually(lambda: all(been.values()))
+        command = Terminal(tmp_path, "up", "up.yaml")
+        commands.append(command)
+        commanding: dict[str, set[str]] = {arm: set() for arm in arms}
+
+        def done() -> bool:
+            for arm, names in commanding.items():
+                found = node.handle.get_publishers_info_by_topic(f"{arm}/target_pose")
+                names.update(each.node_name for each in found)
+            return command.process.poll() is not None
+
+        command.until("left: estop: no latch file")
+        assert not list((tmp_path / "runs").rglob("*.mcap")), "they moved before a person said so"
+        answer_until(command, done, (*ARMS, GOES_ON))
+        assert command.process.returncode == 0, command.output
+    assert all(max(seen) - min(seen) > 0.005 for seen in been.values()), "both have moved"
+    for arm, names in commanding.items():
+        assert names - {"_NODE_NAME_UNKNOWN_"} == {guard_name(arm)}, commanding
+    (folder,) = (tmp_path / "runs" / "reach").iterdir()
+    report = verify(folder)
+    assert report.sound, report
+    accepted = {log.actor: log.accepted for log in report.contents}
+    assert min(accepted["left"], accepted["right"]) > 0, accepted
+    for name in ("left", "right"):
+        latch = tmp_path / f"mine@two.{name}.latch"
+        assert latch.read_text() == "serl latch: disarmed\n"
+
+
+@pytest.mark.parametrize(
+    ("second", "complaint"),
+    [
+        ({"profile": "absent.yaml"}, "robots.right.profile: absent.yaml: cannot be read"),
+        ({"profile": "nobody"}, "robots.right.profile: unknown robot 'nobody'"),
+        ({"profile": "away.yaml"}, "robots.right.profile: workspace of sim: along x it begins at"),
+        ({"profile": "left.yaml", "namespace": "/b"}, "its profile is of the same arm as left's"),
+    ],
+)
+def test_every_arm_is_looked_at_before_anything_is_made(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    second: dict[str, str],
+    complaint: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    profile: ArmProfile = plugins.load("robot", "sim")
+    away = Workspace(
+        low_m=(5.0, -0.1, 0.1),
+        high_m=(5.1, 0.1, 0.2),
+        reference=(1.0, 0.0, 0.0, 0.0),
+        home_m=(5.05, 0.0, 0.15),
+    )
+    write_robot(tmp_path / "left.yaml", profile.within("/left"))
+    write_robot(tmp_path / "away.yaml", profile.model_copy(update={"workspace": away}))
+    robots = [{"name": "left", "profile": "left.yaml"}, {"name": "right"} | second]
+    text = {"task": "reach", "settings": ON_ARMS, "robots": robots}
+    (tmp_path / "up.yaml").write_text(yaml.safe_dump(text))
+    assert cli.main(["up", "up.yaml"]) == cli.BAD_INPUT
+    said = capfd.readouterr()
+    assert complaint in said.err
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert {path.name for path in tmp_path.iterdir()} == {"up.yaml", "left.yaml", "away.yaml"}
 
 
 def _modules(command: subprocess.Popen[bytes]) -> int:

@@ -31,23 +31,33 @@ robot = franka.model_copy(update={"name": "mine", "wrench": None, "controller": 
 @contextmanager
 def franka_beside_a_goal(folder: Path, place: str | None = None) -> Iterator[tuple[Run, str]]:
     """The driver's processes, and the namespace of its topics; `mine.py` is its profile."""
+    with frankas_beside_goals(folder, place) as (driver, (arm,), _):
+        yield driver, arm
+
+
+@contextmanager
+def frankas_beside_goals(
+    folder: Path, *places: str | None
+) -> Iterator[tuple[Run, list[str], RosNode]]:
+    """The drivers' processes, the namespaces of their topics, and the node that tracks goals."""
     (folder / "mine.py").write_text(PROFILE)
     driver = Run(folder / "driver")
     driver.folder.mkdir()
-    arm = start_franka(driver, place)
+    arms = [start_franka(driver, place) for place in places]
     with RosNode("tracker", driver.folder, local=True) as node:
-        goals = node.publisher(Topic(f"{arm}/goal_pose", PoseStamped, 1))
+        goals = [node.publisher(Topic(f"{arm}/goal_pose", PoseStamped, 1)) for arm in arms]
 
         def track() -> None:
             goal = PoseStamped()
             goal.header.frame_id, goal.header.stamp = "base", node.handle.get_clock().now().to_msg()
             place = goal.pose.position
             place.x, place.y, place.z = GOAL_M
-            goals.publish(goal)
+            for publisher in goals:
+                publisher.publish(goal)
 
         node.every(0.01, track)
         try:
-            yield driver, arm
+            yield driver, arms, node
         finally:
             driver.end()
 
