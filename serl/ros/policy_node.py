@@ -39,6 +39,7 @@ from serl.ros.stats import Stats, Value
 from serl.run_folder import RunFolder
 from serl.supervisor import orphaned
 from serl.task import SimulatedTask
+from serl.tool_log import ToolLog
 from serl.types import Record
 
 
@@ -152,15 +153,17 @@ class _Deployed:
         )
         desk = people.desk(self.robot, None, episodes)
         station = Station(self.robot, people.hold, self._ending, self._watch.begin)
+        tools = ToolLog(episodes)
 
         def take(record: Record) -> None:
             log.append(record)
+            tools.take(record)
             people.take(record, desk)
 
         return Actor(
             name=name,
             run=self._folder.name,
-            robot=WatchedRobot(self.robot, self._watch),
+            robot=WatchedRobot(self.robot, self._watch, tools.see),
             task=self._task,
             policy=policy,
             clock=self._clock,

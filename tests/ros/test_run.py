@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
 from serl import cli
 from serl.assignment import make_spec, make_task
 from serl.deployment import read_tried
-from serl.episodes import episode_paths, read_episode
+from serl.episodes import episode_name, episode_paths, read_episode
 from serl.guard_config import GuardState
 from serl.latch import Latch, LatchFile
 from serl.run_folder import RunFolder
+from serl.tool_log import read_tools
 
 from ..test_deployment import trained
 from .terminal import LIMIT_S, Terminal
@@ -27,11 +29,16 @@ def deployment(run: RunFolder) -> RunFolder:
 
 
 def assert_logged(run: RunFolder, episodes: int) -> None:
-    """As many whole episodes lie in the deployment's own folder, and none in the run's."""
+    """So many whole episodes lie in the deployment's own folder, with the tool's places."""
     spec = make_spec(make_task(run.config))
     paths = episode_paths(run.episodes("actor0"))
     assert len(paths) == episodes
-    assert all(read_episode(path, spec).end is not None for path in paths)
+    places = read_tools(run.episodes("actor0"))
+    for path in paths:
+        episode = read_episode(path, spec)
+        assert episode.end is not None
+        assert len(places[episode_name(path)]) == len(episode.steps) + 1
+        assert np.isfinite(places[episode_name(path)]).all()
 
 
 def test_a_policy_runs_in_simulation_and_ctrl_c_leaves_whole_episodes(
