@@ -81,10 +81,10 @@ def console(options: argparse.Namespace) -> int:
 def console_of(run: RunFolder, port: int) -> Iterator[Supervisor]:
     """A console beside all that is started in the block."""
     require_console()
-    from serl.ros.graph import beside, console_processes
+    from serl.ros.graph import arm_of, beside, console_processes
 
     remove_door(run.path)
-    with beside(run, console_processes(run, "actor0", port)) as supervisor:
+    with beside(run, console_processes(run, "actor0", port, arm_of(run))) as supervisor:
         announce(run, supervisor)
         yield supervisor
 

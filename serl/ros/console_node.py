@@ -2,7 +2,8 @@
 
 It is no part of the control loop: what a page says goes to the actor as any node's message does.
 
-    python -m serl.ros.console_node --run runs/pick_cube/2026-11-21_10-00-00 --actor actor0
+    python -m serl.ros.console_node --run runs/pick_cube/2026-11-21_10-00-00 --actor actor0 \
+        --guard /left
 """
 
 from __future__ import annotations
@@ -52,9 +53,11 @@ class RosCockpit:
         node: of this process.
         run: the run.
         actor: name of the actor.
+        arm: namespace of the arm that it drives behind a guard, within the run unless it begins at
+            the root; None for a simulation in the actor's process.
     """
 
-    def __init__(self, node: RosNode, run: RunFolder, actor: str) -> None:
+    def __init__(self, node: RosNode, run: RunFolder, actor: str, arm: str | None) -> None:
         self._run, self._actor = run, actor
         self._control: dict[str, str] = {}
         self._heard_s = self._moved_s = float("-inf")
@@ -73,8 +76,10 @@ class RosCockpit:
         source: Source = DrawnScene(task, lambda: self._placement, views)
         if task.config.all_views and not session:
             source = LoggedCameras(run.episodes(actor))
-        self._guard = node.handle.create_client(Trigger, node.absolute(f"{actor}/guard/estop"))
-        self._guarded = False  # a guard has answered
+        self._guard: Any = None
+        if arm is not None:
+            name = node.absolute(f"{arm.rstrip('/')}/guard/estop")
+            self._guard = node.handle.create_client(Trigger, name)
         self._pictures = Pictures(source, lambda: self._control.get("attended") == "1")
 
     def drive(self, wish: Wish) -> None:
@@ -85,24 +90,19 @@ class RosCockpit:
         """Call the actor's service of that name; a stop goes to the arm's guard as well.
 
         Raises:
-            SerlError: nobody did what was said.
+            SerlError: nobody did what was said, or the guard of the arm did not stop it.
         """
-        if what != "estop":
+        if what != "estop" or self._guard is None:
             return await _call(self._clients[what], "the actor")
         guarded, acting = await asyncio.gather(
             _call(self._guard, "the guard"),
             _call(self._clients[what], "the actor"),
             return_exceptions=True,
         )
-        self._guarded |= isinstance(guarded, str)
-        if isinstance(guarded, BaseException) and not self._guarded:
-            if isinstance(acting, BaseException):
-                raise acting
-            return acting  # a simulation in the actor's process, which no guard is beside
-        answers = (f"guard: {guarded}", f"actor: {acting}")
-        if isinstance(guarded, BaseException) and isinstance(acting, BaseException):
-            raise SerlError("; ".join(answers))
-        return "; ".join(answers)
+        answers = f"guard: {guarded}; actor: {acting}"
+        if isinstance(guarded, BaseException):  # an actor that holds stops no arm
+            raise SerlError(answers)
+        return answers
 
     def state(self) -> Mapping[str, Any]:
         """As the actor said last, and whether that is fresh."""
@@ -151,10 +151,12 @@ class RosCockpit:
 
 async def _call(client: Any, who: str) -> str:
     """Call a service; what it answered. Raises `SerlError` when it refused or nobody did."""
-    if not client.service_is_ready():
-        raise SerlError(f"{who} does not answer")
-    answer = client.call_async(Trigger.Request())
     deadline_s = time.monotonic() + _ANSWER_S
+    while not client.service_is_ready():
+        if time.monotonic() > deadline_s:
+            raise SerlError(f"{who} does not answer")
+        await asyncio.sleep(0.005)
+    answer = client.call_async(Trigger.Request())
     while not answer.done():
         if time.monotonic() > deadline_s:
             raise SerlError(f"{who} did not answer within {_ANSWER_S:g} s")
@@ -165,7 +167,7 @@ async def _call(client: Any, who: str) -> str:
     return str(response.message)
 
 
-def run(run_folder: Path, actor: str, port: int) -> None:
+def run(run_folder: Path, actor: str, port: int, arm: str | None = None) -> None:
     """Serve until told to stop; raises `BadInput` when the run has a console already."""
     folder = RunFolder.open(run_folder)
     checked_name(actor, "actor")
@@ -173,7 +175,7 @@ def run(run_folder: Path, actor: str, port: int) -> None:
         FileLock(folder.path / "console.lock", f"the console of {folder.path}"),
         RosNode("console", run_folder, local=True) as node,
     ):
-        cockpit = RosCockpit(node, folder, actor)
+        cockpit = RosCockpit(node, folder, actor, arm)
         try:
             asyncio.run(_serve(node, folder.path, cockpit, port))
         finally:
@@ -202,8 +204,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--run", type=Path, required=True, help="folder of the run")
     parser.add_argument("--actor", default="actor0", help="name of the actor")
     parser.add_argument("--port", type=int, default=PORT, help="the first to be tried")
+    parser.add_argument("--guard", help="namespace of the arm, where a guard is before it")
     options = parser.parse_args(arguments)
-    return run_node(lambda: run(options.run, options.actor, options.port))
+    return run_node(lambda: run(options.run, options.actor, options.port, options.guard))
 
 
 if __name__ == "__main__":

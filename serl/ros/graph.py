@@ -165,11 +165,17 @@ def guard_process(run: RunFolder, name: str, arm: RealArm) -> ProcessSpec:
     profile = load_robot(arm.profile)
     limits = make_guard_config(make_task(run.config), profile)
     settings = write_guard(run.path / "guard", name, limits)
+    write_atomic(_arm_note(run, name), f"{arm.namespace}\n".encode())
     latch = latch_path(arm.profile, profile, arm.namespace)
     arguments = ("--run", str(run.path), "--robot", arm.namespace, _ARM, arm.profile)
     return _guard(
         name, arm.namespace, (*arguments, "--config", str(settings), "--latch", str(latch))
     )
+
+
+def _arm_note(run: RunFolder, name: str) -> Path:
+    """Where a console that comes later reads which real arm an actor drives: its namespace."""
+    return run.path / "guard" / f"{name}.arm"
 
 
 def _guard(name: str, robot: str, arguments: tuple[str, ...]) -> ProcessSpec:
@@ -183,9 +189,23 @@ def prefix(stage: str) -> str:
     return f"{stage}-" if stage else ""
 
 
-def console_processes(run: RunFolder, actor: str, port: int) -> list[ProcessSpec]:
-    """The console beside an actor."""
-    arguments = ("--run", str(run.path), "--actor", actor, "--port", str(port))
+def console_processes(
+    run: RunFolder, actor: str, port: int, arm: RealArm | None = None
+) -> list[ProcessSpec]:
+    """The console beside an actor, whose STOP goes to the guard of the arm as well.
+
+    That is the given real arm, else the one that the actor drove last, else that of the run.
+    """
+    arguments: tuple[str, ...] = ("--run", str(run.path), "--actor", actor, "--port", str(port))
+    note = _arm_note(run, actor)
+    if arm is not None:
+        arguments += ("--guard", arm.namespace)
+    elif note.exists():
+        arguments += ("--guard", note.read_text().strip())
+    elif (own := arm_of(run)) is not None:
+        arguments += ("--guard", own.namespace)
+    elif run.config.robot:
+        arguments += ("--guard", actor)
     return [ProcessSpec("console", "serl.ros.console_node", arguments, ends=False)]
 
 
@@ -233,7 +253,8 @@ def described_processes(run: RunFolder, graph: GraphConfig) -> list[ProcessSpec]
         elif robot.guard and (arm := real_arm_of(robot)) is not None:
             specs.append(guard_process(run, robot.name, arm))
     if graph.console is not None:
-        specs += console_processes(run, graph.console.robot, graph.console.port)
+        seen = next(robot for robot in graph.robots if robot.name == graph.console.robot)
+        specs += console_processes(run, seen.name, graph.console.port, real_arm_of(seen))
     return specs
 
 

@@ -156,6 +156,24 @@ def test_what_is_not_heard_is_answered_and_a_key_without_a_button_says_nothing(
     asyncio.run(check())
 
 
+def test_a_stop_that_reached_no_guard_stays_on_the_page_until_one_did(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with site() as here, browser(tmp_path) as page:
+            told(here, {"stopped": "stopped by the operator"})  # the actor alone heard it
+            here.cockpit.answers["estop"] = SerlError("guard: the guard does not answer")
+            await enter(page, here)
+            await page.hit("Escape")
+            await reads(page, "alarm", "NOT STOPPED")
+            await reads(page, "answer", "Take the controls")  # which says what is next all the time
+            assert "the guard does not answer" in await page.text("alarm")
+            assert not await page.run("document.getElementById('alarm').hidden")
+            here.cockpit.answers.pop("estop")
+            await page.hit("Escape")
+            await page.until("document.getElementById('alarm').hidden")
+
+    asyncio.run(check())
+
+
 def test_buttons_that_are_held_mark_again_and_again_and_move(tmp_path: Path) -> None:
     async def check() -> None:
         async with site() as here, browser(tmp_path) as page:

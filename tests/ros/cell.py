@@ -171,11 +171,11 @@ class Cell:
         )
 
     def start_console(self) -> None:
-        """The page of the run, beside the actor of the arm's name."""
+        """The page of the run, beside the actor that drives this arm."""
         folder = str(self.folder)
         self._start(
             *("console", "-m", "serl.ros.console_node", "--run", folder, "--actor", ROBOT),
-            *("--port", "8970"),
+            *("--port", "8970", "--guard", ROBOT),
         )
 
     def start_reader(self) -> None:

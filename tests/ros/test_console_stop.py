@@ -17,8 +17,12 @@ from serl.console.door import Door, read_door
 from serl.run_folder import RunFolder
 
 from .cell import Cell, eventually
+from .terminal import Terminal
+from .tracked import SEEN, answer_until, franka_beside_a_goal
 
 pytestmark = pytest.mark.ros
+
+TRAINING = ("train", "reach", "--console", "--console-port", 8990, "--demos", 0, "--trials", 0)
 
 
 @pytest.fixture
@@ -87,3 +91,36 @@ def test_a_guard_that_is_gone_is_told_to_who_stops_it(cell: Cell) -> None:
     assert not answer["done"]
     assert "guard: the guard did not answer within 3 s" in answer["text"]
     assert "actor: the actor does not answer" in answer["text"]
+
+
+def test_stop_at_the_page_of_a_training_reaches_the_guard_of_a_real_arm(
+    tmp_path: Path, commands: list[Terminal]
+) -> None:
+    """Whose namespace has nothing to do with the actor's name."""
+    with franka_beside_a_goal(tmp_path) as (_, arm):
+        command = Terminal(tmp_path, *TRAINING, "--robot", "mine.py", "--namespace", arm)
+        commands.append(command)
+        command.until("token: ")
+        answer_until(command, lambda: "Enter arms it" in command.output, (SEEN,))
+        (door_file,) = (tmp_path / "runs").rglob("console.json")
+        door = read_door(door_file.parent)
+        assert door is not None
+        answers: list[dict[str, Any]] = []
+
+        def pressed() -> bool:
+            answers.append(asyncio.run(press_stop(door)))
+            return bool(answers[-1]["done"])
+
+        eventually(pressed, found=lambda: str(answers[-1]))
+        assert "guard: estop" in answers[-1]["text"], answers
+        (latch,) = (tmp_path / "runs").rglob("mine.latch")
+        assert latch.read_text() == "serl latch: estop\nthe service estop\n"
+
+
+def test_a_page_beside_an_arm_whose_guard_is_not_there_says_that_nothing_stops_it(
+    cell: Cell,
+) -> None:
+    door = open_console(cell)
+    answer = asyncio.run(press_stop(door))
+    assert not answer["done"]
+    assert "guard: the guard does not answer" in answer["text"]

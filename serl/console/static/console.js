@@ -73,7 +73,15 @@ function sayByKey(what) {
 function heard(message) {
   if (message.type === "state") showState(message);
   if (message.type === "progress") showProgress(message);
-  if (message.type === "answer") $("answer").textContent = message.text;
+  if (message.type === "answer") showAnswer(message);
+}
+
+// That a stop was not heard stays on the page until one is.
+function showAnswer(message) {
+  $("answer").textContent = message.text;
+  if (message.what !== "estop") return;
+  $("alarm").hidden = message.done;
+  $("alarm").textContent = message.done ? "" : `NOT STOPPED: use the arm's own stop. ${message.text}`;
 }
 
 function show(mood, who, why) {
