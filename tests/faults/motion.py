@@ -134,22 +134,28 @@ def controller_killed(folder: Path) -> None:
 
 @REGISTRY.fault(
     37,
-    "Measurements end, or are not finite",
-    injected="an arm that follows, but measures nothing any more, or NaN",
+    "Measurements end, stand still, or are not finite",
+    injected="an arm that follows, but measures nothing any more, or NaN, or tells the same wrench "
+    "again and again",
     required=f"{HELD}; goes on once it measures again",
     level=Level.PROCESSES,
 )
 def silent_arm(folder: Path) -> None:
+    signs = {"silent": "pose is stale", "nan": "pose is not finite", "frozen": "wrench is stale"}
     with moving(folder) as cell:
-        for fault, sign in (("silent", "pose is stale"), ("nan", "pose is not finite")):
+        for fault, sign in signs.items():
             cell.stops(_breaking(cell, **{fault: True}), f"state hold: {sign}")
             cell.break_arm()
-            if fault == "silent" and cell.state.startswith(
-                "protective"
-            ):  # it was for over a second
-                eventually(lambda: cell.call("ack")[0])
-                cell.arm()
-            cell.until("policy")
+            eventually(lambda: _goes_on(cell), found=lambda: cell.state)
+
+
+def _goes_on(cell: Cell) -> bool:
+    """Whether the arm moves; it was held for so long, maybe, that a person has to say so."""
+    if cell.state.startswith("protective stop: the arm fell silent"):
+        cell.call("ack")
+    elif cell.state.startswith("disarmed"):
+        cell.call("arm")
+    return cell.state.startswith("policy")
 
 
 @REGISTRY.fault(
