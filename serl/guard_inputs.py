@@ -89,16 +89,18 @@ class Source:
 class Lease:
     """Who drives: one actor, until it has been silent for long enough.
 
-    Commands do not say whose they are. So nobody drives while two actors beat.
+    Commands do not say whose they are. So nobody drives while two actors beat, or while others
+    command as well.
 
     Attributes:
+        others: who does, in words; empty for nobody.
         mode: what the actor asks for.
         heard_s: when its last beat came.
         human_s: when its last beat in the name of a person came.
     """
 
     def __init__(self, config: GuardConfig, counts: Counter[str]) -> None:
-        self.mode = GuardState.HOLD
+        self.mode, self.others = GuardState.HOLD, ""
         self.human_s = -math.inf
         self._config = config
         self._counts = counts
@@ -137,7 +139,7 @@ class Lease:
             return "heartbeat lost"
         if now_s - self._stranger_s <= 2.0 * self._config.heartbeat_s:
             return "two actors beat"
-        return ""
+        return self.others
 
 
 class MeasuredArm:
