@@ -266,10 +266,12 @@ class GuardNode:
 
     def _check_surroundings(self) -> None:
         """Refuse what must not be, as long as nothing has moved."""
-        trouble = self._rivals.named_words()
-        if self._guard.counts["pose: frame"]:
-            trouble = self._guard.measured.trouble(time.monotonic())
-        if trouble:
+        trouble = self._rivals.named_words(lambda: self._was_armed)
+        with self._lock:
+            if self._guard.counts["pose: frame"]:
+                trouble = self._guard.measured.trouble(time.monotonic())
+            refused = bool(trouble) and not self._was_armed
+        if refused:  # what is armed meanwhile is stopped, not left
             raise BadInput(self._with_topic(f"the guard does not start: {trouble}"))
 
     def _with_topic(self, text: str) -> str:

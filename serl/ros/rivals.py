@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from serl.ros.node import RosNode
 
 _UNKNOWN = "_NODE_NAME_UNKNOWN_"  # of rmw: its publisher was discovered before its node
-_LOOK_S = 0.02
+_LOOK_S, _NAMED_S = 0.02, 1.0
 _PARTICIPANT = 12  # bytes of an endpoint's id that all of its process begin with
 
 
@@ -38,10 +38,10 @@ class Rivals:
         names = ", ".join(self._names(found))
         return f"others publish {self._topic}{': ' if names else ''}{names}"
 
-    def named_words(self, limit_s: float = 1.0) -> str:
-        """The same, once all names are known; waits for them, but no longer than so."""
-        deadline_s = time.monotonic() + limit_s
-        while self._are_unknown() and time.monotonic() < deadline_s:
+    def named_words(self, hurries: Callable[[], bool] = lambda: False) -> str:
+        """The same, once all names are known; waits for them, a second at most."""
+        deadline_s = time.monotonic() + _NAMED_S
+        while self._are_unknown() and time.monotonic() < deadline_s and not hurries():
             time.sleep(_LOOK_S)
         return self.words
 
