@@ -70,8 +70,8 @@ class Guard:
     """Made disarmed, or stopped when the latch says so.
 
     Attributes:
-        state: what it is doing.
-        cause: why, of a hold or a stop.
+        state, cause: what it is doing, and why, of a hold or a stop.
+        lease: who drives.
         measured: what the arm says of itself.
         opening: of the gripper, as commanded: 1 open, 0 closed; None before the first command.
         counts: refusals and other incidents by reason.
@@ -84,7 +84,7 @@ class Guard:
         self._config = config
         self._limits, self._slow = config.motion.limits, config.slow
         self.measured = MeasuredArm(config, self.counts)
-        self._lease = Lease(config, self.counts)
+        self.lease = Lease(config, self.counts)
         self._command = Source("command", config.command_s, self.counts)
         self._gripper = Source("gripper", math.inf, self.counts)
         self._not_finite: deque[float] = deque(maxlen=_NOT_FINITE)
@@ -108,7 +108,7 @@ class Guard:
 
     def heartbeat(self, text: str, heard: Heard) -> None:
         """The actor lives: "<lease> <mode> <count> <silence, ms>", at most 20 ms apart."""
-        self._lease.hear(text, heard)
+        self.lease.hear(text, heard)
 
     def command(self, values: Sequence[float], heard: Heard) -> None:
         """The target that the actor asks for: x y z (m) and a quaternion xyzw."""
@@ -241,7 +241,7 @@ class Guard:
 
     def _decide(self, now_s: float) -> None:
         """Drive as the actor asks, or hold."""
-        silent_s = now_s - max(self._lease.heard_s, self._awake_s)
+        silent_s = now_s - max(self.lease.heard_s, self._awake_s)
         self._disarming |= silent_s > self._config.silent_s
         if hindrance := self._hindrance(now_s):
             self._hold(hindrance, now_s)
@@ -249,13 +249,13 @@ class Guard:
             if self._disarming and resting:
                 self._disarmed()
         elif not self._braking:
-            self.state, self.cause = self._lease.mode, ""
+            self.state, self.cause = self.lease.mode, ""
             self._lost_human &= self.state is not GuardState.TELEOP
             self._recovering &= self.state is not GuardState.POLICY
 
     def _hindrance(self, now_s: float) -> str:
         """Why the arm has to hold; empty when it may move."""
-        lease = self._lease
+        lease = self.lease
         if self._disarming:
             return "disarming"
         if hindrance := lease.hindrance(now_s) or self.measured.hindrance(now_s):
@@ -279,7 +279,7 @@ class Guard:
         if self.state not in _FOLLOWING:
             return
         if self.state in MOVING:
-            lost = not (self._lease.is_fresh(now_s) and self._command.is_fresh(now_s))
+            lost = not (self.lease.is_fresh(now_s) and self._command.is_fresh(now_s))
             self._lost_human |= lost and self.state is GuardState.TELEOP
             self.counts[f"hold: {cause}"] += 1
             self.state = GuardState.HOLD
@@ -395,6 +395,6 @@ class Guard:
     def _refuse_unless_well(self, now_s: float) -> None:
         if trouble := self.measured.trouble(now_s):
             raise BadInput(f"not now: {trouble}")
-        person = self._lease.mode is GuardState.TELEOP and self._lease.is_fresh(now_s)
+        person = self.lease.mode is GuardState.TELEOP and self.lease.is_fresh(now_s)
         if person and self.state in LATCHED:
             raise BadInput("not now: a person drives; let go first")

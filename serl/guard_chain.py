@@ -84,7 +84,7 @@ def check_numbers(values: Sequence[float], size: int, what: str) -> None:
         raise Refused("not finite", f"{what} is not finite")
 
 
-def check_stamp(heard: Heard, what: str, ahead_s: float, behind_s: float = math.inf) -> None:
+def check_stamp(heard: Heard, what: str, ahead_s: float, behind_s: float) -> None:
     """Refuse stamps that are from the future, or old. Deadlines do not depend on them."""
     if not heard.stamp_s - heard.wall_s <= ahead_s:
         raise Refused("future", f"{what} is from the future")

@@ -37,20 +37,29 @@ class Source:
 
     Attributes:
         heard_s: when the last good one came.
+        stamp_s: its stamp; NaN before the first, and of what is told apart otherwise.
         fault: why the last one was refused; empty when it was not.
     """
 
     def __init__(self, name: str, oldest_s: float, counts: Counter[str]) -> None:
         self.heard_s = self._now_s = -math.inf
+        self.stamp_s = self._new_stamp_s = math.nan
         self.fault = ""
         self._name = name
         self._oldest_s = oldest_s
         self._counts = counts
 
-    def hearing(self, now_s: float) -> Self:
+    def hearing(self, now_s: float, stamp_s: float = math.nan) -> Self:
         """A block whose refusal is counted, and ends there; without one the source is fresh."""
-        self._now_s = now_s
+        self._now_s, self._new_stamp_s = now_s, stamp_s
         return self
+
+    def is_repeated(self, stamp_s: float) -> bool:
+        """The last good one had this stamp: no news, which is counted."""
+        if stamp_s != self.stamp_s:
+            return False
+        self._counts[f"{self._name}: repeated"] += 1
+        return True
 
     def __enter__(self) -> None:
         pass
@@ -62,7 +71,7 @@ class Source:
         trace: TracebackType | None,
     ) -> bool:
         if error is None:
-            self.heard_s, self.fault = self._now_s, ""
+            self.heard_s, self.stamp_s, self.fault = self._now_s, self._new_stamp_s, ""
         elif isinstance(error, Refused):
             self._counts[f"{self._name}: {error.reason}"] += 1
             self.fault = str(error)
@@ -80,9 +89,11 @@ class Source:
 class Lease:
     """Who drives: one actor, until it has been silent for long enough.
 
-    Commands do not say whose they are. So nobody drives while two actors beat.
+    Commands do not say whose they are. So nobody drives while two actors beat, or while others
+    command as well.
 
     Attributes:
+        others: who does, in words; empty for nobody.
         mode: what the actor asks for.
         heard_s: when its last beat came.
         human_s: when its last beat in the name of a person came ...
@@ -90,7 +101,7 @@ class Lease:
     """
 
     def __init__(self, config: GuardConfig, counts: Counter[str]) -> None:
-        self.mode = GuardState.HOLD
+        self.mode, self.others = GuardState.HOLD, ""
         self.human_s = self.device_s = -math.inf
         self._config = config
         self._counts = counts
@@ -131,11 +142,11 @@ class Lease:
             return "two actors beat"
         if self.mode is GuardState.TELEOP and now_s - self.device_s > self._config.device_s:
             return "the person's device is silent"
-        return ""
+        return self.others
 
 
 class MeasuredArm:
-    """What the arm says of itself.
+    """What the arm says of itself; what has the stamp of the one before is not news.
 
     Attributes:
         pose: of the tool in the base frame; None before the first.
@@ -152,20 +163,17 @@ class MeasuredArm:
         self.is_touching = False
         self.joint, self.margin_rad = 0, math.inf
         self._config = config
-        self._counts = counts
         self._still: Pose | None = None
         self._still_s = math.inf  # since when it has been near that pose
-        self._stamp_s = math.nan
         names = ["pose", "joints", *(["wrench"] if config.wrench else [])]
         self._sources = {name: Source(name, config.state_s, counts) for name in names}
 
     def hear_pose(self, values: Sequence[float], heard: Heard) -> None:
-        """Take a measured base_T_tcp; one with the stamp of the last one is not news."""
-        if heard.stamp_s == self._stamp_s:
-            self._counts["pose: repeated"] += 1
-            return
+        """Take a measured base_T_tcp."""
         source, config = self._sources["pose"], self._config
-        with source.hearing(heard.now_s):
+        if source.is_repeated(heard.stamp_s):
+            return
+        with source.hearing(heard.now_s, heard.stamp_s):
             check_frame(heard, "pose", config.frame)
             check_stamp(heard, "pose", config.ahead_s, config.state_s)
             pose, before = check_pose(values, "pose"), self.fresh_pose(heard.now_s)
@@ -174,14 +182,16 @@ class MeasuredArm:
             # Farther than any arm goes between two readings: it would be followed otherwise.
             if before and is_apart(pose, before, config.following_m, config.following_rad):
                 raise Refused("jump", "pose jumped")
-            self.pose, self._stamp_s = pose, heard.stamp_s
+            self.pose = pose
             if self._still is None or is_apart(pose, self._still, _STILL_M, _STILL_RAD):
                 self._still, self._still_s = pose, heard.now_s
 
     def hear_joints(self, values: Sequence[float], heard: Heard) -> None:
         """Take the measured angles of the joints (rad)."""
-        config = self._config
-        with self._sources["joints"].hearing(heard.now_s):
+        source, config = self._sources["joints"], self._config
+        if source.is_repeated(heard.stamp_s):
+            return
+        with source.hearing(heard.now_s, heard.stamp_s):
             self._check("joints", values, len(config.joint_low_rad), heard)
             if max(map(abs, values)) > _FARTHEST_RAD:
                 raise Refused("units", f"joints turned to {max(values, key=abs):.0f}: expected rad")
@@ -196,10 +206,10 @@ class MeasuredArm:
 
     def hear_wrench(self, values: Sequence[float], heard: Heard) -> None:
         """Take what the surroundings exert on the tool, forces (N) then torques (Nm)."""
-        if (source := self._sources.get("wrench")) is None:
+        source, limits = self._sources.get("wrench"), self._config.motion.limits
+        if source is None or source.is_repeated(heard.stamp_s):
             return
-        limits = self._config.motion.limits
-        with source.hearing(heard.now_s):
+        with source.hearing(heard.now_s, heard.stamp_s):
             self._check("wrench", values, 6, heard)
             force, torque = math.hypot(*values[:3]), math.hypot(*values[3:])
             begun = _LET_GO if self.is_touching else 1.0
@@ -242,5 +252,5 @@ class MeasuredArm:
         return f"joint {self.joint + 1} is {max(0.0, self.margin_rad):.2f} rad from its limit"
 
     def _check(self, name: str, values: Sequence[float], size: int, heard: Heard) -> None:
-        check_stamp(heard, name, self._config.ahead_s)
+        check_stamp(heard, name, self._config.ahead_s, self._config.state_s)
         check_numbers(values, size, name)

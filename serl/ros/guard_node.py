@@ -39,11 +39,17 @@ from serl.ros.arm_commander import ArmCommander
 from serl.ros.arm_topics import check_types, name_of, of_robot
 from serl.ros.controller_watch import ControllerWatch
 from serl.ros.guard_inbox import GuardInbox
-from serl.ros.guard_topics import GUARD_STATE, NOT_NOW
+from serl.ros.guard_topics import (
+    COMMAND_GRIPPER,
+    COMMAND_POSE,
+    GUARD_STATE,
+    HEARTBEAT,
+    NOT_NOW,
+)
 from serl.ros.names import guard_name
 from serl.ros.node import RosNode, namespace, own_arguments, run_node
 from serl.ros.parameters import Described
-from serl.ros.rivals import Rivals
+from serl.ros.rivals import Commanders, Rivals
 from serl.ros.stats import Health, Stats
 from serl.setpoint import PROFILE_PERIOD_S
 from serl.supervisor import orphaned
@@ -98,6 +104,8 @@ class GuardNode:
         self._was_armed, self._active = False, False
         GuardInbox(node, prefix, profile, config.joint_names, self._guard, self._lock)
         self._rivals = Rivals(node, name_of(profile.target, prefix))
+        told = (COMMAND_POSE, COMMAND_GRIPPER, HEARTBEAT)
+        self._commanders = Commanders(node, [of_robot(topic, prefix).name for topic in told])
         time.sleep(_DISCOVERY_S)
         self._check_surroundings()
         self._commander = ArmCommander(node, prefix, profile, config.motion.limits)
@@ -258,10 +266,12 @@ class GuardNode:
 
     def _check_surroundings(self) -> None:
         """Refuse what must not be, as long as nothing has moved."""
-        trouble = self._rivals.named_words()
-        if self._guard.counts["pose: frame"]:
-            trouble = self._guard.measured.trouble(time.monotonic())
-        if trouble:
+        trouble = self._rivals.named_words(lambda: self._was_armed)
+        with self._lock:
+            if self._guard.counts["pose: frame"]:
+                trouble = self._guard.measured.trouble(time.monotonic())
+            refused = bool(trouble) and not self._was_armed
+        if refused:  # what is armed meanwhile is stopped, not left
             raise BadInput(self._with_topic(f"the guard does not start: {trouble}"))
 
     def _with_topic(self, text: str) -> str:
@@ -273,10 +283,14 @@ class GuardNode:
         return f"{text} ({name_of(channel, self._prefix)})" if channel else text
 
     def _look_about(self) -> None:
-        """Stop beside others who command the arm, or when its controller was set otherwise."""
-        others = self._rivals.words
+        """Stop beside others who command the arm, or when its controller was set otherwise.
+
+        Hold beside others who command its actor's guard.
+        """
+        others, commanders = self._rivals.words, self._commanders.words
         trouble, guard = others or self._controller.changed, self._guard
         with self._lock:
+            guard.lease.others = commanders
             if guard.state is GuardState.DISARMED or not trouble:
                 return
             guard.stop(trouble)

@@ -247,6 +247,36 @@ def stuck(folder: Path) -> None:
 
 
 @REGISTRY.fault(
+    37,
+    "Measurements frozen, or old",
+    injected="pose, joints and wrench, one at a time, with the same stamp again and again; with "
+    "stamps of 150 ms and of an hour ago",
+    required="old: refused and held at once; frozen: within 110 ms; counted; goes on after news",
+    level=Level.COMPONENT,
+)
+def old_measurement(folder: Path) -> None:
+    for kind in ("pose", "joints", "wrench"):
+        for age_s in (None, 0.15, 3600.0):
+            loop = driving()
+            values = numbers(loop.fake.pose) if kind == "pose" else loop.joints
+            values = loop.force if kind == "wrench" else values
+            loop.measured.remove(kind)
+            stamp_s, ticks = loop.heard().stamp_s, 0
+            while loop.guard.state == "policy" and ticks <= 11:
+                heard = loop.heard(-(age_s or 0.0))
+                heard = heard._replace(stamp_s=stamp_s) if age_s is None else heard
+                getattr(loop.guard, kind)(values, heard)
+                loop.tick()
+                ticks += 1
+            assert loop.guard.state == "hold", (kind, age_s)
+            assert loop.guard.cause == f"{kind} is {'stale' if age_s is None else 'old'}"
+            assert ticks <= (11 if age_s is None else AT_ONCE)
+            assert loop.guard.counts[f"{kind}: {'repeated' if age_s is None else 'old'}"] == ticks
+            loop.measured.add(kind)
+            loop.ticks_until(GuardState.POLICY, limit=20)
+
+
+@REGISTRY.fault(
     46,
     "Clocks jump",
     injected="the wall clock by an hour, either way, between and amid messages; stamps 60 ms and "

@@ -14,9 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
+from serl.ros.arm_topics import of_robot
+from serl.ros.conversions import pose_message
 from serl.ros.environment import free_domain
+from serl.ros.guard_topics import COMMAND_POSE
+from serl.ros.node import RosNode
 
-from ..ros.cell import Cell, eventually
+from ..ros.cell import ROBOT, Cell, eventually
 from .registry import REGISTRY, Level
 
 HELD = "noticed within 200 ms, a commanded velocity of zero within 300 ms"
@@ -112,6 +116,29 @@ def second_commander(folder: Path) -> None:
 
 
 @REGISTRY.fault(
+    6,
+    "Somebody else sends targets",
+    injected="another node that sends an actor's targets, but no beats, while the arm moves",
+    required="held within a second, and the cause names both; goes on when it is gone",
+    level=Level.PROCESSES,
+)
+def targets_of_a_stranger(folder: Path) -> None:
+    with moving(folder) as cell:
+        with RosNode("stranger", folder, local=True) as node:
+            targets = node.publisher(of_robot(COMMAND_POSE, cell.prefix))
+            at_s, aside = node.handle.get_clock(), [0.5, 0.1, 0.2, 1.0, 0.0, 0.0, 0.0]
+
+            def held() -> bool:
+                targets.publish(pose_message(aside, "base", at_s.now().nanoseconds))
+                return cell.state.startswith("hold: several nodes command")
+
+            eventually(held, found=lambda: cell.state)
+            eventually(lambda: "/stranger" in cell.state, found=lambda: cell.state)
+            assert f"/actor_{ROBOT}" in cell.state
+        cell.until("policy")
+
+
+@REGISTRY.fault(
     7,
     "Arm's controller dies",
     injected="SIGKILL; another one, elsewhere",
@@ -155,22 +182,28 @@ def hand_struck_in_motion(folder: Path) -> None:
 
 @REGISTRY.fault(
     37,
-    "Measurements end, or are not finite",
-    injected="an arm that follows, but measures nothing any more, or NaN",
+    "Measurements end, stand still, or are not finite",
+    injected="an arm that follows, but measures nothing any more, or NaN, or tells the same wrench "
+    "again and again",
     required=f"{HELD}; goes on once it measures again",
     level=Level.PROCESSES,
 )
 def silent_arm(folder: Path) -> None:
+    signs = {"silent": "pose is stale", "nan": "pose is not finite", "frozen": "wrench is stale"}
     with moving(folder) as cell:
-        for fault, sign in (("silent", "pose is stale"), ("nan", "pose is not finite")):
+        for fault, sign in signs.items():
             cell.stops(_breaking(cell, **{fault: True}), f"state hold: {sign}")
             cell.break_arm()
-            if fault == "silent" and cell.state.startswith(
-                "protective"
-            ):  # it was for over a second
-                eventually(lambda: cell.call("ack")[0])
-                cell.arm()
-            cell.until("policy")
+            eventually(lambda: _goes_on(cell), found=lambda: cell.state)
+
+
+def _goes_on(cell: Cell) -> bool:
+    """Whether the arm moves; it was held for so long, maybe, that a person has to say so."""
+    if cell.state.startswith("protective stop: the arm fell silent"):
+        cell.call("ack")
+    elif cell.state.startswith("disarmed"):
+        cell.call("arm")
+    return cell.state.startswith("policy")
 
 
 @REGISTRY.fault(

@@ -4,8 +4,9 @@
 
 Writes down what it heard, in `arm.txt` of the run: setpoints, states of the guard, and when it
 began to hold by itself, or was late to tick. What is wrong with it stands in `arm_faults.yaml`,
-which it reads again and again: silent (measures nothing), frame, force_n, away_m (of what it
-measures), error, nan, joints (how many), deaf (to setpoints, from the start on).
+which it reads again and again: silent (measures nothing), frozen (the wrench and its stamp), frame,
+force_n, away_m (of what it measures), error, nan, joints (how many), deaf (to setpoints, from the
+start on).
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class ArmProcess:
         self._arm, self._lock = FakeArm(START), threading.Lock()
         self._log = (folder / "arm.txt").open("a", buffering=1)
         self._said, self._ticked_s = "", time.monotonic()
+        self._felt = WrenchStamped()
 
         def own(topic: Topic) -> Topic:
             return topic._replace(name=f"{namespace(folder)}/{robot}/{topic.name}")
@@ -84,8 +86,10 @@ class ArmProcess:
             place.x = float("nan")
         turn.x, turn.y, turn.z, turn.w = pose.quaternion
         wrench.wrench.force.z = faults.get("force_n", 0.0)
+        if not faults.get("frozen"):
+            self._felt = wrench
         self._pose.publish(message)
-        self._wrench.publish(wrench)
+        self._wrench.publish(self._felt)
         self._joints.publish(joints)
 
     def _report(self, error: str) -> None:

@@ -7,16 +7,21 @@ import resource
 import signal
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
 from geometry_msgs.msg import PoseStamped
 
+from serl.latch import LatchFile
 from serl.ros.arm_topics import COMMAND
-from serl.ros.node import namespace
+from serl.ros.guard_node import GuardNode
+from serl.ros.node import RosNode, namespace
+from serl.ros.rivals import Rivals
 from serl.ros.topics import Topic
 
-from .cell import Cell, eventually
+from ..guarding import config
+from .cell import PROFILE, Cell, eventually
 
 pytestmark = pytest.mark.ros
 
@@ -68,6 +73,22 @@ def test_it_does_not_command_an_arm_beside_somebody_else(cell: Cell) -> None:
         eventually(lambda: cell.call("ack")[0])  # refused while a busy machine is late
         assert cell.call("arm")[1] == f"not now: {others}"
     cell.arm()
+
+
+def test_a_guard_that_is_armed_while_it_looks_about_does_not_leave(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def arm_meanwhile(*_: object) -> str:
+        cell.arm()
+        return "others publish"
+
+    cell.start_arm()
+    with RosNode("guard", cell.folder, local=True, managed=True) as node:
+        guard = GuardNode(node, cell.prefix, PROFILE, config(), LatchFile(cell.latch))
+        monkeypatch.setattr(Rivals, "named_words", arm_meanwhile)
+        ticks = count()
+        guard.run(lambda: next(ticks) > 100)
+    assert cell.latch.read_text() == "serl latch: disarmed\n"
 
 
 @pytest.mark.parametrize("blow", [signal.SIGSTOP, signal.SIGKILL])
