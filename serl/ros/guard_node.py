@@ -95,7 +95,7 @@ class GuardNode:
         self._ticks = 0
         self._told: tuple[GuardState, str] | None = None
         self._opening: float | None = None
-        self._was_armed, self._active = False, False
+        self._was_armed = self._active = self._sends = False
         GuardInbox(node, prefix, profile, config.joint_names, self._guard, self._lock)
         self._rivals = Rivals(node, name_of(profile.target, prefix))
         time.sleep(_DISCOVERY_S)
@@ -132,13 +132,15 @@ class GuardNode:
         guard, now_s = self._guard, time.monotonic()
         with self._lock:
             setpoint, measured = guard.tick(now_s), guard.measured.fresh_pose(now_s)
-            standing, opening = (guard.state, guard.cause), guard.opening
+            standing, opening, pace = (guard.state, guard.cause), guard.opening, guard.pace
         due = self._ticks % _TELL_TICKS == 0
         if setpoint is not None:
-            self._commander.send(setpoint, measured)
+            self._commander.send(setpoint, measured, pace)
             if opening is not None and (due or opening != self._opening):
                 self._commander.grip(opening)
-        self._opening = opening
+        elif self._sends:
+            self._commander.end()
+        self._opening, self._sends = opening, setpoint is not None
         if due or standing != self._told:
             self._told = standing
             self._tell(*standing)

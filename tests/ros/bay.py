@@ -13,6 +13,7 @@ from serl import plugins
 from serl.arm_profile import GRIP, ArmProfile
 from serl.errors import Silent
 from serl.ros.arm import RosArm
+from serl.ros.arm_topics import topic_of
 from serl.ros.controller import settle_controller
 from serl.ros.node import RosNode
 from serl.tasks.reach import ReachConfig
@@ -126,6 +127,17 @@ class Bay:
     def opening(self) -> float:
         """Of the gripper."""
         return float(self.arm.observe_when_fresh(30.0).state["gripper"][0])
+
+    def velocities(self) -> list[list[float]]:
+        """What an arm that takes velocities is told from now on: linear (m/s), angular (rad/s)."""
+        heard: list[list[float]] = []
+
+        def hear(message: Any) -> None:
+            linear, angular = message.twist.linear, message.twist.angular
+            heard.append([linear.x, linear.y, linear.z, angular.x, angular.y, angular.z])
+
+        self.node.subscribe(topic_of(self.profile.target, ROBOT, 200), hear)
+        return heard
 
     def said(self, sign: str, since: int) -> bool:
         """The guard said so after its `since`-th word; beats meanwhile."""

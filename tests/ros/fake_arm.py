@@ -29,6 +29,7 @@ from rclpy.parameter import Parameter
 PERIOD_S = 0.01
 CLIP_M = 0.010
 HALT_S = 0.1
+LAG = 0.2
 DRIFT_M = 0.0004
 HOME = (0.3069, 0.0, 0.4869)
 
@@ -159,7 +160,11 @@ class FakeArm:
             return [0.0, 0.0, DRIFT_M]
         if "Twist" in self._driver["channels"]["target"]["type"]:
             halted = time.monotonic() - self._told_s > HALT_S
-            return [0.0 if halted else speed * PERIOD_S for speed in self._wanted]
+            wanted = [0.0, 0.0, 0.0] if halted else self._wanted
+            return [
+                PERIOD_S * (old + LAG * (new - old))
+                for old, new in zip(self._speed, wanted, strict=True)
+            ]
         return [
             0.3 * max(-CLIP_M, min(CLIP_M, target - place))
             for target, place in zip(self._target, self._place, strict=True)

@@ -37,6 +37,26 @@ def test_the_same_actor_drives_every_family_through_the_guard(name: str, tmp_pat
         bay.cell.until("hold: the actor holds")
 
 
+@pytest.mark.parametrize("stop", ["estop", "disarm"])
+def test_an_arm_that_takes_velocities_stands_when_it_is_stopped(stop: str, tmp_path: Path) -> None:
+    with Bay(tmp_path, "ur5e_servo") as bay:
+        bay.take()
+        heard = bay.velocities()
+        y_m = bay.place()[1]
+        bay.drive(0.0, 1.0, 0.0, 0.0, until=lambda: bay.place()[1] > y_m + 0.02)
+        begin = len(heard)
+        bay.cell.call(stop)
+        standing = [0.0] * 6
+        eventually(lambda: standing in heard[begin:], found=lambda: str(heard[-3:]))
+        bay.cell.until({"estop": "estop: the service", "disarm": "disarmed"}[stop])
+        if stop == "estop":
+            count = len(heard)
+            eventually(lambda: len(heard) > count + 50)
+        after = heard[begin + heard[begin:].index(standing) :]
+        assert all(twist == standing for twist in after)
+        assert all(twist[1] >= 0.0 for twist in heard[begin:])  # no retract
+
+
 @pytest.fixture(scope="module")
 def crisp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bay]:
     with Bay(tmp_path_factory.mktemp("crisp"), "franka") as bay:
