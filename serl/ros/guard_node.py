@@ -96,7 +96,8 @@ class GuardNode:
         self._told: tuple[GuardState, str] | None = None
         self._opening: float | None = None
         self._was_armed = self._active = self._sends = False
-        GuardInbox(node, prefix, profile, config.joint_names, self._guard, self._lock)
+        names = config.joint_names
+        self._inbox = GuardInbox(node, prefix, profile, names, self._guard, self._lock)
         self._rivals = Rivals(node, name_of(profile.target, prefix))
         time.sleep(_DISCOVERY_S)
         self._check_surroundings()
@@ -205,7 +206,8 @@ class GuardNode:
         """Why the arm is not taken, whatever it measures; empty when nothing speaks against it."""
         if not self._active:
             return "the guard's node is not active"
-        return self._rivals.words or self._controller.trouble or self._commander.unheard
+        unheard = self._commander.unheard or self._inbox.unheard
+        return self._rivals.words or self._controller.trouble or unheard
 
     def _refusal(self) -> str:
         """Why `ack`, `reset` or `arm` would be refused now; empty when a person's word helps."""
