@@ -8,6 +8,7 @@ force. Names begin at the root. Checked against the sources, not yet against an 
 from __future__ import annotations
 
 from serl.arm_profile import (
+    FRANKA_STATE,
     GRIP,
     JOINTS,
     POSE,
@@ -66,5 +67,6 @@ robot = ArmProfile(
         },
         stiffness_n_m=_STIFFNESS_N_M,
     ),
+    fault=Channel(name=f"{_BROADCASTER}/robot_state", type=FRANKA_STATE),
     payload=Payload(mass_kg=0.73, center_m=(-0.01, 0.0, 0.03)),
 )

@@ -12,6 +12,7 @@ from serl.arm_profile import (
     GRIP,
     JOINTS,
     POSE,
+    RUNNING,
     TRIGGER,
     WRENCH,
     ArmProfile,
@@ -77,5 +78,6 @@ robot = ArmProfile(
         stiffness_n_m=_STIFFNESS_N_M,
     ),
     payload=Payload(mass_kg=0.925, center_m=(0.0, 0.0, 0.058)),
+    fault=Channel(name="/io_and_status_controller/robot_program_running", type=RUNNING),
     recover=Channel(name="/io_and_status_controller/resend_robot_program", type=TRIGGER),
 )

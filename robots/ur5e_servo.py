@@ -13,6 +13,7 @@ from serl.arm_profile import (
     GRIP,
     JOINTS,
     POSE,
+    RUNNING,
     TRIGGER,
     TWIST,
     WRENCH,
@@ -64,5 +65,6 @@ robot = ArmProfile(
         },
     ),
     payload=Payload(mass_kg=0.925, center_m=(0.0, 0.0, 0.058)),
+    fault=Channel(name="/io_and_status_controller/robot_program_running", type=RUNNING),
     recover=Channel(name="/io_and_status_controller/resend_robot_program", type=TRIGGER),
 )

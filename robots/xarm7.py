@@ -13,6 +13,7 @@ from serl.arm_profile import (
     JOINTS,
     POSE,
     TWIST,
+    XARM_STATE,
     ArmProfile,
     Channel,
     ControllerProfile,
@@ -52,5 +53,6 @@ robot = ArmProfile(
             **{f"pd_gains.rot_{axis}.p": 1.0 for axis in "xyz"},
         },
     ),
+    fault=Channel(name="/xarm/robot_states", type=XARM_STATE),
     payload=Payload(mass_kg=0.82, center_m=(0.0, 0.0, 0.048)),
 )

@@ -25,6 +25,11 @@ NUMBERS = "std_msgs/msg/Float64MultiArray"
 IMAGE = "sensor_msgs/msg/Image"
 TRIGGER = "std_srvs/srv/Trigger"
 GRIP = "control_msgs/action/GripperCommand"
+RUNNING = "std_msgs/msg/Bool"
+FRANKA_STATE = "franka_msgs/msg/FrankaRobotState"
+XARM_STATE = "xarm_msgs/msg/RobotMsg"
+FAULTS = (RUNNING, FRANKA_STATE, XARM_STATE)
+"""Types of what tells errors of an arm: whether its program runs (latched), or its whole state."""
 
 Value = bool | float | str
 """Of a controller's parameter."""
@@ -239,6 +244,7 @@ class ArmProfile(BaseModel):
         gripper: None without one.
         controller: its parameters.
         payload: of the gripper and what is fixed to it.
+        fault: tells errors of the arm; None where no driver's topic does: then none is heard.
         recover: a service that clears a fault of the arm; called by a person, never by us.
         workspace: where it may go; None until a person taught it (`serl setup`).
         cameras: of the cell, by name.
@@ -264,6 +270,7 @@ class ArmProfile(BaseModel):
     gripper: GripperProfile | None
     controller: ControllerProfile
     payload: Payload
+    fault: Channel | None = None
     recover: Channel | None = None
     workspace: Workspace | None = None
     cameras: dict[CameraName, CellCamera] = {}
@@ -273,6 +280,8 @@ class ArmProfile(BaseModel):
     def _check(self) -> Self:
         if self.target.type not in (POSE, TWIST):
             raise ValueError(f"target.type {self.target.type}: expected {POSE} or {TWIST}")
+        if self.fault is not None and self.fault.type not in FAULTS:
+            raise ValueError(f"fault.type {self.fault.type}: expected one of {', '.join(FAULTS)}")
         rows = (self.joint_low_rad, self.home_rad, self.joint_high_rad)
         if any(len(row) != len(self.joints) for row in rows):
             raise ValueError(f"expected limits and home of {len(self.joints)} joints")
@@ -285,7 +294,7 @@ class ArmProfile(BaseModel):
     def channels(self) -> tuple[Channel, ...]:
         """All that is used of the driver."""
         gripper = (self.gripper.command, self.gripper.state) if self.gripper else ()
-        maybe = (self.twist, self.wrench, self.recover)
+        maybe = (self.twist, self.wrench, self.fault, self.recover)
         used = (channel for channel in maybe if channel is not None)
         return (self.pose, self.joint_states, self.target, *gripper, *used)
 
@@ -299,7 +308,7 @@ class ArmProfile(BaseModel):
         def channel(old: Channel | None) -> Channel | None:
             return old and old.model_copy(update={"name": moved(old.name)})
 
-        names = ("pose", "twist", "wrench", "joint_states", "target", "recover")
+        names = ("pose", "twist", "wrench", "joint_states", "target", "fault", "recover")
         update: dict[str, object] = {name: channel(getattr(self, name)) for name in names}
         node = moved(self.controller.node)
         update["controller"] = self.controller.model_copy(update={"node": node})

@@ -43,10 +43,10 @@ from serl.guard_chain import (
     check_command,
     check_numbers,
     far_outside,
-    is_apart,
     is_inside,
 )
 from serl.guard_config import LATCHED, MOVING, GuardConfig, GuardState
+from serl.guard_following import Following
 from serl.guard_inputs import Lease, MeasuredArm, Source
 from serl.latch import Latch
 from serl.rotations import align_sign
@@ -88,9 +88,8 @@ class Guard:
         self._command = Source("command", config.command_s, self.counts)
         self._gripper = Source("gripper", math.inf, self.counts)
         self._not_finite: deque[float] = deque(maxlen=_NOT_FINITE)
-        self._switched_s = self._ticked_s = -math.inf
-        self._awake_s = -math.inf  # since when it has been armed, or awake
-        self._away_s: float | None = None  # since when the arm is far from its setpoint
+        self._switched_s = self._ticked_s = self._awake_s = -math.inf  # awake: or armed, since then
+        self._following = Following(config)
         self._target: Pose | None = None
         self._setpoint: Setpoint | None = None
         self._rest: Pose | None = None  # where the arm is held
@@ -105,6 +104,19 @@ class Guard:
             return Latch(self.state, self.cause)
         armed = self.state is not GuardState.DISARMED
         return Latch(GuardState.HOLD if armed else GuardState.DISARMED)
+
+    @property
+    def pace(self) -> Limits | None:
+        """The limits on its way to the target, slow ones at times; None: it brakes, or holds."""
+        if self.state not in MOVING or self._braking or self._setpoint is None:
+            return None
+        slow = (
+            self.measured.is_touching
+            or self.measured.margin_rad < 2.0 * self._config.joint_margin_rad
+            or (self._recovering and self.state is not GuardState.POLICY)
+            or not is_inside(self._setpoint.pose, self._config)
+        )
+        return self._slow if slow else self._limits
 
     def heartbeat(self, text: str, heard: Heard) -> None:
         """The actor lives: "<lease> <mode> <count> <silence, ms>", at most 20 ms apart."""
@@ -209,8 +221,7 @@ class Guard:
         self.state, self.cause = GuardState.HOLD, "armed"
         self._active, self._awake_s, self._ticked_s = True, now_s, now_s
         self._lost_human = self._disarming = False
-        self._target, self._away_s = None, None
-        self._command.heard_s = -math.inf
+        self._target, self._command.heard_s = None, -math.inf
         return "armed"
 
     def disarm(self) -> str:
@@ -262,7 +273,7 @@ class Guard:
             return hindrance
         if lease.mode is GuardState.HOLD:
             return "the actor holds"
-        if hindrance := self._command.hindrance(now_s):
+        if hindrance := self._command.hindrance(now_s) or self._following.hindrance(now_s):
             return hindrance
         if self._target is None:
             return "no command yet"
@@ -317,39 +328,27 @@ class Guard:
 
     def _goal(self, now_s: float) -> tuple[Pose, Limits]:
         """Where the setpoint goes, and within which limits."""
-        pose = self.measured.fresh_pose(now_s)
-        if self.state in MOVING and pose is not None and self._target is not None:
-            limits = self._slow if self._must_be_slow() else self._limits
-            return within_lead(self._target, pose, limits), limits
+        pose, pace = self.measured.fresh_pose(now_s), self.pace
+        if pace is not None and pose is not None and self._target is not None:
+            return within_lead(self._target, pose, pace), pace
         if self.state in LATCHED and self.measured.touch and pose is not None:
             self._rest = pose  # who pushes a stopped arm moves it
         assert self._setpoint is not None
         return self._rest or self._setpoint.pose, self._slow
 
-    def _must_be_slow(self) -> bool:
-        """Something is touched, a joint's limit is near, or the arm is on its way back."""
-        assert self._setpoint is not None
-        return (
-            self.measured.is_touching
-            or self.measured.margin_rad < 2.0 * self._config.joint_margin_rad
-            or (self._recovering and self.state is not GuardState.POLICY)
-            or not is_inside(self._setpoint.pose, self._config)
-        )
-
     def _watch_arm(self, now_s: float) -> None:
         """Stop an arm that is silent, or elsewhere than it should be, for longer than it may."""
-        pose, config = self.measured.fresh_pose(now_s), self._config
-        if now_s - max(self.measured.heard_s(), self._awake_s) > config.lost_s:
+        pose, following = self.measured.fresh_pose(now_s), self._following
+        if now_s - max(self.measured.heard_s(), self._awake_s) > self._config.lost_s:
             self._stop_if_armed("the arm fell silent")
         if pose is None or self._setpoint is None or self.state not in _FOLLOWING:
-            self._away_s = None
+            following.begin()
             return
-        if not is_apart(pose, self._setpoint.pose, config.following_m, config.following_rad):
-            self._away_s = None
-            return
-        self._away_s = now_s if self._away_s is None else self._away_s
-        if now_s - self._away_s >= config.following_s:
+        following.watch(pose, self._setpoint.pose, now_s)
+        if following.is_lost:
             self.stop("the arm does not follow")
+        if self.state in MOVING:
+            following.lead(pose, self._setpoint.pose, self.measured.is_pushing, now_s)
 
     def _note_not_finite(self, values: Sequence[float], heard: Heard) -> None:
         """Stop at the third command within a second that is not finite."""

@@ -31,6 +31,9 @@ _FARTHEST_RAD = 4.0 * math.pi
 _LET_GO = 0.8
 """A touch is over below this part of the force at which it began."""
 
+_PUSH_N, _PUSH_NM = 1.5, 0.3
+"""What is below comes of the sensor: the softest spring of ours makes 1.8 N of its lead."""
+
 
 class Source:
     """How old a kind of message is, and what was wrong with the last one.
@@ -152,6 +155,7 @@ class MeasuredArm:
         pose: of the tool in the base frame; None before the first.
         touch: the force or torque at which all motion has to stop, in words; empty below it.
         is_touching: the force asks for slow motion.
+        is_pushing: there is a force at all, or a torque.
         joint: the joint nearest to one of its limits.
         margin_rad: how far it is from there.
         error: what the arm reports of itself, in words; empty when it is well.
@@ -160,7 +164,7 @@ class MeasuredArm:
     def __init__(self, config: GuardConfig, counts: Counter[str]) -> None:
         self.pose: Pose | None = None
         self.touch, self.error = "", ""
-        self.is_touching = False
+        self.is_touching = self.is_pushing = False
         self.joint, self.margin_rad = 0, math.inf
         self._config = config
         self._still: Pose | None = None
@@ -213,6 +217,7 @@ class MeasuredArm:
             self._check("wrench", values, 6, heard)
             force, torque = math.hypot(*values[:3]), math.hypot(*values[3:])
             begun = _LET_GO if self.is_touching else 1.0
+            self.is_pushing = force >= _PUSH_N or torque >= _PUSH_NM
             self.is_touching = force >= begun * limits.slow_force_n
             self.touch = ""
             if force >= limits.stop_force_n:

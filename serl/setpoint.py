@@ -77,6 +77,33 @@ def brake_setpoint(state: Setpoint, limits: Limits, dt_s: float) -> Setpoint:
     )
 
 
+def steer(
+    velocity: Vector,
+    acceleration: Vector,
+    wanted: Vector,
+    speed: float,
+    peak: float,
+    jerk: float,
+    dt_s: float,
+) -> tuple[Vector, Vector]:
+    """Velocity and acceleration after `dt_s` of changing to a wanted velocity; ends there exactly.
+
+    Within a speed, an acceleration (`peak`) and a jerk, as setpoints are.
+    """
+    wanted = shortened(wanted, speed)
+    dx, dy, dz = subtract(wanted, velocity)
+    last, reach = (dx / dt_s, dy / dt_s, dz / dt_s), min(jerk * dt_s, peak)
+    size = math.hypot(*last)
+    lands = size <= reach and math.dist(last, acceleration) <= reach
+    if lands and _peak(wanted, last, size, jerk) <= speed * speed:
+        return wanted, last
+    # Half of what is left after the present acceleration has been ramped to zero, in each period.
+    h, k = 0.5 * math.hypot(*acceleration) / jerk, 0.5 / dt_s
+    ax, ay, az = acceleration
+    change = shortened((k * (dx - ax * h), k * (dy - ay * h), k * (dz - az * h)), peak)
+    return _limited(velocity, acceleration, change, math.hypot(*velocity), speed, jerk, dt_s)
+
+
 def at_rest(state: Setpoint) -> bool:
     """Whether the setpoint neither moves nor accelerates, but for what rounding leaves over.
 

@@ -50,6 +50,7 @@ def test_a_type_names_its_package() -> None:
         ({"controller": {"node": "a", "error_clip": dict.fromkeys("xyz", (0, 1))}}, "error_clip"),
         ({"topic": "pose"}, "unknown setting"),
         ({"target": {"name": "a", "type": JOINTS}}, "target.type"),
+        ({"fault": {"name": "a", "type": JOINTS}}, "fault.type"),
         ({"gripper": _grips("std_msgs/msg/Float64")}, "gripper.*command.type"),
         ({"controller": {"node": "a", "stiffness_n_m": 2500.0}}, "stiffness_n_m"),
         (

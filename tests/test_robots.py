@@ -25,7 +25,7 @@ def test_every_arm_but_the_simulated_one_has_its_facts() -> None:
 @pytest.mark.parametrize("robot", FAMILIES)
 def test_topics_and_types_are_those_of_the_sources(robot: str) -> None:
     driver, ours = facts(FAMILIES[robot]), profile(robot)
-    for role in ("target", "pose", "twist", "joint_states", "wrench", "recover"):
+    for role in ("target", "pose", "twist", "joint_states", "wrench", "fault", "recover"):
         row, channel = driver["channels"].get(role), getattr(ours, role)
         if row is None:
             assert channel is None, f"{role}: the sources have none"

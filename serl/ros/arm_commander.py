@@ -15,7 +15,8 @@ from serl.ros.arm_topics import COMMAND, message_type, name_of, topic_of
 from serl.ros.node import RosNode
 from serl.safety import Limits, Pose
 from serl.setpoint import Setpoint
-from serl.velocity import velocity_towards
+from serl.vectors import Vector
+from serl.velocity import VelocityFollower
 
 _ANSWER_S = 1.0
 
@@ -31,10 +32,10 @@ class ArmCommander:
     """
 
     def __init__(self, node: RosNode, robot: str, profile: ArmProfile, limits: Limits) -> None:
-        self._clock, self._limits = node.handle.get_clock(), limits
+        self._clock = node.handle.get_clock()
         self._node, self._topic = node, topic_of(profile.target, robot, COMMAND)
-        self._velocities = profile.target.type == TWIST
-        self._message = TwistStamped() if self._velocities else PoseStamped()
+        self._follower = VelocityFollower(limits) if profile.target.type == TWIST else None
+        self._message = TwistStamped() if self._follower else PoseStamped()
         self._message.header.frame_id = profile.base_frame
         self._publisher = node.publisher(self._topic)
         self._gripper: _Topic | _Action | None = None
@@ -42,20 +43,36 @@ class ArmCommander:
             kind = _Action if profile.gripper.command.type == GRIP else _Topic
             self._gripper = kind(node, robot, profile.gripper)
 
-    def send(self, setpoint: Setpoint, measured: Pose | None) -> None:
-        """Send the arm to a setpoint; `measured` is where it is, None when nobody knows."""
+    def send(self, setpoint: Setpoint, measured: Pose | None, pace: Limits | None) -> None:
+        """Send the arm to a setpoint.
+
+        Args:
+            setpoint: where it is to be now.
+            measured: where it is; None when nobody knows.
+            pace: the limits on its way to a target; None while it brakes, or holds.
+        """
+        if self._follower is not None:
+            self._send_twist(*self._follower.follow(setpoint, measured, pace, time.monotonic()))
+            return
         message = self._message
         message.header.stamp = self._clock.now().to_msg()
-        if self._velocities:
-            linear, angular = velocity_towards(setpoint, measured, self._limits)
-            twist = message.twist
-            twist.linear.x, twist.linear.y, twist.linear.z = linear
-            twist.angular.x, twist.angular.y, twist.angular.z = angular
-        else:
-            position, orientation = message.pose.position, message.pose.orientation
-            position.x, position.y, position.z = setpoint.pose.position
-            x, y, z, w = setpoint.pose.quaternion
-            orientation.x, orientation.y, orientation.z, orientation.w = x, y, z, w
+        position, orientation = message.pose.position, message.pose.orientation
+        position.x, position.y, position.z = setpoint.pose.position
+        x, y, z, w = setpoint.pose.quaternion
+        orientation.x, orientation.y, orientation.z, orientation.w = x, y, z, w
+        self._publisher.publish(message)
+
+    def end(self) -> None:
+        """No more setpoints for now: an arm that takes velocities is told to stand."""
+        if self._follower is not None:
+            self._send_twist((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
+
+    def _send_twist(self, linear: Vector, angular: Vector) -> None:
+        message = self._message
+        message.header.stamp = self._clock.now().to_msg()
+        twist = message.twist
+        twist.linear.x, twist.linear.y, twist.linear.z = linear
+        twist.angular.x, twist.angular.y, twist.angular.z = angular
         self._publisher.publish(message)
 
     def begin(self) -> None:

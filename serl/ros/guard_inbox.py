@@ -11,7 +11,8 @@ from diagnostic_msgs.msg import DiagnosticStatus
 
 from serl.arm_profile import ArmProfile, Channel
 from serl.guard import Guard, Heard
-from serl.ros.arm_topics import SENSOR, of_robot, topic_of
+from serl.ros.arm_faults import listen_to_faults
+from serl.ros.arm_topics import SENSOR, name_of, of_robot, topic_of
 from serl.ros.guard_topics import ARM_STATE, COMMAND_GRIPPER, COMMAND_POSE, ESTOP, HEARTBEAT
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
@@ -27,6 +28,9 @@ class GuardInbox:
         joint_names: of the joints that count, in their order; empty: all, as they come.
         guard: is told.
         lock: held meanwhile.
+
+    Attributes:
+        unheard: what has to be heard once before the arm is taken, in words; empty when it was.
     """
 
     def __init__(
@@ -41,6 +45,10 @@ class GuardInbox:
         self._node, self._prefix, self._lock = node, prefix, lock
         self._guard, self._joint_names = guard, joint_names
         self._clock = node.handle.get_clock()
+        self.unheard = ""
+        if (fault := profile.fault) is not None:
+            name = node.absolute(name_of(fault, prefix))
+            self.unheard = f"{name}: nobody tells whether the arm is well"
         self._listen_to_arm(profile)
         self._listen_to_actor()
 
@@ -50,7 +58,10 @@ class GuardInbox:
         self._measure(profile.joint_states, self._on_joints)
         if profile.wrench is not None:
             self._measure(profile.wrench, lambda m: guard.wrench(_wrench(m), self._heard(m.header)))
-        self._hear(ARM_STATE, lambda m: guard.robot_error(_error(m)))
+        if profile.fault is None:
+            self._hear(ARM_STATE, lambda m: guard.robot_error(_error(m)))
+        else:
+            listen_to_faults(self._node, profile.fault, self._prefix, self._on_fault)
 
     def _listen_to_actor(self) -> None:
         guard, hear = self._guard, self._hear
@@ -71,6 +82,11 @@ class GuardInbox:
                 take(message)
 
         self._node.subscribe(topic, taken)
+
+    def _on_fault(self, text: str) -> None:
+        with self._lock:
+            self._guard.robot_error(text)
+        self.unheard = ""
 
     def _on_joints(self, message: Any) -> None:
         values, names = list(message.position), self._joint_names

@@ -101,8 +101,9 @@ class GuardNode:
         self._ticks = 0
         self._told: tuple[GuardState, str] | None = None
         self._opening: float | None = None
-        self._was_armed, self._active = False, False
-        GuardInbox(node, prefix, profile, config.joint_names, self._guard, self._lock)
+        self._was_armed = self._active = self._sends = False
+        names = config.joint_names
+        self._inbox = GuardInbox(node, prefix, profile, names, self._guard, self._lock)
         self._rivals = Rivals(node, name_of(profile.target, prefix))
         told = (COMMAND_POSE, COMMAND_GRIPPER, HEARTBEAT)
         self._commanders = Commanders(node, [of_robot(topic, prefix).name for topic in told])
@@ -140,13 +141,15 @@ class GuardNode:
         guard, now_s = self._guard, time.monotonic()
         with self._lock:
             setpoint, measured = guard.tick(now_s), guard.measured.fresh_pose(now_s)
-            standing, opening = (guard.state, guard.cause), guard.opening
+            standing, opening, pace = (guard.state, guard.cause), guard.opening, guard.pace
         due = self._ticks % _TELL_TICKS == 0
         if setpoint is not None:
-            self._commander.send(setpoint, measured)
+            self._commander.send(setpoint, measured, pace)
             if opening is not None and (due or opening != self._opening):
                 self._commander.grip(opening)
-        self._opening = opening
+        elif self._sends:
+            self._commander.end()
+        self._opening, self._sends = opening, setpoint is not None
         if due or standing != self._told:
             self._told = standing
             self._tell(*standing)
@@ -211,7 +214,8 @@ class GuardNode:
         """Why the arm is not taken, whatever it measures; empty when nothing speaks against it."""
         if not self._active:
             return "the guard's node is not active"
-        return self._rivals.words or self._controller.trouble or self._commander.unheard
+        unheard = self._commander.unheard or self._inbox.unheard
+        return self._rivals.words or self._controller.trouble or unheard
 
     def _refusal(self) -> str:
         """Why `ack`, `reset` or `arm` would be refused now; empty when a person's word helps."""

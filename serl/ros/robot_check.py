@@ -9,6 +9,7 @@ from serl.arm_profile import ArmProfile, Channel, is_value
 from serl.doctor import Finding
 from serl.errors import BadInput, SerlError
 from serl.graph_seen import Endpoint, GraphSeen, TopicSeen, mismatch
+from serl.ros.arm_faults import fault_topic, fault_words
 from serl.ros.arm_topics import SENSOR, message_type, topic_of
 from serl.ros.conversions import (
     gripper_of,
@@ -22,6 +23,7 @@ from serl.ros.feed import AHEAD_S
 from serl.ros.graph_look import Look
 from serl.ros.node import RosNode
 from serl.ros.remote import Remote
+from serl.ros.topics import Topic
 
 LISTEN_S = 2.0
 LEAST_HZ = 20.0
@@ -33,8 +35,8 @@ OLD_S = 0.1
 class _Heard:
     """The messages of a channel while it was listened to."""
 
-    def __init__(self, node: RosNode, channel: Channel, arm: str) -> None:
-        self.topic = topic_of(channel, arm, SENSOR)
+    def __init__(self, node: RosNode, topic: Topic) -> None:
+        self.topic = topic
         self.name = node.absolute(self.topic.name)
         self.messages: list[tuple[int, Any]] = []
         self._clock = node.handle.get_clock()
@@ -63,7 +65,11 @@ class RobotCheck:
         look = Look(self._node)
         look.settle()
         decoders = self._decoders()
-        heard = {what: _Heard(self._node, channel, self._arm) for what, channel in self._states()}
+        heard = {
+            what: _Heard(self._node, topic_of(channel, self._arm, SENSOR))
+            for what, channel in self._states()
+        }
+        reports = self._reports()
         graph = look.listen(seconds)
         if not graph.topics:
             yield Finding(False, "driver", "no other node publishes anything in this domain")
@@ -73,6 +79,8 @@ class RobotCheck:
             yield self._state(what, each, topics.get(each.name), decoders[what], seconds)
         yield self._joints(heard["joints"])
         yield self._target(graph)
+        if reports is not None:
+            yield self._fault(reports, topics)
         if profile.gripper is not None:
             yield self._taker("gripper", profile.gripper.command, topics)
         if profile.recover is not None:
@@ -144,6 +152,26 @@ class RobotCheck:
             return Finding(False, what, f"{name}: {text}")
         frame = getattr(heard.messages[-1][1].header, "frame_id", "")
         return Finding(True, what, f"{name}: {rate_hz:.0f} Hz" + (f", in {frame}" if frame else ""))
+
+    def _reports(self) -> _Heard | None:
+        """What tells errors of the arm, as far as its type is installed."""
+        channel = self._profile.fault
+        try:
+            return channel and _Heard(self._node, fault_topic(channel, self._arm))
+        except BadInput:
+            return None
+
+    def _fault(self, heard: _Heard, topics: dict[str, TopicSeen]) -> Finding:
+        """The arm says that it is well."""
+        channel = self._profile.fault
+        assert channel is not None
+        if not heard.messages:
+            nobody = not topics.get(heard.name, TopicSeen(heard.name)).publishers
+            why = "nobody publishes it" if nobody else "silent"
+            return Finding(False, "errors", f"{heard.name}: {why}")
+        words = fault_words(channel, heard.messages[-1][1])
+        text = f"the arm reports {words}" if words else "the arm is well"
+        return Finding(not words, "errors", f"{heard.name}: {text}")
 
     def _joints(self, heard: _Heard) -> Finding:
         """The arm's joints are there and within the limits of the profile."""

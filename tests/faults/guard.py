@@ -220,8 +220,8 @@ def joint_limit(folder: Path) -> None:
     36,
     "Arm does not follow",
     injected="an arm that is stuck, for 3 s; one that is drawn away from its setpoint, or turned",
-    required="stuck: the setpoint stays within the lead of 10 mm, no wind-up; 5 cm or 0.3 rad "
-    "away for 300 ms: protective stop",
+    required="stuck: the setpoint stays within the lead of 10 mm, no wind-up, and after 2 s it is "
+    "held; 5 cm or 0.3 rad away for 300 ms: protective stop",
     level=Level.COMPONENT,
 )
 def stuck(folder: Path) -> None:
@@ -232,6 +232,7 @@ def stuck(folder: Path) -> None:
         loop.tick()
         assert loop.setpoint is not None
         assert math.dist(loop.setpoint.pose.position, place.position) < 0.0104
+    assert loop.guard.counts["hold: the arm does not move"] == 1
     for turned in (False, True):
         loop, away = armed(), 0
         while loop.guard.state == "hold" and away < 100:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from serl import plugins
-from serl.arm_profile import GRIP, ArmProfile
+from serl.arm_profile import ArmProfile
 from serl.errors import Silent
 from serl.ros.arm import RosArm
+from serl.ros.arm_topics import topic_of
 from serl.ros.controller import settle_controller
 from serl.ros.node import RosNode
 from serl.tasks.reach import ReachConfig
@@ -25,19 +26,27 @@ MOTION = ReachConfig().motion.model_copy(update={"box_high_m": (0.70, 0.30, 0.60
 HAS_ACTIONS = importlib.util.find_spec("control_msgs") is not None
 
 
-def profile_of(name: str) -> ArmProfile:
-    """The profile, without a gripper whose messages are not installed."""
+def without(name: str) -> tuple[str, ...]:
+    """What a profile has whose messages are not installed: a gripper, what tells errors."""
     profile: ArmProfile = plugins.load("robot", name)
-    gripper = profile.gripper
-    if gripper is None or gripper.command.type != GRIP or HAS_ACTIONS:
-        return profile
-    return profile.model_copy(update={"gripper": None})
+    channels = {"gripper": profile.gripper and profile.gripper.command, "fault": profile.fault}
+    return tuple(
+        key
+        for key, channel in channels.items()
+        if channel is not None and importlib.util.find_spec(channel.package) is None
+    )
+
+
+def profile_of(name: str) -> ArmProfile:
+    """The profile, without what cannot be used here."""
+    profile: ArmProfile = plugins.load("robot", name)
+    return profile.model_copy(update=dict.fromkeys(without(name)))
 
 
 class Bay:
-    """A family's fake, a guard of it, and an actor's end."""
+    """A family's fake, a guard of it with changes of its profile, and an actor's end."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, **changes: Any) -> None:
         self.name, self.profile = name, profile_of(name)
         self.cell = Cell(folder)
         limits = config(
@@ -50,9 +59,11 @@ class Bay:
         ).model_copy(update={"motion": MOTION})
         (folder / "guard.yaml").write_text(json.dumps(limits.model_dump(mode="json")))
         self._file = folder / "family.py"
-        without = "" if self.profile.gripper else ".model_copy(update={'gripper': None})"
         self._file.write_text(
-            f"from serl import plugins\nrobot = plugins.load('robot', {name!r}){without}\n"
+            "from serl import plugins\n"
+            f"robot = plugins.load('robot', {name!r})"
+            f".model_copy(update={dict.fromkeys(without(name))})\n"
+            f"robot = type(robot).model_validate(robot.model_dump() | {changes!r})\n"
         )
         self.node = RosNode("actor", folder, local=True)
 
@@ -126,6 +137,17 @@ class Bay:
     def opening(self) -> float:
         """Of the gripper."""
         return float(self.arm.observe_when_fresh(30.0).state["gripper"][0])
+
+    def velocities(self) -> list[list[float]]:
+        """What an arm that takes velocities is told from now on: linear (m/s), angular (rad/s)."""
+        heard: list[list[float]] = []
+
+        def hear(message: Any) -> None:
+            linear, angular = message.twist.linear, message.twist.angular
+            heard.append([linear.x, linear.y, linear.z, angular.x, angular.y, angular.z])
+
+        self.node.subscribe(topic_of(self.profile.target, ROBOT, 200), hear)
+        return heard
 
     def said(self, sign: str, since: int) -> bool:
         """The guard said so after its `since`-th word; beats meanwhile."""

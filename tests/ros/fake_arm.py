@@ -5,7 +5,8 @@
 It has exactly the topics, types, parameters and quality of service that `data/FAMILY.yaml` has from
 the driver's sources, and it can misbehave. Its parameter `fault` says how: late (stamps of a second
 ago), frozen (the same stamp again and again), nan, silent (no pose), dropped (commands are lost),
-stuck (it does not move), reflex (it stops, and feels 60 N), stubborn (parameters are refused),
+stuck (it does not move), reflex (it stops, and says so on the topic for that, or feels 60 N where
+there is none), stubborn (parameters are refused),
 forgetful (they are taken, and kept otherwise), numb (the gripper does nothing), mirrored (targets
 have another x), runaway (it drifts, whatever is commanded).
 """
@@ -25,10 +26,12 @@ import yaml
 from rcl_interfaces.msg import SetParametersResult
 from rclpy.executors import ExternalShutdownException
 from rclpy.parameter import Parameter
+from rclpy.qos import DurabilityPolicy, QoSProfile
 
 PERIOD_S = 0.01
 CLIP_M = 0.010
 HALT_S = 0.1
+LAG = 0.2
 DRIFT_M = 0.0004
 HOME = (0.3069, 0.0, 0.4869)
 
@@ -49,6 +52,7 @@ class FakeArm:
         self._place, self._target = list(HOME), list(HOME)
         self._speed, self._told_s = [0.0, 0.0, 0.0], -math.inf
         self._wanted = [0.0, 0.0, 0.0]
+        self._ill: bool | None = None
         gripper = driver["gripper"]
         self._finger = self._finger_target = gripper["open"]
         self._stamp = self._now()
@@ -59,6 +63,7 @@ class FakeArm:
         if recover := driver["channels"].get("recover"):
             name = self._absolute(recover["name"])
             self._node.create_service(kind_of(recover), name, self._recover)
+        self._reports = self._reporter(driver["channels"].get("fault"))
         self._listen()
         for key, value in {"fault": "", **driver["parameters"]["values"]}.items():
             self._node.declare_parameter(key, value)
@@ -80,6 +85,26 @@ class FakeArm:
             self._node.create_subscription(kind_of(command), name, self._on_gripper, 1)
         elif importlib.util.find_spec("control_msgs"):
             self._serve_gripper(kind_of(command), self._absolute(command["name"]))
+
+    def _reporter(self, row: dict[str, Any] | None) -> Any:
+        """Tells errors; None without one, and where the package of its message is missing."""
+        if row is None or not importlib.util.find_spec(row["type"].partition("/")[0]):
+            return None
+        qos = QoSProfile(depth=1)
+        if row.get("latched"):
+            qos.durability = DurabilityPolicy.TRANSIENT_LOCAL
+        kind = kind_of(row)
+        return self._node.create_publisher(kind, self._absolute(row["name"]), qos)
+
+    def _report(self, fault: str) -> None:
+        """Whether it is well: on each change where that is latched, else again and again."""
+        row, ill = self._driver["channels"].get("fault"), fault == "reflex"
+        if self._reports is None or (row.get("latched") and ill == self._ill):
+            return
+        self._ill, message = ill, kind_of(row)()
+        for name, value in REPORTED[kind_of(row).__name__][ill].items():
+            setattr(message, name, value)
+        self._reports.publish(message)
 
     def _recover(self, request: Any, response: Any) -> Any:
         response.success = True
@@ -153,13 +178,18 @@ class FakeArm:
         reach = 0.1 * abs(self._driver["gripper"]["open"] - self._driver["gripper"]["closed"])
         self._finger += max(-reach, min(reach, self._finger_target - self._finger))
         self._tell(fault)
+        self._report(fault)
 
     def _step(self) -> list[float]:
         if self.fault == "runaway":
             return [0.0, 0.0, DRIFT_M]
         if "Twist" in self._driver["channels"]["target"]["type"]:
             halted = time.monotonic() - self._told_s > HALT_S
-            return [0.0 if halted else speed * PERIOD_S for speed in self._wanted]
+            wanted = [0.0, 0.0, 0.0] if halted else self._wanted
+            return [
+                PERIOD_S * (old + LAG * (new - old))
+                for old, new in zip(self._speed, wanted, strict=True)
+            ]
         return [
             0.3 * max(-CLIP_M, min(CLIP_M, target - place))
             for target, place in zip(self._target, self._place, strict=True)
@@ -190,7 +220,7 @@ class FakeArm:
         linear.x, linear.y, linear.z = self._speed
 
     def _fill_wrench(self, message: Any, fault: str) -> None:
-        message.wrench.force.z = 60.0 if fault == "reflex" else 0.0
+        message.wrench.force.z = 60.0 if fault == "reflex" and self._reports is None else 0.0
 
     def _fill_joints(self, message: Any, fault: str) -> None:
         bent = [0.0, -0.785, 0.0, -2.356, 0.0, 1.571, 0.785]
@@ -200,6 +230,13 @@ class FakeArm:
             message.position = [abs(angle) for angle in bent]
         message.velocity = [0.0] * len(self._names)
 
+
+REPORTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "Bool": ({"data": True}, {"data": False}),
+    "FrankaRobotState": ({"robot_mode": 2}, {"robot_mode": 4}),
+    "RobotMsg": ({"state": 1}, {"state": 4, "err": 31}),
+}
+"""When it is well, and when it is not."""
 
 FILL: dict[str, Any] = {
     "pose": FakeArm._fill_pose,

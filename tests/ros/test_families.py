@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serl.arm_profile import GRIP
+from serl.arm_profile import GRIP, RUNNING
 from serl.errors import SerlError
 from serl.ros.controller import settle_controller
 
@@ -35,6 +35,50 @@ def test_the_same_actor_drives_every_family_through_the_guard(name: str, tmp_pat
         assert bay.cell.state.startswith("policy")
         bay.arm.stop("test")
         bay.cell.until("hold: the actor holds")
+
+
+@pytest.mark.parametrize("stop", ["estop", "disarm"])
+def test_an_arm_that_takes_velocities_stands_when_it_is_stopped(stop: str, tmp_path: Path) -> None:
+    with Bay(tmp_path, "ur5e_servo") as bay:
+        bay.take()
+        heard = bay.velocities()
+        y_m = bay.place()[1]
+        bay.drive(0.0, 1.0, 0.0, 0.0, until=lambda: bay.place()[1] > y_m + 0.02)
+        begin = len(heard)
+        bay.cell.call(stop)
+        standing = [0.0] * 6
+        eventually(lambda: standing in heard[begin:], found=lambda: str(heard[-3:]))
+        bay.cell.until({"estop": "estop: the service", "disarm": "disarmed"}[stop])
+        if stop == "estop":
+            count = len(heard)
+            eventually(lambda: len(heard) > count + 50)
+        after = heard[begin + heard[begin:].index(standing) :]
+        assert all(twist == standing for twist in after)
+        assert all(twist[1] >= 0.0 for twist in heard[begin:])  # no retract
+
+
+@pytest.mark.parametrize("name", ["ur5e", "ur5e_servo"])
+def test_an_arm_that_says_it_is_ill_stops_until_it_is_well_and_a_person_has_seen_it(
+    name: str, tmp_path: Path
+) -> None:
+    with Bay(tmp_path, name) as bay:
+        bay.take()
+        bay.drive(0.0, 1.0, 0.0, 0.0, until=lambda: bay.cell.state.startswith("policy"))
+        bay.misbehave("reflex")
+        error = "the arm reports that its program does not run"
+        bay.cell.until(f"protective stop: {error}")
+        done, why = bay.cell.call("ack")
+        assert not done
+        assert error in why
+        bay.misbehave("")
+        eventually(lambda: bay.cell.call("ack")[0])  # nobody else ends it
+        bay.cell.until("disarmed")
+
+
+def test_an_arm_is_not_taken_before_it_said_that_it_is_well(tmp_path: Path) -> None:
+    with Bay(tmp_path, "ur5e", fault={"name": "/nobody", "type": RUNNING}) as bay:
+        line = "not now: /nobody: nobody tells whether the arm is well"
+        eventually(lambda: bay.cell.call("arm")[1] == line, found=lambda: bay.cell.call("arm")[1])
 
 
 @pytest.fixture(scope="module")
