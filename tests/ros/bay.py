@@ -29,7 +29,8 @@ HAS_ACTIONS = importlib.util.find_spec("control_msgs") is not None
 def without(name: str) -> tuple[str, ...]:
     """What a profile has whose messages are not installed: a gripper, what tells errors."""
     profile: ArmProfile = plugins.load("robot", name)
-    channels = {"gripper": profile.gripper and profile.gripper.command, "fault": profile.fault}
+    gripper = profile.gripper.command if profile.gripper is not None else None
+    channels = {"gripper": gripper, "fault": profile.fault}
     return tuple(
         key
         for key, channel in channels.items()
