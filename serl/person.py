@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from serl.assignment import make_spec
 from serl.clock import Clock
 from serl.desk import Desk
+from serl.errors import Silent
 from serl.evaluation import Purpose, start_seed
 from serl.intervention import Event
 from serl.loop import EpisodeKey, Result, run
@@ -26,14 +27,19 @@ ACTOR = "person"
 
 @dataclass
 class Stand:
-    """Where a person drives a simulated robot.
+    """Where a person drives a robot.
 
     Attributes:
-        robot: what is driven.
+        robot: what is driven; a real one has a `place`.
         desk: where the person is heard.
         clock: keeps the rate, in real time.
         stopping: asked at every step; True ends it all.
         told: takes every record that was logged.
+        place: brings the robot to where an episode may begin, given the seed of a simulation's
+            start; None for that simulation's own reset.
+        standby: returns once the robot may move, or when stopping, and says whether it was held.
+        silent: told what a robot says that stayed silent, before all begins anew; without one the
+            session ends there.
     """
 
     robot: SimulatedRobot
@@ -41,6 +47,16 @@ class Stand:
     clock: Clock
     stopping: Callable[[], bool] = lambda: False
     told: Callable[[Record], object] = lambda record: None
+    place: Callable[[int], object] | None = None
+    standby: Callable[[], bool] | None = None
+    silent: Callable[[str], object] | None = None
+
+    def begin(self, seed: int) -> None:
+        """Before an episode; raises `Silent` for a robot that is."""
+        if self.place is not None:
+            self.place(seed)
+        else:
+            self.robot.reset(seed)
 
     def await_hands(self) -> bool:
         """Hold until somebody whose hands were off takes over; False when stopping.
@@ -53,7 +69,7 @@ class Stand:
         while not self.stopping():
             if Event.STOP in self.desk.events() and not self.desk.hold.stopped:
                 self.desk.hold.stop("stopped by a person")
-            if self.desk.hold.wait(self.stopping):
+            if self.standby() if self.standby else self.desk.hold.wait(self.stopping):
                 self.robot.recover()
             action, owner = self.desk(), self.desk.owner.owner
             if action is None:
@@ -103,16 +119,25 @@ def record_person(
         wanted: successes.
         seed: of the starts.
         progress: told after each episode.
+
+    Raises:
+        Silent: the robot is, and the stand has nobody to tell.
     """
     recorded.recover()
     spec, run_name = make_spec(task), recorded.folder.resolve().name
     while not stand.stopping() and recorded.counts.kept < wanted:
         number = recorded.counts.total
-        stand.robot.reset(start_seed(Purpose.DEMONSTRATION, seed, ACTOR, number))
-        if not stand.await_hands():
-            return
-        key = EpisodeKey(run_name, ACTOR, recorded.next_epoch(time.time_ns()), 0)
-        with EpisodeLog(recorded.incoming, spec, run_name, ACTOR, key.epoch) as log:
-            result = stand.episode(task, key, log)
+        try:
+            stand.begin(start_seed(Purpose.DEMONSTRATION, seed, ACTOR, number))
+            if not stand.await_hands():
+                return
+            key = EpisodeKey(run_name, ACTOR, recorded.next_epoch(time.time_ns()), 0)
+            with EpisodeLog(recorded.incoming, spec, run_name, ACTOR, key.epoch) as log:
+                result = stand.episode(task, key, log)
+        except Silent as error:
+            if stand.silent is None:
+                raise
+            stand.silent(str(error))
+            continue
         recorded.sort()
         progress(result)

@@ -11,16 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serl import plugins, teleop_commands
+from serl.arm_profile import is_real
 from serl.config import TrainConfig, parse_overrides, resolve
 from serl.episodes import episode_paths
 from serl.errors import BadInput
+from serl.guard_setup import make_guard_config
 from serl.loop import EpisodeKey, Result
+from serl.real_arm import load_robot
+from serl.robot_command import checked_namespace
 from serl.run_folder import CONFIG, RunFolder
+from serl.terminal_person import at_the_terminal
 
 if TYPE_CHECKING:
     from serl.person import Stand
     from serl.task import SimulatedTask
     from serl.teleop.device import Device
+    from serl.teleop.operator import Operator
 
 PERSONS_TIME_S = 60.0
 """Limit of an episode that a person drives, unless it is set: an expert needs no time to think."""
@@ -35,6 +41,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="folder of the recording; a person's goes on")
     add_person(parser)
+    parser.add_argument(
+        "--robot",
+        metavar="NAME",
+        help="a person drives a real arm through its guard: a profile, or a .py or .yaml file",
+    )
+    parser.add_argument("--namespace", default="/", help="of that arm's topics, such as /left")
 
 
 def add_person(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +67,7 @@ def record(options: argparse.Namespace) -> int:
     """
     if options.demos < 1:
         raise BadInput(f"--demos {options.demos}: expected at least 1")
-    if options.console or options.device:
+    if options.console or options.device or options.robot:
         return _record_person(options)
     return _record_expert(options)
 
@@ -127,9 +139,10 @@ def open_device(options: argparse.Namespace) -> tuple[Device, ...] | None:
     if not options.device and (given := options.path or options.left or options.right):
         raise BadInput(f"{given}: is a device: say of which kind by --device")
     if options.console:
+        teleop_commands.require_console()
+    if options.console or getattr(options, "robot", None):
         from serl.ros.graph import require_ros
 
-        teleop_commands.require_console()
         require_ros()
     if not options.device:
         return None
@@ -148,10 +161,13 @@ def persons_folder(
 
     asked = parse_overrides(options.overrides)
     name = str(Path(options.task).resolve()) if options.task.endswith(".py") else options.task
-    config = resolve(defaults, asked, {"task": name, "seed": options.seed})
-    if config.robot is not None or config.stages:
+    arm = real_arm(getattr(options, "robot", None), getattr(options, "namespace", "/"))
+    config = resolve(defaults, asked, {"task": name, "seed": options.seed} | arm)
+    if config.stages or (config.robot is not None and not arm):
         raise BadInput("a person records one task in a simulation of its own: no robot, no stages")
     task = make_judged_task(config)
+    if config.robot is not None:
+        make_guard_config(task, load_robot(config.robot))
     teleop_commands.check_arms(options.task, make_spec(task).action, 2 if options.left else 1)
     folder: Path = options.out or _new_folder(task.name, kind)
     if (folder / CONFIG).is_file():
@@ -184,6 +200,20 @@ def _leaves(tree: Any, prefix: str = "") -> dict[str, Any]:
     }
 
 
+def real_arm(robot: str | None, namespace: str) -> dict[str, Any]:
+    """The settings of a recording on a real arm; none without one.
+
+    Raises:
+        BadInput: it is no real arm, or no namespace.
+    """
+    if robot is None:
+        return {}
+    if not is_real(robot):
+        raise BadInput(f"--robot {robot}: expected a real arm; without it a simulation is driven")
+    where = checked_namespace(namespace)
+    return {"robot": plugins.absolute(robot), "namespace": where, "intervention": "none"}
+
+
 @contextmanager
 def stand(
     options: argparse.Namespace,
@@ -192,7 +222,11 @@ def stand(
     devices: tuple[Device, ...] | None,
     services: Mapping[str, Callable[[], str]],
 ) -> Iterator[Stand]:
-    """Where the person drives a simulation in real time: by a page, by a device, or by both."""
+    """Where the person drives in real time: by a page, by a device, or by both.
+
+    A simulation of this process, or a real arm.
+    """
+    from serl.assignment import make_spec
     from serl.clock import RealTime, VirtualClock, WallClock
     from serl.desk import Desk
     from serl.hold import Hold
@@ -200,16 +234,19 @@ def stand(
     from serl.teleop.operator import Operator
     from serl.teleop.owner import OneOwner
 
-    operators = []
+    operators, rate_hz = [], task.config.rate_hz
+    if devices is not None:
+        people, spec = run.config.teleop, make_spec(task).action
+        mapping = teleop_commands.mapping_of(people, options.device)
+        operators = [Operator(devices, mapping, people.operator, spec)]
+        print(f"{operators[0].name} drives", flush=True)
+    if run.config.robot is not None:
+        with _at_the_arm(options, run, operators, services) as place:
+            yield place
+        return
     with plugins.make_simulation(task) as robot:
-        rate_hz = task.config.rate_hz
         pace = RealTime(WallClock(rate_hz), lambda: True)
         clock = VirtualClock(robot.advance, rate_hz, pace)
-        if devices is not None:
-            people = run.config.teleop
-            mapping = teleop_commands.mapping_of(people, options.device)
-            operators = [Operator(devices, mapping, people.operator, robot.action_spec)]
-            print(f"{operators[0].name} drives", flush=True)
         if not options.console:
             link = run.link(ACTOR)
             link.mkdir(parents=True, exist_ok=True)
@@ -225,6 +262,38 @@ def stand(
 
             teleop_commands.announce(run, supervisor)
             with attended(run, robot, clock, operators, services, supervisor.check) as place:
+                yield place
+
+
+@contextmanager
+def _at_the_arm(
+    options: argparse.Namespace,
+    run: RunFolder,
+    operators: list[Operator],
+    services: Mapping[str, Callable[[], str]],
+) -> Iterator[Stand]:
+    """A real arm, its guard beside this process, and a person at the terminal."""
+    from serl.console.door import remove_door
+    from serl.person import ACTOR
+    from serl.ros.graph import arm_of, console_processes, guard_process, join_here, started
+
+    remove_door(run.path)
+    arm = arm_of(run)
+    assert arm is not None, "the settings of such a recording name one"
+    page = console_processes(run, ACTOR, options.console_port) if options.console else []
+    with started(run, [guard_process(run, ACTOR, arm), *page]) as supervisor:
+        join_here(run)
+        from serl.ros.recorder import at_the_arm  # rclpy: once it is known to be there
+
+        if options.console:
+            teleop_commands.announce(run, supervisor)
+        with at_the_terminal(run, {ACTOR: arm.namespace}) as ask:
+
+            def check() -> None:
+                supervisor.check()
+                ask()
+
+            with at_the_arm(run, operators, services, check) as place:
                 yield place
 
 

@@ -63,15 +63,17 @@ class Station:
             Silent: it is not seen.
         """
         held = self._hold.wait(self._ending)
-        while not (self._has_arm() or self._ending()):
+        while not (self.has_arm or self._ending()):
             held = True
-            self._arm.remote.wait(lambda: self._has_arm() or self._ending(), _SLICE_S)
+            self._arm.remote.wait(lambda: self.has_arm or self._ending(), _SLICE_S)
         if not self._ending():
             self._begin()
             state = self._arm.observe_when_fresh(_SEEN_S).state
             self._arm.begin(pose_from(state["tcp_pose"]), bool(state["gripper"][0] < 0.5))
         return held
 
-    def _has_arm(self) -> bool:
+    @property
+    def has_arm(self) -> bool:
+        """The guard moves the arm, or holds it."""
         guard = self._arm.guard
         return guard is not None and guard.has_arm

@@ -1,0 +1,111 @@
+"""`serl record TASK --robot NAME` on a fake Franka: a person drives it by a joystick."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+
+import pytest
+from geometry_msgs.msg import PoseStamped
+from sensor_msgs.msg import Joy
+
+from serl import cli
+from serl.assignment import make_judged_task, make_spec, make_task
+from serl.demonstrations import check_recordings
+from serl.episodes import episode_paths, read_episode
+from serl.files import make_folder
+from serl.person import ACTOR
+from serl.recorded import FAILURES
+from serl.ros.node import RosNode, namespace
+from serl.ros.station import RESTORE
+from serl.ros.teleop import joy_topic
+from serl.ros.topics import Topic
+from serl.run_folder import RunFolder
+from serl.types import Source
+
+from .terminal import Terminal
+from .tracked import ARMS, GOES_ON, answer_all, answer_until, frankas_beside_goals
+
+pytestmark = pytest.mark.ros
+
+PERIOD_S, OFF, ON = 0.05, 20, 40
+SETTINGS = (
+    "--reward.kind=human",
+    "--task_config.motion.box_high_m=[0.7,0.3,0.6]",
+    "--log.min_free_bytes=1000000",
+    "--teleop.operator.stale_s=0.5",
+    "--teleop.operator.lost_s=8.0",
+)
+
+
+def at_a_joystick(node: RosNode, folder: Path) -> None:
+    """Hands rest, drive downwards, and say how it went, again and again: first that it failed."""
+    topic, ticks, said = joy_topic(ACTOR), count(), 0
+    sticks = node.publisher(topic._replace(name=f"{namespace(folder)}/{topic.name}"))
+
+    def move() -> None:
+        nonlocal said
+        turn = next(ticks) % (OFF + ON)
+        drives, tells = turn >= OFF, turn == OFF + ON - 1
+        failed = not (folder / FAILURES).exists() or not episode_paths(folder / FAILURES)
+        buttons = [0] * 12
+        buttons[5] = int(drives)
+        buttons[1 if failed else 0] = int(tells)
+        sticks.publish(Joy(axes=[0.0, 1.0 if drives else 0.0, *[0.0] * 6], buttons=buttons))
+
+    node.every(PERIOD_S, move)
+
+
+def test_a_person_demonstrates_on_an_arm_through_its_guard(
+    tmp_path: Path, commands: list[Terminal]
+) -> None:
+    folder = tmp_path / "demos"
+    with frankas_beside_goals(tmp_path, None) as (_, (arm,), node):
+        been: list[float] = []
+        pose = Topic(f"{arm}/current_pose", PoseStamped, 10)
+        node.subscribe(pose, lambda message: been.append(message.pose.position.x))
+        words = ("--robot", "mine.py", "--namespace", arm, "--demos", 1, "--out", folder)
+        command = Terminal(tmp_path, "record", "reach", *words, *SETTINGS)
+        commands.append(command)
+        command.until("is this the first start?: Enter says that you have seen to it")
+        make_folder(folder)
+        at_a_joystick(node, folder)
+        answer_until(command, lambda: "1 failures" in command.output, (*ARMS, GOES_ON))
+        command.until(f"{RESTORE}: Enter goes on")
+        assert not episode_paths(folder), "it succeeded before it was said"
+        answer_all(command, (*ARMS, GOES_ON))
+    assert command.process.returncode == 0, command.output
+    assert f"next: serl train reach --demos {folder}" in command.output
+    run = RunFolder.open(folder)
+    spec = make_spec(make_judged_task(run.config))
+    check_recordings((folder,), make_spec(make_task(run.config)))
+    (episode,) = (read_episode(path, spec) for path in episode_paths(folder))
+    assert episode.success
+    assert Source.HUMAN in {step.source for step in episode.steps}
+    assert max(been) - min(been) > 0.005, "the arm moved"
+    (latch,) = tmp_path.glob("mine@*.latch")
+    assert latch.read_text() == "serl latch: disarmed\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--robot", "nobody"], "unknown robot 'nobody': expected one of"),
+        (["--robot", "sim"], "--robot sim: expected a real arm"),
+        (["--robot", "franka", "--namespace", "left"], "--namespace 'left': expected one such as"),
+        (["--robot", "franka", "--stages.x", "1"], "stages"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_leaves_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    complaint: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["record", "reach", *words]) == cli.BAD_INPUT
+    said = capfd.readouterr()
+    assert complaint in said.err
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert not list(tmp_path.iterdir())
