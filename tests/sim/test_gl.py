@@ -90,7 +90,7 @@ def test_a_platform_that_mujoco_cannot_be_loaded_with_is_one_line(
     ended = subprocess.run(
         [sys.executable, "-m", "serl.cli", *words],
         cwd=tmp_path,
-        env={**os.environ, "MUJOCO_GL": platform},
+        env={**os.environ, "MUJOCO_GL": platform, "PYOPENGL_PLATFORM": ""},  # as of a fresh shell
         capture_output=True,
         text=True,
     )
