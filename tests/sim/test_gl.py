@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import ctypes.util
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -73,6 +78,26 @@ def test_what_is_missing_is_said_in_one_line(
     line = gl.explain(AttributeError("'NoneType' object has\nno attribute 'glGetError'"))
     assert all(part in line for part in parts)
     assert "\n" not in line
+
+
+@pytest.mark.parametrize("platform", ["vulkan", "osmesa"])
+def test_a_platform_that_mujoco_cannot_be_loaded_with_is_one_line(
+    platform: str, tmp_path: Path
+) -> None:
+    if platform == "osmesa" and ctypes.util.find_library("OSMesa"):
+        pytest.skip("OSMesa is there, and works")
+    words = ["reward", "collect", "pick_cube", "--positives=1", "--negatives=1"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "serl.cli", *words],
+        cwd=tmp_path,
+        env={**os.environ, "MUJOCO_GL": platform, "PYOPENGL_PLATFORM": ""},  # as of a fresh shell
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"serl: MUJOCO_GL={platform}: MuJoCo cannot be loaded with it: expected")
+    assert not ended.stdout
 
 
 def test_images_are_arrays_of_their_own(renderer: gl.Renderer) -> None:
