@@ -1,4 +1,4 @@
-"""What a person types at this terminal, line by line, read past every buffer that could hide some."""
+"""What a person types at this terminal: lines, read past every buffer that could hide some."""
 
 from __future__ import annotations
 
