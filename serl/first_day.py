@@ -39,13 +39,15 @@ class Asker(Protocol):
     def ask(self, key: str, question: str) -> str:
         """Wait for an answer, without blanks around it; `key` names the question.
 
+        What was typed before it was asked is none.
+
         Raises:
             Left: the person is gone.
         """
         ...
 
     def pressed(self, key: str) -> bool:
-        """Whether Enter was pressed since the last question; never waits."""
+        """Whether Enter was pressed since the first look for this key; never waits."""
         ...
 
 
@@ -56,6 +58,12 @@ def agreed(asker: Asker, key: str, question: str) -> bool:
         if answer in ("y", "yes", "n", "no"):
             return answer.startswith("y")
         asker.tell(f"{answer!r}: expected y or n")
+
+
+def begun(asker: Asker, key: str, question: str) -> None:
+    """Ask before the arm moves; raises `StepFailed` unless the answer is Enter alone."""
+    if answer := asker.ask(key, question):
+        raise StepFailed(f"{answer!r}: not begun: Enter alone begins")
 
 
 def seen_direction(asker: Asker, key: str, question: str) -> str:

@@ -173,7 +173,8 @@ class Guard:
             self._latch(GuardState.PROTECTIVE_STOP, cause)
 
     def estop(self, cause: str) -> None:
-        """Emergency stop, from any state."""
+        """Emergency stop, from any state; one that is pressed again was not acknowledged yet."""
+        self._acknowledged = False
         if self.state is not GuardState.ESTOP:
             self._latch(GuardState.ESTOP, cause)
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import select
 import signal
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -26,6 +24,7 @@ from serl.guard_command import place_of
 from serl.real_arm import load_robot
 from serl.robot_file import latch_path, read_robot, write_robot
 from serl.teleop_commands import device_names, opened_device
+from serl.typed import Typed, TypedNoMore
 
 if TYPE_CHECKING:
     from serl.ros.setup_session import Session
@@ -37,24 +36,32 @@ _CHOICE = "[Enter] begin   [s REASON] skip   [q] leave, and go on another time"
 class Terminal:
     """The person at this terminal; see `serl.first_day.Asker`."""
 
+    def __init__(self) -> None:
+        self._typed, self._looked_for = Typed(), ""
+
     def tell(self, text: str) -> None:
         """Print it."""
         print(text, flush=True)  # noqa: T201
 
     def ask(self, key: str, question: str) -> str:
         """Ask, and wait for a line; the end of input is a person who left."""
-        try:
-            return input(f"{question} ").strip()
-        except EOFError:
-            raise Left("no more answers") from None
+        self._looked_for = ""
+        self._typed.drop()
+        print(question, end=" ", flush=True)  # noqa: T201
+        return self._line(None) or ""
 
     def pressed(self, key: str) -> bool:
         """Whether a line is there; it is read then."""
-        if not select.select([sys.stdin], [], [], 0.0)[0]:
-            return False
-        if not sys.stdin.readline():
-            raise Left("no more answers")
-        return True
+        if key != self._looked_for:
+            self._looked_for = key
+            self._typed.drop()
+        return self._line(0.0) is not None
+
+    def _line(self, timeout_s: float | None) -> str | None:
+        try:
+            return self._typed.line(timeout_s)
+        except TypedNoMore:
+            raise Left("no more answers") from None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

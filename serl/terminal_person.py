@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import select
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +9,7 @@ from typing import Any
 
 from serl.errors import SerlError
 from serl.run_folder import RunFolder
+from serl.typed import Typed, TypedNoMore
 
 _SOON_S = 1.0
 """What is over before that is not worth a person's attention."""
@@ -43,33 +41,42 @@ class Terminal:
     """
 
     def __init__(self, attendant: Any, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._attendant, self._now_s = attendant, now_s
+        self._attendant, self._now_s, self._typed = attendant, now_s, Typed()
         self._asked = self._hindrance = self._told = ""
-        self._since_s = 0.0
+        self._since_s, self._deserted = 0.0, False
 
     def serve(self) -> None:
-        """Called again and again.
+        """Called again and again; a question that nobody here can answer waits for other means.
 
         Raises:
-            SerlError: there is a question, and nobody who could answer.
             KeyboardInterrupt: Ctrl-C.
         """
         if self._attendant.asked_to_end:
             raise KeyboardInterrupt
-        question, typed = self._attendant.question(), _typed()
-        if question and typed == b"":
-            raise SerlError(f"nobody is at the terminal: {question}")
+        question = self._attendant.question()
         if not question:
             self._tell_hindrance()
-        elif question != self._asked:  # what was typed before it is no answer
+        elif question != self._asked:
+            self._typed.drop()  # what was typed before it is no answer
             _say(question)
-            self._told = ""
-        elif typed and b"\n" in typed:
-            self._answer()
+            self._told, self._deserted = "", False
+        elif not self._deserted and (line := self._line()) is not None:
+            self._answer(line)
             question = ""
         self._asked = question
 
-    def _answer(self) -> None:
+    def _line(self) -> str | None:
+        try:
+            return self._typed.line()
+        except TypedNoMore:
+            self._deserted = True
+            _say(f"nobody is at this terminal: it waits for {self._attendant.means()}")
+            return None
+
+    def _answer(self, line: str) -> None:
+        if line:
+            _say(f"{line!r}: Enter alone is a yes")
+            return
         try:
             _say(self._attendant.answer())
         except SerlError as error:
@@ -83,14 +90,6 @@ class Terminal:
         if hindrance and hindrance != self._told and lasts:
             _say(hindrance)
             self._told = hindrance
-
-
-def _typed() -> bytes | None:
-    """What was typed since; empty when nobody can type any more, None for nothing."""
-    if sys.stdin is None:
-        return b""
-    descriptor = sys.stdin.fileno()
-    return os.read(descriptor, 4096) if select.select([descriptor], [], [], 0.0)[0] else None
 
 
 def _say(text: str) -> None:

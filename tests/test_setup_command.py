@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import pty
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +18,7 @@ from serl.arm_profile import ArmProfile
 from serl.cell import Trial
 from serl.cli import main
 from serl.errors import BadInput
-from serl.first_day import Left, StepFailed
+from serl.first_day import Left, StepFailed, begun
 from serl.robot_file import read_robot, write_robot
 from serl.setup_command import Terminal, walk
 
@@ -162,6 +165,52 @@ def test_a_profile_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "a.yaml").mkdir()
     with pytest.raises(BadInput, match=r"a\.yaml: is a folder"):
         setup_command._destination("a.yaml", None)
+
+
+@pytest.fixture
+def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], int]]:
+    """Types at a terminal, which gives one line at a time."""
+    write, read = pty.openpty()
+    with os.fdopen(read) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        yield lambda text: os.write(write, text.encode())
+    os.close(write)
+
+
+def test_nothing_typed_ahead_answers(
+    keyboard: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has pressed Enter once too often before has not let the arm move now."""
+    terminal, told = Terminal(), list[str]()
+
+    def show(text: str, **others: Any) -> None:
+        told.append(text)
+        keyboard("now\n")
+
+    keyboard("\n\n\n")
+    monkeypatch.setattr("builtins.print", show)
+    assert terminal.ask("frames.begin", "Enter begins") == "now"
+    assert told == ["Enter begins"]
+
+
+def test_what_was_typed_before_one_looks_for_a_key_is_none(
+    keyboard: Callable[[str], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal = Terminal()
+    keyboard("\n\n")
+    terminal.tell("press Enter once it stands")
+    assert not any(terminal.pressed("stop_button") for _ in range(5))
+    keyboard("\n\n")
+    assert terminal.pressed("stop_button")
+    assert terminal.pressed("stop_button")
+    assert not terminal.pressed("stop_button")
+
+
+def test_an_arm_begins_to_move_by_enter_alone() -> None:
+    sitting = Sitting(Path("a.yaml"), ["n", ""])
+    with pytest.raises(StepFailed, match="'n': not begun: Enter alone begins"):
+        begun(sitting, "frames.begin", "Enter begins")
+    begun(sitting, "frames.begin", "Enter begins")
 
 
 def test_a_terminal_that_ends_is_a_person_who_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import sys
 from collections.abc import Iterator
 
@@ -25,6 +26,9 @@ class Attending:
 
     def question(self) -> str:
         return self.asks
+
+    def means(self) -> str:
+        return "the service /guard/ack"
 
     def hindrance(self) -> str:
         return self.hinders
@@ -51,9 +55,10 @@ class Bench:
             self._terminal.serve()
 
 
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    read, write = os.pipe()
+@pytest.fixture(params=["pipe", "terminal"])
+def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """At a pipe, and at a terminal, which gives one line at a time."""
+    write, read = reversed(os.pipe()) if request.param == "pipe" else pty.openpty()
     with os.fdopen(read) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
         yield Bench(write)
@@ -75,13 +80,32 @@ def test_a_question_is_asked_once_and_an_enter_answers_it(
 def test_what_was_typed_before_a_question_is_no_answer_to_it(bench: Bench) -> None:
     bench.type("\n\n")
     bench.serve()
-    bench.type()
+    bench.type("\n" * 900)
     bench.attending.asks = ARMING
+    bench.serve(5)
+    assert not bench.attending.answered
+    bench.type()
+    bench.serve()
+    assert bench.attending.answered == [ARMING]
+
+
+def test_more_than_one_look_at_a_pipe_takes_is_no_answer(bench: Bench) -> None:
+    for _ in range(3):
+        bench.type("\n" * 3000)
+    bench.attending.asks = ARMING
+    bench.serve(5)
+    assert not bench.attending.answered
+
+
+def test_enter_alone_is_a_yes(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.attending.asks = ARMING
+    bench.serve()
+    bench.type("n")
+    bench.serve()
+    bench.type("o\n")
     bench.serve(3)
     assert not bench.attending.answered
-    bench.type("no Enter yet")
-    bench.serve()
-    assert not bench.attending.answered
+    assert capsys.readouterr().out.splitlines() == [ARMING, "'no': Enter alone is a yes", ARMING]
     bench.type()
     bench.serve()
     assert bench.attending.answered == [ARMING]
@@ -123,16 +147,35 @@ def test_what_no_answer_settles_is_told_once_when_it_lasts(
     assert capsys.readouterr().out == f"{QUESTION}\n"
 
 
-def test_a_question_to_nobody_ends_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_to_nobody_waits_and_says_how_else_it_is_answered(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A service has no terminal: a training on an arm does not end for that."""
     with open(os.devnull) as nobody:
-        monkeypatch.setattr(sys, "stdin", nobody)
-        bench.serve()
-        bench.attending.asks = ARMING
-        with pytest.raises(SerlError, match="nobody is at the terminal: the guard is disarmed"):
+        for stdin in (nobody, None):
+            monkeypatch.setattr(sys, "stdin", stdin)
+            bench.attending.asks = ARMING
+            bench.serve(3)
+            assert capsys.readouterr().out.splitlines() == [
+                ARMING,
+                "nobody is at this terminal: it waits for the service /guard/ack",
+            ]
+            bench.attending.asks = ""
             bench.serve()
-    monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(SerlError, match="nobody is at the terminal"):
-        bench.serve()
+    assert not bench.attending.answered
+
+
+def test_a_terminal_that_is_hung_up_is_nobody(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write, read = pty.openpty()
+    os.close(write)
+    with os.fdopen(read) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        bench = Bench(-1)
+        bench.attending.asks = ARMING
+        bench.serve(3)
+    assert "nobody is at this terminal" in capsys.readouterr().out
 
 
 def test_ctrl_c_is_one(bench: Bench) -> None:

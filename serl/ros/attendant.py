@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from serl.errors import SerlError
 from serl.guard_config import LATCHED, GuardState
@@ -60,6 +60,10 @@ class Attendant:
             self._question = self._asked.question() if able else ""
         return self._named(self._asked, self._question)
 
+    def means(self) -> str:
+        """How else than here the question is answered."""
+        return f"the service {self._asked.service()} (std_srvs/srv/Trigger)"
+
     def hindrance(self) -> str:
         """What keeps a guard stopped that no answer would settle; empty when nothing does."""
         for arm in self._arms:
@@ -75,9 +79,7 @@ class Attendant:
         """
         arm, question, self._question = self._asked, self._question, ""
         self._remote.wait(lambda: not arm.hindrance(), _MOMENT_S)  # an arm is silent now and then
-        if arm.question() != question:
-            raise SerlError("not done: something else is asked by now")
-        said = arm.answer()
+        said = arm.answer(question)
         self._remote.wait(lambda: arm.question() != question, _MOMENT_S)
         return said
 
@@ -85,42 +87,77 @@ class Attendant:
         return f"{arm.actor}: {text}" if text and len(self._arms) > 1 else text
 
 
+class _Asked(NamedTuple):
+    """What a person is asked about an arm.
+
+    Attributes:
+        text: of the question; empty for none.
+        service: whose call is the answer; of the arm or, for the last one, of the actor.
+    """
+
+    text: str = ""
+    service: str = ""
+
+
 class _Attended:
     """One arm, its guard and the actor that drives it."""
 
     def __init__(self, node: RosNode, remote: Remote, actor: str, arm: str) -> None:
-        self.actor, self._arm, self._paused = actor, arm.rstrip("/"), ""
-        self._remote = remote
+        self.actor, self._arm = actor, arm.rstrip("/")
+        self._stopped = self._paused = ""  # of the actor
+        self._node, self._remote = node, remote
+        self._seen = False  # an emergency stop was acknowledged here
         self._guard = GuardClient(node, self._arm, remote)
         node.subscribe(control_topic(actor), self._hear)
 
     def question(self) -> str:
         """What it waits for; empty for nothing."""
-        if not self._guard.feed.is_fresh:
-            return ""
-        state, cause, _ = self._guard.feed.newest().value
-        if state in LATCHED:
-            return f"{state}: {cause}: Enter says that you have seen to it"
-        if state is GuardState.DISARMED:
-            return "the guard is disarmed: Enter arms it; keep clear, and a hand at the stop"
-        return f"{self._paused}: Enter goes on" if self._paused else ""
+        return self._asked().text
+
+    def service(self) -> str:
+        """From the root: whose call answers the question."""
+        return self._node.absolute(self._asked().service)
 
     def hindrance(self) -> str:
         """Why a yes to the question would be refused."""
-        return self._guard.feed.newest().value.not_now if self._guard.feed.is_fresh else ""
+        standing = self._guard.standing
+        return standing.not_now if standing else ""
 
-    def answer(self) -> str:
-        """Do what was asked about; raises `SerlError` when it is refused."""
-        state = self._guard.feed.newest().value.state
-        if state in LATCHED:
-            said = self._call(f"{self._arm}/guard/ack")
-            return self._call(f"{self._arm}/guard/reset") if state is GuardState.ESTOP else said
-        if state is GuardState.DISARMED:
-            return self._call(f"{self._arm}/guard/arm")
-        return self._call(f"{self.actor}/resume")
+    def answer(self, question: str) -> str:
+        """Do what was asked about; raises `SerlError` when it is refused, or not what is asked."""
+        asked = self._asked()
+        if asked.text != question:
+            raise SerlError("not done: something else is asked by now")
+        try:
+            said = self._call(asked.service)
+        except SerlError:
+            self._seen = False  # a new guard has not heard of it
+            raise
+        self._seen = asked.service.endswith("/ack")
+        return said
+
+    def _asked(self) -> _Asked:
+        if (standing := self._guard.standing) is None:
+            return _Asked()
+        what = f"{standing.state}: {standing.cause}"
+        if standing.state is GuardState.ESTOP and self._seen:
+            return _Asked(f"{what}: Enter ends this stop", f"{self._arm}/guard/reset")
+        self._seen = False
+        if standing.state in LATCHED:
+            text = f"{what}: Enter says that you have seen to it"
+            return _Asked(text, f"{self._arm}/guard/ack")
+        if standing.state is GuardState.DISARMED:
+            text = "the guard is disarmed: Enter arms it; keep clear, and a hand at the stop"
+            return _Asked(text, f"{self._arm}/guard/arm")
+        if self._stopped:
+            return _Asked(f"{self._stopped}: Enter ends this stop", f"{self.actor}/release")
+        if self._paused:
+            return _Asked(f"{self._paused}: Enter goes on", f"{self.actor}/resume")
+        return _Asked()
 
     def _call(self, service: str) -> str:
         return self._remote.trigger(service, _LIMIT_S)
 
     def _hear(self, message: Any) -> None:
-        self._paused = str(message.message)
+        said = {pair.key: pair.value for pair in message.values}
+        self._stopped, self._paused = said.get("stopped", ""), said.get("paused", "")

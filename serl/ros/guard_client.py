@@ -52,12 +52,20 @@ class GuardClient:
         self.feed: Feed[Standing] = Feed(node, topic, standing_of, _AGE_S, stamped=False)
 
     @property
+    def standing(self) -> Standing | None:
+        """What the guard said last; None when that is too long ago."""
+        try:
+            return self.feed.newest().value
+        except Silent:
+            return None
+
+    @property
     def has_arm(self) -> bool:
         """The guard is there, and moves the arm or holds it."""
-        if not self.feed.is_fresh:
+        standing = self.standing
+        if standing is None:
             return False
-        state = self._state()
-        return state is not GuardState.DISARMED and state not in LATCHED
+        return standing.state is not GuardState.DISARMED and standing.state not in LATCHED
 
     def check(self) -> None:
         """Raise `Silent` when the guard is not there, or has stopped the arm for good."""
@@ -68,7 +76,8 @@ class GuardClient:
     @property
     def lets_move(self) -> bool:
         """The arm may be moved now, and its gripper."""
-        return self.feed.is_fresh and self._state() in MOVING
+        standing = self.standing
+        return standing is not None and standing.state in MOVING
 
     def release(self) -> None:
         """Have the guard let go of the arm, which then holds by itself; a stop stays one."""

@@ -13,6 +13,7 @@ from serl.errors import BadInput
 from serl.first_day import (
     StepFailed,
     agreed,
+    begun,
     check_direction,
     check_way,
     seen_direction,
@@ -70,7 +71,7 @@ def frames(session: Session) -> str:
     """Two centimetres along each axis, measured and seen."""
     arm = session.arm
     session.asker.tell("The tool goes 2 cm along each axis, at 5 cm/s. Keep a hand on the e-stop.")
-    session.asker.ask("frames.begin", "Enter begins")
+    begun(session.asker, "frames.begin", "Enter begins")
     arm.guarded()
     start = arm.rest().position
     ways: tuple[tuple[str, Vector], ...] = (
@@ -139,7 +140,7 @@ def dry_run(session: Session) -> str:
         raise StepFailed("no workspace was taught: do that step first")
     arm = session.arm
     session.asker.tell("The tool goes to home and to two corners of the box, at 5 cm/s.")
-    session.asker.ask("dry_run.begin", "A hand on the e-stop, nobody in the box: Enter begins")
+    begun(session.asker, "dry_run.begin", "A hand on the e-stop, nobody in the box: Enter begins")
     arm.guarded()
     inset: Vector = (_INSET_M, _INSET_M, _INSET_M)
     low, high = add(place.low_m, inset), subtract(place.high_m, inset)

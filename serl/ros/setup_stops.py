@@ -9,7 +9,7 @@ import numpy as np
 
 from serl.clock import WallClock
 from serl.errors import SerlError
-from serl.first_day import StepFailed
+from serl.first_day import StepFailed, begun
 from serl.guard_config import GuardState
 from serl.intervention import Event
 from serl.ros.setup_arm import RATE_HZ, THERE_M, SetupArm
@@ -175,7 +175,7 @@ def stop_button(session: Session) -> str:
 def _centre(session: Session) -> Vector:
     """Where the arm swings: at home, where it is first brought to, else where it is."""
     arm, place = session.arm, session.profile.workspace
-    session.asker.ask("swing.begin", "The arm will move, at 5 cm/s. Enter begins")
+    begun(session.asker, "swing.begin", "The arm will move, at 5 cm/s. Enter begins")
     arm.guarded()
     if place is None:
         return arm.measured().position

@@ -42,6 +42,11 @@ def test_a_person_is_asked_when_an_answer_helps_and_told_why_not_until_then(
         assert not attendant.question()
         cell.break_arm()
         eventually(lambda: "is this the first start?" in attendant.question())
+        assert attendant.means().startswith(f"the service {cell.prefix}/guard/ack ")
+        assert attendant.answer() == "acknowledged; call reset next"
+        assert cell.state.startswith("estop"), "what was seen is ended by another answer"
+        eventually(lambda: attendant.question().endswith("Enter ends this stop"))
+        assert attendant.means().startswith(f"the service {cell.prefix}/guard/reset ")
         assert attendant.answer() == "disarmed"
         eventually(lambda: "Enter arms it" in attendant.question(), found=attendant.hindrance)
         assert not attendant.hindrance()
@@ -71,6 +76,21 @@ def test_an_answer_is_to_what_was_asked(cell: Cell, run: RunFolder) -> None:
         eventually(lambda: attendant._asked.question().startswith("estop"))
         with pytest.raises(SerlError, match="something else is asked by now"):
             attendant.answer()
+        assert cell.state.startswith("estop")
+
+
+def test_a_guard_that_has_not_heard_of_it_is_acknowledged_again(cell: Cell, run: RunFolder) -> None:
+    cell.latch.unlink()
+    cell.start_arm()
+    cell.start_guard()
+    with Attendant(run, {"actor0": cell.prefix}) as attendant:
+        eventually(lambda: attendant.question().endswith("seen to it"), found=attendant.hindrance)
+        attendant.answer()
+        assert cell.call("estop")[0], "pressed once more"
+        eventually(lambda: attendant.question().endswith("Enter ends this stop"))
+        with pytest.raises(SerlError, match="nothing to reset"):
+            attendant.answer()
+        eventually(lambda: attendant.question().endswith("seen to it"), found=attendant.hindrance)
         assert cell.state.startswith("estop")
 
 

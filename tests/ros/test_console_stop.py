@@ -14,6 +14,7 @@ import pytest
 
 from serl.config import resolve
 from serl.console.door import Door, read_door
+from serl.hold import RELEASED
 from serl.run_folder import RunFolder
 
 from .cell import Cell, eventually
@@ -115,6 +116,8 @@ def test_stop_at_the_page_of_a_training_reaches_the_guard_of_a_real_arm(
         assert "guard: estop" in answers[-1]["text"], answers
         (latch,) = (tmp_path / "runs").rglob("mine.latch")
         assert latch.read_text() == "serl latch: estop\nthe service estop\n"
+        answer_until(command, lambda: f"{RELEASED}: Enter goes on" in command.output)
+    assert "stopped by the operator: Enter ends this stop" in command.output
 
 
 def test_a_page_beside_an_arm_whose_guard_is_not_there_says_that_nothing_stops_it(

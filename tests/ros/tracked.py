@@ -17,6 +17,7 @@ from .terminal import LIMIT_S, Terminal
 
 GOAL_M = (0.5, 0.0, 0.3)
 SEEN, GOES_ON = "Enter says that you have seen to it\n", ": Enter goes on\n"
+ENDS = ": Enter ends this stop\n"
 ARMS = ("stop\n", SEEN)
 PROGRESS = " | steps "
 
@@ -70,7 +71,11 @@ def answer_all(command: Terminal, ends: Sequence[str] = (*ARMS, GOES_ON)) -> Non
 def answer_until(
     command: Terminal, condition: Callable[[], object], ends: Sequence[str] = ARMS
 ) -> None:
-    """... or until something is so; on a busy machine a question may come again."""
+    """... or until something is so; on a busy machine a question may come again.
+
+    Who has seen to an emergency stop ends it as well.
+    """
+    ends = (*ends, ENDS) if SEEN in ends else ends
     answered = 0
 
     def done() -> object:
