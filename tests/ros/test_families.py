@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from serl.arm_profile import GRIP, RUNNING
 from serl.errors import SerlError
 from serl.ros.controller import settle_controller
+from serl.ros.gain_services import GainServices
 
 from ..upstream import FAMILIES, facts
 from .bay import HAS_ACTIONS, MOTION, Bay
@@ -174,6 +177,43 @@ def test_gains_switch_while_it_runs_and_are_read_back(crisp: Bay) -> None:
         crisp.misbehave("")
         crisp.recover()
     settle_controller(crisp.arm.remote, ROBOT, crisp.profile)
+
+
+def test_gains_go_back_to_those_of_the_start_over_half_a_second(crisp: Bay) -> None:
+    """An actor that starts beside an armed guard, after another one that was compliant."""
+    crisp.misbehave("")
+    crisp.take()
+    crisp.recover()
+    crisp.arm.switch("compliance")
+    since, told = len(crisp.cell.states), crisp.told("task.k_pos_x")
+    settle_controller(crisp.arm.remote, ROBOT, crisp.profile)
+    eventually(lambda: told[-1:] == [2000.0], found=lambda: str(told))
+    assert told == sorted(told)
+    assert max(b - a for a, b in pairwise([200.0, *told])) < 200.0
+    assert not crisp.said("protective stop", since)
+
+
+def test_a_service_of_the_actor_switches_gains(crisp: Bay) -> None:
+    crisp.misbehave("")
+    crisp.take()
+    crisp.recover()
+    GainServices(crisp.node, crisp.arm)
+    remote, own = crisp.arm.remote, crisp.node.handle.get_fully_qualified_name()
+    node, gain = f"{ROBOT}/cartesian_impedance_controller", ["task.k_pos_x"]
+    assert "compliance" in remote.trigger(f"{own}/gains/compliance")
+    eventually(lambda: remote.get_parameters(node, gain) == {gain[0]: 200.0})
+    crisp.misbehave("stubborn")
+
+    def asked() -> bool:
+        with suppress(SerlError):  # the switch before may not be over
+            remote.trigger(f"{own}/gains/precision")
+        remote.wait(lambda: False, 0.05)
+        return "controller is active" in (crisp.arm.stop_reason or "")
+
+    eventually(asked)
+    crisp.misbehave("")
+    crisp.recover()
+    settle_controller(remote, ROBOT, crisp.profile)
 
 
 @pytest.mark.parametrize(
