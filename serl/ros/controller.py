@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from serl.arm_profile import ArmProfile, Value, is_value
 from serl.errors import BadInput, SerlError
@@ -15,13 +16,15 @@ _STEPS, _STEP_S = 10, 0.05
 def settle_controller(remote: Remote, robot: str, profile: ArmProfile) -> None:
     """Make the controller's parameters what the profile says, and see that all others are so.
 
+    Numbers that are others now, such as the gains of another mode, change over half a second.
+
     Raises:
         SerlError: it refuses one, has another value afterwards, or does not answer.
     """
     controller = profile.controller
     node = _node(robot, profile)
     if controller.parameters:
-        remote.set_parameters(node, controller.parameters)
+        _bring(remote, node, controller.parameters)
     _check(remote, node, controller.parameters | controller.expected)
 
 
@@ -37,18 +40,32 @@ def switch_gains(remote: Remote, robot: str, profile: ArmProfile, mode: str) -> 
         known = ", ".join(sorted(modes)) or "none"
         raise BadInput(f"arm {profile.name}: no gains {mode!r}: expected one of {known}")
     node, wanted = _node(robot, profile), modes[mode].parameters
+    _bring(remote, node, wanted)
+    _check(remote, node, wanted)
+
+
+def _bring(remote: Remote, node: str, wanted: Mapping[str, Value]) -> None:
+    """Set parameters: numbers on a ramp, unless the controller has none, or a sign for its own."""
     before = remote.get_parameters(node, list(wanted))
-    if unknown := [name for name, value in before.items() if not isinstance(value, float)]:
-        raise SerlError(f"{node}: has no gains {', '.join(unknown)}")
-    for step in range(1, _STEPS):
+    ramps = {
+        name: (start, end)
+        for name, end in wanted.items()
+        if _is_amount(start := before[name]) and _is_amount(end) and not is_value(start, end)
+    }
+    at_once = {name: value for name, value in wanted.items() if name not in ramps}
+    if at_once:
+        remote.set_parameters(node, at_once)
+    for step in range(1, _STEPS) if ramps else ():
         share = step / _STEPS
-        between = {
-            name: before[name] + share * (end - before[name]) for name, end in wanted.items()
-        }
+        between = {name: start + share * (end - start) for name, (start, end) in ramps.items()}
         remote.set_parameters(node, between)
         remote.wait(lambda: False, _STEP_S)
-    remote.set_parameters(node, wanted)
-    _check(remote, node, wanted)
+    if ramps:
+        remote.set_parameters(node, {name: end for name, (_, end) in ramps.items()})
+
+
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, float) and value >= 0.0
 
 
 def _node(robot: str, profile: ArmProfile) -> str:

@@ -11,6 +11,7 @@ from serl.config import TrainConfig
 from serl.hold import Hold
 from serl.real_arm import bodies_seen, load_robot, within_workspace
 from serl.ros.arm import RosArm
+from serl.ros.gain_services import GainServices
 from serl.ros.node import RosNode
 from serl.ros.simulated_arm import SimulatedRosArm
 from serl.safety import pose_from
@@ -34,7 +35,9 @@ def make_arm(node: RosNode, config: TrainConfig, name: str, epoch: int) -> Any:
     motion = within_workspace(task.config.motion, profile)
     own = task.config.model_copy(update={"motion": motion})
     where = config.namespace.rstrip("/")
-    return RosArm(node, where, profile, own, bodies_seen(task), lease, guarded=True)
+    arm = RosArm(node, where, profile, own, bodies_seen(task), lease, guarded=True)
+    GainServices(node, arm)
+    return arm
 
 
 class Station:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rcl_interfaces.msg import ParameterEvent
 
 from serl import plugins
 from serl.arm_profile import ArmProfile
@@ -16,6 +17,7 @@ from serl.ros.arm import RosArm
 from serl.ros.arm_topics import topic_of
 from serl.ros.controller import settle_controller
 from serl.ros.node import RosNode
+from serl.ros.topics import Topic
 from serl.tasks.reach import ReachConfig
 
 from ..guarding import DOWN, config
@@ -149,6 +151,25 @@ class Bay:
 
         self.node.subscribe(topic_of(self.profile.target, ROBOT, 200), hear)
         return heard
+
+    def told(self, parameter: str) -> list[float]:
+        """What the controller is told that a parameter is from now on."""
+        values: list[float] = []
+        tellers: set[str] = set()
+
+        def hear(event: Any) -> None:
+            tellers.add(event.node.rpartition("/")[2])
+            changed = [*event.new_parameters, *event.changed_parameters]
+            values.extend(each.value.double_value for each in changed if each.name == parameter)
+
+        self.node.subscribe(Topic("/parameter_events", ParameterEvent, 100), hear)
+
+        def heard() -> bool:
+            self.misbehave("")
+            return self.profile.controller.node.rpartition("/")[2] in tellers
+
+        eventually(heard)
+        return values
 
     def said(self, sign: str, since: int) -> bool:
         """The guard said so after its `since`-th word; beats meanwhile."""

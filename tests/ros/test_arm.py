@@ -129,6 +129,9 @@ class Forgetful:
         found = {**PROFILE.controller.parameters, "task.k_pos_x": 1.0, "limit_error": None}
         return {name: found[name] for name in names}
 
+    def wait(self, condition: object, limit_s: float) -> bool:
+        return False
+
 
 def test_gains_that_are_not_kept_are_named() -> None:
     with pytest.raises(SerlError) as caught:
