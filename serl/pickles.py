@@ -246,7 +246,9 @@ class _Machine:
         blank, state = self.pop(2)
         if not isinstance(blank, Blank):
             raise ValueError(f"gives a state to {kind_of(blank)}")
-        value = blank.fill(state)
+        if blank.filled:  # each state would go to each place
+            raise ValueError("gives a state to a value that has one")
+        value, blank.filled = blank.fill(state), True
         self._memo.update(dict.fromkeys(blank.places, value))
         self.push(value)
 
