@@ -27,6 +27,7 @@ MAX_ARRAY_BYTES = 16 << 30
 
 _PROTOCOLS = range(2, 6)
 _MAX_NAME = 256
+_MAX_ARGUMENTS = 8  # each call looks at all of them, and may mention the same ones again
 _MAX_INTEGER_BYTES = 8
 
 
@@ -234,6 +235,8 @@ class _Machine:
         name, arguments = self.pop(2)
         if not isinstance(name, Name) or type(arguments) is not tuple:
             raise ValueError(f"calls {kind_of(name)} with {kind_of(arguments)}")
+        if (count := len(arguments)) > _MAX_ARGUMENTS:
+            raise ValueError(f"calls {name.path} with {count} arguments, allowed {_MAX_ARGUMENTS}")
         value = name.make(arguments)
         if isinstance(value, bytes):  # the same text, encoded again and again
             self._encoded_bytes += len(value)
