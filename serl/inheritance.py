@@ -1,6 +1,7 @@
 """Starting from another run: from simulation to a real arm, or from an old task to a new one.
 
 Its parts that are asked for are loaded, all others are fresh; what it recorded may enter replay.
+An actor and critics of images are of use only with the encoder, and the trunk, that they stand on.
 The scale of observations belongs to the networks, whatever `agent.normalise` says. Where a whole
 training is taken over, its updates count on, so that an annealed cloning term goes on where it was.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -19,11 +20,13 @@ from serl.assembly import make_agent
 from serl.assignment import make_spec, make_task
 from serl.checkpoint import Checkpoint, best, load, load_latest
 from serl.config import TrainConfig
+from serl.encoder_weights import starting_file
 from serl.episodes import PART, SEALED, episode_paths, read_episode, read_spec
 from serl.errors import BadInput, SerlError, SpecMismatch
 from serl.origin import OriginConfig, Part
 from serl.run_folder import RunFolder
 from serl.specs import Spec
+from serl.trunk_weights import digest_of_trunk
 from serl.types import Episode, Source
 
 _ARRAYS: dict[Part, tuple[str, ...]] = {
@@ -72,6 +75,9 @@ def inherit(config: TrainConfig) -> Inheritance:
     if run.config.agent.algorithm == "bc":
         reasons["critics"] = "bc trains none"
     asked = config.init_from.load
+    if spec.observation.images:
+        reasons["encoder"] = _other_trunk(run.config.agent, config.agent) or reasons["encoder"]
+        _need_encoder(reasons, asked)
     wanted = tuple(p for p in parts if p == "actor" or not reasons[p]) if asked is None else asked
     kept = [part for part in parts if part in config.agent.frozen and part not in wanted]
     needed = kept if config.agent.encoder_weights in (None, "auto") else []
@@ -86,7 +92,10 @@ def inherit(config: TrainConfig) -> Inheritance:
     state = {name: array for name, array in arrays.items() if name.startswith(taken)}
     origin = config.init_from.model_copy(update={"run": path, "load": wanted})
     said = f"{path}, {checkpoint.step:,} steps of {theirs.task} by {run.config.agent.algorithm}"
-    return Inheritance(origin, state, _lines(origin, said, reasons, mine, whole, config.agent))
+    pretrained = starting_file(config.agent, spec.observation.images) is not None
+    return Inheritance(
+        origin, state, _lines(origin, said, reasons, mine, whole, pretrained, config.agent)
+    )
 
 
 def _checkpoint(run: RunFolder) -> Checkpoint:
@@ -112,6 +121,24 @@ def _misfit(part: Part, theirs: Spec, spec: Spec, arrays: State, mine: State) ->
     return f"{unknown[0]}: expected nothing, found {_shape(found[unknown[0]])}" if unknown else ""
 
 
+def _other_trunk(theirs: SACConfig, mine: SACConfig) -> str:
+    """Why what was trained behind their frozen trunk is of no use behind mine; empty if it is."""
+    there, here = digest_of_trunk(theirs), digest_of_trunk(mine)
+    if there == here:
+        return ""
+    found, needed = (f"ResNet-10 {each[:12]}" if each else "no ResNet-10" for each in (there, here))
+    return f"it was trained behind {found}, here is {needed}"
+
+
+def _need_encoder(reasons: dict[Part, str], asked: Sequence[Part] | None) -> None:
+    """Give actor and critics that would stand on another encoder a reason why they do not fit."""
+    for part in ("actor", "critics"):
+        if reasons["encoder"]:
+            reasons[part] = reasons[part] or f"its encoder does not fit: {reasons['encoder']}"
+        elif asked is not None and part in asked and "encoder" not in asked:
+            reasons[part] = reasons[part] or "it stands on an encoder, name it in init_from.load"
+
+
 def _difference(theirs: Spec, mine: Spec, needed: set[str]) -> str:
     """Of the fields of a spec that are needed, or of all but the task's name."""
     fields = (needed or set(Spec.model_fields)) - {"task"}
@@ -129,15 +156,15 @@ def _lines(
     reasons: dict[Part, str],
     mine: State,
     whole: bool,
+    pretrained: bool,
     agent: SACConfig,
 ) -> tuple[str, ...]:
     loaded = origin.load or ()
-    pretrained = ("encoder",) if agent.encoder_weights else ()
     there = [part for part in _ARRAYS if any(name.startswith(_ARRAYS[part]) for name in mine)]
     fresh = [
         f"{part} ({reasons[part]})" if reasons[part] else part
         for part in there
-        if part not in (*loaded, *pretrained, "normaliser")
+        if part not in (*loaded, "normaliser") and not (part == "encoder" and pretrained)
     ]
     fresh += [] if whole else ["temperature"]
     counted = "updates count on, there is no warm-up" if whole else "updates count from 0"

@@ -40,10 +40,12 @@ class Blank:
     Attributes:
         fill: the value with this state; raises `ValueError` when it is wrong.
         places: where the pickle remembers the value, to mention it again.
+        filled: it got its state; there is no second one.
     """
 
     fill: Callable[[Any], Any]
     places: list[int] = field(default_factory=list)
+    filled: bool = False
 
 
 def kind_of(value: object) -> str:

@@ -27,6 +27,7 @@ MAX_ARRAY_BYTES = 16 << 30
 
 _PROTOCOLS = range(2, 6)
 _MAX_NAME = 256
+_MAX_ARGUMENTS = 8  # each call looks at all of them, and may mention the same ones again
 _MAX_INTEGER_BYTES = 8
 
 
@@ -234,6 +235,8 @@ class _Machine:
         name, arguments = self.pop(2)
         if not isinstance(name, Name) or type(arguments) is not tuple:
             raise ValueError(f"calls {kind_of(name)} with {kind_of(arguments)}")
+        if (count := len(arguments)) > _MAX_ARGUMENTS:
+            raise ValueError(f"calls {name.path} with {count} arguments, allowed {_MAX_ARGUMENTS}")
         value = name.make(arguments)
         if isinstance(value, bytes):  # the same text, encoded again and again
             self._encoded_bytes += len(value)
@@ -246,7 +249,9 @@ class _Machine:
         blank, state = self.pop(2)
         if not isinstance(blank, Blank):
             raise ValueError(f"gives a state to {kind_of(blank)}")
-        value = blank.fill(state)
+        if blank.filled:  # each state would go to each place
+            raise ValueError("gives a state to a value that has one")
+        value, blank.filled = blank.fill(state), True
         self._memo.update(dict.fromkeys(blank.places, value))
         self.push(value)
 

@@ -114,6 +114,18 @@ def with_trunk(config: SACConfig) -> SACConfig:
     return config.model_copy(update=changed)
 
 
+def digest_of_trunk(config: SACConfig) -> str:
+    """The sha256 of the trunk's file that an agent stands on; empty where it has none.
+
+    Raises:
+        BadInput: the file cannot be read.
+    """
+    if config.encoder != "resnet10":
+        return ""
+    path = config.trunk or default_path()
+    return config.trunk_sha256 or (digest_of(path) if path.exists() else "")
+
+
 def read_serl_trunk(path: Path) -> TrunkWeights:
     """The weights in SERL's pickled file, of which nothing is run.
 

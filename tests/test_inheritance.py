@@ -28,9 +28,14 @@ from serl.specs import Spec
 from serl.testing.logs import random_step
 from serl.testing.samples import equal
 from serl.transport import InProcess
-from serl.types import End, Key, Record, Source
+from serl.trunk_weights import import_trunk, with_trunk
+from serl.types import End, Key, Observation, Record, Source
+
+from .agents.resnet10_reference import stand_in
+from .pickled import pickled
 
 AGENT = {"hidden": [8], "batch_size": 4, "utd": 2, "threads": 1, "device": "cpu"}
+RNG = np.random.default_rng(0)
 SETTINGS: dict[str, Any] = {"task": "reach", "demos": 0, "steps": 100, "agent": AGENT}
 
 
@@ -215,6 +220,111 @@ def test_an_encoder_alone_moves_to_another_task(tmp_path: Path) -> None:
         inherit(resolve(SETTINGS, pixels, slower, {"init_from": before.path}))
     with pytest.raises(BadInput, match=r"agent\.frozen: nothing loads the actor"):
         resolve(SETTINGS, pixels, origin, {"agent": {"frozen": ["actor"]}})
+
+
+VIEWS = {
+    name: {"camera": camera, "width": 16, "height": 16}
+    for name, camera in (("front", "field"), ("wrist", "wrist"))
+}
+PIXELS: dict[str, Any] = {
+    **SETTINGS,
+    "task": "pick_cube",
+    "observe": "pixels",
+    "task_config": {"views": VIEWS},
+}
+
+
+def behind(**encoder: Any) -> dict[str, Any]:
+    """Settings of a run from pixels, whose encoder is this."""
+    return {**PIXELS, "agent": {**AGENT, **encoder}}
+
+
+@pytest.fixture(scope="module")
+def trunks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two stand-ins for the weights of a ResNet-10."""
+    folder = tmp_path_factory.mktemp("trunks")
+    for seed in (3, 4):
+        (folder / f"{seed}.pkl").write_bytes(pickled(stand_in(seed=seed)))
+        import_trunk(folder / f"{seed}.pkl", folder / f"{seed}.safetensors")
+    return {seed: folder / f"{seed}.safetensors" for seed in ("3", "4")}
+
+
+def test_a_run_from_pixels_starts_with_the_encoder_too(tmp_path: Path) -> None:
+    before = saved_run(tmp_path / "before", PIXELS)
+    theirs = load(checkpoint_paths(before.checkpoints)[0]).arrays["agent"]
+    config = resolve(PIXELS, {"init_from": before.path, "seed": 9})
+    after = RunFolder.create(tmp_path / "after", config, datetime(2026, 11, 22))
+    assert inherit(config).origin.load == ("actor", "critics", "encoder", "normaliser")
+    mine = continued(after)
+    kept = [name for name in theirs if not name.startswith(("adam.", "generator.", "skipped"))]
+    assert any(name.startswith("encoder.front.") for name in kept)
+    assert equal({name: mine[name] for name in kept}, {name: theirs[name] for name in kept})
+    agents = [make_agent(each, make_spec(make_task(each)), 1) for each in (before.config, config)]
+    for agent, state in zip(agents, (theirs, mine), strict=True):
+        agent.load_state_dict({**state, "generator.acting": theirs["generator.acting"]})
+    images = {name: np.full((16, 16, 3), 90, np.uint8) for name in VIEWS}
+    state = random_step(Key("r", "a", 1, 0, 0), make_spec(make_task(config)), RNG).observation.state
+    seen = Observation(state, images)
+    first, second = (agent.act(seen, explore=False) for agent in agents)
+    assert np.array_equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "mine", "line"),
+    [
+        ("3", "4", r"it was trained behind ResNet-10 [0-9a-f]{12}, here is ResNet-10 [0-9a-f]{12}"),
+        ("3", "", r"it was trained behind ResNet-10 [0-9a-f]{12}, here is no ResNet-10"),
+        ("", "3", r"it was trained behind no ResNet-10, here is ResNet-10 [0-9a-f]{12}"),
+    ],
+)
+def test_what_stands_on_another_trunk_is_refused(
+    theirs: str, mine: str, line: str, tmp_path: Path, trunks: dict[str, Path]
+) -> None:
+    """Their shapes are alike, but what they see is not."""
+
+    def settings(seed: str) -> dict[str, Any]:
+        alike = {"latent": 8, "state_latent": 8}
+        if not seed:
+            return behind(**alike)
+        return behind(**alike, encoder="resnet10", trunk=trunks[seed])
+
+    before = saved_run(tmp_path / "before", settings(theirs))
+    for asked, part in ((None, "actor: its encoder does not fit"), (["encoder"], "encoder")):
+        origin = {"init_from": {"run": before.path, "load": asked}}
+        with pytest.raises(SpecMismatch, match=f"cannot start from its {part}: {line}"):
+            inherit(resolve(settings(mine), origin))
+    again = resolve(settings(theirs), {"init_from": before.path})
+    assert inherit(again).origin.load == ("actor", "critics", "encoder", "normaliser")
+
+
+def test_a_trunk_that_was_replaced_since_is_another_one(
+    tmp_path: Path, trunks: dict[str, Path]
+) -> None:
+    path = tmp_path / "mine.safetensors"
+    path.write_bytes(trunks["3"].read_bytes())
+    settings = behind(encoder="resnet10", trunk=path)
+    pinned = with_trunk(resolve(settings).agent).model_dump(mode="json")
+    before = saved_run(tmp_path / "before", {**settings, "agent": pinned})
+    path.write_bytes(trunks["4"].read_bytes())
+    with pytest.raises(SpecMismatch, match="it was trained behind ResNet-10"):
+        inherit(resolve(settings, {"init_from": before.path}))
+
+
+@pytest.mark.parametrize("weights", ["auto", "none"])
+def test_an_actor_does_not_come_without_its_encoder(weights: str, tmp_path: Path) -> None:
+    before = saved_run(tmp_path, behind(encoder_weights=weights))
+    other = behind(encoder_channels=[8, 8], encoder_weights=weights)
+    line = r"its actor: its encoder does not fit: encoder\.front\.0\.weight: expected float32\["
+    with pytest.raises(SpecMismatch, match=line):
+        inherit(resolve(other, {"init_from": before.path}))
+    for part in ("actor", "critics"):
+        alone = {"init_from": {"run": before.path, "load": [part]}}
+        with pytest.raises(SpecMismatch, match=f"its {part}: it stands on an encoder, name it in"):
+            inherit(resolve(behind(encoder_weights=weights), alone))
+    scale = inherit(resolve(other, {"init_from": {"run": before.path, "load": ["normaliser"]}}))
+    assert {name.split(".")[0] for name in scale.state} == {"normaliser"}
+    assert "encoder (encoder.front.0.weight: expected" in scale.lines[1]
+    assert "updates count from 0" in scale.lines[1]
 
 
 def record(run: RunFolder, kinds: Sequence[tuple[bool, Source]]) -> None:

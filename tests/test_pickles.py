@@ -211,6 +211,27 @@ def test_text_is_not_encoded_again_and_again() -> None:
     assert "encodes more bytes than there are" in refusal(SMALL + text + again + b".")
 
 
+def test_a_value_in_many_places_gets_its_state_once() -> None:
+    """Or each of many states goes to each of many places: 144 kB took two seconds."""
+    kind, _, state = TYPE.partition(b"(K\x03")
+    places = b"".join(b"r" + number.to_bytes(4, "little") for number in range(300))
+    opened = b"(K\x03" + state.removesuffix(b"tb")
+    bomb = SMALL + kind + places + (opened + b"h\0") * 300 + opened + b"tb" * 301 + b"."
+    assert "gives a state to a value that has one" in refusal(bomb)
+    once = kind + places + opened + b"tb"
+    values = b"C\x04" + bytes(4)
+    array = NEW + b"(K\x01)" + once + b"\x89" + values + b"tb"
+    again = NEW + b"(K\x01)j" + (299).to_bytes(4, "little") + b"\x89" + values + b"tb"
+    assert same(decode_pickle(SMALL + array + again + b"\x86."), (np.zeros((), np.float32),) * 2)
+
+
+def test_many_arguments_are_refused_before_they_are_looked_at() -> None:
+    """One tuple of them, mentioned by each of many calls: 32 kB took three seconds."""
+    name = b"cnumpy._core.numeric\n_frombuffer\n\x94"
+    arguments = b"(C\0" + TYPE + b"K\0\x85X\x01\0\0\0C" + b"N" * 5 + b"t\x94"
+    assert "with 9 arguments, allowed 8" in refusal(SMALL + name + arguments + b"R.")
+
+
 def test_the_arrays_of_a_tree_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pickles, "MAX_ARRAY_BYTES", 30)
     four = SMALL + an_array(b"K\x02\x85")[2:-1] + b"\x94(h\0h\0h\0t\x86."

@@ -5,8 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serl.errors import BadInput
-from serl.specs import ArraySpec, ObservationSpec
+from serl.camera import View
+from serl.errors import BadInput, SpecMismatch
+from serl.labels import Place, append_labels
+from serl.recording import EpisodeLog, LogConfig
+from serl.reward_data import write_views
+from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.successes import LastFrames, Successes, with_labelled
 from serl.types import End, Key, Observation, Record, Source, Step
 
@@ -73,3 +77,52 @@ def test_labelled_images_are_of_no_use_to_who_sees_none() -> None:
     assert with_labelled(found, (), {}) is found
     with pytest.raises(BadInput, match=r"vice\.positives: are images, and the policy sees none"):
         with_labelled(found, (Path("x"),), {})
+
+
+SIGHT = {"front": View(camera="front", width=8, height=8)}
+
+
+def collection(folder: Path, labels: list[int]) -> Path:
+    """Episodes whose observations hold 10 times their number, and the step; one is labelled."""
+    spec = Spec(
+        task="test",
+        observation=WITH_IMAGES,
+        action=ArraySpec(shape=(1,), low=-1.0, high=1.0, unit="x"),
+        rate_hz=10.0,
+    )
+    with EpisodeLog(folder, spec, "run", "expert", 1, LogConfig(min_free_bytes=0)) as log:
+        for number in range(2):
+            for record in records(number, 4, True):
+                log.append(record)
+    write_views(folder, SIGHT)
+    append_labels(folder, [(Place(1, 1, step), each) for step, each in enumerate(labels)], "test")
+    return folder
+
+
+def brightness(found: Successes) -> list[int]:
+    images: list[int] = found.images["front"][:, 0, 0, 0].tolist()
+    return images
+
+
+def test_the_highest_label_of_each_collection_is_a_success(tmp_path: Path) -> None:
+    found = kept(WITH_IMAGES, 1)
+    binary = collection(tmp_path / "binary", [0, 1, 1])
+    staged = collection(tmp_path / "staged", [0, 1, 1, 2])
+    assert brightness(with_labelled(found, (binary,), SIGHT)) == [6, 21, 11, 12]
+    both = with_labelled(found, (staged, binary), SIGHT)
+    assert brightness(both) == [6, 21, 13, 11, 12]
+    assert len(both) == 5
+    assert both.state.shape == (5, 0)
+
+
+def test_a_collection_without_a_success_is_refused_by_name(tmp_path: Path) -> None:
+    good, bad = collection(tmp_path / "good", [0, 1]), collection(tmp_path / "bad", [0, 0])
+    line = r"vice\.positives: .*bad: none of its 2 labelled steps is a success \(serl reward label"
+    with pytest.raises(BadInput, match=line):
+        with_labelled(kept(WITH_IMAGES), (good, bad), SIGHT)
+    unlabelled = collection(tmp_path / "unlabelled", [])
+    with pytest.raises(BadInput, match="unlabelled: no step of any episode is labelled"):
+        with_labelled(kept(WITH_IMAGES), (good, unlabelled), SIGHT)
+    other = {"front": SIGHT["front"].model_copy(update={"camera": "wrist"})}
+    with pytest.raises(SpecMismatch, match=r"good: view 'front': expected camera='wrist'"):
+        with_labelled(kept(WITH_IMAGES), (good,), other)

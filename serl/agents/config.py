@@ -170,7 +170,8 @@ class VICEConfig(BaseModel):
 
     Attributes:
         binary: the reward is all or nothing, and not how probable a success is.
-        positives: collections whose steps that are labelled as successes count as well.
+        positives: collections or runs whose labelled successes count as well: the highest label of
+            each, and not 0.
         last_frames: so many of the last observations of each demonstration are successes.
         batch_size: successes, and observations of the policy, per step; a step an update.
         learning_rate: of Adam.
