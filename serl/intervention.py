@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from serl.types import Action, Source
+from serl.types import Action, End, Source
 
 
 class Event(StrEnum):
@@ -36,6 +36,13 @@ ENDINGS = {
     Event.RESET: "operator",
 }
 """Why an episode was cut, by what was said; the first one counts."""
+
+_KNOWN = {"success", "failure", "time limit", "interrupted", *ENDINGS.values()}
+
+
+def is_fault(end: End) -> bool:
+    """Nothing was seen after the last action: the observation is that from before it, once more."""
+    return end.reason not in _KNOWN
 
 
 class Teleop(Protocol):

@@ -157,8 +157,9 @@ def _observe(robot: Robot, task: TaskView, index: int) -> tuple[Observation | No
         check_reward(outcome.reward)
         return observation, outcome, ""
     except SerlError as error:
-        robot.stop(str(error))
-        return None, Outcome(truncated=True), str(error)
+        fault = str(error) or type(error).__name__
+        robot.stop(fault)
+        return None, Outcome(truncated=True), fault
 
 
 def _ending(

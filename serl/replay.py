@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from serl.errors import BadInput, SpecMismatch
 from serl.features import FeatureStore, FrameEncoder
 from serl.frames import FrameStore, Slots
-from serl.intervention import ENDINGS, Event
+from serl.intervention import ENDINGS, Event, is_fault
 from serl.specs import Spec
-from serl.types import Array, Batch, End, Key, Record, Source, Step
+from serl.types import Array, Batch, End, Record, Source, Step
 
 Stream = tuple[str, str, bool]  # run, actor, prior
 _NONE = -1
@@ -72,7 +72,7 @@ class Replay:
         self._open: dict[Stream, tuple[int, Step]] = {}
         self._owner: dict[int, Stream] = {}
         self._written = np.zeros(capacity, np.int64)  # how often a slot was
-        self._episode: dict[Stream, list[tuple[int, int]]] = {}  # its slots, as written
+        self._newest: dict[Stream, _Entered] = {}
         self._pinned: int | None = None  # known from the first online frame on
         self._next = 0
         self._rng = np.random.default_rng(seed)
@@ -85,9 +85,10 @@ class Replay:
         """Enter the next record of an actor's stream.
 
         A step becomes a transition when its successor arrives: the next step of its episode, or
-        the `End`. If neither comes, the step is dropped and counted. Steps of a script enter only
-        as demonstrations; their first frame still serves as the successor of the step before. An
-        episode that a person discarded is forgotten when its `End` comes.
+        the `End`. If neither comes, or a fault left nothing to see, the step is dropped and
+        counted. Steps of a script enter only as demonstrations; their first frame still serves as
+        the successor of the step before. An episode that a person discarded is forgotten when its
+        `End` comes, whatever of it was lost on the way.
 
         Args:
             record: what an actor sent; those of several actors may interleave.
@@ -97,22 +98,15 @@ class Replay:
             BadInput: a demonstration after an online record, or more of them than fit.
         """
         stream = (record.key.run, record.key.actor, prior)
-        follows = stream in self._open and _follows(record.key, self._open[stream][1].key)
+        follows = stream in self._open and _follows(record, self._open[stream][1])
         if stream in self._open and not follows:
             self._drop(stream)
         enters = isinstance(record, Step) and (prior or record.source is not Source.SCRIPT)
-        if record.key.index == 0:
-            self._episode[stream] = []
-        if not (follows or enters):
-            return
-        slot = self._put(record, prior)
-        self._seen[slot] = slot
-        if stream in self._open:  # unless the ring is so small that the frame came over it
-            self._seen[slot, :-1] = self._seen[self._open[stream][0], 1:]
-            self._close(stream, slot)
-        if isinstance(record, Step) and enters:
-            self._open[stream] = slot, record
-            self._owner[slot] = stream
+        name = record.key.epoch, record.key.episode
+        if stream not in self._newest or self._newest[stream].name != name:
+            self._newest[stream] = _Entered(name, [])
+        if follows or enters:
+            self._enter(record, stream, enters)
         if isinstance(record, End) and record.reason == ENDINGS[Event.DISCARD]:
             self._discard(stream)
 
@@ -192,6 +186,17 @@ class Replay:
         discount[ended] = 0.0
         return reward, discount, final
 
+    def _enter(self, record: Record, stream: Stream, opens: bool) -> None:
+        """The successor of the open step, if there is one, and maybe the next open step."""
+        slot = self._put(record, stream[2])
+        self._seen[slot] = slot
+        if stream in self._open:  # unless the ring is so small that the frame came over it
+            self._seen[slot, :-1] = self._seen[self._open[stream][0], 1:]
+            self._close(stream, slot)
+        if isinstance(record, Step) and opens:
+            self._open[stream] = slot, record
+            self._owner[slot] = stream
+
     def _put(self, record: Record, prior: bool) -> int:
         """Store the record's frame in the next slot; what that slot held is forgotten."""
         slot = self._claim(prior)
@@ -238,8 +243,8 @@ class Replay:
                 self._of_prior.remove(slot)
 
     def _discard(self, stream: Stream) -> None:
-        """Nothing is to be learned from the episode of a stream; what was counted stays so."""
-        for slot, written in self._episode.pop(stream, []):
+        """Nothing is to be learned from a stream's episode; what was counted stays so."""
+        for slot, written in self._newest.pop(stream).slots:
             if self._written[slot] == written:  # the ring did not come over it
                 self._remove(slot)
 
@@ -263,7 +268,7 @@ class Replay:
         human = step.source is Source.HUMAN
         self._prior[slot] = prior or human
         self._all.add(slot)
-        self._episode.setdefault(stream, []).append((slot, int(self._written[slot])))
+        self._newest[stream].slots.append((slot, int(self._written[slot])))
         if self._prior[slot]:
             self._of_prior.add(slot)
         if prior:
@@ -271,6 +276,13 @@ class Replay:
         else:
             self.online += 1
             self.human += human
+
+
+class _Entered(NamedTuple):
+    """What a stream's newest episode, (epoch, episode), has in replay: slots, as written."""
+
+    name: tuple[int, int]
+    slots: list[tuple[int, int]]
 
 
 class _Members:
@@ -305,9 +317,10 @@ class _Members:
         return picked
 
 
-def _follows(key: Key, previous: Key) -> bool:
-    return (key.epoch, key.episode, key.index) == (
-        previous.epoch,
-        previous.episode,
-        previous.index + 1,
-    )
+def _follows(record: Record, previous: Step) -> bool:
+    """The record was seen after the action of the step, and next."""
+    # A task that ended needs no successor.
+    if isinstance(record, End) and is_fault(record) and not previous.terminated:
+        return False
+    key, before = record.key, previous.key
+    return (key.epoch, key.episode, key.index) == (before.epoch, before.episode, before.index + 1)

@@ -10,16 +10,13 @@ import numpy as np
 
 from serl.clock import Clock
 from serl.errors import BadInput, SerlError
-from serl.intervention import ENDINGS, Event
+from serl.intervention import ENDINGS, Event, is_fault
 from serl.loop import EpisodeKey, Result, run
 from serl.safety import check_action
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.types import Action, Episode, Observation, Outcome, Record, Source
 
 CUT = "the recording was cut here"
-
-# An episode that ended for any other reason has no reading after its last action.
-_WITH_LAST_READING = {"success", "failure", "time limit", "interrupted", *ENDINGS.values()}
 
 
 class ReplayRobot:
@@ -69,7 +66,7 @@ class ReplayRobot:
             return self._steps[self.position].observation
         if self._end is None:
             raise SerlError(CUT)
-        if self._end.reason not in _WITH_LAST_READING:
+        if is_fault(self._end):
             raise SerlError(self._end.reason)
         return self._end.observation
 

@@ -140,10 +140,13 @@ def _label(options: argparse.Namespace) -> int:
 
 
 def _length(path: Path) -> int:
+    """Observations of an episode: the final one is told by the number of its steps."""
     from serl.episodes import read_episode
 
-    spec = read_spec(path)
-    return len(read_episode(path, spec).steps) if spec else 0
+    if (spec := read_spec(path)) is None:
+        return 0
+    episode = read_episode(path, spec)
+    return len(episode.steps) + (episode.end is not None)
 
 
 def _train(options: argparse.Namespace) -> int:

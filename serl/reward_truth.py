@@ -74,7 +74,9 @@ def told_episodes(
         judged = run is not None and run.config.reward.kind == "task"
         witnessed = read_labels(folder, FILE)
         for recorded in recordings(folder, views, labelled=False):
-            here = {place.step: n for place, n in witnessed.items() if place[:2] == recorded.name}
+            # Logs of before hold words on resets, too: always no, as nobody had looked.
+            asked = witnessed if _is_judged(recorded) else {}
+            here = {place.step: n for place, n in asked.items() if place[:2] == recorded.name}
             truths = _outcomes(recorded, classes - 1) if judged else _nothing(recorded)
             by = "outcome" if (truths != UNKNOWN).any() else ""
             if _put(truths, {step: (classes - 1) * word for step, word in here.items()}):
@@ -106,16 +108,22 @@ def _put(truths: Classes, words: Mapping[int, int]) -> bool:
     return bool(kept)
 
 
+def _is_judged(recorded: Recorded) -> bool:
+    """Nobody judges a reset."""
+    steps = recorded.episode.steps
+    return bool(steps) and steps[0].source is not Source.SCRIPT
+
+
 def _nothing(recorded: Recorded) -> Classes:
     return np.full(len(recorded.observations), UNKNOWN)
 
 
 def _outcomes(recorded: Recorded, success: int) -> Classes:
-    """As the task judged while the episode ran; nothing of a reset, which nobody judges."""
-    truths, episode = _nothing(recorded), recorded.episode
-    if episode.steps and episode.steps[0].source is not Source.SCRIPT:
+    """As the task judged while the episode ran."""
+    truths = _nothing(recorded)
+    if _is_judged(recorded):
         truths[:] = 0
-        if episode.success:
+        if recorded.episode.success:
             truths[-1 - _UNSURE_STEPS :] = UNKNOWN
             truths[-1] = success
     return truths

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from serl.errors import BadInput
 from serl.labels import Place, append_labels
-from serl.types import Record, Step
+from serl.types import Record, Source, Step
 
 FILE = "truth.jsonl"
 _BY = "simulation"
@@ -33,9 +33,14 @@ class TruthLog:
         self._newest: tuple[Place, int] | None = None
 
     def take(self, record: Record) -> None:
-        """A record was logged: of a step, what came of it is known; at an end all is written."""
+        """A record was logged: of a step, what came of it is known; at an end all is written.
+
+        Of a reset nothing is: nobody judges it.
+        """
         key = record.key
         if isinstance(record, Step):
+            if record.source is Source.SCRIPT:
+                return
             now = Place(key.epoch, key.episode, key.index + 1), int(self._solved())
             if self._newest is None:
                 self._said.append(now)
@@ -43,7 +48,9 @@ class TruthLog:
                 self._said += [self._newest, now]
             self._newest = now
             return
-        said = dict(self._said + ([self._newest] if self._newest else []))
+        if self._newest is None:
+            return
+        said = dict([*self._said, self._newest])
         self._said, self._newest = [], None
         try:
             append_labels(self._folder, said.items(), _BY, file=FILE)

@@ -111,7 +111,8 @@ class End:
 
     Attributes:
         key: identity; `index` is the number of steps of the episode.
-        observation: the final observation.
+        observation: the final observation; after a fault nothing was seen any more, and it is that
+            of the last step once more (see `is_fault` of `serl.intervention`).
         success: the task was solved.
         reason: "success", "failure", "time limit", "interrupted", one of `ENDINGS` of
             `serl.intervention`, or a fault in words.

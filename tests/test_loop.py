@@ -12,6 +12,8 @@ from serl.errors import SerlError, SpecMismatch
 from serl.intervention import Event
 from serl.loop import LIVE, EpisodeKey, Result, Sink, run
 from serl.policy import Hold, Policy
+from serl.replay import Replay
+from serl.specs import Spec
 from serl.testing import FakeRobot, FakeTask, FakeTaskConfig, episode
 from serl.types import Action, End, Key, Observation, Outcome, Record, Source, Step
 
@@ -327,6 +329,41 @@ def test_a_reward_that_nothing_can_be_learned_from_stops_the_robot_too(reward: f
     assert one().reason == f"reward {reward}: expected at most 1e+06 either way"
     assert one.robot.stop_reason
     assert [(step.reward, step.truncated) for step in one.steps] == [(0.0, False), (0.0, True)]
+
+
+def test_what_a_broken_reading_cut_puts_no_transition_into_replay_that_never_was() -> None:
+    stage = Run()
+    whole, readings = stage.robot.observe, iter(range(100))
+
+    def observe() -> Observation:
+        if next(readings) == 4:
+            raise SerlError("camera wrist: gone")
+        return whole()
+
+    stage.robot.observe = observe  # type: ignore[method-assign]
+    stage()
+    spec = Spec(
+        task="fake",
+        observation=stage.task.observation_spec,
+        action=stage.robot.action_spec,
+        rate_hz=10.0,
+    )
+    replay = Replay(spec, 100, 0.9)
+    for record in stage.records:
+        replay.add(record)
+    assert (len(stage.steps), len(replay), replay.dropped) == (4, 3, 1)
+
+
+def test_a_fault_without_words_is_no_time_limit() -> None:
+    stage = Run()
+
+    def outcome(reading: Observation, index: int) -> Outcome:
+        raise SerlError
+
+    stage.task.outcome = outcome  # type: ignore[method-assign]
+    result = stage()
+    assert (result.steps, result.success) == (1, False)
+    assert stage.robot.stop_reason == result.reason == "SerlError"
 
 
 def test_an_episode_does_not_begin_on_a_broken_reading() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -26,6 +26,10 @@ SPEC = Spec(
     action=ArraySpec(shape=(1,), low=-1.0, high=1.0),
     rate_hz=10.0,
 )
+
+
+FAULT = "camera wrist: gone"
+REASONS = {"terminated": "success", "truncated": "time limit"}
 
 
 def frame(name: int) -> Observation:
@@ -67,14 +71,16 @@ class Plan:
                 reward=float(name),
                 reward_provenance="truth",
                 terminated=last and self.ending == "terminated",
-                truncated=last and self.ending == "truncated",
+                truncated=last and self.ending in ("truncated", FAULT),
                 source=source,
                 policy_version=0,
                 monotonic_s=0.0,
                 wall_s=0.0,
             )
         if self.ending != "broken off":
-            yield End(self.key(size), frame(self.first + size), False, self.ending, 0.0, 0.0)
+            seen = size - (self.ending == FAULT)  # the last step's own, as nothing came after it
+            reason = REASONS.get(self.ending, self.ending)
+            yield End(self.key(size), frame(self.first + seen), False, reason, 0.0, 0.0)
 
     def key(self, index: int) -> Key:
         return Key("run", self.actor, self.epoch, self.number, index)
@@ -107,11 +113,17 @@ class Model:
         stream = (record.key.actor, prior)
         before = self.open.pop(stream, None)
         name = int(record.observation.state["name"][0])
-        follows = before is not None and (
-            record.key.epoch,
-            record.key.episode,
-            record.key.index,
-        ) == (before.key.epoch, before.key.episode, before.key.index + 1)
+        fault = isinstance(record, End) and record.reason == FAULT
+        follows = (
+            before is not None
+            and not fault
+            and (
+                record.key.epoch,
+                record.key.episode,
+                record.key.index,
+            )
+            == (before.key.epoch, before.key.episode, before.key.index + 1)
+        )
         acts = isinstance(record, Step) and (prior or record.source is not Source.SCRIPT)
         if follows or acts:
             if prior:
@@ -179,7 +191,7 @@ def episodes(endings: list[str]) -> st.SearchStrategy[list[tuple[list[Source], s
     return st.lists(st.tuples(sources, st.sampled_from(endings)), max_size=6)
 
 
-ENDINGS = ["terminated", "truncated", "broken off"]
+ENDINGS = ["terminated", "truncated", "broken off", FAULT]
 
 
 @settings(max_examples=80, deadline=None)
@@ -387,6 +399,40 @@ def test_what_a_person_discarded_is_forgotten() -> None:
     assert (replay.online, replay.human, replay.dropped) == (7, 3, 0)
     assert len(replay.prior_states()) == 1
     assert set(replay.sample(200).state[:, 0].tolist()) <= {0.0, 1.0, 20.0, 21.0}
+
+
+@pytest.mark.parametrize("lost", [0, 1, 4])
+def test_a_discarded_episode_of_which_a_record_was_lost_is_forgotten_as_well(lost: int) -> None:
+    """And nothing of the one before it."""
+    replay = fill(Replay(SPEC, 100, GAMMA), plan(*[Source.POLICY] * 3))
+    records = list(plan(*[Source.POLICY] * 5, number=1, first=10, ending="discarded").records())
+    for record in (*records[:lost], *records[lost + 1 :]):
+        replay.add(record)
+    assert names(replay) == {0, 1, 2}
+
+
+def test_what_a_fault_left_without_a_successor_is_not_learned_from() -> None:
+    """Its last observation closes the episode once more; the action did not lead there."""
+    replay = fill(Replay(SPEC, 100, GAMMA), plan(*[Source.POLICY] * 3, ending=FAULT))
+    assert names(replay) == {0, 1}
+    batch = replay.sample(100)
+    assert (batch.next_state[:, 0] == batch.state[:, 0] + 1).all()
+    assert replay.dropped == 1
+    fill(replay, plan(Source.POLICY, number=1, first=10))
+    assert names(replay) == {0, 1, 10}
+
+
+def test_a_task_that_ended_needs_no_successor_whatever_the_end_says() -> None:
+    ended = [
+        replace(record, reason="solved, as another program says")
+        if isinstance(record, End)
+        else record
+        for record in plan(Source.POLICY, ending="terminated").records()
+    ]
+    replay = Replay(SPEC, 100, GAMMA)
+    for record in ended:
+        replay.add(record)
+    assert names(replay) == {0}
 
 
 def test_a_discarded_episode_takes_nothing_of_others_with_it() -> None:

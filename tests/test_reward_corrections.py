@@ -14,12 +14,14 @@ from serl.agents.classifier import Classifier, make_reward
 from serl.assignment import make_spec, make_task
 from serl.camera import View
 from serl.config import TrainConfig, resolve
+from serl.episodes import PART, SEALED, episode_paths, read_episode, read_spec
 from serl.labels import FILE, Place, append_labels, read_labels
 from serl.recording import EpisodeLog
 from serl.reward import RewardConfig
 from serl.reward_data import read_samples, write_views
 from serl.run_folder import RunFolder
 from serl.specs import Spec
+from serl.truth_log import FILE as TRUTH
 from serl.types import End, Image, Key, Observation, Source, Step
 
 VIEWS = {
@@ -45,9 +47,15 @@ def spot(column: int, rng: np.random.Generator) -> Image:
 
 
 def record(
-    folder: Path, run: str, actor: str, columns: Iterable[int], config: TrainConfig = CONFIG
+    folder: Path,
+    run: str,
+    actor: str,
+    columns: Iterable[int],
+    config: TrainConfig = CONFIG,
+    last: int | None = None,
+    source: Source = Source.POLICY,
 ) -> None:
-    """An episode for each column, with the spot there."""
+    """An episode for each column, with the spot there; at the last observation it may be aside."""
     spec: Spec = make_spec(make_task(config))
     rng = np.random.default_rng(0)
     state = {name: np.zeros(a.shape, np.float32) for name, a in spec.observation.state.items()}
@@ -55,7 +63,8 @@ def record(
     with EpisodeLog(folder, spec, run, actor, 1) as log:
         for episode, column in enumerate(columns):
             for index in range(STEPS + 1):
-                images = {name: spot(column, rng) for name in spec.observation.images}
+                here = column if last is None or index < STEPS else last
+                images = {name: spot(here, rng) for name in spec.observation.images}
                 seen = Observation(state, images, dict.fromkeys(("robot", *VIEWS), 0.0))
                 key = Key(run, actor, 1, episode, index)
                 if index == STEPS:
@@ -71,7 +80,7 @@ def record(
                             reward_provenance="classifier",
                             terminated=index == STEPS - 1,
                             truncated=False,
-                            source=Source.POLICY,
+                            source=source,
                             policy_version=1,
                             monotonic_s=0.0,
                             wall_s=0.0,
@@ -143,6 +152,49 @@ def test_what_a_person_corrects_is_learned_and_what_was_said_before_stays(
     assert "0 of 15 episodes end with a false success" in audited(capsys, second, run.path)
     assert believed(second, NEARLY) < 0.1
     assert believed(second, SUCCESS) > 0.9
+
+
+def test_what_fooled_a_model_at_the_last_observation_is_labelled_where_the_audit_says(
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, fooled = tmp_path / "m.safetensors", tmp_path / "fooled"
+    assert (
+        cli.main(["reward", "train", str(tmp_path / "collection"), f"--out={model}", *QUICK]) == 0
+    )
+    write_views(fooled, VIEWS)
+    record(fooled, "fooled", "actor0", [NOTHING], last=SUCCESS)
+    append_labels(fooled, [(Place(1, 0, 0), 0), (Place(1, 0, STEPS), 0)], "simulation", file=TRUTH)
+    capsys.readouterr()
+    assert cli.main(["reward", "audit", str(model), str(fooled), "--reward.hold=[1, 1]"]) == 0
+    (line,) = (each for each in capsys.readouterr().out.splitlines() if "false success:" in each)
+    words = line.split("false success: ")[1].split(" --episode ")
+    assert words[1].split()[:3] == ["0", "--steps", str(STEPS)]
+    label = ["reward", "label", words[0], "--episode", *words[1].split()[:3], "--label"]
+    assert cli.main([*label, "0"]) == 0
+    assert read_labels(fooled) == {Place(1, 0, STEPS): 0}
+    assert cli.main([*label, "1"]) == 0, "what was said there by mistake is corrected as well"
+    assert read_labels(fooled) == {Place(1, 0, STEPS): 1}
+
+
+def test_what_no_observation_is_cannot_be_labelled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor the final one of an episode that broke off: nobody knows it."""
+    write_views(tmp_path, VIEWS)
+    record(tmp_path, "collection", "collector", [NOTHING, NOTHING])
+    (_, broken) = episode_paths(tmp_path)
+    whole = broken.read_bytes()
+    broken = broken.rename(broken.with_name(broken.name.removesuffix(SEALED) + PART))
+    broken.write_bytes(whole[: len(whole) // 2])
+    spec = read_spec(broken)
+    assert spec is not None
+    left = len(read_episode(broken, spec).steps)
+    assert 0 < left < STEPS
+    for episode, length in ((0, STEPS + 1), (1, left)):
+        words = ["reward", "label", str(tmp_path), f"--episode={episode}", "--label=0"]
+        assert cli.main([*words, f"--steps={length}"]) != 0
+        assert f"expected steps from 0 to {length - 1}" in capsys.readouterr().err
+        assert cli.main([*words, f"--steps={length - 1}"]) == 0
 
 
 def test_stages_are_labelled_trained_and_told_one_after_the_other(

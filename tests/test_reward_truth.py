@@ -20,7 +20,7 @@ from serl.reward_truth import UNKNOWN, Probabilities, Told, between, told_episod
 from serl.run_folder import RunFolder
 from serl.tool_log import FILE as TOOLS
 from serl.truth_log import FILE
-from serl.types import Array, Image
+from serl.types import Array, Image, Source
 
 from .test_reward_corrections import CONFIG, NOTHING, STEPS, SUCCESS, VIEWS, record
 
@@ -80,6 +80,19 @@ def test_of_a_run_that_a_model_judged_nothing_is_known_unless_somebody_knew(tmp_
     append_labels(folder, [(Place(1, 1, 4), 1), (Place(1, 1, 6), 1)], "simulation", file=FILE)
     _, second = told(folder, classes=3)
     assert second.truths[4:7].tolist() == [2, 2, 2], "of stages the last is the success"
+
+
+def test_what_a_simulation_is_said_to_know_of_a_reset_is_not_believed(tmp_path: Path) -> None:
+    """Logs of before hold such words: nobody had looked, and so they all said no."""
+    run = RunFolder.create(tmp_path, CONFIG, datetime.now())
+    folder = run.episodes("a")
+    record(folder, run.name, "a", [SUCCESS], source=Source.SCRIPT)
+    append_labels(folder, [(Place(1, 0, 1), 0), (Place(1, 0, STEPS), 0)], "simulation", file=FILE)
+    (reset,) = told(folder)
+    assert (reset.by, set(reset.truths)) == ("", {UNKNOWN})
+    append_labels(folder, [(Place(1, 0, 3), 1)], "person")
+    (reset,) = told(folder)
+    assert (reset.by, int(reset.truths.max())) == ("labels", 1)
 
 
 def test_a_label_counts_before_all_else(tmp_path: Path) -> None:
