@@ -11,7 +11,7 @@ from serl.features import FeatureStore, FrameEncoder, feature_bytes
 from serl.replay import Replay
 from serl.types import Batch, Features, Image, Source
 
-from .test_replay import GAMMA, SPEC, Plan, fill, plan
+from .plans import GAMMA, SPEC, Plan, fill, plan
 
 POLICY, HUMAN = Source.POLICY, Source.HUMAN
 

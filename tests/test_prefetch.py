@@ -8,7 +8,7 @@ from serl.prefetch import Prefetch
 from serl.replay import Replay
 from serl.types import Source
 
-from .test_replay import GAMMA, SPEC, fill, plan
+from .plans import GAMMA, SPEC, fill, plan
 
 
 def filled() -> Replay:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -13,83 +12,10 @@ from hypothesis import strategies as st
 
 from serl.errors import BadInput, SpecMismatch
 from serl.replay import Replay
-from serl.specs import ArraySpec, ObservationSpec, Spec
-from serl.types import Batch, End, Key, Observation, Record, Source, Step
+from serl.specs import ArraySpec, ObservationSpec
+from serl.types import Batch, End, Record, Source, Step
 
-GAMMA = 0.5
-SPEC = Spec(
-    task="test",
-    observation=ObservationSpec(
-        state={"name": ArraySpec(shape=(2,)), "echo": ArraySpec(shape=(1,))},
-        images={"wrist": ArraySpec(shape=(2, 2, 3), dtype="uint8")},
-    ),
-    action=ArraySpec(shape=(1,), low=-1.0, high=1.0),
-    rate_hz=10.0,
-)
-
-
-FAULT = "camera wrist: gone"
-REASONS = {"terminated": "success", "truncated": "time limit"}
-
-
-def frame(name: int) -> Observation:
-    """An observation that can be told from every other."""
-    return Observation(
-        state={
-            "name": np.array([name, -name], np.float32),
-            "echo": np.array([2 * name], np.float32),
-        },
-        images={"wrist": np.full((2, 2, 3), name % 256, np.uint8)},
-    )
-
-
-@dataclass
-class Plan:
-    """An episode: who acts in each step, and how it ends."""
-
-    sources: list[Source]
-    ending: str
-    first: int = 0
-    number: int = 0
-    actor: str = "a"
-    epoch: int = 0
-
-    def records(self) -> Iterator[Record]:
-        """Steps and, unless the stream breaks off, the End. Step i sees frame `first + i`.
-
-        The action to learn from is its name: of a policy what it requested, else what was executed.
-        """
-        size = len(self.sources)
-        for index, source in enumerate(self.sources):
-            name, last = self.first + index, index == size - 1
-            value = np.array([name], np.float32)
-            yield Step(
-                key=self.key(index),
-                observation=frame(name),
-                requested=value if source is Source.POLICY else -value,
-                action=-value if source is Source.POLICY else value,
-                reward=float(name),
-                reward_provenance="truth",
-                terminated=last and self.ending == "terminated",
-                truncated=last and self.ending in ("truncated", FAULT),
-                source=source,
-                policy_version=0,
-                monotonic_s=0.0,
-                wall_s=0.0,
-            )
-        if self.ending != "broken off":
-            seen = size - (self.ending == FAULT)  # the last step's own, as nothing came after it
-            reason = REASONS.get(self.ending, self.ending)
-            yield End(self.key(size), frame(self.first + seen), False, reason, 0.0, 0.0)
-
-    def key(self, index: int) -> Key:
-        return Key("run", self.actor, self.epoch, self.number, index)
-
-
-def plan(
-    *sources: Source, ending: str = "truncated", first: int = 0, number: int = 0, epoch: int = 0
-) -> Plan:
-    return Plan(list(sources), ending, first, number, epoch=epoch)
+from .plans import FAULT, GAMMA, SPEC, Plan, fill, plan
 
 
 @dataclass
@@ -241,13 +167,6 @@ def test_no_transition_crosses_an_episode(
     assert replay.demonstrations == len(pinned)
 
 
-def fill(replay: Replay, *plans: Plan, prior: bool = False) -> Replay:
-    for each in plans:
-        for record in each.records():
-            replay.add(record, prior)
-    return replay
-
-
 def by_name(batch: Batch) -> dict[int, int]:
     """Row of each step in a batch large enough to hold all."""
     return {int(name): row for row, name in enumerate(batch.action[:, 0])}
@@ -376,88 +295,6 @@ def test_equal_records_and_sampler_give_equal_batches() -> None:
     for wrong in ({}, {"generator": state["generator"][:5]}, state | {"more": np.zeros(1)}):
         with pytest.raises(SpecMismatch, match="sampler"):
             rebuilt.load_sampler_state(wrong)
-
-
-def names(replay: Replay) -> set[int]:
-    """Of the frames from which transitions can be sampled."""
-    if not len(replay):
-        return set()
-    return {int(name) for name in replay.states()[:, 0]}
-
-
-def test_what_a_person_discarded_is_forgotten() -> None:
-    replay = Replay(SPEC, 100, GAMMA)
-    policy, human = Source.POLICY, Source.HUMAN
-    for each in (
-        plan(policy, policy, number=0, first=0),
-        plan(policy, human, human, number=1, first=10, ending="discarded"),
-        plan(human, policy, number=2, first=20),
-    ):
-        for record in each.records():
-            replay.add(record)
-    assert names(replay) == {0, 1, 20, 21}
-    assert (replay.online, replay.human, replay.dropped) == (7, 3, 0)
-    assert len(replay.prior_states()) == 1
-    assert set(replay.sample(200).state[:, 0].tolist()) <= {0.0, 1.0, 20.0, 21.0}
-
-
-@pytest.mark.parametrize("lost", [0, 1, 4])
-def test_a_discarded_episode_of_which_a_record_was_lost_is_forgotten_as_well(lost: int) -> None:
-    """And nothing of the one before it."""
-    replay = fill(Replay(SPEC, 100, GAMMA), plan(*[Source.POLICY] * 3))
-    records = list(plan(*[Source.POLICY] * 5, number=1, first=10, ending="discarded").records())
-    for record in (*records[:lost], *records[lost + 1 :]):
-        replay.add(record)
-    assert names(replay) == {0, 1, 2}
-
-
-def test_what_a_fault_left_without_a_successor_is_not_learned_from() -> None:
-    """Its last observation closes the episode once more; the action did not lead there."""
-    replay = fill(Replay(SPEC, 100, GAMMA), plan(*[Source.POLICY] * 3, ending=FAULT))
-    assert names(replay) == {0, 1}
-    batch = replay.sample(100)
-    assert (batch.next_state[:, 0] == batch.state[:, 0] + 1).all()
-    assert replay.dropped == 1
-    fill(replay, plan(Source.POLICY, number=1, first=10))
-    assert names(replay) == {0, 1, 10}
-
-
-def test_a_task_that_ended_needs_no_successor_whatever_the_end_says() -> None:
-    ended = [
-        replace(record, reason="solved, as another program says")
-        if isinstance(record, End)
-        else record
-        for record in plan(Source.POLICY, ending="terminated").records()
-    ]
-    replay = Replay(SPEC, 100, GAMMA)
-    for record in ended:
-        replay.add(record)
-    assert names(replay) == {0}
-
-
-def test_a_discarded_episode_takes_nothing_of_others_with_it() -> None:
-    """Another actor's steps come in between, and the ring has come over its beginning."""
-    replay = Replay(SPEC, 8, GAMMA)
-    long = plan(*[Source.POLICY] * 6, ending="discarded", first=0)
-    other = Plan([Source.POLICY] * 4, "truncated", first=100, actor="b")
-    mixed = list(long.records())
-    for place, record in zip((1, 3, 5, 7, 9), other.records(), strict=True):
-        mixed.insert(place, record)
-    for record in mixed:
-        replay.add(record)
-    assert {name for name in names(replay) if name < 100} == set()
-    assert names(replay) <= {100, 101, 102, 103}
-    assert names(replay)
-    for record in plan(*[Source.POLICY] * 3, first=50, number=1).records():
-        replay.add(record)
-    assert {50, 51, 52} <= names(replay)
-
-
-def test_discarding_all_there_is_leaves_nothing() -> None:
-    replay = Replay(SPEC, 8, GAMMA)
-    for record in plan(Source.POLICY, ending="discarded").records():
-        replay.add(record)
-    assert len(replay) == 0
 
 
 def test_a_transition_of_two_cameras_of_128_px_takes_less_than_100_kb() -> None:

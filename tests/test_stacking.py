@@ -10,7 +10,7 @@ from serl.replay import Replay
 from serl.stacking import FrameStack
 from serl.types import Observation, Source
 
-from .test_replay import SPEC, Plan, frame
+from .plans import SPEC, Plan, frame
 
 
 def names(stack: NDArray[np.uint8]) -> list[int]:

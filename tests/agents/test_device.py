@@ -23,9 +23,9 @@ from serl.successes import Successes
 from serl.testing import random_batch, random_observation
 from serl.types import Batch, Source
 
+from ..plans import GAMMA, fill, plan
+from ..plans import SPEC as LOGGED
 from ..test_assembly import CONFIG, Training
-from ..test_replay import GAMMA, fill, plan
-from ..test_replay import SPEC as LOGGED
 from .conftest import config
 
 NEEDS_CUDA = pytest.mark.skipif(
