@@ -19,7 +19,7 @@ from serl.supervisor import orphaned
 from serl.teleop.mapping import AXES, Wish
 from serl.teleop_commands import BEAT_S
 
-OFF_BEATS, PAUSE_S = 50, 0.5
+OFF_BEATS, PAUSE_S, STUCK_S = 50, 0.5, 3.0
 CENTRE_M, RADIUS_M, PUSH = (0.45, 0.0), 0.05, 0.67
 REST = Wish((0.0,) * len(AXES), False, ())
 
@@ -35,11 +35,14 @@ def around(x: float, y: float) -> Wish:
 
 def main() -> None:
     folder, robot = Path(sys.argv[1]), sys.argv[2]
-    seen = (0.0, 0.0)
+    seen = before = (0.0, 0.0)
+    moved_s = time.monotonic()
 
     def see(message: PoseStamped) -> None:
-        nonlocal seen
+        nonlocal seen, before, moved_s
         seen = message.pose.position.x, message.pose.position.y
+        if math.dist(seen, before) > 1e-3:
+            before, moved_s = seen, time.monotonic()
 
     with RosNode("hand", folder, local=True) as node:
         node.subscribe(Topic(f"{robot}/current_pose", PoseStamped, latest_only()), see)
@@ -47,9 +50,9 @@ def main() -> None:
         hand = RemoteHand(node, topic)
         count, sent_s = 0, time.monotonic()
         while not (node.stopping or orphaned()):
-            before_s, sent_s = sent_s, time.monotonic()
-            if sent_s - before_s > PAUSE_S:
-                count = 0  # who was away lets go first
+            last_s, sent_s = sent_s, time.monotonic()
+            if sent_s - last_s > PAUSE_S or sent_s - moved_s > STUCK_S:
+                count, moved_s = 0, sent_s  # who was away, or moves nothing, lets go first
             hand.send(REST if count < OFF_BEATS else around(*seen))
             # Hands that are on in the first beat that is heard are not believed.
             count += node.handle.count_subscribers(node.absolute(topic.name)) > 0
