@@ -15,7 +15,8 @@ import yaml
 from geometry_msgs.msg import PoseStamped
 
 from serl import cli, plugins
-from serl.arm_profile import ArmProfile, Workspace
+from serl.arm_profile import ArmProfile
+from serl.cell import Workspace
 from serl.config import checked, resolve
 from serl.errors import BadInput
 from serl.graph_config import GraphConfig
