@@ -15,6 +15,7 @@ from serl.safety import Motion
 from serl.task import SimulatedTask
 from serl.types import Observation
 
+NO_JUDGE = "nothing tells this arm when the task is done: a person says success or failure"
 _LEAST_M = 0.02
 
 
@@ -52,7 +53,7 @@ def check_trainable(config: TrainConfig, task: SimulatedTask) -> None:
     if config.demos and not config.demo_paths:
         raise BadInput(
             f"demos: {config.demos}: no script demonstrates on a real arm: give --demos FOLDER of "
-            f"what a person recorded (serl record {config.task} --console), or --demos 0"
+            f"what a person recorded (serl record {config.task} --robot NAME), or --demos 0"
         )
     if config.curriculum.start < 1.0:
         raise BadInput("curriculum.start: only a simulation is placed near the goal: 1.0")

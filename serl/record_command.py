@@ -17,7 +17,7 @@ from serl.episodes import episode_paths
 from serl.errors import BadInput
 from serl.guard_setup import make_guard_config
 from serl.loop import EpisodeKey, Result
-from serl.real_arm import load_robot
+from serl.real_arm import NO_JUDGE, is_judged_apart, load_robot
 from serl.robot_command import checked_namespace
 from serl.run_folder import CONFIG, RunFolder
 from serl.terminal_person import at_the_terminal
@@ -93,7 +93,7 @@ def _record_expert(options: argparse.Namespace) -> int:
 
 
 def _record_person(options: argparse.Namespace) -> int:
-    from serl.assignment import make_judged_task
+    from serl.assignment import make_judged_task, make_task
     from serl.files import FileLock
     from serl.person import ACTOR, record_person
     from serl.recorded import Recorded, Session, write_session
@@ -101,6 +101,9 @@ def _record_person(options: argparse.Namespace) -> int:
     device = open_device(options)
     run = persons_folder(options, {"task_config": {"time_limit_s": PERSONS_TIME_S}})
     task = make_judged_task(run.config)
+    apart = options.robot is not None and is_judged_apart(make_task(run.config))
+    if apart and run.config.reward.kind == "task":
+        print(NO_JUDGE, flush=True)
     with FileLock(run.path / "recorder.lock", f"the recording {run.path}"):
         recorded = Recorded(run.path, run.episodes(ACTOR))
         write_session(

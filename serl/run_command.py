@@ -15,14 +15,13 @@ from serl.checkpoint import pick
 from serl.config import TrainConfig
 from serl.deployment import FOLDER, load_fitting, read_tried, summary
 from serl.errors import BadInput
-from serl.real_arm import is_judged_apart, load_robot, within_workspace
+from serl.real_arm import NO_JUDGE, is_judged_apart, load_robot, within_workspace
 from serl.robot_command import checked_namespace
 from serl.run_folder import RunFolder
 from serl.supervisor import Supervisor
 from serl.terminal_person import at_the_terminal
 
 ACTOR = "actor0"
-_NO_JUDGE = "nothing tells this arm when the task is done: a person says success or failure"
 _POLL_S = 0.1
 
 
@@ -89,7 +88,7 @@ def deploy(run: RunFolder, checkpoint: Path, episodes: int | None) -> None:
     arm = arm_of(run)
     apart = arm is not None and is_judged_apart(make_task(run.config))
     if apart and run.config.reward.kind == "task":
-        print(_NO_JUDGE, flush=True)  # noqa: T201
+        print(NO_JUDGE, flush=True)  # noqa: T201
     arms = {} if arm is None else {ACTOR: arm.namespace}
     specs = policy_processes(run, ACTOR, checkpoint, episodes)
     with started(run, specs) as supervisor, at_the_terminal(run, arms) as attend:

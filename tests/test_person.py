@@ -11,7 +11,7 @@ from serl.assignment import make_spec
 from serl.clock import VirtualClock
 from serl.desk import Desk, LastWord
 from serl.episodes import PART, episode_paths, read_episode
-from serl.errors import CorruptData, SerlError
+from serl.errors import CorruptData, SerlError, Silent
 from serl.hold import Hold
 from serl.intervention import Event
 from serl.loop import Result
@@ -119,6 +119,28 @@ def test_a_key_that_is_still_down_begins_nothing(studio: Studio) -> None:
     studio.at[10] = lambda: studio.desk.say(Event.SUCCESS, "the operator")  # and holds on
     assert studio.record(2) == Counts(1, 0, 0)
     assert studio.ticks > LIMIT
+
+
+def test_a_robot_that_nobody_places_and_that_falls_silent_is_waited_for(studio: Studio) -> None:
+    """A real arm: a person brings it to a start, and what keeps it silent is told and over."""
+    told: list[str] = []
+    silences = [Silent("the guard stopped the arm")]
+
+    def place(seed: int) -> None:
+        studio.episode(Event.SUCCESS)
+        if silences:
+            raise silences.pop()
+
+    clock = VirtualClock(studio.advance, studio.task.config.rate_hz)
+    stand = Stand(studio.robot, studio.desk, clock, lambda: studio.ticks > LIMIT, place=place)
+    with pytest.raises(Silent):
+        record_person(stand, studio.task, studio.recorded, 1, 0)
+    silences.append(Silent("the guard stopped the arm"))
+    stand.silent = told.append
+    record_person(stand, studio.task, studio.recorded, 1, 0)
+    assert told == ["the guard stopped the arm"]
+    assert studio.recorded.counts == Counts(1, 0, 0)
+    assert not studio.starts, "only a simulation is reset"
 
 
 def test_another_session_goes_on_counting_with_other_starts(studio: Studio) -> None:
