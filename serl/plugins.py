@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from serl.errors import BadInput
+from serl.errors import BadInput, SerlError
 from serl.robot import SimulatedRobot
 from serl.task import SimulatedTask
 
@@ -69,6 +69,7 @@ def load(kind: Kind, name_or_path: str) -> Any:
         BadInput: no such name or file, a file that cannot be loaded, or a module without the
             attribute `<kind>`.
         ImportError: a plug-in of ours needs something that is not installed.
+        SerlError: what it needs does not work as this machine is set up; the line says why.
     """
     if kind == "robot" and name_or_path.endswith(".yaml"):
         from serl.robot_file import read_robot  # which knows more than names
@@ -77,7 +78,7 @@ def load(kind: Kind, name_or_path: str) -> Any:
     if name_or_path.endswith(".py"):
         module = _load_file(Path(name_or_path))
     elif name_or_path in (known := names(kind)):
-        module = importlib.import_module(f"{_PACKAGES[kind]}.{name_or_path}")
+        module = _import(_PACKAGES[kind], name_or_path)
     else:
         listed = ", ".join(known) or "none"
         file = "a .py or .yaml file" if kind == "robot" else "a .py file"
@@ -98,6 +99,16 @@ def make_renderer(robot: SimulatedRobot, supersampling: int = 1, name: str = "ra
     """A renderer of a simulated arm: `frame(camera, width, height)` is uint8 (H, W, 3)."""
     arm: Any = robot
     return load("renderer", name)(arm.model, arm.data, supersampling)
+
+
+def _import(package: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(f"{package}.{name}")
+    except Exception as error:  # each library fails in its own way
+        explain = getattr(importlib.import_module(package), "explain", lambda error: "")
+        if line := explain(error):
+            raise SerlError(line) from error
+        raise
 
 
 def _load_file(path: Path) -> ModuleType:

@@ -1,10 +1,8 @@
 """MuJoCo: the simulated arm, its scenes and cameras."""
 
 import ctypes
-import importlib
 import os
-
-from serl.errors import SerlError
+import sys
 
 
 def _has_egl() -> bool:
@@ -22,13 +20,13 @@ if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")) and _has
     os.environ.setdefault("MUJOCO_GL", "egl")
 os.environ.setdefault("LP_NUM_THREADS", "1")
 
-try:
-    importlib.import_module("mujoco")
-except ModuleNotFoundError:
-    raise
-except (AttributeError, ImportError, OSError, RuntimeError) as error:  # each fails in its own way
-    raise SerlError(
+
+def explain(error: Exception) -> str:
+    """Why no module of this package can be imported, in one line; empty if it is another reason."""
+    if "mujoco" in sys.modules or isinstance(error, ModuleNotFoundError):
+        return ""
+    return (
         f"MUJOCO_GL={os.environ.get('MUJOCO_GL')}: MuJoCo cannot be loaded with it: expected egl, "
         "glfw, osmesa (which needs libosmesa6), or disable where nothing is drawn by OpenGL "
         f"({type(error).__name__}: {' '.join(str(error).split())[:160]})"
-    ) from error
+    )

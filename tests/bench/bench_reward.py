@@ -4,8 +4,8 @@
 
 Episodes are driven by chance, and with --run by two checkpoints of that run, the first and one from
 the middle, that explore. Where a run's policy sees no images, they are drawn for the model alone.
-The ground truth only counts: the model ends the episodes, where the tool is as the task's tuned
-settings say that it must be; anywhere with --unchecked.
+The ground truth only counts: the model is trained, and ends the episodes, where the tool is as the
+task's tuned settings say that it must be; anywhere with --unchecked.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from serl import plugins
@@ -34,6 +35,7 @@ from serl.reward_data import read_samples
 from serl.robot import SimulatedRobot
 from serl.run_folder import RunFolder
 from serl.task import SimulatedTask
+from serl.vectors import Vector
 
 SEED = 7  # of the episodes; collections have others
 _PIXELS = {"observe": "pixels"}
@@ -51,13 +53,20 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=ClassifierConfig().epochs)
     parser.add_argument("--threads", type=int, help="of torch, for the training")
     options = parser.parse_args()
+    place = {} if options.unchecked else tuned_place(options.task)
     with tempfile.TemporaryDirectory() as folder:
         model = options.model or Path(folder) / "model.safetensors"
         if options.model is None:
             data = options.data or collected(options.task, Path(folder) / "data")
-            config = ClassifierConfig(epochs=options.epochs, threads=options.threads)
-            train(data, model, config)
-        count(options.task, model, options.run, options.episodes, not options.unchecked)
+            asked = {"epochs": options.epochs, "threads": options.threads}
+            train(data, model, ClassifierConfig.model_validate(asked | place))
+        count(options.task, model, options.run, options.episodes, place)
+
+
+def tuned_place(task: str) -> dict[str, Vector]:
+    """Where the tool is at a success, as `serl reward train` and a training have it of the task."""
+    tuned = make_task(resolve({"task": task})).training_defaults().get("reward", {})
+    return {key: tuned[key] for key in ("tool_low_m", "tool_high_m") if key in tuned}
 
 
 def collected(name: str, folder: Path) -> Path:
@@ -84,11 +93,12 @@ def train(data: Path, model: Path, config: ClassifierConfig) -> None:
     print("\n".join(found.lines()), flush=True)
 
 
-def count(name: str, model: Path, path: Path | None, episodes: int, checked: bool) -> None:
+def count(
+    name: str, model: Path, path: Path | None, episodes: int, place: Mapping[str, Vector]
+) -> None:
     """Print how often success is told, and how often wrongly, by policy."""
     config = RunFolder.open(path).config if path else resolve({"task": name})
-    tuned = make_task(config).training_defaults().get("reward", {}) if checked else {}
-    reward = RewardConfig(kind="classifier", model=model, **tuned)
+    reward = RewardConfig.model_validate({"kind": "classifier", "model": model, **place})
     print("| policy | episodes | told | wrongly | 95 % of episodes | least progress |")
     print("|---|---|---|---|---|---|")
     for policy, checkpoint in {"chance": None, **_checkpoints(path)}.items():
