@@ -21,6 +21,8 @@ from serl.task import SimulatedTask
 
 _STARTS = 64
 _LONGEST_S = 0.3
+_LEAST_PERIODS = 1.5
+"""A target may be late by half a period."""
 
 
 def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
@@ -35,6 +37,11 @@ def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
             the arm's.
     """
     check_topics(task)
+    if task.config.rate_hz * _LONGEST_S < _LEAST_PERIODS:
+        raise BadInput(
+            f"rate_hz: {task.config.rate_hz:g}: a guard waits {_LONGEST_S:g} s for a target at "
+            f"most, so that an arm would hold between two: at least {_LEAST_PERIODS / _LONGEST_S:g}"
+        )
     config, rng = task.config, np.random.default_rng(0)
     starts = [pose_from(task.scene.place(rng).tcp).quaternion for _ in range(_STARTS)]
     spread = max(math.hypot(*between(starts[0], start)) for start in starts)
@@ -49,7 +56,7 @@ def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
         joint_low_rad=profile.joint_low_rad,
         joint_high_rad=profile.joint_high_rad,
         wrench=profile.wrench is not None,
-        command_s=min(_LONGEST_S, max(0.15, 1.5 / config.rate_hz)),
+        command_s=max(0.15, _LEAST_PERIODS / config.rate_hz),
     )
 
 
