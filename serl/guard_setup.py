@@ -30,7 +30,8 @@ def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
 
     The box is the task's, within that which a person has taught the arm, if anybody has. Rotations
     are limited about the start of each episode, which the guard does not know: it allows
-    as much more about one of them as starts differ.
+    as much more about one of them as starts differ. Where a person has taught the arm, they are
+    limited about what was taught, and by that as well.
 
     Raises:
         BadInput: the task is not one of an arm that follows targets, or its box is elsewhere than
@@ -46,11 +47,14 @@ def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
     starts = [pose_from(task.scene.place(rng).tcp).quaternion for _ in range(_STARTS)]
     spread = max(math.hypot(*between(starts[0], start)) for start in starts)
     widest = min(math.pi, config.motion.max_rotation_rad + 1.1 * spread)
+    reference, place = starts[0], profile.workspace
+    if place is not None:
+        reference, widest = place.reference, min(widest, place.max_rotation_rad)
     return GuardConfig(
         motion=within_workspace(
             config.motion.model_copy(update={"max_rotation_rad": widest}), profile
         ),
-        reference=starts[0],
+        reference=reference,
         frame=profile.base_frame,
         joint_names=profile.joints,
         joint_low_rad=profile.joint_low_rad,

@@ -45,7 +45,7 @@ def test_slow_tasks_get_the_patience_that_they_need() -> None:
 
 def test_a_task_whose_targets_come_too_seldom_for_any_guard_is_refused() -> None:
     task = make_task(resolve({"task": "reach", "task_config": {"rate_hz": 4.0}}))
-    with pytest.raises(BadInput, match="rate_hz: 4: a guard waits 0.3 s .*: at least 5"):
+    with pytest.raises(BadInput, match=r"rate_hz: 4: a guard waits 0.3 s .*: at least 5"):
         make_guard_config(task, PROFILE)
 
 

@@ -16,7 +16,14 @@ from serl import cli
 from serl.config import checked, resolve
 from serl.errors import BadInput
 from serl.graph_config import GraphConfig
-from serl.ros.graph import actor_processes, described_processes, ends_with, learner_processes
+from serl.ros.graph import (
+    RealArm,
+    actor_processes,
+    console_processes,
+    described_processes,
+    ends_with,
+    learner_processes,
+)
 from serl.run_folder import RunFolder
 from serl.verify import verify
 
@@ -36,7 +43,9 @@ SETTINGS = {
 
 
 def made(folder: Path, robot: str | None = "sim") -> RunFolder:
-    config = resolve({"task": "reach", "demos": 0, "robot": robot, "actors": 2})
+    box = {"box_low_m": [0.4, -0.1, 0.1], "box_high_m": [0.6, 0.1, 0.4]}
+    own = {"task_config": {"motion": box}}  # which a real arm that nobody taught needs
+    config = resolve({"task": "reach", "demos": 0, "robot": robot, "actors": 2, **own})
     return RunFolder.create(folder, config, datetime.now())
 
 
@@ -71,6 +80,12 @@ def test_a_part_of_a_graph_can_be_started_alone(tmp_path: Path) -> None:
     assert described(run, robots=[real]) == ["learner", "guard-arm"]
     console = {"robot": "left"}
     assert described(run, console=console)[-1] == "console"
+    assert console_processes(run, "left", 8765)[0].arguments[-2:] == ("--guard", "left")
+    assert console_processes(run, "arm", 8765)[0].arguments[-2:] == ("--guard", "/left")
+    given = RealArm("franka", "/right")
+    assert console_processes(run, "left", 8765, given)[0].arguments[-2:] == ("--guard", "/right")
+    alone = made(tmp_path / "alone", None)
+    assert "--guard" not in console_processes(alone, "left", 8765)[0].arguments
 
 
 def test_robots_other_than_the_runs_are_refused(tmp_path: Path) -> None:
