@@ -16,6 +16,9 @@ EXPECTED = {"x": "forward", "y": "left", "z": "up"}
 LEAST_HZ = 30.0
 """Of what an arm measures: what is 100 ms old stops it, and a message may be late."""
 
+GRIPPER_HZ = 5.0
+"""Of its fingers, which nothing stops an arm for."""
+
 _ASTRAY_M = 0.003
 """A driver that turns an axis around settles 5 mm behind its start: half of what the guard lets a
 setpoint be ahead of the tool."""

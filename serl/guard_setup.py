@@ -21,6 +21,8 @@ from serl.task import SimulatedTask
 
 _STARTS = 64
 _LONGEST_S = 0.3
+_LEAST_PERIODS = 1.5
+"""A target may be late by half a period."""
 
 
 def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
@@ -28,28 +30,37 @@ def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
 
     The box is the task's, within that which a person has taught the arm, if anybody has. Rotations
     are limited about the start of each episode, which the guard does not know: it allows
-    as much more about one of them as starts differ.
+    as much more about one of them as starts differ. Where a person has taught the arm, they are
+    limited about what was taught, and by that as well.
 
     Raises:
         BadInput: the task is not one of an arm that follows targets, or its box is elsewhere than
             the arm's.
     """
     check_topics(task)
+    if task.config.rate_hz * _LONGEST_S < _LEAST_PERIODS:
+        raise BadInput(
+            f"rate_hz: {task.config.rate_hz:g}: a guard waits {_LONGEST_S:g} s for a target at "
+            f"most, so that an arm would hold between two: at least {_LEAST_PERIODS / _LONGEST_S:g}"
+        )
     config, rng = task.config, np.random.default_rng(0)
     starts = [pose_from(task.scene.place(rng).tcp).quaternion for _ in range(_STARTS)]
     spread = max(math.hypot(*between(starts[0], start)) for start in starts)
     widest = min(math.pi, config.motion.max_rotation_rad + 1.1 * spread)
+    reference, place = starts[0], profile.workspace
+    if place is not None:
+        reference, widest = place.reference, min(widest, place.max_rotation_rad)
     return GuardConfig(
         motion=within_workspace(
             config.motion.model_copy(update={"max_rotation_rad": widest}), profile
         ),
-        reference=starts[0],
+        reference=reference,
         frame=profile.base_frame,
         joint_names=profile.joints,
         joint_low_rad=profile.joint_low_rad,
         joint_high_rad=profile.joint_high_rad,
         wrench=profile.wrench is not None,
-        command_s=min(_LONGEST_S, max(0.15, 1.5 / config.rate_hz)),
+        command_s=max(0.15, _LEAST_PERIODS / config.rate_hz),
     )
 
 

@@ -70,6 +70,19 @@ def check_trainable(config: TrainConfig, task: SimulatedTask) -> None:
         )
 
 
+def check_place(config: TrainConfig, profile: ArmProfile) -> None:
+    """Raise `BadInput` unless a person has said where this arm may be: a task's box is not that.
+
+    Its numbers are those of a simulated table.
+    """
+    given = config.task_config.get("motion", {})
+    if profile.workspace is None and not {"box_low_m", "box_high_m"} <= given.keys():
+        raise BadInput(
+            f"arm {profile.name}: nobody has taught it where it may be: serl setup {profile.name}, "
+            "or give --task_config.motion.box_low_m and box_high_m"
+        )
+
+
 def within_workspace(motion: Motion, profile: ArmProfile) -> Motion:
     """The motion in the part of the task's box that is in the box which a person taught the arm.
 

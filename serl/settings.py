@@ -15,7 +15,7 @@ from serl.encoder_weights import with_encoder
 from serl.files import digest_of
 from serl.inheritance import inherit
 from serl.merging import merge
-from serl.real_arm import check_trainable, load_robot, within_workspace
+from serl.real_arm import check_place, check_trainable, load_robot, within_workspace
 from serl.reward import RewardConfig
 from serl.trunk_weights import with_trunk
 
@@ -72,6 +72,7 @@ def _check_arm(config: TrainConfig) -> None:
     profile, task = load_robot(config.robot), make_task(config)
     if is_real(config.robot):
         check_trainable(config, task)
+        check_place(config, profile)
         within_workspace(task.config.motion, profile)
 
 

@@ -37,10 +37,16 @@ def test_every_start_may_turn_as_far_as_its_task_allows(name: str) -> None:
 
 
 def test_slow_tasks_get_the_patience_that_they_need() -> None:
-    for rate_hz, command_s in ((20.0, 0.15), (10.0, 0.15), (6.0, 0.25), (1.0, 0.3)):
+    for rate_hz, command_s in ((20.0, 0.15), (10.0, 0.15), (6.0, 0.25), (5.0, 0.3)):
         overrides = {"task": "reach", "task_config": {"rate_hz": rate_hz}}
         config = make_guard_config(make_task(resolve(overrides)), PROFILE)
         assert config.command_s == pytest.approx(command_s)
+
+
+def test_a_task_whose_targets_come_too_seldom_for_any_guard_is_refused() -> None:
+    task = make_task(resolve({"task": "reach", "task_config": {"rate_hz": 4.0}}))
+    with pytest.raises(BadInput, match=r"rate_hz: 4: a guard waits 0.3 s .*: at least 5"):
+        make_guard_config(task, PROFILE)
 
 
 def test_the_guard_reads_what_was_written_and_a_stop_is_never_wiped_away(tmp_path: Path) -> None:

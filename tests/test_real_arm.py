@@ -13,7 +13,7 @@ from serl.cell import Workspace
 from serl.config import resolve
 from serl.errors import BadInput
 from serl.guard_setup import make_guard_config
-from serl.real_arm import bodies_seen, is_judged_apart, within_workspace
+from serl.real_arm import bodies_seen, check_place, is_judged_apart, within_workspace
 from serl.settings import run_settings
 from serl.task import SimulatedTask
 
@@ -22,6 +22,8 @@ WORKSPACE = Workspace(
     low_m=(0.4, -0.1, 0.0), high_m=(0.6, 0.1, 0.3), home_m=(0.5, 0.0, 0.2), reference=(1, 0, 0, 0)
 )
 TAUGHT = FRANKA.model_copy(update={"workspace": WORKSPACE})
+BOX = {"box_low_m": [0.4, -0.1, 0.1], "box_high_m": [0.6, 0.1, 0.4]}
+OWN_BOX = {"task_config": {"motion": BOX}}
 PIXELS = {"observe": "pixels", "agent": {"cached_features": False}}
 
 
@@ -52,7 +54,7 @@ def test_bodies_are_tracked_that_a_policy_sees(
 
 
 def test_a_run_on_an_arm_has_people_and_no_simulated_human() -> None:
-    config = run_settings("reach", {}, {"robot": "franka", "demos": 0})
+    config = run_settings("reach", {}, {"robot": "franka", "demos": 0, **OWN_BOX})
     assert (config.robot, config.intervention, config.namespace) == ("franka", "none", "/")
     assert run_settings("reach", {}, {"robot": "sim"}).intervention == "scripted"
 
@@ -125,6 +127,29 @@ def test_the_box_is_what_the_task_and_the_person_allow() -> None:
     assert both.box_low_m == (0.4, -0.1, 0.04)
     assert both.box_high_m == (0.6, 0.1, 0.3)
     assert make_guard_config(task("reach"), TAUGHT).motion.box_high_m == both.box_high_m
+
+
+def test_rotations_are_about_what_a_person_taught_and_within_it() -> None:
+    turned = WORKSPACE.model_copy(update={"reference": (0, 1, 0, 0), "max_rotation_rad": 0.2})
+    taught = FRANKA.model_copy(update={"workspace": turned})
+    config = make_guard_config(task("reach"), taught)
+    assert config.reference == (0, 1, 0, 0)
+    assert config.motion.max_rotation_rad == 0.2
+    loose = turned.model_copy(update={"max_rotation_rad": 3.0})
+    config = make_guard_config(task("reach"), FRANKA.model_copy(update={"workspace": loose}))
+    free = make_guard_config(task("reach"), FRANKA).motion.max_rotation_rad
+    assert config.motion.max_rotation_rad == min(3.0, free)
+
+
+def test_an_arm_that_nobody_taught_is_not_let_into_the_box_of_a_simulation() -> None:
+    for motion in ({}, {"box_high_m": BOX["box_high_m"]}):
+        config = resolve({"task": "reach", "task_config": {"motion": motion}})
+        with pytest.raises(BadInput, match=r"arm franka: nobody has taught it .*: serl setup"):
+            check_place(config, FRANKA)
+        check_place(config, TAUGHT)
+    check_place(resolve({"task": "reach", **OWN_BOX}), FRANKA)
+    with pytest.raises(BadInput, match="nobody has taught it"):
+        run_settings("reach", {}, {"robot": "franka", "demos": 0})
 
 
 def test_boxes_that_do_not_meet_are_refused_by_their_keys() -> None:

@@ -10,12 +10,19 @@ import pytest
 
 from serl import cli
 from serl.camera_command import _opener, _view
+from serl.cell import Workspace
 from serl.config import parse_overrides
 from serl.guard_command import place_of
 from serl.plugins import load
+from serl.robot_file import write_robot
 from serl.settings import run_settings
 
 PAGE = (Path(__file__).parents[1] / "docs/setup.md").read_text(encoding="utf-8")
+PLACE = {
+    "workspace": Workspace(
+        low_m=(0.3, -0.2, 0), high_m=(0.7, 0.2, 0.4), home_m=(0.5, 0, 0.2), reference=(1, 0, 0, 0)
+    )
+}
 COMMANDS = [
     shlex.split(line, comments=True)[1:]
     for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
@@ -25,11 +32,13 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_every_command_is_understood(words: list[str]) -> None:
+def test_every_command_is_understood(words: list[str], tmp_path: Path) -> None:
     options, rest = cli._parser().parse_known_args(words)
     if options.command == "train":
-        settings = {**parse_overrides(rest), "robot": "franka"}
-        assert run_settings(options.task, {}, settings).robot == "franka"
+        taught = str(tmp_path / "right.yaml")  # by `serl setup`
+        write_robot(tmp_path / "right.yaml", load("robot", "franka").model_copy(update=PLACE))
+        settings = {**parse_overrides(rest), "robot": taught}
+        assert run_settings(options.task, {}, settings).robot == taught
     else:
         assert rest == []
     if options.command == "camera":

@@ -16,7 +16,7 @@ from serl.errors import BadInput
 from serl.files import write_atomic
 from serl.graph_config import GraphConfig, RobotEntry
 from serl.guard_setup import make_guard_config, settle_guard, write_guard
-from serl.real_arm import load_robot
+from serl.real_arm import check_place, load_robot
 from serl.robot_file import latch_path
 from serl.ros.environment import (
     choose_transport,
@@ -58,10 +58,11 @@ def require_ros() -> None:
 
 def chosen_arm(run: RunFolder, robot: str, namespace: str) -> RealArm:
     """Another real arm for an actor of a run on real arms; raises `BadInput` for what is none."""
-    load_robot(robot)
+    profile = load_robot(robot)
     if arm_of(run) is None or not is_real(robot):
         own = run.config.robot or "a simulation in its actors' processes"
         raise BadInput(f"--robot {robot}: {run.path} drives {own}")
+    check_place(run.config, profile)
     return RealArm(robot, namespace)
 
 
@@ -163,6 +164,7 @@ def guard_process(run: RunFolder, name: str, arm: RealArm) -> ProcessSpec:
     It keeps to the task's box, and to that of the profile where a person has taught one.
     """
     profile = load_robot(arm.profile)
+    check_place(run.config, profile)
     limits = make_guard_config(make_task(run.config), profile)
     settings = write_guard(run.path / "guard", name, limits)
     write_atomic(_arm_note(run, name), f"{arm.namespace}\n".encode())

@@ -83,8 +83,10 @@ class GuardClient:
         """Have the guard let go of the arm, which then holds by itself; a stop stays one."""
 
         def gone() -> bool:
-            state = self._state()
-            return state in LATCHED or state is GuardState.DISARMED
+            standing = self.standing
+            if standing is None:
+                return False
+            return standing.state in LATCHED or standing.state is GuardState.DISARMED
 
         self._remote.trigger(f"{self._robot}/guard/disarm")
         if not self._remote.wait(gone, _LIMIT_S):

@@ -9,6 +9,7 @@ from typing import Any
 from serl.arm_profile import ArmProfile, Channel, is_value
 from serl.doctor import Finding
 from serl.errors import BadInput, SerlError
+from serl.first_day import GRIPPER_HZ, LEAST_HZ
 from serl.graph_seen import Endpoint, GraphSeen, TopicSeen, mismatch
 from serl.ros.arm_faults import fault_topic, fault_words
 from serl.ros.arm_topics import SENSOR, message_type, topic_of
@@ -27,8 +28,6 @@ from serl.ros.remote import Remote
 from serl.ros.topics import Topic
 
 LISTEN_S = 2.0
-LEAST_HZ = 20.0
-"""Below that a state is older than the 100 ms at which an arm is stopped, now and then."""
 _ANSWER_S = 5.0
 OLD_S = 0.1
 
@@ -148,8 +147,9 @@ class RobotCheck:
         rate_hz = len(heard.messages) / seconds
         if problem := _content(heard.messages, decode):
             return Finding(False, what, f"{name}: {problem}")
-        if rate_hz < LEAST_HZ:
-            text = f"{rate_hz:.1f} messages a second, expected {LEAST_HZ:g} or more"
+        least_hz = GRIPPER_HZ if what == "fingers" else LEAST_HZ
+        if rate_hz < least_hz:
+            text = f"{rate_hz:.1f} messages a second, expected {least_hz:g} or more"
             return Finding(False, what, f"{name}: {text}")
         frame = getattr(heard.messages[-1][1].header, "frame_id", "")
         return Finding(True, what, f"{name}: {rate_hz:.0f} Hz" + (f", in {frame}" if frame else ""))

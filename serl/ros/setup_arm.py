@@ -46,7 +46,7 @@ THERE_M = 0.004
 _STEP_M = SPEED_M_S / RATE_HZ
 _SLOW = Limits(speed_m_s=SPEED_M_S, angular_speed_rad_s=0.25)
 _FRESH_S, _GUARD_S, _TAKE_S, _LEAVE_S = 15.0, 30.0, 20.0, 5.0
-_RETRY_S, _CHANGE_S = 0.2, 5.0
+_RETRY_S, _CHANGE_S, _PRESS_S = 0.2, 5.0, 5.0
 _PROGRESS_M, _STUCK_S = 0.0005, 8.0
 _STILL_M = 0.0015
 
@@ -126,8 +126,8 @@ class SetupArm:
     @property
     def is_stopped(self) -> bool:
         """The guard says that it has stopped the arm."""
-        feed = self.guard.feed
-        return feed.is_fresh and feed.newest().value[0] in LATCHED
+        standing = self.guard.standing
+        return standing is not None and standing.state in LATCHED
 
     def guarded(self, limits: GuardConfig | None = None) -> None:
         """Have a guard hold the arm, ready to be moved slowly.
@@ -204,13 +204,30 @@ class SetupArm:
 
     def standing(self) -> Standing:
         """What the guard says."""
-        if not self.driver.remote.wait(lambda: self.guard.feed.is_fresh, _GUARD_S):
+        said: list[Standing] = []
+
+        def hears() -> bool:
+            said.extend(filter(None, [self.guard.standing]))
+            return bool(said)
+
+        if not self.driver.remote.wait(hears, _GUARD_S):
             raise StepFailed(f"the guard says nothing: {self._last_words()}")
-        return self.guard.feed.newest().value
+        return said[-1]
 
     def press(self) -> None:
-        """Stop the arm by the topic `estop`."""
-        self._button.publish(Bool(data=True))
+        """Stop the arm by the topic `estop`, again and again until the guard says so.
+
+        Raises:
+            StepFailed: it does not.
+        """
+
+        def stopped() -> bool:
+            self._button.publish(Bool(data=True))
+            standing = self.guard.standing
+            return standing is not None and standing.state is GuardState.ESTOP
+
+        if not self.driver.remote.wait(stopped, _PRESS_S):
+            raise StepFailed("the guard does not hear the stop: use the arm's own")
 
     def drive(
         self, mode: Mode, moved: Callable[[Pose], Action | None], stops: bool = False

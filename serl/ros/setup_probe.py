@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from serl.first_day import StepFailed, check_rate, rate_of
+from serl.first_day import GRIPPER_HZ, LEAST_HZ, StepFailed, check_rate, rate_of
 from serl.ros.arm_topics import SENSOR, check_types, topic_of
 from serl.ros.node import RosNode
 from serl.ros.rivals import Rivals
@@ -16,7 +16,6 @@ from serl.ros.topics import Topic
 
 _ENOUGH = 50
 _LIMIT_S = 10.0
-_GRIPPER_HZ = 5.0
 
 
 @contextmanager
@@ -55,8 +54,8 @@ def connection(session: Session) -> str:
     if silent := [name for name in topics if not times[name]]:
         raise StepFailed("; ".join(_why_silent(node, topics[name]) for name in silent))
     for name, topic in topics.items():
-        least = {"least_hz": _GRIPPER_HZ} if name == "gripper" else {}
-        check_rate(node.absolute(topic.name), rates[name], **least)
+        least = GRIPPER_HZ if name == "gripper" else LEAST_HZ
+        check_rate(node.absolute(topic.name), rates[name], least)
     _check_target(session)
     arm.reading()  # frames, stamps and joints, or one line on what is wrong with them
     return ", ".join(f"{name} {rate_hz:.0f} Hz" for name, rate_hz in rates.items())

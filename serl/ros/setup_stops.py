@@ -9,8 +9,8 @@ import numpy as np
 
 from serl.clock import WallClock
 from serl.errors import SerlError
-from serl.first_day import StepFailed, begun
-from serl.guard_config import GuardState
+from serl.first_day import StepFailed, agreed, begun
+from serl.guard_config import LATCHED, GuardState
 from serl.intervention import Event
 from serl.ros.setup_arm import RATE_HZ, THERE_M, SetupArm
 from serl.ros.setup_session import Session
@@ -25,6 +25,9 @@ _LEAST_LOOKS = 5
 _TRAVEL_M = 0.02
 _STILL_M = 0.005
 _STEERED_M = 0.01
+_SILENT, _LEFT = "the arm fell silent", "the arm does not follow"
+_OWN = (_SILENT, "the arm reports ")
+"""What a guard says when an arm's own stop was pressed; the rest has other causes."""
 
 
 class Swing:
@@ -166,10 +169,25 @@ def stop_button(session: Session) -> str:
         return swing(here)
 
     arm.drive("reset", next_action, stops=True)
+    _check_own_stop(session, pressed=bool(pressed))
     asker.ask("stop_button.released", "Release the button, recover the arm by its maker's means")
     arm.take()
     arm.move_to(centre)
     return "stood, and moved again once it was released"
+
+
+def _check_own_stop(session: Session, pressed: bool) -> None:
+    """What stopped the arm is its own button, and it stands; `pressed`: the person said so."""
+    arm = session.arm
+    state, cause, _ = arm.standing()
+    if state in LATCHED and not cause.startswith(_OWN) and not (pressed and cause == _LEFT):
+        raise StepFailed(f"the guard stopped the arm: {cause}: that was not the arm's own button")
+    if state in LATCHED and cause == _SILENT:
+        question = "The arm tells nothing any more. Does it stand?"
+        if not agreed(session.asker, "stop_button.stood", question):
+            raise StepFailed("you said that the arm does not stand: is the button another's?")
+    elif not arm.is_still():
+        raise StepFailed("the arm's own button was pressed, and the arm still moves")
 
 
 def _centre(session: Session) -> Vector:

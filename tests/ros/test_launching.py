@@ -222,7 +222,9 @@ def test_a_launch_file_is_there_for_each_description() -> None:
 
 
 def test_a_simulated_arm_and_its_guard_are_launched_apart(tmp_path: Path) -> None:
-    new = {**NOTHING, "task": "reach", "runs": str(tmp_path), "name": "left"}
+    motion = "--task_config.motion"
+    box = f"{motion}.box_low_m [0.4,-0.1,0.1] {motion}.box_high_m [0.6,0.1,0.4]"
+    new = {**NOTHING, "task": "reach", "runs": str(tmp_path), "name": "left", "settings": box}
     graph = launching._simulated({**new, "rtf": "2.0", "lockstep": "false"})
     (arm,) = graph.processes
     assert arm.module == "serl.ros.sim_node"

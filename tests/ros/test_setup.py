@@ -214,6 +214,36 @@ def test_the_red_button_of_the_arm_is_tried_as_well(cell: Cell) -> None:
     assert cell.run("stop_button") == "stood, and moved again once it was released"
 
 
+def test_what_another_stop_does_is_no_red_button(cell: Cell) -> None:
+    """The arm stands, and its own button was never tried."""
+    cell.run("limits")
+    cell.person.whenever["stop_button"] = cell.person.push_button
+    line = cell.refused("stop_button")
+    assert line == "the guard stopped the arm: the topic estop: that was not the arm's own button"
+
+
+@pytest.mark.slow
+def test_an_arm_that_falls_silent_when_its_button_is_pressed_is_seen_by_the_person(
+    cell: Cell,
+) -> None:
+    def press() -> bool:
+        cell.misbehave("silent")
+        return False
+
+    def release() -> str:
+        cell.misbehave("")
+        return ""
+
+    cell.run("limits")
+    answers = cell.person.answers
+    cell.person.whenever["stop_button"] = press
+    answers["stop_button.stood"] = lambda: release() or "n"
+    assert "you said that the arm does not stand" in cell.refused("stop_button")
+    answers["stop_button.stood"] = "y"
+    answers["stop_button.released"] = release
+    assert cell.run("stop_button") == "stood, and moved again once it was released"
+
+
 @pytest.mark.slow
 def test_around_the_box(cell: Cell) -> None:
     cell.run("limits")

@@ -24,6 +24,7 @@ from serl.robot_file import write_robot
 from serl.ros.graph import (
     RealArm,
     actor_processes,
+    console_processes,
     described_processes,
     ends_with,
     guard_process,
@@ -59,8 +60,13 @@ ON_ARMS = SETTINGS | {
 }
 
 
+# Which a real arm that nobody taught needs.
+OWN_BOX = {"motion": {"box_low_m": [0.4, -0.1, 0.1], "box_high_m": [0.6, 0.1, 0.4]}}
+
+
 def made(folder: Path, robot: str | None = "sim") -> RunFolder:
-    config = resolve({"task": "reach", "demos": 0, "robot": robot, "actors": 2})
+    settings = {"task": "reach", "demos": 0, "robot": robot, "actors": 2}
+    config = resolve(settings | {"task_config": OWN_BOX})
     return RunFolder.create(folder, config, datetime.now())
 
 
@@ -95,16 +101,19 @@ def test_a_part_of_a_graph_can_be_started_alone(tmp_path: Path) -> None:
     assert described(run, robots=[real]) == ["learner", "guard-arm"]
     console = {"robot": "left"}
     assert described(run, console=console)[-1] == "console"
+    assert console_processes(run, "left", 8765)[0].arguments[-2:] == ("--guard", "left")
+    assert console_processes(run, "arm", 8765)[0].arguments[-2:] == ("--guard", "/left")
+    given = RealArm("franka", "/right")
+    assert console_processes(run, "left", 8765, given)[0].arguments[-2:] == ("--guard", "/right")
+    alone = made(tmp_path / "alone", None)
+    assert "--guard" not in console_processes(alone, "left", 8765)[0].arguments
 
 
 def test_a_real_arm_has_its_latch_whatever_run_it_is_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    settings = {"task": "reach", "demos": 0, "robot": "franka", "intervention": "none"}
-    runs = [
-        RunFolder.create(tmp_path / part, resolve(settings), datetime.now()) for part in ("a", "b")
-    ]
+    runs = [made(tmp_path / part, "franka") for part in ("a", "b")]
     arms = [RealArm("franka", "/left"), RealArm("franka", "/right")]
     latches = [guard_process(run, "arm", arm).arguments[-1] for run in runs for arm in arms]
     folder = tmp_path / "serl"

@@ -23,9 +23,14 @@ PROGRESS = " | steps "
 
 PROFILE = """
 from serl import plugins
+from serl.cell import Workspace
 franka = plugins.load("robot", "franka")
 controller = franka.controller.model_copy(update={"parameters": {"limit_error": True}})
-robot = franka.model_copy(update={"name": "mine", "wrench": None, "controller": controller})
+place = Workspace(
+    low_m=(-0.2, -0.7, 0), high_m=(0.9, 0.7, 0.9), home_m=(0.3, 0, 0.5), reference=(1, 0, 0, 0)
+)
+own = {"name": "mine", "wrench": None, "controller": controller, "workspace": place}
+robot = franka.model_copy(update=own)
 """
 
 
