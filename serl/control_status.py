@@ -11,7 +11,7 @@ from serl.fields import check_fields, dump_object, parse_object
 
 _FILE = "control.json"
 _MAX_BYTES = 4096
-_FIELDS = {"periods": int, "late": int}
+_FIELDS = {"periods": int, "late": int, "delayed": int}
 
 
 class ControlStatus(NamedTuple):
@@ -20,10 +20,12 @@ class ControlStatus(NamedTuple):
     Attributes:
         periods: how many there were.
         late: how many of them began late by more than a tenth of a period.
+        delayed: actions that were late by more than 1.5 periods, see `serl.delays`.
     """
 
     periods: int
     late: int
+    delayed: int = 0
 
     @property
     def share(self) -> float:

@@ -153,7 +153,8 @@ def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambd
         if control := read_control_status(run.link(name)):
             display.say(
                 f"{name}: {control.late:,} of {control.periods:,} control periods began late by "
-                f"over a tenth of a period ({control.share:.1%})"
+                f"over a tenth of a period ({control.share:.1%}), "
+                f"{control.delayed:,} actions came more than 1.5 periods late"
             )
 
 

@@ -23,6 +23,7 @@ from serl.assignment import make_judged_task, make_spec, make_task
 from serl.clock import WallClock
 from serl.config import TrainConfig
 from serl.control_status import ControlStatus, write_control_status
+from serl.delays import Delays
 from serl.desk import Desk
 from serl.episodes import next_epoch
 from serl.files import checked_name
@@ -77,6 +78,7 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
         own = {} if robot is None else {"robot": robot, "namespace": namespace}
         config = first.config.model_copy(update=own)
         driven = _driven(node, config, name, next_epoch(first.episodes(name)), people)
+        delays = Delays(1.0 / make_task(first.config).config.rate_hz)
         station = Station(driven.robot, people.hold, ending) if driven.person else None
         attended = station is not None and not make_task(config).config.auto_reset
         if attended:  # also after a crash, whose scene nobody has restored
@@ -85,7 +87,7 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
             placements = (0 if actors else 1) if stage else None
             driven = driven._replace(placements=placements)
             standby = station.standby if station else lambda: people.hold.wait(ending)
-            actors[stage] = _actor(part, name, driven, people, ending, standby, logs)
+            actors[stage] = _actor(part, name, driven, people, delays, ending, standby, logs)
         serve(node, "stop", lambda: _end(node))
         numbers = _told(node, name, people)
         with next(iter(actors.values())).robot:
@@ -94,8 +96,9 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
                 numbers["successes"] += float(result.success)
                 numbers["version"] = actors[stage].policy.version
                 if isinstance(driven.clock, WallClock):
-                    status = ControlStatus(driven.clock.periods, driven.clock.overruns)
-                    numbers |= {"periods": float(status.periods), "late": float(status.late)}
+                    clock = driven.clock
+                    status = ControlStatus(clock.periods, clock.overruns, delays.late)
+                    numbers |= {key: float(count) for key, count in status._asdict().items()}
                     write_control_status(folder.link(name), status)
                 if attended:
                     people.hold.pause(RESTORE)
@@ -117,6 +120,7 @@ def _actor(
     name: str,
     driven: Driven,
     people: People,
+    delays: Delays,
     ending: Callable[[], bool],
     standby: Callable[[], bool],
     logs: ExitStack,
@@ -139,6 +143,7 @@ def _actor(
 
     def take(record: Record) -> None:
         log.append(record)
+        delays.take(record)
         people.take(record, desks[0])
 
     actor = make_actor(

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from rcl_interfaces.msg import SetParametersResult
+from rclpy.parameter import Parameter
+from rclpy.time_source import USE_SIM_TIME_NAME
 from rosgraph_msgs.msg import Clock
 
 from serl import plugins
@@ -50,7 +52,7 @@ def run(
         robot: the arm's namespace within the run.
         lockstep: time passes when it is asked to.
         speed: simulated seconds in a second on the wall.
-        clock: publish `/clock`, for nodes that use simulated time.
+        clock: publish `/clock`, for nodes that use simulated time; at another speed it always is.
 
     Raises:
         BadInput: the task is not one of an arm that follows targets.
@@ -73,8 +75,11 @@ def run(
             node.handle.add_on_set_parameters_callback(Gains(driver, impedance))
             node.handle.manage(partial(driver.activate, True), partial(driver.activate, False))
             Diagnostics(node, "simulated arm", lambda: driver.counts, lambda: driver.health)
-            if clock:
+            own_time = speed != 1.0 and not lockstep
+            if clock or own_time:
                 publish_clock(node, driver)
+            if own_time:  # so do those who drive it, and their stamps are compared with its own
+                node.handle.set_parameters([Parameter(USE_SIM_TIME_NAME, value=True)])
             if isinstance(driver, RealTime):
                 driver.run(lambda: node.stopping or orphaned(), speed)
                 _tell(driver)

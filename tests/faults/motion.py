@@ -142,7 +142,7 @@ def targets_of_a_stranger(folder: Path) -> None:
     7,
     "Arm's controller dies",
     injected="SIGKILL; another one, elsewhere",
-    required="noticed within 200 ms; after a second a protective stop, which lasts when it is back",
+    required="noticed within 150 ms; after a second a protective stop, which lasts when it is back",
     level=Level.PROCESSES,
 )
 def controller_killed(folder: Path) -> None:
@@ -151,7 +151,7 @@ def controller_killed(folder: Path) -> None:
         killed_s = cell.signal("arm", signal.SIGKILL)
         cell.until("protective stop: the arm fell silent")
         held_s = next(at_s for at_s, text in cell.states[seen:] if text.startswith("hold: "))
-        assert held_s - killed_s <= 0.2 + 3.0 * cell.lateness.worst_s
+        assert held_s - killed_s <= 0.15 + 3.0 * cell.lateness.worst_s
         cell.start_arm()
         assert "cannot arm" in cell.call("arm")[1]
         eventually(lambda: cell.call("ack")[0])

@@ -1,0 +1,103 @@
+"""A simulation twice as fast as the wall clock: those who drive its arm go by its `/clock`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rclpy.parameter import Parameter
+from rosgraph_msgs.msg import Clock
+
+from serl import plugins
+from serl.assignment import make_task
+from serl.clock import WallClock
+from serl.config import resolve
+from serl.ros.arm_topics import of_robot
+from serl.ros.graph import arm_processes
+from serl.ros.guard_topics import GUARD_STATE
+from serl.ros.node import RosNode
+from serl.ros.simulated_arm import SimulatedRosArm
+from serl.ros.topics import Topic
+from serl.run_folder import RunFolder
+
+from .conftest import Run, eventually
+
+pytestmark = pytest.mark.ros
+
+ROBOT = "left"
+BY_THE_CLOCK = ("--ros-args", "-p", "use_sim_time:=true")
+_LIMIT_S = 60.0
+
+
+class Rig:
+    """A simulated arm at twice the speed and its guard; this process is the actor's."""
+
+    def __init__(self, folder: Path, *of_guard: str) -> None:
+        config = resolve({"task": "reach", "robot": "sim", "demos": 0})
+        self.task, self.run = make_task(config), RunFolder.create(folder, config, datetime.now())
+        self.clock: list[tuple[float, float]] = []  # by the simulation, by the wall
+        self.said, self.counts = "", dict[str, float]()
+        self._processes, self._of_guard = Run(self.run.path), of_guard
+        self.node = RosNode("actor", self.run.path, local=True)
+
+    def __enter__(self) -> Rig:
+        self.node.__enter__()
+        self.node.handle.set_parameters([Parameter("use_sim_time", value=True)])
+        self.node.subscribe(Topic("/clock", Clock, 10), self._hear_clock)
+        self.node.subscribe(of_robot(GUARD_STATE, ROBOT), self._hear_guard)
+        arm, guard = arm_processes(self.run, ROBOT)
+        self._processes.start("-m", arm.module, *arm.arguments, "--rtf", "2", "--clock")
+        self._processes.start("-m", guard.module, *guard.arguments, *self._of_guard)
+        return self
+
+    def __exit__(self, *failure: Any) -> None:
+        self._processes.end()
+        self.node.__exit__(*failure)
+
+    def arm(self) -> SimulatedRosArm:
+        scene, config = self.task.scene, self.task.config
+        profile = plugins.load("robot", "sim")
+        return SimulatedRosArm(self.node, ROBOT, profile, config, scene.tracked, guarded=True)
+
+    def _hear_clock(self, message: Any) -> None:
+        now = message.clock
+        self.clock.append((now.sec + 1e-9 * now.nanosec, time.monotonic()))
+
+    def _hear_guard(self, message: Any) -> None:
+        self.said = message.message
+        pairs = {pair.key: pair.value for pair in message.values}
+        self.counts = {key: float(value) for key, value in pairs.items() if ": " in key}
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path, *BY_THE_CLOCK) as made:
+        yield made
+
+
+def test_guard_and_actor_drive_an_arm_that_is_twice_as_fast_by_its_clock(rig: Rig) -> None:
+    arm = rig.arm()
+    start = arm.reset(0).state["tcp_pose"][:3]
+    clock, begun_s = WallClock(rig.task.config.rate_hz, arm.beat), time.monotonic()
+    clock.start()
+    way_m = 0.0
+    while way_m < 0.03 and time.monotonic() - begun_s < _LIMIT_S:
+        clock.wait()
+        place = arm.observe_when_fresh(_LIMIT_S).state["tcp_pose"][:3]
+        way_m = float(np.linalg.norm(place - start))
+        arm.act(np.full(arm.action_spec.shape, 0.5, np.float32))
+    assert way_m >= 0.03, (rig.said, rig.counts)
+    eventually(lambda: rig.clock[-1][1] - rig.clock[0][1] > 5.0, _LIMIT_S)
+    (first_s, begun_s), (last_s, ended_s) = rig.clock[0], rig.clock[-1]
+    assert 1.6 < (last_s - first_s) / (ended_s - begun_s) < 2.5
+
+
+def test_a_guard_that_goes_by_the_wall_refuses_what_such_an_arm_says(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        eventually(lambda: rig.counts.get("pose: future", 0.0) > 100.0, _LIMIT_S)
+        assert rig.said == "disarmed"
