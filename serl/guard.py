@@ -321,8 +321,7 @@ class Guard:
         """
         assert self._setpoint is not None
         pose = self.measured.fresh_pose(now_s)
-        holds = self.state not in MOVING
-        given_way = holds and pose is not None and not is_inside(pose, self._config)
+        given_way = self.state not in MOVING and pose and not is_inside(pose, self._config)
         return not given_way and is_inside(self._setpoint.pose, self._config)
 
     def _goal(self, now_s: float) -> tuple[Pose, Limits]:

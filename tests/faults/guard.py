@@ -100,9 +100,10 @@ def outside_the_box(folder: Path) -> None:
     31,
     "Steps, speeds, jerks that are too large",
     injected="100,000 commands: random, at corners, metres away, huge, NaN, unnormalised, old, "
-    "from the future; with forces, gaps, persons, strangers and stops between them",
-    required="no setpoint outside the box, in a keep-out box, or beyond a speed, an acceleration "
-    "or a jerk",
+    "from the future; with forces, gaps, persons, strangers and stops between them, and an arm "
+    "that is late or stuck",
+    required="no setpoint outside the box, in a keep-out box, or beyond a speed, an acceleration, "
+    "a jerk or the lead over the arm",
     level=Level.UNIT,
 )
 def hostile_commands(folder: Path) -> None:
