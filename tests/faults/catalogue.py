@@ -19,6 +19,7 @@ from . import (
     settings,
     stream,
     values,
+    wall,
     weights,
 )
 from .registry import REGISTRY
@@ -41,5 +42,6 @@ __all__ = [
     "settings",
     "stream",
     "values",
+    "wall",
     "weights",
 ]

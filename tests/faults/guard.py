@@ -169,8 +169,7 @@ def other_frames(folder: Path) -> None:
 @REGISTRY.fault(
     34,
     "Contact",
-    injected="15 N, then 30 N or 5 Nm at the tool, while the arm moves (a wall in MuJoCo comes "
-    "with the simulated arm's node)",
+    injected="15 N, then 30 N or 5 Nm at the tool, while the arm moves",
     required="slow from 15 N on; from 30 N or 5 Nm on a protective stop in the same period, at "
     "rest within 100 ms, then the setpoint is where the arm is: it does not push; only a person "
     "ends it",
