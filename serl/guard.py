@@ -329,10 +329,9 @@ class Guard:
         pose, pace = self.measured.fresh_pose(now_s), self.pace
         if pace is not None and pose is not None and self._target is not None:
             return within_lead(self._target, pose, pace), pace
-        gives_way = self.state in LATCHED and self.measured.touch  # to who pushes it
         settled = self._rest is None and self.measured.has_settled(self._stood_s, now_s)
-        # An arm that is behind goes on until it is where the setpoint stands: it is not led back.
-        if pose and (gives_way or settled):
+        # An arm that is behind its setpoint is not led back; who pushes a stopped one moves it.
+        if pose and (settled or (self.state in LATCHED and self.measured.touch)):
             self._rest = pose
         assert self._setpoint is not None
         return self._rest or self._setpoint.pose, self._slow
