@@ -88,7 +88,8 @@ class Guard:
         self._command = Source("command", config.command_s, self.counts)
         self._gripper = Source("gripper", math.inf, self.counts)
         self._not_finite: deque[float] = deque(maxlen=_NOT_FINITE)
-        self._switched_s = self._ticked_s = self._awake_s = -math.inf  # awake: or armed, since then
+        self._switched_s = self._ticked_s = self._stood_s = -math.inf
+        self._awake_s = -math.inf  # armed, or awake, since then
         self._following = Following(config)
         self._target: Pose | None = None
         self._setpoint: Setpoint | None = None
@@ -301,30 +302,27 @@ class Guard:
     def _advance(self, now_s: float) -> Setpoint:
         """The next setpoint: of a stop, of a hold, or on the way to the target."""
         assert self._setpoint is not None
-        before, moving = self._setpoint, self.state in MOVING
+        before = self._setpoint
         if not self._braking:
             goal, limits = self._goal(now_s)
             after = advance_setpoint(before, goal, limits, PROFILE_PERIOD_S)
-            if can_stop_inside(after, self._config) or not self._is_confined(moving, now_s):
+            if can_stop_inside(after, self._config) or not self._is_confined(now_s):
                 self._setpoint = after
                 return after
             self._braking = True  # a path that would leave the box, or enter one to keep out of
         self._setpoint = after = brake_setpoint(before, self._limits, PROFILE_PERIOD_S)
         if at_rest(after):
-            self._braking = False
-            if not moving:
-                self._rest = self.measured.fresh_pose(now_s) or after.pose
+            self._braking, self._stood_s = False, now_s
         return after
 
-    def _is_confined(self, moving: bool, now_s: float) -> bool:
+    def _is_confined(self, now_s: float) -> bool:
         """Whether the setpoint has to stay inside.
 
-        One that is outside, as at the start, is led back; one that holds gives way to an arm that
-        was pushed out.
+        One that is outside is led back; one that holds gives way to an arm that was pushed out.
         """
         assert self._setpoint is not None
         pose = self.measured.fresh_pose(now_s)
-        given_way = not moving and pose is not None and not is_inside(pose, self._config)
+        given_way = self.state not in MOVING and pose and not is_inside(pose, self._config)
         return not given_way and is_inside(self._setpoint.pose, self._config)
 
     def _goal(self, now_s: float) -> tuple[Pose, Limits]:
@@ -332,8 +330,10 @@ class Guard:
         pose, pace = self.measured.fresh_pose(now_s), self.pace
         if pace is not None and pose is not None and self._target is not None:
             return within_lead(self._target, pose, pace), pace
-        if self.state in LATCHED and self.measured.touch and pose is not None:
-            self._rest = pose  # who pushes a stopped arm moves it
+        settled = self._rest is None and self.measured.has_settled(self._stood_s, now_s)
+        # An arm that is behind its setpoint is not led back; who pushes a stopped one moves it.
+        if pose and (settled or (self.state in LATCHED and self.measured.touch)):
+            self._rest = pose
         assert self._setpoint is not None
         return self._rest or self._setpoint.pose, self._slow
 

@@ -22,6 +22,7 @@ from serl.guard_config import GuardConfig, GuardState
 from serl.safety import Pose
 
 _STILL_M, _STILL_RAD, _STILL_S = 2e-3, 0.01, 0.1
+_SETTLED_S = 0.5
 _FARTHEST_M = 10.0
 """No arm of ours reaches this far: such a pose is not in metres."""
 
@@ -251,6 +252,10 @@ class MeasuredArm:
         if self.margin_rad < 0.5 * self._config.joint_margin_rad:
             return self.joint_words()
         return "" if now_s - self._still_s >= _STILL_S else "the arm moves"
+
+    def has_settled(self, since_s: float, now_s: float) -> bool:
+        """It stands, and its setpoint has for longer than it takes the arm to get there."""
+        return now_s - max(since_s, self._still_s) >= _SETTLED_S
 
     def joint_words(self) -> str:
         """The joint nearest to one of its limits, in words."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from serl.guard import Guard, GuardConfig, GuardState, Heard, Latch
 from serl.guard_chain import is_inside
-from serl.rotations import Quaternion
+from serl.rotations import Quaternion, between
 from serl.safety import Limits, Motion, Pose
 from serl.setpoint import Setpoint
 from serl.testing.arm import FakeArm
@@ -56,6 +56,7 @@ class Loop:
         measured: which measurements arrive.
         joints, force: what is measured.
         jump_s: what the wall clock has been put forward by.
+        lead_m, lead_rad: furthest that a setpoint was ahead of the arm.
     """
 
     def __init__(self, latch: Latch | None = None, pose: Pose = START, **changes: Any) -> None:
@@ -71,6 +72,7 @@ class Loop:
         self.joints = [0.0] * 7
         self.force = [0.0] * 6
         self.jump_s = 0.0
+        self.lead_m = self.lead_rad = 0.0
         self.ticks = self.beats = 0
         self.setpoint: Setpoint | None = None
 
@@ -90,6 +92,7 @@ class Loop:
             before, self.setpoint = self.setpoint, self.guard.tick(self.now_s)
             if self.setpoint is not None:
                 check(before, self.setpoint, self.config, self.fake.pose)
+                self._note_lead(self.setpoint.pose)
                 self.fake.follow(self.setpoint.pose, self.now_s)
             self.fake.tick(self.now_s)
         return self.setpoint
@@ -101,6 +104,11 @@ class Loop:
             self.guard.joints(self.joints, self.heard())
         if "wrench" in self.measured:
             self.guard.wrench(self.force, self.heard())
+
+    def _note_lead(self, goal: Pose) -> None:
+        place, quaternion = self.fake.pose
+        self.lead_m = max(self.lead_m, math.dist(goal.position, place))
+        self.lead_rad = max(self.lead_rad, math.hypot(*between(quaternion, goal.quaternion)))
 
     def beat(self) -> None:
         self.beats += 1

@@ -9,11 +9,15 @@ from random import Random
 from serl.guard import LATCHED, GuardState
 from serl.guard_config import Box
 from serl.rotations import from_rotation_vector, multiply
+from serl.testing.arm import FakeArm
 
 from .guarding import DOWN, Loop, armed, config
 
 Numbers = list[float]
 SHELF = Box(low_m=(0.3, -0.2, 0.3), high_m=(0.4, 0.2, 0.5))
+OVERSHOT = 1.04
+"""Of a lead: how far a profile goes beyond it when the arm stops all of a sudden."""
+
 AT_ONCE = 5
 """Hostile commands in a period of 10 ms."""
 
@@ -101,6 +105,7 @@ def disturb(loop: Loop, random: Random) -> None:
     loop.force[0] = random.choice([0.0, 0.0, 0.0, 16.0, 31.0])
     loop.joints[3] = random.choice([0.0, 0.0, 0.0, 2.65, 2.71, 2.76])
     loop.measured = {"pose", "joints", "wrench"}
+    loop.fake = FakeArm(loop.fake.pose, random.choice([0.5, 0.5, 0.9, 0.97, 1.0]))  # late, stuck
     match random.randrange(8):
         case 0:
             loop.measured.remove(random.choice(sorted(loop.measured)))
@@ -116,6 +121,7 @@ def recover(loop: Loop) -> None:
     """What an operator does, who is in a hurry."""
     loop.mode, loop.force, loop.joints = "policy", [0.0] * 6, [0.0] * 7
     loop.measured = {"pose", "joints", "wrench"}
+    loop.fake = FakeArm(loop.fake.pose)
     loop.tick(40)
     if loop.guard.state in LATCHED:
         loop.guard.ack(loop.now_s)
@@ -146,5 +152,8 @@ def hold_out(commands: int, seed: int) -> Loop:
         if loop.guard.state in LATCHED or number % 500 == 0:
             recover(loop)
         fast += loop.setpoint is not None and math.hypot(*loop.setpoint.velocity) > 0.05
+    limits = loop.config.motion.limits
+    for lead, most in ((loop.lead_m, limits.lead_m), (loop.lead_rad, limits.lead_rad)):
+        assert 0.8 * most < lead <= OVERSHOT * most  # and it was not just far from it
     assert fast > commands // AT_ONCE // 50  # it was not just standing there
     return loop

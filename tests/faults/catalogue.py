@@ -21,6 +21,7 @@ from . import (
     settings,
     stream,
     values,
+    wall,
     weights,
 )
 from .registry import REGISTRY
@@ -45,5 +46,6 @@ __all__ = [
     "settings",
     "stream",
     "values",
+    "wall",
     "weights",
 ]

@@ -100,9 +100,10 @@ def outside_the_box(folder: Path) -> None:
     31,
     "Steps, speeds, jerks that are too large",
     injected="100,000 commands: random, at corners, metres away, huge, NaN, unnormalised, old, "
-    "from the future; with forces, gaps, persons, strangers and stops between them",
-    required="no setpoint outside the box, in a keep-out box, or beyond a speed, an acceleration "
-    "or a jerk",
+    "from the future; with forces, gaps, persons, strangers and stops between them, and an arm "
+    "that is late or stuck",
+    required="no setpoint outside the box, in a keep-out box, or beyond a speed, an acceleration, "
+    "a jerk or the lead over the arm",
     level=Level.UNIT,
 )
 def hostile_commands(folder: Path) -> None:
@@ -168,8 +169,7 @@ def other_frames(folder: Path) -> None:
 @REGISTRY.fault(
     34,
     "Contact",
-    injected="15 N, then 30 N or 5 Nm at the tool, while the arm moves (a wall in MuJoCo comes "
-    "with the simulated arm's node)",
+    injected="15 N, then 30 N or 5 Nm at the tool, while the arm moves",
     required="slow from 15 N on; from 30 N or 5 Nm on a protective stop in the same period, at "
     "rest within 100 ms, then the setpoint is where the arm is: it does not push; only a person "
     "ends it",

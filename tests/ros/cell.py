@@ -37,6 +37,8 @@ PROFILE: ArmProfile = plugins.load("robot", "sim")
 LIMIT_S = 120.0
 _HERE = Path(__file__).parent
 _STILL_M = 1e-9
+_STANDS = 20
+"""Setpoints in a row that are the same: 200 ms, in which nobody leads the arm back."""
 
 
 class Line(NamedTuple):
@@ -295,6 +297,7 @@ class Cell:
             signs: beginnings of what the arm writes down when the fault has been noticed.
         """
         noticed_s, before, travel_m = None, None, 0.0
+        stood: list[float] = []  # since when, and then
         for at_s, words in self.lines(fault_s):
             text = " ".join(words)
             if noticed_s is None and text.startswith(signs):
@@ -306,8 +309,9 @@ class Cell:
             place = [float(word) for word in words[1:]]
             step_m = math.dist(place, before) if before else math.inf
             before = place
-            if step_m < _STILL_M:  # a circle has no place where it stands
-                return Stop(noticed_s or at_s - fault_s, at_s - fault_s, travel_m)
+            stood = [*stood, at_s - fault_s] if step_m < _STILL_M else []
+            if len(stood) == _STANDS:  # a circle has no place where it stands
+                return Stop(noticed_s or stood[0], stood[0], travel_m)
             travel_m += step_m if math.isfinite(step_m) else 0.0
         return None
 

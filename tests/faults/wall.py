@@ -1,0 +1,92 @@
+"""Contact as MuJoCo has it: the guard leads a simulated arm into a wall."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from serl.guard import GuardState
+from serl.safety import Limits, Pose, pose_from
+from serl.sim.arm import SimArm
+from serl.task import Placement, Scene, TaskConfig
+
+from ..guarding import DOWN, Loop
+from .registry import REGISTRY, Level
+
+WALL = '<body name="wall" pos="0.45 0.15 0.2"><geom type="box" size="0.15 0.05 0.2"/></body>'
+BEHIND = Pose((0.45, 0.19, 0.2), DOWN)
+MOST_N = 21.0
+"""The lead of 10 mm on a spring of 2,000 N/m, and a little."""
+
+
+class WalledArm:
+    """A simulated arm whose tool is 10 cm before a wall; for a `Loop`, which it tells all."""
+
+    def __init__(self, loop: Loop) -> None:
+        scene = Scene(bodies=WALL, place=_before_the_wall)
+        self._loop, self._arm = loop, SimArm(scene, TaskConfig(motion=loop.config.motion))
+        self.pose = self.tick(0.0)
+
+    def follow(self, setpoint: Pose, now_s: float) -> None:
+        """Let 10 ms pass with the controller at a setpoint."""
+        self._arm.follow(setpoint)
+
+    def tick(self, now_s: float) -> Pose:
+        """Measure."""
+        told = self._arm.measure()
+        self.pose = pose_from(told["tcp_pose"])
+        self._loop.force = [float(value) for value in told["wrench"]]
+        self._loop.joints = [float(value) for value in told["q"]]
+        return self.pose
+
+
+@REGISTRY.fault(
+    34,
+    "Contact",
+    injected="a wall in MuJoCo, in the way of a tool at 8 cm/s; with a stop at 18 N instead of 30 "
+    "N as well",
+    required="at most 21 N, slow from 15 N on; a stop ends the push: below 2 N a second later, and "
+    "only a person ends it",
+    level=Level.COMPONENT,
+)
+def wall(folder: Path) -> None:
+    loop = _driven_to_the_wall(Limits())
+    forces = [_pushed(loop) for _ in range(400)]
+    assert 15.0 < max(forces) <= MOST_N
+    assert loop.guard.state == "policy"
+    loop = _driven_to_the_wall(Limits(stop_force_n=18.0))
+    while loop.guard.state == "policy":
+        assert _pushed(loop) <= MOST_N
+    assert loop.guard.state == "protective stop"
+    assert loop.guard.cause.startswith("force 1")
+    loop.tick(100)
+    assert _pushed(loop) < 2.0
+    loop.tick(200)
+    assert loop.guard.state == "protective stop"
+
+
+def _driven_to_the_wall(limits: Limits) -> Loop:
+    loop = Loop(motion={"limits": limits})
+    loop.fake = WalledArm(loop)  # type: ignore[assignment]
+    loop.tick(20)
+    loop.guard.arm(loop.now_s)
+    loop.mode, loop.target = "policy", BEHIND
+    loop.ticks_until(GuardState.POLICY)
+    return loop
+
+
+def _pushed(loop: Loop) -> float:
+    """The force of one more period (N); from 15 N on the setpoint is slow, or about to be."""
+    loop.tick()
+    assert loop.setpoint is not None
+    force = math.hypot(*loop.force[:3])
+    if loop.guard.measured.is_touching:
+        slow, speed = loop.config.slow_speed_m_s, math.hypot(*loop.setpoint.velocity)
+        assert speed <= slow + 1e-9 or loop.setpoint.acceleration[1] < 0.0
+    return force
+
+
+def _before_the_wall(rng: np.random.Generator) -> Placement:
+    return Placement(tcp=np.array((0.45, -0.1, 0.2, *DOWN)), bodies={})
