@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -22,6 +23,8 @@ from serl.reward import may_be_there
 from serl.reward_data import Samples
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
+
+logger = logging.getLogger(__name__)
 
 _SUREST = 1.0 - 1e-6
 _LEAST = 5
@@ -220,8 +223,22 @@ def _temperature(logits: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> 
 def _threshold(
     probabilities: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], false_positives: float
 ) -> float:
-    """Half or more, and above all but the allowed share of what negatives were taken for."""
-    mistaken = np.sort(probabilities[labels == 0, 1:].max(1))
-    allowed = int(false_positives * len(mistaken))
-    highest = float(mistaken[len(mistaken) - 1 - allowed])
+    """Half or more, and above all but the allowed share of what was taken for more than it is.
+
+    That is nothing taken for a stage, or a stage for a later one or the success: it pays what was
+    not earned. The share is of each label's samples, so that a rare stage counts as the others do.
+    Where no threshold holds it, it is said.
+    """
+    told, sureness, highest = probabilities.argmax(1), probabilities.max(1), 0.0
+    for label in range(probabilities.shape[1] - 1):
+        mistaken = np.sort((sureness * (told > label))[labels == label])
+        allowed = int(false_positives * len(mistaken))
+        highest = max(highest, float(mistaken[len(mistaken) - 1 - allowed]))
+        if (passing := int((mistaken >= _SUREST).sum())) > allowed:
+            logger.warning(
+                "reward train: %d of %d samples of label %d in calibration are taken for more with "
+                "a probability of %.6f and above: no threshold holds false_positives %g; look for "
+                "wrong labels (serl reward audit), or collect more that look like them",
+                *(passing, len(mistaken), label, _SUREST, false_positives),
+            )
     return min(_SUREST, 0.5 * (1.0 + highest)) if highest > 0.5 else 0.5

@@ -133,7 +133,8 @@ class ClassifierConfig(BaseModel):
         smoothing: of the labels: so much of each is spread over the other classes.
         calibration: share of the episodes that temperature and threshold are chosen on.
         held_out: share of the episodes that it is measured on: neither trained nor chosen on.
-        false_positives: the share of negatives that the threshold may let pass in calibration.
+        false_positives: the share of each label's samples that the threshold may let pass for more
+            than they are, in calibration.
         encoder: of images: a small one that is trained, or the frozen ResNet-10 that
             `serl encoder import` has put into the folder of caches, below a small trained one.
         copies: so many differently shifted and lit copies of each image the ResNet-10 sees; each

@@ -12,8 +12,10 @@ import torch
 
 from serl.agents.classifier import Card, Classifier, make_reward
 from serl.agents.classifier_training import (
+    _SUREST,
     Trained,
     _temperature,
+    _threshold,
     split_by_episode,
     train_classifier,
 )
@@ -121,6 +123,43 @@ def test_the_threshold_lies_above_what_negatives_were_taken_for() -> None:
     mistaken = told[calibration.labels == 0, 1]
     assert mistaken.max() > 0.5
     assert trained.classifier.card.threshold > mistaken.max()
+
+
+def sure(counts: dict[tuple[int, int, float], int]) -> tuple[Any, Any]:
+    """Probabilities (N, 3) and labels of so many samples, by label, class told, and how sure."""
+    rows, labels = [], []
+    for (label, told, probability), count in counts.items():
+        row = np.full(3, (1.0 - probability) / 2, np.float32)
+        row[told] = probability
+        rows += [row] * count
+        labels += [label] * count
+    return np.array(rows), np.array(labels)
+
+
+def test_the_threshold_lies_above_what_stages_were_taken_for() -> None:
+    """A stage taken for the success ends an episode as nothing taken for it does."""
+    right = {(0, 0, 0.98): 1000, (1, 1, 0.95): 50, (2, 2, 0.98): 50}
+    assert _threshold(*sure(right), 0.001) == 0.5
+    probabilities, labels = sure({**right, (1, 2, 0.9): 50})
+    assert 0.9 < _threshold(probabilities, labels, 0.001) < 1.0
+    assert _threshold(probabilities, labels, 0.6) == 0.5, "more than half of its kind may pass"
+    few = sure({**right, (1, 2, 0.9): 1})
+    assert _threshold(*few, 0.01) > 0.9, "of a rare stage as of the many where nothing is"
+    assert _threshold(*sure({**right, (2, 1, 0.9): 50}), 0.001) == 0.5, "it only pays late"
+
+
+def test_a_rate_that_no_threshold_holds_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    right = {(0, 0, 0.98): 98, (1, 1, 0.95): 50, (2, 2, 1.0): 100}
+    mistaken = {(0, 2, 1.0): 1, (0, 1, 0.9999999): 1}
+    assert _threshold(*sure({**right, **mistaken}), 0.001) == _SUREST
+    assert caplog.messages == [
+        "reward train: 2 of 100 samples of label 0 in calibration are taken for more with a "
+        "probability of 0.999999 and above: no threshold holds false_positives 0.001; look for "
+        "wrong labels (serl reward audit), or collect more that look like them"
+    ]
+    caplog.clear()
+    assert _threshold(*sure({**right, **mistaken}), 0.02) < _SUREST
+    assert not caplog.messages
 
 
 def test_more_than_two_classes_are_stages() -> None:
