@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from isal.isal_zlib import crc32
 from pydantic import BaseModel, ConfigDict, Field
@@ -32,7 +32,8 @@ class CameraWatchConfig(BaseModel):
     Attributes:
         max_age_s: an image older than this, by its stamp and the robot's, is stale.
         frozen_readings: so many equal images in a row, byte by byte, are a frozen camera: sensors
-            are noisy. 0 for cameras of a simulation, which are not.
+            are noisy. One that is read again, with the stamp that it had, is no other image. 0 for
+            cameras of a simulation, which are not noisy.
         darkest: an image without any brighter value than this is black.
         max_skew_s: cameras further apart in time are told of, once an episode.
         stamped: an image without a stamp is not believed, for it may be of any time; False for
@@ -64,13 +65,13 @@ class CameraWatch:
     ) -> None:
         self.skewed = 0
         self._images, self._config = images, config or CameraWatchConfig()
-        self._checksums: dict[str, tuple[int, int]] = {}  # of the last image, and how often so far
+        self._newest: dict[str, _Newest] = {}
         self._told = False
 
     def begin(self) -> None:
         """An episode starts."""
         self._told = False
-        self._checksums.clear()
+        self._newest.clear()
 
     def check(self, reading: Observation) -> None:
         """Raise `CameraFault`, naming the camera, when one of the images cannot be trusted."""
@@ -86,6 +87,9 @@ class CameraWatch:
             if image.shape != spec.shape:
                 shapes = f"expected {list(spec.shape)}, got {list(image.shape)}"
                 raise CameraFault(f"camera {name}: another size: {shapes}")
+            if image.dtype != spec.dtype:
+                types = f"expected {spec.dtype}, got {image.dtype}"
+                raise CameraFault(f"camera {name}: another type: {types}")
             limit_s = self._config.max_age_s
             if not age_s >= -limit_s:  # also where it is no number
                 raise CameraFault(f"camera {name}: its image is from the future, {-age_s:.2f} s")
@@ -95,18 +99,19 @@ class CameraWatch:
                 )
             if int(image.max()) <= self._config.darkest:
                 raise CameraFault(f"camera {name}: black")
-            self._check_frozen(name, image)
+            self._check_frozen(name, image, reading.stamps.get(name))
         self._check_skew(reading)
 
-    def _check_frozen(self, name: str, image: Image) -> None:
-        if not self._config.frozen_readings:
+    def _check_frozen(self, name: str, image: Image, stamp_s: float | None) -> None:
+        before = self._newest.get(name)
+        read_again = before is not None and stamp_s is not None and stamp_s == before.stamp_s
+        if not self._config.frozen_readings or read_again:
             return
         checksum = crc32(image.data if image.flags.c_contiguous else image.tobytes())
-        before, count = self._checksums.get(name, (None, 0))
-        count = count + 1 if checksum == before else 1
-        self._checksums[name] = (checksum, count)
-        if count >= self._config.frozen_readings:
-            raise CameraFault(f"camera {name}: frozen, {count} equal images in a row")
+        equal = before.equal + 1 if before and before.checksum == checksum else 1
+        self._newest[name] = _Newest(stamp_s, checksum, equal)
+        if equal >= self._config.frozen_readings:
+            raise CameraFault(f"camera {name}: frozen, {equal} equal images in a row")
 
     def _check_skew(self, reading: Observation) -> None:
         stamps = [reading.stamps[name] for name in self._images if name in reading.stamps]
@@ -117,6 +122,14 @@ class CameraWatch:
         if not self._told:
             self._told = True
             logger.warning("cameras are %.2f s apart, over %g s", skew_s, self._config.max_skew_s)
+
+
+class _Newest(NamedTuple):
+    """The newest image of a camera, and how many equal ones there were, it included."""
+
+    stamp_s: float | None
+    checksum: int
+    equal: int
 
 
 class WatchedRobot:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 from serl.errors import CorruptData
@@ -42,6 +44,23 @@ def parse_object(text: bytes | memoryview, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CorruptData(f"{what}: expected a JSON object, got {short(value)}")
     return value
+
+
+def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a file that has one a line, after the words for where each one is.
+
+    A last line that was cut is left out: its writer died.
+
+    Raises:
+        CorruptData: another line is no object, or longer than 1 MiB; the error names it.
+    """
+    with path.open("rb") as stream:
+        for number in count(1):
+            line = stream.readline(MAX_JSON_BYTES + 1)
+            if not line.endswith(b"\n") and len(line) <= MAX_JSON_BYTES:
+                return
+            where = f"{path}: line {number}"
+            yield where, parse_object(line, where)
 
 
 def check_fields(value: Any, fields: Mapping[str, type], what: str) -> None:

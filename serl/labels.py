@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from serl.errors import BadInput, CorruptData
-from serl.fields import MAX_JSON_BYTES, check_fields, parse_object, short
+from serl.fields import check_fields, read_objects, short
 
 FILE = "labels.jsonl"
 _FIELDS = {"epoch": int, "episode": int, "step": int, "label": int, "by": str, "wall_s": float}
@@ -95,17 +95,10 @@ def read_words(folder: Path, file: str = FILE) -> Iterator[Word]:
         return
     if not path.is_file():
         raise BadInput(f"{path}: expected a file")
-    with path.open("rb") as stream:
-        number = 0
-        while line := stream.readline(MAX_JSON_BYTES):
-            number += 1
-            if not line.endswith(b"\n"):
-                break
-            where = f"{path}: line {number}"
-            fields = parse_object(line, where)
-            check_fields(fields, _FIELDS, where)
-            label = fields["label"]
-            if not 0 <= label <= _MAX_LABEL:
-                raise CorruptData(f"{where}: label {short(label)}, allowed 0 to {_MAX_LABEL}")
-            place = Place(fields["epoch"], fields["episode"], fields["step"])
-            yield Word(place, label, fields["by"], fields["wall_s"])
+    for where, fields in read_objects(path):
+        check_fields(fields, _FIELDS, where)
+        label = fields["label"]
+        if not 0 <= label <= _MAX_LABEL:
+            raise CorruptData(f"{where}: label {short(label)}, allowed 0 to {_MAX_LABEL}")
+        place = Place(fields["epoch"], fields["episode"], fields["step"])
+        yield Word(place, label, fields["by"], fields["wall_s"])

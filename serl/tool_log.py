@@ -1,7 +1,7 @@
 """Where the tool was at each observation of an episode: policies may be shown something else.
 
 Audits and trainings of reward models read it, as the reward itself reads it from the robot; no
-agent does. A line an episode, a JSON object.
+agent does. A line an episode, a JSON object; of a very long episode several, one after the other.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import numpy as np
 
 from serl.episodes import EpisodeName
 from serl.errors import CorruptData
-from serl.fields import MAX_JSON_BYTES, check_fields, dump_object, parse_object, short
+from serl.fields import check_fields, dump_object, read_objects, short
 from serl.labels import drop_cut_line
 from serl.types import Array, Observation, Record, Step
 
 FILE = "tools.jsonl"
 _FIELDS = {"epoch": int, "episode": int, "tools_m": list}
+_LINE_PLACES = 10_000  # below 100 bytes each, so that a line can be read again
 _NOWHERE = [None, None, None]
 
 logger = logging.getLogger(__name__)
@@ -54,11 +55,15 @@ class ToolLog:
         self._tools_m.append(found[-1] if found else _NOWHERE)
         if isinstance(record, Step) or all(place is _NOWHERE for place in self._tools_m):
             return
-        line = {"epoch": key.epoch, "episode": key.episode, "tools_m": self._tools_m}
+        name = {"epoch": key.epoch, "episode": key.episode}
+        lines = [
+            dump_object({**name, "tools_m": self._tools_m[first : first + _LINE_PLACES]}) + b"\n"
+            for first in range(0, len(self._tools_m), _LINE_PLACES)
+        ]
         try:
             with (self._folder / FILE).open("ab") as stream:
                 drop_cut_line(self._folder / FILE)
-                stream.write(dump_object(line) + b"\n")
+                stream.write(b"".join(lines))
         except OSError as error:  # an audit will miss it, nothing else does
             logger.warning("%s: %s", self._folder / FILE, error.strerror)
 
@@ -75,16 +80,11 @@ def read_tools(folder: Path) -> dict[EpisodeName, Array]:
     found: dict[EpisodeName, Array] = {}
     if not path.is_file():
         return found
-    with path.open("rb") as stream:
-        for number, line in enumerate(iter(lambda: stream.readline(MAX_JSON_BYTES), b""), 1):
-            if not line.endswith(b"\n"):
-                break
-            where = f"{path}: line {number}"
-            fields = parse_object(line, where)
-            check_fields(fields, _FIELDS, where)
-            found[EpisodeName(fields["epoch"], fields["episode"])] = _places(
-                fields["tools_m"], where
-            )
+    for where, fields in read_objects(path):
+        check_fields(fields, _FIELDS, where)
+        name = EpisodeName(fields["epoch"], fields["episode"])
+        places = _places(fields["tools_m"], where)
+        found[name] = np.concatenate([found[name], places]) if name in found else places
     return found
 
 

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -50,6 +53,44 @@ def test_one_other_image_between_is_no_freeze_and_an_episode_begins_anew() -> No
             watch.check(reading(number, wrist=stuck))
 
 
+def at_30_hz(count: int, images: Callable[[int], int]) -> Iterator[Observation]:
+    """Readings that carry the newest image of the wrist, of the time at which it was taken."""
+    for number in range(count):
+        now_s, taken = number / 30, images(number)
+        seen = reading(number, wrist=reading(taken).images["wrist"])
+        stamps = {"robot": now_s, "front": now_s, "wrist": min(now_s, taken / 30)}
+        yield replace(seen, stamps=stamps)
+
+
+def test_a_slow_camera_is_not_a_frozen_one() -> None:
+    """At 5 Hz each image is in six readings."""
+    watch = CameraWatch(SPEC)
+    for seen in at_30_hz(60, lambda number: number - number % 6):
+        watch.check(seen)
+
+
+def test_a_slow_camera_that_froze_is_noticed_at_its_fifth_equal_image() -> None:
+    """Its driver goes on to stamp what it gives."""
+    watch, stuck = CameraWatch(SPEC), reading(0).images["wrist"]
+    readings = (
+        replace(seen, images={**seen.images, "wrist": stuck})
+        for seen in at_30_hz(60, lambda number: number - number % 6)
+    )
+    for seen in islice(readings, 4 * 6):
+        watch.check(seen)
+    with pytest.raises(CameraFault, match="camera wrist: frozen, 5 equal images"):
+        watch.check(next(readings))
+
+
+def test_without_stamps_each_reading_is_another_image() -> None:
+    watch = CameraWatch(SPEC, CameraWatchConfig(stamped=False))
+    seen = Observation({}, reading(0).images)
+    for _ in range(4):
+        watch.check(seen)
+    with pytest.raises(CameraFault, match="frozen, 5 equal images"):
+        watch.check(seen)
+
+
 def test_cameras_of_a_simulation_may_see_the_same_for_ever() -> None:
     watch = CameraWatch(SPEC, CameraWatchConfig(frozen_readings=0))
     for _ in range(20):
@@ -74,6 +115,14 @@ def test_a_simulation_in_this_process_needs_no_stamps() -> None:
         (
             reading(1, front=np.full((8, 6, 3), 99, np.uint8)),
             r"camera front: another size: expected \[6, 8, 3\], got \[8, 6, 3\]",
+        ),
+        (
+            reading(1, front=np.full((6, 8, 3), math.nan)),
+            "camera front: another type: expected uint8, got float64",
+        ),
+        (
+            reading(1, front=np.full((6, 8, 3), 99, np.int8)),
+            "camera front: another type: expected uint8, got int8",
         ),
         (
             Observation({}, {"front": reading(1).images["front"]}, {"robot": 1.0, "front": 1.0}),

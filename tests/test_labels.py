@@ -28,6 +28,14 @@ def test_a_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
     assert read_labels(tmp_path) == {FIRST: 1, SECOND: 0}
 
 
+def test_a_line_without_end_is_named_and_not_taken_for_one_that_was_cut(tmp_path: Path) -> None:
+    append_labels(tmp_path, [(FIRST, 1)], "script")
+    with (tmp_path / FILE).open("a") as file:
+        file.write("x" * (2 << 20))
+    with pytest.raises(CorruptData, match=f"{FILE}: line 2: .* allowed"):
+        read_labels(tmp_path)
+
+
 @pytest.mark.parametrize(
     "line",
     [

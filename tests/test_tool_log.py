@@ -69,6 +69,32 @@ def test_a_line_that_was_cut_is_written_over_and_not_read(tmp_path: Path) -> Non
     assert len(read_tools(tmp_path)) == 1
 
 
+def test_an_episode_of_hours_is_read_again_and_hides_no_later_one(tmp_path: Path) -> None:
+    """An hour at 10 Hz, with places as long as they can be written."""
+    log, steps = ToolLog(tmp_path), 36_000
+    place = np.array([-0.123456, -0.234567, -0.345678, 0, 0, 0, 1], np.float32)
+    template = RECORDS[0]
+    for number, length in enumerate((3, steps, 5)):
+        for index in range(length):
+            seen = Observation({"tcp_pose": place}, {}, {"robot": float(index)})
+            log.see(seen)
+            kind = RECORDS[-1] if index == length - 1 else template
+            key = replace(template.key, episode=number, index=index)
+            log.take(replace(kind, key=key, observation=seen))
+    read = read_tools(tmp_path)
+    assert [len(places) for places in read.values()] == [3, steps, 5]
+    assert np.allclose(np.concatenate(list(read.values())), place[:3])
+
+
+def test_a_line_too_long_to_read_is_named_and_not_taken_for_the_last(tmp_path: Path) -> None:
+    """As logs of before have them."""
+    places = ",".join(["[0.1,0.2,0.3]"] * 100_000)
+    line = f'{{"epoch":1,"episode":0,"tools_m":[{places}]}}'
+    (tmp_path / FILE).write_text(f"{line}\n{line}\n")
+    with pytest.raises(CorruptData, match=r"tools\.jsonl: line 1: .* allowed"):
+        read_tools(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("places", "reason"),
     [
