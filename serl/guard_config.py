@@ -90,7 +90,7 @@ class GuardConfig(BaseModel):
     slow_speed_m_s: float = Field(0.05, gt=0, le=0.05)
     slow_angular_speed_rad_s: float = Field(0.25, gt=0, le=0.25)
     heartbeat_s: float = Field(0.1, gt=0, le=0.1)
-    device_s: float = Field(0.12, gt=0, le=0.12)
+    device_s: float = Field(0.11, gt=0, le=0.11)
     command_s: float = Field(0.15, gt=0, le=0.3)
     state_s: float = Field(0.1, gt=0, le=0.1)
     lost_s: float = Field(1.0, ge=0.2, le=2.0)

@@ -18,7 +18,7 @@ def test_a_silent_device_is_noticed_in_the_tick_after_its_deadline(busy: bool) -
     if busy:
         loop.mode = None
     loop.ticks_until(GuardState.HOLD)
-    assert loop.now_s - loop.device_s == pytest.approx(0.125, abs=0.006)
+    assert loop.now_s - loop.device_s == pytest.approx(0.115, abs=0.006)
     assert loop.guard.cause == "the person's device is silent"
     loop.ticks_to_rest()
     loop.mode, loop.device_s = "teleop", None

@@ -55,7 +55,10 @@ SETTINGS = {
 ON_ARMS = SETTINGS | {
     "steps": 30,
     "demos": 0,
-    "task_config": {"time_limit_s": 1.0, "motion": {"box_high_m": [0.7, 0.3, 0.6]}},
+    "task_config": {
+        "time_limit_s": 1.0,
+        "motion": {"box_low_m": [0.25, -0.3, 0.04], "box_high_m": [0.7, 0.3, 0.6]},
+    },
     "reward": {"kind": "pose", "pose": [*GOAL_M, 1, 0, 0, 0]},
 }
 
