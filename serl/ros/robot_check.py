@@ -155,9 +155,10 @@ class RobotCheck:
 
     def _reports(self) -> _Heard | None:
         """What tells errors of the arm, as far as its type is installed."""
-        channel = self._profile.fault
+        if (channel := self._profile.fault) is None:
+            return None
         try:
-            return channel and _Heard(self._node, fault_topic(channel, self._arm))
+            return _Heard(self._node, fault_topic(channel, self._arm))
         except BadInput:
             return None
 
