@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from serl.arm_profile import ArmProfile, Channel, is_value
@@ -155,12 +156,10 @@ class RobotCheck:
 
     def _reports(self) -> _Heard | None:
         """What tells errors of the arm, as far as its type is installed."""
-        if (channel := self._profile.fault) is None:
-            return None
-        try:
-            return _Heard(self._node, fault_topic(channel, self._arm))
-        except BadInput:
-            return None
+        channel = self._profile.fault
+        with suppress(BadInput):
+            return None if channel is None else _Heard(self._node, fault_topic(channel, self._arm))
+        return None
 
     def _fault(self, heard: _Heard, topics: dict[str, TopicSeen]) -> Finding:
         """The arm says that it is well."""

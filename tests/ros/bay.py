@@ -11,7 +11,7 @@ import numpy as np
 from rcl_interfaces.msg import ParameterEvent
 
 from serl import plugins
-from serl.arm_profile import ArmProfile, Channel
+from serl.arm_profile import ArmProfile
 from serl.errors import Silent
 from serl.ros.arm import RosArm
 from serl.ros.arm_topics import topic_of
@@ -31,10 +31,8 @@ HAS_ACTIONS = importlib.util.find_spec("control_msgs") is not None
 def without(name: str) -> tuple[str, ...]:
     """What a profile has whose messages are not installed: a gripper, what tells errors."""
     profile: ArmProfile = plugins.load("robot", name)
-    channels: dict[str, Channel | None] = {
-        "gripper": profile.gripper.command if profile.gripper else None,
-        "fault": profile.fault,
-    }
+    gripper = profile.gripper.command if profile.gripper is not None else None
+    channels = {"gripper": gripper, "fault": profile.fault}
     return tuple(
         key
         for key, channel in channels.items()
