@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 from geometry_msgs.msg import PoseStamped, TwistStamped
-from std_msgs.msg import String
+from std_msgs.msg import Bool, String
 
 from serl import cli, plugins
-from serl.arm_profile import Channel, ControllerProfile
+from serl.arm_profile import RUNNING, Channel, ControllerProfile
 from serl.config import resolve
 from serl.doctor import Finding
+from serl.ros.arm_faults import fault_topic
 from serl.ros.arm_topics import SENSOR
 from serl.ros.node import RosNode
 from serl.ros.remote import Remote
@@ -153,6 +154,26 @@ def test_a_profile_that_is_not_the_drivers_is_wrong_a_line_for_each(
     for subject, complaint in complaints.items():
         assert not found[subject].sound
         assert complaint in found[subject].text, subject
+
+
+@pytest.mark.parametrize(
+    ("running", "complaint"),
+    [
+        (None, "/program: nobody publishes it"),
+        (False, "/program: the arm reports that its program does not run"),
+        (True, ""),
+    ],
+)
+def test_an_arm_that_tells_errors_has_to_say_that_it_is_well(
+    bench: Bench, running: bool | None, complaint: str
+) -> None:
+    channel = Channel(name="/program", type=RUNNING)
+    with RosNode("program", bench.driver.folder, local=True) as node:
+        if running is not None:
+            node.publisher(fault_topic(channel, bench.arm)).publish(Bool(data=running))
+        found = bench.findings(_changed(fault=channel))["errors"]
+    assert found.sound == (not complaint)
+    assert found.text == (complaint or "/program: the arm is well")
 
 
 def test_whoever_commands_the_arm_already_is_named(bench: Bench) -> None:
