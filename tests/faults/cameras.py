@@ -13,9 +13,12 @@ import numpy as np
 import torch
 
 from serl.agents.classifier import Card, Classifier, make_reward
+from serl.assembly import Attendance, Driven, make_actor, make_agent
+from serl.assignment import make_spec, make_task
 from serl.camera import View
 from serl.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.clock import VirtualClock
+from serl.config import resolve
 from serl.episodes import episode_paths, read_episode
 from serl.errors import BadInput
 from serl.loop import EpisodeKey, Result, run
@@ -26,6 +29,7 @@ from serl.reward_truth import Probabilities
 from serl.sim.arm import SimArm
 from serl.specs import Spec
 from serl.tasks.pick_cube import PickCube, PickCubeConfig
+from serl.transport import InProcess, Snapshot
 from serl.types import Episode, Observation
 
 from .records import ANY_DISK
@@ -98,13 +102,64 @@ def _holds_after(folder: Path, inject: Injection, part: str, readings: int = 1) 
     assert len(episode.steps) == STRUCK_AT - 1 + readings
 
 
+def _an_actor_goes_on(folder: Path, inject: Injection, part: str) -> None:
+    """An actor of an arm whose cameras break, and are mended before a person allows motion."""
+    views = {name: view.model_dump() for name, view in VIEWS.items()}
+    settings = {
+        "task": "pick_cube",
+        "observe": "pixels",
+        "task_config": {"views": views, "time_limit_s": 2.0},
+        "intervention": "none",
+        "demos": 0,
+        "agent": {"hidden": [4]},
+    }
+    config = resolve(settings)
+    task = make_task(config)
+    spec, weights, told = make_spec(task), InProcess(), list[str]()
+    weights.publish(Snapshot(1, {}, make_agent(config, spec, 0).actor_weights()))
+    robot = Broken(task.scene, task.config)
+    robot.reset(1)
+    robot.inject, robot.readings = inject, 0
+    stopped: list[str] = []
+
+    def standby() -> bool:
+        if not robot.stop_reason:
+            return False
+        stopped.append(robot.stop_reason)
+        robot.inject = Broken.inject
+        return True
+
+    with EpisodeLog(folder, spec, "run", "actor0", 1, ANY_DISK) as log:
+        actor = make_actor(
+            config,
+            "run",
+            "actor0",
+            weights,
+            log.append,
+            pace=lambda: None,
+            epoch=1,
+            driven=Driven(robot, VirtualClock(robot.advance, spec.rate_hz), person=told.append),
+            attendance=Attendance(standby=standby),
+        )
+        first, second = islice(actor.episodes(), 2)
+    assert part in first.reason
+    assert stopped == [first.reason], "it held still until it was allowed to go on"
+    assert (second.reason, second.steps, told) == ("time limit", 20, [])
+    logged = [read_episode(path, spec) for path in episode_paths(folder)]
+    assert [len(each.steps) for each in logged] == [first.steps, second.steps]
+    assert first.steps >= STRUCK_AT - 2, "a reset looks first whether it is due"
+    assert logged[0].end is not None
+    assert logged[0].end.reason == first.reason
+    assert logged[0].steps[-1].truncated
+
+
 @REGISTRY.fault(
     39,
     "Camera frozen",
     injected="a simulated camera with noise gives the same bytes again and again; or old ones, "
     "with their stamp",
     required="noticed at the fifth equal image, or at 200 ms; the robot holds, the episode ends "
-    "truncated with the reason, what came before is kept",
+    "truncated with the reason, what came before is kept; a whole actor goes on once it may",
     level=Level.COMPONENT,
 )
 def frozen_camera(folder: Path) -> None:
@@ -116,6 +171,7 @@ def frozen_camera(folder: Path) -> None:
         return replace(frozen(reading, last), stamps=stamps)
 
     _holds_after(folder / "frozen", frozen, "camera wrist: frozen", readings=4)
+    _an_actor_goes_on(folder / "actor", frozen, "camera wrist: frozen")
     _holds_after(folder / "stale", stale, "camera wrist: its image is 0.29 s old", readings=3)
 
 
@@ -124,7 +180,7 @@ def frozen_camera(folder: Path) -> None:
     "Camera gone, black, or of another size",
     injected="a simulated camera stops giving images, gives black ones, or larger ones",
     required="noticed at once, and named; the robot holds, the episode ends truncated, what came "
-    "before is kept",
+    "before is kept; a whole actor goes on once it may",
     level=Level.COMPONENT,
 )
 def lost_camera(folder: Path) -> None:
@@ -140,13 +196,15 @@ def lost_camera(folder: Path) -> None:
     _holds_after(folder / "gone", gone, "camera wrist: gone")
     _holds_after(folder / "black", black, "camera front: black")
     _holds_after(folder / "larger", larger, "camera front: another size")
+    _an_actor_goes_on(folder / "actor", gone, "camera wrist: gone")
 
 
 @REGISTRY.fault(
     41,
     "Cameras out of step",
     injected="one of two simulated cameras is late by 150 ms, then by 300 ms",
-    required="over 100 ms apart is told and counted; over 200 ms the robot holds",
+    required="over 100 ms apart is told and counted; over 200 ms the robot holds, and "
+    "a whole actor goes on once it may",
     level=Level.COMPONENT,
 )
 def late_camera(folder: Path) -> None:
@@ -158,6 +216,7 @@ def late_camera(folder: Path) -> None:
     assert result.reason == "time limit"
     assert watch.skewed == len(episode.steps) + 1 - STRUCK_AT
     _holds_after(folder / "held", partial(late, 0.3), "camera front: its image is 0.30 s old")
+    _an_actor_goes_on(folder / "actor", partial(late, 0.3), "camera front: its image is 0.30 s old")
 
 
 @REGISTRY.fault(
