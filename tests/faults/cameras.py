@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -259,20 +259,26 @@ def false_successes(folder: Path) -> None:
     level=Level.UNIT,
 )
 def lasting_mistakes(folder: Path) -> None:
-    config = RewardConfig(kind="classifier", model=folder / "m")
-    count, nothing = 50_000, Observation({})
+    count = 50_000
     for share, least, most in ((0.001, 0.0, 0.0005), (0.05, 0.002, 0.0125)):
         for steps in (2, 5, 10, 30):
-            said, told = list(islice(_fooled(share, steps), count)), 0
-            answers = iter(said)
-            reward = StageReward(lambda reading, a=answers: next(a), 1, config, 0.5)
-            reward.begin(nothing)
-            for _ in range(count):
-                if reward(nothing).success:
-                    told += 1
-                    reward.begin(nothing)
+            said = list(islice(_fooled(share, steps), count))
+            told = _false_successes(said)
             assert 4 * told <= sum(each[1] for each in said)
             assert least * count <= told <= most * count, (share, steps, told)
+
+
+def _false_successes(said: Sequence[Probabilities]) -> int:
+    """How many a reward of the default configuration gives, to readings of which this is said."""
+    config, answers = RewardConfig(kind="classifier", model=Path("m")), iter(said)
+    reward, told = StageReward(lambda reading: next(answers), 1, config, 0.5), 0
+    nothing = Observation({})
+    reward.begin(nothing)
+    for _ in said:
+        if reward(nothing).success:
+            told += 1
+            reward.begin(nothing)
+    return told
 
 
 def _fooled(share: float, steps: int) -> Iterator[Probabilities]:
