@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from serl.agents.classifier import Card, Classifier, make_reward
+from serl.assembly import Attendance, Driven, make_actor, make_agent
+from serl.assignment import make_spec, make_task
 from serl.camera import View
 from serl.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.clock import VirtualClock
+from serl.config import resolve
 from serl.episodes import episode_paths, read_episode
 from serl.errors import BadInput
 from serl.loop import EpisodeKey, Result, run
 from serl.policy import Random
 from serl.recording import EpisodeLog
 from serl.reward import Judged, RewardConfig, StageReward
+from serl.reward_truth import Probabilities
 from serl.sim.arm import SimArm
 from serl.specs import Spec
 from serl.tasks.pick_cube import PickCube, PickCubeConfig
+from serl.transport import InProcess, Snapshot
 from serl.types import Episode, Observation
 
 from .records import ANY_DISK
@@ -96,13 +102,64 @@ def _holds_after(folder: Path, inject: Injection, part: str, readings: int = 1) 
     assert len(episode.steps) == STRUCK_AT - 1 + readings
 
 
+def _an_actor_goes_on(folder: Path, inject: Injection, part: str) -> None:
+    """An actor of an arm whose cameras break, and are mended before a person allows motion."""
+    views = {name: view.model_dump() for name, view in VIEWS.items()}
+    settings = {
+        "task": "pick_cube",
+        "observe": "pixels",
+        "task_config": {"views": views, "time_limit_s": 2.0},
+        "intervention": "none",
+        "demos": 0,
+        "agent": {"hidden": [4]},
+    }
+    config = resolve(settings)
+    task = make_task(config)
+    spec, weights, told = make_spec(task), InProcess(), list[str]()
+    weights.publish(Snapshot(1, {}, make_agent(config, spec, 0).actor_weights()))
+    robot = Broken(task.scene, task.config)
+    robot.reset(1)
+    robot.inject, robot.readings = inject, 0
+    stopped: list[str] = []
+
+    def standby() -> bool:
+        if not robot.stop_reason:
+            return False
+        stopped.append(robot.stop_reason)
+        robot.inject = Broken.inject
+        return True
+
+    with EpisodeLog(folder, spec, "run", "actor0", 1, ANY_DISK) as log:
+        actor = make_actor(
+            config,
+            "run",
+            "actor0",
+            weights,
+            log.append,
+            pace=lambda: None,
+            epoch=1,
+            driven=Driven(robot, VirtualClock(robot.advance, spec.rate_hz), person=told.append),
+            attendance=Attendance(standby=standby),
+        )
+        first, second = islice(actor.episodes(), 2)
+    assert part in first.reason
+    assert stopped == [first.reason], "it held still until it was allowed to go on"
+    assert (second.reason, second.steps, told) == ("time limit", 20, [])
+    logged = [read_episode(path, spec) for path in episode_paths(folder)]
+    assert [len(each.steps) for each in logged] == [first.steps, second.steps]
+    assert first.steps >= STRUCK_AT - 2, "a reset looks first whether it is due"
+    assert logged[0].end is not None
+    assert logged[0].end.reason == first.reason
+    assert logged[0].steps[-1].truncated
+
+
 @REGISTRY.fault(
     39,
     "Camera frozen",
     injected="a simulated camera with noise gives the same bytes again and again; or old ones, "
     "with their stamp",
     required="noticed at the fifth equal image, or at 200 ms; the robot holds, the episode ends "
-    "truncated with the reason, what came before is kept",
+    "truncated with the reason, what came before is kept; a whole actor goes on once it may",
     level=Level.COMPONENT,
 )
 def frozen_camera(folder: Path) -> None:
@@ -114,6 +171,7 @@ def frozen_camera(folder: Path) -> None:
         return replace(frozen(reading, last), stamps=stamps)
 
     _holds_after(folder / "frozen", frozen, "camera wrist: frozen", readings=4)
+    _an_actor_goes_on(folder / "actor", frozen, "camera wrist: frozen")
     _holds_after(folder / "stale", stale, "camera wrist: its image is 0.29 s old", readings=3)
 
 
@@ -122,7 +180,7 @@ def frozen_camera(folder: Path) -> None:
     "Camera gone, black, or of another size",
     injected="a simulated camera stops giving images, gives black ones, or larger ones",
     required="noticed at once, and named; the robot holds, the episode ends truncated, what came "
-    "before is kept",
+    "before is kept; a whole actor goes on once it may",
     level=Level.COMPONENT,
 )
 def lost_camera(folder: Path) -> None:
@@ -138,13 +196,15 @@ def lost_camera(folder: Path) -> None:
     _holds_after(folder / "gone", gone, "camera wrist: gone")
     _holds_after(folder / "black", black, "camera front: black")
     _holds_after(folder / "larger", larger, "camera front: another size")
+    _an_actor_goes_on(folder / "actor", gone, "camera wrist: gone")
 
 
 @REGISTRY.fault(
     41,
     "Cameras out of step",
     injected="one of two simulated cameras is late by 150 ms, then by 300 ms",
-    required="over 100 ms apart is told and counted; over 200 ms the robot holds",
+    required="over 100 ms apart is told and counted; over 200 ms the robot holds, and "
+    "a whole actor goes on once it may",
     level=Level.COMPONENT,
 )
 def late_camera(folder: Path) -> None:
@@ -156,6 +216,7 @@ def late_camera(folder: Path) -> None:
     assert result.reason == "time limit"
     assert watch.skewed == len(episode.steps) + 1 - STRUCK_AT
     _holds_after(folder / "held", partial(late, 0.3), "camera front: its image is 0.30 s old")
+    _an_actor_goes_on(folder / "actor", partial(late, 0.3), "camera front: its image is 0.30 s old")
 
 
 @REGISTRY.fault(
@@ -184,6 +245,49 @@ def false_successes(folder: Path) -> None:
             told += 1
             reward.begin(inside)
     assert 0 < told <= 0.001 * count, told
+
+
+@REGISTRY.fault(
+    50,
+    "Classifier is fooled for several steps on end",
+    injected="0.1 % of 50,000 readings are taken for a success, then 5 %, for 2, 5, 10 and 30 "
+    "steps on end in the mean; the tool's place is not asked for",
+    required="four of five steps, as by default: each false success takes four such readings of "
+    "its own. A model as good as `serl reward train` asks for ends at most 0.05 % of the readings "
+    "in one. One that errs in 5 % of them ends 0.2 to 1.25 %: the steps alone do not keep it below "
+    "0.1 %, as they do where mistakes are independent; its place and `serl reward audit` must",
+    level=Level.UNIT,
+)
+def lasting_mistakes(folder: Path) -> None:
+    count = 50_000
+    for share, least, most in ((0.001, 0.0, 0.0005), (0.05, 0.002, 0.0125)):
+        for steps in (2, 5, 10, 30):
+            said = list(islice(_fooled(share, steps), count))
+            told = _false_successes(said)
+            assert 4 * told <= sum(each[1] for each in said)
+            assert least * count <= told <= most * count, (share, steps, told)
+
+
+def _false_successes(said: Sequence[Probabilities]) -> int:
+    """How many a reward of the default configuration gives, to readings of which this is said."""
+    config, answers = RewardConfig(kind="classifier", model=Path("m")), iter(said)
+    reward, told = StageReward(lambda reading: next(answers), 1, config, 0.5), 0
+    nothing = Observation({})
+    reward.begin(nothing)
+    for _ in said:
+        if reward(nothing).success:
+            told += 1
+            reward.begin(nothing)
+    return told
+
+
+def _fooled(share: float, steps: int) -> Iterator[Probabilities]:
+    """Says nothing or success; of all so many are successes, and so many on end in the mean."""
+    rng, success = np.random.default_rng(steps), False
+    begins, ends = share / (1.0 - share) / steps, 1.0 / steps
+    while True:
+        success ^= bool(rng.random() < (ends if success else begins))
+        yield np.eye(2, dtype=np.float32)[int(success)]
 
 
 @REGISTRY.fault(
