@@ -393,5 +393,7 @@ def _with_reward(agent: Agent, config: TrainConfig, last: LastFrames, seed: int)
         return agent
     views = make_task(config).config.policy_views
     successes = with_labelled(last.successes(), config.vice.positives, views)
-    judging: Agent = plugins.load("reward", "vice")(agent, config.vice, successes, seed)
+    shift = config.learner.crop_px if config.vice.crop_px is None else config.vice.crop_px
+    vice = config.vice.model_copy(update={"crop_px": shift})
+    judging: Agent = plugins.load("reward", "vice")(agent, vice, successes, seed)
     return judging

@@ -97,21 +97,43 @@ def import_trunk(source: Path, out: Path) -> TrunkWeights:
     return weights
 
 
+def trunk_file(config: SACConfig) -> Path | None:
+    """Where the weights are of the trunk that an agent is to have; None for the small encoder.
+
+    That is taken, too, and it is said, where nobody named a file and none was ever imported.
+
+    Raises:
+        BadInput: there is no such file as was named.
+    """
+    if config.encoder != "resnet10":
+        return None
+    path = config.trunk or default_path()
+    if path.exists():
+        return path
+    if config.trunk is not None:
+        raise BadInput(
+            f"agent.trunk {path}: no such file; expected weights of a ResNet-10 "
+            "(serl encoder import FILE)"
+        )
+    logger.warning("%s: no weights of a ResNet-10 (serl encoder import FILE); small encoder", path)
+    return None
+
+
 def with_trunk(config: SACConfig) -> SACConfig:
     """A configuration whose trunk is found from anywhere, and known by what is in it.
 
-    Without a trunk's weights the small encoder is taken, and it is said.
+    Raises:
+        BadInput: as `trunk_file`, or the small encoder is to have one.
     """
-    changed: dict[str, Any] = {}
-    if config.encoder == "resnet10":
-        path = (config.trunk or default_path()).resolve()
-        if path.exists():
-            changed |= {"trunk": path, "trunk_sha256": digest_of(path)}
-        else:
-            text = "%s: no weights of a ResNet-10 (serl encoder import FILE); small encoder"
-            logger.warning(text, path)
-            changed["encoder"] = "small"
-    return config.model_copy(update=changed)
+    if config.encoder != "resnet10" and config.trunk is not None:
+        raise BadInput("agent.trunk: the small encoder has none (--agent.encoder resnet10)")
+    if config.encoder != "resnet10":
+        return config
+    path = trunk_file(config)
+    if path is None:
+        return config.model_copy(update={"encoder": "small"})
+    path = path.resolve()
+    return config.model_copy(update={"trunk": path, "trunk_sha256": digest_of(path)})
 
 
 def digest_of_trunk(config: SACConfig) -> str:

@@ -11,19 +11,21 @@ import pytest
 
 from serl import plugins
 from serl.agents.agent import State
+from serl.agents.bc import BC
 from serl.assembly import make_actor, make_human, make_learner, make_replay
 from serl.assignment import make_spec, make_task
 from serl.checkpoint import Checkpoint
 from serl.config import TrainConfig, resolve
 from serl.demonstrations import record_expert
 from serl.errors import BadInput
+from serl.frames import shifted
 from serl.learner import Learner
 from serl.loop import EpisodeKey
 from serl.metrics import EpisodeRow, Row
 from serl.replay import Replay
 from serl.reward import RewardConfig
 from serl.transport import InProcess
-from serl.types import Record, Source, Step
+from serl.types import Batch, Image, Record, Source, Step
 
 CONFIG = resolve(
     {
@@ -188,10 +190,79 @@ def test_a_reward_that_is_learned_needs_nobody_and_is_resumed_with_the_rest() ->
     assert_equal(first.weights(), Training(config, before=first).weights())
 
 
+PIXELS: dict[str, Any] = {
+    "task": "pick_cube",
+    "observe": "pixels",
+    "task_config": {"views": {"wrist": {"camera": "wrist", "width": 16, "height": 16}}},
+}
+
+
+@pytest.mark.parametrize(("asked", "shift"), [(None, 2), (3, 3)])
+def test_images_of_successes_are_shifted_as_all_others(
+    asked: int | None, shift: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the classifier tells success by how far images are shifted."""
+    found: list[int] = []
+
+    def noted(images: Image, rows: Any, most_px: int, rng: np.random.Generator) -> Image:
+        found.append(most_px)
+        return shifted(images, rows, most_px, rng)
+
+    monkeypatch.setattr("serl.agents.vice.shifted", noted)
+    settings = {"reward": {"kind": "vice"}, "vice": {"crop_px": asked}, "learner": {"crop_px": 2}}
+    config = resolve(CONFIG.model_dump(), PIXELS, settings, {"intervention": "none"})
+    training = Training(config).run(3)
+    assert any(name.startswith("vice.encoder.wrist.") for name in training.weights())
+    assert set(found) == {shift}
+    assert training.learner.replay.sample(8).images["wrist"].shape == (8, 16, 16, 3)
+
+
 def test_a_reward_that_is_learned_needs_successes() -> None:
     with pytest.raises(BadInput, match="reward vice: expected demonstrations"):
         resolve({"reward": {"kind": "vice"}, "demos": 0})
     resolve({"reward": {"kind": "vice"}, "demos": 0, "vice": {"positives": ["x"]}})
+
+
+def test_who_clones_in_a_training_with_takeovers_learns_what_a_person_corrects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """HG-DAgger: the policy drives, and nothing it did itself is learned."""
+    taught: list[Batch] = []
+    update = BC.update
+
+    def noted(agent: BC, batch: Batch) -> dict[str, float]:
+        taught.append(batch)
+        return update(agent, batch)
+
+    monkeypatch.setattr(BC, "update", noted)
+    clones = {"agent": {"algorithm": "bc", "learning_rate": 3e-3}, "steps": 150}
+    training = Training(resolve(CONFIG.model_dump(), clones))
+    before = training.weights()
+    training.run(150)
+    steps = [record for record in training.log if isinstance(record, Step)]
+    corrected = [step for step in steps if step.source is Source.HUMAN]
+    driven = {step.requested.tobytes() for step in steps if step.source is Source.POLICY}
+    assert len(corrected) >= 10
+    assert len(driven) >= 50
+    assert training.actor.policy.version > 5, "the policy that drives is the one that learns"
+    shown = {r.action.tobytes() for r in training.demonstrations if isinstance(r, Step)}
+    told = {step.action.tobytes() for step in corrected}
+    learned = {action.tobytes() for batch in taught for action in batch.action}
+    assert all(batch.prior.all() for batch in taught)
+    assert learned <= shown | told
+    assert learned & told
+    assert not learned & (driven - told)
+    after = training.weights()
+    assert_equal(*({n: w[n] for n in w if n.startswith("critic.")} for w in (before, after)))
+    agent = training.learner.agent
+    errors = []
+    for weights in (before, after):
+        agent.load_state_dict(weights)
+        acted = [agent.act(step.observation, explore=False) for step in corrected]
+        errors.append(
+            float(np.mean([np.abs(a - s.action) for a, s in zip(acted, corrected, strict=True)]))
+        )
+    assert errors[1] < 0.5 * errors[0]
 
 
 def test_settings_of_a_task_are_applied_and_checked() -> None:

@@ -11,8 +11,18 @@ import pytest
 import safetensors.numpy
 
 from serl import trunk_weights
+from serl.agents.config import SACConfig
 from serl.errors import BadInput, CorruptData, SerlError, SpecMismatch
-from serl.trunk_weights import SHAPES, default_path, import_trunk, load_trunk, read_serl_trunk
+from serl.files import digest_of
+from serl.settings import run_settings
+from serl.trunk_weights import (
+    SHAPES,
+    default_path,
+    import_trunk,
+    load_trunk,
+    read_serl_trunk,
+    with_trunk,
+)
 
 from .agents.resnet10_reference import stand_in
 from .pickled import pickled
@@ -252,3 +262,38 @@ def test_the_release_is_recognised(source: Path) -> None:
     assert lines[2] == f"source: not SERL's release, sha256 {weights.source}"
     released = weights._replace(source=trunk_weights.RELEASED_SHA256)
     assert "source: as SERL released it, " in released.summary()
+
+
+def test_a_run_is_told_which_trunk_it_has(
+    trunk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.chdir(trunk.parent)
+    settled = with_trunk(SACConfig(encoder="resnet10", trunk=Path(trunk.name)))
+    assert (settled.trunk, settled.trunk_sha256) == (trunk.resolve(), digest_of(trunk))
+    assert with_trunk(SACConfig()) == SACConfig()
+    assert not caplog.messages
+    assert with_trunk(SACConfig(encoder="resnet10")).encoder == "small"
+    (line,) = caplog.messages
+    assert str(default_path()) in line
+    with pytest.raises(BadInput, match=r"agent\.trunk typo: no such file"):
+        with_trunk(SACConfig(encoder="resnet10", trunk=Path("typo")))
+    with pytest.raises(BadInput, match=r"agent\.trunk: .* small .* \(--agent\.encoder resnet10\)"):
+        with_trunk(SACConfig(trunk=trunk))
+
+
+@pytest.mark.parametrize(
+    ("encoder", "line"),
+    [
+        ("resnet10", "typo: no such file; expected"),
+        ("small", r"agent\.trunk: the small encoder has none"),
+    ],
+)
+def test_a_trunk_that_was_mistyped_trains_nothing(
+    encoder: str, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    named = {"observe": "pixels", "agent": {"encoder": encoder, "trunk": "typo"}}
+    with pytest.raises(BadInput, match=line) as refused:
+        run_settings("pick_cube", {}, named)
+    assert "\n" not in str(refused.value)
+    assert not caplog.messages, "one line"

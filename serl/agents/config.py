@@ -176,7 +176,8 @@ class VICEConfig(BaseModel):
         last_frames: so many of the last observations of each demonstration are successes.
         batch_size: successes, and observations of the policy, per step; a step an update.
         learning_rate: of Adam.
-        crop_px: images of successes are shifted at random by up to so many pixels.
+        crop_px: images of successes are shifted at random by up to so many pixels; None for as many
+            as the others are (`learner.crop_px`), or the shift alone would tell the two apart.
         smoothing: of the labels: successes are taken for 1 less this, the others for this.
         mixup: learn on mixtures of features and labels (Zhang et al. 2018).
         slope_weight: how much it counts that the slope between successes and others is not 1.
@@ -192,7 +193,7 @@ class VICEConfig(BaseModel):
     last_frames: int = Field(3, ge=1)
     batch_size: int = Field(64, ge=2)
     learning_rate: float = Field(3e-4, gt=0)
-    crop_px: int = Field(4, ge=0, le=7)
+    crop_px: int | None = Field(None, ge=0, le=7)
     smoothing: float = Field(0.1, ge=0, lt=0.5)
     mixup: bool = True
     slope_weight: float = Field(1.0, ge=0)

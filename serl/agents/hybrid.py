@@ -11,6 +11,7 @@ are fixed. Where it moves none, all that is left is SAC.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -25,6 +26,8 @@ from serl.agents.networks import EnsembleMLP, Group, descend, named_views
 from serl.agents.sac import SAC
 from serl.specs import ArraySpec, Spec
 from serl.types import Action, Batch, Observation
+
+logger = logging.getLogger(__name__)
 
 _WIDTH = 3  # choices of one gripper: close, stay, open
 _OPEN = 0.9  # of the way; a gripper that holds something is less
@@ -153,6 +156,12 @@ class HybridSAC(SAC):
 
     def update(self, batch: Batch) -> dict[str, float]:
         """As SAC; the grasp critic takes a step beside each of the critics'."""
+        if not (self.updates or self.grippers.openings) and self.config.grasp_penalty:
+            logger.warning(
+                "agent.grasp_penalty %g: costs nothing: the state does not tell how far each of %d "
+                'grippers is open (entries whose names end in "gripper")',
+                *(self.config.grasp_penalty, len(self.grippers.places)),
+            )
         action, state = moved(batch.action, self.device), moved(batch.state, self.device)
         self._chosen = self.grippers.chosen(action)
         self._paid = self.config.grasp_penalty * self.grippers.switches(action, state)

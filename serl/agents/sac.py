@@ -7,7 +7,6 @@ continued exactly.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -37,10 +36,8 @@ from serl.errors import BadInput, SpecMismatch
 from serl.features import FrameEncoder
 from serl.files import digest_of
 from serl.specs import Spec
-from serl.trunk_weights import default_path
+from serl.trunk_weights import trunk_file
 from serl.types import Action, Array, Batch, Features, Image, Observation
-
-logger = logging.getLogger(__name__)
 
 _SMALLEST_STD = 1e-3  # an observation that hardly moved in the demonstrations is not blown up
 _NORMALISED_RANGE = 10.0
@@ -366,16 +363,11 @@ class SAC:
 
 def _trunk(config: SACConfig, device: torch.device, dtype: torch.dtype) -> Trunk | None:
     """The frozen trunk, if one is asked for and there."""
-    path = config.trunk or default_path()
-    if config.encoder != "resnet10":
+    path = trunk_file(config)
+    if path is None:
         return None
     if config.trunk_sha256 is not None and digest_of(path) != config.trunk_sha256:
         raise BadInput(f"{path}: holds another trunk than when the run was made")
-    if not path.exists():
-        logger.warning(
-            "%s: no weights of a ResNet-10 (serl encoder import FILE); small encoder", path
-        )
-        return None
     return Trunk.load(path, dtype, device)
 
 

@@ -130,7 +130,7 @@ class VICE:
         rows = torch.randint(len(self._successes), (size,), generator=generator).numpy()
         rng = np.random.default_rng(int(torch.randint(2**31, (), generator=generator)))
         images = {
-            name: shifted(frames, rows, self._config.crop_px, rng)
+            name: shifted(frames, rows, self._config.crop_px or 0, rng)
             for name, frames in self._successes.images.items()
         }
         good = self._see(self._successes.state[rows], images)

@@ -249,13 +249,16 @@ def test_a_frozen_trunk_is_asked_once_for_each_image_and_never_trained(
     assert not np.array_equal(action, agent.act(observation(3), explore=False))
 
 
-def test_behind_the_trunk_are_serls_bottlenecks(weights: Path) -> None:
+def test_behind_the_trunk_are_serls_bottlenecks(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """256 of each camera and 64 of the state; of the small encoder 64 of each, as it was tuned."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     serl = config(encoder="resnet10", trunk=weights)
     for settings, camera, state in (
         (serl, 256, 64),
         (config(), 64, 64),
-        (serl.model_copy(update={"trunk": weights.with_name("absent")}), 64, 64),
+        (serl.model_copy(update={"trunk": None}), 64, 64),
         (serl.model_copy(update={"latent": 32}), 32, 32),  # as runs of before ask for
         (serl.model_copy(update={"latent": 32, "state_latent": 16}), 32, 16),
         (serl.model_copy(update={"state_latent": 16}), 256, 16),
@@ -299,12 +302,15 @@ def test_cached_features_are_what_is_acted_on(
     assert agent.encoder.steps.item() == 2
 
 
-def test_features_cannot_be_cached_without_a_trunk(weights: Path, tmp_path: Path) -> None:
+def test_features_cannot_be_cached_without_a_trunk(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert make(encoder="resnet10", trunk=weights).frame_encoder() is None
     with pytest.raises(BadInput, match=r"agent\.cached_features: needs"):
         make(cached_features=True)
     with pytest.raises(BadInput, match=r"agent\.cached_features: needs"):
-        make(encoder="resnet10", trunk=tmp_path / "absent", cached_features=True)
+        make(encoder="resnet10", cached_features=True)
 
 
 def test_places_of_the_trunks_features_are_weighted() -> None:
@@ -320,12 +326,21 @@ def test_places_of_the_trunks_features_are_weighted() -> None:
 
 
 def test_without_weights_the_small_encoder_is_taken_and_it_is_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    agent = make(encoder="resnet10", trunk=tmp_path / "absent.safetensors")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    agent = make(encoder="resnet10")
     assert agent.trunk is None
-    assert "absent.safetensors: no weights of a ResNet-10 (serl encoder import FILE)" in caplog.text
+    assert "resnet10.safetensors: no weights of a ResNet-10 (serl encoder import FILE)" in (
+        caplog.text
+    )
     assert equal(agent.state_dict(), make().state_dict())
+
+
+def test_weights_that_were_named_and_are_not_there_are_refused(tmp_path: Path) -> None:
+    line = r"agent\.trunk .*absent\.safetensors: no such file; expected weights of a ResNet-10"
+    with pytest.raises(BadInput, match=line):
+        make(encoder="resnet10", trunk=tmp_path / "absent.safetensors")
 
 
 def test_damaged_weights_are_refused(weights: Path, tmp_path: Path) -> None:

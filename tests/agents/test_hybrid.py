@@ -129,6 +129,27 @@ def test_it_learns_when_to_close_and_a_penalty_keeps_it_from_fluttering() -> Non
     torch.testing.assert_close(values, torch.tensor([0.9, 0.5, 0.5]), atol=0.05, rtol=0)
 
 
+def test_a_penalty_that_costs_nothing_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    one = make_spec(ONE).observation
+    spec = make_spec(NAMES).model_copy(update={"observation": one})
+    told = "agent.grasp_penalty 0.1: costs nothing: the state does not tell how far each of 2 "
+    batch = make_batch(ROWS, NAMES)
+    batch = replace(batch, state=batch.state[:, :4], next_state=batch.next_state[:, :4])
+    settings = config(algorithm="hybrid", utd=1, grasp_penalty=0.1)
+    for _ in range(2):
+        agent = HybridSAC.create(spec, settings, 0)
+        assert isinstance(agent, HybridSAC)
+        assert not caplog.messages, "who only acts has nothing to say"
+    for _ in range(2):
+        agent.update(batch)
+    (line,) = caplog.messages
+    assert line.startswith(told)
+    caplog.clear()
+    HybridSAC.create(spec, settings.model_copy(update={"grasp_penalty": 0.0}), 0).update(batch)
+    make(NAMES, utd=1).update(make_batch(ROWS, NAMES))
+    assert not caplog.messages
+
+
 def test_actors_get_the_grasp_critic_and_continuation_is_exact() -> None:
     first, second = make(), make(seed=5)
     for seed in range(2):
