@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -171,8 +172,11 @@ def test_parameters_say_what_they_are_and_some_nobody_may_set(rig: Rig) -> None:
 
 
 def test_each_node_tells_its_health_once_a_second(rig: Rig) -> None:
+    def told(text: str) -> bool:
+        return len(rig.tools.stamps_s(text)) >= 8
+
     for text in ("simulated arm", "actor actor0"):
-        eventually(lambda text=text: len(rig.tools.stamps_s(text)) >= 8, _LIMIT_S)
+        eventually(partial(told, text), _LIMIT_S)
         gaps_s = [b - a for a, b in pairwise(rig.tools.stamps_s(text))]
         assert 0.8 < median(gaps_s) < 1.2, gaps_s  # whichever of them a busy machine delayed
     status = rig.tools.told("actor actor0")[-1]
