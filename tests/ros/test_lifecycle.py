@@ -217,6 +217,7 @@ def test_a_guard_lets_go_and_is_not_armed_while_its_node_is_not_active(tmp_path:
         tools, name = Tools(node), guard_name(GUARDED)
         cell.start_all()
         assert tools.descriptors(name)["speed_m_s"].read_only
+        assert "read-only" in tools.refusal(name, "use_sim_time", True)  # it goes on by its clock
         assert tools.change(name, DEACTIVATE)
         cell.let_go()
         armed, why = cell.call("arm")
