@@ -97,9 +97,14 @@ class Feed(Generic[Value]):
         return sample
 
     def recent(self, period_s: float) -> list[Sample[Value]]:
-        """The newest sample, and those that are less than a period older."""
-        first_ns = self.newest().stamp_ns - round(period_s * 1e9)
-        return [sample for sample in tuple(self._samples) if sample.stamp_ns > first_ns]
+        """The newest sample, and those that are less than a period older.
+
+        Those from before a clock was set back have stamps of the future, and are not among them.
+        """
+        newest = self.newest()
+        first_ns = newest.stamp_ns - round(period_s * 1e9)
+        samples = tuple(self._samples)
+        return [s for s in samples if first_ns < s.stamp_ns <= newest.stamp_ns] or [newest]
 
     def forget(self, before_ns: int | None = None) -> None:
         """Begin anew: what was stamped before then, or heard so far, is of another episode."""

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
+from rclpy.time_source import USE_SIM_TIME_NAME
 from std_srvs.srv import Trigger
 
 from serl import plugins
@@ -312,6 +313,7 @@ def describe(config: GuardConfig) -> dict[str, Described]:
     """Parameters that say by which limits the guard goes; they are those of its file."""
     limits, motion = config.motion.limits, config.motion
     return {
+        USE_SIM_TIME_NAME: Described(False, "the clock of all stamps is /clock"),
         "limits": Described(config.digest, "digits that differ when any limit differs"),
         "frame": Described(config.frame, "of all poses"),
         "speed_m_s": Described(limits.speed_m_s, "top speed of the tool in m/s"),

@@ -11,9 +11,12 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from rclpy.time_source import USE_SIM_TIME_NAME
 
 from serl import plugins
 from serl.config import checked, parse_overrides, read_yaml
@@ -44,6 +47,7 @@ from serl.supervisor import BAD_INPUT, ProcessSpec
 from serl.train import demonstrate
 from serl.up_command import run_of
 
+_CLOCK = "--clock"
 _RUN = {
     "task": ("", "name of a task, or path of a .py file: makes a new run"),
     "settings": ("", "of a new run, as on the command line: '--seed 2 --agent.utd 8'"),
@@ -73,6 +77,7 @@ _FILE = {"file": ("", "YAML file of `serl up`")}
 _EVERYWHERE = {
     "namespace": ("", "of all nodes, instead of the run's own"),
     "autostart": ("true", "false: whoever manages the nodes configures and activates them"),
+    "use_sim_time": ("false", "true: nodes go by /clock, which a simulated arm tells then"),
 }
 
 Declared = Mapping[str, tuple[str, str]]
@@ -145,7 +150,7 @@ def _simulated(given: Arguments) -> _Graph:
     steps = ("--lockstep",) if _is_true(given, "lockstep") else ()
     name = checked_name(given["name"], "robot")
     run = _run_of(given)
-    spec = sim_process(run, name, "--rtf", given["rtf"], "--clock", *steps)
+    spec = sim_process(run, name, "--rtf", given["rtf"], _CLOCK, *steps)
     return _ready(run, [spec], frozenset())
 
 
@@ -195,6 +200,15 @@ def _is_true(given: Arguments, name: str) -> bool:
     return given[name] == "true"
 
 
+def _with_clock(processes: Sequence[ProcessSpec]) -> list[ProcessSpec]:
+    """The processes, of which the first simulated arm tells the time; two would contradict."""
+    tells = next((p for p in processes if p.module == "serl.ros.sim_node"), None)
+    if tells is None or _CLOCK in tells.arguments:
+        return list(processes)
+    telling = replace(tells, arguments=(*tells.arguments, _CLOCK))
+    return [telling if process is tells else process for process in processes]
+
+
 def _run_of(given: Arguments) -> RunFolder:
     """The run that is gone on with, or a new one."""
     if bool(given["task"]) == bool(given["run"]):
@@ -219,10 +233,14 @@ def _description(arguments: Declared, graph: Callable[[Arguments], _Graph]) -> A
 
     def build(context: Any) -> list[Any]:
         given = {name: LaunchConfiguration(name).perform(context) for name in declared}
-        autostart = _is_true(given, "autostart")
+        parameters = {} if _is_true(given, "autostart") else {AUTOSTART: False}
+        made = graph(given)
+        if _is_true(given, USE_SIM_TIME_NAME):
+            parameters[USE_SIM_TIME_NAME] = True
+            made = made._replace(processes=_with_clock(made.processes))
         pushed = context.launch_configurations.get("ros_namespace", "")
         namespace = _within(pushed, given["namespace"])
-        return _Launch(graph(given), namespace, autostart).actions()
+        return _Launch(made, namespace, parameters).actions()
 
     return LaunchDescription(
         [
@@ -248,12 +266,12 @@ class _Launch:
     Args:
         graph: what to start.
         namespace: of all nodes, from the root; empty for the run's.
-        autostart: nodes with a lifecycle activate themselves.
+        parameters: of nodes with a lifecycle.
     """
 
-    def __init__(self, graph: _Graph, namespace: str, autostart: bool) -> None:
+    def __init__(self, graph: _Graph, namespace: str, parameters: Mapping[str, bool]) -> None:
         self._graph = graph
-        self._namespace, self._autostart = namespace, autostart
+        self._namespace, self._parameters = namespace, parameters
         self._crashes: Counter[str] = Counter()
 
     def actions(self) -> list[Any]:
@@ -272,7 +290,7 @@ class _Launch:
         what: dict[str, Any] = {"namespace": self._namespace or None}
         if spec.node:
             place, _, name = f"{self._run_namespace}/{spec.node}".rpartition("/")
-            parameters = [] if self._autostart else [{AUTOSTART: False}]
+            parameters = [dict(self._parameters)] if self._parameters else []
             what = {"name": name, "namespace": place, "parameters": parameters}
         return (LifecycleNode if spec.node else Node)(
             executable=sys.executable,

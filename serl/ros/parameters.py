@@ -44,8 +44,15 @@ class Described(NamedTuple):
 def declare(handle: Any, parameters: Mapping[str, Described]) -> None:
     """Declare parameters of an rclpy node; values on the command line win.
 
+    One that rclpy has declared itself, `use_sim_time`, keeps its value, and is described anew.
+
     Raises:
         rclpy.exceptions.ParameterException: such a value is of another type, or out of range.
     """
     for name, parameter in parameters.items():
-        handle.declare_parameter(name, parameter.value, parameter.descriptor)
+        if handle.has_parameter(name):
+            descriptor = parameter.descriptor
+            descriptor.type = handle.get_parameter(name).type_.value
+            handle.set_descriptor(name, descriptor)
+        else:
+            handle.declare_parameter(name, parameter.value, parameter.descriptor)

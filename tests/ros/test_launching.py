@@ -52,6 +52,7 @@ NODE = "/plant/cell/left/arm"
 
 def generate_launch_description():
     arguments = dict(task="reach", name="left", namespace="cell", autostart="false")
+    arguments |= dict(rtf="2", use_sim_time="true")
     arm = IncludeLaunchDescription(
         AnyLaunchDescriptionSource("{file}"), launch_arguments=arguments.items()
     )
@@ -239,6 +240,17 @@ def test_a_simulated_arm_and_its_guard_are_launched_apart(tmp_path: Path) -> Non
     assert guard.arguments[-1].endswith("/serl/franka@fr3.latch"), "the arm's, not the run's"
 
 
+def test_one_simulated_arm_tells_the_time_that_all_nodes_go_by(tmp_path: Path) -> None:
+    new = {**NOTHING, "task": "reach", "runs": str(tmp_path), "settings": "--robot sim --demos 0"}
+    before = launching._started({**new, "settings": new["settings"] + " --actors 2"}, all_processes)
+    after = launching._with_clock(before.processes)
+    changed = [b for a, b in zip(before.processes, after, strict=True) if a != b]
+    assert [each.name for each in changed] == ["sim-actor0"]
+    assert changed[0].arguments[-1] == "--clock"
+    assert launching._with_clock(after) == after
+    assert launching._with_clock(after[-1:]) == after[-1:]  # it may be told by somebody else
+
+
 def test_a_file_of_serl_up_is_launched_as_it_is_supervised(tmp_path: Path) -> None:
     file = tmp_path / "cell.yaml"
     robots = [{"name": "left"}, {"name": "right"}]
@@ -318,9 +330,12 @@ def test_ros2_launch_trains_to_the_end(tmp_path: Path, launch: Launcher) -> None
 def test_launch_manages_a_node_that_waits_for_it(tmp_path: Path, launch: Launcher) -> None:
     file = tmp_path / "managed.launch.py"
     file.write_text(MANAGED.format(file=ROOT / "launch" / "sim.launch.py"))
-    launch(str(file))
+    launcher = psutil.Process(launch(str(file)).pid)
     said = tmp_path / "launch.out"
     eventually(lambda: "/plant/cell/left/arm is active" in said.read_text(), 120)
+    words = [word for child in launcher.children(recursive=True) for word in child.cmdline()]
+    parameters = Path(words[words.index("--params-file") + 1]).read_text()
+    assert "use_sim_time: true" in parameters
     assert "Failed to make transition" not in said.read_text()
 
 

@@ -171,13 +171,12 @@ def test_parameters_say_what_they_are_and_some_nobody_may_set(rig: Rig) -> None:
         assert not rig.tools.refusal(node, "use_sim_time", False)
 
 
-def _told_eight_times(rig: Rig, text: str) -> bool:
-    return len(rig.tools.stamps_s(text)) >= 8
-
-
 def test_each_node_tells_its_health_once_a_second(rig: Rig) -> None:
+    def told(text: str) -> bool:
+        return len(rig.tools.stamps_s(text)) >= 8
+
     for text in ("simulated arm", "actor actor0"):
-        eventually(partial(_told_eight_times, rig, text), _LIMIT_S)
+        eventually(partial(told, text), _LIMIT_S)
         gaps_s = [b - a for a, b in pairwise(rig.tools.stamps_s(text))]
         assert 0.8 < median(gaps_s) < 1.2, gaps_s  # whichever of them a busy machine delayed
     status = rig.tools.told("actor actor0")[-1]
@@ -218,6 +217,7 @@ def test_a_guard_lets_go_and_is_not_armed_while_its_node_is_not_active(tmp_path:
         tools, name = Tools(node), guard_name(GUARDED)
         cell.start_all()
         assert tools.descriptors(name)["speed_m_s"].read_only
+        assert "read-only" in tools.refusal(name, "use_sim_time", True)  # it goes on by its clock
         assert tools.change(name, DEACTIVATE)
         cell.let_go()
         armed, why = cell.call("arm")

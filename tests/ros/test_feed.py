@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from geometry_msgs.msg import PoseStamped
+from rclpy.clock import ClockType
+from rclpy.parameter import Parameter
+from rclpy.time import Time
+
+from serl.ros.conversions import pose_message
+from serl.ros.feed import Feed
+from serl.ros.node import RosNode
+from serl.ros.topics import Topic
+
+from .conftest import eventually
+
+pytestmark = pytest.mark.ros
+
+BEGAN_S, HOUR_S = 1_700_000_000, 3600
+DOWN = (0.0, 0.0, 0.0, 1.0)
+
+
+class Sender:
+    """Sends poses to a feed in the same process, whose clock it sets."""
+
+    def __init__(self, node: RosNode) -> None:
+        self._node, topic = node, Topic("pose", PoseStamped, 10)
+        node.handle.set_parameters([Parameter("use_sim_time", value=True)])
+        self._publisher = node.publisher(topic)
+        self.feed: Feed[float] = Feed(node, topic, _x, 0.5, keep=10)
+        eventually(self._publisher.get_subscription_count)
+
+    def send(self, x: float, at_s: float) -> None:
+        """A pose of this instant, by a clock that says so."""
+        stamp_ns = round(at_s * 1e9)
+        now = Time(nanoseconds=stamp_ns, clock_type=ClockType.ROS_TIME)
+        self._node.handle.get_clock().set_ros_time_override(now)
+        self._publisher.publish(pose_message([float(x), 0.0, 0.0, *DOWN], "base", stamp_ns))
+        eventually(lambda: self.feed.stamp_ns == stamp_ns)
+
+
+def _x(message: Any) -> float:
+    return float(message.pose.position.x)
+
+
+@pytest.mark.parametrize("set_s", [HOUR_S, -HOUR_S])
+def test_what_was_stamped_before_the_clock_was_set_is_not_recent(
+    set_s: int, tmp_path: Path
+) -> None:
+    with RosNode("a", tmp_path) as node:
+        sender = Sender(node)
+        for count in range(3):
+            sender.send(count, BEGAN_S + 0.1 * count)
+        assert [each.value for each in sender.feed.recent(0.15)] == [1.0, 2.0]
+        for count in range(3, 5):
+            sender.send(count, BEGAN_S + set_s + 0.1 * count)
+        assert [each.value for each in sender.feed.recent(0.15)] == [3.0, 4.0]
