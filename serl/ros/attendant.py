@@ -28,7 +28,7 @@ class Attendant:
     def __init__(self, run: RunFolder, arms: Mapping[str, str]) -> None:
         self._node = RosNode("attendant", run.path, local=True)
         self._remote = Remote(self._node, lambda: None)
-        self._arms = [_Attended(self._node, self._remote, *each) for each in arms.items()]
+        self._arms = [Attended(self._node, self._remote, *each) for each in arms.items()]
         self._asked, self._question = self._arms[0], ""
 
     def __enter__(self) -> Self:
@@ -83,7 +83,7 @@ class Attendant:
         self._remote.wait(lambda: arm.question() != question, _MOMENT_S)
         return said
 
-    def _named(self, arm: _Attended, text: str) -> str:
+    def _named(self, arm: Attended, text: str) -> str:
         return f"{arm.actor}: {text}" if text and len(self._arms) > 1 else text
 
 
@@ -92,15 +92,28 @@ class _Asked(NamedTuple):
 
     Attributes:
         text: of the question; empty for none.
-        service: whose call is the answer; of the arm or, for the last one, of the actor.
+        service: whose call is the answer; of the arm's guard, or of the actor.
     """
 
     text: str = ""
     service: str = ""
 
+    @property
+    def guard_word(self) -> str:
+        """What the guard is told by a yes: ack, reset or arm; empty when it asks nothing."""
+        place, _, word = self.service.rpartition("/")
+        return word if place.endswith("/guard") else ""
 
-class _Attended:
-    """One arm, its guard and the actor that drives it."""
+
+class Attended:
+    """One arm, its guard and the actor that drives it.
+
+    Args:
+        node: of the process.
+        remote: calls services.
+        actor: its name.
+        arm: namespace of the arm, within the run unless it begins at the root.
+    """
 
     def __init__(self, node: RosNode, remote: Remote, actor: str, arm: str) -> None:
         self.actor, self._arm = actor, arm.rstrip("/")
@@ -113,6 +126,10 @@ class _Attended:
     def question(self) -> str:
         """What it waits for; empty for nothing."""
         return self._asked().text
+
+    def guard_word(self) -> str:
+        """What a yes tells the guard: ack, reset or arm; empty when it asks nothing."""
+        return self._asked().guard_word
 
     def service(self) -> str:
         """From the root: whose call answers the question."""
