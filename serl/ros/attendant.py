@@ -62,7 +62,7 @@ class Attendant:
 
     def means(self) -> str:
         """How else than here the question is answered."""
-        return f"the service {self._asked.service()} (std_srvs/srv/Trigger)"
+        return f"the service {', then '.join(self._asked.services())} (std_srvs/srv/Trigger)"
 
     def hindrance(self) -> str:
         """What keeps a guard stopped that no answer would settle; empty when nothing does."""
@@ -93,10 +93,12 @@ class _Asked(NamedTuple):
     Attributes:
         text: of the question; empty for none.
         service: whose call is the answer; of the arm's guard, or of the actor.
+        is_first: of the two answers to an emergency stop.
     """
 
     text: str = ""
     service: str = ""
+    is_first: bool = False
 
     @property
     def guard_word(self) -> str:
@@ -131,9 +133,11 @@ class Attended:
         """What a yes tells the guard: ack, reset or arm; empty when it asks nothing."""
         return self._asked().guard_word
 
-    def service(self) -> str:
-        """From the root: whose call answers the question."""
-        return self._node.absolute(self._asked().service)
+    def services(self) -> list[str]:
+        """From the root: whose calls, one after the other, answer the question."""
+        asked = self._asked()
+        named = [asked.service] + [f"{self._arm}/guard/reset"] * asked.is_first
+        return [self._node.absolute(name) for name in named]
 
     def hindrance(self) -> str:
         """Why a yes to the question would be refused."""
@@ -162,7 +166,8 @@ class Attended:
         self._seen = False
         if standing.state in LATCHED:
             text = f"{what}: Enter says that you have seen to it"
-            return _Asked(text, f"{self._arm}/guard/ack")
+            is_first = standing.state is GuardState.ESTOP
+            return _Asked(text, f"{self._arm}/guard/ack", is_first)
         if standing.state is GuardState.DISARMED:
             text = "the guard is disarmed: Enter arms it; keep clear, and a hand at the stop"
             return _Asked(text, f"{self._arm}/guard/arm")
