@@ -91,7 +91,8 @@ def guard_of(profile: ArmProfile, limits: Limits | None = None) -> GuardConfig:
     place = profile.workspace
     if place is None:
         raise BadInput(
-            f"arm {profile.name}: has no workspace: teach it with `serl setup`, or name a task"
+            f"arm {profile.name}: has no workspace: teach it with `serl setup`; --task alone does "
+            "for a simulated one"
         )
     motion = Motion(
         axes=("x", "y", "z", "roll", "pitch", "yaw"),

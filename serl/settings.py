@@ -13,9 +13,10 @@ from serl.config import TrainConfig, resolve, stage_configs
 from serl.demonstrations import check_recordings
 from serl.encoder_weights import with_encoder
 from serl.files import digest_of
+from serl.guard_setup import make_guard_config
 from serl.inheritance import inherit
 from serl.merging import merge
-from serl.real_arm import check_place, check_trainable, load_robot, within_workspace
+from serl.real_arm import check_place, check_trainable, load_robot
 from serl.reward import RewardConfig
 from serl.trunk_weights import with_trunk
 
@@ -67,13 +68,13 @@ def run_settings(
 
 
 def _check_arm(config: TrainConfig) -> None:
-    """Raise `BadInput` unless there is such an arm, and a real one can be trained on."""
+    """Raise `BadInput` unless an arm like that can be guarded, and a real one can be trained on."""
     assert config.robot is not None
     profile, task = load_robot(config.robot), make_task(config)
     if is_real(config.robot):
         check_trainable(config, task)
         check_place(config, profile)
-        within_workspace(task.config.motion, profile)
+    make_guard_config(task, profile)
 
 
 def _of_task(layer: Mapping[str, Any]) -> dict[str, Any]:

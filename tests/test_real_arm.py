@@ -68,6 +68,7 @@ def test_a_run_on_an_arm_has_people_and_no_simulated_human() -> None:
         ({"demos": 0, "robot": "nobody"}, "unknown robot 'nobody': expected one of"),
         ({"demos": 0, "robot": "absent.yaml"}, "absent.yaml: cannot be read"),
         ({"demos": 0, "namespace": "left"}, "namespace: "),
+        ({"robot": "sim", "task_config": {"rate_hz": 3.0}}, "rate_hz: 3: a guard waits"),
         ({"demos": 0, "actor": {"home_every": 2}}, "actor.home_every: only an arm in"),
         ({"demos": 0, "trials": 0, "required_success_rate": 0.9}, "of 0 trials there is none"),
         ({"demos": 0, "trials": 0, "robot": "sim"}, "trials: expected at least 1"),

@@ -24,7 +24,7 @@ class Picture(NamedTuple):
 
 
 class Cockpit(Protocol):
-    """The run and its robot. Every method returns at once, but for `say`."""
+    """The run and its robot. Every method returns at once, but for `say` and `answer`."""
 
     def drive(self, wish: Wish) -> None:
         """One beat of the operator."""
@@ -32,6 +32,10 @@ class Cockpit(Protocol):
 
     async def say(self, what: str) -> str:
         """One of `frames.SAYINGS`; what came of it, in words. Raises `SerlError` when nothing."""
+        ...
+
+    async def answer(self, question: str) -> str:
+        """A yes to what the guard of the arm asks; raises `SerlError` when that is another one."""
         ...
 
     def state(self) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from serl.errors import CorruptData
 from serl.fields import parse_object, short
@@ -16,6 +16,12 @@ SAYINGS = (
 )
 
 
+class Yes(NamedTuple):
+    """The answer to what the guard of the arm asks."""
+
+    question: str
+
+
 class Take:
     """The page wants to operate."""
 
@@ -24,8 +30,8 @@ class Give:
     """The page operates no more."""
 
 
-Frame = Wish | str | Take | Give
-"""A beat with a wish, one of `SAYINGS`, or about the lease."""
+Frame = Wish | str | Yes | Take | Give
+"""A beat with a wish, one of `SAYINGS`, an answer, or about the lease."""
 
 
 def read_token(text: str) -> object:
@@ -48,6 +54,8 @@ def read_frame(text: str) -> Frame:
             return Wish(_motion(motion), hands, ())
         case {"type": "say", "what": str(what), **rest} if not rest and what in SAYINGS:
             return what
+        case {"type": "yes", "question": str(question), **rest} if not rest:
+            return Yes(question)
         case {"type": "take", **rest} if not rest:
             return Take()
         case {"type": "give", **rest} if not rest:

@@ -14,7 +14,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from serl import page
 from serl.console.cockpit import Cockpit
-from serl.console.frames import MAX_BYTES, Give, Take, read_frame, read_token
+from serl.console.frames import MAX_BYTES, Give, Take, Yes, read_frame, read_token
 from serl.console.gate import HEADERS, Gate
 from serl.console.lease import Lease, Rate
 from serl.errors import CorruptData, SerlError
@@ -147,7 +147,8 @@ class Console:
             elif self._lease.beat(socket):
                 self._start(self._say(socket, frame))
             else:
-                await _send(socket, {"type": "answer", "what": frame, "text": "take over first"})
+                what = "yes" if isinstance(frame, Yes) else frame
+                await _send(socket, {"type": "answer", "what": what, "text": "take over first"})
 
     def _start(self, saying: Coroutine[Any, Any, None]) -> None:
         """Beats go on while something is being said."""
@@ -155,9 +156,12 @@ class Console:
         self._sayings.add(task)
         task.add_done_callback(self._sayings.discard)
 
-    async def _say(self, socket: web.WebSocketResponse, what: str) -> None:
+    async def _say(self, socket: web.WebSocketResponse, said: str | Yes) -> None:
+        cockpit = self._cockpit
+        what = "yes" if isinstance(said, Yes) else said
         try:
-            text, done = await self._cockpit.say(what), True
+            doing = cockpit.answer(said.question) if isinstance(said, Yes) else cockpit.say(said)
+            text, done = await doing, True
         except SerlError as error:
             text, done = str(error), False
         await _send(socket, {"type": "answer", "what": what, "text": text, "done": done})

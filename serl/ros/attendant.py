@@ -28,7 +28,7 @@ class Attendant:
     def __init__(self, run: RunFolder, arms: Mapping[str, str]) -> None:
         self._node = RosNode("attendant", run.path, local=True)
         self._remote = Remote(self._node, lambda: None)
-        self._arms = [_Attended(self._node, self._remote, *each) for each in arms.items()]
+        self._arms = [Attended(self._node, self._remote, *each) for each in arms.items()]
         self._asked, self._question = self._arms[0], ""
 
     def __enter__(self) -> Self:
@@ -62,7 +62,7 @@ class Attendant:
 
     def means(self) -> str:
         """How else than here the question is answered."""
-        return f"the service {self._asked.service()} (std_srvs/srv/Trigger)"
+        return f"the service {', then '.join(self._asked.services())} (std_srvs/srv/Trigger)"
 
     def hindrance(self) -> str:
         """What keeps a guard stopped that no answer would settle; empty when nothing does."""
@@ -83,7 +83,7 @@ class Attendant:
         self._remote.wait(lambda: arm.question() != question, _MOMENT_S)
         return said
 
-    def _named(self, arm: _Attended, text: str) -> str:
+    def _named(self, arm: Attended, text: str) -> str:
         return f"{arm.actor}: {text}" if text and len(self._arms) > 1 else text
 
 
@@ -92,15 +92,30 @@ class _Asked(NamedTuple):
 
     Attributes:
         text: of the question; empty for none.
-        service: whose call is the answer; of the arm or, for the last one, of the actor.
+        service: whose call is the answer; of the arm's guard, or of the actor.
+        is_first: of the two answers to an emergency stop.
     """
 
     text: str = ""
     service: str = ""
+    is_first: bool = False
+
+    @property
+    def guard_word(self) -> str:
+        """What the guard is told by a yes: ack, reset or arm; empty when it asks nothing."""
+        place, _, word = self.service.rpartition("/")
+        return word if place.endswith("/guard") else ""
 
 
-class _Attended:
-    """One arm, its guard and the actor that drives it."""
+class Attended:
+    """One arm, its guard and the actor that drives it.
+
+    Args:
+        node: of the process.
+        remote: calls services.
+        actor: its name.
+        arm: namespace of the arm, within the run unless it begins at the root.
+    """
 
     def __init__(self, node: RosNode, remote: Remote, actor: str, arm: str) -> None:
         self.actor, self._arm = actor, arm.rstrip("/")
@@ -114,9 +129,15 @@ class _Attended:
         """What it waits for; empty for nothing."""
         return self._asked().text
 
-    def service(self) -> str:
-        """From the root: whose call answers the question."""
-        return self._node.absolute(self._asked().service)
+    def guard_word(self) -> str:
+        """What a yes tells the guard: ack, reset or arm; empty when it asks nothing."""
+        return self._asked().guard_word
+
+    def services(self) -> list[str]:
+        """From the root: whose calls, one after the other, answer the question."""
+        asked = self._asked()
+        named = [asked.service] + [f"{self._arm}/guard/reset"] * asked.is_first
+        return [self._node.absolute(name) for name in named]
 
     def hindrance(self) -> str:
         """Why a yes to the question would be refused."""
@@ -145,7 +166,8 @@ class _Attended:
         self._seen = False
         if standing.state in LATCHED:
             text = f"{what}: Enter says that you have seen to it"
-            return _Asked(text, f"{self._arm}/guard/ack")
+            is_first = standing.state is GuardState.ESTOP
+            return _Asked(text, f"{self._arm}/guard/ack", is_first)
         if standing.state is GuardState.DISARMED:
             text = "the guard is disarmed: Enter arms it; keep clear, and a hand at the stop"
             return _Asked(text, f"{self._arm}/guard/arm")

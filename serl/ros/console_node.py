@@ -30,8 +30,10 @@ from serl.console.server import Console, listen
 from serl.console.session import SessionOverview, overview_of
 from serl.errors import BadInput, SerlError
 from serl.files import FileLock, checked_name
+from serl.ros.attendant import Attended
 from serl.ros.control import control_topic, scene_topic
 from serl.ros.node import RosNode, run_node
+from serl.ros.remote import Remote
 from serl.ros.stats import StatsMonitor
 from serl.ros.teleop import RemoteHand, console_topic
 from serl.run_folder import RunFolder
@@ -77,9 +79,11 @@ class RosCockpit:
         if task.config.all_views and not session:
             source = LoggedCameras(run.episodes(actor))
         self._guard: Any = None
+        self._attended: Attended | None = None
         if arm is not None:
             name = node.absolute(f"{arm.rstrip('/')}/guard/estop")
             self._guard = node.handle.create_client(Trigger, name)
+            self._attended = Attended(node, Remote(node, lambda: None), actor, arm)
         self._pictures = Pictures(source, lambda: self._control.get("attended") == "1")
 
     def drive(self, wish: Wish) -> None:
@@ -104,8 +108,18 @@ class RosCockpit:
             raise SerlError(answers)
         return answers
 
+    async def answer(self, question: str) -> str:
+        """Tell the guard of the arm yes.
+
+        Raises:
+            SerlError: it refuses, or something else is asked by now.
+        """
+        if self._attended is None or not self._attended.guard_word():
+            raise SerlError("nothing is asked")
+        return await asyncio.to_thread(self._attended.answer, question)
+
     def state(self) -> Mapping[str, Any]:
-        """As the actor said last, and whether that is fresh."""
+        """As the actor and the guard said last, and whether that of the actor is fresh."""
         said = self._control
         return {
             **{name: said.get(name, "") for name in _TEXTS},
@@ -114,7 +128,16 @@ class RosCockpit:
             "fresh": time.monotonic() - self._heard_s < _FRESH_S,
             "still": time.monotonic() - self._moved_s > _FRESH_S,
             "over": self._overview.over,
+            **self._asked(),
         }
+
+    def _asked(self) -> dict[str, str]:
+        """What the guard asks a person, what a yes tells it, and why a yes is of no use yet."""
+        attended = self._attended
+        if attended is None or not (word := attended.guard_word()):
+            return {"question": "", "yes": "", "not_now": ""}
+        question = attended.question()
+        return {"question": question, "yes": word, "not_now": attended.hindrance()}
 
     def progress(self) -> Mapping[str, Any]:
         """From the run's files and the processes' own numbers."""

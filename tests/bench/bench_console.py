@@ -98,6 +98,10 @@ class Cameras:
         """Nobody speaks."""
         return what
 
+    async def answer(self, question: str) -> str:
+        """Nothing is asked."""
+        return question
+
     def state(self) -> dict[str, object]:
         """As an actor's."""
         return {"driver": "policy", "episode": 3, "step": 7, "fresh": True}

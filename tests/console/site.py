@@ -49,6 +49,12 @@ class FakeCockpit:
             raise self.answers[what]
         return f"did {what}"
 
+    async def answer(self, question: str) -> str:
+        if question != self.shown.get("question"):
+            raise SerlError("not done: something else is asked by now")
+        self.said.append(f"yes: {question}")
+        return "armed"
+
     def state(self) -> Mapping[str, Any]:
         return self.shown
 

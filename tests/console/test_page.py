@@ -174,6 +174,31 @@ def test_a_stop_that_reached_no_guard_stays_on_the_page_until_one_did(tmp_path: 
     asyncio.run(check())
 
 
+def test_what_the_guard_asks_is_answered_by_a_button_of_who_has_the_controls(
+    tmp_path: Path,
+) -> None:
+    async def check() -> None:
+        stop = "estop: the service estop: Enter says that you have seen to it"
+        arming = "the guard is disarmed: Enter arms it; keep clear, and a hand at the stop"
+        async with site() as here, browser(tmp_path) as page:
+            told(here, {"question": stop, "yes": "ack", "not_now": ""})
+            await enter(page, here)
+            await reads(page, "guard-says", "estop: the service estop.")
+            assert await page.run("document.getElementById('yes').disabled")
+            await take(page)
+            await page.until("!document.getElementById('yes').disabled")
+            await page.click("yes")
+            await settled(lambda: here.cockpit.said == [f"yes: {stop}"])
+            told(here, {"question": arming, "yes": "arm", "not_now": "pose is stale"})
+            await reads(page, "guard-says", "The guard waits: pose is stale.")
+            await reads(page, "yes", "Arm the guard")
+            await page.until("document.getElementById('yes').disabled")
+            told(here, {})
+            await page.until("document.getElementById('guard').hidden")
+
+    asyncio.run(check())
+
+
 def test_buttons_that_are_held_mark_again_and_again_and_move(tmp_path: Path) -> None:
     async def check() -> None:
         async with site() as here, browser(tmp_path) as page:

@@ -41,6 +41,24 @@ def test_what_could_not_be_done_is_said() -> None:
     served(check)
 
 
+def test_a_yes_is_to_the_question_that_was_read_and_of_who_operates() -> None:
+    async def check(here: Site) -> None:
+        here.cockpit.shown = {"question": "estop: Enter ends this stop"}
+        page = await operator(here)
+        await page.send_json({"type": "yes", "question": "the guard is disarmed: Enter arms it"})
+        answer = await heard(page, "answer")
+        assert (answer["what"], answer["done"]) == ("yes", False)
+        assert "something else is asked by now" in answer["text"]
+        await page.send_json({"type": "yes", "question": "estop: Enter ends this stop"})
+        assert (await heard(page, "answer"))["done"]
+        assert here.cockpit.said == ["yes: estop: Enter ends this stop"]
+        await page.send_json({"type": "give"})
+        await page.send_json({"type": "yes", "question": "estop: Enter ends this stop"})
+        assert (await heard(page, "answer"))["text"] == "take over first"
+
+    served(check)
+
+
 def test_a_stop_is_never_too_much_and_needs_no_lease() -> None:
     async def check(here: Site) -> None:
         await operator(here)

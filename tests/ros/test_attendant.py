@@ -42,7 +42,9 @@ def test_a_person_is_asked_when_an_answer_helps_and_told_why_not_until_then(
         assert not attendant.question()
         cell.break_arm()
         eventually(lambda: "is this the first start?" in attendant.question())
-        assert attendant.means().startswith(f"the service {cell.prefix}/guard/ack ")
+        assert attendant.means().startswith(
+            f"the service {cell.prefix}/guard/ack, then {cell.prefix}/guard/reset "
+        )
         assert attendant.answer() == "acknowledged; call reset next"
         assert cell.state.startswith("estop"), "what was seen is ended by another answer"
         eventually(lambda: attendant.question().endswith("Enter ends this stop"))

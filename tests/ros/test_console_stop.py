@@ -17,7 +17,7 @@ from serl.console.door import Door, read_door
 from serl.hold import RELEASED
 from serl.run_folder import RunFolder
 
-from .cell import Cell, eventually
+from .cell import LIMIT_S, Cell, eventually
 from .terminal import Terminal
 from .tracked import SEEN, answer_until, franka_beside_a_goal
 
@@ -118,6 +118,43 @@ def test_stop_at_the_page_of_a_training_reaches_the_guard_of_a_real_arm(
         assert latch.read_text() == "serl latch: estop\nthe service estop\n"
         answer_until(command, lambda: f"{RELEASED}: Enter goes on" in command.output)
     assert "stopped by the operator: Enter ends this stop" in command.output
+
+
+async def answer_at_the_page(door: Door, cell: Cell) -> list[str]:
+    """Say yes to what the guard asks until it holds the arm; what was answered, in words."""
+    own, said = door.url.rstrip("/"), list[str]()
+    async with (
+        aiohttp.ClientSession() as client,
+        client.ws_connect(f"{own}/socket", headers={"Origin": own}) as page,
+    ):
+        await page.send_json({"token": door.token})
+        await page.send_json({"type": "take"})
+        async for message in page:
+            if message.type is not aiohttp.WSMsgType.TEXT:
+                continue
+            told = message.json()
+            if told["type"] == "state":
+                await page.send_json({"type": "drive", "motion": [0.0] * 7, "hands": False})
+                if told["question"] and not told["not_now"]:
+                    await page.send_json({"type": "yes", "question": told["question"]})
+            elif told["type"] == "answer" and told["done"]:
+                said.append(told["text"])
+                if said[-1] == "armed":
+                    return said
+    raise AssertionError("the console hung up")
+
+
+def test_a_person_at_the_page_ends_a_stop_and_arms(cell: Cell) -> None:
+    """Also where nobody is at the terminal of the training."""
+    cell.latch.unlink()
+    cell.start_arm()
+    cell.start_guard()
+    door = open_console(cell)
+    cell.until("estop: no latch file")
+    said = asyncio.run(asyncio.wait_for(answer_at_the_page(door, cell), LIMIT_S))
+    assert said[0] == "acknowledged; call reset next"
+    assert "disarmed" in said
+    cell.until("hold")
 
 
 def test_a_page_beside_an_arm_whose_guard_is_not_there_says_that_nothing_stops_it(

@@ -24,8 +24,12 @@ pytestmark = pytest.mark.ros
 
 PROFILE = """
 from serl import plugins
+from serl.cell import Workspace
 franka = plugins.load("robot", "franka")
-robot = franka.model_copy(update={"name": "mine", "wrench": None})
+place = Workspace(
+    low_m=(-0.2, -0.7, 0), high_m=(0.9, 0.7, 0.9), home_m=(0.3, 0, 0.5), reference=(1, 0, 0, 0)
+)
+robot = franka.model_copy(update={"name": "mine", "wrench": None, "workspace": place})
 """
 CHOICE = "[Enter] begin   [s REASON] skip   [q] leave, and go on another time"
 SEEN = "which way did the tool go, seen from the base along its front? [forward back left right"

@@ -13,7 +13,9 @@ from serl import cli
 from serl.assignment import make_spec, make_task
 from serl.control_status import read_control_status
 from serl.episodes import read_records
+from serl.errors import SerlError
 from serl.ros.node import RosNode
+from serl.ros.remote import Remote
 from serl.ros.station import RESTORE
 from serl.ros.topics import Topic
 from serl.run_folder import RunFolder
@@ -71,6 +73,37 @@ def test_an_arm_is_trained_on_through_its_guard_and_tried_on(
     (final,) = rows(run, "evaluation")
     assert (final["purpose"], final["trials"]) == ("final", 1)
     assert "1 unassisted trials on the arm" in command.output
+
+
+@pytest.mark.slow
+def test_a_training_without_a_terminal_waits_for_its_services(
+    tmp_path: Path, commands: list[Terminal]
+) -> None:
+    with franka_beside_a_goal(tmp_path) as (driver, arm):
+        words = ("--robot", "mine.py", "--namespace", arm, "--demos", 0, "--trials", 0)
+        command = Terminal(tmp_path, "train", "reach", *words, *SETTINGS)
+        commands.append(command)
+        assert command.process.stdin is not None
+        command.process.stdin.close()  # as of a service
+        with RosNode("person", driver.folder, local=True) as node:
+            waits, guard = "nobody is at this terminal: it waits for the service", f"{arm}/guard"
+            command.until(f"{waits} {guard}/ack, then {guard}/reset (")
+            eventually(lambda: answered(node, f"{guard}/ack"))
+            eventually(lambda: answered(node, f"{guard}/reset"))
+            command.until(f"{waits} {guard}/arm (")
+            eventually(lambda: answered(node, f"{guard}/arm"))
+        command.until(f"{RESTORE}: Enter goes on")
+        assert command.process.poll() is None
+        assert command.interrupt() == 130
+
+
+def answered(node: RosNode, service: str) -> bool:
+    """Whether a call was taken; one that a busy machine refuses is made again."""
+    try:
+        Remote(node).trigger(service)
+    except SerlError:
+        return False
+    return True
 
 
 @pytest.mark.slow

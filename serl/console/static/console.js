@@ -4,6 +4,7 @@ import { gamepadName, letGo, onKey, onPad, wish } from "/hands.js";
 
 const BEAT_MS = 25;
 const TAKE_FIRST = "Take the controls first.";
+const YES = { ack: "I have seen to it", reset: "End this stop", arm: "Arm the guard" };
 const MARK_MS = 100;  // while a button of marks is held
 const $ = (id) => document.getElementById(id);
 let socket = null;
@@ -116,10 +117,22 @@ function showState(now) {
   $("go").hidden = !(now.stopped || now.paused);
   label($("go"), now.stopped ? "Release the stop" : "Go on", "G");
   for (const button of document.querySelectorAll("#controls [data-say], #pad button, #go")) button.disabled = !mine;
+  showQuestion(now, mine);
   $("pause").hidden = Boolean(now.stopped || now.paused);
   $("controls").hidden = now.over && !now.fresh;
   if (!mine && !$("go").hidden) $("answer").textContent = TAKE_FIRST;
   else if ($("answer").textContent === TAKE_FIRST) $("answer").textContent = "";
+}
+
+// Of the arm's guard: without a key, for nothing that is pressed by the way may let an arm move.
+function showQuestion(now, mine) {
+  $("guard").hidden = !now.question;
+  if (!now.question) return;
+  const waits = now.not_now ? ` The guard waits: ${now.not_now}.` : "";
+  $("guard-says").textContent = `${now.question.replace(/: Enter [^:]*$/, "")}.${waits}`;
+  $("yes").textContent = YES[now.yes];
+  $("yes").dataset.question = now.question;  // the answer is to what is read here
+  $("yes").disabled = !mine || Boolean(now.not_now);
 }
 
 function ready(now) {
@@ -347,6 +360,7 @@ for (const button of document.querySelectorAll("#pad button")) {
 }
 $("lease").addEventListener("click", () => { $("lease").blur(); lease(); });
 $("go").addEventListener("click", () => { $("go").blur(); go(); });
+$("yes").addEventListener("click", () => { $("yes").blur(); send({ type: "yes", question: $("yes").dataset.question }); });
 $("estop").addEventListener("click", () => { $("estop").blur(); say("estop"); });
 
 if (token) open();
