@@ -35,6 +35,12 @@ SMALL = SACConfig(
 )
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _exact_before_fixtures() -> None:
+    """What a module's own fixtures make is as exact as what its tests make, whoever ran before."""
+    set_matmul("float32", torch.device("cpu"))
+
+
 @pytest.fixture(autouse=True)
 def _precisely() -> None:
     """Whatever an agent of an earlier test wanted: a processor with units for it rounds more."""
