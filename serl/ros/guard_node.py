@@ -292,7 +292,7 @@ class GuardNode:
 
         Hold beside others who command its actor's guard.
         """
-        others, commanders = self._rivals.words, self._commanders.words
+        others, commanders = self._rivals.words, self._commanders.look()
         trouble, guard = others or self._controller.changed, self._guard
         with self._lock:
             guard.lease.others = commanders

@@ -69,17 +69,23 @@ class Commanders:
 
     def __init__(self, node: RosNode, topics: Sequence[str]) -> None:
         self._handle, self._topics = node.handle, topics
+        self._nameless: set[bytes] = set()
 
-    @property
-    def words(self) -> str:
-        """Who they are, when they are several; empty otherwise."""
+    def look(self) -> str:
+        """Who they are, when they are several; empty otherwise.
+
+        One whose name is not known yet counts from the second look on: most are by then.
+        """
         names: dict[bytes, str] = {}
         for topic in self._topics:
             for each in self._handle.get_publishers_info_by_topic(topic):
                 known = _name(each) if each.node_name != _UNKNOWN else ""
                 process = bytes(each.endpoint_gid[:_PARTICIPANT])
                 names[process] = known or names.get(process, "")
-        found = sorted({name or "one whose name is not known yet" for name in names.values()})
+        nameless = {process for process, name in names.items() if not name}
+        stays = "one without a name" if nameless & self._nameless else ""
+        self._nameless = nameless
+        found = sorted({*names.values(), stays} - {""})
         return f"several nodes command: {', '.join(found)}" if len(found) > 1 else ""
 
 
