@@ -114,7 +114,7 @@ def test_stop_at_the_page_of_a_training_reaches_the_guard_of_a_real_arm(
 
         eventually(pressed, found=lambda: str(answers[-1]))
         assert "guard: estop" in answers[-1]["text"], answers
-        (latch,) = (tmp_path / "runs").rglob("mine.latch")
+        (latch,) = tmp_path.glob("mine*.latch")
         assert latch.read_text() == "serl latch: estop\nthe service estop\n"
         answer_until(command, lambda: f"{RELEASED}: Enter goes on" in command.output)
     assert "stopped by the operator: Enter ends this stop" in command.output
