@@ -156,7 +156,8 @@ class Actor:
             if self.person is None:
                 raise
             self.person(str(error))
-            self.robot.recover()
+            if self._ready():  # whoever was asked may be at it still
+                self.robot.recover()
 
     def _restore(self) -> None:
         """By scripted episodes, until the scene is ready or the actor is stopped."""

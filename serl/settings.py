@@ -12,12 +12,14 @@ from serl.assignment import check_topics, make_judged_task, make_spec, make_task
 from serl.config import TrainConfig, resolve, stage_configs
 from serl.demonstrations import check_recordings
 from serl.encoder_weights import with_encoder
+from serl.errors import BadInput
 from serl.files import digest_of
 from serl.guard_setup import make_guard_config
 from serl.inheritance import inherit
 from serl.merging import merge
 from serl.real_arm import check_place, check_trainable, load_robot
 from serl.reward import RewardConfig
+from serl.task import SimulatedTask
 from serl.trunk_weights import with_trunk
 
 
@@ -40,6 +42,7 @@ def run_settings(
     config = resolve(tuned, alone, file, overrides, found)
     for each in (config, *stage_configs(config).values()):
         judged = make_judged_task(each)
+        _check_homing(each, judged)
         if each.robot is not None:
             check_topics(judged)
             _check_arm(each)
@@ -65,6 +68,13 @@ def run_settings(
         with_trunk(config.agent), cameras, inherited=origin.loads("encoder")
     )
     return config.model_copy(update=resolved)
+
+
+def _check_homing(config: TrainConfig, task: SimulatedTask) -> None:
+    """Raise `BadInput` for joints that are to go home where nothing but forces moves them."""
+    wrench = task.scene.robot == "arm" and task.config.motion.action_mode == "wrench"
+    if config.actor.home_every and wrench:
+        raise BadInput(f"actor.home_every: {task.name} exerts wrenches: expected 0, joints stay")
 
 
 def _check_arm(config: TrainConfig) -> None:

@@ -114,7 +114,7 @@ class Limb:
         self._commanded = None
         self._command(start)
         if self._motion.action_mode == "wrench":
-            # Only now, for it keeps the gains that the first world has drawn.
+            # Only now: the gains of the first world have been drawn.
             self._thrust = self._thrust or Thrust(
                 self._model, self._data, self._motion, self.prefix
             )
@@ -142,7 +142,7 @@ class Limb:
         if self.stop_reason is not None or self._home is not None:
             return np.zeros_like(action)
         if self._thrust:
-            self._thrust.push(action, self._data.time)
+            self._thrust.push(action)
             return action.copy()
         closed, self._before = self._aim.closed, self._aim.target
         executed = self._aim.move(action, self._tcp.pose, self._data.time)
@@ -205,7 +205,7 @@ class Limb:
     def drive(self, late: bool = False) -> None:
         """What 10 ms ask of the arm; a late command means that of the period before."""
         if self._thrust:
-            self._exert(self._thrust)
+            self._exert(self._thrust, late)
         else:
             self._advance_setpoint(self._before if late else self._aim.target)
 
@@ -240,10 +240,10 @@ class Limb:
         twist = self._twist.tolist()
         return [*twist[3:], *twist[:3]]
 
-    def _exert(self, thrust: Thrust) -> None:
+    def _exert(self, thrust: Thrust, late: bool) -> None:
         """What is driven by force moves far within a period: the posture is held anew."""
         self._posture.hold()
-        thrust.tick(self._tcp.pose, self._twist_now(), self._data.time)
+        thrust.tick(self._tcp.pose, self._twist_now(), self._data.time, late)
         self._aim.target = self._tcp.pose
 
     def _advance_setpoint(self, target: Pose) -> None:

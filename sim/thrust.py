@@ -64,27 +64,31 @@ class Thrust:
             )
         self._start, self._sign = start, math.copysign(1.0, along)
         self._wish, self._asked_s = (0.0, 0.0, 0.0), -math.inf
-        self._x.hold(start.position[0])
-        self._z.hold(start.position[2])
-        self._pitch.hold(0.0)
+        self._coming: tuple[float, ...] | None = None
+        self._x.begin(start.position[0])
+        self._z.begin(start.position[2])
+        self._pitch.begin(0.0)
 
-    def push(self, action: Action, now_s: float) -> None:
-        """Exert this from now on, for as long as the watchdog allows; zeros brake and hold."""
-        self._wish = tuple(action.tolist())
-        self._asked_s = now_s if any(self._wish) else -math.inf
+    def push(self, action: Action) -> None:
+        """Exert this once it arrives, for as long as the watchdog allows; zeros brake and hold."""
+        self._coming = tuple(action.tolist())
 
     def rest(self) -> None:
         """Brake and hold, until the next `push`."""
-        self._asked_s = -math.inf
+        self._coming, self._asked_s = None, -math.inf
 
-    def tick(self, pose: Pose, twist: Sequence[float], now_s: float) -> None:
+    def tick(self, pose: Pose, twist: Sequence[float], now_s: float, late: bool = False) -> None:
         """Set the controls for the next 10 ms.
 
         Args:
             pose: of the tool.
             twist: of the tool, linear before angular, in the base frame.
             now_s: simulated time.
+            late: what was pushed last has not arrived yet.
         """
+        if self._coming is not None and not late:
+            self._wish, self._coming = self._coming, None
+            self._asked_s = now_s if any(self._wish) else -math.inf
         driven = now_s - self._asked_s < self._wrench.timeout_s - 1e-9
         fx, fz, torque = self._wish if driven else (None, None, None)
         pitch = self._pitch_of(pose)
@@ -119,9 +123,18 @@ class _Axis:
         self._control = data.ctrl[spring : spring + 1]
         self._spring = float(self._gain[0]), float(self._bias[1])
         self._braking, self._free = float(self._damper[2]), -damping
+        self._written = self._spring[1], self._braking
         self._low, self._high = range_
         self._scale, self._top_speed = scale, top_speed
         self._held: float | None = None
+
+    def begin(self, goal: float) -> None:
+        """Be a spring to `goal`, as stiff and damped as the controller was made meanwhile."""
+        found = float(self._bias[1]), float(self._damper[2])
+        if found != self._written:
+            by_position = self._spring[0] != 0.0
+            self._spring, self._braking = (-found[0] if by_position else 0.0, found[0]), found[1]
+        self.hold(goal)
 
     def hold(self, goal: float) -> None:
         """Be a spring to `goal`."""
@@ -151,3 +164,4 @@ class _Axis:
     def _be(self, law: tuple[float, float], control: float, damper: float) -> None:
         self._gain[0], self._bias[1] = law
         self._control[0], self._damper[2] = control, damper
+        self._written = law[1], damper

@@ -66,6 +66,24 @@ def test_a_person_who_is_there_is_asked_once_and_it_goes_on() -> None:
     assert next(step.source for step in stage.steps if step.key.episode == 4) is Source.POLICY
 
 
+def test_a_robot_stays_stopped_until_the_person_who_was_asked_lets_it_go_on() -> None:
+    stage, waited = Stage(), list[str]()
+    never_ready(stage)
+    paused: list[str] = []  # asked as on a real arm: at once, and what waits is `standby`
+
+    def standby() -> bool:
+        if not paused:
+            return False
+        waited.append(stage.robot.stop_reason or "it may move")
+        paused.clear()
+        return True
+
+    stage.actor.person, stage.actor.standby = paused.append, standby
+    assert stage.actor.episode() is not None
+    assert waited == ["a person is needed: the reset failed 3 times"]
+    assert not stage.robot.stop_reason
+
+
 def test_a_scene_that_only_a_person_can_restore_is_not_tried() -> None:
     stage = Stage()
 

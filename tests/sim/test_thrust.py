@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -12,6 +12,9 @@ from serl.task import Placement, Scene, TaskConfig
 from serl.testing import SimulatedRobotSuite
 
 DOWN = (1.0, 0.0, 0.0, 0.0)
+
+Level = Literal["none", "full"]
+LEVELS: tuple[Level, ...] = ("none", "full")
 
 
 def place(rng: np.random.Generator) -> Placement:
@@ -31,8 +34,9 @@ def motion(**changes: Any) -> Motion:
     return Motion(**(values | changes))
 
 
-def make_arm(**changes: Any) -> SimArm:
-    return SimArm(Scene(bodies="", place=place), TaskConfig(motion=motion(**changes)))
+def make_arm(randomize: Level = "none", **changes: Any) -> SimArm:
+    config = TaskConfig(motion=motion(**changes), randomize=randomize)
+    return SimArm(Scene(bodies="", place=place), config)
 
 
 def push(arm: SimArm, action: tuple[float, ...], periods: int) -> list[np.ndarray[Any, Any]]:
@@ -109,6 +113,34 @@ def test_what_is_too_fast_is_braked() -> None:
         arm.reset(0)
         speeds = [abs(float(twist[index])) for twist in push(arm, action, 4)]
         assert 0.6 * limit < max(speeds) < 1.3 * limit
+
+
+def test_a_push_comes_late_where_actions_do() -> None:
+    moved = {}
+    for level in LEVELS:
+        arm = make_arm(level)
+        before = arm.reset(8).state["tcp_pose"][0]
+        arm.act(np.array((1.0, 0.0, 0.0), np.float32))
+        arm.advance(0.1)
+        moved[level] = arm.truth()["tcp_pose"][0] - before
+    assert 0.0 < moved["full"] < 0.9 * moved["none"]
+
+
+def test_each_world_has_its_own_stiffness_whatever_drove_the_arm_before() -> None:
+    arm = make_arm("full")
+    springs = [arm.model.actuator(f"spring{axis}").id for axis in range(6)]
+    drawn = set()
+    for seed in range(4):
+        arm.reset(seed)
+        x, y, z, roll, pitch, yaw = arm.model.actuator_biasprm[springs, 1]
+        gains = arm.model.actuator_gainprm[springs, 0]
+        assert x == y == z
+        assert roll == pitch == yaw
+        assert gains.tolist() == [-x, -y, -z, 0.0, 0.0, 0.0]
+        drawn.add((x, roll))
+        arm.act(np.array((1.0, -1.0, 1.0), np.float32))  # what leaves motors behind
+        arm.advance(0.05)
+    assert len(drawn) == 4
 
 
 def test_a_stop_ends_the_push_at_once() -> None:

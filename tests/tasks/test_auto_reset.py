@@ -18,6 +18,7 @@ from serl.config import Stage, resolve, stage_configs
 from serl.errors import BadInput, NeedsPerson
 from serl.learned_policy import LearnedPolicy
 from serl.policy import Hold, Policy, Random
+from serl.settings import run_settings
 from serl.stages import take_turns
 from serl.task import SimulatedTask
 from serl.transport import InProcess
@@ -145,6 +146,11 @@ def test_without_anybody_to_ask_the_arm_holds() -> None:
     with pytest.raises(NeedsPerson, match="out of reach"):
         actor.episode()
     assert "out of reach" in bench.robot.stop_reason
+
+
+def test_an_arm_that_exerts_wrenches_is_not_sent_home() -> None:
+    with pytest.raises(BadInput, match=r"actor\.home_every: object_flip exerts wrenches"):
+        run_settings("object_flip", {}, {"actor": {"home_every": 5}})
 
 
 def test_the_joints_go_home_every_few_episodes_and_the_arm_comes_back() -> None:
