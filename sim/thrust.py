@@ -63,7 +63,8 @@ class Thrust:
                 "action_mode wrench: expected a start with the tool's y along the base's"
             )
         self._start, self._sign = start, math.copysign(1.0, along)
-        self._wish, self._asked_s = (0.0, 0.0, 0.0), -math.inf
+        self._wish: tuple[float, ...] = (0.0, 0.0, 0.0)
+        self._asked_s = -math.inf
         self._coming: tuple[float, ...] | None = None
         self._x.begin(start.position[0])
         self._z.begin(start.position[2])
