@@ -217,14 +217,24 @@ class Guard:
             raise BadInput(f"cannot arm: the guard is in {self.state}, expected disarmed")
         self._refuse_unless_well(now_s)
         assert self.measured.pose is not None
-        if far := far_outside(self.measured.pose, self._config):
-            raise BadInput(f"not now: {far}: bring the arm there by hand")
         self._seed(self.measured.pose)
         self.state, self.cause = GuardState.HOLD, "armed"
         self._active, self._awake_s, self._ticked_s = True, now_s, now_s
         self._lost_human = self._disarming = False
         self._target, self._command.heard_s = None, -math.inf
         return "armed"
+
+    def refusal(self, now_s: float) -> str:
+        """Why `ack`, `reset` or `arm` is refused now; empty when a person's word helps, or none."""
+        if self.state in _FOLLOWING:
+            return ""
+        if trouble := self.measured.trouble(now_s):
+            return trouble
+        if self.state is GuardState.DISARMED and self.measured.pose is not None:
+            far = far_outside(self.measured.pose, self._config)
+            return f"{far}: bring the arm there by hand" if far else ""
+        person = self.lease.mode is GuardState.TELEOP and self.lease.is_fresh(now_s)
+        return "a person drives; let go first" if person and self.state in LATCHED else ""
 
     def disarm(self) -> str:
         """Brake, then be silent; a stop stays one."""
@@ -393,8 +403,5 @@ class Guard:
         return "disarmed"
 
     def _refuse_unless_well(self, now_s: float) -> None:
-        if trouble := self.measured.trouble(now_s):
-            raise BadInput(f"not now: {trouble}")
-        person = self.lease.mode is GuardState.TELEOP and self.lease.is_fresh(now_s)
-        if person and self.state in LATCHED:
-            raise BadInput("not now: a person drives; let go first")
+        if refusal := self.refusal(now_s):
+            raise BadInput(f"not now: {refusal}")

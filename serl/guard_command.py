@@ -11,13 +11,12 @@ from typing import NamedTuple
 
 import yaml
 
-from serl.arm_profile import ArmProfile, is_real
-from serl.assignment import make_task
+from serl.arm_profile import ArmProfile
 from serl.config import resolve
 from serl.files import write_atomic
 from serl.guard_config import GuardConfig
-from serl.guard_setup import guard_of, make_guard_config
-from serl.real_arm import check_place, load_robot
+from serl.guard_setup import guard_of, guarded_arm
+from serl.real_arm import load_robot
 from serl.robot_command import checked_namespace
 from serl.robot_file import latch_path, write_robot
 
@@ -70,10 +69,7 @@ def guard(options: argparse.Namespace) -> int:
     if options.task is None:
         config = guard_of(profile)
     else:
-        asked = resolve({"task": options.task})
-        if is_real(options.robot):
-            check_place(asked, profile)
-        config = make_guard_config(make_task(asked), profile)
+        _, config = guarded_arm(resolve({"task": options.task}), options.robot)
     require_ros()
     from serl.ros import guard_node  # rclpy: once it is known to be there
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from serl.arm_profile import ArmProfile
-from serl.assignment import check_topics
+from serl.arm_profile import ArmProfile, is_real
+from serl.assignment import check_topics, make_task
+from serl.config import TrainConfig
 from serl.errors import BadInput
 from serl.files import make_folder, write_atomic
 from serl.guard_config import GuardConfig
 from serl.latch import Latch, LatchFile
-from serl.real_arm import within_workspace
+from serl.real_arm import check_place, load_robot, within_workspace
 from serl.rotations import between
 from serl.safety import Limits, Motion, pose_from
 from serl.task import SimulatedTask
@@ -23,6 +24,19 @@ _STARTS = 64
 _LONGEST_S = 0.3
 _LEAST_PERIODS = 1.5
 """A target may be late by half a period."""
+
+
+def guarded_arm(config: TrainConfig, robot: str) -> tuple[ArmProfile, GuardConfig]:
+    """The profile of a run's arm, and the limits of its guard.
+
+    Raises:
+        BadInput: there is no such arm, nobody has said where a real one may be, or it cannot do the
+            task; see `make_guard_config`.
+    """
+    profile = load_robot(robot)
+    if is_real(robot):
+        check_place(config, profile)
+    return profile, make_guard_config(make_task(config), profile)
 
 
 def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:

@@ -15,9 +15,9 @@ from serl.arm_profile import is_real
 from serl.config import TrainConfig, parse_overrides, resolve
 from serl.episodes import episode_paths
 from serl.errors import BadInput
-from serl.guard_setup import make_guard_config
+from serl.guard_setup import guarded_arm
 from serl.loop import EpisodeKey, Result
-from serl.real_arm import NO_JUDGE, is_judged_apart, load_robot
+from serl.real_arm import NO_JUDGE, is_judged_apart
 from serl.robot_command import checked_namespace
 from serl.run_folder import CONFIG, RunFolder
 from serl.terminal_person import at_the_terminal
@@ -170,7 +170,7 @@ def persons_folder(
         raise BadInput("a person records one task in a simulation of its own: no robot, no stages")
     task = make_judged_task(config)
     if config.robot is not None:
-        make_guard_config(task, load_robot(config.robot))
+        guarded_arm(config, config.robot)
     teleop_commands.check_arms(options.task, make_spec(task).action, 2 if options.left else 1)
     folder: Path = options.out or _new_folder(task.name, kind)
     if (folder / CONFIG).is_file():

@@ -10,13 +10,13 @@ from datetime import datetime
 from pathlib import Path
 
 from serl import plugins, teleop_commands
-from serl.arm_profile import is_real
 from serl.assignment import make_task
 from serl.checkpoint import pick
 from serl.config import TrainConfig
 from serl.deployment import FOLDER, load_fitting, read_tried, summary
 from serl.errors import BadInput
-from serl.real_arm import NO_JUDGE, check_place, is_judged_apart, load_robot, within_workspace
+from serl.guard_setup import guarded_arm
+from serl.real_arm import NO_JUDGE, is_judged_apart
 from serl.robot_command import checked_namespace
 from serl.run_folder import RunFolder
 from serl.supervisor import Supervisor
@@ -103,10 +103,7 @@ def _deployed(config: TrainConfig, robot: str | None, namespace: str) -> TrainCo
         BadInput: there is no such robot, or its box is elsewhere than the task's.
     """
     if robot is not None:
-        profile = load_robot(robot)
-        if is_real(robot):
-            check_place(config, profile)
-        within_workspace(make_task(config).config.motion, profile)
+        guarded_arm(config, robot)
         robot = plugins.absolute(robot)
     alone = {"robot": robot, "namespace": namespace, "intervention": "none", "actors": 1}
     return config.model_copy(update=alone)

@@ -14,10 +14,10 @@ from serl.demonstrations import check_recordings
 from serl.encoder_weights import with_encoder
 from serl.errors import BadInput
 from serl.files import digest_of
-from serl.guard_setup import make_guard_config
+from serl.guard_setup import guarded_arm
 from serl.inheritance import inherit
 from serl.merging import merge
-from serl.real_arm import check_place, check_trainable, load_robot
+from serl.real_arm import check_trainable
 from serl.reward import RewardConfig
 from serl.task import SimulatedTask
 from serl.trunk_weights import with_trunk
@@ -80,11 +80,9 @@ def _check_homing(config: TrainConfig, task: SimulatedTask) -> None:
 def _check_arm(config: TrainConfig) -> None:
     """Raise `BadInput` unless an arm like that can be guarded, and a real one can be trained on."""
     assert config.robot is not None
-    profile, task = load_robot(config.robot), make_task(config)
     if is_real(config.robot):
-        check_trainable(config, task)
-        check_place(config, profile)
-    make_guard_config(task, profile)
+        check_trainable(config, make_task(config))
+    guarded_arm(config, config.robot)
 
 
 def _of_task(layer: Mapping[str, Any]) -> dict[str, Any]:

@@ -125,9 +125,9 @@ def with_trunk(config: SACConfig) -> SACConfig:
     Raises:
         BadInput: as `trunk_file`, or the small encoder is to have one.
     """
-    if config.encoder != "resnet10" and config.trunk is not None:
-        raise BadInput("agent.trunk: the small encoder has none (--agent.encoder resnet10)")
     if config.encoder != "resnet10":
+        if config.trunk is not None:
+            raise BadInput("agent.trunk: the small encoder has none (--agent.encoder resnet10)")
         return config
     path = trunk_file(config)
     if path is None:

@@ -10,14 +10,12 @@ from pathlib import Path
 
 from serl import teleop_commands
 from serl.arm_profile import is_real
-from serl.assignment import make_task
 from serl.config import TrainConfig, checked, read_yaml
 from serl.console.door import remove_door
 from serl.display import Display
 from serl.errors import BadInput
 from serl.graph_config import GraphConfig
-from serl.guard_setup import make_guard_config
-from serl.real_arm import load_robot
+from serl.guard_setup import guarded_arm
 from serl.robot_file import latch_path
 from serl.run_folder import RunFolder
 from serl.supervisor import Supervisor
@@ -97,14 +95,13 @@ def check_arms(graph: GraphConfig, config: TrainConfig) -> None:
     """
     from serl.ros.arm_topics import check_types  # rclpy: once it is known to be there
 
-    task, entries = make_task(config), dict[Path, str]()
+    entries: dict[Path, str] = {}
     for robot in graph.robots:
         if robot.profile is None or not is_real(robot.profile):
             continue
         try:
-            profile = load_robot(robot.profile)
+            profile, _ = guarded_arm(config, robot.profile)
             check_types(profile)
-            make_guard_config(task, profile)
         except BadInput as error:
             raise BadInput(f"robots.{robot.name}.profile: {error}") from None
         latch = latch_path(robot.profile, profile, robot.namespace)

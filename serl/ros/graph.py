@@ -8,15 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from serl import plugins
 from serl.arm_profile import is_real
-from serl.assignment import make_task
 from serl.config import TrainConfig
 from serl.errors import BadInput
 from serl.files import write_atomic
 from serl.graph_config import GraphConfig, RobotEntry
-from serl.guard_setup import make_guard_config, settle_guard, write_guard
-from serl.real_arm import check_place, load_robot
+from serl.guard_setup import guarded_arm, settle_guard, write_guard
 from serl.robot_file import latch_path
 from serl.ros.environment import (
     choose_transport,
@@ -58,11 +55,10 @@ def require_ros() -> None:
 
 def chosen_arm(run: RunFolder, robot: str, namespace: str) -> RealArm:
     """Another real arm for an actor of a run on real arms; raises `BadInput` for what is none."""
-    profile = load_robot(robot)
     if arm_of(run) is None or not is_real(robot):
         own = run.config.robot or "a simulation in its actors' processes"
         raise BadInput(f"--robot {robot}: {run.path} drives {own}")
-    check_place(run.config, profile)
+    guarded_arm(run.config, robot)
     return RealArm(robot, namespace)
 
 
@@ -118,8 +114,7 @@ def _guarded(run: RunFolder, name: str, arm: RealArm | None) -> list[ProcessSpec
 
 def arm_processes(run: RunFolder, name: str) -> list[ProcessSpec]:
     """The simulated arm of an actor, and the guard that alone commands it."""
-    profile = plugins.load("robot", "sim")
-    limits = make_guard_config(make_task(run.config), profile)
+    _, limits = guarded_arm(run.config, "sim")
     settings, latch = settle_guard(run.path / "guard", name, limits)
     arm = ("--run", str(run.path), "--robot", name)
     guard = (*arm, "--config", str(settings), "--latch", str(latch))
@@ -163,9 +158,7 @@ def guard_process(run: RunFolder, name: str, arm: RealArm) -> ProcessSpec:
 
     It keeps to the task's box, and to that of the profile where a person has taught one.
     """
-    profile = load_robot(arm.profile)
-    check_place(run.config, profile)
-    limits = make_guard_config(make_task(run.config), profile)
+    profile, limits = guarded_arm(run.config, arm.profile)
     settings = write_guard(run.path / "guard", name, limits)
     write_atomic(_arm_note(run, name), f"{arm.namespace}\n".encode())
     latch = latch_path(arm.profile, profile, arm.namespace)

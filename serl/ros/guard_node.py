@@ -33,7 +33,6 @@ from serl.config import checked, read_yaml
 from serl.errors import BadInput, SerlError
 from serl.files import FileLock, make_folder
 from serl.guard import LATCHED, MOVING, Guard, GuardConfig, GuardState
-from serl.guard_chain import far_outside
 from serl.guard_setup import check_fits
 from serl.latch import LatchFile
 from serl.ros.arm_commander import ArmCommander
@@ -221,14 +220,9 @@ class GuardNode:
     def _refusal(self) -> str:
         """Why `ack`, `reset` or `arm` would be refused now; empty when a person's word helps."""
         with self._lock:
-            state, arm = self._guard.state, self._guard.measured
-            trouble = arm.trouble(time.monotonic())
-            if state is GuardState.DISARMED and arm.pose is not None:
-                trouble = trouble or far_outside(arm.pose, self._config)
+            state, trouble = self._guard.state, self._guard.refusal(time.monotonic())
         if state is GuardState.DISARMED:
             trouble = trouble or self._trouble_around()
-        elif state not in LATCHED:
-            trouble = ""
         return self._with_topic(trouble)
 
     def _offer(self, name: str, act: Callable[[], str]) -> None:

@@ -94,6 +94,7 @@ def test_a_person_demonstrates_on_an_arm_through_its_guard(
         (["--robot", "sim"], "--robot sim: expected a real arm"),
         (["--robot", "franka", "--namespace", "left"], "--namespace 'left': expected one such as"),
         (["--robot", "franka", "--stages.x", "1"], "stages"),
+        (["--robot", "franka"], "arm franka: nobody has taught it where it may be: serl setup"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_leaves_nothing(
