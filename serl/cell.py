@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from serl.errors import BadInput
-from serl.rotations import Quaternion, normalized
+from serl.rotations import UnitQuaternion
 from serl.vectors import Vector
 
 LEAST_SIDE_M, LARGEST_SIDE_M = 0.04, 1.5
@@ -37,16 +36,8 @@ class Workspace(BaseModel):
     low_m: Vector
     high_m: Vector
     home_m: Vector
-    reference: Quaternion
+    reference: UnitQuaternion
     max_rotation_rad: float = Field(0.5, gt=0, le=math.pi)
-
-    @field_validator("reference")
-    @classmethod
-    def _unit(cls, reference: Quaternion) -> Quaternion:
-        try:
-            return normalized(reference)
-        except BadInput as error:
-            raise ValueError(str(error)) from None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

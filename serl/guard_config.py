@@ -6,10 +6,9 @@ import hashlib
 from enum import StrEnum
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from serl.errors import BadInput
-from serl.rotations import Quaternion, normalized
+from serl.rotations import UnitQuaternion
 from serl.safety import Limits, Motion
 from serl.vectors import Vector
 
@@ -79,7 +78,7 @@ class GuardConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     motion: Motion
-    reference: Quaternion
+    reference: UnitQuaternion
     frame: str = Field("base", min_length=1, max_length=128)
     joint_low_rad: tuple[float, ...] = Field(min_length=1, max_length=64)
     joint_high_rad: tuple[float, ...]
@@ -101,14 +100,6 @@ class GuardConfig(BaseModel):
     following_m: float = Field(0.05, gt=0, le=0.05)
     following_rad: float = Field(0.3, gt=0, le=0.3)
     following_s: float = Field(0.3, gt=0, le=0.3)
-
-    @field_validator("reference")
-    @classmethod
-    def _unit(cls, reference: Quaternion) -> Quaternion:
-        try:
-            return normalized(reference)
-        except BadInput as error:
-            raise ValueError(str(error)) from None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import AfterValidator
 
 from serl.errors import BadInput
 from serl.vectors import Vector
@@ -119,3 +122,14 @@ def normalized(q: Sequence[float]) -> Quaternion:
         raise BadInput(f"quaternion {[*q]}: expected four finite numbers (xyzw) of norm 1")
     x, y, z, w = (c / norm for c in q)
     return x, y, z, w
+
+
+def _unit(q: Quaternion) -> Quaternion:
+    try:
+        return normalized(q)
+    except BadInput as error:
+        raise ValueError(str(error)) from None
+
+
+UnitQuaternion = Annotated[Quaternion, AfterValidator(_unit)]
+"""Of a configuration: normalised, or refused."""
