@@ -167,9 +167,11 @@ def test_a_stop_that_reached_no_guard_stays_on_the_page_until_one_did(tmp_path: 
             await reads(page, "answer", "Take the controls")  # which says what is next all the time
             assert "the guard does not answer" in await page.text("alarm")
             assert not await page.run("document.getElementById('alarm').hidden")
+            await reads(page, "who", "The arm may move")
             here.cockpit.answers.pop("estop")
             await page.hit("Escape")
             await page.until("document.getElementById('alarm').hidden")
+            await reads(page, "who", "Stopped")
 
     asyncio.run(check())
 
@@ -183,7 +185,7 @@ def test_what_the_guard_asks_is_answered_by_a_button_of_who_has_the_controls(
         async with site() as here, browser(tmp_path) as page:
             told(here, {"question": stop, "yes": "ack", "not_now": ""})
             await enter(page, here)
-            await reads(page, "guard-says", "estop: the service estop.")
+            await reads(page, "guard-says", "Estop: the service estop.")
             assert await page.run("document.getElementById('yes').disabled")
             await take(page)
             await page.until("!document.getElementById('yes').disabled")

@@ -98,6 +98,7 @@ function showState(now) {
   const episode = session ? "" : `episode ${now.episode}, `;
   const where = now.episode >= 0 ? `${episode}step ${now.step + 1}${still}` : "";
   if (!now.fresh) show("off", "Nobody drives", now.over ? `the ${session ? "recording" : "training"} is over` : "no word from the actor");
+  else if (now.stopped && !$("alarm").hidden) show("stop", "The arm may move", "the actor has stopped, but the arm's guard has not said that it has");
   else if (now.stopped) show("stop", "Stopped", `${now.stopped.replace(/^stopped /, "")}. Release it when nothing can be hurt.`);
   else if (now.paused) show("hold", "Holding", `${now.paused}. Go on when it may move again.`);
   else if (now.silent) show("hold", "Holding", `${now.silent}; let go, then take over to drive on`);
@@ -129,7 +130,7 @@ function showQuestion(now, mine) {
   $("guard").hidden = !now.question;
   if (!now.question) return;
   const waits = now.not_now ? ` The guard waits: ${now.not_now}.` : "";
-  $("guard-says").textContent = `${now.question.replace(/: Enter [^:]*$/, "")}.${waits}`;
+  $("guard-says").textContent = `${capital(now.question.replace(/: Enter [^:]*$/, ""))}.${waits}`;
   $("yes").textContent = YES[now.yes];
   $("yes").dataset.question = now.question;  // the answer is to what is read here
   $("yes").disabled = !mine || Boolean(now.not_now);
