@@ -160,11 +160,12 @@ class MeasuredArm:
         joint: the joint nearest to one of its limits.
         margin_rad: how far it is from there.
         error: what the arm reports of itself, in words; empty when it is well.
+        unwatched: why nobody knows whether it is; empty when somebody does.
     """
 
     def __init__(self, config: GuardConfig, counts: Counter[str]) -> None:
         self.pose: Pose | None = None
-        self.touch, self.error = "", ""
+        self.touch = self.error = self.unwatched = ""
         self.is_touching = self.is_pushing = False
         self.joint, self.margin_rad = 0, math.inf
         self._config = config
@@ -235,7 +236,7 @@ class MeasuredArm:
         for source in self._sources.values():
             if hindrance := source.hindrance(now_s):
                 return hindrance
-        return ""
+        return self.unwatched
 
     def heard_s(self) -> float:
         """When the oldest of its last good measurements came."""

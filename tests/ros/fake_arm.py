@@ -8,7 +8,8 @@ ago), frozen (the same stamp again and again), nan, silent (no pose), dropped (c
 stuck (it does not move), reflex (it stops, and says so on the topic for that, or feels 60 N where
 there is none), stubborn (parameters are refused),
 forgetful (they are taken, and kept otherwise), numb (the gripper does nothing), mirrored (targets
-have another x), runaway (it drifts, whatever is commanded).
+have another x), runaway (it drifts, whatever is commanded), mute (what tells of its errors ended,
+while all else goes on).
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class FakeArm:
             name = self._absolute(recover["name"])
             self._node.create_service(kind_of(recover), name, self._recover)
         self._reports = self._reporter(driver["channels"].get("fault"))
+        self._reported = self._reports is not None
         self._listen()
         for key, value in {"fault": "", **driver["parameters"]["values"]}.items():
             self._node.declare_parameter(key, value)
@@ -99,6 +101,11 @@ class FakeArm:
     def _report(self, fault: str) -> None:
         """Whether it is well: on each change where that is latched, else again and again."""
         row, ill = self._driver["channels"].get("fault"), fault == "reflex"
+        if fault == "mute" and self._reports is not None:
+            self._node.destroy_publisher(self._reports)
+            self._reports = self._ill = None
+        elif fault != "mute" and self._reports is None and self._reported:
+            self._reports = self._reporter(row)
         if self._reports is None or (row.get("latched") and ill == self._ill):
             return
         self._ill, message = ill, kind_of(row)()
@@ -220,7 +227,7 @@ class FakeArm:
         linear.x, linear.y, linear.z = self._speed
 
     def _fill_wrench(self, message: Any, fault: str) -> None:
-        message.wrench.force.z = 60.0 if fault == "reflex" and self._reports is None else 0.0
+        message.wrench.force.z = 60.0 if fault == "reflex" and not self._reported else 0.0
 
     def _fill_joints(self, message: Any, fault: str) -> None:
         bent = [0.0, -0.785, 0.0, -2.356, 0.0, 1.571, 0.785]

@@ -91,6 +91,22 @@ def test_an_arm_is_not_taken_before_it_said_that_it_is_well(tmp_path: Path) -> N
         eventually(lambda: bay.cell.call("arm")[1] == line, found=lambda: bay.cell.call("arm")[1])
 
 
+def test_an_arm_of_which_nobody_tells_any_more_whether_it_is_well_is_held(tmp_path: Path) -> None:
+    with Bay(tmp_path, "ur5e") as bay:
+        line = "robot_program_running: nobody tells any more whether the arm is well"
+        bay.take()
+        bay.drive(0.0, 1.0, 0.0, 0.0, until=lambda: bay.cell.state.startswith("policy"))
+        bay.misbehave("mute")
+        name = "/io_and_status_controller/"
+        bay.cell.until(f"hold: {name}{line}")
+        bay.cell.call("disarm")
+        bay.cell.until("disarmed")
+        assert bay.cell.call("arm") == (False, f"not now: {name}{line}")
+        bay.misbehave("")
+        bay.take()
+        bay.drive(0.0, 0.0, 0.0, 0.0, until=lambda: bay.cell.state.startswith("policy"))
+
+
 @pytest.fixture(scope="module")
 def crisp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bay]:
     with Bay(tmp_path_factory.mktemp("crisp"), "franka") as bay:
