@@ -9,7 +9,7 @@ stuck (it does not move), reflex (it stops, and says so on the topic for that, o
 there is none), stubborn (parameters are refused),
 forgetful (they are taken, and kept otherwise), numb (the gripper does nothing), mirrored (targets
 have another x), runaway (it drifts, whatever is commanded), mute (what tells of its errors ended,
-while all else goes on).
+while all else goes on), whirling (its second joint turns at 2 rad/s, while the tool follows).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ CLIP_M = 0.010
 HALT_S = 0.1
 LAG = 0.2
 DRIFT_M = 0.0004
+WHIRL_RAD_S = 2.0
 HOME = (0.3069, 0.0, 0.4869)
 
 
@@ -54,6 +55,7 @@ class FakeArm:
         self._speed, self._told_s = [0.0, 0.0, 0.0], -math.inf
         self._wanted = [0.0, 0.0, 0.0]
         self._ill: bool | None = None
+        self._whirled = 0.0
         gripper = driver["gripper"]
         self._finger = self._finger_target = gripper["open"]
         self._stamp = self._now()
@@ -236,6 +238,8 @@ class FakeArm:
         if self._names[0].startswith("joint"):  # an xArm bends the other way
             message.position = [abs(angle) for angle in bent]
         message.velocity = [0.0] * len(self._names)
+        self._whirled = self._whirled + WHIRL_RAD_S * PERIOD_S if fault == "whirling" else 0.0
+        message.position[1] += self._whirled
 
 
 REPORTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

@@ -173,6 +173,20 @@ def _stuck(bay: Bay) -> str:
     return f"hold: {STUCK}" if bay.profile.wrench else "hold: the arm stands, or pushes"
 
 
+def test_an_arm_whose_joint_runs_while_the_tool_follows_is_held_then_stopped(crisp: Bay) -> None:
+    crisp.misbehave("")
+    crisp.take()
+    crisp.recover()
+    crisp.drive(0.0, 0.0, 0.0, 0.0, until=lambda: crisp.cell.state.startswith("policy"))
+    since = len(crisp.cell.states)
+    crisp.misbehave("whirling")
+    stop = "protective stop: joint 2"
+    crisp.drive(0.0, 0.0, 0.0, 0.0, until=lambda: crisp.said(stop, since))
+    assert crisp.said("hold: joint 2 turns faster than 1.5 rad/s", since)
+    crisp.misbehave("")
+    crisp.take()
+
+
 class Watching:
     """A task that sees where the tool is, and never ends."""
 
