@@ -113,7 +113,7 @@ class Guard:
             return None
         slow = (
             self.measured.is_touching
-            or self.measured.margin_rad < 2.0 * self._config.joint_margin_rad
+            or self.measured.joints.slow
             or (self._recovering and self.state is not GuardState.POLICY)
             or not is_inside(self._setpoint.pose, self._config)
         )
@@ -153,8 +153,8 @@ class Guard:
     def joints(self, values: Sequence[float], heard: Heard) -> None:
         """Where the joints are (rad)."""
         self.measured.hear_joints(values, heard)
-        if self.measured.margin_rad < 0.5 * self._config.joint_margin_rad:
-            self._stop_if_armed(self.measured.joint_words())
+        if danger := self.measured.joints.danger:
+            self._stop_if_armed(danger)
 
     def wrench(self, values: Sequence[float], heard: Heard) -> None:
         """What the surroundings exert on the tool: force (N), torque (Nm)."""
@@ -294,8 +294,7 @@ class Guard:
                 return "a person was lost: take over again, or disarm and arm"
             if now_s - lease.human_s < self._config.release_s:
                 return "a person let go"
-        near = self.measured.margin_rad < self._config.joint_margin_rad
-        return self.measured.joint_words() if near and lease.mode is GuardState.POLICY else ""
+        return self.measured.joints.near if lease.mode is GuardState.POLICY else ""
 
     def _hold(self, cause: str, now_s: float) -> None:
         """Come to rest, and stay there as long as there is a reason."""

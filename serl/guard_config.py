@@ -55,6 +55,8 @@ class GuardConfig(BaseModel):
         joint_high_rad: upper limits.
         joint_margin_rad: a policy is held this close to a joint's limit, and half as close every
             motion is stopped; twice as close all motion is slow.
+        joint_speed_rad_s: a joint that turns faster, as near a singular pose, has all motion held,
+            and stopped when it goes on; from two thirds of it all motion is slow.
         joint_names: which joints of a message are the arm's; empty: all, in their order.
         keep_out: boxes that the tool must not enter.
         wrench: the arm measures forces, and without them it holds.
@@ -83,6 +85,7 @@ class GuardConfig(BaseModel):
     joint_low_rad: tuple[float, ...] = Field(min_length=1, max_length=64)
     joint_high_rad: tuple[float, ...]
     joint_margin_rad: float = Field(0.1, gt=0, le=0.5)
+    joint_speed_rad_s: float = Field(1.5, gt=0, le=2.0)
     joint_names: tuple[str, ...] = ()
     keep_out: tuple[Box, ...] = Field((), max_length=64)
     wrench: bool = True

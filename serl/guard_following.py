@@ -7,13 +7,14 @@ import math
 from serl.guard_chain import is_apart
 from serl.guard_config import GuardConfig
 from serl.safety import Pose
+from serl.stuck import STUCK, STUCK_S
 
 _FAR = 0.9
 """Of the lead: an arm that follows is rarely so far behind, and never stands there."""
 
 _STILL_M, _STILL_RAD = 1e-3, 5e-3
-_STUCK_S, _STUCK_BLIND_S = 2.0, 6.0
-"""How long it may stand so; an arm that feels nothing may be pushing all the while."""
+_BLIND, _BLIND_S = "the arm stands, or pushes", 6.0
+"""One that feels nothing may be pushing all the while: it may stand so for longer."""
 
 _PAUSE_S = 1.0
 """Then it rests, and is tried again: the way may be free, or the next target be elsewhere."""
@@ -29,6 +30,7 @@ class Following:
     def __init__(self, config: GuardConfig) -> None:
         self.is_lost = False
         self._config = config
+        self._words, self._stuck_s = (STUCK, STUCK_S) if config.wrench else (_BLIND, _BLIND_S)
         self._away_s: float | None = None  # since when it is far from its setpoint
         self._stands: Pose | None = None  # where it has been led on from, in vain ...
         self._stands_s = math.inf  # ... since then
@@ -57,9 +59,9 @@ class Following:
             self._stands = None
         elif stands is None or is_apart(pose, stands, _STILL_M, _STILL_RAD):
             self._stands, self._stands_s = pose, now_s
-        elif now_s - self._stands_s > (_STUCK_S if self._config.wrench else _STUCK_BLIND_S):
+        elif now_s - self._stands_s > self._stuck_s:
             self._stands, self._pause_s = None, now_s + _PAUSE_S
 
     def hindrance(self, now_s: float) -> str:
         """Why the arm rests; empty when it does not have to."""
-        return "the arm does not move" if now_s < self._pause_s else ""
+        return self._words if now_s < self._pause_s else ""

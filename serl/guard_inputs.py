@@ -19,6 +19,7 @@ from serl.guard_chain import (
     parse_beat,
 )
 from serl.guard_config import GuardConfig, GuardState
+from serl.guard_joints import Joints
 from serl.safety import Pose
 
 _STILL_M, _STILL_RAD, _STILL_S = 2e-3, 0.01, 0.1
@@ -157,16 +158,16 @@ class MeasuredArm:
         touch: the force or torque at which all motion has to stop, in words; empty below it.
         is_touching: the force asks for slow motion.
         is_pushing: there is a force at all, or a torque.
-        joint: the joint nearest to one of its limits.
-        margin_rad: how far it is from there.
+        joints: how near to their limits they are, and how fast.
         error: what the arm reports of itself, in words; empty when it is well.
+        unwatched: why nobody knows whether it is; empty when somebody does.
     """
 
     def __init__(self, config: GuardConfig, counts: Counter[str]) -> None:
         self.pose: Pose | None = None
-        self.touch, self.error = "", ""
+        self.touch = self.error = self.unwatched = ""
         self.is_touching = self.is_pushing = False
-        self.joint, self.margin_rad = 0, math.inf
+        self.joints = Joints(config)
         self._config = config
         self._still: Pose | None = None
         self._still_s = math.inf  # since when it has been near that pose
@@ -200,14 +201,7 @@ class MeasuredArm:
             self._check("joints", values, len(config.joint_low_rad), heard)
             if max(map(abs, values)) > _FARTHEST_RAD:
                 raise Refused("units", f"joints turned to {max(values, key=abs):.0f}: expected rad")
-            margins = [
-                min(value - low, high - value)
-                for low, value, high in zip(
-                    config.joint_low_rad, values, config.joint_high_rad, strict=True
-                )
-            ]
-            self.margin_rad = min(margins)
-            self.joint = margins.index(self.margin_rad)
+            self.joints.hear(values, heard.stamp_s, heard.now_s)
 
     def hear_wrench(self, values: Sequence[float], heard: Heard) -> None:
         """Take what the surroundings exert on the tool, forces (N) then torques (Nm)."""
@@ -235,7 +229,7 @@ class MeasuredArm:
         for source in self._sources.values():
             if hindrance := source.hindrance(now_s):
                 return hindrance
-        return ""
+        return self.unwatched or self.joints.running
 
     def heard_s(self) -> float:
         """When the oldest of its last good measurements came."""
@@ -249,17 +243,13 @@ class MeasuredArm:
             return hindrance
         if self.touch:
             return self.touch
-        if self.margin_rad < 0.5 * self._config.joint_margin_rad:
-            return self.joint_words()
+        if self.joints.danger:
+            return self.joints.danger
         return "" if now_s - self._still_s >= _STILL_S else "the arm moves"
 
     def has_settled(self, since_s: float, now_s: float) -> bool:
         """It stands, and its setpoint has for longer than it takes the arm to get there."""
         return now_s - max(since_s, self._still_s) >= _SETTLED_S
-
-    def joint_words(self) -> str:
-        """The joint nearest to one of its limits, in words."""
-        return f"joint {self.joint + 1} is {max(0.0, self.margin_rad):.2f} rad from its limit"
 
     def _check(self, name: str, values: Sequence[float], size: int, heard: Heard) -> None:
         check_stamp(heard, name, self._config.ahead_s, self._config.state_s)

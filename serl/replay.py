@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from serl.features import FeatureStore, FrameEncoder
 from serl.frames import FrameStore, Slots
 from serl.intervention import ENDINGS, Event, is_fault
 from serl.specs import Spec
+from serl.stuck import stuck_since_s
 from serl.types import Array, Batch, End, Record, Source, Step
 
 Stream = tuple[str, str, bool]  # run, actor, prior
@@ -88,7 +90,7 @@ class Replay:
         the `End`. If neither comes, or a fault left nothing to see, the step is dropped and
         counted. Steps of a script enter only as demonstrations; their first frame still serves as
         the successor of the step before. An episode that a person discarded is forgotten when its
-        `End` comes, whatever of it was lost on the way.
+        `End` comes, whatever of it was lost on the way; so is the part in which a stuck arm stood.
 
         Args:
             record: what an actor sent; those of several actors may interleave.
@@ -107,8 +109,9 @@ class Replay:
             self._newest[stream] = _Entered(name, [])
         if follows or enters:
             self._enter(record, stream, enters)
-        if isinstance(record, End) and record.reason == ENDINGS[Event.DISCARD]:
-            self._discard(stream)
+        if isinstance(record, End):
+            discarded = record.reason == ENDINGS[Event.DISCARD]
+            self._forget_since(stream, -math.inf if discarded else stuck_since_s(record))
 
     def sample(self, n: int, prior_share: float = 0.5) -> Batch:
         """`n` transitions: `prior_share` of them demonstrations and human's, the rest from all.
@@ -242,10 +245,11 @@ class Replay:
             if self._prior[slot]:
                 self._of_prior.remove(slot)
 
-    def _discard(self, stream: Stream) -> None:
-        """Nothing is to be learned from a stream's episode; what was counted stays so."""
-        for slot, written in self._newest.pop(stream).slots:
-            if self._written[slot] == written:  # the ring did not come over it
+    def _forget_since(self, stream: Stream, since_s: float) -> None:
+        """Nothing is to be learned from an ended episode's steps since then; counts stay."""
+        for slot, written, issued_s in self._newest.pop(stream).slots:
+            # Unless the ring came over it.
+            if issued_s >= since_s and self._written[slot] == written:
                 self._remove(slot)
 
     def _drop(self, stream: Stream) -> None:
@@ -268,7 +272,7 @@ class Replay:
         human = step.source is Source.HUMAN
         self._prior[slot] = prior or human
         self._all.add(slot)
-        self._newest[stream].slots.append((slot, int(self._written[slot])))
+        self._newest[stream].slots.append((slot, int(self._written[slot]), step.monotonic_s))
         if self._prior[slot]:
             self._of_prior.add(slot)
         if prior:
@@ -279,10 +283,14 @@ class Replay:
 
 
 class _Entered(NamedTuple):
-    """What a stream's newest episode, (epoch, episode), has in replay: slots, as written."""
+    """What a stream's newest episode, (epoch, episode), has in replay.
+
+    Attributes:
+        slots: each as written, and when its action was issued.
+    """
 
     name: tuple[int, int]
-    slots: list[tuple[int, int]]
+    slots: list[tuple[int, int, float]]
 
 
 class _Members:

@@ -58,6 +58,7 @@ def test_an_arm_that_pushes_against_something_is_not_stuck(wrench: list[float]) 
 def test_an_arm_that_feels_nothing_may_push_for_longer() -> None:
     loop = driving(wrench=False)
     assert 600 <= stuck(loop, 1000) <= 640
+    assert loop.guard.cause == "the arm stands, or pushes"
 
 
 def test_an_arm_that_is_held_up_a_millimetre_at_a_time_is_not_stuck() -> None:

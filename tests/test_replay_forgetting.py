@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from serl.replay import Replay
+from serl.stuck import STUCK
 from serl.types import End, Source
 
 from .plans import FAULT, GAMMA, SPEC, Plan, fill, plan
@@ -85,6 +86,23 @@ def test_a_discarded_episode_takes_nothing_of_others_with_it() -> None:
     for record in plan(*[Source.POLICY] * 3, first=50, number=1).records():
         replay.add(record)
     assert {50, 51, 52} <= names(replay)
+
+
+def test_the_steps_in_which_a_stuck_arm_stood_are_not_learned_from() -> None:
+    """It is led on in vain for two seconds before its guard says so; before that it moved."""
+    replay = fill(Replay(SPEC, 100, GAMMA), plan(*[Source.POLICY] * 3))
+    ends_s = 4.0 - 0.02
+    reason = f"the guard holds the arm: {STUCK}"
+    for record in plan(*[Source.POLICY] * 40, ending=reason, number=1, first=10).records():
+        now_s = ends_s if isinstance(record, End) else 0.1 * record.key.index
+        replay.add(replace(record, monotonic_s=now_s))
+    assert names(replay) == {0, 1, 2} | set(range(10, 10 + 15))
+    assert (replay.online, replay.dropped) == (3 + 39, 1)
+
+
+def test_another_fault_takes_no_more_than_the_last_step() -> None:
+    replay = fill(Replay(SPEC, 100, GAMMA), plan(*[Source.POLICY] * 5, ending=FAULT))
+    assert names(replay) == {0, 1, 2, 3}
 
 
 def test_discarding_all_there_is_leaves_nothing() -> None:

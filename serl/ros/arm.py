@@ -18,30 +18,19 @@ from serl.arm_profile import ArmProfile
 from serl.errors import BadInput, SerlError, Silent
 from serl.gripper_watch import GripperWatch
 from serl.reading import reading_spec
-from serl.ros.arm_topics import EXACT, SENSOR, check_types, of_robot, topic_of, tracked_pose
-from serl.ros.camera import cell_camera
+from serl.ros.arm_topics import EXACT, check_types, of_robot
 from serl.ros.controller import settle_controller, switch_gains
-from serl.ros.conversions import (
-    gripper_of,
-    joints_of,
-    numbers_message,
-    pose_message,
-    pose_of,
-    stamp_of,
-    turned,
-    twist_between,
-    twist_of,
-    wrench_of,
-)
+from serl.ros.conversions import numbers_message, pose_message, stamp_of
 from serl.ros.feed import Feed, Sample
 from serl.ros.guard_client import GuardClient
 from serl.ros.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT, sent
+from serl.ros.measurements import Measurements, numbers_of
 from serl.ros.node import RosNode
 from serl.ros.remote import Remote
 from serl.safety import Pose
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import TaskConfig
-from serl.types import Action, Image, Observation, Source
+from serl.types import Action, Observation, Source
 
 logger = logging.getLogger(__name__)
 
@@ -52,21 +41,16 @@ _MODES: dict[Source, Mode] = {
     Source.SCRIPT: "reset",
 }
 
-_STATE_AGE_S = 0.1
-_IMAGE_AGE_S = 0.2
 _READY_S = 30.0
 _LONGEST_S = 99.0  # that a beat tells
 _PAUSE_PERIODS = 1.3  # before the guard misses a target
-_KEEP = 256
-"""Samples to remember of what is averaged or differentiated: 100 ms at up to 2 kHz."""
 
 
 class RosArm:
     """A `serl.robot.Robot` over topics. It commands the guard, never the arm.
 
-    A reading has the names of `serl.reading`. Its stamps are when each was measured, by this
-    process's monotonic clock; "robot" is that of the pose. The wrench is the mean over the last
-    control period, as the simulated arm's is.
+    A reading has the names of `serl.reading`, and is of one instant as far as its cameras allow:
+    see `serl.ros.measurements`. What the arm is commanded by is always its newest pose.
 
     Args:
         node: the process's node.
@@ -118,7 +102,9 @@ class RosArm:
         self._fault = ""  # that `act` met
         self._acted_s = -math.inf
         self._grip_watch = GripperWatch()
-        self._subscribe(tracked, config)
+        self._measured = Measurements(
+            node, robot, profile, config, tracked, lockstep, self.still_pictures
+        )
         self._target, self._grip, self._beat = (
             node.publisher(
                 of_robot(topic, robot, EXACT) if lockstep else of_robot(sent(topic), robot)
@@ -139,10 +125,7 @@ class RosArm:
     @property
     def feeds(self) -> Iterable[Feed[Any]]:
         """All that a reading is made of."""
-        maybe = (self._twist, self._wrench, self._gripper)
-        found = (feed for feed in maybe if feed is not None)
-        cameras = (camera.feed for camera in self._cameras)
-        return (self._pose, self._joints, *found, *self._tracked.values(), *cameras)
+        return self._measured.feeds
 
     def __enter__(self) -> Self:
         """Settle the controller, and wait for the first message of every topic.
@@ -179,26 +162,12 @@ class RosArm:
             self.guard.check()
         if self._fault:
             raise Silent(self._fault)
-        pose = self._pose.newest()
-        if not self._begun:
-            self.begin(pose.value, self._opening() < 0.5)
-        q, dq = self._joints.newest().value
-        numbers = {
-            "tcp_pose": _numbers(pose.value),
-            "tcp_twist": self._measured_twist(),
-            "wrench": self._mean_wrench(pose.value),
-            "gripper": [self._opening()],
-            "q": q,
-            "dq": dq,
-            "target_pose": _numbers(self.aim.target),
-        }
-        numbers |= {
-            f"{name}_pose": _numbers(feed.newest().value) for name, feed in self._tracked.items()
-        }
-        self._check_gripper(numbers["gripper"][0], pose.taken_s)
-        images, stamps = self._images()
+        pose = self._begin_once()
+        self._check_gripper(self._measured.opening(), pose.taken_s)
+        numbers, images, stamps = self._measured.read()
+        numbers["target_pose"] = numbers_of(self.aim.target)
         state = {name: np.array(numbers[name], np.float32) for name in self._spec.state}
-        return Observation(state, images, {"robot": pose.taken_s, **stamps})
+        return Observation(state, images, stamps)
 
     def observe_when_fresh(self, limit_s: float) -> Observation:
         """A reading once there is one; for use between episodes, where waiting harms nobody.
@@ -225,21 +194,20 @@ class RosArm:
         if self.stop_reason is not None or self._fault:
             return np.zeros_like(action)
         try:
-            pose = self._pose.newest()
+            pose = self._begin_once()
         except Silent as error:
             self._fault = str(error)
             return np.zeros_like(action)
-        if not self._begun:
-            self.begin(pose.value, self._opening() < 0.5)
         now_s = self._now_s(pose.taken_s)
         executed = self.aim.move(action, pose.value, now_s)
         stamp_ns = self.node.handle.get_clock().now().nanoseconds
-        values, frame = _numbers(self.aim.target), self.profile.base_frame
+        values, frame = numbers_of(self.aim.target), self.profile.base_frame
         self._target.publish(pose_message(values, frame, stamp_ns))
         self._acted_s = time.monotonic()
         self._grip.publish(numbers_message([0.0 if self.aim.closed else 1.0]))
-        if self._gripper is not None and self._gripper.is_fresh:
-            self._grip_watch.tell(self.aim.closed, self._opening(), now_s)
+        if self.profile.gripper is not None:
+            with suppress(Silent):  # the next reading fails then
+                self._grip_watch.tell(self.aim.closed, self._measured.opening(), now_s)
         return executed
 
     def drive_as(self, source: Source) -> None:
@@ -261,7 +229,7 @@ class RosArm:
             Silent: it is not known where the arm is.
         """
         if self.stop_reason is not None or self._fault:
-            self.aim.target = self._pose.newest().value
+            self.aim.target = self._measured.pose.newest().value
             self.stop_reason, self._fault = None, ""
             self._grip_watch.begin(self.aim.closed)
             self.beat()
@@ -305,48 +273,12 @@ class RosArm:
         message.stamp = stamp_of(self.node.handle.get_clock().now().nanoseconds)
         self._beat.publish(message)
 
-    def _subscribe(self, tracked: Sequence[str], config: TaskConfig) -> None:
-        node, robot, profile = self.node, self.robot, self.profile
-        frame, gripper = profile.base_frame, profile.gripper
-        qos = EXACT if self._lockstep else SENSOR
-        age_s = None if self._lockstep else _STATE_AGE_S
-
-        def feed(channel: Any, decode: Any, keep: int = 1) -> Feed[Any]:
-            return Feed(node, topic_of(channel, robot, qos), decode, age_s, keep)
-
-        def pose(message: Any) -> Pose:
-            return pose_of(message, frame)
-
-        def joints(message: Any) -> tuple[list[float], list[float]] | None:
-            return joints_of(message, profile.joints)
-
-        self._pose: Feed[Pose] = feed(profile.pose, pose, _KEEP)
-        self._twist = feed(profile.twist, twist_of) if profile.twist else None
-        self._wrench = feed(profile.wrench, wrench_of, _KEEP) if profile.wrench else None
-        self._joints: Feed[tuple[list[float], list[float]]] = feed(profile.joint_states, joints)
-        self._gripper = (
-            feed(gripper.state, lambda message: gripper_of(message, gripper.joint))
-            if gripper
-            else None
-        )
-        self._tracked: dict[str, Feed[Pose]] = {
-            name: Feed(node, tracked_pose(robot, name, qos), pose, age_s) for name in tracked
-        }
-        views = config.all_views
-        image_age_s = None if self._lockstep else _IMAGE_AGE_S
-        self._cameras = [
-            cell_camera(
-                node,
-                robot,
-                camera,
-                {name: view for name, view in views.items() if view.camera == camera},
-                image_age_s,
-                profile.cameras.get(camera),
-                qos,
-                self.still_pictures,
-            )
-            for camera in dict.fromkeys(view.camera for view in views.values())
-        ]
+    def _begin_once(self) -> Sample[Pose]:
+        """The newest pose, where an episode begins unless one has; raises `Silent`."""
+        pose = self._measured.pose.newest()
+        if not self._begun:
+            self.begin(pose.value, self._measured.opening() < 0.5)
+        return pose
 
     def _now_s(self, taken_s: float) -> float:
         """By the wall's clock, or by that of what was measured last, where time stands still."""
@@ -359,39 +291,3 @@ class RosArm:
             self._grip_watch.wait(now_s)
         if trouble := self._grip_watch.trouble(opening, now_s):
             raise Silent(trouble)
-
-    def _opening(self) -> float:
-        gripper = self.profile.gripper
-        if gripper is None or self._gripper is None:
-            return 1.0
-        return gripper.opening(self._gripper.newest().value)
-
-    def _measured_twist(self) -> list[float]:
-        if self._twist is not None:
-            twist: list[float] = self._twist.newest().value
-            return twist
-        recent = self._pose.recent(0.5 * self._period_s)
-        first, last = recent[0], recent[-1]
-        dt_s = 1e-9 * (last.stamp_ns - first.stamp_ns)
-        return twist_between(first.value, last.value, dt_s) if dt_s > 0.0 else [0.0] * 6
-
-    def _mean_wrench(self, pose: Pose) -> list[float]:
-        if self._wrench is None:
-            return [0.0] * 6
-        samples: list[Sample[list[float]]] = self._wrench.recent(self._period_s)
-        rows = [sample.value for sample in samples]
-        mean = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
-        return turned(mean, pose) if self.profile.wrench_frame == "tool" else mean
-
-    def _images(self) -> tuple[dict[str, Image], dict[str, float]]:
-        found: dict[str, Image] = {}
-        stamps: dict[str, float] = {}
-        for camera in self._cameras:
-            images, taken_s = camera.images()
-            found |= images
-            stamps |= dict.fromkeys(images, taken_s)
-        return {name: found[name] for name in self._spec.images}, stamps
-
-
-def _numbers(pose: Pose) -> list[float]:
-    return [*pose.position, *pose.quaternion]

@@ -17,6 +17,9 @@ from serl.ros.topics import Topic
 _PERIOD_S = 0.02
 """Drivers tell their state up to 1,000 times a second, and an error lasts."""
 
+_SILENT_S = 1.0
+"""The slowest of them, an xArm's, tells it five times a second."""
+
 _NEWEST: Any = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
 _CHANGES: Any = QoSProfile(
     depth=1,
@@ -27,27 +30,55 @@ _FRANKA_MODES = {4: "a reflex", 5: "that its user stopped it", 6: "that it recov
 _XARM_STOPPED = 4
 
 
-def listen_to_faults(
-    node: RosNode, channel: Channel, robot: str, heed: Callable[[str], None]
-) -> None:
-    """Call back in the executor's thread with what is wrong with an arm, empty when it is well.
+class FaultWatch:
+    """Listens to what tells errors of an arm, and notices when nobody tells them any more.
 
     Args:
         node: the process's node.
-        channel: the profile's `fault`.
-        robot: the arm's namespace.
-        heed: is called with each change, and again and again.
+        topic: see `fault_topic`.
+        tell: what a message says is wrong, in words; empty when the arm is well.
+        heed: is called in the executor's thread with each change, and again and again.
+        needed: the arm is not known to be well before the first message.
     """
-    topic, tell, heard_s = fault_topic(channel, robot), _WORDS[channel.type], float("-inf")
 
-    def hear(message: bytes) -> None:
-        nonlocal heard_s
+    def __init__(
+        self,
+        node: RosNode,
+        topic: Topic,
+        tell: Callable[[Any], str],
+        heed: Callable[[str], None],
+        needed: bool = True,
+    ) -> None:
+        self._node, self._topic, self._tell, self._heed = node, topic, tell, heed
+        self._name = node.absolute(topic.name)
+        self._latched = topic.qos.durability == DurabilityPolicy.TRANSIENT_LOCAL
+        self._unheard = needed
+        self._seen = self._gone = False
+        self._heard_s = float("-inf")
+        node.subscribe(topic, self._hear, raw=True)
+
+    def look(self) -> str:
+        """Why nobody knows whether the arm is well; empty while somebody says so.
+
+        To be called a few times a second. What is told on changes only is told by who is there;
+        what is told again and again is not when it ended for a second.
+        """
+        if self._unheard:
+            return f"{self._name}: nobody tells whether the arm is well"
+        there = self._node.handle.count_publishers(self._name) > 0
+        self._gone |= self._seen and not there
+        self._seen = there
+        silent = not self._latched and time.monotonic() - self._heard_s > _SILENT_S
+        if self._gone or (silent and self._heard_s > float("-inf")):
+            return f"{self._name}: nobody tells any more whether the arm is well"
+        return ""
+
+    def _hear(self, message: bytes) -> None:
         now_s = time.monotonic()
-        if channel.type == RUNNING or now_s - heard_s >= _PERIOD_S:
-            heard_s = now_s
-            heed(tell(deserialize_message(message, topic.kind)))
-
-    node.subscribe(topic, hear, raw=True)
+        if self._latched or now_s - self._heard_s >= _PERIOD_S:
+            self._heard_s = now_s
+            self._heed(self._tell(deserialize_message(message, self._topic.kind)))
+            self._unheard = self._gone = False
 
 
 def fault_topic(channel: Channel, robot: str) -> Topic:

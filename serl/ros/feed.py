@@ -96,15 +96,26 @@ class Feed(Generic[Value]):
             raise Silent(f"{self._name}: its newest message is {limit}{self._why()}")
         return sample
 
-    def recent(self, period_s: float) -> list[Sample[Value]]:
-        """The newest sample, and those that are less than a period older.
+    def at(self, then_s: float | None) -> Sample[Value]:
+        """The sample taken nearest to then, of those remembered; None: the newest one.
+
+        Raises:
+            Silent: as `newest`.
+        """
+        newest = self.newest()
+        if then_s is None or then_s >= newest.taken_s:
+            return newest
+        return min(tuple(self._samples), key=lambda sample: abs(sample.taken_s - then_s))
+
+    def recent(self, period_s: float, then_s: float | None = None) -> list[Sample[Value]]:
+        """The sample of then, and those that are less than a period older.
 
         Those from before a clock was set back have stamps of the future, and are not among them.
         """
-        newest = self.newest()
-        first_ns = newest.stamp_ns - round(period_s * 1e9)
+        last = self.at(then_s)
+        first_ns = last.stamp_ns - round(period_s * 1e9)
         samples = tuple(self._samples)
-        return [s for s in samples if first_ns < s.stamp_ns <= newest.stamp_ns] or [newest]
+        return [s for s in samples if first_ns < s.stamp_ns <= last.stamp_ns] or [last]
 
     def forget(self, before_ns: int | None = None) -> None:
         """Begin anew: what was stamped before then, or heard so far, is of another episode."""

@@ -14,6 +14,7 @@ from serl.ros.feed import Feed
 from serl.ros.guard_topics import GUARD_STATE, NOT_NOW
 from serl.ros.node import RosNode
 from serl.ros.remote import Remote
+from serl.stuck import STUCK
 
 logger = logging.getLogger(__name__)
 
@@ -68,10 +69,15 @@ class GuardClient:
         return standing.state is not GuardState.DISARMED and standing.state not in LATCHED
 
     def check(self) -> None:
-        """Raise `Silent` when the guard is not there, or has stopped the arm for good."""
+        """Raise `Silent` when the guard is not there, has stopped the arm for good, or holds it.
+
+        That is one that is stuck: what follows on its targets is nothing to learn from.
+        """
         state, cause, _ = self.feed.newest().value
         if state in LATCHED:
             raise Silent(f"the guard stopped the arm: {state}: {cause}")
+        if state is GuardState.HOLD and cause == STUCK:
+            raise Silent(f"the guard holds the arm: {cause}")
 
     @property
     def lets_move(self) -> bool:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from serl.arm_profile import ArmProfile, Channel
 from serl.guard import Guard, Heard
-from serl.ros.arm_faults import listen_to_faults
-from serl.ros.arm_topics import SENSOR, name_of, of_robot, topic_of
+from serl.ros.arm_faults import FaultWatch, fault_topic, fault_words
+from serl.ros.arm_topics import SENSOR, of_robot, topic_of
 from serl.ros.guard_topics import ARM_STATE, COMMAND_GRIPPER, COMMAND_POSE, ESTOP, HEARTBEAT
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
@@ -28,9 +29,6 @@ class GuardInbox:
         joint_names: of the joints that count, in their order; empty: all, as they come.
         guard: is told.
         lock: held meanwhile.
-
-    Attributes:
-        unheard: what has to be heard once before the arm is taken, in words; empty when it was.
     """
 
     def __init__(
@@ -45,12 +43,10 @@ class GuardInbox:
         self._node, self._prefix, self._lock = node, prefix, lock
         self._guard, self._joint_names = guard, joint_names
         self._clock = node.handle.get_clock()
-        self.unheard = ""
-        if (fault := profile.fault) is not None:
-            name = node.absolute(name_of(fault, prefix))
-            self.unheard = f"{name}: nobody tells whether the arm is well"
+        self._faults = self._listen_to_faults(profile.fault)
         self._listen_to_arm(profile)
         self._listen_to_actor()
+        self.look()
 
     def _listen_to_arm(self, profile: ArmProfile) -> None:
         guard = self._guard
@@ -58,10 +54,14 @@ class GuardInbox:
         self._measure(profile.joint_states, self._on_joints)
         if profile.wrench is not None:
             self._measure(profile.wrench, lambda m: guard.wrench(_wrench(m), self._heard(m.header)))
-        if profile.fault is None:
-            self._hear(ARM_STATE, lambda m: guard.robot_error(_error(m)))
-        else:
-            listen_to_faults(self._node, profile.fault, self._prefix, self._on_fault)
+
+    def _listen_to_faults(self, channel: Channel | None) -> FaultWatch:
+        """What the arm's profile names, or the topic on which anybody may tell."""
+        if channel is None:
+            topic = of_robot(ARM_STATE, self._prefix)
+            return FaultWatch(self._node, topic, _error, self._on_fault, needed=False)
+        topic, words = fault_topic(channel, self._prefix), partial(fault_words, channel)
+        return FaultWatch(self._node, topic, words, self._on_fault)
 
     def _listen_to_actor(self) -> None:
         guard, hear = self._guard, self._hear
@@ -86,7 +86,12 @@ class GuardInbox:
     def _on_fault(self, text: str) -> None:
         with self._lock:
             self._guard.robot_error(text)
-        self.unheard = ""
+
+    def look(self) -> None:
+        """A few times a second: tell the guard whether anybody says that the arm is well."""
+        unwatched = self._faults.look()
+        with self._lock:
+            self._guard.measured.unwatched = unwatched
 
     def _on_joints(self, message: Any) -> None:
         values, names = list(message.position), self._joint_names

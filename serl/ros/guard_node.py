@@ -214,8 +214,7 @@ class GuardNode:
         """Why the arm is not taken, whatever it measures; empty when nothing speaks against it."""
         if not self._active:
             return "the guard's node is not active"
-        unheard = self._commander.unheard or self._inbox.unheard
-        return self._rivals.words or self._controller.trouble or unheard
+        return self._rivals.words or self._controller.trouble or self._commander.unheard
 
     def _refusal(self) -> str:
         """Why `ack`, `reset` or `arm` would be refused now; empty when a person's word helps."""
@@ -286,6 +285,7 @@ class GuardNode:
 
         Hold beside others who command its actor's guard.
         """
+        self._inbox.look()
         others, commanders = self._rivals.words, self._commanders.look()
         trouble, guard = others or self._controller.changed, self._guard
         with self._lock:

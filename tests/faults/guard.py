@@ -199,8 +199,7 @@ def contact(folder: Path) -> None:
 @REGISTRY.fault(
     35,
     "Limit of a joint",
-    injected="a joint that comes to 0.2, 0.1 and 0.05 rad of its limit (singular poses are the "
-    "controller's: the guard does no kinematics)",
+    injected="a joint that comes to 0.2, 0.1 and 0.05 rad of its limit",
     required="slow; then a policy is held, a reset leads back; then a protective stop",
     level=Level.COMPONENT,
 )
@@ -214,6 +213,30 @@ def joint_limit(folder: Path) -> None:
         loop.ticks_until(GuardState.RESET, limit=20)
         loop.joints[joint] = 2.76
         assert loop.ticks_until(GuardState.PROTECTIVE_STOP) <= AT_ONCE
+
+
+@REGISTRY.fault(
+    35,
+    "Singular pose",
+    injected="a joint that turns at 1.7 rad/s while the tool follows, until the tool stands; one "
+    "that goes on (without kinematics the guard sees what joints do, not where poses are singular)",
+    required="slow from 1 rad/s on; held in the next 40 ms, by whom it is driven or not, no "
+    "wind-up; goes on once the joint stands; a protective stop when it runs for 0.3 s",
+    level=Level.COMPONENT,
+)
+def singular(folder: Path) -> None:
+    for joint in range(7):
+        loop = driving("reset" if joint % 2 else "policy")
+        for _ in range(4):
+            loop.joints[joint] -= 1.7 * TICK_S
+            loop.tick()
+        assert loop.guard.cause == f"joint {joint + 1} turns faster than 1.5 rad/s"
+        assert loop.ticks_to_rest() <= AT_REST
+        assert loop.ticks_until(GuardState(loop.mode or ""), limit=40) < 40
+        for tick in range(50):
+            loop.joints[joint] += 1.7 * TICK_S
+            loop.tick()
+            assert (loop.guard.state == "protective stop") == (tick > 31) or 29 < tick < 36, tick
 
 
 @REGISTRY.fault(

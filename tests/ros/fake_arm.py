@@ -8,7 +8,8 @@ ago), frozen (the same stamp again and again), nan, silent (no pose), dropped (c
 stuck (it does not move), reflex (it stops, and says so on the topic for that, or feels 60 N where
 there is none), stubborn (parameters are refused),
 forgetful (they are taken, and kept otherwise), numb (the gripper does nothing), mirrored (targets
-have another x), runaway (it drifts, whatever is commanded).
+have another x), runaway (it drifts, whatever is commanded), mute (what tells of its errors ended,
+while all else goes on), whirling (its second joint turns at 2 rad/s, while the tool follows).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ CLIP_M = 0.010
 HALT_S = 0.1
 LAG = 0.2
 DRIFT_M = 0.0004
+WHIRL_RAD_S = 2.0
 HOME = (0.3069, 0.0, 0.4869)
 
 
@@ -53,6 +55,7 @@ class FakeArm:
         self._speed, self._told_s = [0.0, 0.0, 0.0], -math.inf
         self._wanted = [0.0, 0.0, 0.0]
         self._ill: bool | None = None
+        self._whirled = 0.0
         gripper = driver["gripper"]
         self._finger = self._finger_target = gripper["open"]
         self._stamp = self._now()
@@ -64,6 +67,7 @@ class FakeArm:
             name = self._absolute(recover["name"])
             self._node.create_service(kind_of(recover), name, self._recover)
         self._reports = self._reporter(driver["channels"].get("fault"))
+        self._reported = self._reports is not None
         self._listen()
         for key, value in {"fault": "", **driver["parameters"]["values"]}.items():
             self._node.declare_parameter(key, value)
@@ -99,6 +103,11 @@ class FakeArm:
     def _report(self, fault: str) -> None:
         """Whether it is well: on each change where that is latched, else again and again."""
         row, ill = self._driver["channels"].get("fault"), fault == "reflex"
+        if fault == "mute" and self._reports is not None:
+            self._node.destroy_publisher(self._reports)
+            self._reports = self._ill = None
+        elif fault != "mute" and self._reports is None and self._reported:
+            self._reports = self._reporter(row)
         if self._reports is None or (row.get("latched") and ill == self._ill):
             return
         self._ill, message = ill, kind_of(row)()
@@ -220,7 +229,7 @@ class FakeArm:
         linear.x, linear.y, linear.z = self._speed
 
     def _fill_wrench(self, message: Any, fault: str) -> None:
-        message.wrench.force.z = 60.0 if fault == "reflex" and self._reports is None else 0.0
+        message.wrench.force.z = 60.0 if fault == "reflex" and not self._reported else 0.0
 
     def _fill_joints(self, message: Any, fault: str) -> None:
         bent = [0.0, -0.785, 0.0, -2.356, 0.0, 1.571, 0.785]
@@ -229,6 +238,8 @@ class FakeArm:
         if self._names[0].startswith("joint"):  # an xArm bends the other way
             message.position = [abs(angle) for angle in bent]
         message.velocity = [0.0] * len(self._names)
+        self._whirled = self._whirled + WHIRL_RAD_S * PERIOD_S if fault == "whirling" else 0.0
+        message.position[1] += self._whirled
 
 
 REPORTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

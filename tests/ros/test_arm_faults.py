@@ -2,19 +2,105 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from rclpy.serialization import serialize_message
 from std_msgs.msg import Bool
 
 from serl import plugins
-from serl.arm_profile import ArmProfile
-from serl.ros.arm_faults import fault_words
+from serl.arm_profile import RUNNING, ArmProfile, Channel
+from serl.ros.arm_faults import FaultWatch, fault_words
+from serl.ros.node import RosNode
+from serl.ros.topics import Topic
 
 from ..upstream import FAMILIES, facts
 
 pytestmark = pytest.mark.ros
+
+
+class Graph:
+    """In the place of a node: the messages and publishers of one topic."""
+
+    def __init__(self) -> None:
+        self.publishers, self.handle = 0, self
+        self._heed: Callable[[bytes], None] = lambda message: None
+
+    def absolute(self, name: str) -> str:
+        return f"/{name}"
+
+    def subscribe(self, topic: Topic, callback: Callable[[bytes], None], *, raw: bool) -> None:
+        self._heed = callback
+
+    def count_publishers(self, name: str) -> int:
+        return self.publishers
+
+    def tell(self, running: bool) -> None:
+        self._heed(serialize_message(Bool(data=running)))
+
+
+def watched(latched: bool, needed: bool = True) -> tuple[Graph, FaultWatch, list[str]]:
+    graph, told = Graph(), list[str]()
+    kind = DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE
+    topic = Topic("running", Bool, QoSProfile(depth=1, durability=kind))
+    words = partial(fault_words, Channel(name="running", type=RUNNING))
+    return graph, FaultWatch(cast(RosNode, graph), topic, words, told.append, needed), told
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_who_tells_of_errors_may_come_late_and_go(late: bool) -> None:
+    graph, watch, told = watched(latched=True)
+    for _ in range(3 if late else 0):
+        assert watch.look() == "/running: nobody tells whether the arm is well"
+    graph.publishers = 1
+    assert watch.look() == "/running: nobody tells whether the arm is well"
+    graph.tell(True)
+    assert [watch.look() for _ in range(3)] == [""] * 3
+    graph.publishers = 0
+    assert watch.look() == "/running: nobody tells any more whether the arm is well"
+    graph.publishers = 1
+    assert watch.look(), "it is there again, and has said nothing yet"
+    graph.tell(False)
+    assert watch.look() == ""
+    assert told == ["", "that its program does not run"]
+
+
+def test_who_was_heard_before_it_is_seen_in_the_graph_is_not_gone() -> None:
+    graph, watch, _ = watched(latched=True)
+    graph.tell(True)
+    assert watch.look() == ""
+    graph.publishers = 1
+    assert watch.look() == ""
+
+
+def test_what_is_told_again_and_again_is_missed_after_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr("serl.ros.arm_faults.time", SimpleNamespace(monotonic=lambda: now_s))
+    graph, watch, _ = watched(latched=False)
+    graph.publishers = 1
+    graph.tell(True)
+    for now_s in (0.2, 0.9):  # noqa: B007
+        assert watch.look() == ""
+    now_s = 1.1
+    assert watch.look() == "/running: nobody tells any more whether the arm is well"
+    graph.tell(True)
+    assert watch.look() == ""
+
+
+def test_what_no_driver_has_to_tell_is_missed_once_somebody_told_it() -> None:
+    graph, watch, _ = watched(latched=True, needed=False)
+    assert watch.look() == ""
+    graph.publishers = 1
+    graph.tell(True)
+    assert watch.look() == ""
+    graph.publishers = 0
+    assert watch.look()
 
 
 def words(robot: str, message: Any) -> str:

@@ -11,9 +11,17 @@ import numpy as np
 import pytest
 
 from serl.arm_profile import GRIP, RUNNING
+from serl.clock import WallClock
 from serl.errors import SerlError
+from serl.loop import EpisodeKey, run
+from serl.reading import POSE
+from serl.replay import Replay
 from serl.ros.controller import settle_controller
 from serl.ros.gain_services import GainServices
+from serl.ros.guard_client import GuardClient
+from serl.specs import ObservationSpec, Spec
+from serl.stuck import STUCK
+from serl.types import Action, End, Observation, Outcome, Record
 
 from ..upstream import FAMILIES, facts
 from .bay import HAS_ACTIONS, MOTION, Bay
@@ -83,6 +91,22 @@ def test_an_arm_is_not_taken_before_it_said_that_it_is_well(tmp_path: Path) -> N
         eventually(lambda: bay.cell.call("arm")[1] == line, found=lambda: bay.cell.call("arm")[1])
 
 
+def test_an_arm_of_which_nobody_tells_any_more_whether_it_is_well_is_held(tmp_path: Path) -> None:
+    with Bay(tmp_path, "ur5e") as bay:
+        line = "robot_program_running: nobody tells any more whether the arm is well"
+        bay.take()
+        bay.drive(0.0, 1.0, 0.0, 0.0, until=lambda: bay.cell.state.startswith("policy"))
+        bay.misbehave("mute")
+        name = "/io_and_status_controller/"
+        bay.cell.until(f"hold: {name}{line}")
+        bay.cell.call("disarm")
+        bay.cell.until("disarmed")
+        assert bay.cell.call("arm") == (False, f"not now: {name}{line}")
+        bay.misbehave("")
+        bay.take()
+        bay.drive(0.0, 0.0, 0.0, 0.0, until=lambda: bay.cell.state.startswith("policy"))
+
+
 @pytest.fixture(scope="module")
 def crisp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bay]:
     with Bay(tmp_path_factory.mktemp("crisp"), "franka") as bay:
@@ -111,8 +135,8 @@ def bay(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         ("late", "hold: pose is old"),
         ("nan", "hold: pose is not finite"),
         ("reflex", ""),
-        ("stuck", "hold: the arm does not move"),
-        ("dropped", "hold: the arm does not move"),
+        ("stuck", ""),
+        ("dropped", ""),
     ],
 )
 def test_what_goes_wrong_with_an_arm_is_named_and_the_guard_takes_it_again(
@@ -126,7 +150,8 @@ def test_what_goes_wrong_with_an_arm_is_named_and_the_guard_takes_it_again(
     bay.misbehave(fault)
     if fault in ("stuck", "dropped", "reflex"):
         side = 1.0 if bay.place()[1] < 0.0 else -1.0  # of the box
-        bay.drive(0.0, side, 0.0, 0.0, until=lambda: bay.said(sign or _reflex(bay), since))
+        sign = _reflex(bay) if fault == "reflex" else _stuck(bay)
+        bay.drive(0.0, side, 0.0, 0.0, until=lambda: bay.said(sign, since))
         target, tool = bay.arm.aim.target.position, bay.place()
         lead_m = MOTION.limits.lead_m + MOTION.translation_m
         assert np.linalg.norm(np.subtract(target, tool)) < lead_m + 1e-3
@@ -140,7 +165,77 @@ def _reflex(bay: Bay) -> str:
     """How a family's reflex shows: in what it tells of itself, in what it feels, or not at all."""
     if bay.profile.fault is not None:
         return "protective stop: the arm reports"
-    return "protective stop: force 60 N" if bay.profile.wrench else "hold: the arm does not move"
+    return "protective stop: force 60 N" if bay.profile.wrench else _stuck(bay)
+
+
+def _stuck(bay: Bay) -> str:
+    """One that feels nothing may be pushing."""
+    return f"hold: {STUCK}" if bay.profile.wrench else "hold: the arm stands, or pushes"
+
+
+def test_an_arm_whose_joint_runs_while_the_tool_follows_is_held_then_stopped(crisp: Bay) -> None:
+    crisp.misbehave("")
+    crisp.take()
+    crisp.recover()
+    crisp.drive(0.0, 0.0, 0.0, 0.0, until=lambda: crisp.cell.state.startswith("policy"))
+    since = len(crisp.cell.states)
+    crisp.misbehave("whirling")
+    stop = "protective stop: joint 2"
+    crisp.drive(0.0, 0.0, 0.0, 0.0, until=lambda: crisp.said(stop, since))
+    assert crisp.said("hold: joint 2 turns faster than 1.5 rad/s", since)
+    crisp.misbehave("")
+    crisp.take()
+
+
+class Watching:
+    """A task that sees where the tool is, and never ends."""
+
+    observation_spec = ObservationSpec(state={"tcp_pose": POSE})
+
+    def begin(self, reading: Observation) -> None:
+        pass
+
+    def observation(self, reading: Observation) -> Observation:
+        return Observation({"tcp_pose": reading.state["tcp_pose"]}, stamps=reading.stamps)
+
+    def outcome(self, reading: Observation, index: int) -> Outcome:
+        return Outcome(truncated=index > 300)
+
+
+def test_an_episode_in_which_the_arm_is_stuck_ends_and_what_it_did_not_follow_is_not_learned(
+    crisp: Bay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crisp.misbehave("")
+    crisp.take()
+    crisp.recover()
+    arm = crisp.arm
+    monkeypatch.setattr(arm, "guard", GuardClient(crisp.node, ROBOT, arm.remote))
+    side = -1.0 if arm.observe_when_fresh(30.0).state["tcp_pose"][1] > 0.0 else 1.0
+    records: list[Record] = []
+
+    def sink(record: Record) -> None:
+        if len(records) == 4:
+            crisp.misbehave("stuck")
+        records.append(record)
+
+    def aside(observation: Observation) -> Action:
+        return np.array([0.0, side, 0.0, 0.0], np.float32)
+
+    task, clock = Watching(), WallClock(10.0, arm.beat)
+    run(arm, task, aside, clock, EpisodeKey("run", "actor", 0, 0), sink)
+    end = records[-1]
+    assert isinstance(end, End)
+    assert end.reason == f"the guard holds the arm: {STUCK}"
+    assert len(records) > 20  # all of it is logged
+    spec = Spec(
+        task="watch", observation=task.observation_spec, action=arm.action_spec, rate_hz=10.0
+    )
+    replay = Replay(spec, 1000, 0.9)
+    for record in records:
+        replay.add(record)
+    assert len(replay) <= 6  # in which it moved
+    crisp.misbehave("")
+    crisp.take()
 
 
 def test_the_guard_does_not_take_an_arm_whose_controller_is_set_otherwise(crisp: Bay) -> None:
