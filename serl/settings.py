@@ -73,8 +73,11 @@ def run_settings(
 
 
 def _check_homing(config: TrainConfig, task: SimulatedTask) -> None:
-    """Raise `BadInput` for joints that are to go home where nothing but forces moves them."""
-    wrench = task.scene.robot == "arm" and task.config.motion.action_mode == "wrench"
+    """Raise `BadInput` for joints that are to go home where nothing moves them, or forces do."""
+    driven = task.scene.robot
+    if config.actor.home_every and not hasattr(plugins.load("sim", driven), "home"):
+        raise BadInput(f"actor.home_every: {task.name}: {driven!r} does not go home: expected 0")
+    wrench = driven == "arm" and task.config.motion.action_mode == "wrench"
     if config.actor.home_every and wrench:
         raise BadInput(f"actor.home_every: {task.name} exerts wrenches: expected 0, joints stay")
 

@@ -139,7 +139,7 @@ class RacingCar:
         self._place_m, self._driven_m = place, self._driven_m + forwards
         self._judged_s = reading.stamps["robot"]
         touched = bool(reading.state["bumper"][0] > 0.5)
-        success = self._driven_m >= self.course.length_m and not touched
+        success = self._is_lap(reading.state)
         return Outcome(
             reward=self.config.metre_reward * forwards - self.config.touch_penalty * touched,
             terminated=success or touched,
@@ -161,8 +161,8 @@ class RacingCar:
         return _Recovery(self._view)
 
     def is_success(self, truth: Truth) -> bool:
-        """A lap was driven since the episode began: all of the course, in its direction."""
-        return self._is_judged(truth) and self._driven_m >= self.course.length_m
+        """All of the course was driven since the episode began, and the car touches nothing."""
+        return self._is_judged(truth) and self._is_lap(truth)
 
     def progress(self, truth: Truth) -> float:
         """Share of the lap, at the instant that was judged last."""
@@ -243,6 +243,9 @@ class RacingCar:
         aside = position - self.course.at(place)
         off = math.cos(heading) * aside[1] - math.sin(heading) * aside[0]
         return _View(off, wrapped(heading - _heading(state), 2.0 * math.pi))
+
+    def _is_lap(self, state: Mapping[str, Array]) -> bool:
+        return self._driven_m >= self.course.length_m and bool(state["bumper"][0] < 0.5)
 
     def _is_judged(self, truth: Truth) -> bool:
         """The truth is that of the reading that was judged last."""
