@@ -13,7 +13,7 @@ from serl.merging import merge
 from serl.real_arm import is_judged_apart
 from serl.reward import Judged, NoReward, PoseReward
 from serl.specs import Spec
-from serl.task import SimulatedTask
+from serl.task import Demonstrated, SimulatedTask
 
 
 def make_task(config: TrainConfig) -> SimulatedTask:
@@ -26,6 +26,15 @@ def make_task(config: TrainConfig) -> SimulatedTask:
     if overrides:
         task = kind(checked(type(task.config), merge(task.config.model_dump(), overrides)))
     return task
+
+
+def for_recording(config: TrainConfig) -> TrainConfig:
+    """The same, with which recordings also hold what defines the task, where they do that."""
+    task = make_task(config)
+    if not isinstance(task, Demonstrated):
+        return config
+    kept = merge(config.task_config, task.recording_defaults())
+    return config.model_copy(update={"task_config": kept})
 
 
 def check_topics(task: SimulatedTask) -> None:

@@ -9,7 +9,7 @@ from serl import plugins
 from serl.command_group import group
 from serl.errors import BadInput
 
-DONE = 0
+DONE, FAILED = 0, 1
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +27,12 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="take what finished trainings there have shown, and measure nothing",
     )
+    tasks.add_argument(
+        "--random-steps",
+        type=int,
+        metavar="N",
+        help="make so many random steps in each, count what breaks, and measure nothing else",
+    )
     tasks.add_argument("--commit", help="of runs that do not say with which they were made")
 
 
@@ -37,6 +43,12 @@ def _tasks(options: argparse.Namespace) -> int:
         raise BadInput(f"--docs {options.docs}: no such folder")
     if options.commit is not None and options.runs is None:
         raise BadInput("--commit: says with which code --runs were made, and there are none")
+    if options.random_steps is not None and options.random_steps < 1:
+        raise BadInput(f"--random-steps: expected at least 1, got {options.random_steps}")
+    if options.random_steps is not None and options.runs is not None:
+        raise BadInput("--runs: takes what was shown and measures nothing: no --random-steps")
+    if options.random_steps is not None:
+        return _wander(options)
     return _measure(options) if options.runs is None else _collect(options)
 
 
@@ -51,13 +63,30 @@ def _measure(options: argparse.Namespace) -> int:
     for task in measured:
         record, picture = task_bench.measure(task, options.trials)
         before = records.get(task.name, task_bench.TaskRecord())
-        kept = {"trainings": before.trainings, "reason": before.reason}
+        kept = {name: getattr(before, name) for name in ("walk", "trainings", "reason")}
         records[task.name] = record.model_copy(update=kept)
         pictures[task.name] = picture
         print(task_page.row(task.name, records), flush=True)  # noqa: T201
         if options.docs:  # after each: an interruption costs one task
             task_page.write_page(options.docs, records, task_bench.summaries(), pictures)
     return DONE
+
+
+def _wander(options: argparse.Namespace) -> int:
+    """Make random steps; 1 if anything broke."""
+    from serl import task_bench, task_page
+
+    records = task_bench.load_records(options.docs) if options.docs else {}
+    faults = 0
+    for task in task_bench.find_tasks(options.task or plugins.names("task")):
+        walk = task_bench.wander(task, options.random_steps)
+        faults += walk.faults
+        before = records.get(task.name, task_bench.TaskRecord())
+        records[task.name] = before.model_copy(update={"walk": walk})
+        print(f"{task.name}: {task_page.walked(walk)}", flush=True)  # noqa: T201
+        if options.docs:  # after each: an interruption costs one task
+            task_page.write_page(options.docs, records, task_bench.summaries(), {})
+    return FAILED if faults else DONE
 
 
 def _collect(options: argparse.Namespace) -> int:

@@ -14,8 +14,9 @@ from serl.agents.agent import State
 from serl.assembly import make_learner
 from serl.assignment import make_spec, make_task
 from serl.checkpoint import Arrays, Checkpoint, load_latest, saved_before
+from serl.demonstrations import read_demonstrations
 from serl.encoder_weights import told
-from serl.episodes import episode_paths, read_episode
+from serl.episodes import episode_paths
 from serl.errors import BadInput
 from serl.index import Stream
 from serl.inheritance import inherit, keep_episodes, kept_episodes
@@ -171,8 +172,7 @@ class Continuation:
             paths, kept = episode_paths(folder), 0
             if not paths:
                 raise BadInput(f"{folder}: expected demonstrations, found no episode files")
-            for path in paths:
-                episode = read_episode(path, self.spec)
+            for episode in read_demonstrations(folder, config):
                 if episode.end is not None and episode.success:
                     kept += 1
                     yield from episode.steps

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+from serl.assignment import for_recording, make_spec, make_task
 from serl.clock import VirtualClock
-from serl.episodes import count_records, episode_paths, read_spec
+from serl.config import TrainConfig
+from serl.episodes import count_records, episode_paths, read_episode, read_spec
 from serl.errors import BadInput, SerlError, SpecMismatch
 from serl.evaluation import Purpose, start_seed
 from serl.loop import EpisodeKey, Result, run
 from serl.robot import SimulatedRobot
 from serl.specs import Spec
-from serl.task import SimulatedTask
-from serl.types import Record, Source
+from serl.task import Demonstrated, SimulatedTask
+from serl.types import Episode, Record, Source
 
 
 def record_expert(
@@ -71,8 +74,57 @@ def mean_duration_s(folders: Iterable[Path]) -> float:
     return statistics.mean(count_records(path) - 1 for path in paths) / spec.rate_hz
 
 
-def check_recordings(folders: Iterable[Path], spec: Spec) -> None:
-    """See that recordings can demonstrate, before a run is made.
+def read_demonstrations(folder: Path, config: TrainConfig) -> Iterator[Episode]:
+    """All episodes of a recording, as the task of this configuration sees them.
+
+    Raises:
+        CorruptData: an episode is damaged.
+        SpecMismatch: one is of something else.
+    """
+    task = make_task(config)
+    for path in episode_paths(folder):
+        episode, defining = _read(path, config)
+        told = defining and episode.success and isinstance(task, Demonstrated)
+        yield task.retold(episode) if told else episode
+
+
+def defined_by(config: TrainConfig) -> Mapping[str, Any]:
+    """Settings of the task that the first success of its recordings defines; of most tasks none.
+
+    Raises:
+        BadInput: it cannot; the line names the file.
+        CorruptData: it is damaged.
+    """
+    task = make_task(config)
+    if not isinstance(task, Demonstrated):
+        return {}
+    for path in (path for folder in config.demo_paths for path in episode_paths(folder)):
+        episode, _ = _read(path, config)
+        if episode.success:
+            try:
+                return task.defined_by(episode)
+            except BadInput as error:
+                raise BadInput(f"{path}: {error}") from None
+    return {}
+
+
+def specs_of(config: TrainConfig) -> tuple[Spec, Spec]:
+    """What a run learns from, and what a recording for it holds, which may be more."""
+    spec, wider = (make_spec(make_task(each)) for each in (config, for_recording(config)))
+    return spec, wider
+
+
+def _read(path: Path, config: TrainConfig) -> tuple[Episode, bool]:
+    """An episode, and whether it holds what defines the task besides what is learned from."""
+    spec, wider = specs_of(config)
+    found = read_spec(path)
+    shown = found.observation.state.keys() if found else ()
+    defining = wider != spec and shown == wider.observation.state.keys()
+    return read_episode(path, wider if defining else spec), defining
+
+
+def check_recordings(folders: Iterable[Path], *specs: Spec) -> None:
+    """See that recordings can demonstrate, each fits one of the specs, before a run is made.
 
     Raises:
         BadInput: one holds no episodes.
@@ -85,9 +137,11 @@ def check_recordings(folders: Iterable[Path], spec: Spec) -> None:
         found = next(filter(None, map(read_spec, paths)), None)
         if found is None:
             continue
-        images = [name for name in found.observation.images if name in spec.observation.images]
-        if difference := found.limited_to(images).difference(spec):
-            raise SpecMismatch(f"{folder}: demonstrates something else: {difference}")
+        cameras = specs[0].observation.images
+        limited = found.limited_to(name for name in found.observation.images if name in cameras)
+        differences = [limited.difference(spec) for spec in specs]
+        if all(differences):
+            raise SpecMismatch(f"{folder}: demonstrates something else: {differences[0]}")
 
 
 def _demonstrate(

@@ -73,12 +73,12 @@ def record(options: argparse.Namespace) -> int:
 
 
 def _record_expert(options: argparse.Namespace) -> int:
-    from serl.assignment import make_spec, make_task
+    from serl.assignment import for_recording, make_spec, make_task
     from serl.demonstrations import record_expert
     from serl.recording import EpisodeLog
 
     overrides = {"task": options.task, **parse_overrides(options.overrides)}
-    task = make_task(resolve(overrides))
+    task = make_task(for_recording(resolve(overrides)))
     folder = options.out or _new_folder(task.name, "demonstrations")
     if episode_paths(folder):
         raise BadInput(f"{folder}: already holds episodes; give another --out")
@@ -89,6 +89,7 @@ def _record_expert(options: argparse.Namespace) -> int:
     ):
         failed = record_expert(robot, task, log.append, options.demos, options.seed, key)
     print(f"{options.demos} demonstrations in {folder} ({failed} failures left out)")
+    print(f"next: serl train {options.task} --demos {folder}")
     return DONE
 
 
@@ -160,7 +161,7 @@ def persons_folder(
     Raises:
         BadInput: it holds something else, or was begun with other settings.
     """
-    from serl.assignment import make_judged_task, make_spec
+    from serl.assignment import for_recording, make_judged_task, make_spec
 
     asked = parse_overrides(options.overrides)
     name = str(Path(options.task).resolve()) if options.task.endswith(".py") else options.task
@@ -168,6 +169,7 @@ def persons_folder(
     config = resolve(defaults, asked, {"task": name, "seed": options.seed} | arm)
     if config.stages or (config.robot is not None and not arm):
         raise BadInput("a person records one task in a simulation of its own: no robot, no stages")
+    config = for_recording(config)
     task = make_judged_task(config)
     if config.robot is not None:
         guarded_arm(config, config.robot)

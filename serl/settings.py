@@ -10,7 +10,7 @@ from serl.arm_profile import is_real
 from serl.assembly import make_agent
 from serl.assignment import check_topics, make_judged_task, make_spec, make_task
 from serl.config import TrainConfig, resolve, stage_configs
-from serl.demonstrations import check_recordings
+from serl.demonstrations import check_recordings, defined_by, specs_of
 from serl.encoder_weights import with_encoder
 from serl.errors import BadInput
 from serl.files import digest_of
@@ -48,16 +48,18 @@ def run_settings(
             _check_arm(each)
     stages = list(stage_configs(config).values()) or [config]
     specs = [make_spec(make_task(stage)) for stage in stages]
-    for stage, spec in zip(stages, specs, strict=True):
-        check_recordings(stage.demo_paths, spec)
+    for stage in stages:
+        check_recordings(stage.demo_paths, *specs_of(stage))
     make_agent(config, make_spec(make_task(config)), 0)
     resolved: dict[str, Any] = {"demo_paths": tuple(each.resolve() for each in config.demo_paths)}
     resolved["reward"] = config.reward.model_copy(update=_pinned(config.reward))
     if config.stages:
         resolved["stages"] = {
-            name: config.stages[name].model_copy(update={"config": _with_model(config, name)})
+            name: config.stages[name].model_copy(update={"config": _settled(config, name)})
             for name in config.stages
         }
+    else:
+        resolved["task_config"] = merge(config.task_config, defined_by(config))
     positives = tuple(each.resolve() for each in config.vice.positives)
     resolved["vice"] = config.vice.model_copy(update={"positives": positives})
     if config.init_from.run is not None:
@@ -71,8 +73,11 @@ def run_settings(
 
 
 def _check_homing(config: TrainConfig, task: SimulatedTask) -> None:
-    """Raise `BadInput` for joints that are to go home where nothing but forces moves them."""
-    wrench = task.scene.robot == "arm" and task.config.motion.action_mode == "wrench"
+    """Raise `BadInput` for joints that are to go home where nothing moves them, or forces do."""
+    driven = task.scene.robot
+    if config.actor.home_every and not hasattr(plugins.load("sim", driven), "home"):
+        raise BadInput(f"actor.home_every: {task.name}: {driven!r} does not go home: expected 0")
+    wrench = driven == "arm" and task.config.motion.action_mode == "wrench"
     if config.actor.home_every and wrench:
         raise BadInput(f"actor.home_every: {task.name} exerts wrenches: expected 0, joints stay")
 
@@ -99,9 +104,9 @@ def _pinned(reward: RewardConfig) -> dict[str, Any]:
     return {"model": model, "sha256": digest_of(model)}
 
 
-def _with_model(config: TrainConfig, stage: str) -> dict[str, Any]:
-    """The settings of a stage, with which file the model of its own reward is."""
-    own = (config.stages or {})[stage].config
-    pinned = _pinned(stage_configs(config)[stage].reward)
-    plain = {name: str(value) for name, value in pinned.items()}
-    return merge(own, {"reward": plain}) if plain else own
+def _settled(config: TrainConfig, stage: str) -> dict[str, Any]:
+    """A stage's settings, with its reward's own file, and what its demonstrations define."""
+    own, whole = (config.stages or {})[stage].config, stage_configs(config)[stage]
+    plain = {name: str(value) for name, value in _pinned(whole.reward).items()}
+    found = {"reward": plain, "task_config": dict(defined_by(whole))}
+    return merge(own, {name: value for name, value in found.items() if value})

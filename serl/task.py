@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -18,7 +18,7 @@ from serl.policy import Policy
 from serl.robot import Truth
 from serl.safety import Motion
 from serl.specs import ArraySpec, ObservationSpec
-from serl.types import Image, Observation, Outcome
+from serl.types import Episode, Image, Observation, Outcome
 
 ViewName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 FRONT = 'pos="1.38 -0.62 0.74" xyaxes="0.520463 0.853884 0 -0.321628 0.196040 0.926350"'
@@ -225,4 +225,25 @@ class SimulatedTask(Task, Protocol):
 
     def training_defaults(self) -> Mapping[str, Any]:
         """Tuned settings, as overrides of the training configuration."""
+        ...
+
+
+@runtime_checkable
+class Demonstrated(Protocol):
+    """What a task has besides that a demonstration defines, as a lap does the course."""
+
+    def recording_defaults(self) -> Mapping[str, Any]:
+        """Settings, as overrides of its own, with which recordings hold what defines it."""
+        ...
+
+    def defined_by(self, demonstration: Episode) -> Mapping[str, Any]:
+        """Overrides of its own settings, of a success that was recorded so; those given stay.
+
+        Raises:
+            BadInput: it defines nothing; the line says why.
+        """
+        ...
+
+    def retold(self, demonstration: Episode) -> Episode:
+        """A success that was recorded so, as this task sees and rewards it."""
         ...

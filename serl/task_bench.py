@@ -22,6 +22,7 @@ from serl.errors import CorruptData
 from serl.files import read_bounded
 from serl.loop import EpisodeKey, Result, run
 from serl.policy import Random
+from serl.random_walk import Walk, walk
 from serl.robot import SimulatedRobot
 from serl.task import SimulatedTask
 from serl.types import Action, Image, Source
@@ -89,6 +90,7 @@ class TaskRecord(BaseModel):
         expert_trials: ... from so many starts; 0 if nobody has looked.
         expert_steps: that it needs, mean.
         steps_per_s: environment steps with random actions, per second of one core's time.
+        walk: what came of random actions for a long time; None if nobody has looked.
         trainings: from state.
         reason: why they do not reach 95 %, where they do not; written by hand.
     """
@@ -99,6 +101,7 @@ class TaskRecord(BaseModel):
     expert_trials: int = Field(0, ge=0)
     expert_steps: float = Field(0.0, ge=0)
     steps_per_s: float = Field(0.0, ge=0)
+    walk: Walk | None = None
     trainings: tuple[Training, ...] = ()
     reason: str = ""
 
@@ -147,6 +150,12 @@ def measure(task: SimulatedTask, trials: int) -> tuple[TaskRecord, Image]:
             steps_per_s=round(speed(task, robot)),
         )
         return record, shoot(task, robot, round(_SHOT * results[0].steps))
+
+
+def wander(task: SimulatedTask, steps: int) -> Walk:
+    """Make random steps in a simulation of the task."""
+    with plugins.make_simulation(task) as robot:
+        return walk(task, robot, steps)
 
 
 def expert_episode(

@@ -12,6 +12,7 @@ from PIL import Image as Picture
 from serl.errors import BadInput
 from serl.evaluation import wilson
 from serl.files import write_atomic
+from serl.random_walk import Walk
 from serl.task_bench import DATA, TaskRecord, Training
 from serl.types import Image
 
@@ -70,7 +71,9 @@ def page(
         "random actions. Training is from state, with 20 demonstrations and the simulated human",
         "where a task says nothing else; trials are unassisted. Curves are the successes of the",
         "last 20 training episodes without a human step, a line a seed; points are trials of",
-        "checkpoints, with their 95 % intervals.",
+        "checkpoints, with their 95 % intervals. Random steps are made an episode after the other;",
+        "faults are warnings of MuJoCo, readings with numbers that are none, and objects that left",
+        "the world, fell through the table or stayed in another by more than 8 mm for a second.",
         "",
         *table(records, summaries),
         "",
@@ -118,8 +121,11 @@ def told(training: Training) -> str:
 
 def table(records: Mapping[str, TaskRecord], names: Iterable[str]) -> list[str]:
     """A line a task."""
-    head = "| task | expert | its mean steps | env steps/s | training | steps | minutes |"
-    return [head, "|---|---|---|---|---|---|---|", *(row(name, records) for name in names)]
+    head = (
+        "| task | expert | its mean steps | env steps/s | random steps "
+        "| training | steps | minutes |"
+    )
+    return [head, "|---|---|---|---|---|---|---|---|", *(row(name, records) for name in names)]
 
 
 def row(name: str, records: Mapping[str, TaskRecord]) -> str:
@@ -129,6 +135,7 @@ def row(name: str, records: Mapping[str, TaskRecord]) -> str:
     if record.expert_trials:
         cells[1] = _rate(record.expert_successes, record.expert_trials)
         cells[2:] = f"{record.expert_steps:.0f}", f"{record.steps_per_s:.0f}"
+    cells.append(walked(record.walk) if record.walk else _UNKNOWN)
     if training := record.training:
         seeds = _counted(len(training.seeds), "seed")
         cells += [
@@ -139,6 +146,17 @@ def row(name: str, records: Mapping[str, TaskRecord]) -> str:
     else:
         cells += [_UNKNOWN, "", ""]
     return f"| {' | '.join(cells)} |"
+
+
+def walked(walk: Walk) -> str:
+    """What random steps have broken, in words."""
+    kinds = {
+        "warning": walk.warnings,
+        "reading that is no number": walk.not_finite,
+        "object lost": walk.lost,
+    }
+    broken = ", ".join(_counted(count, kind) for kind, count in kinds.items() if count)
+    return f"{walk.steps:,}, {broken or 'no fault'}"
 
 
 def _counted(count: int, thing: str) -> str:

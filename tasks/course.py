@@ -89,6 +89,13 @@ class Course:
                 return about_m
         return float(places[np.argmin(off)])
 
+    def along(self, positions_m: Points) -> Points:
+        """The places of a drive, each near the one before.  # (N,)."""
+        places = [self.nearest(positions_m[0])]
+        for position in positions_m[1:]:
+            places.append(self.nearest(position, places[-1]))
+        return np.array(places)
+
     def ahead(self, from_m: Any, to_m: Any) -> Any:
         """How far one place is ahead of another, the shorter way round; behind is negative."""
         half = 0.5 * self.length_m
@@ -98,3 +105,21 @@ class Course:
         along = along_m % self.length_m
         index = int(np.searchsorted(self._begins, along, side="right")) - 1
         return index, along - float(self._begins[index])
+
+
+def forwards(positions_m: Points, track: Course, half_width_m: float) -> Points:
+    """A drive on a track without its ways back.  # (N, 2).
+
+    Raises:
+        BadInput: it leaves the track, or goes against its direction.
+    """
+    places = track.along(positions_m)
+    middle = np.array([track.at(place) for place in places])
+    off_m = float(np.linalg.norm(positions_m - middle, axis=1).max())
+    if off_m > half_width_m:
+        raise BadInput(f"the demonstration is no lap: it is {off_m:.2f} m off the track")
+    ahead_m = np.cumsum([0.0, *track.ahead(places[:-1], places[1:])])
+    if ahead_m[-1] < 0.0:
+        raise BadInput("the demonstration is no lap: it goes against the direction of driving")
+    kept: Points = positions_m[ahead_m >= np.maximum.accumulate(ahead_m)]
+    return kept

@@ -153,10 +153,9 @@ class Handover:
     def outcome(self, reading: Observation, index: int) -> Outcome:
         """Reward 1 and the end once the right arm has the bar alone; truncated at the limit."""
         state = reading.state
-        right, left = _holds(state, RIGHT), _holds(state, LEFT)
-        self._passed |= left and right and self._is_up(state)
-        alone = self._passed and right and self._is_up(state) and self._is_clear(state)
-        self._held = self._held + 1 if alone else 0
+        both = _holds(state, RIGHT) and _holds(state, LEFT)
+        self._passed |= both and self._is_up(state)
+        self._held = self._held + 1 if self._is_over(state) else 0
         return self.config.outcome(self._held >= self.config.hold_steps, index)
 
     def reset(self, reading: Observation) -> Policy | None:
@@ -164,9 +163,9 @@ class Handover:
         return None
 
     def is_success(self, truth: Truth) -> bool:
-        """The bar is up, in the right hand alone."""
+        """The bar was passed and is up, in the right hand alone, as contacts say as well."""
         alone = truth["right_bar_grasped"][0] > 0.5 and truth["left_bar_touched"][0] < 0.5
-        return bool(alone) and self._is_up(truth) and self._is_clear(truth)
+        return bool(alone) and self._is_over(truth)
 
     def progress(self, truth: Truth) -> float:
         """0.5 until the bar is where arms meet, 0.3 for the right hand's grasp, 0.2 to let go."""
@@ -196,6 +195,11 @@ class Handover:
         if self.config.observe == "pixels":
             return from_pixels(20_000)
         return from_state_at_length(7_000)
+
+    def _is_over(self, state: State) -> bool:
+        """Since the episode began the bar was in both hands; now it is up and in the right one."""
+        right = _holds(state, RIGHT) and self._is_up(state) and self._is_clear(state)
+        return self._passed and right
 
     def _is_up(self, state: State) -> bool:
         return _height(state["bar_pose"]) > self.config.lift_m

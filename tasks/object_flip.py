@@ -67,6 +67,7 @@ class ObjectFlip:
     def __init__(self, config: ObjectFlipConfig | None = None) -> None:
         self.config = config or ObjectFlipConfig()
         self._held, self._side = 0, 1.0
+        self._seen_s, self._seen_m, self._speed_m_s = math.inf, np.zeros(3), 0.0  # of the patty
 
     @cached_property
     def observation_spec(self) -> ObservationSpec:
@@ -103,6 +104,7 @@ class ObjectFlip:
     def observation(self, reading: Observation) -> Observation:
         """What the policy sees of a reading."""
         state = reading.state
+        self._watch(reading)
         twist, view = state["tcp_twist"], _View.of(state, self._side)
         pan = {
             "pan_from_start": state["tcp_pose"][[0, 2]] - np.array(_START_M, np.float32)[[0, 2]],
@@ -125,10 +127,12 @@ class ObjectFlip:
         return self.config.outcome(self._held >= self.config.hold_steps, index, lost)
 
     def reset(self, reading: Observation) -> Policy | None:
-        """The simulation puts a patty back; a level pan with one in it needs nothing."""
+        """The simulation puts a patty back; a level pan in which one rests needs nothing."""
+        self._watch(reading)
         if self.config.auto_reset and is_lost(reading.state):
             raise NeedsPerson("the patty is not in the pan")
-        if not self.config.auto_reset or _is_ready(reading.state):
+        resting = self._speed_m_s < _RESTING_M_S
+        if not self.config.auto_reset or (resting and _is_ready(reading.state)):
             return None
         flipper = _Flipper(self.config.motion, np.random.default_rng(0))
         return lambda reading: flipper.level(reading.state)
@@ -159,6 +163,15 @@ class ObjectFlip:
         """Settings as of the other tasks: 20 demonstrations are cloned first."""
         return from_state(6000, required=0.8, utd=2, discount=0.985)
 
+    def _watch(self, reading: Observation) -> None:
+        """Tell the patty's speed from two readings; of one it is not known, and it rests."""
+        now_s, place = reading.stamps["robot"], reading.state["patty_pose"][:3].astype(float)
+        if now_s != self._seen_s:
+            apart_s = now_s - self._seen_s
+            moved_m = float(np.linalg.norm(place - self._seen_m))
+            self._speed_m_s = moved_m / apart_s if apart_s > 0.0 else 0.0
+        self._seen_s, self._seen_m = now_s, place
+
     def _place(self, rng: np.random.Generator) -> Placement:
         x, y, z = _START_M
         ahead = rng.uniform(_NEAR_M + 0.04, _FAR_M - 0.04)
@@ -169,6 +182,7 @@ class ObjectFlip:
         return Placement(tcp=np.array((*_START_M, *DOWN)), bodies={"patty": patty}, held_m=0.02)
 
 
+_RESTING_M_S = 0.03
 _TOPPLED_RAD, _FLIPPED_RAD = math.radians(50.0), math.radians(165.0)
 
 

@@ -144,7 +144,7 @@ class PickCube:
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
         """Reward 1 and the end once the cube has been held up; truncated at the time limit."""
-        self._held = self._held + 1 if self._is_up(reading.state) else 0
+        self._held = self._held + 1 if self.is_success(reading.state) else 0
         return self.config.outcome(self._held >= self.config.hold_steps, index)
 
     def reset(self, reading: Observation) -> Policy | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,14 +12,15 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from serl.camera import View, image_specs
+from serl.errors import BadInput
 from serl.policy import Policy
 from serl.robot import Truth
 from serl.rotations import rotate, wrapped
 from serl.safety import Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
-from serl.tasks.course import Checkpoint, Course
-from serl.types import Action, Array, Observation, Outcome
+from serl.tasks.course import Checkpoint, Course, Points, checkpoints_of, forwards
+from serl.types import Action, Array, Episode, Observation, Outcome
 
 _HALF_WIDTH_M, _WALLS, _WHEELBASE_M, _SLOW_M_S = 0.5, 72, 0.32, 0.9
 _VIEWS = {"driver": View(camera="driver", width=64, height=64)}
@@ -43,6 +45,7 @@ class RacingCarConfig(TaskConfig):
     Attributes:
         checkpoints: x and y in metres, of one lap that somebody drove; see `checkpoints_of`. What
             is given by default is such a lap of the scripted driver.
+        record_pose: observations hold where the car is as well, as those of recordings do.
         pace: share of the speed that the track allows at which the scripted driver drives.
         metre_reward: of each metre forwards on the course ...
         touch_penalty: ... less this at the end, if that is a collision.
@@ -61,6 +64,7 @@ class RacingCarConfig(TaskConfig):
     auto_reset: bool = True
     views: dict[ViewName, View] = _VIEWS
     checkpoints: tuple[Checkpoint, ...] = ()
+    record_pose: bool = False
     pace: float = Field(0.65, gt=0, le=1.0)
     metre_reward: float = Field(0.15, gt=0)
     touch_penalty: float = Field(0.25, ge=0)
@@ -93,6 +97,8 @@ class RacingCar:
             "command": ArraySpec(shape=(2,), unit="the last action"),
             "course": ArraySpec(shape=(2 * len(_AHEAD_M),), unit="m, points ahead, car's frame"),
         }
+        if self.config.record_pose:
+            state["car_pose"] = ArraySpec(shape=(7,), unit="m, quaternion xyzw")
         if self.config.observe == "pixels":
             return ObservationSpec(state=state, images=image_specs(self.config.policy_views))
         return ObservationSpec(state=state)
@@ -111,14 +117,15 @@ class RacingCar:
         """What the policy sees of a reading: where the course goes, as FastRLAP's goals."""
         state = reading.state
         place = self.course.nearest(_position(state), self._place_m)
-        points = [_seen(state, self.course.at(place + ahead)) for ahead in _AHEAD_M]
         seen = {
             "velocity": state["car_twist"][:2],
             "yaw_rate": state["car_twist"][5:],
             "steering": state["steering"],
             "command": state["command"],
-            "course": np.array(points, np.float32).ravel(),
+            "course": self._course_seen(state, place),
         }
+        if self.config.record_pose:
+            seen["car_pose"] = state["car_pose"]
         images = self.config.policy_images(reading) if self.config.observe == "pixels" else {}
         return Observation(seen, images, reading.stamps)
 
@@ -132,7 +139,7 @@ class RacingCar:
         self._place_m, self._driven_m = place, self._driven_m + forwards
         self._judged_s = reading.stamps["robot"]
         touched = bool(reading.state["bumper"][0] > 0.5)
-        success = self._driven_m >= self.course.length_m and not touched
+        success = self._is_lap(reading.state)
         return Outcome(
             reward=self.config.metre_reward * forwards - self.config.touch_penalty * touched,
             terminated=success or touched,
@@ -154,8 +161,8 @@ class RacingCar:
         return _Recovery(self._view)
 
     def is_success(self, truth: Truth) -> bool:
-        """A lap was driven since the episode began: all of the course, in its direction."""
-        return self._is_judged(truth) and self._driven_m >= self.course.length_m
+        """All of the course was driven since the episode began, and the car touches nothing."""
+        return self._is_judged(truth) and self._is_lap(truth)
 
     def progress(self, truth: Truth) -> float:
         """Share of the lap, at the instant that was judged last."""
@@ -166,6 +173,37 @@ class RacingCar:
     def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
         """Pure pursuit of the middle of the track, at a share of the speed that it allows."""
         return _Pursuit(truth, self._track, self.config, seed)
+
+    def recording_defaults(self) -> Mapping[str, Any]:
+        """Recordings hold where the car was."""
+        return {"record_pose": True}
+
+    def defined_by(self, demonstration: Episode) -> Mapping[str, Any]:
+        """The course through checkpoints of the lap; what is given of them stays."""
+        if self.config.checkpoints:
+            return {}
+        driven = forwards(_driven(demonstration), self._track, _HALF_WIDTH_M)
+        return {"checkpoints": [list(point) for point in checkpoints_of(driven)]}
+
+    def retold(self, demonstration: Episode) -> Episode:
+        """The same drive with this course ahead, and the rewards of its metres."""
+        assert demonstration.end is not None, "a success has an end"
+        places = self.course.along(_driven(demonstration))
+        told = [
+            self._retold(each.observation, place)
+            for each, place in zip((*demonstration.steps, demonstration.end), places, strict=True)
+        ]
+        metres = self.course.ahead(places[:-1], places[1:])
+        rewards = (self.config.metre_reward * metres).tolist()
+        steps = tuple(
+            replace(
+                step,
+                observation=seen,
+                reward=reward if step.reward_provenance == "truth" else step.reward,
+            )
+            for step, seen, reward in zip(demonstration.steps, told[:-1], rewards, strict=True)
+        )
+        return Episode(steps, replace(demonstration.end, observation=told[-1]))
 
     def training_defaults(self) -> Mapping[str, Any]:
         """One lap is demonstrated; then nobody helps.
@@ -188,6 +226,16 @@ class RacingCar:
             "learner": {"warm_up": 400},
         }
 
+    def _retold(self, seen: Observation, place_m: float) -> Observation:
+        """What was seen from where the car was, with this course ahead."""
+        state = {**seen.state, "course": self._course_seen(seen.state, place_m)}
+        return replace(seen, state={name: state[name] for name in self.observation_spec.state})
+
+    def _course_seen(self, state: Mapping[str, Array], place_m: float) -> Array:
+        """Points of the course ahead of a place, in the frame of the car, m.  # (10,)."""
+        points = [_seen(state, self.course.at(place_m + ahead)) for ahead in _AHEAD_M]
+        return np.array(points, np.float32).ravel()
+
     def _view(self, state: Mapping[str, Array]) -> _View:
         position = _position(state)
         place = self.course.nearest(position)
@@ -195,6 +243,9 @@ class RacingCar:
         aside = position - self.course.at(place)
         off = math.cos(heading) * aside[1] - math.sin(heading) * aside[0]
         return _View(off, wrapped(heading - _heading(state), 2.0 * math.pi))
+
+    def _is_lap(self, state: Mapping[str, Array]) -> bool:
+        return self._driven_m >= self.course.length_m and bool(state["bumper"][0] < 0.5)
 
     def _is_judged(self, truth: Truth) -> bool:
         """The truth is that of the reading that was judged last."""
@@ -268,6 +319,17 @@ class _Pursuit:
         """Curvature, 1/m, over half a metre."""
         turn = self._track.heading(place_m + 0.25) - self._track.heading(place_m - 0.25)
         return abs(wrapped(turn, 2.0 * math.pi)) / 0.5
+
+
+def _driven(demonstration: Episode) -> Points:
+    """Where the car was at each observation, m.  # (N, 2)."""
+    records = [*demonstration.steps, *filter(None, (demonstration.end,))]
+    if "car_pose" not in records[0].observation.state:
+        raise BadInput(
+            "does not tell where the car was, so that it defines no course: record another one "
+            "(serl record), or give task_config.checkpoints"
+        )
+    return np.array([_position(record.observation.state) for record in records])
 
 
 def _position(state: Mapping[str, Array]) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -93,8 +93,7 @@ class Reach:
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
         """Reward 1 and the end once the tool has stayed at the goal."""
-        near = _distance(reading.state) < self.config.tolerance_m
-        self._held = self._held + 1 if near else 0
+        self._held = self._held + 1 if self.is_success(reading.state) else 0
         return self.config.outcome(self._held >= self.config.hold_steps, index)
 
     def reset(self, reading: Observation) -> Policy | None:

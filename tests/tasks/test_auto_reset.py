@@ -151,6 +151,10 @@ def test_without_anybody_to_ask_the_arm_holds() -> None:
 def test_an_arm_that_exerts_wrenches_is_not_sent_home() -> None:
     with pytest.raises(BadInput, match=r"actor\.home_every: object_flip exerts wrenches"):
         run_settings("object_flip", {}, {"actor": {"home_every": 5}})
+    for task, robot in (("racing_car", "car"), ("handover", "pair")):
+        with pytest.raises(BadInput, match=rf"{task}: '{robot}' does not go home: expected 0"):
+            run_settings(task, {}, {"actor": {"home_every": 5}})
+    assert run_settings("pick_cube", {}, {"actor": {"home_every": 5}}).actor.home_every == 5
 
 
 def test_the_joints_go_home_every_few_episodes_and_the_arm_comes_back() -> None:

@@ -166,6 +166,7 @@ def test_what_the_right_arm_picks_from_the_table_was_not_handed_over() -> None:
     assert pair.truth()["right_bar_grasped"][0]
     assert pair.truth()["bar_pose"][2] > 0.15, "it is up, in the right hand alone"
     assert not any(outcome.success for outcome in outcomes)
+    assert not task.is_success(pair.truth())
 
 
 def test_success_is_to_last() -> None:

@@ -97,6 +97,7 @@ def drive(arm: SimArm, task: ObjectFlip, policy: Policy, steps: int) -> None:
     for _ in range(steps):
         arm.act(policy(arm.observe()))
         arm.advance(1.0 / task.config.rate_hz)
+        task.observation(arm.observe())
 
 
 def test_it_resets_itself_as_long_as_the_patty_is_in_the_pan() -> None:
@@ -113,3 +114,21 @@ def test_it_resets_itself_as_long_as_the_patty_is_in_the_pan() -> None:
     put(arm, (0.60, 0.2, 0.02), upside_down=False)
     with pytest.raises(NeedsPerson, match="not in the pan"):
         task.reset(arm.observe())
+
+
+def test_a_patty_that_still_slides_is_not_ready() -> None:
+    arm, task = make(ObjectFlipConfig(auto_reset=True))
+    task.begin(arm.reset(0))
+    task.observation(arm.observe())
+    still = np.zeros(3, np.float32)
+    arm.data.qvel[-6] = 0.3
+    slides = []
+    for _ in range(20):
+        arm.act(still)
+        arm.advance(0.05)
+        task.observation(arm.observe())
+        slides.append(task.reset(arm.observe()) is not None)
+    assert slides[0], "it lies in a level pan, and moves"
+    assert not slides[-1]
+    task.observation(arm.reset(1))
+    assert task.reset(arm.observe()) is None, "what was before the start is forgotten"

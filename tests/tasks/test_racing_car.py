@@ -99,6 +99,18 @@ def test_to_and_fro_over_the_line_is_no_lap() -> None:
     assert task.progress(car.truth()) < 0.1
 
 
+def test_a_lap_that_ends_in_the_wall_is_none() -> None:
+    car, task = make()
+    task.begin(crash(car, task, 0, 1.0))
+    task._driven_m = task.course.length_m
+    reading = car.observe()
+    assert reading.state["bumper"][0] == 1.0
+    assert not task.outcome(reading, 0).success
+    assert not task.is_success(car.truth())
+    free = {**car.truth(), "bumper": np.zeros(1, np.float32)}
+    assert task.is_success(free)
+
+
 def crash(car: SimCar, task: RacingCar, seed: int, steering: float) -> Observation:
     reading = car.reset(seed)
     task.begin(reading)

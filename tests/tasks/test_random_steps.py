@@ -1,12 +1,10 @@
 """Random actions break no simulation: nothing becomes unstable, or falls out of the world.
 
-`python tests/tasks/test_random_steps.py --steps 100000 [TASK ...]` says how deep things got into
-each other as well.
+`serl bench tasks --random-steps 100000` makes more of them.
 """
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import numpy as np
@@ -15,78 +13,78 @@ import pytest
 from serl import plugins
 from serl.assignment import make_task
 from serl.config import resolve
-from serl.policy import Random
+from serl.errors import SerlError
+from serl.random_walk import Walk, walk
+from serl.testing import FakeRobot, FakeTask
+from serl.types import Observation
 
 NEW = (
     "bin_relocation", "cable_routing", "drawer", "handover", "object_flip", "racing_car",
     "timing_belt",
 )  # fmt: skip
 SLOW = ("cable_routing", "timing_belt")  # chains
-DEEP_M = 0.008  # an object in a wall is deeper; a hand that presses one onto the table is not
-LONG_S = 1.0
 
 
-def walk(name: str, steps: int, randomize: str = "none", seed: int = 0) -> float:
-    """An episode of random actions after the other; every reading is looked at.
-
-    Returns:
-        How deep things were in each other at most, m.
-    """
+def wander(name: str, steps: int, randomize: str = "none") -> Walk:
     task = make_task(resolve({"task": name, "task_config": {"randomize": randomize}}))
-    robot: Any = plugins.make_simulation(task)
-    policy = Random(robot.action_spec, seed)
-    far_m = 2.0 if task.scene.robot == "arm" else 4.0
-    held, action, deep_steps, deepest_m = 0, policy(robot.observe()), 0, 0.0
-    for index in range(steps):
-        if index % task.config.max_steps == 0:
-            robot.reset(index)
-        if held == 0:  # the same for a while: who changes his mind at every step gets nowhere
-            held, action = 1 + index % 7, policy(robot.observe())
-        held -= 1
-        robot.act(action)
-        robot.advance(1.0 / task.config.rate_hz)
-        reading = robot.observe()  # raises once MuJoCo has warned
-        for key, value in reading.state.items():
-            assert np.isfinite(value).all(), f"step {index}: {key}"
-            if key.endswith("_pose"):
-                place = value[:3]
-                assert np.abs(place).max() < far_m, f"step {index}: {key} is lost: {place}"
-                assert place[2] > -0.01, f"step {index}: {key} is below the table: {place}"
-        depth_m = -float(robot.data.contact.dist.min(initial=0.0))
-        deepest_m = max(deepest_m, depth_m)
-        deep_steps = deep_steps + 1 if depth_m > DEEP_M else 0
-        assert deep_steps < LONG_S * task.config.rate_hz, f"step {index}: stuck {depth_m} m deep"
-    return deepest_m
+    with plugins.make_simulation(task) as robot:
+        return walk(task, robot, steps)
 
 
 @pytest.mark.parametrize("name", NEW)
 def test_some_thousand_random_steps(name: str) -> None:
-    walk(name, 500 if name in SLOW else 2_000)
+    assert wander(name, 500 if name in SLOW else 2_000).faults == 0
 
 
 @pytest.mark.parametrize("name", ["handover", "pick_cube", "peg_insertion"])
 def test_random_steps_in_random_worlds(name: str) -> None:
-    walk(name, 1_000, randomize="full")
+    assert wander(name, 1_000, randomize="full").faults == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", plugins.names("task"))
 def test_a_hundred_thousand_random_steps(name: str) -> None:
-    walk(name, 100_000)
+    assert wander(name, 100_000).faults == 0
 
 
-def main() -> None:
-    """Walk, and say how it went."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("task", nargs="*", default=plugins.names("task"))
-    parser.add_argument("--steps", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--randomize", default="none")
-    options = parser.parse_args()
-    for name in options.task:
-        deepest_m = walk(name, options.steps, options.randomize, options.seed)
-        print(f"{name}: {options.steps} steps, contacts up to {deepest_m * 1e3:.1f} mm deep")  # noqa: T201
+class Breaking(FakeRobot):
+    """Of which something breaks at a step, until it is placed anew."""
+
+    def __init__(self, kind: str, at: int) -> None:
+        self.kind, self.left, self.placed = kind, at, -1  # its first start is its own
+        super().__init__()
+        depth = np.array([-0.02 if kind == "deep" else 0.001])
+        contact = type("Contact", (), {"dist": depth})
+        self.data = type("Data", (), {"contact": contact})
+
+    def reset(self, seed: int) -> Observation:
+        self.placed += 1
+        return super().reset(seed)
+
+    def observe(self) -> Observation:
+        reading = super().observe()
+        self.left -= 1
+        if self.left != 0:
+            return reading
+        if self.kind == "warning":
+            raise SerlError("unstable")
+        place = np.array((np.nan if self.kind == "nan" else 9.0, 0.0, 0.1, 0, 0, 0, 1), np.float32)
+        return Observation({**reading.state, "cube_pose": place})
 
 
-if __name__ == "__main__":
-    main()
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [("warning", {"warnings": 1}), ("nan", {"not_finite": 1}), ("away", {"lost": 1}), ("", {})],
+)
+def test_what_breaks_is_counted_and_the_scene_placed_anew(kind: str, found: dict[str, Any]) -> None:
+    robot = Breaking(kind, 30 if kind else 0)
+    episodes = -(-60 // FakeTask().config.max_steps)
+    walked = walk(FakeTask(), robot, 60)
+    assert walked == Walk(steps=60, **found)
+    assert robot.placed == episodes + walked.faults
+
+
+def test_what_stays_in_a_wall_is_lost() -> None:
+    task = FakeTask()
+    walked = walk(task, Breaking("deep", 0), round(3.5 * task.config.rate_hz))
+    assert (walked.lost, walked.deepest_mm) == (3, 20.0)

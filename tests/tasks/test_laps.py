@@ -1,0 +1,181 @@
+"""One lap that was recorded defines the course that a training practises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serl import cli
+from serl.assignment import make_spec, make_task
+from serl.config import TrainConfig, resolve
+from serl.demonstrations import read_demonstrations, record_expert, specs_of
+from serl.episodes import episode_paths, read_episode
+from serl.loop import EpisodeKey
+from serl.policy import Policy
+from serl.recording import EpisodeLog
+from serl.robot import Truth
+from serl.run_folder import RunFolder
+from serl.settings import run_settings
+from serl.sim.car import SimCar
+from serl.tasks.course import Course, Points
+from serl.tasks.racing_car import _WAY_M, RacingCar, RacingCarConfig, _middle, _Pursuit
+from serl.types import Record
+
+
+class Driver(RacingCar):
+    """Whose laps are beside the middle."""
+
+    outwards_m = 0.0
+
+    def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
+        line = _middle(_WAY_M, self.outwards_m)
+        return _Pursuit(truth, Course([(x, y) for x, y in line.tolist()]), self.config, seed)
+
+
+def record_lap(
+    folder: Path, outwards_m: float = 0.0, change: Callable[[Points], Points] = lambda each: each
+) -> Path:
+    """A recording of one lap; where the car was may be falsified."""
+    task, records = Driver(RacingCarConfig(record_pose=True)), list[Record]()
+    task.outwards_m = outwards_m
+    key = EpisodeKey(folder.name, "expert", 5, 0)
+    robot = SimCar(task.scene, task.config)
+    record_expert(robot, task, records.append, 1, 7, key)
+    driven = np.array([each.observation.state["car_pose"] for each in records])
+    driven[:, :2] = change(driven[:, :2])
+    with EpisodeLog(folder, make_spec(task), key.run, key.actor, key.epoch) as log:
+        for each, pose in zip(records, driven, strict=True):
+            state = {**each.observation.state, "car_pose": pose}
+            log.append(replace(each, observation=replace(each.observation, state=state)))
+    return folder
+
+
+def settings(record: Path, **changes: Any) -> TrainConfig:
+    return run_settings("racing_car", {}, {"demo_paths": (record,), **changes})
+
+
+def course_of(config: TrainConfig) -> Course:
+    task = make_task(config)
+    assert isinstance(task, RacingCar)
+    return task.course
+
+
+def off_m(course: Course, line: Course) -> list[float]:
+    """How far one line is from another, every half metre."""
+    points = [course.at(along) for along in np.arange(0.0, course.length_m, 0.5)]
+    return [float(np.linalg.norm(line.at(line.nearest(point)) - point)) for point in points]
+
+
+@pytest.fixture(scope="module")
+def outer_lap(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record_lap(tmp_path_factory.mktemp("records") / "outer", 0.2)
+
+
+def test_the_lap_that_was_driven_is_the_course(outer_lap: Path, tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, settings(outer_lap), datetime.now())
+    course = course_of(RunFolder.open(run.path).config)
+    middle, outer = (Course(_middle(_WAY_M, aside).tolist()) for aside in (0.0, 0.2))
+    assert np.mean(off_m(course, outer)) < 0.05
+    assert np.mean(off_m(course, middle)) > 0.15
+    assert course.length_m > RacingCar().course.length_m + 0.8
+    again = course_of(RunFolder.open(run.path).config)
+    assert [*again.at(3.0)] == [*course.at(3.0)], "of an actor that is started once more"
+
+
+def test_no_file_is_needed_but_the_run(tmp_path: Path) -> None:
+    record = record_lap(tmp_path / "lap")
+    run = RunFolder.create(tmp_path, settings(record), datetime.now())
+    (path,) = record.glob("*.mcap")
+    path.unlink()
+    assert max(off_m(course_of(RunFolder.open(run.path).config), RacingCar().course)) < 0.2
+
+
+def test_the_record_is_seen_and_rewarded_on_its_own_course(outer_lap: Path) -> None:
+    config = settings(outer_lap)
+    (episode,) = read_demonstrations(outer_lap, config)
+    spec, course = make_spec(make_task(config)), course_of(config)
+    assert "car_pose" not in spec.observation.state, "the policy sees no more than before"
+    for step in episode.steps:
+        spec.observation.validate_observation(step.observation)
+    told, seen = (
+        np.array([step.observation.state["course"][1] for step in each.steps])
+        for each in (episode, read_episode(*episode_paths(outer_lap), specs_of(config)[1]))
+    )
+    assert np.mean(seen - told) == pytest.approx(0.2, abs=0.04), "it was to the left of the drive"
+    total = sum(step.reward for step in episode.steps)
+    assert total == pytest.approx(0.15 * course.length_m, rel=0.04)
+    assert episode.end is not None
+    spec.observation.validate_observation(episode.end.observation)
+
+
+def test_checkpoints_that_are_given_stay(outer_lap: Path) -> None:
+    square = [[0.0, -2.0], [2.0, 0.0], [0.0, 2.0], [-2.0, 0.0]]
+    config = settings(outer_lap, task_config={"checkpoints": square})
+    assert config.task_config["checkpoints"] == square
+    (episode,) = read_demonstrations(outer_lap, config)
+    assert episode.success
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda at: at[np.minimum(np.arange(len(at)), 50)], "it does not come back"),
+        (lambda at: at[np.zeros(len(at), int)], "it does not come back"),
+        (lambda at: at[::-1], "it goes against the direction of driving"),
+        (lambda at: 1.4 * at, "m off the track"),
+    ],
+)
+def test_what_is_no_lap_is_refused_in_one_line(
+    tmp_path: Path,
+    change: Callable[[Points], Points],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    record, runs = record_lap(tmp_path / "lap", change=change), tmp_path / "runs"
+    assert cli.main(["train", "racing_car", "--demos", str(record), "--runs", str(runs)]) == 2
+    errors = capsys.readouterr().err
+    assert said in errors
+    assert f"{record}/" in errors
+    assert errors.count("\n") == 1
+    assert not runs.exists()
+
+
+def test_a_lap_with_a_way_back_in_it_is_driven_forwards(tmp_path: Path) -> None:
+    def hesitate(at: Points) -> Points:
+        last = len(at) - 1
+        index = np.interp(np.arange(len(at)), [0, 40, 46, 54, last], [0, 40, 36, 54, last])
+        return at[index.round().astype(int)]
+
+    course = course_of(settings(record_lap(tmp_path / "lap", change=hesitate)))
+    assert max(off_m(course, RacingCar().course)) < 0.2
+    assert course.length_m == pytest.approx(RacingCar().course.length_m, rel=0.02)
+
+
+def test_another_task_and_a_recording_from_before_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task, old = RacingCar(), tmp_path / "old"
+    with EpisodeLog(old, make_spec(task), "old", "expert", 5) as log:
+        key = EpisodeKey("old", "expert", 5, 0)
+        record_expert(SimCar(task.scene, task.config), task, log.append, 1, 7, key)
+    assert cli.main(["train", "racing_car", "--demos", str(old), "--runs", str(tmp_path)]) == 2
+    assert "does not tell where the car was" in capsys.readouterr().err
+    (episode,) = read_demonstrations(old, resolve({"task": "racing_car"}))
+    assert episode.success, "it still demonstrates on a course that is given"
+    assert cli.main(["train", "reach", "--demos", str(old), "--runs", str(tmp_path)]) == 2
+    assert 'task: "racing_car" != "reach"' in capsys.readouterr().err
+
+
+def test_the_command_records_where_the_car_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "lap"
+    assert cli.main(["record", "racing_car", "--demos", "1", "--out", str(folder)]) == 0
+    assert f"next: serl train racing_car --demos {folder}" in capsys.readouterr().out
+    assert max(off_m(course_of(settings(folder)), RacingCar().course)) < 0.2
