@@ -110,6 +110,13 @@ class GuardConfig(BaseModel):
         except BadInput as error:
             raise ValueError(str(error)) from None
 
+    @field_validator("motion")
+    @classmethod
+    def _by_targets(cls, motion: Motion) -> Motion:
+        if motion.action_mode == "wrench":
+            raise ValueError("action_mode wrench: a guard checks targets, and sends no forces")
+        return motion
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         low, high, names = self.joint_low_rad, self.joint_high_rad, self.joint_names
