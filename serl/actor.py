@@ -63,8 +63,8 @@ class Actor:
         teleop: a person who may take over; a simulated one knows the task and helps in no reset.
         place: simulation only: puts the scene into its start for an episode number ...
         placements: ... before so many episodes; later ones begin where the reset has led.
-        person: told why a person is needed; returns once the scene is restored. Without one the
-            actor ends there.
+        person: told why a person is needed; what `standby` then waits for is that the scene was
+            restored. It is looked at again, and asked for again. Without one the actor ends there.
         silent: told what a robot says that stayed silent; it is tried again once `standby` returns.
             Without one the actor ends there.
         homing: a robot whose joints can be moved home; None for one that cannot.
@@ -97,6 +97,7 @@ class Actor:
     standby: Callable[[], bool] = lambda: False
     _episode: int = 0
     _since_home: int = 0
+    _home_missed: bool = False
 
     def __post_init__(self) -> None:
         self.epoch = self.epoch or time.time_ns()
@@ -147,17 +148,25 @@ class Actor:
         return result
 
     def _reset(self) -> None:
-        """Restore the scene; when that fails, the robot holds, and a person is asked once."""
-        try:
-            self._restore()
-        except NeedsPerson as error:
-            self.robot.stop(str(error))
-            self._run(Asking(self.task, error), Hold(self.robot.action_spec), Source.SCRIPT)
-            if self.person is None:
-                raise
-            self.person(str(error))
-            if self._ready():  # whoever was asked may be at it still
-                self.robot.recover()
+        """Restore the scene; where that fails the robot holds, and a person is asked.
+
+        What they leave is looked at as the scene was before: a rest of it may be done by scripts.
+        """
+        while True:
+            try:
+                return self._restore()
+            except NeedsPerson as error:
+                self._ask(error)
+            if not self._ready():  # whoever was asked may be at it still
+                return
+            self.robot.recover()
+
+    def _ask(self, request: NeedsPerson) -> None:
+        self.robot.stop(str(request))
+        self._run(Asking(self.task, request), Hold(self.robot.action_spec), Source.SCRIPT)
+        if self.person is None:
+            raise request
+        self.person(str(request))
 
     def _restore(self) -> None:
         """By scripted episodes, until the scene is ready or the actor is stopped."""
@@ -183,8 +192,26 @@ class Actor:
         homing.home()
         move = Approach(self.task, self.config.reset_time_limit_s, lambda: homing.is_home)
         move.name = f"joint move of {self.task.name}"
-        self._run(move, Hold(self.robot.action_spec), Source.SCRIPT)
+        result = self._run(move, Hold(self.robot.action_spec), Source.SCRIPT)
+        if not result.success:
+            self._stay(result.reason)
         self._reset()
+
+    def _stay(self, reason: str) -> None:
+        """The joints are not home: nothing goes on moving them, and the scene is what counts."""
+        if reason == "time limit":
+            self.robot.stop("the joint move took too long")
+            self.robot.recover()
+        if reason == "interrupted" or self._home_missed:
+            return
+        self._home_missed = True
+        logger.warning(
+            "the joints did not get home (%s, of %g s); episodes go on from where they are, and it "
+            "is tried again every %d, which is not said again: see actor.home_every",
+            reason,
+            self.config.reset_time_limit_s,
+            self.config.home_every,
+        )
 
     def _approach(self) -> None:
         """Let a script go part of the way, where a curriculum says so."""

@@ -12,6 +12,7 @@ from serl.errors import BadInput
 from serl.merging import merge
 from serl.real_arm import is_judged_apart
 from serl.reward import Judged, NoReward, PoseReward
+from serl.safety import check_targets
 from serl.specs import Spec
 from serl.task import Demonstrated, SimulatedTask
 
@@ -41,8 +42,7 @@ def check_topics(task: SimulatedTask) -> None:
     """Raise `BadInput` unless the task is one of an arm that follows targets, as topics tell."""
     if (robot := task.scene.robot) != "arm":
         raise BadInput(f"{task.name}: driven by {robot!r} in this process only, not over topics")
-    if task.config.motion.action_mode == "wrench":
-        raise BadInput(f"{task.name}: wrenches are exerted in this process only, not over topics")
+    check_targets(task.name, task.config.motion)
 
 
 def check_one_tool(task: SimulatedTask) -> None:

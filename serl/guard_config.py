@@ -6,7 +6,7 @@ import hashlib
 from enum import StrEnum
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from serl.rotations import UnitQuaternion
 from serl.safety import Limits, Motion
@@ -103,6 +103,13 @@ class GuardConfig(BaseModel):
     following_m: float = Field(0.05, gt=0, le=0.05)
     following_rad: float = Field(0.3, gt=0, le=0.3)
     following_s: float = Field(0.3, gt=0, le=0.3)
+
+    @field_validator("motion")
+    @classmethod
+    def _by_targets(cls, motion: Motion) -> Motion:
+        if motion.action_mode == "wrench":
+            raise ValueError("action_mode wrench: a guard checks targets, and sends no forces")
+        return motion
 
     @model_validator(mode="after")
     def _check(self) -> Self:

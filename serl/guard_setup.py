@@ -33,10 +33,11 @@ def guarded_arm(config: TrainConfig, robot: str) -> tuple[ArmProfile, GuardConfi
         BadInput: there is no such arm, nobody has said where a real one may be, or it cannot do the
             task; see `make_guard_config`.
     """
-    profile = load_robot(robot)
+    profile, task = load_robot(robot), make_task(config)
+    check_topics(task)  # before a person is sent to teach the arm its place
     if is_real(robot):
         check_place(config, profile)
-    return profile, make_guard_config(make_task(config), profile)
+    return profile, make_guard_config(task, profile)
 
 
 def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:

@@ -164,6 +164,12 @@ def pose_from(values: Iterable[float]) -> Pose:
     return Pose((x, y, z), normalized(quaternion))
 
 
+def check_targets(name: str, motion: Motion) -> None:
+    """Raise `BadInput`, about what has this name, where an action is a wrench and no target."""
+    if motion.action_mode == "wrench":
+        raise BadInput(f"{name}: wrenches are exerted in this process only, not over topics")
+
+
 def check_action(action: Action, spec: ArraySpec) -> None:
     """Raise `BadInput` unless `action` has the shape of `spec` and is finite and in [-1, 1]."""
     if not isinstance(action, np.ndarray) or action.shape != spec.shape:

@@ -28,6 +28,7 @@ def simulate(options: argparse.Namespace) -> int:
     Raises:
         BadInput: ROS 2 is missing, or a setting is wrong.
     """
+    from serl.assignment import check_topics, make_task
     from serl.ros.environment import clean_shared_memory, free_domain, meet_others
     from serl.ros.graph import require_ros
 
@@ -36,6 +37,7 @@ def simulate(options: argparse.Namespace) -> int:
     require_ros()
     file = read_yaml(options.config) if options.config else {}
     config = resolve(file, parse_overrides(options.overrides), {"task": options.task})
+    check_topics(make_task(config))  # before it says that it is there
     clean_shared_memory()
     with free_domain() as domain, tempfile.TemporaryDirectory(prefix="serl-sim-") as scratch:
         from serl.ros.sim_node import run  # rclpy: once it is known to be there

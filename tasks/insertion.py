@@ -30,6 +30,7 @@ from serl.vectors import Vector
 
 _CLEAR_M = 0.010  # above the rim nothing is in the way
 _SLIP_M = 0.001  # in the hand, of a peg that is pressed upon; 0.4 mm where it is in
+_NEAR_M, _NEAR_RAD = 0.005, 0.05  # a start
 _DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
 
 
@@ -50,8 +51,8 @@ class Start(NamedTuple):
 
     def is_reached(self, place_m: Vector, yaw_rad: float) -> bool:
         """Half a centimetre does not matter."""
-        near = math.dist(place_m, self.place_m) < 0.005
-        return near and abs(yaw_rad - self.yaw_rad) < 0.05
+        near = math.dist(place_m, self.place_m) < _NEAR_M
+        return near and abs(yaw_rad - self.yaw_rad) < _NEAR_RAD
 
 
 def motion_above(low_m: float) -> Motion:
@@ -152,7 +153,7 @@ class Insertion:
         """Keep where the tool starts."""
         pose = reading.state["tcp_pose"]
         self._start, self._start_yaw = pose[:3].copy(), yaw(_rotation(pose))
-        self._next = self._draw_start(np.random.default_rng(zlib.crc32(pose.tobytes())))
+        self._next = self._draw_start(_rng_at(pose))
 
     def observation(self, reading: Observation) -> Observation:
         """What the policy sees of a reading."""
@@ -191,9 +192,12 @@ class Insertion:
             return None
         if self._fell(reading.state):
             raise NeedsPerson("the peg is not in the hand")
-        if self._next is None or self._next.is_reached(*self._away(reading.state)):
-            return None
-        return self._withdraw
+        where = self._away(reading.state)
+        if self._next is None:  # nothing was begun here: perhaps in a hole that it is in already
+            if self._is_start(*where):
+                return None
+            self._next = self._draw_start(_rng_at(reading.state["tcp_pose"]))
+        return None if self._next.is_reached(*where) else self._withdraw
 
     def is_success(self, truth: Truth) -> bool:
         """The tip is deep in the hole: beside it, it would be above the rim or on the table."""
@@ -262,6 +266,14 @@ class Insertion:
         led = yaw(_rotation(state["target_pose"])) - yaw(_rotation(state["tcp_pose"]))
         turn = wrapped(self._next.yaw_rad - turned - led, 2.0 * math.pi)
         return steer(self.config.motion, shift - lead, turn if place[2] >= _CLEAR_M else 0.0)
+
+    def _is_start(self, place_m: Vector, yaw_rad: float) -> bool:
+        """Whether episodes begin there; as exactly as `Start.is_reached`."""
+        config, (x, y, height) = self.config, place_m
+        low, high = config.start_height_m
+        near = max(abs(x), abs(y)) < config.start_m + _NEAR_M
+        up = low - _NEAR_M < height < high + _NEAR_M
+        return near and up and abs(yaw_rad) < config.start_yaw_rad + _NEAR_RAD
 
     def _fell(self, state: Mapping[str, Array]) -> bool:
         """The peg is no longer between the fingers."""
@@ -339,6 +351,11 @@ class _Expert:
         noise = self._rng.normal(0.0, self.NOISE * (0.1 if near else 1.0), 4)
         motion = np.array((*shift, turned / self._motion.rotation_rad)) + noise
         return motion.clip(-1.0, 1.0).astype(np.float32)
+
+
+def _rng_at(pose: Array) -> np.random.Generator:
+    """Another one wherever the tool is."""
+    return np.random.default_rng(zlib.crc32(pose.tobytes()))
 
 
 def _rotation(pose: Array) -> Quaternion:

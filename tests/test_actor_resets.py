@@ -51,12 +51,18 @@ def test_after_three_failed_resets_the_robot_holds_for_a_person() -> None:
     assert stage.robot.stop_reason == request
 
 
+def ready_again(stage: Stage) -> None:
+    """A person has restored the scene."""
+    stage.task.reset = lambda reading: None  # type: ignore[method-assign]
+
+
 def test_a_person_who_is_there_is_asked_once_and_it_goes_on() -> None:
     stage, asked = Stage(), []
     never_ready(stage)
 
     def help_out(reason: str) -> None:
         asked.append((reason, stage.robot.stop_reason))
+        ready_again(stage)
 
     stage.actor.person = help_out
     assert stage.actor.episode() is not None
@@ -64,6 +70,43 @@ def test_a_person_who_is_there_is_asked_once_and_it_goes_on() -> None:
     assert asked == [(reason, reason)]
     assert not stage.robot.stop_reason
     assert next(step.source for step in stage.steps if step.key.episode == 4) is Source.POLICY
+
+
+def test_a_person_who_did_not_help_is_asked_again() -> None:
+    stage, asked = Stage(), list[str]()
+
+    def reset(reading: Observation) -> Policy | None:
+        if len(asked) < 3:
+            raise NeedsPerson(f"it fell off the table, {len(asked)}")
+        return None
+
+    stage.task.reset = reset  # type: ignore[method-assign]
+    stage.actor.person = asked.append
+    assert stage.actor.episode() is not None
+    said = [f"a person is needed: it fell off the table, {number}" for number in range(3)]
+    assert asked == said
+    ends = [record.reason for record in stage.records if isinstance(record, End)]
+    assert ends == [*said, "time limit"]
+    assert [step.source for step in stage.steps[:4]] == [Source.SCRIPT] * 3 + [Source.POLICY]
+
+
+def test_scripts_do_the_rest_of_what_a_person_has_left() -> None:
+    stage, asked = Stage(), list[str]()
+    toward = Hold(stage.robot.action_spec)
+    rest: list[Policy | None] = [toward, None]
+
+    def reset(reading: Observation) -> Policy | None:
+        if not asked:
+            raise NeedsPerson("it fell off the table")
+        return rest.pop(0) if rest else None
+
+    stage.task.reset = reset  # type: ignore[method-assign]
+    stage.actor.person = asked.append
+    assert stage.actor.episode() is not None
+    assert len(asked) == 1
+    ends = [record for record in stage.records if isinstance(record, End)]
+    assert [end.success for end in ends] == [False, True, False]
+    assert not stage.robot.stop_reason
 
 
 def test_a_robot_stays_stopped_until_the_person_who_was_asked_lets_it_go_on() -> None:
@@ -76,12 +119,53 @@ def test_a_robot_stays_stopped_until_the_person_who_was_asked_lets_it_go_on() ->
             return False
         waited.append(stage.robot.stop_reason or "it may move")
         paused.clear()
+        ready_again(stage)
         return True
 
     stage.actor.person, stage.actor.standby = paused.append, standby
     assert stage.actor.episode() is not None
     assert waited == ["a person is needed: the reset failed 3 times"]
     assert not stage.robot.stop_reason
+
+
+def test_who_stops_it_while_a_person_is_asked_begins_nothing() -> None:
+    stage, asked = Stage(), list[str]()
+    never_ready(stage)
+    stage.actor.person, stage.actor.stopping = asked.append, lambda: bool(asked)
+    assert stage.actor.episode() is None
+    assert stage.robot.stop_reason == asked[0]
+
+
+class Stuck:
+    """Joints that never get home."""
+
+    is_home = False
+
+    def __init__(self) -> None:
+        self.moves = 0
+
+    def home(self) -> None:
+        self.moves += 1
+
+
+def test_a_failed_joint_move_is_said_once_and_the_episodes_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage, stops = Stage(), list[str]()
+    stage.actor.place, stage.actor.homing = None, Stuck()
+    stage.actor.config = stage.actor.config.model_copy(update={"home_every": 1})
+    stop = stage.robot.stop
+    stage.robot.stop = lambda reason: (stops.append(reason), stop(reason))[1]  # type: ignore
+    stage.run(4)
+    assert stage.actor.homing.moves == 3
+    assert stops == ["the joint move took too long"] * 3, "nothing goes on moving them"
+    assert not stage.robot.stop_reason
+    (said,) = [each.getMessage() for each in caplog.records]
+    assert said.startswith("the joints did not get home (time limit, of 2 s); episodes go on")
+    moved = [record for record in stage.records if isinstance(record, End)][1::2]
+    assert {(end.reason, end.success) for end in moved} == {("time limit", False)}
+    policies = {step.key.episode for step in stage.steps if step.source is Source.POLICY}
+    assert len(policies) == 4
 
 
 def test_a_scene_that_only_a_person_can_restore_is_not_tried() -> None:

@@ -23,6 +23,9 @@ from .pickled import pickled
 
 COMMANDS = ("train", "learner", "actor", "record", "eval", "replay", "encoder", "list", "doctor")
 TINY = {"hidden": [8, 8], "device": "cpu", "threads": 1}
+BY_FORCE = (
+    "--task_config.motion.action_mode", "wrench", "--task_config.motion.axes", "[x, z, pitch]",
+)  # fmt: skip
 Serl = Callable[..., tuple[int, str, str]]
 
 
@@ -103,7 +106,6 @@ def test_doctor_finds_what_training_needs(serl: Serl) -> None:
         (["train", "--resume", "absent"], ["absent", "found no folder"]),
         (["train", "--resume", ".", "--seed", "1"], ["--resume goes on", "give no others"]),
         (["train", "handover", "--robot", "sim"], ["driven by 'pair' in this process only"]),
-        (["train", "object_flip", "--robot", "sim"], ["wrenches are exerted in this process only"]),
         (["learner", "unicorn"], ["unknown task 'unicorn'"]),
         (["actor", "absent"], ["absent", "found no folder"]),
         (["record", "unicorn"], ["unknown task 'unicorn'"]),
@@ -121,6 +123,33 @@ def test_a_mistake_is_answered_with_one_line_and_changes_nothing(
     line = refused(serl, *words)
     assert all(part in line for part in parts), line
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "object_flip", "--robot", "sim"),
+        ("train", "object_flip", "--robot", "franka"),
+        ("train", "reach", "--robot", "sim", *BY_FORCE),
+        ("learner", "object_flip", "--robot", "franka"),
+        ("sim", "object_flip"),
+        ("guard", "franka", "--task", "object_flip"),
+        ("record", "object_flip", "--robot", "franka", "--console"),
+        ("run", "RUN", "--robot", "franka"),
+    ],
+)
+def test_no_arm_behind_topics_is_driven_by_wrenches(
+    serl: Serl, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    run = make_run(tmp_path, task="object_flip")
+    save_checkpoint(run)
+    code, out, errors = serl(*(run.path if word == "RUN" else word for word in words))
+    assert (code, out) == (cli.BAD_INPUT, "")
+    name = "reach" if "reach" in words else "object_flip"
+    said = "wrenches are exerted in this process only, not over topics"
+    assert errors == f"serl: {name}: {said}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    assert [path.parent.name for path in tmp_path.rglob("config.yaml")] == [run.name]
 
 
 def test_a_setting_may_come_before_the_task() -> None:

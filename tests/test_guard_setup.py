@@ -49,6 +49,15 @@ def test_a_task_whose_targets_come_too_seldom_for_any_guard_is_refused() -> None
         make_guard_config(task, PROFILE)
 
 
+def test_no_guard_is_made_for_wrenches() -> None:
+    flip = make_task(resolve({"task": "object_flip"}))
+    with pytest.raises(BadInput, match="object_flip: wrenches are exerted in this process only"):
+        make_guard_config(flip, PROFILE)
+    values = make_guard_config(make_task(resolve({"task": "reach"})), PROFILE).model_dump()
+    with pytest.raises(BadInput, match="motion: action_mode wrench: a guard checks targets"):
+        checked(GuardConfig, values | {"motion": flip.config.motion.model_dump()})
+
+
 def test_the_guard_reads_what_was_written_and_a_stop_is_never_wiped_away(tmp_path: Path) -> None:
     config = make_guard_config(make_task(resolve({"task": "reach"})), PROFILE)
     settings, latch = settle_guard(tmp_path / "guard", "actor0", config)

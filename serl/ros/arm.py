@@ -27,7 +27,7 @@ from serl.ros.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT, sent
 from serl.ros.measurements import Measurements, numbers_of
 from serl.ros.node import RosNode
 from serl.ros.remote import Remote
-from serl.safety import Pose
+from serl.safety import Pose, check_targets
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import TaskConfig
 from serl.types import Action, Observation, Source
@@ -69,7 +69,8 @@ class RosArm:
             the guard is told, as it may fall silent between two actions.
 
     Raises:
-        BadInput: a message package that the profile needs is not installed.
+        BadInput: a message package that the profile needs is not installed, or an action is no
+            motion of a target.
     """
 
     still_pictures = False
@@ -87,6 +88,7 @@ class RosArm:
         guarded: bool = False,
     ) -> None:
         check_types(profile)
+        check_targets(f"arm {robot or profile.name}", config.motion)
         self.stop_reason: str | None = None
         self.mode: Mode = "policy"
         self.silence_s: Callable[[], float] = lambda: 0.0

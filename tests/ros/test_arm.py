@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,6 +14,8 @@ from geometry_msgs.msg import PoseStamped
 
 from serl import plugins
 from serl.arm_profile import ArmProfile, Channel
+from serl.assignment import make_task
+from serl.config import resolve
 from serl.errors import BadInput, SerlError, Silent
 from serl.robot import Robot
 from serl.ros.arm import RosArm
@@ -252,6 +254,13 @@ def test_beats_of_a_person_say_how_long_their_device_has_been_silent(
     arm.drive_as(Source.POLICY)
     eventually(lambda: says("policy"))  # whose devices are nobody's
     arm.silence_s = lambda: 0.0
+
+
+def test_wrenches_are_refused_before_anything_is_heard_or_sent() -> None:
+    flip = make_task(resolve({"task": "object_flip"}))
+    nobody = cast(Any, None)
+    with pytest.raises(BadInput, match="arm left: wrenches are exerted in this process only"):
+        RosArm(nobody, "left", plugins.load("robot", "sim"), flip.config)
 
 
 def test_missing_message_packages_are_named_at_the_start() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, cast
@@ -216,6 +217,46 @@ def test_the_arm_pulls_the_peg_out_and_begins_elsewhere(name: str) -> None:
     assert not bench.asked
     assert len(bench.ends("")) == 7
     assert all(end.success for end in bench.ends(""))
+
+
+def resetting() -> list[str]:
+    """Tasks that can restore their scene."""
+    return [n for n in plugins.names("task") if plugins.load("task", n)().config.can_reset]
+
+
+def test_these_tasks_restore_their_scene() -> None:
+    assert resetting() == [
+        "bin_relocation", "connector_insertion", "object_flip", "peg_insertion", "pick_cube",
+        "racing_car",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", resetting())
+def test_an_actor_that_is_started_in_a_solved_scene_begins_no_episode_in_it(name: str) -> None:
+    config = resolve({"task": name, "task_config": {"auto_reset": True, "renderer": "none"}})
+    bench = Bench({"": make_task(config)})
+    before = bench.actors[""].episode()
+    assert before is not None
+    assert before.success
+    task = make_task(config)  # of another process, which has seen nothing
+    begun: list[bool] = []
+
+    class Started(Acting):
+        def begin(self) -> None:
+            task.begin(bench.robot.observe())
+            begun.append(task.is_success(bench.robot.truth()))
+
+    actor = dataclasses.replace(
+        bench.actors[""], task=task, place=None, placements=0, epoch=2,
+        policy=Started(task.expert(bench.robot.truth, 1)),
+    )  # fmt: skip
+    result = actor.episode()
+    assert begun == [False]
+    assert result is not None
+    assert result.steps > 1
+    assert result.success, "and from where it began it can be solved again"
+    assert bench.placed == [0]
+    assert not bench.asked
 
 
 def test_a_peg_that_fell_is_asked_for_in_words() -> None:
