@@ -62,7 +62,7 @@ def camera(options: argparse.Namespace) -> int:
     source = Lasting(_opener(options), partial(print, f"camera {options.name}:", flush=True))
     try:
         require_ros()
-        from serl.ros.camera_node import CameraNode, PublishConfig  # rclpy: once it is there
+        from serl.ros.camera_node import CameraNode, PublishConfig, describe  # rclpy is there
         from serl.ros.node import RosNode
 
         frame = options.frame_id or f"{options.name}_optical_frame"
@@ -73,12 +73,15 @@ def camera(options: argparse.Namespace) -> int:
         with ExitStack() as stack:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="serl-camera-")))
             meet_others(scratch)
-            node = stack.enter_context(RosNode(f"camera_{options.name}", scratch, local=True))
-            published = CameraNode(node, "", base, config)
+            name, told = f"camera_{options.name}", describe(source.name, config)
+            node = stack.enter_context(
+                RosNode(name, scratch, local=True, parameters=told, managed=True)
+            )
+            published = CameraNode(node, "", base, config, source)
             kind = "image_raw" if options.jpeg is None else "image_raw/compressed"
             domain = os.environ["ROS_DOMAIN_ID"]
             print(f"{base}/{kind}: ROS_DOMAIN_ID={domain}; Ctrl-C ends it", flush=True)  # noqa: T201
-            published.run(source, lambda: node.stopping)
+            published.run(lambda: node.stopping)
     except FilmEnded as error:
         print(f"camera {options.name}: {error}", flush=True)  # noqa: T201
     finally:

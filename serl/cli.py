@@ -43,6 +43,7 @@ from serl.display import Display
 from serl.errors import BadInput, SerlError
 from serl.run_folder import RunFolder
 
+_NODES = {"camera", "guard", "sim"}
 _SETTINGS = {
     name
     for model in (TrainConfig, ClassifierConfig, PretrainingConfig)
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; errors that a person can mend are one line on standard error."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     parser = _parser()
-    words = _joined(sys.argv[1:] if arguments is None else arguments)
+    words = _joined(_own(sys.argv[1:] if arguments is None else arguments))
     dotted = [word for word in words if word.startswith("--") and "." in word.partition("=")[0]]
     options, rest = parser.parse_known_args([word for word in words if word not in dotted])
     rest += dotted  # argparse takes a setting with a space in its value for the task
@@ -83,6 +84,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return DONE
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _own(words: Sequence[str]) -> Sequence[str]:
+    """Words but those for ROS 2, which a command that is a node itself hands on to it."""
+    of_node = words and words[0] in _NODES and "--ros-args" in words
+    return words[: words.index("--ros-args")] if of_node else words
 
 
 def _joined(words: Sequence[str]) -> list[str]:

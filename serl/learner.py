@@ -206,6 +206,14 @@ class Learner:
             self._train()
         return True
 
+    def receive(self) -> None:
+        """Make records that arrived durable, to be taken later; few of them are kept waiting."""
+        if len(self._pending) < _MAX_PENDING:
+            self._received_s = self._now_s()
+            arrived = self._transport.receive()
+            self._accept(arrived)
+            self._pending.extend(arrived)
+
     def publish(self) -> None:
         """Offer the actor's weights; weights that are not finite are never offered."""
         weights = self.agent.actor_weights()
@@ -256,10 +264,7 @@ class Learner:
         now_s = self._now_s()
         late = now_s - self._received_s > _RECEIVE_PERIOD_S and len(self._pending) < _MAX_PENDING
         if late or not self._pending:
-            self._received_s = now_s
-            arrived = self._transport.receive()
-            self._accept(arrived)
-            self._pending.extend(arrived)
+            self.receive()
         return self._pending.popleft() if self._pending else None
 
     def _enter(self, record: Arrival, stored: bool = False) -> None:

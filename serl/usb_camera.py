@@ -217,6 +217,7 @@ class Lasting:
         now_s: monotonic seconds.
 
     Attributes:
+        name: of the source, shown to people.
         losses: times that it was lost.
 
     Raises:
@@ -231,11 +232,20 @@ class Lasting:
     ) -> None:
         self.losses = 0
         self._opened, self._tell, self._now_s = opened, tell, now_s
-        self._source: Source | None = opened()
-        self._again_s = 0.0
+        self._source: Source | None = (source := opened())
+        self.name, self._again_s = source.name, 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """It gives frames: it is neither lost nor closed."""
+        return self._source is not None
 
     def read(self) -> Image | None:
-        """The next frame; None while it is lost. Raises `FilmEnded` as of `Source`."""
+        """The next frame, of a device that was closed as well; None while it is lost.
+
+        Raises:
+            FilmEnded: as of `Source`.
+        """
         if self._source is None and not self._returned():
             return None
         assert self._source is not None

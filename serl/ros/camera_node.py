@@ -1,10 +1,13 @@
-"""A camera as a node: it publishes what a source gives, cut and resized, with its CameraInfo."""
+"""A camera as a node: it publishes what a source gives, cut and resized, with its CameraInfo.
+
+While its node is not active the device is closed.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from diagnostic_msgs.msg import DiagnosticStatus
 from pydantic import BaseModel, ConfigDict, Field
 from sensor_msgs.msg import CameraInfo, CompressedImage
 
@@ -13,6 +16,8 @@ from serl.images import compress
 from serl.ros.camera import cut_any, info_topic, picture_topic
 from serl.ros.conversions import image_message
 from serl.ros.node import RosNode
+from serl.ros.parameters import Described
+from serl.ros.stats import WELL, Diagnostics, Health
 from serl.types import Image
 from serl.usb_camera import Lasting
 
@@ -35,6 +40,18 @@ class PublishConfig(BaseModel):
     jpeg: int | None = Field(None, ge=1, le=100)
 
 
+def describe(source: str, config: PublishConfig) -> dict[str, Described]:
+    """Parameters that say what a camera publishes."""
+    view, whole = config.view, "its own size"
+    size = whole if view is None else f"{view.width}x{view.height}"
+    return {
+        "source": Described(source, "what gives the pictures"),
+        "frame": Described(config.frame, "of the headers"),
+        "size": Described(size, "of the pictures in px, width x height"),
+        "jpeg": Described(config.jpeg or 0, "quality of compressed pictures; 0: they are raw"),
+    }
+
+
 class CameraNode:
     """Publishes frames as they come; a stamp is when its frame was there.
 
@@ -43,19 +60,25 @@ class CameraNode:
         robot: the namespace.
         camera: the name, as views call it.
         config: see `PublishConfig`.
+        source: gives the frames.
 
     Attributes:
         frames: published so far.
     """
 
-    def __init__(self, node: RosNode, robot: str, camera: str, config: PublishConfig) -> None:
+    def __init__(
+        self, node: RosNode, robot: str, camera: str, config: PublishConfig, source: Lasting
+    ) -> None:
         self.frames = 0
-        self._config, self._clock = config, node.handle.get_clock()
+        self._node, self._config, self._source = node, config, source
+        self._clock = node.handle.get_clock()
         compressed = config.jpeg is not None
         self._pictures = node.publisher(picture_topic(robot, camera, compressed=compressed))
         self._infos = node.publisher(info_topic(robot, camera))
+        Diagnostics(node, f"camera {camera}", self._numbers, self._health)
+        node.handle.manage()
 
-    def run(self, source: Lasting, stopping: Callable[[], bool]) -> None:
+    def run(self, stopping: Callable[[], bool]) -> None:
         """Publish until told to stop.
 
         Raises:
@@ -63,13 +86,15 @@ class CameraNode:
         """
         try:
             while not stopping():
-                frame = source.read()
-                if frame is None:
-                    time.sleep(_IDLE_S)
-                else:
+                if not self._node.handle.active:
+                    self._source.close()
+                    self._node.wait(_IDLE_S)
+                elif (frame := self._source.read()) is not None:
                     self.publish(frame)
+                else:
+                    self._node.wait(_IDLE_S)
         finally:
-            source.close()
+            self._source.close()
 
     def publish(self, frame: Image) -> None:
         """Publish a frame, uint8 (H, W, 3) RGB, that was taken now."""
@@ -87,3 +112,11 @@ class CameraNode:
             )
             self._pictures.publish(message)
         self.frames += 1
+
+    def _numbers(self) -> Mapping[str, float]:
+        return {"frames": self.frames, "losses": self._source.losses}
+
+    def _health(self) -> Health:
+        if self._node.handle.active and not self._source.is_open:
+            return bytes(DiagnosticStatus.ERROR), "the camera is lost"
+        return WELL

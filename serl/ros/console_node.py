@@ -4,6 +4,8 @@ It is no part of the control loop: what a page says goes to the actor as any nod
 
     python -m serl.ros.console_node --run runs/pick_cube/2026-11-21_10-00-00 --actor actor0 \
         --guard /left
+
+While its node is not active there is no page.
 """
 
 from __future__ import annotations
@@ -32,9 +34,10 @@ from serl.errors import BadInput, SerlError
 from serl.files import FileLock, checked_name
 from serl.ros.attendant import Attended
 from serl.ros.control import control_topic, scene_topic
-from serl.ros.node import RosNode, run_node
+from serl.ros.node import RosNode, own_arguments, run_node
+from serl.ros.parameters import Described
 from serl.ros.remote import Remote
-from serl.ros.stats import StatsMonitor
+from serl.ros.stats import Diagnostics, StatsMonitor, Value
 from serl.ros.teleop import RemoteHand, console_topic
 from serl.run_folder import RunFolder
 from serl.supervisor import orphaned
@@ -45,6 +48,7 @@ _PORTS = 20
 _FRESH_S = 1.0
 _ANSWER_S = 3.0
 _STATS_S = 4.0
+_LOOK_S = 0.1
 _TEXTS = ("driver", "owner", "silent", "stopped", "paused", "last")
 
 
@@ -194,31 +198,65 @@ def run(run_folder: Path, actor: str, port: int, arm: str | None = None) -> None
     """Serve until told to stop; raises `BadInput` when the run has a console already."""
     folder = RunFolder.open(run_folder)
     checked_name(actor, "actor")
+    parameters = {
+        "actor": Described(actor, "who is shown, and told what people say"),
+        "port": Described(port, "the first of this host's TCP ports that is tried"),
+        "guard": Described(arm or "", "namespace of the arm whose guard a stop goes to; or empty"),
+    }
     with (
         FileLock(folder.path / "console.lock", f"the console of {folder.path}"),
-        RosNode("console", run_folder, local=True) as node,
+        RosNode("console", run_folder, local=True, parameters=parameters, managed=True) as node,
     ):
         cockpit = RosCockpit(node, folder, actor, arm)
+        served = _Served(node, folder.path, cockpit, port)
+        Diagnostics(node, f"console of {actor}", served.numbers)
+        node.handle.manage()
         try:
-            asyncio.run(_serve(node, folder.path, cockpit, port))
+            asyncio.run(served.run())
         finally:
-            remove_door(folder.path)
             cockpit.close()
 
 
-async def _serve(node: RosNode, folder: Path, cockpit: RosCockpit, port: int) -> None:
-    token = new_token()
-    for candidate in range(port, port + _PORTS):
-        try:
-            runner = await listen(Console(cockpit, Gate(candidate, token)), candidate)
-        except OSError:
-            continue
-        write_door(folder, Door(f"http://127.0.0.1:{candidate}/", token))
-        while not (node.stopping or orphaned()):
-            await asyncio.sleep(0.1)
-        await runner.cleanup()
-        return
-    raise BadInput(f"console: no free port from {port} to {port + _PORTS - 1} on 127.0.0.1")
+class _Served:
+    """The page of a console, there while its node is active."""
+
+    def __init__(self, node: RosNode, folder: Path, cockpit: RosCockpit, port: int) -> None:
+        self._node, self._folder, self._cockpit = node, folder, cockpit
+        self._first, self._port, self._token = port, 0, new_token()
+
+    def numbers(self) -> dict[str, Value]:
+        """For diagnostics; 0 is no port."""
+        return {"port": float(self._port)}
+
+    async def run(self) -> None:
+        """Serve until told to stop."""
+        while not self._stopping():
+            if self._node.handle.active:
+                await self._serve()
+            await asyncio.sleep(_LOOK_S)
+
+    async def _serve(self) -> None:
+        """Serve at the first port that is free until there is to be no page."""
+        for port in range(self._first, self._first + _PORTS):
+            try:
+                runner = await listen(Console(self._cockpit, Gate(port, self._token)), port)
+            except OSError:
+                continue
+            self._port = port
+            write_door(self._folder, Door(f"http://127.0.0.1:{port}/", self._token))
+            try:
+                while self._node.handle.active and not self._stopping():
+                    await asyncio.sleep(_LOOK_S)
+            finally:
+                self._port = 0
+                remove_door(self._folder)
+                await runner.cleanup()
+            return
+        last = self._first + _PORTS - 1
+        raise BadInput(f"console: no free port from {self._first} to {last} on 127.0.0.1")
+
+    def _stopping(self) -> bool:
+        return self._node.stopping or orphaned()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -228,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--actor", default="actor0", help="name of the actor")
     parser.add_argument("--port", type=int, default=PORT, help="the first to be tried")
     parser.add_argument("--guard", help="namespace of the arm, where a guard is before it")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(own_arguments(arguments))
     return run_node(lambda: run(options.run, options.actor, options.port, options.guard))
 
 

@@ -20,6 +20,7 @@ from serl.errors import SerlError
 from serl.hold import Hold
 from serl.intervention import Event, Teleop
 from serl.robot import SimulatedRobot
+from serl.ros.lifecycle import INACTIVE
 from serl.ros.node import RosNode
 from serl.ros.parameters import Described
 from serl.ros.services import serve
@@ -30,7 +31,6 @@ from serl.teleop.config import TeleopConfig
 from serl.teleop.owner import SIMULATED, OneOwner
 from serl.types import End, Record, Step
 
-INACTIVE = "its node is not active"
 PERIOD_S = 0.1
 SCENE_PERIOD_S = 1 / 15
 SAID = (

@@ -24,7 +24,7 @@ from serl.ros.environment import (
     meet_others,
     ros_status,
 )
-from serl.ros.names import ARM_NODE, guard_name, ros_name
+from serl.ros.names import ARM_NODE, guard_name, link_name, ros_name
 from serl.run_folder import RunFolder
 from serl.supervisor import ProcessSpec, Supervisor
 
@@ -71,6 +71,7 @@ def learner_processes(run: RunFolder) -> list[ProcessSpec]:
             "serl.ros.learner_node",
             ("--run", str(part.path)),
             nice=nice,
+            node=_of_stage(stage, "learner"),
         )
         for stage, part in run.parts().items()
     ]
@@ -90,6 +91,7 @@ def actor_processes(run: RunFolder, name: str, arm: RealArm | None = None) -> li
             restarts=5,
             ends=False,
             nice=nice,
+            node=_of_stage(stage, link_name(name)),
         )
         for stage, part in run.parts().items()
     ]
@@ -184,6 +186,11 @@ def prefix(stage: str) -> str:
     return f"{stage}-" if stage else ""
 
 
+def _of_stage(stage: str, node: str) -> str:
+    """A node of a stage, where it is launched: others' namespaces begin with that of their run."""
+    return f"{ros_name(stage)}/{node}" if stage else node
+
+
 def console_processes(
     run: RunFolder, actor: str, port: int, arm: RealArm | None = None
 ) -> list[ProcessSpec]:
@@ -201,7 +208,8 @@ def console_processes(
         arguments += ("--guard", own.namespace)
     elif run.config.robot:
         arguments += ("--guard", actor)
-    return [ProcessSpec("console", "serl.ros.console_node", arguments, ends=False)]
+    module = "serl.ros.console_node"
+    return [ProcessSpec("console", module, arguments, ends=False, node="console")]
 
 
 def actor_names(run: RunFolder) -> list[str]:

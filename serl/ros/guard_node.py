@@ -101,7 +101,7 @@ class GuardNode:
         self._ticks = 0
         self._told: tuple[GuardState, str] | None = None
         self._opening: float | None = None
-        self._was_armed = self._active = self._sends = False
+        self._was_armed = self._sends = False
         names = config.joint_names
         self._inbox = GuardInbox(node, prefix, profile, names, self._guard, self._lock)
         self._rivals = Rivals(node, name_of(profile.target, prefix))
@@ -117,7 +117,7 @@ class GuardNode:
         node.every(_FILE_S, self._keep_filed)
         node.every(_LOOK_S, self._look_about)
         Stats(node, f"guard {prefix or '/'}", self._numbers, self._health)
-        node.handle.manage(self._activate, self._deactivate)
+        node.handle.manage(deactivate=self._let_go)
 
     def run(self, stopping: Callable[[], bool]) -> None:
         """Tick until told to stop; then brake, disarm and leave.
@@ -175,12 +175,8 @@ class GuardNode:
             state, cause = self._guard.state, self._guard.cause
         return _level(state), f"{state}: {cause}" if cause else str(state)
 
-    def _activate(self) -> None:
-        self._active = True
-
-    def _deactivate(self) -> None:
+    def _let_go(self) -> None:
         """Brake and let go of the arm; nobody arms it before the node is active again."""
-        self._active = False
         with self._lock:
             self._guard.disarm()
 
@@ -212,7 +208,7 @@ class GuardNode:
 
     def _trouble_around(self) -> str:
         """Why the arm is not taken, whatever it measures; empty when nothing speaks against it."""
-        if not self._active:
+        if not self._node.handle.active:
             return "the guard's node is not active"
         return self._rivals.words or self._controller.trouble or self._commander.unheard
 

@@ -1,6 +1,9 @@
 """The process that learns: a ROS 2 node around `serl.learner`.
 
-python -m serl.ros.learner_node --run runs/pick_cube/2026-11-21_10-00-00
+    python -m serl.ros.learner_node --run runs/pick_cube/2026-11-21_10-00-00
+
+Configured, it loads the run; active, it updates. While it is not active it saves what it has
+learned, and takes what actors send without learning from it. What was loaded stays loaded.
 """
 
 from __future__ import annotations
@@ -18,10 +21,12 @@ from serl.metrics import MetricsWriter
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.parameters import Described
 from serl.ros.services import Request
-from serl.ros.stats import Stats, Value
+from serl.ros.stats import WELL, Health, Stats, Value
 from serl.ros.transport import LearnerTransport
 from serl.run_folder import RunFolder
 from serl.supervisor import orphaned
+
+_LOOK_S = 0.1
 
 
 def run(run_folder: Path) -> None:
@@ -29,19 +34,80 @@ def run(run_folder: Path) -> None:
     folder = RunFolder.open(run_folder)
     with (
         folder.lock_learner(),
-        RosNode("learner", run_folder, parameters=_described(folder.config)) as node,
-        MetricsWriter(folder.path) as metrics,
-        closing(Continuation(folder, metrics)) as continuation,
+        RosNode("learner", run_folder, parameters=_described(folder.config), managed=True) as node,
     ):
-        index = continuation.index
-        transport = LearnerTransport(
-            node, continuation.spec, folder.name, index.cursors, continuation.claim, index.places
-        )
-        learner = continuation.learner(transport)
-        Stats(node, "learner", lambda: _numbers(learner, transport))
-        save = Request(node, "save")
-        learner.run(folder.config.steps, lambda: _interrupted(node, learner, save))
-        transport.flush()  # the last weights say that the training is over
+        LearnerNode(node, folder).run()
+
+
+class LearnerNode:
+    """A learner that ROS 2's lifecycle tools manage.
+
+    Args:
+        node: the process's node.
+        folder: the run.
+    """
+
+    def __init__(self, node: RosNode, folder: RunFolder) -> None:
+        self._node, self._folder = node, folder
+        self._learner: Learner | None = None  # once it is loaded
+        self._transport: LearnerTransport | None = None
+        self._save = Request(node, "save")
+        Stats(node, "learner", self._numbers, self._health)
+        node.handle.manage()
+
+    def run(self) -> None:
+        """Load the run once that is wanted, and learn until it is done or told to stop."""
+        node, folder = self._node, self._folder
+        while not node.handle.configured:
+            if self._stopping():
+                return
+            node.wait(_LOOK_S)
+        with (
+            MetricsWriter(folder.path) as metrics,
+            closing(Continuation(folder, metrics)) as continuation,
+        ):
+            index = continuation.index
+            transport = LearnerTransport(
+                node,
+                continuation.spec,
+                folder.name,
+                index.cursors,
+                continuation.claim,
+                index.places,
+            )
+            learner = continuation.learner(transport)
+            self._transport, self._learner = transport, learner
+            learner.run(folder.config.steps, lambda: self._interrupted(learner))
+            transport.flush()  # the last weights say that the training is over
+
+    def _interrupted(self, learner: Learner) -> bool:
+        """Save when asked; while the node is not active, do nothing but take records."""
+        if self._save.taken() or not self._node.handle.active:
+            learner.checkpoint()
+        while not (self._node.handle.active or self._stopping()):
+            learner.receive()
+            self._node.wait(_LOOK_S)
+        return self._stopping()
+
+    def _stopping(self) -> bool:
+        return self._node.stopping or orphaned()
+
+    def _health(self) -> Health:
+        return WELL if self._learner is not None else (WELL[0], "loading")
+
+    def _numbers(self) -> dict[str, Value]:
+        learner, transport = self._learner, self._transport
+        if learner is None or transport is None:
+            return {}
+        progress = learner.progress
+        return {
+            "received": float(progress.received),
+            "trained": float(progress.steps),
+            "version": float(progress.version),
+            "replay": float(learner.replay.online),
+            "dropped": float(learner.replay.dropped),
+            **{name: float(count) for name, count in transport.counts.items()},
+        }
 
 
 def _described(config: TrainConfig) -> dict[str, Described]:
@@ -52,24 +118,6 @@ def _described(config: TrainConfig) -> dict[str, Described]:
         "steps": Described(config.steps, "online steps to train on"),
         "batch_size": Described(agent.batch_size, "transitions of each critic update"),
         "utd": Described(agent.utd, "critic updates for each online step"),
-    }
-
-
-def _interrupted(node: RosNode, learner: Learner, save: Request) -> bool:
-    if save.taken():
-        learner.checkpoint()
-    return node.stopping or orphaned()
-
-
-def _numbers(learner: Learner, transport: LearnerTransport) -> dict[str, Value]:
-    progress = learner.progress
-    return {
-        "received": float(progress.received),
-        "trained": float(progress.steps),
-        "version": float(progress.version),
-        "replay": float(learner.replay.online),
-        "dropped": float(learner.replay.dropped),
-        **{name: float(count) for name, count in transport.counts.items()},
     }
 
 

@@ -3,6 +3,8 @@
 A DDS call may stall for a second when a peer dies; it stalls here and not in the control loop.
 
     python -m serl.ros.link_node --run runs/pick_cube/2026-11-21_10-00-00 --actor actor0
+
+While its node is not active it ships and fetches nothing: all that is logged waits in the log.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from serl.link import HELLO
 from serl.link_status import PERIOD_S, LinkStatus, write_status
 from serl.quarantine import encoded_losses
 from serl.recording import LogConfig
+from serl.ros.names import link_name
 from serl.ros.node import RosNode, own_arguments, run_node
+from serl.ros.parameters import Described
 from serl.ros.stats import Stats, Value
 from serl.ros.stream_sender import StreamSender
 from serl.ros.weights import WeightsReceiver
@@ -121,6 +125,10 @@ class Link:
         news, self._arrived = arrived != self._arrived, arrived
         return news or self._weights.version >= self._sender.offered
 
+    def rest(self) -> None:
+        """Do nothing; that nothing passes meanwhile does not mean that it is cut off."""
+        self._began_s = self._weights_s = time.monotonic()
+
     def close(self) -> None:
         """Let go of the log."""
         self._sender.close()
@@ -174,21 +182,27 @@ def run(run_folder: Path, actor: str) -> None:
     """Link the actor until the process is told to stop; raises `BadInput` when refused."""
     folder = link_folder(run_folder, checked_name(actor, "actor"))
     folder.mkdir(parents=True, exist_ok=True)
-    deaf_s, joined_s = _DEAF_S, time.monotonic()
+    deaf_s, joined_s, again = _DEAF_S, time.monotonic(), False
     with FileLock(folder / "link.lock", f"the link of actor {actor!r}"):
-        while _join(run_folder, actor, deaf_s):
+        while again := _join(run_folder, actor, deaf_s, again):
             logger.warning("the learner lives, but is out of reach: joining the network anew")
             lasted_s, joined_s = time.monotonic() - joined_s, time.monotonic()
             deaf_s = min(2.0 * deaf_s, _LONGEST_DEAF_S) if lasted_s < 4.0 * deaf_s else _DEAF_S
 
 
-def _join(run_folder: Path, actor: str, deaf_s: float) -> bool:
-    """Be the link until told to stop, or until cut off: then True."""
+def _join(run_folder: Path, actor: str, deaf_s: float, again: bool) -> bool:
+    """Be the link until told to stop, or until cut off: then True, and it joins `again`."""
+    parameters = {"actor": Described(actor, "whose log is shipped, and who gets weights")}
     with (
-        RosNode(f"link_{actor}", run_folder) as node,
+        RosNode(link_name(actor), run_folder, parameters=parameters, managed=True) as node,
         closing(Link(node, run_folder, actor, log_of(run_folder))) as link,
     ):
+        node.handle.manage(again=again)
         while not (node.stopping or orphaned()):
+            if not node.handle.active:
+                link.rest()
+                node.wait(_HELLO_PERIOD_S)
+                continue
             if link.refused:
                 raise BadInput(f"the learner refused actor {actor!r}: {link.refused}")
             if link.is_cut_off(deaf_s):

@@ -17,3 +17,8 @@ def ros_name(text: str) -> str:
 def guard_name(robot: str) -> str:
     """Of the guard of a robot, which is known by its namespace."""
     return ros_name(f"guard_{robot}")
+
+
+def link_name(actor: str) -> str:
+    """Of the link beside an actor."""
+    return ros_name(f"link_{actor}")

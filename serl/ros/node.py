@@ -31,7 +31,7 @@ from serl.authentication import load_key, sign, topic_key, verify
 from serl.errors import BadInput, SerlError
 from serl.network import is_up
 from serl.ros.environment import LOCAL, domain_id_of, network_of, settle
-from serl.ros.lifecycle import AUTOSTART, AUTOSTARTS, ManagedNode
+from serl.ros.lifecycle import AUTOSTART, AUTOSTARTS, INACTIVE, ManagedNode
 from serl.ros.memory import keep_freed_memory
 from serl.ros.names import ros_name
 from serl.ros.parameters import Described, declare
@@ -58,7 +58,7 @@ class RosNode:
     messages or starve threads (measured, rclpy 7.1.6).
 
     In a run of several hosts, messages bear the tag of its key; what does not is dropped and
-    counted. Services cannot be signed, so there are none.
+    counted. Services cannot be signed, so there are none: its nodes activate themselves.
 
     Args:
         name: name of the node, made valid if it is not.
@@ -99,7 +99,7 @@ class RosNode:
         self._arrived = threading.Event()
         self._namespace = namespace(run_folder, robot)
         self._robot, self._parameters = robot, parameters or {}
-        self._make = ManagedNode if managed else rclpy.create_node
+        self._managed = managed
         if managed:
             self._parameters = {**self._parameters, AUTOSTART: AUTOSTARTS}
         settle(os.environ, domain_id_of(network=network), run_folder, network)
@@ -161,6 +161,11 @@ class RosNode:
         return name if name.startswith("/") else f"{self._namespace}/{name}"
 
     @property
+    def hindrance(self) -> str:
+        """Why its node does not do its work, in words; empty when nothing hinders it."""
+        return INACTIVE if self._managed and not self.handle.active else ""
+
+    @property
     def counts(self) -> Mapping[str, float]:
         """How many messages were dropped because they did not bear the run's tag."""
         return {"unauthenticated": float(self._strangers.total())} if self.signed else {}
@@ -188,7 +193,8 @@ class RosNode:
         self._context = Context()
         rclpy.init(context=self._context)
         own = "/".join(filter(None, (self._namespace, self._robot)))
-        self.handle: Any = self._make(
+        make = self._made_managed if self._managed else rclpy.create_node
+        self.handle: Any = make(
             name,
             context=self._context,
             cli_args=["--ros-args", "-r", f"__ns:={own}"],  # before that of the command line
@@ -208,10 +214,16 @@ class RosNode:
             self._leave()
             raise SerlError(f"{name}: cannot be reached at {expected}: did its network go down?")
 
+    def _made_managed(self, name: str, **options: Any) -> ManagedNode:
+        return ManagedNode(name, enable_communication_interface=not self.signed, **options)
+
     def _declare(self, name: str) -> None:
+        handle, alone = self.handle, self._managed and self.signed
         try:
-            declare(self.handle, self._parameters)
-        except ParameterException as error:
+            declare(handle, self._parameters)
+            if alone and not handle.get_parameter(AUTOSTART).value:
+                raise BadInput(f"{AUTOSTART}: false, but in a run of several hosts nobody can")
+        except (ParameterException, BadInput) as error:
             self._leave()
             raise BadInput(f"{name}: {error}") from None
 

@@ -39,7 +39,7 @@ class Diagnostics:
             run could read them.
         source: who speaks, such as "learner" or "link actor0".
         collect: reads the numbers; must not block.
-        health: how well it is.
+        health: how well it is; who would be well, but is hindered, is not quite.
     """
 
     def __init__(
@@ -57,9 +57,11 @@ class Diagnostics:
 
     def _publish(self) -> None:
         if self._publisher.get_subscription_count():
-            handle = self._node.handle
+            handle, health = self._node.handle, self._health()
+            if health[0] == WELL[0] and (hindrance := self._node.hindrance):
+                health = bytes(DiagnosticStatus.WARN), hindrance
             name = f"{handle.get_fully_qualified_name()}: {self._source}"
-            self._publisher.publish(_message(handle, name, self._collect(), self._health()))
+            self._publisher.publish(_message(handle, name, self._collect(), health))
 
 
 class Stats:

@@ -302,10 +302,12 @@ def test_a_group_has_its_namespace(pushed: str, given: str, namespace: str) -> N
 def test_each_node_that_has_a_lifecycle_is_known_by_name(tmp_path: Path) -> None:
     new = {**NOTHING, "task": "reach", "runs": str(tmp_path), "settings": "--robot sim --demos 0"}
     processes = launching._started(new, all_processes).processes
-    assert {spec.module: spec.node for spec in processes if spec.node} == {
+    assert {spec.module: spec.node for spec in processes} == {
         "serl.ros.sim_node": "actor0/arm",
         "serl.ros.guard_node": "guard_actor0",
         "serl.ros.actor_node": "actor0",
+        "serl.ros.learner_node": "learner",
+        "serl.ros.link_node": "link_actor0",
     }
 
 

@@ -2,111 +2,36 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pytest
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
-from lifecycle_msgs.msg import Transition
-from lifecycle_msgs.srv import ChangeState, GetState
-from rcl_interfaces.srv import DescribeParameters, ListParameters, SetParameters
-from rclpy.parameter import Parameter
+from diagnostic_msgs.msg import DiagnosticStatus
 
 from serl import plugins
 from serl.assignment import make_task
 from serl.config import resolve
 from serl.errors import SerlError
-from serl.ros.control import INACTIVE, control_topic
+from serl.ros.control import control_topic
+from serl.ros.lifecycle import INACTIVE
 from serl.ros.names import guard_name
 from serl.ros.node import RosNode
 from serl.ros.remote import Remote
 from serl.ros.simulated_arm import SimulatedRosArm
-from serl.ros.stats import DIAGNOSTICS
 from serl.run_folder import RunFolder
 
 from .cell import ROBOT as GUARDED
 from .cell import Cell
 from .conftest import Run, eventually
+from .tools import ACTIVATE, CONFIGURE, DEACTIVATE, LIMIT_S, Tools
 
 pytestmark = pytest.mark.ros
 
-CONFIGURE, ACTIVATE = Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACTIVATE
-DEACTIVATE = Transition.TRANSITION_DEACTIVATE
 ROBOT = "left"
-_LIMIT_S, _AGAIN_S = 60.0, 10.0
-
-
-class Tools:
-    """What `ros2 lifecycle`, `ros2 param` and `ros2 topic echo /diagnostics` do."""
-
-    def __init__(self, node: RosNode) -> None:
-        self.node = node
-        self.diagnostics: dict[str, list[tuple[Any, Any]]] = {}
-        self._clients: dict[str, Any] = {}
-        node.subscribe(DIAGNOSTICS, self._hear)
-
-    def call(self, service: str, kind: Any, request: Any) -> Any:
-        client = self._client(kind, self.node.absolute(service))
-        eventually(client.service_is_ready, _LIMIT_S)
-        answers: list[Any] = []
-        asked_s = -math.inf
-
-        def answered() -> bool:
-            nonlocal asked_s
-            if time.monotonic() - asked_s > _AGAIN_S:  # who is found may not have found us yet
-                asked_s = time.monotonic()
-                client.call_async(request).add_done_callback(lambda f: answers.append(f.result()))
-            return bool(answers)
-
-        eventually(answered, _LIMIT_S)
-        return answers[0]
-
-    def _client(self, kind: Any, service: str) -> Any:
-        if service not in self._clients:
-            self._clients[service] = self.node.handle.create_client(kind, service)
-        return self._clients[service]
-
-    def state(self, node: str) -> str:
-        return str(self.call(f"{node}/get_state", GetState, GetState.Request()).current_state.label)
-
-    def change(self, node: str, transition: int) -> bool:
-        request = ChangeState.Request(transition=Transition(id=transition))
-        return bool(self.call(f"{node}/change_state", ChangeState, request).success)
-
-    def descriptors(self, node: str) -> dict[str, Any]:
-        names = self.call(f"{node}/list_parameters", ListParameters, ListParameters.Request())
-        request = DescribeParameters.Request(names=names.result.names)
-        answer = self.call(f"{node}/describe_parameters", DescribeParameters, request)
-        return {each.name: each for each in answer.descriptors}
-
-    def refusal(self, node: str, name: str, value: Any) -> str:
-        """Why a parameter cannot be set; empty when it was."""
-        parameter = Parameter(name, value=value).to_parameter_msg()
-        request = SetParameters.Request(parameters=[parameter])
-        (result,) = self.call(f"{node}/set_parameters", SetParameters, request).results
-        return "" if result.successful else str(result.reason)
-
-    def told(self, text: str) -> list[Any]:
-        """What was said on /diagnostics by whoever has this in its name."""
-        return [status for _, status in self._found(text)]
-
-    def stamps_s(self, text: str) -> list[float]:
-        """When each of that was said."""
-        return [stamp.sec + 1e-9 * stamp.nanosec for stamp, _ in self._found(text)]
-
-    def _found(self, text: str) -> list[tuple[Any, Any]]:
-        return [each for name, all_ in self.diagnostics.items() if text in name for each in all_]
-
-    def _hear(self, message: DiagnosticArray) -> None:
-        for status in message.status:
-            self.diagnostics.setdefault(status.name, []).append((message.header.stamp, status))
 
 
 class Rig:
@@ -146,7 +71,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 def test_an_arm_passes_no_time_while_it_is_not_active(rig: Rig) -> None:
     node = f"{ROBOT}/arm"
-    eventually(lambda: rig.tools.state(node) == "active", _LIMIT_S)
+    eventually(lambda: rig.tools.state(node) == "active", LIMIT_S)
     rig.arm.reset(0)
     rig.arm.advance(0.1)
     assert rig.tools.change(node, DEACTIVATE)
@@ -154,7 +79,7 @@ def test_an_arm_passes_no_time_while_it_is_not_active(rig: Rig) -> None:
     with pytest.raises(SerlError, match="the arm's node is not active"):
         rig.arm.advance(0.1)
     warn = bytes(DiagnosticStatus.WARN)
-    eventually(lambda: [s for s in rig.tools.told("simulated arm") if s.level == warn], _LIMIT_S)
+    eventually(lambda: [s for s in rig.tools.told("simulated arm") if s.level == warn], LIMIT_S)
     assert rig.tools.change(node, ACTIVATE)
     rig.arm.advance(0.1)
 
@@ -176,7 +101,7 @@ def test_each_node_tells_its_health_once_a_second(rig: Rig) -> None:
         return len(rig.tools.stamps_s(text)) >= 8
 
     for text in ("simulated arm", "actor actor0"):
-        eventually(partial(told, text), _LIMIT_S)
+        eventually(partial(told, text), LIMIT_S)
         gaps_s = [b - a for a, b in pairwise(rig.tools.stamps_s(text))]
         assert 0.8 < median(gaps_s) < 1.2, gaps_s  # whichever of them a busy machine delayed
     status = rig.tools.told("actor actor0")[-1]
@@ -187,29 +112,29 @@ def test_each_node_tells_its_health_once_a_second(rig: Rig) -> None:
 def test_an_actor_holds_while_its_node_is_not_active(rig: Rig) -> None:
     said: list[str] = []
     rig.node.subscribe(control_topic("actor0"), lambda message: said.append(message.message))
-    eventually(lambda: rig.tools.state("actor0") == "active", _LIMIT_S)
+    eventually(lambda: rig.tools.state("actor0") == "active", LIMIT_S)
     assert not rig.tools.change("actor0", ACTIVATE)  # it is, and goes on
     assert rig.tools.change("actor0", DEACTIVATE)
-    eventually(lambda: said and said[-1] == INACTIVE, _LIMIT_S)
+    eventually(lambda: said and said[-1] == INACTIVE, LIMIT_S)
     remote = Remote(rig.node, lambda: None)
     assert remote.trigger("actor0/resume") == f"{INACTIVE}: activate it"
     assert rig.tools.change("actor0", ACTIVATE)
-    eventually(lambda: said[-1] == "", _LIMIT_S)
+    eventually(lambda: said[-1] == "", LIMIT_S)
     assert remote.trigger("actor0/pause") == "paused"
     assert rig.tools.change("actor0", DEACTIVATE)
     assert rig.tools.change("actor0", ACTIVATE)
-    eventually(lambda: said[-1] == "paused", _LIMIT_S)  # of the person who said so
+    eventually(lambda: said[-1] == "paused", LIMIT_S)  # of the person who said so
 
 
 def test_a_node_that_somebody_manages_waits_for_it(rig: Rig) -> None:
     said: list[str] = []
     rig.node.subscribe(control_topic("actor1"), lambda message: said.append(message.message))
     assert rig.tools.state("actor1") == "unconfigured"
-    eventually(lambda: said and said[-1] == INACTIVE, _LIMIT_S)
+    eventually(lambda: said and said[-1] == INACTIVE, LIMIT_S)
     assert not rig.tools.change("actor1", ACTIVATE)  # it is not configured
     assert rig.tools.change("actor1", CONFIGURE)
     assert rig.tools.change("actor1", ACTIVATE)
-    eventually(lambda: said[-1] == "", _LIMIT_S)
+    eventually(lambda: said[-1] == "", LIMIT_S)
 
 
 def test_a_guard_lets_go_and_is_not_armed_while_its_node_is_not_active(tmp_path: Path) -> None:
@@ -225,4 +150,4 @@ def test_a_guard_lets_go_and_is_not_armed_while_its_node_is_not_active(tmp_path:
         assert "the guard's node is not active" in why
         assert tools.change(name, ACTIVATE)
         cell.arm()
-        eventually(lambda: tools.told("guard"), _LIMIT_S)
+        eventually(lambda: tools.told("guard"), LIMIT_S)

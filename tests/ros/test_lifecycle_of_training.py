@@ -1,0 +1,220 @@
+"""Every node of a training is managed by ROS 2's lifecycle tools, and tells them how it is."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+from diagnostic_msgs.msg import DiagnosticStatus
+
+from serl.checkpoint import checkpoint_paths
+from serl.config import resolve
+from serl.console.door import read_door
+from serl.ros.lifecycle import INACTIVE
+from serl.ros.node import RosNode
+from serl.run_folder import RunFolder
+
+from ..test_usb_camera import write_film
+from .conftest import Run, eventually
+from .test_training import TINY, Command
+from .tools import ACTIVATE, CLEAN_UP, CONFIGURE, DEACTIVATE, LIMIT_S, SHUT_DOWN, Tools
+
+pytestmark = [pytest.mark.ros, pytest.mark.xdist_group("managed")]
+
+SETTINGS = {
+    **TINY,
+    "steps": 1_000_000,
+    "actor.max_lead_steps": 1_000_000,
+    "learner.checkpoint_every": 1_000_000,
+}
+NODES = {
+    "learner": "learner",
+    "link_actor0": "link actor0",
+    "actor0": "actor actor0",
+    "actor0/arm": "simulated arm",
+    "guard_actor0": "guard ",
+    "console": "console of actor0",
+}
+"""Of `serl train --robot sim --console`, and who speaks on /diagnostics."""
+WARN = bytes(DiagnosticStatus.WARN)
+UNMANAGED = ("--ros-args", "-p", "autostart:=false")
+
+
+class Training:
+    """`serl train` with a simulated arm in real time and a console, and the tools of ROS 2."""
+
+    def __init__(self, folder: Path) -> None:
+        self.command = Command(folder, "train", "reach", "--console", **SETTINGS, robot="sim")
+        self.run: RunFolder = self.command.run_folder()
+        self.node = RosNode("tools", self.run.path, local=True)
+        self.tools = Tools(self.node)
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
+    made = Training(tmp_path_factory.mktemp("training"))
+    with made.node:
+        eventually(lambda: trained(made.tools) > 0.0, 4 * LIMIT_S)
+        yield made
+        made.command.interrupt()
+        assert "killed" not in made.command.output
+        assert "to go on: serl train --resume" in made.command.output
+
+
+def waits(tools: Tools, text: str) -> bool:
+    """It says that it would be well if it were active."""
+    last = tools.told(text)[-1]
+    return bool(last.level == WARN and last.message == INACTIVE)
+
+
+def trained(tools: Tools) -> float:
+    return float(tools.numbers("learner").get("trained", 0.0))
+
+
+def test_each_node_is_active_and_describes_what_it_is_told(training: Training) -> None:
+    tools = training.tools
+    for node in NODES:
+        eventually(lambda node=node: tools.state(node) == "active", LIMIT_S)
+        found = tools.descriptors(node)
+        own = found.keys() - {"use_sim_time", "start_type_description_service"}
+        assert len(own) > 1, node
+        assert all(found[name].description for name in own), node
+
+
+def test_each_node_tells_its_health_as_often_as_the_others(training: Training) -> None:
+    """Once a second, by steady clocks: a busy machine delays them all."""
+    tools = training.tools
+    eventually(lambda: all(tools.told(text) for text in NODES.values()), LIMIT_S)
+    before = {text: len(tools.told(text)) for text in NODES.values()}
+    first_s = tools.stamps_s("learner")[-1]
+    tools.listen("learner", 10)
+    passed_s = tools.stamps_s("learner")[-1] - first_s
+    assert passed_s > 8.0
+    for text, count in before.items():
+        assert 0.5 * passed_s < len(tools.told(text)) - count < 1.5 * passed_s, text
+
+
+def test_a_learner_learns_only_while_it_is_active_and_saves_when_it_is_not(
+    training: Training,
+) -> None:
+    tools = training.tools
+    assert tools.change("learner", DEACTIVATE)
+    eventually(lambda: waits(tools, "learner"), LIMIT_S)
+    steps = trained(tools)
+    sent = float(tools.numbers("link actor0")["acknowledged"])
+    eventually(lambda: float(tools.numbers("link actor0")["acknowledged"]) > sent, LIMIT_S)
+    assert trained(tools) == steps, "it takes what is sent, and learns nothing of it"
+    assert int(checkpoint_paths(training.run.checkpoints)[-1].name) == steps
+    assert tools.change("learner", CLEAN_UP)
+    assert tools.state("learner") == "unconfigured"
+    assert not tools.change("learner", ACTIVATE)
+    assert tools.change("learner", CONFIGURE)
+    assert tools.change("learner", ACTIVATE)
+    eventually(lambda: trained(tools) > steps, LIMIT_S)
+
+
+def test_a_learner_loads_when_it_is_configured_and_saves_when_it_is_shut_down(
+    tmp_path: Path,
+) -> None:
+    config = resolve({"task": "reach", "demos": 0, "agent": {"hidden": [8], "device": "cpu"}})
+    run = RunFolder.create(tmp_path, config, datetime.now())
+    processes = Run(run.path)
+    with RosNode("tools", run.path, local=True) as node:
+        tools = Tools(node)
+        learner = ("-m", "serl.ros.learner_node", "--run", str(run.path), *UNMANAGED)
+        process = processes.start(*learner)
+        assert tools.state("learner") == "unconfigured"
+        eventually(lambda: tools.told("learner") and waits(tools, "learner"), LIMIT_S)
+        assert not tools.numbers("learner"), "nothing is loaded"
+        assert not run.checkpoints.exists() or not checkpoint_paths(run.checkpoints)
+        assert tools.change("learner", CONFIGURE)
+        eventually(lambda: tools.numbers("learner"), LIMIT_S)
+        assert tools.change("learner", SHUT_DOWN)
+        eventually(lambda: checkpoint_paths(run.checkpoints), LIMIT_S)
+        assert tools.state("learner") == "finalized"
+        processes.start(*learner).wait(LIMIT_S)  # the run has one already
+        again = processes.processes.pop()
+        assert again.returncode == 2
+        processes.end()
+        assert process.returncode == 0
+
+
+def test_a_link_ships_nothing_while_it_is_not_active(training: Training) -> None:
+    tools = training.tools
+    assert tools.change("link_actor0", DEACTIVATE)
+    eventually(lambda: waits(tools, "link actor0"), LIMIT_S)
+    sent = tools.numbers("link actor0")["sent"]
+    tools.listen("link actor0", 3)
+    assert tools.numbers("link actor0")["sent"] == sent
+    assert tools.change("link_actor0", ACTIVATE)
+    eventually(lambda: float(tools.numbers("link actor0")["sent"]) > float(sent), LIMIT_S)
+
+
+def test_a_console_has_no_page_while_it_is_not_active(training: Training) -> None:
+    tools, folder = training.tools, training.run.path
+    eventually(lambda: read_door(folder), LIMIT_S)
+    door = read_door(folder)
+    assert door is not None
+    assert answers(door.url)
+    assert tools.change("console", DEACTIVATE)
+    eventually(lambda: waits(tools, "console"), LIMIT_S)
+    eventually(lambda: read_door(folder) is None, LIMIT_S)
+    eventually(lambda: not answers(door.url), LIMIT_S)
+    assert tools.change("console", ACTIVATE)
+    eventually(lambda: read_door(folder) == door, LIMIT_S)
+    assert answers(door.url)
+
+
+def answers(url: str) -> bool:
+    place = urlsplit(url)
+    try:
+        socket.create_connection((place.hostname, place.port), 5.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_a_camera_has_its_device_only_while_it_is_active(tmp_path: Path) -> None:
+    film = write_film(tmp_path / "a.avi", 40)
+    folder = tmp_path / "cell"
+    folder.mkdir()
+    processes = Run(folder)
+    given = ("front", "--file", str(film), "--namespace", "/cell/arm", "--loop", *UNMANAGED)
+    with RosNode("tools", folder, local=True) as node:
+        tools = Tools(node)
+        process = psutil.Process(processes.start("-m", "serl.cli", "camera", *given).pid)
+
+        def holds() -> bool:
+            return str(film) in (file.path for file in process.open_files())
+
+        (name,) = found(tools, "camera_front")
+        assert tools.state(name) == "unconfigured"
+        eventually(lambda: tools.told("camera") and waits(tools, "camera"), LIMIT_S)
+        eventually(lambda: not holds(), LIMIT_S)
+        assert tools.numbers("camera")["frames"] == "0"
+        assert {"source", "jpeg", "autostart"} <= tools.descriptors(name).keys()
+        assert tools.change(name, CONFIGURE)
+        assert tools.change(name, ACTIVATE)
+        eventually(lambda: tools.numbers("camera")["frames"] > "0", LIMIT_S)
+        assert holds()
+        assert tools.change(name, DEACTIVATE)
+        eventually(lambda: waits(tools, "camera") and not holds(), LIMIT_S)
+        assert tools.change(name, SHUT_DOWN)
+        assert tools.state(name) == "finalized"
+        processes.end()
+
+
+def found(tools: Tools, name: str) -> list[str]:
+    """Nodes of this name, from the root."""
+
+    def seen() -> list[str]:
+        pairs = tools.node.handle.get_node_names_and_namespaces()
+        return [f"{place.rstrip('/')}/{each}" for each, place in pairs if each == name]
+
+    eventually(seen, LIMIT_S)
+    return seen()
