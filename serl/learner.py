@@ -29,7 +29,10 @@ _MAX_PENDING = 256
 _RECEIVE_PERIOD_S = 0.05  # while there is work: each batch costs a commit of the index
 _MAX_SKIPPED = 3
 
-_MEASURED = ("critic_loss", "actor_loss", "q", "temperature", "entropy")
+_MEASURED = (
+    *("critic_loss", "actor_loss", "q", "temperature", "entropy"),
+    *("vice_good", "vice_visited", "vice_reward"),
+)
 
 
 class LearnerConfig(BaseModel):

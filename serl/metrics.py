@@ -71,6 +71,9 @@ class UpdateRow:
         q: mean value of the batch's actions.
         temperature: of the entropy bonus.
         entropy: of the policy, in nats.
+        vice_good: of a reward that is learned beside: how probable it takes successes to be one ...
+        vice_visited: ... and what the policy visits, before it learns from both ...
+        vice_reward: ... and the mean reward of the batch.
         lag: online steps received and not yet trained on.
         weights_version: of the newest published weights.
     """
@@ -84,6 +87,9 @@ class UpdateRow:
     q: float | None = None
     temperature: float | None = None
     entropy: float | None = None
+    vice_good: float | None = None
+    vice_visited: float | None = None
+    vice_reward: float | None = None
     lag: int = 0
     weights_version: int = 0
 

@@ -11,7 +11,7 @@ from serl.clock import Clock
 from serl.desk import Desk
 from serl.errors import Silent
 from serl.evaluation import Purpose, start_seed
-from serl.intervention import Event
+from serl.intervention import Event, Teleop
 from serl.loop import EpisodeKey, Result, run
 from serl.policy import Hold as Still
 from serl.recorded import Recorded
@@ -79,8 +79,17 @@ class Stand:
             self.clock.wait()
         return False
 
-    def episode(self, task: TaskView, key: EpisodeKey, log: EpisodeLog) -> Result:
-        """One episode; while hands are off the robot holds, and the step is a script's."""
+    def episode(
+        self, task: TaskView, key: EpisodeKey, log: EpisodeLog, heard: Teleop | None = None
+    ) -> Result:
+        """One episode; while hands are off the robot holds, and the step is a script's.
+
+        Args:
+            task: what is seen, and what counts as done.
+            key: of the episode.
+            log: takes it.
+            heard: hears people in the desk's place.
+        """
 
         def sink(record: Record) -> None:
             log.append(record)
@@ -94,7 +103,7 @@ class Stand:
             self.clock,
             key,
             sink,
-            teleop=self.desk,
+            teleop=heard or self.desk,
             chosen_by=Source.SCRIPT,
             interrupted=lambda: self.desk.hold.wait_paused(self.stopping),
         )

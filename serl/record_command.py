@@ -41,21 +41,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="folder of the recording; a person's goes on")
     add_person(parser)
+
+
+def add_person(parser: argparse.ArgumentParser) -> None:
+    """How a person takes part, and at which arm."""
+    parser.add_argument("--console", action="store_true", help="a person drives, by a web page")
+    parser.add_argument("--console-port", type=int, default=teleop_commands.PORT)
+    devices = teleop_commands.device_names()
+    parser.add_argument("--device", choices=devices, help="... or by a device of this machine")
+    teleop_commands.add_places(parser)
     parser.add_argument(
         "--robot",
         metavar="NAME",
         help="a person drives a real arm through its guard: a profile, or a .py or .yaml file",
     )
     parser.add_argument("--namespace", default="/", help="of that arm's topics, such as /left")
-
-
-def add_person(parser: argparse.ArgumentParser) -> None:
-    """How a person takes part."""
-    parser.add_argument("--console", action="store_true", help="a person drives, by a web page")
-    parser.add_argument("--console-port", type=int, default=teleop_commands.PORT)
-    devices = teleop_commands.device_names()
-    parser.add_argument("--device", choices=devices, help="... or by a device of this machine")
-    teleop_commands.add_places(parser)
 
 
 def record(options: argparse.Namespace) -> int:
@@ -144,7 +144,7 @@ def open_device(options: argparse.Namespace) -> tuple[Device, ...] | None:
         raise BadInput(f"{given}: is a device: say of which kind by --device")
     if options.console:
         teleop_commands.require_console()
-    if options.console or getattr(options, "robot", None):
+    if options.console or options.robot:
         from serl.ros.graph import require_ros
 
         require_ros()
@@ -165,7 +165,7 @@ def persons_folder(
 
     asked = parse_overrides(options.overrides)
     name = str(Path(options.task).resolve()) if options.task.endswith(".py") else options.task
-    arm = real_arm(getattr(options, "robot", None), getattr(options, "namespace", "/"))
+    arm = real_arm(options.robot, options.namespace)
     config = resolve(defaults, asked, {"task": name, "seed": options.seed} | arm)
     if config.stages or (config.robot is not None and not arm):
         raise BadInput("a person records one task in a simulation of its own: no robot, no stages")

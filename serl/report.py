@@ -345,8 +345,13 @@ def _learner(run: RunData) -> str:
         ("Q", "q", "mean value of the batch"),
         ("Temperature", "temperature", "of the entropy bonus"),
         ("Entropy", "entropy", "of the policy, in nats"),
+        ("VICE: successes", "vice_good", "how probable it takes them to be one"),
+        ("VICE: visits", "vice_visited", "how probable it takes what the policy visits to be one"),
+        ("VICE: reward", "vice_reward", "mean over the batch"),
     ):
         values = series(run.updates, name)
+        if name.startswith("vice") and not np.isfinite(values).any():
+            continue
         traces = [
             Trace("", "policy", x, values, "dots"),
             Trace("", "policy", *thinned(x, values, 60)),

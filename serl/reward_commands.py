@@ -21,6 +21,11 @@ from serl.labels import FILE, Place, append_labels, read_labels
 
 DONE = 0
 
+_BY_WORDS = (
+    "what your device says for success marks the step that passes as a positive, for failure as a "
+    "negative; --console gives keys and buttons for that"
+)
+
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
     """Give `serl reward` its commands."""
@@ -54,7 +59,7 @@ def _collect(options: argparse.Namespace) -> int:
 
     if min(options.positives, options.negatives) < 1:
         raise BadInput("--positives and --negatives: expected at least 1")
-    if options.console or options.device:
+    if options.console or options.device or options.robot:
         return _collect_person(options)
     named = {"task": options.task, "observe": "pixels"}
     task = make_task(resolve(named, parse_overrides(options.overrides)))
@@ -78,8 +83,6 @@ def _collect_person(options: argparse.Namespace) -> int:
     from serl.reward_collection import Counts
     from serl.reward_person import Marks, collect_person
 
-    if not options.console:
-        raise BadInput("reward collect: steps are marked on the page: give --console as well")
     wanted = Counts(options.positives, options.negatives)
     defaults = {
         "observe": "pixels",
@@ -88,6 +91,8 @@ def _collect_person(options: argparse.Namespace) -> int:
     device = record_command.open_device(options)
     run = record_command.persons_folder(options, defaults, "reward")
     task = make_task(run.config)
+    if not options.console:
+        print(_BY_WORDS, flush=True)
     with FileLock(run.path / "recorder.lock", f"the recording {run.path}"):
         write_session(run.path, Session(purpose="reward", wanted=wanted._asdict()))
         marks = Marks(run)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
+from serl.assignment import drawn_by
+from serl.desk import Desk
 from serl.episodes import episode_paths, next_epoch
-from serl.errors import SerlError
+from serl.errors import SerlError, Silent
 from serl.evaluation import Purpose, start_seed
+from serl.intervention import Event
 from serl.labels import Place, append_labels, read_labels
 from serl.loop import EpisodeKey
 from serl.person import ACTOR, Stand
@@ -17,7 +21,9 @@ from serl.reward_collection import Counts, Watching, collection_spec
 from serl.reward_data import write_views
 from serl.run_folder import RunFolder
 from serl.task import SimulatedTask
-from serl.types import Record, Step
+from serl.types import Action, Record, Step
+
+_MEANING = {Event.SUCCESS: 1, Event.FAILURE: 0}
 
 
 class Marks:
@@ -60,6 +66,27 @@ class Marks:
         return f"{positives} positives, {negatives} negatives"
 
 
+class _Marking:
+    """A desk where a word of success or failure marks the step that passes, and ends nothing."""
+
+    def __init__(self, desk: Desk, marks: Marks) -> None:
+        self._desk, self._marks = desk, marks
+
+    def begin(self) -> None:
+        self._desk.begin()
+
+    def __call__(self) -> Action | None:
+        return self._desk()
+
+    def events(self) -> tuple[Event, ...]:
+        said = self._desk.events()
+        for event in said:
+            if event in _MEANING:
+                with suppress(SerlError):  # no step has passed yet
+                    self._marks.mark(_MEANING[event])
+        return tuple(event for event in said if event not in _MEANING)
+
+
 def collect_person(
     stand: Stand,
     task: SimulatedTask,
@@ -71,11 +98,14 @@ def collect_person(
 ) -> Counts:
     """Let a person drive and mark until there is enough of both, or until stopping.
 
+    What a device says for success and failure marks a step as well.
+
     Raises:
         BadInput: the task has no cameras.
+        Silent: the robot is, and the stand has nobody to tell.
     """
     spec = collection_spec(task)
-    write_views(run.path, task.config.all_views, task.config.renderer)
+    write_views(run.path, task.config.all_views, drawn_by(run.config))
     recover(run.path)
     told = stand.told
 
@@ -94,11 +124,17 @@ def collect_person(
     while not stand.stopping():
         epoch = next_epoch(run.path, time.time_ns)
         number = len(episode_paths(run.path))
-        start = stand.robot.reset(start_seed(Purpose.REWARD, seed, ACTOR, number))
-        task.begin(start)
-        if not stand.await_hands():
-            break
-        with EpisodeLog(run.path, spec, name, ACTOR, epoch) as log:
-            stand.episode(Watching(task), EpisodeKey(name, ACTOR, epoch, 0), log)
+        try:
+            stand.begin(start_seed(Purpose.REWARD, seed, ACTOR, number))
+            if not stand.await_hands():
+                break
+            with EpisodeLog(run.path, spec, name, ACTOR, epoch) as log:
+                key = EpisodeKey(name, ACTOR, epoch, 0)
+                stand.episode(Watching(task), key, log, _Marking(stand.desk, marks))
+        except Silent as error:
+            if stand.silent is None:
+                raise
+            stand.silent(str(error))
+            continue
         progress(marks.counts)
     return marks.counts

@@ -19,6 +19,8 @@ from serl.inheritance import inherit
 from serl.merging import merge
 from serl.real_arm import check_trainable
 from serl.reward import RewardConfig
+from serl.specs import Spec
+from serl.successes import LastFrames, with_labelled
 from serl.task import SimulatedTask
 from serl.trunk_weights import with_trunk
 
@@ -48,8 +50,9 @@ def run_settings(
             _check_arm(each)
     stages = list(stage_configs(config).values()) or [config]
     specs = [make_spec(make_task(stage)) for stage in stages]
-    for stage in stages:
+    for stage, spec in zip(stages, specs, strict=True):
         check_recordings(stage.demo_paths, *specs_of(stage))
+        _check_positives(stage, spec)
     make_agent(config, make_spec(make_task(config)), 0)
     resolved: dict[str, Any] = {"demo_paths": tuple(each.resolve() for each in config.demo_paths)}
     resolved["reward"] = config.reward.model_copy(update=_pinned(config.reward))
@@ -80,6 +83,15 @@ def _check_homing(config: TrainConfig, task: SimulatedTask) -> None:
     wrench = driven == "arm" and task.config.motion.action_mode == "wrench"
     if config.actor.home_every and wrench:
         raise BadInput(f"actor.home_every: {task.name} exerts wrenches: expected 0, joints stay")
+
+
+def _check_positives(config: TrainConfig, spec: Spec) -> None:
+    """Raise `BadInput`, or as `with_labelled`, unless a reward can be learned from these."""
+    if config.reward.kind == "vice":
+        none = LastFrames(spec.observation, 1).successes()
+        with_labelled(none, config.vice.positives, make_task(config).config.policy_views)
+    elif config.vice.positives:
+        raise BadInput("vice.positives: are for --reward.kind vice alone")
 
 
 def _check_arm(config: TrainConfig) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,9 @@ from serl.config import resolve
 from serl.console.session import SessionOverview, overview_of
 from serl.desk import Desk, LastWord
 from serl.episodes import episode_paths
-from serl.errors import BadInput, SerlError
+from serl.errors import BadInput, SerlError, Silent
 from serl.hold import Hold
+from serl.intervention import Event
 from serl.labels import FILE
 from serl.person import Stand
 from serl.recorded import Session, write_session
@@ -42,7 +44,8 @@ class Marking:
     def __init__(self, run: RunFolder, task: SimulatedTask, robot: SimulatedRobot) -> None:
         self.run, self.task, self.robot = run, task, robot
         self.pad, self.marks = Pad(), Marks(run)
-        mapping = MappingConfig(axes={"x": ("x", 1.0)}, deadman="hold")
+        words = {"yes": Event.SUCCESS, "no": Event.FAILURE}
+        mapping = MappingConfig(axes={"x": ("x", 1.0)}, deadman="hold", events=words)
         person = Operator(self.pad, mapping, OperatorConfig(), robot.action_spec, self.pad.now_s)
         self.desk = Desk(
             OneOwner([person]), Hold(run.path / "stopped"), run.path, LastWord(self.pad.now_s)
@@ -56,9 +59,9 @@ class Marking:
         self.at.pop(self.ticks, lambda: None)()
         self.ticks += 1
 
-    def collect(self, wanted: Counts) -> Counts:
+    def collect(self, wanted: Counts, **station: Any) -> Counts:
         clock = VirtualClock(self.advance, self.task.config.rate_hz)
-        stand = Stand(self.robot, self.desk, clock, lambda: self.ticks > LIMIT)
+        stand = Stand(self.robot, self.desk, clock, lambda: self.ticks > LIMIT, **station)
         return collect_person(stand, self.task, self.run, self.marks, wanted, 0)
 
 
@@ -92,6 +95,39 @@ def test_marked_steps_are_samples_and_a_session_goes_on(tmp_path: Path) -> None:
     assert shown["counts"] == [["positives", 2, 2], ["negatives", 3, 3], ["episodes", 2, None]]
     assert shown["advice"] == "done: everything is recorded"
     assert overview.over
+
+
+def test_what_a_device_says_for_success_and_failure_marks_and_ends_nothing(tmp_path: Path) -> None:
+    run = RunFolder.create_at(tmp_path / "marked", resolve(PIXELS), datetime.now())
+    task = make_task(run.config)
+    with plugins.make_simulation(task) as robot:
+        person = Marking(run, task, robot)
+        person.at[3] = person.pad.hold
+        for tick, word in ((8, "no"), (10, "yes"), (12, "yes")):
+            person.at[tick] = lambda word=word: person.pad.hit(word)  # type: ignore[misc]
+        assert person.collect(Counts(2, 1)) == Counts(2, 1)
+    assert sorted(read_samples([run.path])[0].labels.tolist()) == [0, 1, 1]
+    assert len(episode_paths(run.path)) == 1
+
+
+def test_a_robot_that_falls_silent_before_an_episode_is_told_and_waited_for(tmp_path: Path) -> None:
+    run = RunFolder.create_at(tmp_path / "marked", resolve(PIXELS), datetime.now())
+    task = make_task(run.config)
+    with plugins.make_simulation(task) as robot:
+        person = Marking(run, task, robot)
+        person.at[3] = person.pad.hold
+        person.at[8] = lambda: person.marks.mark(0)
+        person.at[10] = lambda: person.marks.mark(1)
+        told: list[str] = []
+
+        def place(seed: int) -> None:
+            if not told:
+                raise Silent("arm: no pose")
+
+        with pytest.raises(Silent):
+            person.collect(Counts(1, 1), place=place)
+        assert person.collect(Counts(1, 1), place=place, silent=told.append) == Counts(1, 1)
+    assert told == ["arm: no pose"]
 
 
 def test_a_task_without_cameras_is_refused(tmp_path: Path) -> None:

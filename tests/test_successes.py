@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from serl import cli
 from serl.camera import View
 from serl.errors import BadInput, SpecMismatch
 from serl.labels import Place, append_labels
@@ -126,3 +127,28 @@ def test_a_collection_without_a_success_is_refused_by_name(tmp_path: Path) -> No
     other = {"front": SIGHT["front"].model_copy(update={"camera": "wrist"})}
     with pytest.raises(SpecMismatch, match=r"good: view 'front': expected camera='wrist'"):
         with_labelled(kept(WITH_IMAGES), (good,), other)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("vice", "--observe=pixels"), r"absent: no such folder; expected a collection, or a run"),
+        (("vice",), "vice.positives: are images, and the policy sees none (--observe pixels)"),
+        (("task", "--observe=pixels"), "vice.positives: are for --reward.kind vice alone"),
+    ],
+)
+def test_successes_that_are_of_no_use_are_refused_before_a_run_is_made(
+    words: tuple[str, ...],
+    complaint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kind, *rest = words
+    asked = [f"--reward.kind={kind}", "--vice.positives=[absent]", *rest]
+    assert cli.main(["train", "pick_cube", *asked]) == cli.BAD_INPUT
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert said.count("\n") == 1
+    assert not list(tmp_path.iterdir())

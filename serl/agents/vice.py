@@ -84,11 +84,19 @@ class VICE:
     def update(self, batch: Batch) -> dict[str, float]:
         """A step of the classifier, and an update of the agent with what it says since.
 
+        With the agent's metrics come how probable it took successes (`vice_good`) and what the
+        policy visits (`vice_visited`) to be a success, and the mean reward (`vice_reward`).
+
         Raises:
             SpecMismatch: the batch has not as many rows as the agent takes.
         """
-        self._learn(batch)
-        return self._agent.update(replace(batch, reward=self.rewards(batch)))
+        good, visited = self._learn(batch)
+        rewards = self.rewards(batch)
+        metrics = self._agent.update(replace(batch, reward=rewards))
+        if "q" in metrics:
+            metrics |= {"vice_good": self._mean(good), "vice_visited": self._mean(visited)}
+            metrics["vice_reward"] = float(rewards.mean())
+        return metrics
 
     @torch.inference_mode()
     def rewards(self, batch: Batch) -> Array:
@@ -124,8 +132,13 @@ class VICE:
             raise
         self._generator.set_state(tensors[_GENERATOR])
 
-    def _learn(self, batch: Batch) -> None:
-        """One step on as many successes as observations of the batch."""
+    @torch.inference_mode()
+    def _mean(self, seen: Tensor) -> float:
+        """How probable a success is, over features of observations."""
+        return self._head(self._judging.flat, seen).sigmoid().mean().item()
+
+    def _learn(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """One step on as many successes as observations of the batch; the features of both."""
         size, generator = self._config.batch_size, self._generator
         rows = torch.randint(len(self._successes), (size,), generator=generator).numpy()
         rng = np.random.default_rng(int(torch.randint(2**31, (), generator=generator)))
@@ -145,6 +158,7 @@ class VICE:
         partners = torch.randperm(2 * size, generator=generator)
         loss = self._loss(good, visited, shares, partners)
         descend(loss, self._seeing, self._judging)
+        return good.detach(), visited.detach()
 
     def _see(self, state: Array, images: Mapping[str, Image | Features]) -> Tensor:
         """Features of observations.  # (B, Z)."""

@@ -178,3 +178,12 @@ def test_images_are_judged_where_there_are_any() -> None:
 def test_without_successes_there_is_nothing_to_learn() -> None:
     with pytest.raises(BadInput, match="no successes to learn from"):
         VICE(make(), QUICK, Successes(np.zeros((0, STATE), np.float32), {}), 0)
+
+
+def test_its_metrics_say_whether_it_tells_successes_from_visits() -> None:
+    vice = trained(make_vice(), 0.0)
+    metrics = [vice.update(visiting(0.0, seed)) for seed in range(100, 120)]
+    told = next(each for each in metrics if "q" in each)
+    assert told["vice_good"] > 0.7 > 0.4 > told["vice_visited"]
+    assert told["vice_reward"] < 0.1 * 0.4
+    assert all("vice_good" in each for each in metrics if "q" in each)

@@ -1,0 +1,109 @@
+"""`serl reward collect TASK --robot NAME` on a fake Franka with fake cameras, by a joystick."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+
+import pytest
+from sensor_msgs.msg import Joy
+
+from serl import cli
+from serl.camera import REAL
+from serl.episodes import episode_paths
+from serl.files import make_folder
+from serl.labels import read_labels
+from serl.person import ACTOR
+from serl.reward_data import read_samples, read_sight
+from serl.ros.node import RosNode, namespace
+from serl.ros.teleop import joy_topic
+
+from .fake_camera import SIDE_PX
+from .terminal import Terminal
+from .tracked import ARMS, GOES_ON, answer_all, frankas_beside_goals
+
+pytestmark = pytest.mark.ros
+
+PERIOD_S, OFF, ON = 0.05, 20, 60
+CAMERAS = ("field", "wrist")
+VIEWS = ",".join(f"{name}: {{width: {SIDE_PX}, height: {SIDE_PX}}}" for name in ("front", "wrist"))
+SETTINGS = (
+    f"--task_config.views={{{VIEWS}}}",
+    "--task_config.time_limit_s=2.0",
+    "--task_config.motion.box_low_m=[0.2,-0.3,0.0]",
+    "--task_config.motion.box_high_m=[0.7,0.3,0.6]",
+    "--log.min_free_bytes=1000000",
+    "--teleop.operator.stale_s=0.5",
+    "--teleop.operator.lost_s=8.0",
+)
+
+
+def at_a_joystick(node: RosNode, folder: Path) -> None:
+    """Hands rest, and drive while saying "failure" or "success" by turns, again and again."""
+    topic, ticks = joy_topic(ACTOR), count()
+    sticks = node.publisher(topic._replace(name=f"{namespace(folder)}/{topic.name}"))
+
+    def move() -> None:
+        turn = next(ticks) % (OFF + ON)
+        drives = turn >= OFF
+        buttons = [0] * 12
+        buttons[5] = int(drives)
+        buttons[turn // 8 % 2] = int(drives and turn % 8 < 4)
+        sticks.publish(Joy(axes=[0.0, 1.0 if drives else 0.0, *[0.0] * 6], buttons=buttons))
+
+    node.every(PERIOD_S, move)
+
+
+def test_a_person_marks_what_real_cameras_see_while_driving_an_arm(
+    tmp_path: Path, commands: list[Terminal]
+) -> None:
+    folder = tmp_path / "images"
+    with frankas_beside_goals(tmp_path, None) as (driver, (arm,), node):
+        for camera in CAMERAS:
+            driver.start(str(Path(__file__).with_name("fake_camera.py")), arm, camera)
+        words = ("--robot", "mine.py", "--namespace", arm, "--positives", 3, "--negatives", 3)
+        command = Terminal(
+            tmp_path, "reward", "collect", "pick_cube", *words, "--out", folder, *SETTINGS
+        )
+        commands.append(command)
+        command.until("is this the first start?: Enter says that you have seen to it")
+        assert "for success marks the step that passes as a positive" in command.output
+        make_folder(folder)
+        at_a_joystick(node, folder)
+        answer_all(command, (*ARMS, GOES_ON))
+    assert command.process.returncode == 0, command.output
+    assert f"next: serl reward train {folder}" in command.output
+    labels = list(read_labels(folder).values())
+    assert min(labels.count(0), labels.count(1)) >= 3
+    sight = read_sight(folder)
+    assert sight.renderer == REAL
+    samples, views = read_samples([folder])
+    assert {view.camera for view in views.values()} == set(CAMERAS)
+    assert samples.images["wrist"].std() > 10, "a picture with a sensor's noise"
+    assert episode_paths(folder)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--robot", "nobody"], "unknown robot 'nobody': expected one of"),
+        (["--robot", "sim"], "--robot sim: expected a real arm"),
+        (["--robot", "franka", "--namespace", "left"], "--namespace 'left': expected one such as"),
+        (["--robot", "franka"], "arm franka: nobody has taught it where it may be: serl setup"),
+        (["--robot", "franka", "--positives", "0"], "--positives and --negatives: expected at"),
+        (["--robot", "franka", "--path", "/dev/x"], "say of which kind by --device"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_leaves_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    complaint: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["reward", "collect", "pick_cube", *words]) == cli.BAD_INPUT
+    said = capfd.readouterr()
+    assert complaint in said.err
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert not list(tmp_path.iterdir())
