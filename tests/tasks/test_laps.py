@@ -12,12 +12,18 @@ import numpy as np
 import pytest
 
 from serl import cli
-from serl.assignment import make_spec, make_task
+from serl.assignment import make_judged_task, make_spec, make_task
+from serl.clock import VirtualClock
 from serl.config import TrainConfig, resolve
 from serl.demonstrations import read_demonstrations, record_expert, specs_of
+from serl.desk import Desk
 from serl.episodes import episode_paths, read_episode
+from serl.hold import Hold
 from serl.loop import EpisodeKey
+from serl.person import ACTOR, Stand, record_person
 from serl.policy import Policy
+from serl.record_command import persons_folder
+from serl.recorded import Recorded
 from serl.recording import EpisodeLog
 from serl.robot import Truth
 from serl.run_folder import RunFolder
@@ -25,7 +31,12 @@ from serl.settings import run_settings
 from serl.sim.car import SimCar
 from serl.tasks.course import Course, Points
 from serl.tasks.racing_car import _WAY_M, RacingCar, RacingCarConfig, _middle, _Pursuit
-from serl.types import Record
+from serl.teleop.mapping import Axis, MappingConfig
+from serl.teleop.operator import Operator
+from serl.teleop.owner import OneOwner
+from serl.types import Record, Source
+
+from ..teleop.pad import HABITS, Pad
 
 
 class Driver(RacingCar):
@@ -179,3 +190,32 @@ def test_the_command_records_where_the_car_was(
     assert cli.main(["record", "racing_car", "--demos", "1", "--out", str(folder)]) == 0
     assert f"next: serl train racing_car --demos {folder}" in capsys.readouterr().out
     assert max(off_m(course_of(settings(folder)), RacingCar().course)) < 0.2
+
+
+def test_a_person_at_a_pad_drives_the_lap(tmp_path: Path) -> None:
+    """As by `serl record racing_car --device gamepad --demos 1`, in simulated time."""
+    options = cli._parser().parse_args(["record", "racing_car", "--out", str(tmp_path / "mine")])
+    options.overrides = []
+    run = persons_folder(options, {"task_config": {"time_limit_s": 60.0}})
+    task = make_judged_task(run.config)
+    car, pad = SimCar(task.scene, task.config), Pad()
+    axes: dict[str, tuple[Axis, float]] = {"x": ("x", 1.0), "y": ("yaw", 1.0)}
+    mapping = MappingConfig(axes=axes, dead_zone=0.0, deadman="hold")
+    person = Operator(pad, mapping, HABITS, task.config.action_spec, pad.now_s)
+    driver, start_s = task.expert(car.truth, 0), pad.time_s
+
+    def advance(dt_s: float) -> None:
+        car.advance(dt_s)
+        pad.time_s += dt_s
+        pad.buttons.set("hold", pad.time_s > start_s + 0.5)
+        pad.axes = dict(zip("xy", driver(car.observe()).tolist(), strict=True))
+
+    desk = Desk(OneOwner([person]), Hold(run.path / "stopped"), run.path)
+    clock = VirtualClock(advance, task.config.rate_hz)
+    stand = Stand(car, desk, clock, lambda: pad.time_s > start_s + 100.0)
+    recorded = Recorded(run.path, run.episodes(ACTOR))
+    record_person(stand, task, recorded, 1, 0)
+    assert recorded.counts == (1, 0, 0)
+    assert max(off_m(course_of(settings(run.path)), RacingCar().course)) < 0.3
+    (episode,) = read_demonstrations(run.path, settings(run.path))
+    assert episode.count(Source.HUMAN) > 0.9 * len(episode.steps)
