@@ -248,9 +248,10 @@ class _Flipper:
     """
 
     NOISE = 0.05
-    SWING_RAD, BACK_RAD, AHEAD_RAD = -1.95, 0.4, 0.2
+    SWING_RAD, BACK_RAD = -1.95, 0.4
+    SWING_RAD_S, BACK_RAD_S, TURN_S = 1.0, 0.5, 1.5
     MIDDLE_M = (0.46, 0.42)
-    PULL_N_M, DRAG_N_S_M, TURN_NM, DRAG_NM_S = 73.0, 14.6, 9.6, 1.2
+    PULL_N_M, DRAG_N_S_M, DRAG_NM_S, TURN_NM_S = 73.0, 14.6, 2.8, 6.0
 
     def __init__(self, motion: Motion, rng: np.random.Generator) -> None:
         self._scale = np.array([motion.wrench.force_n] * 2 + [motion.wrench.torque_nm])
@@ -263,7 +264,7 @@ class _Flipper:
         if turned > _FLIPPED_RAD:
             goal = 0.0
         elif turned > _TOPPLED_RAD:
-            goal = min(self.BACK_RAD, view.tilt_rad + self.AHEAD_RAD)
+            goal = self.BACK_RAD
         else:
             goal = self.SWING_RAD
         return self._push(state, view.tilt_rad, goal, self.MIDDLE_M)
@@ -280,10 +281,11 @@ class _Flipper:
     ) -> Action:
         x, _, z = state["tcp_pose"][:3].tolist()
         vx, _, vz, _, turning, _ = state["tcp_twist"].tolist()
+        speed = min(self.BACK_RAD_S, max(-self.SWING_RAD_S, self.TURN_S * (goal - tilt)))
         wrench = (
             self.PULL_N_M * (middle[0] - x) - self.DRAG_N_S_M * vx,
             self.PULL_N_M * (middle[1] - z) - self.DRAG_N_S_M * vz,
-            self.TURN_NM * (goal - tilt) - self.DRAG_NM_S * turning,
+            self.DRAG_NM_S * speed + self.TURN_NM_S * (speed - turning),
         )
         noise = self._rng.normal(0.0, self.NOISE, 3)
         action: Action = (wrench / self._scale + noise).clip(-1.0, 1.0).astype(np.float32)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from serl import cli
 from serl.assignment import make_spec, make_task
+from serl.checkpoint import checkpoint_paths, load
 from serl.episodes import episode_paths, read_episode
 from serl.run_folder import RunFolder
-from serl.types import Step
+from serl.types import Source, Step
 
 from .conftest import LIMIT_S
+from .corners import GRAPH
 from .test_training import TINY, Command, assert_sound, rows, trained
 
 pytestmark = pytest.mark.ros
@@ -46,6 +49,56 @@ def test_one_command_trains_both_stages_and_goes_on_after_an_interruption(
     capsys.readouterr()
     assert cli.main(["verify", str(run.path)]) == 0
     assert capsys.readouterr().out.count("sound") == 2
+
+
+@pytest.mark.slow
+def test_three_stages_take_turns_by_outcome_and_each_learns_from_its_own_steps(
+    tmp_path: Path, commands: list[Command]
+) -> None:
+    changed = {"steps": 120, "task_config.time_limit_s": 2.0}
+    corners = Path(__file__).with_name("corners.py")
+    command = Command(tmp_path, "train", corners, **TINY | FEW | changed)
+    commands.append(command)
+    parts = command.run_folder().parts()
+    assert list(parts) == list(GRAPH)
+    assert command.process.wait(12 * LIMIT_S) == 0, command.output
+
+    played: list[tuple[float, str, bool]] = []
+    for name, part in parts.items():
+        assert sum(trained(part).values()) == 120
+        assert_sound(part)
+        assert _runs(part) == {name}
+        acted = _episodes(part)
+        learned = [(row["episode"], row["length"], row["reward"]) for row in rows(part, "episode")]
+        assert learned
+        assert learned == [each[1:4] for each in acted][: len(learned)]
+        played += [(begun_s, name, success) for begun_s, _, _, _, success in acted]
+    turns = [(name, success) for _, name, success in sorted(played)]
+    assert {name for name, _ in turns} == set(GRAPH)
+    for (name, success), (after, _) in pairwise(turns):
+        stage = GRAPH[name]
+        assert after in ({stage["then"]} if success else {name, stage.get("otherwise")}), turns
+    assert {True, False} == {success for _, success in turns}, "both ways are gone"
+    agents = [load(checkpoint_paths(p.checkpoints)[-1]).arrays["agent"] for p in parts.values()]
+    first = next(name for name in agents[0] if name.startswith("actor."))
+    values = [agent[first].tobytes() for agent in agents]
+    assert len(set(values)) == len(parts), "each stage has an agent of its own"
+
+
+def _episodes(part: RunFolder) -> list[tuple[float, int, int, float, bool]]:
+    """What the actor's log of a stage has of its policy, in order.
+
+    When each episode began, its number, its length, its return and whether it succeeded.
+    """
+    found, spec = [], make_spec(make_task(part.config))
+    for path in episode_paths(part.episodes("actor0")):
+        episode = read_episode(path, spec)
+        steps = [step for step in episode.steps if step.source is not Source.SCRIPT]
+        if steps and episode.end:
+            total = sum(step.reward for step in steps)
+            key, begun_s = steps[0].key, steps[0].wall_s
+            found.append((begun_s, key.episode, len(steps), total, episode.end.success))
+    return found
 
 
 def _runs(part: RunFolder) -> set[str]:

@@ -1,0 +1,45 @@
+"""Experts in random worlds: what shows how to do it can do it where nothing is as it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from serl import plugins
+from serl.assignment import make_task
+from serl.config import resolve
+from serl.testing.samples import episode
+from serl.types import End
+
+LEVELS = ("light", "full")
+TASKS = [(name, "") for name in plugins.names("task")] + [("bin_relocation", "backward")]
+# Of 50; all others do 45 or more. Where joints turn hard, 3.5 Nm swing no pan in time.
+LEAST = {("object_flip", "full"): 38}
+
+
+def successes(name: str, direction: str, level: str, trials: int) -> int:
+    settings = {"randomize": level, "renderer": "none"}
+    if direction:
+        settings["direction"] = direction
+    task = make_task(resolve({"task": name, "task_config": settings}))
+    won = 0
+    with plugins.make_simulation(task) as robot:
+        for seed in range(trials):
+            end = episode(robot, task, task.expert(robot.truth, seed), 20_000 + seed)[-1]
+            assert isinstance(end, End)
+            won += end.success and task.is_success(robot.truth())
+    return won
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("name", "direction"), TASKS)
+def test_the_expert_does_it_in_random_worlds(name: str, direction: str, level: str) -> None:
+    assert successes(name, direction, level, 3) >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("name", "direction"), TASKS)
+def test_the_expert_does_it_in_most_of_50_random_worlds(
+    name: str, direction: str, level: str
+) -> None:
+    assert successes(name, direction, level, 50) >= LEAST.get((name, level), 45)
