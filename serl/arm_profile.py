@@ -34,6 +34,9 @@ FAULTS = (RUNNING, FRANKA_STATE, XARM_STATE)
 Value = bool | float | str
 """Of a controller's parameter."""
 
+SOFT_N_M = 200.0
+"""At this stiffness an arm that was stopped by a contact can be pushed away by hand."""
+
 SIM = "sim"
 """The robot whose name stands for the simulated arm behind ROS 2."""
 
@@ -165,12 +168,20 @@ class ControllerProfile(BaseModel):
             raise ValueError(f"modes: expected each to change the same parameters, got {changed}")
         return self
 
+    @property
+    def compliance(self) -> Gains | None:
+        """The softest mode of 200 N/m or less, for an arm that was stopped by a contact."""
+        soft = [
+            each for each in self.modes.values() if (each.stiffness_n_m or math.inf) <= SOFT_N_M
+        ]
+        return min(soft, key=lambda each: each.stiffness_n_m or math.inf, default=None)
+
     def wrong(self, found: Mapping[str, object]) -> str:
         """What of `found`, the parameters as the controller says, is not as here; empty if none.
 
         Gains may be those of the start or of a mode, but of one of them.
         """
-        complaints = [_differences(found, wanted) for wanted in self._settings]
+        complaints = [differences(found, wanted) for wanted in self._settings]
         return "" if "" in complaints else complaints[0]
 
     def is_between(self, found: Mapping[str, object]) -> bool:
@@ -178,7 +189,7 @@ class ControllerProfile(BaseModel):
         settings = self._settings
         gains = {name for mode in self.modes.values() for name in mode.parameters}
         fixed = {name: value for name, value in settings[0].items() if name not in gains}
-        return not _differences(found, fixed) and all(
+        return not differences(found, fixed) and all(
             _is_among(found.get(name), [each[name] for each in settings if name in each])
             for name in gains
         )
@@ -190,7 +201,8 @@ class ControllerProfile(BaseModel):
         return [fixed, *({**fixed, **mode.parameters} for mode in self.modes.values())]
 
 
-def _differences(found: Mapping[str, object], wanted: Mapping[str, Value]) -> str:
+def differences(found: Mapping[str, object], wanted: Mapping[str, Value]) -> str:
+    """Which of a controller's parameters are not as wanted, in words; empty if none."""
     return "; ".join(
         f"{name} is {found.get(name)}, expected {value}"
         for name, value in wanted.items()
@@ -297,6 +309,16 @@ class ArmProfile(BaseModel):
         maybe = (self.twist, self.wrench, self.fault, self.recover)
         used = (channel for channel in maybe if channel is not None)
         return (self.pose, self.joint_states, self.target, *gripper, *used)
+
+    @property
+    def after_contact(self) -> str:
+        """How stiff the arm is once a contact has stopped it, for people."""
+        soft = self.controller.compliance
+        if self.wrench is None:
+            return "as stiff as before: it feels no contact"
+        if soft is None:
+            return f"as stiff as before: its controller takes no gains of {SOFT_N_M:g} N/m or less"
+        return f"{soft.stiffness_n_m:g} N/m"
 
     def within(self, namespace: str) -> Self:
         """The profile of an arm whose driver runs in a namespace: all names from the root."""

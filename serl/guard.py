@@ -12,7 +12,7 @@ late, wrong or silent stops the arm. `serl/ros/guard_node.py` is its process.
     guard.robot_error(text)                 # what the arm reports of itself; "" when it is well
     setpoint = guard.tick(now_s)            # None: publish nothing; the arm holds by itself
     guard.estop(cause); guard.ack(now_s); guard.reset(now_s); guard.arm(now_s); guard.disarm()
-    guard.state, guard.cause, guard.latch, guard.opening, guard.counts
+    guard.state, guard.cause, guard.latch, guard.opening, guard.counts, guard.yields
 
 What an actor has to know (all the numbers are in `GuardConfig`):
 
@@ -32,7 +32,7 @@ What an actor has to know (all the numbers are in `GuardConfig`):
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 
 from serl.errors import BadInput
@@ -47,7 +47,7 @@ from serl.guard_chain import (
 )
 from serl.guard_config import LATCHED, MOVING, GuardConfig, GuardState
 from serl.guard_following import Following
-from serl.guard_inputs import Lease, MeasuredArm, Source
+from serl.guard_inputs import Lease, MeasuredArm, Nonsense, Source
 from serl.latch import Latch
 from serl.rotations import align_sign
 from serl.safety import Limits, Pose, within_lead
@@ -62,8 +62,6 @@ from serl.setpoint import (
 __all__ = ["LATCHED", "MOVING", "Guard", "GuardConfig", "GuardState", "Heard", "Latch"]
 
 _FOLLOWING = MOVING | {GuardState.HOLD}
-_NOT_FINITE = 3
-_NOT_FINITE_S = 1.0
 
 
 class Guard:
@@ -87,7 +85,7 @@ class Guard:
         self.lease = Lease(config, self.counts)
         self._command = Source("command", config.command_s, self.counts)
         self._gripper = Source("gripper", math.inf, self.counts)
-        self._not_finite: deque[float] = deque(maxlen=_NOT_FINITE)
+        self._nonsense = Nonsense()
         self._switched_s = self._ticked_s = self._stood_s = -math.inf
         self._awake_s = -math.inf  # armed, or awake, since then
         self._following = Following(config)
@@ -97,6 +95,12 @@ class Guard:
         self._active = False  # was armed, and publishes
         self._braking = self._disarming = False
         self._lost_human = self._recovering = self._acknowledged = False
+        self._touched = False  # while it was stopped, or it was stopped for that
+
+    @property
+    def yields(self) -> bool:
+        """Stopped, and something or somebody is there: its controller is to be soft."""
+        return self._touched and self.state in LATCHED
 
     @property
     def latch(self) -> Latch:
@@ -161,6 +165,7 @@ class Guard:
         self.measured.hear_wrench(values, heard)
         if self.measured.touch:
             self._stop_if_armed(self.measured.touch)
+            self._touched |= self._active and self.state in LATCHED
 
     def robot_error(self, text: str) -> None:
         """What the arm reports of itself; it stops the arm, and nothing here clears it."""
@@ -361,13 +366,8 @@ class Guard:
             following.lead(pose, self._setpoint.pose, self.measured.is_pushing, now_s)
 
     def _note_not_finite(self, values: Sequence[float], heard: Heard) -> None:
-        """Stop at the third command within a second that is not finite."""
-        if all(map(math.isfinite, values)):
-            return
-        times = self._not_finite
-        times.append(heard.now_s)
-        if len(times) == _NOT_FINITE and heard.now_s - times[0] <= _NOT_FINITE_S:
-            self._stop_if_armed(f"{_NOT_FINITE} commands that are not finite")
+        if trouble := self._nonsense.hear(values, heard.now_s):
+            self._stop_if_armed(trouble)
 
     def _stop_if_armed(self, cause: str) -> None:
         if self.state in _FOLLOWING:
@@ -399,6 +399,7 @@ class Guard:
         self.state, self.cause = GuardState.DISARMED, ""
         self._setpoint = self._rest = None
         self._active = self._braking = self._disarming = self._acknowledged = False
+        self._touched = False
         return "disarmed"
 
     def _refuse_unless_well(self, now_s: float) -> None:

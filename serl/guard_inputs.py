@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
@@ -30,6 +30,7 @@ _FARTHEST_M = 10.0
 _FARTHEST_RAD = 4.0 * math.pi
 """No joint of ours turns this far: such an angle is not in radians."""
 
+_NOT_FINITE, _NOT_FINITE_S = 3, 1.0
 _LET_GO = 0.8
 """A touch is over below this part of the force at which it began."""
 
@@ -89,6 +90,21 @@ class Source:
     def hindrance(self, now_s: float) -> str:
         """Why it cannot be acted on; empty when it can."""
         return self.fault or ("" if self.is_fresh(now_s) else f"{self._name} is stale")
+
+
+class Nonsense:
+    """Commands that are not finite: who sends them again and again is ill."""
+
+    def __init__(self) -> None:
+        self._heard_s: deque[float] = deque(maxlen=_NOT_FINITE)
+
+    def hear(self, values: Sequence[float], now_s: float) -> str:
+        """Why the arm has to be stopped, at the third within a second; else empty."""
+        if all(map(math.isfinite, values)):
+            return ""
+        self._heard_s.append(now_s)
+        often = len(self._heard_s) == _NOT_FINITE and now_s - self._heard_s[0] <= _NOT_FINITE_S
+        return f"{_NOT_FINITE} commands that are not finite" if often else ""
 
 
 class Lease:

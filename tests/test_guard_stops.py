@@ -173,6 +173,44 @@ def test_forces_stop_at_once(wrench: list[float], stops: bool) -> None:
             loop.guard.ack(loop.now_s)
 
 
+def test_a_stop_after_a_contact_is_soft_until_a_person_ends_it() -> None:
+    loop = driving()
+    loop.force = [0, 0, 29.0, 0, 0, 0]
+    loop.tick()
+    assert not loop.guard.yields
+    loop.force = [0, 0, 31.0, 0, 0, 0]
+    loop.tick()
+    assert loop.guard.yields
+    loop.force = [0.0] * 6
+    loop.tick(60)
+    assert loop.guard.yields
+    loop.guard.ack(loop.now_s)
+    assert not loop.guard.yields
+
+
+def test_a_stop_for_another_reason_gets_soft_when_somebody_pushes_the_arm() -> None:
+    loop = driving()
+    loop.guard.estop("test")
+    loop.tick(60)
+    assert not loop.guard.yields
+    loop.force = [0, 0, 31.0, 0, 0, 0]
+    loop.tick()
+    assert loop.guard.yields
+    loop.force = [0.0] * 6
+    loop.tick(60)
+    loop.guard.ack(loop.now_s)
+    assert loop.guard.yields, "it is still stopped"
+    loop.guard.reset(loop.now_s)
+    assert not loop.guard.yields
+
+
+def test_an_arm_that_nobody_has_taken_stays_as_stiff_as_it_is() -> None:
+    loop = Loop(Latch(GuardState.ESTOP, "test"))
+    loop.force = [0, 0, 31.0, 0, 0, 0]
+    loop.tick(20)
+    assert not loop.guard.yields
+
+
 def test_a_stopped_arm_does_not_push() -> None:
     """After a contact the setpoint is where the arm is."""
     loop = driving()

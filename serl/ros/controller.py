@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from serl.arm_profile import ArmProfile, Value, is_value
 from serl.errors import BadInput, SerlError
 from serl.ros.remote import Remote
 
-_STEPS, _STEP_S = 10, 0.05
+_STEPS, STEP_S = 10, 0.05
 """Gains change over half a second: a spring that is suddenly stiffer pushes."""
 
 
@@ -22,7 +22,7 @@ def settle_controller(remote: Remote, robot: str, profile: ArmProfile) -> None:
         SerlError: it refuses one, has another value afterwards, or does not answer.
     """
     controller = profile.controller
-    node = _node(robot, profile)
+    node = controller_node(robot, profile)
     if controller.parameters:
         _bring(remote, node, controller.parameters)
     _check(remote, node, controller.parameters | controller.expected)
@@ -39,14 +39,16 @@ def switch_gains(remote: Remote, robot: str, profile: ArmProfile, mode: str) -> 
     if mode not in modes:
         known = ", ".join(sorted(modes)) or "none"
         raise BadInput(f"arm {profile.name}: no gains {mode!r}: expected one of {known}")
-    node, wanted = _node(robot, profile), modes[mode].parameters
+    node, wanted = controller_node(robot, profile), modes[mode].parameters
     _bring(remote, node, wanted)
     _check(remote, node, wanted)
 
 
-def _bring(remote: Remote, node: str, wanted: Mapping[str, Value]) -> None:
-    """Set parameters: numbers on a ramp, unless the controller has none, or a sign for its own."""
-    before = remote.get_parameters(node, list(wanted))
+def ramp(before: Mapping[str, Any], wanted: Mapping[str, Value]) -> Iterator[dict[str, Value]]:
+    """What to set, one after the other and `STEP_S` apart, to get from some parameters to others.
+
+    Numbers change evenly, unless the controller has none, or a sign for its own; all else at once.
+    """
     ramps = {
         name: (start, end)
         for name, end in wanted.items()
@@ -54,21 +56,26 @@ def _bring(remote: Remote, node: str, wanted: Mapping[str, Value]) -> None:
     }
     at_once = {name: value for name, value in wanted.items() if name not in ramps}
     if at_once:
-        remote.set_parameters(node, at_once)
+        yield at_once
     for step in range(1, _STEPS) if ramps else ():
         share = step / _STEPS
-        between = {name: start + share * (end - start) for name, (start, end) in ramps.items()}
-        remote.set_parameters(node, between)
-        remote.wait(lambda: False, _STEP_S)
+        yield {name: start + share * (end - start) for name, (start, end) in ramps.items()}
     if ramps:
-        remote.set_parameters(node, {name: end for name, (_, end) in ramps.items()})
+        yield {name: end for name, (_, end) in ramps.items()}
+
+
+def _bring(remote: Remote, node: str, wanted: Mapping[str, Value]) -> None:
+    for values in ramp(remote.get_parameters(node, list(wanted)), wanted):
+        remote.set_parameters(node, values)
+        remote.wait(lambda: False, STEP_S)
 
 
 def _is_amount(value: Any) -> bool:
     return isinstance(value, float) and value >= 0.0
 
 
-def _node(robot: str, profile: ArmProfile) -> str:
+def controller_node(robot: str, profile: ArmProfile) -> str:
+    """Whose parameters they are, within the run or from the root."""
     name = profile.controller.node
     return name if name.startswith("/") else f"{robot}/{name}"
 

@@ -37,6 +37,7 @@ from serl.guard_setup import check_fits
 from serl.latch import LatchFile
 from serl.ros.arm_commander import ArmCommander
 from serl.ros.arm_topics import check_types, name_of, of_robot
+from serl.ros.compliance import Compliance
 from serl.ros.controller_watch import ControllerWatch
 from serl.ros.guard_inbox import GuardInbox
 from serl.ros.guard_topics import (
@@ -112,6 +113,7 @@ class GuardNode:
         self._commander = ArmCommander(node, prefix, profile, config.motion.limits)
         self._rivals.own = 1
         self._controller = ControllerWatch(node, prefix, profile)
+        Compliance(node, prefix, profile, lambda: self._guard.yields)
         self._state = node.publisher(of_robot(GUARD_STATE, prefix))
         self._serve()
         node.every(_FILE_S, self._keep_filed)
@@ -331,7 +333,8 @@ def run(folder: Path, robot: str, arm: str, settings: Path, latch: Path) -> None
         guard = GuardNode(node, prefix, profile, config, LatchFile(latch))
         print(f"serl guard of {prefix or '/'}, {profile.summary}: {NOTICE}")  # noqa: T201
         travel = f"a fault moves the arm by at most {100 * config.worst_travel_m:.1f} cm"
-        print(f"limits {config.digest}; {travel} at full speed", flush=True)  # noqa: T201
+        print(f"limits {config.digest}; {travel} at full speed")  # noqa: T201
+        print(f"after a contact: {profile.after_contact}", flush=True)  # noqa: T201
         guard.run(lambda: node.stopping or orphaned())
 
 

@@ -86,6 +86,7 @@ class RobotCheck:
         if profile.recover is not None:
             yield self._service("recovery", profile.recover.name, profile.recover.type)
         yield from self._controller()
+        yield Finding(True, "contact", f"after a stop by one: {profile.after_contact}")
 
     def _packages(self) -> Iterator[Finding]:
         types = sorted({channel.type for channel in self._profile.channels})

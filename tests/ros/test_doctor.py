@@ -40,6 +40,7 @@ EVERY_CHECK = [
     "target",
     "gripper",
     "gains",
+    "contact",
 ]
 
 
@@ -82,6 +83,7 @@ def test_an_arm_as_its_profile_says_passes_every_check(bench: Bench) -> None:
     wrong = [str(each) for each in found.values() if not each.sound and "a second" not in each.text]
     assert not wrong, wrong  # a busy machine hears less often
     assert "limit_error is False, will be True" in found["gains"].text
+    assert found["contact"].text == "after a stop by one: 200 N/m"
 
 
 @pytest.mark.parametrize(

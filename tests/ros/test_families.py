@@ -288,6 +288,29 @@ def test_gains_go_back_to_those_of_the_start_over_half_a_second(crisp: Bay) -> N
     assert not crisp.said("protective stop", since)
 
 
+def test_a_stop_after_a_contact_gets_soft_over_half_a_second_and_stiff_again_after_it(
+    crisp: Bay,
+) -> None:
+    crisp.misbehave("")
+    crisp.take()
+    crisp.recover()
+    crisp.drive(0.0, 0.0, 0.0, 0.0, until=lambda: crisp.cell.state.startswith("policy"))
+    told = crisp.told("task.k_pos_x")
+    told.clear()
+    crisp.misbehave("reflex")  # 60 N
+    eventually(lambda: told[-1:] == [200.0], found=lambda: str(told))
+    assert crisp.cell.state.startswith("protective stop: force 60 N")
+    assert told == sorted(told, reverse=True)
+    assert max(a - b for a, b in pairwise([2000.0, *told])) < 200.0
+    told.clear()
+    crisp.misbehave("")
+    crisp.take()
+    eventually(lambda: told[-1:] == [2000.0], found=lambda: str(told))
+    assert told == sorted(told)
+    assert max(b - a for a, b in pairwise([200.0, *told])) < 200.0
+    crisp.drive(0.0, 0.0, 0.0, 0.0, until=lambda: crisp.cell.state.startswith("policy"))
+
+
 def test_a_service_of_the_actor_switches_gains(crisp: Bay) -> None:
     crisp.misbehave("")
     crisp.take()
