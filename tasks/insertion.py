@@ -226,11 +226,11 @@ class Insertion:
         trials instead of all. A human who is shaky, or lets go early, is of no help here.
 
         A classifier of images is not asked unless the tool is lower than with a peg that is just
-        in, by the millimetre that a peg slips in the hand: no picture tells the last one.
+        in, by the millimetre that a peg slips in the hand: no picture tells the last one. Where
+        the peg is at the bottom sooner, the hand comes as low by pressing on, within 3 steps.
         """
-        fit, depth_m = self.fit, self.config.depth_m
-        depth_m += min(_SLIP_M, 0.5 * (self.deepest_m - depth_m))
-        lowest = round(fit.rim_m - depth_m + fit.peg_m[2] + fit.below_tcp_m, 5)
+        fit, deep_m = self.fit, self.config.depth_m + _SLIP_M
+        lowest = round(fit.rim_m - deep_m + fit.peg_m[2] + fit.below_tcp_m, 5)
         return {
             "reward": {"tool_high_m": (1.0, 1.0, lowest)},
             "human": {"noise": 0.03, "gain": 0.5, "max_hold_steps": 30},
