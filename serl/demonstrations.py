@@ -84,8 +84,9 @@ def read_demonstrations(folder: Path, config: TrainConfig) -> Iterator[Episode]:
     task = make_task(config)
     for path in episode_paths(folder):
         episode, defining = _read(path, config)
-        told = defining and episode.success and isinstance(task, Demonstrated)
-        yield task.retold(episode) if told else episode
+        if isinstance(task, Demonstrated) and defining and episode.success:
+            episode = task.retold(episode)
+        yield episode
 
 
 def defined_by(config: TrainConfig) -> Mapping[str, Any]:

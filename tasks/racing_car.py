@@ -190,8 +190,8 @@ class RacingCar:
         assert demonstration.end is not None, "a success has an end"
         places = self.course.along(_driven(demonstration))
         told = [
-            self._retold(each.observation, place)
-            for each, place in zip((*demonstration.steps, demonstration.end), places, strict=True)
+            self._retold(seen, place)
+            for seen, place in zip(_observations(demonstration), places, strict=True)
         ]
         metres = self.course.ahead(places[:-1], places[1:])
         rewards = (self.config.metre_reward * metres).tolist()
@@ -321,15 +321,21 @@ class _Pursuit:
         return abs(wrapped(turn, 2.0 * math.pi)) / 0.5
 
 
+def _observations(demonstration: Episode) -> list[Observation]:
+    """All of a success, the final one included."""
+    assert demonstration.end is not None, "a success has an end"
+    return [*(step.observation for step in demonstration.steps), demonstration.end.observation]
+
+
 def _driven(demonstration: Episode) -> Points:
     """Where the car was at each observation, m.  # (N, 2)."""
-    records = [*demonstration.steps, *filter(None, (demonstration.end,))]
-    if "car_pose" not in records[0].observation.state:
+    seen = _observations(demonstration)
+    if "car_pose" not in seen[0].state:
         raise BadInput(
             "does not tell where the car was, so that it defines no course: record another one "
             "(serl record), or give task_config.checkpoints"
         )
-    return np.array([_position(record.observation.state) for record in records])
+    return np.array([_position(each.state) for each in seen])
 
 
 def _position(state: Mapping[str, Array]) -> np.ndarray[Any, np.dtype[np.float64]]:
