@@ -191,9 +191,10 @@ def _train(options: argparse.Namespace) -> int:
 
 def _tool_at_success(task: str) -> Mapping[str, Any]:
     """Where the tool is at a success of a task, as a training of it would check."""
-    if task not in plugins.names("task"):
+    kinds = [name for name in plugins.names("task") if f"{task}_".startswith(f"{name}_")]
+    if not kinds:  # or one of its variants, such as a direction
         return {}
-    tuned = plugins.load("task", task)().training_defaults().get("reward", {})
+    tuned = plugins.load("task", kinds[0])().training_defaults().get("reward", {})
     return {key: tuned[key] for key in ("tool_low_m", "tool_high_m") if key in tuned}
 
 

@@ -188,14 +188,19 @@ class BinRelocation:
         return act
 
     def training_defaults(self) -> Mapping[str, Any]:
-        """Both directions at once: each begins where the other one has succeeded."""
+        """Both directions at once: each begins where the other one has succeeded.
+
+        A classifier of images is not asked while the tool is lower than success is told from.
+        """
         directions = {"forward": "backward", "backward": "forward"}
         stages = {
             name: {"then": then, "config": {"task_config": {"direction": name}}}
             for name, then in directions.items()
         }
         pixels = self.config.observe == "pixels"
-        return {"stages": stages} | (from_pixels(12_000) if pixels else from_state_at_length(6000))
+        reward = {"tool_low_m": (-1.0, -1.0, self.config.up_m)}
+        tuned = from_pixels(12_000) if pixels else from_state_at_length(6000)
+        return {"stages": stages, "reward": reward, **tuned}
 
     def _place(self, rng: np.random.Generator) -> Placement:
         x, y = _spot(self._source, rng)

@@ -7,15 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from serl import cli, settings
-from serl.assignment import make_task
+from serl.agents.classifier import Card, Classifier
+from serl.assignment import make_judged_task, make_spec, make_task
+from serl.camera import View
 from serl.config import Stage, resolve, stage_configs
 from serl.errors import BadInput
 from serl.loop import Result
+from serl.reward_commands import _tool_at_success
 from serl.run_folder import RunFolder
 from serl.stages import take_turns
 
+JUDGE = View(camera="field", width=16, height=16)
 RING = {"a": Stage(then="b"), "b": Stage(then="c", tries=2), "c": Stage(then="a", tries=1)}
 
 
@@ -111,6 +116,57 @@ def test_each_direction_keeps_which_file_its_own_reward_is(
         assert part.config.reward.model == tmp_path / f"{name}.safetensors"
         assert part.config.reward.sha256 == hashlib.sha256(name.encode()).hexdigest()
         assert part.config.task_config["direction"] == name
+
+
+def judges(tmp_path: Path, **models: str) -> dict[str, Any]:
+    """Settings with a camera for judges alone, and a model of each direction of its own."""
+    for way in models:
+        card = Card(task=f"bin_relocation_{way}", renderers=("ray",), views={"judge": JUDGE})
+        fresh = Classifier.create(card, torch.Generator().manual_seed(0))
+        fresh.save(tmp_path / f"{way}.safetensors")
+    stages = {
+        stage: {
+            "config": {"reward": {"kind": "classifier", "model": tmp_path / f"{way}.safetensors"}}
+        }
+        for stage, way in models.items()
+    }
+    return {"task_config": {"private_views": {"judge": JUDGE.model_dump()}}, "stages": stages}
+
+
+def test_policies_of_the_state_are_judged_by_a_camera_each_by_its_own_model(
+    tmp_path: Path,
+) -> None:
+    asked = judges(tmp_path, forward="forward", backward="backward")
+    config = settings.run_settings("bin_relocation", {}, asked)
+    for stage in stage_configs(config).values():
+        seen = make_spec(make_task(stage)).observation
+        logged = make_spec(make_judged_task(stage)).observation
+        assert seen.state
+        assert not seen.images, "no policy sees the judge's camera"
+        assert list(logged.images) == ["judge"]
+        assert stage.reward.tool_low_m == (-1.0, -1.0, 0.09), "no picture tells that it is up"
+
+
+@pytest.mark.parametrize(
+    ("task", "low_m"),
+    [
+        ("bin_relocation_backward", {"tool_low_m": (-1.0, -1.0, 0.09)}),
+        ("pick_cube", {"tool_low_m": (-1.0, -1.0, 0.15)}),
+        ("reach", {}),
+        ("pick", {}),
+    ],
+)
+def test_a_judge_of_a_variant_learns_where_the_tool_is_as_that_of_its_task(
+    task: str, low_m: dict[str, Any]
+) -> None:
+    assert _tool_at_success(task) == low_m
+
+
+def test_the_judge_of_the_other_direction_is_refused(tmp_path: Path) -> None:
+    asked = judges(tmp_path, forward="backward", backward="forward")
+    said = "trained for bin_relocation_backward, not for bin_relocation_forward"
+    with pytest.raises(BadInput, match=said):
+        settings.run_settings("bin_relocation", {}, asked)
 
 
 def test_a_run_of_one_task_is_its_only_part(tmp_path: Path) -> None:

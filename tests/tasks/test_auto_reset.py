@@ -302,6 +302,20 @@ def test_two_directions_reset_each_other() -> None:
     assert not bench.asked
 
 
+def test_help_that_leaves_the_part_in_the_goal_begins_no_episode_there() -> None:
+    bench = stages()
+    actor = bench.actors["backward"]
+    bench.robot.reset(0)
+    bench.move("part", 0.80, 0.10, 0.02)
+    result = actor.episode()
+    assert bench.asked == ["a person is needed: the part is at x 0.80 y 0.10 m, out of reach"]
+    assert result is not None
+    assert result.success
+    assert result.steps > 30, "it was carried back, which is no success, and then brought"
+    ends = bench.ends("backward")
+    assert [end.success for end in ends] == [False, True, True], "asked, reset, episode"
+
+
 def test_a_part_is_grasped_from_a_side_to_which_the_tool_can_turn() -> None:
     bench = stages()
     actor = bench.actors["forward"]
