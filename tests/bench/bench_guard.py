@@ -4,9 +4,10 @@
 
 A guard, a fake arm and an actor are processes of their own, the arm on its way around a circle at
 10 cm/s, beside processes that burn the CPU. In turns the actor, the guard or the measurements end,
-or somebody stops the arm; then, with a person's device that leads it around, that device's process
-ends. Times are from the fault, a signal or a service call, to what the arm's process has heard, and
-to a commanded velocity of zero. Then what a tick costs, in this process.
+or somebody stops the arm; then the arm's own process ends, the publisher of its state; then, with a
+person's device that leads it around, that device's process. Times are from the fault, a signal or a
+service call, to what the arm's process has heard, or a witness beside it, and to a commanded
+velocity of zero. Then what a tick costs, in this process.
 
 They talk over 127.0.0.1, as all do beside a real arm (`--shared-memory`: as in simulation).
 """
@@ -64,20 +65,20 @@ def main() -> None:
     print_ticks()
     chosen = [
         {name: fault for name, fault in faults.items() if options.only in name}
-        for faults in (FAULTS, OF_A_HAND)
+        for faults in (FAULTS, OF_THE_ARM, OF_A_HAND)
     ]
     each = -(-options.trials // sum(map(len, chosen)))
     stops: dict[str, list[Stop]] = {}
     gaps = [0.0]
     with free_domain() as domain, burning(options.burners), Lateness() as late:
         os.environ["ROS_DOMAIN_ID"] = str(domain.id)
-        for faults, mode in zip(chosen, ("policy", "teleop"), strict=True):
+        for faults, mode in zip(chosen, ("policy", "policy", "teleop"), strict=True):
             with tempfile.TemporaryDirectory() as folder:
                 if not options.shared_memory:
                     meet_others(Path(folder))
                 with Cell(Path(folder)) as cell:
                     if faults:
-                        cell.start_all(mode, steered=mode == "teleop")
+                        start(cell, mode, witnessed=faults is chosen[1])
                         stops |= measure(cell, faults, mode, each)
                     if faults is chosen[0] and not options.only:
                         gaps = [console_dies(cell) for _ in range(max(1, options.trials // 10))]
@@ -85,6 +86,13 @@ def main() -> None:
     report(stops)
     print(f"\nlongest gap of setpoints while a console dies: {1e3 * max(gaps):.0f} ms")
     print(f"longest that this machine let a sleeper of 5 ms oversleep: {1e3 * late.worst_s:.0f} ms")
+
+
+def start(cell: Cell, mode: str, witnessed: bool) -> None:
+    """The processes, and one that writes down for an arm that is killed."""
+    if witnessed:
+        cell.start_witness()
+    cell.start_all(mode, steered=mode == "teleop", witnessed=witnessed)
 
 
 def measure(
@@ -156,6 +164,18 @@ FAULTS = {
         lambda cell: cell.signal("guard", signal.SIGKILL), "holds", restart_guard
     ),
     "e-stop service": Fault(press, "state estop", recover),
+}
+OF_THE_ARM = {
+    "arm, SIGSTOP": Fault(
+        lambda cell: cell.signal("arm", signal.SIGSTOP),
+        "state hold",
+        lambda cell: void(cell.signal("arm", signal.SIGCONT)),
+    ),
+    "arm, SIGKILL": Fault(
+        lambda cell: cell.signal("arm", signal.SIGKILL),
+        "state hold",
+        lambda cell: cell.start_arm(witnessed=True),
+    ),
 }
 OF_A_HAND = {
     "hand, SIGSTOP": Fault(

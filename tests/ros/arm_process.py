@@ -6,7 +6,7 @@ Writes down what it heard, in `arm.txt` of the run: setpoints, states of the gua
 began to hold by itself, or was late to tick. What is wrong with it stands in `arm_faults.yaml`,
 which it reads again and again: silent (measures nothing), frozen (the wrench and its stamp), frame,
 force_n, away_m (of what it measures), error, nan, joints (how many), deaf (to setpoints, from the
-start on).
+start on), witnessed (from the start on: `witness_process.py` writes down, as this one is killed).
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class ArmProcess:
     def __init__(self, node: RosNode, folder: Path, robot: str, faults: dict[str, Any]) -> None:
         self._node, self._folder = node, folder
         self._arm, self._lock = FakeArm(START), threading.Lock()
-        self._log = (folder / "arm.txt").open("a", buffering=1)
+        name = "killed_arm.txt" if faults.get("witnessed") else "arm.txt"
+        self._log = (folder / name).open("a", buffering=1)
         self._said, self._ticked_s = "", time.monotonic()
         self._felt = WrenchStamped()
 

@@ -187,9 +187,13 @@ class Cell:
         self._start("reader", str(_HERE / "reader_process.py"), str(self.folder), topic)
         eventually(lambda: self._node.handle.count_subscribers(topic) > before)
 
-    def start_all(self, mode: str = "policy", steered: bool = False) -> None:
+    def start_witness(self) -> None:
+        """Who writes down what an arm hears that is `witnessed`."""
+        self._start("witness", str(_HERE / "witness_process.py"), str(self.folder), ROBOT)
+
+    def start_all(self, mode: str = "policy", steered: bool = False, **faults: Any) -> None:
         """All three, with the arm on its way around the circle; a person may steer it."""
-        self.start_arm()
+        self.start_arm(**faults)
         self.start_guard()
         if steered:
             self.start_steered()

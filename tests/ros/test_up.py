@@ -263,6 +263,39 @@ def test_every_arm_is_looked_at_before_anything_is_made(
     assert {path.name for path in tmp_path.iterdir()} == {"up.yaml", "left.yaml", "away.yaml"}
 
 
+@pytest.mark.parametrize("untaught", ["left", "right"])
+def test_an_arm_that_nobody_taught_is_refused_beside_one_that_somebody_did(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    untaught: str,
+) -> None:
+    """The box of a task is that of a simulated table."""
+    monkeypatch.chdir(tmp_path)
+    profile: ArmProfile = plugins.load("robot", "sim")
+    place = Workspace(
+        low_m=(0.3, -0.2, 0.05),
+        high_m=(0.6, 0.2, 0.4),
+        reference=(1.0, 0.0, 0.0, 0.0),
+        home_m=(0.45, 0.0, 0.2),
+    )
+    taught = profile.model_copy(update={"workspace": place})
+    names = ("left", "right")
+    for name in names:
+        own = profile if name == untaught else taught
+        write_robot(tmp_path / f"{name}.yaml", own.within(f"/{name}"))
+    robots = [{"name": name, "profile": f"{name}.yaml"} for name in names]
+    settings = ON_ARMS | {"task_config": {"time_limit_s": 1.0}}
+    text = {"task": "reach", "settings": settings, "robots": robots}
+    (tmp_path / "up.yaml").write_text(yaml.safe_dump(text))
+    assert cli.main(["up", "up.yaml"]) == cli.BAD_INPUT
+    said = capfd.readouterr()
+    assert "nobody has taught it where it may be: serl setup sim" in said.err
+    assert untaught == "left" or "robots.right.profile: " in said.err  # the first one is the run's
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert {path.name for path in tmp_path.iterdir()} == {"up.yaml", "left.yaml", "right.yaml"}
+
+
 def _modules(command: subprocess.Popen[bytes]) -> int:
     """Nodes that the command has started: a learner, and for each arm four."""
     children = psutil.Process(command.pid).children()
