@@ -89,7 +89,15 @@ def with_encoder(
 
 
 def told(config: SACConfig, cameras: Cameras) -> str:
-    """A line on what an encoder starts from, if there is one, of a settled configuration."""
+    """A line on what an encoder starts from, if there is one, of a settled configuration.
+
+    Behind a frozen ResNet-10 it says what is given up where its features are kept.
+    """
+    if cameras and config.cached_features:
+        return (
+            "agent.cached_features: batches are not shifted at random, whatever learner.crop_px "
+            "says; what that costs behind a ResNet-10 nobody has measured yet"
+        )
     if not cameras or config.encoder != "small":
         return ""
     if isinstance(config.encoder_weights, Path):

@@ -149,4 +149,6 @@ def stored(shape: tuple[int, ...], dtype: type[np.generic], folder: Path | None)
             os.posix_fallocate(file.fileno(), 0, size)
             return np.memmap(file, dtype, "r+", shape=shape)
     except OSError as error:
-        raise SerlError(f"replay: {size:,} bytes in {folder}: {error.strerror}") from error
+        raise SerlError(
+            f"replay: {size:,} bytes in {folder}: {error.strerror} (less by learner.image_bytes)"
+        ) from error

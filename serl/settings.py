@@ -53,6 +53,8 @@ def run_settings(
     for stage, spec in zip(stages, specs, strict=True):
         check_recordings(stage.demo_paths, *specs_of(stage))
         _check_positives(stage, spec)
+    if config.vice.positives and all(stage.reward.kind != "vice" for stage in stages):
+        raise BadInput("vice.positives: are for --reward.kind vice alone")
     make_agent(config, make_spec(make_task(config)), 0)
     resolved: dict[str, Any] = {"demo_paths": tuple(each.resolve() for each in config.demo_paths)}
     resolved["reward"] = config.reward.model_copy(update=_pinned(config.reward))
@@ -90,8 +92,6 @@ def _check_positives(config: TrainConfig, spec: Spec) -> None:
     if config.reward.kind == "vice":
         none = LastFrames(spec.observation, 1).successes()
         with_labelled(none, config.vice.positives, make_task(config).config.policy_views)
-    elif config.vice.positives:
-        raise BadInput("vice.positives: are for --reward.kind vice alone")
 
 
 def _check_arm(config: TrainConfig) -> None:

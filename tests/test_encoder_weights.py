@@ -119,6 +119,8 @@ def test_what_has_no_small_encoder_has_nothing_to_tell() -> None:
     assert misfit(trunk, cameras) == "there is no small encoder"
     assert with_encoder(trunk, [cameras]).encoder_weights is None
     assert told(trunk, cameras) == ""
+    cached = told(trunk.model_copy(update={"cached_features": True}), cameras)
+    assert "batches are not shifted at random" in cached
     with pytest.raises(BadInput, match="the task has no cameras"):
         run_settings("pick_cube", FAST, {"agent": {"encoder_weights": PACKAGED}})
 

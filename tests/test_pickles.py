@@ -17,12 +17,14 @@ import pytest
 
 from serl import pickles
 from serl.errors import BadInput, CorruptData
+from serl.pickled_arrays import NAMES
 from serl.pickles import decode_pickle, read_pickle
 
 from .mutations import mutated
 
 FILES = sorted(Path(__file__).with_name("data").glob("*.pkl"))
 MUTANTS = 3_000
+PROGRAMS = 1_000
 GRID = np.arange(6, dtype=np.float32).reshape(2, 3)
 SEEN = {
     "state": np.array([0.5, -1.5]),
@@ -157,6 +159,7 @@ def test_arrays_are_read_only() -> None:
         (b"\x80\x04]e.", ["a mark that is not there"]),
         (b"\x80\x04h\x07.", ["mentions the value 7"]),
         (b"\x80\x04}]K\x01s.", ["a key of the type list"]),
+        (b"\x80\x04}K\x01K\x02\x86\x85K\x01s.", ["a key of the type (tuple)"]),
         (b"\x80\x04}(K\x01u.", ["a dict and pairs"]),
         (b"\x80\x04}K\x01a.", ["appends to dict"]),
         (b"\x80\x04\x8c\x01\xff.", ["utf-8"]),
@@ -315,3 +318,34 @@ def test_a_file_that_is_absent_or_too_large_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cut.pkl").write_bytes(FILES[0].read_bytes()[:-9])
     with pytest.raises(CorruptData, match=r"cut\.pkl, byte \d+: cut"):
         read_pickle(tmp_path / "cut.pkl")
+
+
+PIECES = [
+    *(b"N", b"\x88", b"\x89", b"K\x00", b"K\x02", b"M\xff\xff", b"J" + bytes(4), b"G" + bytes(8)),
+    *(b")", b"]", b"}", b"(", b"t", b"e", b"u", b"a", b"s", b"\x85", b"\x86", b"\x87", b"\x94"),
+    *(b"h\x00", b"h\x01", b"h\x02", b"j\x03\0\0\0", b"q\x00", b"r\xff\xff\xff\xff", b"R", b"b"),
+    *(b"\x8c\x01a", b"X\x02\0\0\0f4", b"X\x01\0\0\0<", b"X\x06\0\0\0latin1", b"C\x08" + bytes(8)),
+    *(b"\x8e\x04" + bytes(11), b"\x96\x08" + bytes(15), b"\x8d\xff\xff\xff\xff\0\0\0\0", b"\x97"),
+    *(b"\x8a\x08" + b"\xff" * 7 + b"\x7f", b"\x8a\x08" + bytes(7) + b"\x80", b"\x8a\x00", b"\x93"),
+    *("c{}\n{}\n".format(*path.rsplit(".", 1)).encode() for path in NAMES),
+    *(TYPE, NEW, an_array(b"K\x02\x85")[2:-1], an_array(long(2**62) + b"\x85")[2:-1]),
+]  # fmt: skip
+
+
+def test_programs_put_together_by_chance_give_a_tree_or_are_refused() -> None:
+    """Keys, counts, places that mention each other, and states, as no byte that is flipped does."""
+    rng, read, refused = Random(2), 0, []
+    tracemalloc.start()
+    for _ in range(PROGRAMS):
+        program = b"".join(rng.choices(PIECES, k=rng.choice((2, 4, 8, 16, 32))))
+        for start, ending in ((b"", b"."), (b"(", b"t."), (b"}(", b"u."), (b"N", b"\x86.")):
+            try:
+                decode_pickle(SMALL + start + program + ending)
+                read += 1
+            except CorruptData as error:
+                refused.append(str(error))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert read > PROGRAMS // 100
+    assert not any("\n" in line or len(line) > 400 for line in refused)
+    assert peak < 8 << 20
