@@ -18,13 +18,13 @@ from serl.arm_profile import ArmProfile
 from serl.errors import BadInput, SerlError, Silent
 from serl.gripper_watch import GripperWatch
 from serl.reading import reading_spec
-from serl.ros.arm_topics import EXACT, SENSOR, check_types, of_robot, topic_of, tracked_pose
+from serl.ros.arm_topics import EXACT, NEWEST, SENSOR, check_types, of_robot, topic_of, tracked_pose
 from serl.ros.camera import cell_camera
 from serl.ros.controller import settle_controller, switch_gains
 from serl.ros.conversions import (
     gripper_of,
     joints_of,
-    numbers_message,
+    opening_message,
     pose_message,
     pose_of,
     stamp_of,
@@ -237,7 +237,7 @@ class RosArm:
         values, frame = _numbers(self.aim.target), self.profile.base_frame
         self._target.publish(pose_message(values, frame, stamp_ns))
         self._acted_s = time.monotonic()
-        self._grip.publish(numbers_message([0.0 if self.aim.closed else 1.0]))
+        self._grip.publish(opening_message(0.0 if self.aim.closed else 1.0, stamp_ns))
         if self._gripper is not None and self._gripper.is_fresh:
             self._grip_watch.tell(self.aim.closed, self._opening(), now_s)
         return executed
@@ -342,7 +342,7 @@ class RosArm:
                 {name: view for name, view in views.items() if view.camera == camera},
                 image_age_s,
                 profile.cameras.get(camera),
-                qos,
+                EXACT if self._lockstep else NEWEST,
                 self.still_pictures,
             )
             for camera in dict.fromkeys(view.camera for view in views.values())

@@ -18,7 +18,7 @@ from serl.assignment import make_task
 from serl.clock import WallClock
 from serl.config import resolve
 from serl.ros.arm_topics import of_robot
-from serl.ros.graph import arm_processes
+from serl.ros.graph import actor_processes, arm_processes
 from serl.ros.guard_topics import GUARD_STATE
 from serl.ros.node import RosNode
 from serl.ros.simulated_arm import SimulatedRosArm
@@ -95,6 +95,26 @@ def test_guard_and_actor_drive_an_arm_that_is_twice_as_fast_by_its_clock(rig: Ri
     eventually(lambda: rig.clock[-1][1] - rig.clock[0][1] > 5.0, _LIMIT_S)
     (first_s, begun_s), (last_s, ended_s) = rig.clock[0], rig.clock[-1]
     assert 1.6 < (last_s - first_s) / (ended_s - begun_s) < 2.5
+
+
+def test_an_actor_whose_clock_never_comes_says_so_and_ends_without_having_moved(
+    tmp_path: Path,
+) -> None:
+    config = resolve({"task": "reach", "robot": "sim", "demos": 0})
+    run, states = RunFolder.create(tmp_path, config, datetime.now()), list[str]()
+    processes = Run(run.path)
+    with RosNode("looker", run.path, local=True) as node:
+        node.subscribe(of_robot(GUARD_STATE, "actor0"), lambda m: states.append(m.message))
+        arm, guard, _, actor = actor_processes(run, "actor0")
+        processes.start("-m", arm.module, *arm.arguments)
+        processes.start("-m", guard.module, *guard.arguments, *BY_THE_CLOCK)
+        driver = processes.start("-m", actor.module, *actor.arguments, *BY_THE_CLOCK)
+        said = driver.communicate(timeout=4 * _LIMIT_S)[1]
+        processes.processes.remove(driver)
+        processes.end()
+    assert driver.returncode == 1, said
+    assert "use_sim_time is true, and nobody tells the time on /clock" in said.splitlines()[-1]
+    assert {*states} == {"disarmed"}
 
 
 def test_a_guard_that_goes_by_the_wall_refuses_what_such_an_arm_says(tmp_path: Path) -> None:
