@@ -41,7 +41,7 @@ from serl.guard_chain import (
     Refused,
     can_stop_inside,
     check_command,
-    check_numbers,
+    check_opening,
     far_outside,
     is_inside,
 )
@@ -136,15 +136,12 @@ class Guard:
             self._hold(self._command.fault, heard.now_s)
 
     def gripper(self, values: Sequence[float], heard: Heard) -> None:
-        """Open (1) or close (0) the gripper; not while the arm holds, nor too often."""
+        """Open (1) or close (0) the gripper; not late, nor while the arm holds, nor too often."""
         self._note_not_finite(values, heard)
         with self._gripper.hearing(heard.now_s):
-            check_numbers(values, 1, "gripper")
-            if not 0.0 <= values[0] <= 1.0:
-                raise Refused("range", "gripper: expected 0 to 1")
+            opening = check_opening(values, heard, self._config)
             if self.state not in MOVING:
                 raise Refused("holding", "gripper: the arm holds")
-            opening = 1.0 if values[0] >= 0.5 else 0.0
             if opening != self.opening:
                 if heard.now_s - self._switched_s < self._config.motion.gripper_interval_s:
                     raise Refused("too soon", "gripper: switches too often")

@@ -123,6 +123,19 @@ def check_command(values: Sequence[float], heard: Heard, config: GuardConfig) ->
     return target
 
 
+def check_opening(values: Sequence[float], heard: Heard, config: GuardConfig) -> float:
+    """What a gripper is to do: 1 open, 0 close.
+
+    Raises:
+        Refused: the command is refused, with the reason.
+    """
+    check_numbers(values, 1, "gripper")
+    if not 0.0 <= values[0] <= 1.0:
+        raise Refused("range", "gripper: expected 0 to 1")
+    check_stamp(heard, "gripper", config.ahead_s, config.command_s)
+    return 1.0 if values[0] >= 0.5 else 0.0
+
+
 def bounded(pose: Pose, config: GuardConfig) -> Pose:
     """`pose`, or what the box and the largest rotation leave of it."""
     motion = config.motion

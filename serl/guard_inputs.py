@@ -117,6 +117,7 @@ class Lease:
         others: who does, in words; empty for nobody.
         mode: what the actor asks for.
         heard_s: when its last beat came.
+        since_s: when its first one did.
         human_s: when its last beat in the name of a person came ...
         device_s: ... and when that person's device was heard.
     """
@@ -127,7 +128,7 @@ class Lease:
         self._config = config
         self._counts = counts
         self._source = Source("heartbeat", config.heartbeat_s, counts)
-        self._owner, self._number = "", -1
+        self._owner, self._number, self.since_s = "", -1, -math.inf
         self._stranger_s = -math.inf
 
     @property
@@ -144,7 +145,7 @@ class Lease:
                 if heard.now_s - self.heard_s <= self._config.lease_s:
                     self._stranger_s = heard.now_s
                     raise Refused("lease", f"{beat.lease} beats while {self._owner} drives")
-                self._owner = beat.lease
+                self._owner, self.since_s = beat.lease, heard.now_s
             elif beat.number <= self._number:
                 raise Refused("count", "heartbeat comes again")
             self._number, self.mode = beat.number, beat.mode

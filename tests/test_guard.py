@@ -299,6 +299,20 @@ def test_the_gripper_follows_its_own_interval() -> None:
     assert loop.guard.counts["gripper: not finite"] == 1
 
 
+def test_a_gripper_command_that_comes_late_is_not_executed() -> None:
+    """Of an actor that stalled between its target and this; the rest of it goes on."""
+    loop = driving()
+    loop.guard.gripper([1.0], loop.heard())
+    loop.tick(100)
+    loop.guard.gripper([0.0], loop.heard(ahead_s=-0.16))
+    loop.guard.gripper([0.0], loop.heard(ahead_s=1.0))
+    assert loop.guard.opening == 1.0
+    assert loop.guard.counts["gripper: old"] == 1
+    assert loop.guard.counts["gripper: future"] == 1
+    loop.guard.gripper([0.0], loop.heard(ahead_s=-0.1))
+    assert loop.guard.opening == 0.0
+
+
 def test_a_stop_leaves_the_gripper_as_it_is() -> None:
     loop = driving()
     loop.guard.gripper([0.0], loop.heard())

@@ -20,7 +20,7 @@ from serl.gripper_watch import GripperWatch
 from serl.reading import reading_spec
 from serl.ros.arm_topics import EXACT, check_types, of_robot
 from serl.ros.controller import settle_controller, switch_gains
-from serl.ros.conversions import numbers_message, pose_message, stamp_of
+from serl.ros.conversions import opening_message, pose_message, stamp_of
 from serl.ros.feed import Feed, Sample
 from serl.ros.guard_client import GuardClient
 from serl.ros.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT, sent
@@ -206,7 +206,7 @@ class RosArm:
         values, frame = numbers_of(self.aim.target), self.profile.base_frame
         self._target.publish(pose_message(values, frame, stamp_ns))
         self._acted_s = time.monotonic()
-        self._grip.publish(numbers_message([0.0 if self.aim.closed else 1.0]))
+        self._grip.publish(opening_message(0.0 if self.aim.closed else 1.0, stamp_ns))
         if self.profile.gripper is not None:
             with suppress(Silent):  # the next reading fails then
                 self._grip_watch.tell(self.aim.closed, self._measured.opening(), now_s)

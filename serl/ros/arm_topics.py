@@ -15,10 +15,13 @@ from std_msgs.msg import Float32MultiArray
 
 from serl.arm_profile import ArmProfile, Channel
 from serl.errors import BadInput
-from serl.ros.topics import Topic
+from serl.ros.topics import Topic, latest_only
 
 SENSOR: Any = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
-"""Of what an arm measures: the newest counts, and nobody waits for who is slow."""
+"""Of what an arm measures: nobody waits for who is slow. Who reads takes all that waits."""
+
+NEWEST: Any = latest_only()
+"""For readers for whom the newest alone counts: who is starved is behind by one, not by five."""
 
 COMMAND: Any = QoSProfile(
     depth=1, reliability=ReliabilityPolicy.RELIABLE, lifespan=Duration(nanoseconds=150_000_000)

@@ -86,7 +86,7 @@ class CameraNode:
         """
         try:
             while not stopping():
-                if not self._node.handle.active:
+                if self._node.hindrance:
                     self._source.close()
                     self._node.wait(_IDLE_S)
                 elif (frame := self._source.read()) is not None:

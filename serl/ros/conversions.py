@@ -141,6 +141,11 @@ def gripper_of(message: Any, joint: str | None) -> float | None:
     return _finite((message.position[place],), "gripper position")[0]
 
 
+def opening_message(opening: float, stamp_ns: int) -> Any:
+    """How far a gripper is to open, from 0 to 1; `gripper_of` reads it."""
+    return joints_message(["gripper"], [opening], [], stamp_ns)
+
+
 def numbers_message(values: Sequence[float]) -> Any:
     """Numbers without names."""
     return Float64MultiArray(data=list(values))

@@ -61,10 +61,10 @@ class Feed(Generic[Value]):
         self.refused = 0
         self._name, self._decode, self._oldest_s = topic.name, decode, oldest_s
         self._stamped = stamped
-        self._clock = node.handle.get_clock()
+        self._node, self._clock = node, node.handle.get_clock()
         self._samples: deque[Sample[Value]] = deque(maxlen=keep)
         self._problem = ""
-        node.subscribe(topic, self._hear)
+        node.subscribe(topic, self._hear, drain=True)
 
     @property
     def stamp_ns(self) -> int:
@@ -145,7 +145,8 @@ class Feed(Generic[Value]):
             return stamp_ns, stamp_ns * 1e-9
         age_s = 1e-9 * (now_ns - stamp_ns)
         if age_s < -AHEAD_S:
-            raise BadInput(f"stamped {-age_s:.2f} s in the future: do the hosts' clocks agree?")
+            ahead = f"stamped {-age_s:.2f} s in the future: do the hosts' clocks agree?"
+            raise BadInput(self._node.timeless or ahead)
         return stamp_ns, arrived_s - max(0.0, age_s)
 
     def _why(self) -> str:

@@ -13,7 +13,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from serl.arm_profile import ArmProfile, Channel
 from serl.guard import Guard, Heard
 from serl.ros.arm_faults import FaultWatch, fault_topic, fault_words
-from serl.ros.arm_topics import SENSOR, of_robot, topic_of
+from serl.ros.arm_topics import NEWEST, of_robot, topic_of
 from serl.ros.guard_topics import ARM_STATE, COMMAND_GRIPPER, COMMAND_POSE, ESTOP, HEARTBEAT
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
@@ -66,12 +66,12 @@ class GuardInbox:
     def _listen_to_actor(self) -> None:
         guard, hear = self._guard, self._hear
         hear(COMMAND_POSE, lambda m: guard.command(_pose(m), self._heard(m.header)))
-        hear(COMMAND_GRIPPER, lambda m: guard.gripper(m.data, _arrived()))
+        hear(COMMAND_GRIPPER, lambda m: guard.gripper(m.position, self._heard(m.header)))
         hear(HEARTBEAT, lambda m: guard.heartbeat(m.frame_id, self._heard(m)))
         hear(ESTOP, lambda m: guard.estop("the topic estop") if m.data else None)
 
     def _measure(self, channel: Channel, take: Callable[[Any], None]) -> None:
-        self._subscribe(topic_of(channel, self._prefix, SENSOR), take)
+        self._subscribe(topic_of(channel, self._prefix, NEWEST), take)
 
     def _hear(self, topic: Topic, take: Callable[[Any], None]) -> None:
         self._subscribe(of_robot(topic, self._prefix), take)
@@ -106,11 +106,6 @@ class GuardInbox:
         wall_s = 1e-9 * self._clock.now().nanoseconds
         stamp_s = header.stamp.sec + 1e-9 * header.stamp.nanosec
         return Heard(time.monotonic(), stamp_s, wall_s, header.frame_id)
-
-
-def _arrived() -> Heard:
-    """Of a message without a header."""
-    return Heard(time.monotonic(), 0.0, 0.0, "")
 
 
 def _pose(message: Any) -> tuple[float, ...]:

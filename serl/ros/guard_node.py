@@ -212,6 +212,8 @@ class GuardNode:
         """Why the arm is not taken, whatever it measures; empty when nothing speaks against it."""
         if not self._node.handle.active:
             return "the guard's node is not active"
+        if self._node.timeless:
+            return self._node.timeless
         return self._rivals.words or self._controller.trouble or self._commander.unheard
 
     def _refusal(self) -> str:
@@ -284,8 +286,9 @@ class GuardNode:
         Hold beside others who command its actor's guard.
         """
         self._inbox.look()
-        others, commanders = self._rivals.words, self._commanders.look()
-        trouble, guard = others or self._controller.changed, self._guard
+        guard, others = self._guard, self._rivals.words
+        commanders = self._commanders.look(guard.lease.since_s)
+        trouble = others or self._controller.changed
         with self._lock:
             guard.lease.others = commanders
             if guard.state is GuardState.DISARMED or not trouble:

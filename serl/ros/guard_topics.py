@@ -13,7 +13,8 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from geometry_msgs.msg import PoseStamped
 from rclpy.duration import Duration
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
-from std_msgs.msg import Bool, Float64MultiArray, Header
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool, Header
 
 from serl.ros.topics import Topic
 
@@ -39,8 +40,8 @@ def sent(topic: Topic) -> Topic:
 COMMAND_POSE = Topic("command/pose", PoseStamped, _newest())
 """Targets at the control rate, actor to guard."""
 
-COMMAND_GRIPPER = Topic("command/gripper", Float64MultiArray, _newest())
-"""One number, 1 open or 0 close, actor to guard; sent with each target."""
+COMMAND_GRIPPER = Topic("command/gripper", JointState, _newest())
+"""One position, 1 open or 0 close, actor to guard; sent with each target, and stamped as it is."""
 
 HEARTBEAT = Topic("heartbeat", Header, _newest())
 """At most 20 ms apart, actor to guard; frame_id is "<lease> <mode> <count>", and in teleop for how

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from serl.arm_profile import ArmProfile
-from serl.ros.arm_topics import EXACT, SENSOR, topic_of, tracked_pose
+from serl.ros.arm_topics import EXACT, NEWEST, SENSOR, topic_of, tracked_pose
 from serl.ros.camera import cell_camera
 from serl.ros.conversions import (
     gripper_of,
@@ -100,7 +100,7 @@ class Measurements:
                 {name: view for name, view in views.items() if view.camera == camera},
                 image_age_s,
                 profile.cameras.get(camera),
-                qos,
+                EXACT if lockstep else NEWEST,
                 still,
             )
             for camera in dict.fromkeys(view.camera for view in views.values())

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -25,6 +26,7 @@ from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.parameter import Parameter
 from rclpy.serialization import deserialize_message, serialize_message
+from rclpy.time_source import USE_SIM_TIME_NAME
 from rclpy.utilities import remove_ros_args
 
 from serl.authentication import load_key, sign, topic_key, verify
@@ -41,6 +43,8 @@ from serl.supervisor import orphaned, supervised
 
 logger = logging.getLogger(__name__)
 
+_TIMELESS = "use_sim_time is true, and nobody tells the time on /clock"
+_TIME_S = 5.0
 _RETRY_S = 1.0
 _ECHO_S = 1.0
 """A Ctrl-C comes twice where a terminal sends it to all, and `ros2 launch` to each as well."""
@@ -107,6 +111,8 @@ class RosNode:
         self._join(ros_name(name), set() if network.local else set(network.own_addresses()))
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self.handle)
+        self._told_time = False
+        self.every(_TIME_S, self._tell_time)
         self._thread = threading.Thread(target=self._spin, name="ros", daemon=True)
         self._previous: dict[int, Any] = {}
         self._asked_s = math.inf  # when it was first asked to end
@@ -137,10 +143,17 @@ class RosNode:
         publisher = self.handle.create_publisher(topic.kind, self.absolute(topic.name), topic.qos)
         return publisher if self._key is None else _Signer(publisher, self._key_of(topic))
 
-    def subscribe(self, topic: Topic, callback: Callable[[Any], None], *, raw: bool = False) -> Any:
+    def subscribe(
+        self,
+        topic: Topic,
+        callback: Callable[[Any], None],
+        *,
+        raw: bool = False,
+        drain: bool = False,
+    ) -> None:
         """Call back in the executor's thread with each message, or its CDR bytes when `raw`.
 
-        Returns rclpy's subscription.
+        With `drain`, as when `raw`, all that wait are taken in one round of the executor.
         """
 
         def deliver(message: Any) -> None:
@@ -149,7 +162,7 @@ class RosNode:
 
         raw_too = raw or self.signed
         heed = deliver if self._key is None else self._verified(topic, deliver, raw)
-        taker = _Taker(topic.kind, heed) if raw_too else heed
+        taker = _Taker(topic.kind, heed, raw_too) if raw_too or drain else heed
         subscription = self.handle.create_subscription(
             topic.kind, self.absolute(topic.name), taker, topic.qos, raw=raw_too
         )
@@ -163,7 +176,13 @@ class RosNode:
     @property
     def hindrance(self) -> str:
         """Why its node does not do its work, in words; empty when nothing hinders it."""
-        return INACTIVE if self._managed and not self.handle.active else ""
+        return INACTIVE if self._managed and not self.handle.active else self.timeless
+
+    @property
+    def timeless(self) -> str:
+        """Why it does not know what time it is, in words; empty when it does."""
+        by_clock = self.handle.get_parameter(USE_SIM_TIME_NAME).value
+        return "" if not by_clock or self.handle.get_clock().now().nanoseconds else _TIMELESS
 
     @property
     def counts(self) -> Mapping[str, float]:
@@ -193,7 +212,8 @@ class RosNode:
         self._context = Context()
         rclpy.init(context=self._context)
         own = "/".join(filter(None, (self._namespace, self._robot)))
-        make = self._made_managed if self._managed else rclpy.create_node
+        managed = partial(ManagedNode, enable_communication_interface=not self.signed)
+        make = managed if self._managed else rclpy.create_node
         self.handle: Any = make(
             name,
             context=self._context,
@@ -214,9 +234,6 @@ class RosNode:
             self._leave()
             raise SerlError(f"{name}: cannot be reached at {expected}: did its network go down?")
 
-    def _made_managed(self, name: str, **options: Any) -> ManagedNode:
-        return ManagedNode(name, enable_communication_interface=not self.signed, **options)
-
     def _declare(self, name: str) -> None:
         handle, alone = self.handle, self._managed and self.signed
         try:
@@ -226,6 +243,11 @@ class RosNode:
         except (ParameterException, BadInput) as error:
             self._leave()
             raise BadInput(f"{name}: {error}") from None
+
+    def _tell_time(self) -> None:
+        if self.timeless and not self._told_time:
+            self._told_time = True
+            logger.warning("%s: %s", self.handle.get_fully_qualified_name(), _TIMELESS)
 
     def _leave(self) -> None:
         self.handle.destroy_node()
@@ -291,23 +313,23 @@ def _is_allowed(found: Socket, addresses: set[IPv4Address]) -> bool:
 
 
 class _Taker:
-    """Calls back with a serialized message and with those that wait behind it.
+    """Calls back with a message, serialized when `raw`, and with those that wait behind it.
 
     A round of the executor costs as much as five messages (measured, rclpy 7.1.6).
     """
 
-    def __init__(self, kind: Any, callback: Callable[[bytes], None]) -> None:
+    def __init__(self, kind: Any, callback: Callable[[Any], None], raw: bool) -> None:
         self.subscription: Any = None  # which may call before the node gave it back
-        self._kind = kind
+        self._kind, self._raw = kind, raw
         self._callback = callback
 
-    def __call__(self, message: bytes) -> None:
+    def __call__(self, message: Any) -> None:
         self._callback(message)
         if self.subscription is not None:
             handle = self.subscription.handle
             with handle:  # which gives back nothing
                 for _ in range(_MOST_AT_ONCE):
-                    if (taken := handle.take_message(self._kind, True)) is None:
+                    if (taken := handle.take_message(self._kind, self._raw)) is None:
                         return
                     self._callback(taken[0])
 

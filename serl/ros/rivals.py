@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from serl.ros.node import RosNode
 
 _UNKNOWN = "_NODE_NAME_UNKNOWN_"  # of rmw: its publisher was discovered before its node
 _LOOK_S, _NAMED_S = 0.02, 1.0
+_BURIED_S = 30.0
 _PARTICIPANT = 12  # bytes of an endpoint's id that all of its process begin with
 
 
@@ -60,21 +62,32 @@ class Rivals:
 class Commanders:
     """Looks at who publishes what only one actor at a time may.
 
-    One that died is seen for up to 20 s, and its successor goes by its name.
+    One that died is seen for up to 20 s, and its successor goes by its name. So two of one name are
+    no harm for a while, when both were there as the later one began to drive.
 
     Args:
         node: the process's node.
         topics: names of the topics, from the root.
+        now_s: monotonic seconds.
     """
 
-    def __init__(self, node: RosNode, topics: Sequence[str]) -> None:
-        self._handle, self._topics = node.handle, topics
+    def __init__(
+        self,
+        node: RosNode,
+        topics: Sequence[str],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._handle, self._topics, self._now_s = node.handle, topics, now_s
         self._nameless: set[bytes] = set()
+        self._since_s, self._known = math.nan, set[bytes]()  # processes, as somebody began
 
-    def look(self) -> str:
+    def look(self, since_s: float) -> str:
         """Who they are, when they are several; empty otherwise.
 
         One whose name is not known yet counts from the second look on: most are by then.
+
+        Args:
+            since_s: when who drives now began to.
         """
         names: dict[bytes, str] = {}
         for topic in self._topics:
@@ -82,11 +95,21 @@ class Commanders:
                 known = _name(each) if each.node_name != _UNKNOWN else ""
                 process = bytes(each.endpoint_gid[:_PARTICIPANT])
                 names[process] = known or names.get(process, "")
+        if since_s != self._since_s:
+            self._since_s, self._known = since_s, {*names}
         nameless = {process for process, name in names.items() if not name}
         stays = "one without a name" if nameless & self._nameless else ""
         self._nameless = nameless
-        found = sorted({*names.values(), stays} - {""})
+        found = sorted({*names.values(), stays, self._namesake(names)} - {""})
         return f"several nodes command: {', '.join(found)}" if len(found) > 1 else ""
+
+    def _namesake(self, names: Mapping[bytes, str]) -> str:
+        """Another process by the name of one; empty when it may be a predecessor that died."""
+        lasts = self._now_s() - self._since_s > _BURIED_S
+        named = Counter(filter(None, names.values()))
+        came = {name for process, name in names.items() if process not in self._known}
+        twice = [name for name, count in named.items() if count > 1 and (lasts or name in came)]
+        return f"another {twice[0]}" if twice else ""
 
 
 def _name(endpoint: Any) -> str:

@@ -13,19 +13,16 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from diagnostic_msgs.msg import DiagnosticStatus
-
 from serl.arm_profile import ArmProfile
 from serl.errors import BadInput, SerlError, Silent
 from serl.robot import ServedRobot
 from serl.ros.arm_publisher import ArmPublisher, cameras_of
 from serl.ros.arm_topics import EXACT, SENSOR, of_robot, topic_of
-from serl.ros.conversions import number_of, pose_of
+from serl.ros.conversions import gripper_of, number_of, pose_of
 from serl.ros.feed import Feed
 from serl.ros.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT
 from serl.ros.node import RosNode
 from serl.ros.services import serve
-from serl.ros.stats import WELL, Health
 from serl.safety import Pose
 from serl.setpoint import PROFILE_PERIOD_S
 from serl.stamps import Stamps
@@ -76,11 +73,6 @@ class Driver:
         cameras = cameras_of(arm.pictures())
         self._publisher = ArmPublisher(node, robot, profile, tracked, cameras, qos)
         serve(node, "reset", self.reset)
-
-    @property
-    def health(self) -> Health:
-        """For diagnostics."""
-        return WELL if self.active else (bytes(DiagnosticStatus.WARN), INACTIVE)
 
     def activate(self, active: bool) -> None:
         """Follow what is told from now on, or hold."""
@@ -181,12 +173,12 @@ class LockStep(Driver):
 
     def _on_gripper(self, message: Any) -> None:
         try:
-            opening = number_of(message)
+            opening = gripper_of(message, None)
         except BadInput as error:
             logger.warning("command refused: %s", error)
             return
         with self.lock:
-            self.arm.aim(self.arm.target[0], opening < 0.5)
+            self.arm.aim(self.arm.target[0], opening is not None and opening < 0.5)
 
     def _on_beat(self, message: Any) -> None:
         with self.lock:

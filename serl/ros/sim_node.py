@@ -74,7 +74,7 @@ def run(
                 driver = RealTime(node, robot, arm, profile, tracked, task.config.rate_hz)
             node.handle.add_on_set_parameters_callback(Gains(driver, impedance))
             node.handle.manage(partial(driver.activate, True), partial(driver.activate, False))
-            Diagnostics(node, "simulated arm", lambda: driver.counts, lambda: driver.health)
+            Diagnostics(node, "simulated arm", lambda: driver.counts)
             own_time = speed != 1.0 and not lockstep
             if clock or own_time:
                 publish_clock(node, driver)

@@ -126,7 +126,8 @@ class SimulatedRosArm(RosArm):
             if self._arrived(answer, _ANSWER_S):
                 break
         else:
-            raise SerlError(f"{self.robot}: reset, but its messages do not arrive")
+            why = f": {self.node.timeless}" if self.node.timeless else ""
+            raise SerlError(f"{self.robot}: reset, but its messages do not arrive{why}")
         for feed in self.feeds:
             feed.forget(answer["stamp_ns"])
         self.begin(pose_from(answer["target"]), answer["closed"])

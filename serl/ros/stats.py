@@ -39,7 +39,7 @@ class Diagnostics:
             run could read them.
         source: who speaks, such as "learner" or "link actor0".
         collect: reads the numbers; must not block.
-        health: how well it is; who would be well, but is hindered, is not quite.
+        health: how well it is, but for what hinders its node.
     """
 
     def __init__(
@@ -58,8 +58,9 @@ class Diagnostics:
     def _publish(self) -> None:
         if self._publisher.get_subscription_count():
             handle, health = self._node.handle, self._health()
-            if health[0] == WELL[0] and (hindrance := self._node.hindrance):
-                health = bytes(DiagnosticStatus.WARN), hindrance
+            if (hindrance := self._node.hindrance) and hindrance not in health[1]:
+                words = "; ".join(filter(None, (health[1], hindrance)))
+                health = max(health[0], bytes(DiagnosticStatus.WARN)), words
             name = f"{handle.get_fully_qualified_name()}: {self._source}"
             self._publisher.publish(_message(handle, name, self._collect(), health))
 

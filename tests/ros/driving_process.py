@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 from geometry_msgs.msg import PoseStamped
-from std_msgs.msg import Float64MultiArray, Header
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Header
 
 from serl.clock import WallClock
 from serl.ros.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT, sent
@@ -50,7 +51,7 @@ def main() -> None:
             place.y = RADIUS_M * math.sin(angle)
             message.pose.orientation.x, message.pose.orientation.w = 1.0, 0.0
             commands.publish(message)
-            gripper.publish(Float64MultiArray(data=[1.0]))
+            gripper.publish(JointState(header=message.header, position=[1.0]))
             step += 1
             clock.wait()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +20,7 @@ from serl.robot import Robot
 from serl.ros.arm import RosArm
 from serl.ros.arm_topics import SENSOR, check_types, of_robot, topic_of
 from serl.ros.controller import settle_controller
+from serl.ros.feed import Feed
 from serl.ros.guard_topics import COMMAND_POSE, HEARTBEAT
 from serl.ros.node import RosNode
 from serl.ros.remote import Remote
@@ -97,6 +97,17 @@ def arm(bench: Bench) -> RosArm:
     return bench.arm
 
 
+def pose_feed(arm: RosArm) -> Feed[Any]:
+    return next(iter(arm.feeds))
+
+
+def pass_time(arm: RosArm) -> None:
+    """A control period, by the stamps of what the arm measures."""
+    pose = pose_feed(arm)
+    begun_ns = pose.stamp_ns
+    eventually(lambda: pose.stamp_ns - begun_ns >= 100_000_000)
+
+
 class TestRosArmOnAFakeFranka(RobotSuite):
     @pytest.fixture(autouse=True)
     def _ready(self, arm: RosArm) -> None:
@@ -108,7 +119,7 @@ class TestRosArmOnAFakeFranka(RobotSuite):
         return self.arm
 
     def pass_period(self, robot: Robot) -> None:
-        time.sleep(0.1)  # real time passes
+        pass_time(self.arm)
         self.arm.observe_when_fresh(30.0)
 
 
@@ -146,7 +157,7 @@ def test_it_goes_where_actions_say_through_who_forwards(arm: RosArm) -> None:
     before = arm.observe_when_fresh(30.0).state["tcp_pose"][0]
     for _ in range(5):
         assert arm.act(np.array([1, 0, 0], np.float32))[0] > 0.0
-        time.sleep(0.1)  # real time passes
+        pass_time(arm)
         arm.observe_when_fresh(30.0)
     eventually(lambda: arm.observe_when_fresh(30.0).state["tcp_pose"][0] - before > 0.03)
 
@@ -164,7 +175,7 @@ def test_what_cannot_be_believed_is_one_clear_line(
     arm: RosArm, bench: Bench, fault: str, complaint: str
 ) -> None:
     bench.misbehave(fault)
-    time.sleep(0.3)  # real time passes
+    eventually(lambda: not pose_feed(arm).is_fresh)
     assert not arm.act(ONES).any(), "it acts on what it cannot see"
     with pytest.raises(Silent) as caught:
         arm.observe()

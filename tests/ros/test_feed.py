@@ -9,6 +9,7 @@ from rclpy.clock import ClockType
 from rclpy.parameter import Parameter
 from rclpy.time import Time
 
+from serl.errors import Silent
 from serl.ros.conversions import pose_message
 from serl.ros.feed import Feed
 from serl.ros.node import RosNode
@@ -43,6 +44,18 @@ class Sender:
 
 def _x(message: Any) -> float:
     return float(message.pose.position.x)
+
+
+def test_who_does_not_know_the_time_believes_nothing_and_says_why(tmp_path: Path) -> None:
+    with RosNode("a", tmp_path) as node:
+        node.handle.set_parameters([Parameter("use_sim_time", value=True)])
+        topic = Topic("pose", PoseStamped, 10)
+        publisher, feed = node.publisher(topic), Feed(node, topic, _x, 0.5)
+        eventually(publisher.get_subscription_count)
+        publisher.publish(pose_message([0.0, 0.0, 0.0, *DOWN], "base", BEGAN_S * 1_000_000_000))
+        eventually(lambda: feed.refused)
+        with pytest.raises(Silent, match="use_sim_time is true, and nobody tells the time"):
+            feed.newest()
 
 
 @pytest.mark.parametrize("set_s", [HOUR_S, -HOUR_S])

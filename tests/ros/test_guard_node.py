@@ -11,17 +11,21 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from diagnostic_msgs.msg import DiagnosticStatus
 from geometry_msgs.msg import PoseStamped
 
 from serl.latch import LatchFile
-from serl.ros.arm_topics import COMMAND
+from serl.ros.arm_topics import COMMAND, of_robot
+from serl.ros.conversions import opening_message
 from serl.ros.guard_node import GuardNode
+from serl.ros.guard_topics import COMMAND_GRIPPER, COMMAND_POSE
 from serl.ros.node import RosNode, namespace
 from serl.ros.rivals import Rivals
 from serl.ros.topics import Topic
 
 from ..guarding import config
-from .cell import PROFILE, Cell, eventually
+from .cell import PROFILE, ROBOT, Cell, eventually
+from .tools import Tools
 
 pytestmark = pytest.mark.ros
 
@@ -73,6 +77,53 @@ def test_it_does_not_command_an_arm_beside_somebody_else(cell: Cell) -> None:
         eventually(lambda: cell.call("ack")[0])  # refused while a busy machine is late
         assert cell.call("arm")[1] == f"not now: {others}"
     cell.arm()
+
+
+def test_somebody_else_by_the_name_of_its_actor_is_noticed_and_a_successor_is_none(
+    cell: Cell,
+) -> None:
+    cell.start_all()
+    with RosNode(f"actor_{ROBOT}", cell.folder, local=True) as rival:
+        targets = rival.publisher(of_robot(COMMAND_POSE, cell.prefix))
+        name = rival.handle.get_fully_qualified_name()
+        cell.until(f"hold: several nodes command: {name}, another {name}")
+        rival.handle.destroy_publisher(targets)
+        cell.until("policy")
+    cell.signal("actor", signal.SIGKILL)
+    cell.start_actor()
+    eventually(lambda: cell.is_taken("policy"), found=lambda: cell.state)
+
+
+def test_it_says_that_nobody_tells_the_time_and_is_not_armed(cell: Cell) -> None:
+    cell.start_arm()
+    with RosNode("tools", cell.folder, local=True) as node:
+        tools = Tools(node)
+        guard = cell.start_guard("--ros-args", "-p", "use_sim_time:=true")
+        cell.until("disarmed")
+        eventually(lambda: cell.counts.get("pose: future", 0.0) > 0.0)
+        said = "use_sim_time is true, and nobody tells the time on /clock"
+        assert cell.call("arm") == (False, f"not now: {said}")
+        tools.listen("guard", 7)
+        assert tools.told("guard")[-1].message == f"disarmed; {said}"
+        assert tools.told("guard")[-1].level == bytes(DiagnosticStatus.WARN)
+    guard.send_signal(signal.SIGTERM)
+    told = guard.communicate(timeout=30)[1]
+    assert told.count(said) == 1, told
+    assert "setpoint" not in (cell.folder / "arm.txt").read_text()
+
+
+def test_it_reads_how_old_a_gripper_command_is(cell: Cell) -> None:
+    cell.start_arm()
+    cell.start_guard()
+    cell.until("disarmed")
+    publisher = cell.publisher(COMMAND_GRIPPER)
+
+    def refused(reason: str, age_s: float) -> bool:
+        publisher.publish(opening_message(1.0, time.time_ns() - round(1e9 * age_s)))
+        return cell.counts.get(f"gripper: {reason}", 0.0) > 0.0
+
+    eventually(lambda: refused("old", 1.0))
+    eventually(lambda: refused("holding", 0.0))
 
 
 def test_a_guard_that_is_armed_while_it_looks_about_does_not_leave(

@@ -5,14 +5,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.parameter import Parameter
+from std_msgs.msg import String
 
 from serl.errors import CorruptData
 from serl.ros import node as node_module
@@ -20,9 +23,10 @@ from serl.ros.environment import environment
 from serl.ros.names import ros_name
 from serl.ros.node import RosNode, namespace, run_node
 from serl.ros.stats import Stats, StatsMonitor
-from serl.ros.topics import ACTORS, from_cdr, to_cdr
+from serl.ros.topics import ACTORS, Topic, from_cdr, to_cdr
 
-from .conftest import Run, eventually
+from .conftest import LIMIT_S, Run, eventually
+from .starved import Waiting
 
 pytestmark = pytest.mark.ros
 
@@ -171,3 +175,32 @@ def test_a_run_is_in_the_namespace_that_ros_was_asked_for(run: Run) -> None:
         eventually(lambda: process.poll() is not None or ("doctor", "/cell") in names())
         eventually(lambda: node.handle.count_subscribers("/cell/stats") == 1)
         assert not node.handle.count_subscribers(node.absolute("stats"))
+
+
+def test_who_drains_takes_all_that_waits_before_anybody_else_is_served(tmp_path: Path) -> None:
+    """So who is starved is not behind by what waits, and still sees all of it."""
+    drained, other = Topic("drained", String, 10), Topic("other", String, 10)
+    heard, free = list[str](), threading.Event()
+
+    def hear(message: Any) -> None:
+        heard.append(message.data)
+        free.wait(LIMIT_S)
+
+    with (
+        RosNode("busy", tmp_path, local=True) as busy,
+        RosNode("talker", tmp_path, local=True) as talker,
+    ):
+        busy.subscribe(drained, hear, drain=True)
+        busy.subscribe(other, hear)
+        waiting = [Waiting(busy, topic) for topic in (drained, other)]
+        publishers = [talker.publisher(topic) for topic in (drained, other)]
+        eventually(lambda: all(each.get_subscription_count() == 2 for each in publishers))
+        publishers[0].publish(String(data="first"))
+        eventually(lambda: heard)
+        for number in range(5):
+            for publisher, name in zip(publishers, ("drained", "other"), strict=True):
+                publisher.publish(String(data=f"{name} {number}"))
+        eventually(lambda: [each.newest().data for each in waiting] == ["drained 4", "other 4"])
+        free.set()
+        eventually(lambda: len(heard) == 11)
+    assert heard[1:6] == [f"drained {number}" for number in range(5)]

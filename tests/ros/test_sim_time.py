@@ -17,6 +17,7 @@ from serl import plugins
 from serl.assignment import make_task
 from serl.clock import WallClock
 from serl.config import resolve
+from serl.errors import SerlError
 from serl.ros.arm_topics import of_robot
 from serl.ros.graph import arm_processes
 from serl.ros.guard_topics import GUARD_STATE
@@ -37,12 +38,14 @@ _LIMIT_S = 60.0
 class Rig:
     """A simulated arm at twice the speed and its guard; this process is the actor's."""
 
-    def __init__(self, folder: Path, *of_guard: str) -> None:
+    def __init__(
+        self, folder: Path, *of_guard: str, tells: tuple[str, ...] = ("--rtf", "2", "--clock")
+    ) -> None:
         config = resolve({"task": "reach", "robot": "sim", "demos": 0})
         self.task, self.run = make_task(config), RunFolder.create(folder, config, datetime.now())
         self.clock: list[tuple[float, float]] = []  # by the simulation, by the wall
         self.said, self.counts = "", dict[str, float]()
-        self._processes, self._of_guard = Run(self.run.path), of_guard
+        self._processes, self._of_guard, self._tells = Run(self.run.path), of_guard, tells
         self.node = RosNode("actor", self.run.path, local=True)
 
     def __enter__(self) -> Rig:
@@ -51,7 +54,7 @@ class Rig:
         self.node.subscribe(Topic("/clock", Clock, 10), self._hear_clock)
         self.node.subscribe(of_robot(GUARD_STATE, ROBOT), self._hear_guard)
         arm, guard = arm_processes(self.run, ROBOT)
-        self._processes.start("-m", arm.module, *arm.arguments, "--rtf", "2", "--clock")
+        self._processes.start("-m", arm.module, *arm.arguments, *self._tells)
         self._processes.start("-m", guard.module, *guard.arguments, *self._of_guard)
         return self
 
@@ -95,6 +98,13 @@ def test_guard_and_actor_drive_an_arm_that_is_twice_as_fast_by_its_clock(rig: Ri
     eventually(lambda: rig.clock[-1][1] - rig.clock[0][1] > 5.0, _LIMIT_S)
     (first_s, begun_s), (last_s, ended_s) = rig.clock[0], rig.clock[-1]
     assert 1.6 < (last_s - first_s) / (ended_s - begun_s) < 2.5
+
+
+def test_without_a_clock_an_actor_ends_with_one_line_and_nothing_moves(tmp_path: Path) -> None:
+    with Rig(tmp_path, *BY_THE_CLOCK, tells=()) as rig:
+        with pytest.raises(SerlError, match="use_sim_time is true, and nobody tells the time"):
+            rig.arm().reset(0)
+        assert rig.said == "disarmed"
 
 
 def test_a_guard_that_goes_by_the_wall_refuses_what_such_an_arm_says(tmp_path: Path) -> None:
