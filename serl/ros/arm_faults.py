@@ -10,7 +10,7 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.serialization import deserialize_message
 
 from serl.arm_profile import FRANKA_STATE, RUNNING, XARM_STATE, Channel
-from serl.ros.arm_topics import topic_of
+from serl.ros.arm_topics import NEWEST, topic_of
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
 
@@ -20,7 +20,6 @@ _PERIOD_S = 0.02
 _SILENT_S = 1.0
 """The slowest of them, an xArm's, tells it five times a second."""
 
-_NEWEST: Any = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
 _CHANGES: Any = QoSProfile(
     depth=1,
     reliability=ReliabilityPolicy.RELIABLE,
@@ -83,7 +82,7 @@ class FaultWatch:
 
 def fault_topic(channel: Channel, robot: str) -> Topic:
     """The topic, listened to as its driver sends it."""
-    return topic_of(channel, robot, _CHANGES if channel.type == RUNNING else _NEWEST)
+    return topic_of(channel, robot, _CHANGES if channel.type == RUNNING else NEWEST)
 
 
 def fault_words(channel: Channel, message: Any) -> str:
