@@ -31,7 +31,7 @@ check: .venv/ready
 	.venv/bin/codespell
 
 bench: .venv/ready-bench
-	for script in simulation update pixels link actor stream log faults guard resume console latency periods; do
+	for script in simulation update pixels link actor stream log faults guard resume console latency periods bystanders; do
 	  .venv/bin/python tests/bench/bench_$$script.py
 	done
 	.venv/bin/python tests/bench/bench_training.py --ablations
