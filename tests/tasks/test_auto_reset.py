@@ -182,6 +182,30 @@ def test_the_joints_go_home_every_few_episodes_and_the_arm_comes_back() -> None:
     assert not bench.asked
 
 
+def test_joints_that_do_not_get_home_keep_nobody_from_going_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench, actor = pick_cube()
+    actor.config = ActorConfig(home_every=1, reset_time_limit_s=15.0)
+    homing = bench.robot
+
+    class Jammed:
+        is_home = False
+
+        def home(self) -> None:
+            homing.home()
+
+    actor.homing = Jammed()
+    for _ in range(3):
+        result = actor.episode()
+        assert result is not None
+        assert result.success, "the arm obeys again"
+    reasons = [end.reason for end in bench.ends("")]
+    assert reasons.count("time limit") == 2
+    assert not bench.asked
+    assert [each.getMessage()[:28] for each in caplog.records] == ["the joints did not get home "]
+
+
 def test_random_policies_leave_nothing_that_the_arm_cannot_restore() -> None:
     bench, actor = pick_cube()
     policy = actor.policy
