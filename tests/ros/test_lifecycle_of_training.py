@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -72,6 +73,10 @@ def waits(tools: Tools, text: str) -> bool:
     return bool(last.level == WARN and last.message == INACTIVE)
 
 
+def is_active(tools: Tools, node: str) -> bool:
+    return tools.state(node) == "active"
+
+
 def trained(tools: Tools) -> float:
     return float(tools.numbers("learner").get("trained", 0.0))
 
@@ -79,7 +84,7 @@ def trained(tools: Tools) -> float:
 def test_each_node_is_active_and_describes_what_it_is_told(training: Training) -> None:
     tools = training.tools
     for node in NODES:
-        eventually(lambda node=node: tools.state(node) == "active", LIMIT_S)
+        eventually(partial(is_active, tools, node), LIMIT_S)
         found = tools.descriptors(node)
         own = found.keys() - {"use_sim_time", "start_type_description_service"}
         assert len(own) > 1, node
