@@ -239,7 +239,7 @@ class RosNode:
         try:
             declare(handle, self._parameters)
             if alone and not handle.get_parameter(AUTOSTART).value:
-                raise BadInput(f"{AUTOSTART}: false, but in a run of several hosts nobody can")
+                raise BadInput(f"{AUTOSTART}: expected true: nobody can manage it over a network")
         except (ParameterException, BadInput) as error:
             self._leave()
             raise BadInput(f"{name}: {error}") from None

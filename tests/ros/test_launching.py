@@ -117,6 +117,7 @@ def launch(tmp_path: Path) -> Iterator[Launcher]:
                 *([] if "/" in file else ["serl"]),
                 file,
                 *given,
+                "sigterm_timeout:=90",  # else 5, and a busy machine needs more
             ],
             cwd=tmp_path,
             env={**os.environ, **_installed(tmp_path), "SERL_SHARED_MEMORY": ""},
@@ -149,7 +150,7 @@ def _installed(folder: Path) -> dict[str, str]:
 def ctrl_c(process: subprocess.Popen[bytes]) -> int:
     """As a terminal sends it, to all processes of its foreground; the exit code."""
     os.killpg(process.pid, signal.SIGINT)
-    return process.wait(60)
+    return process.wait(120)
 
 
 def assert_ended_well(output: Path, *modules: str) -> None:

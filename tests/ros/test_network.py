@@ -19,6 +19,8 @@ from serl.authentication import new_key
 from serl.config import TrainConfig
 from serl.network import NetworkConfig
 from serl.recording import EpisodeLog
+from serl.ros.node import RosNode
+from serl.ros.parameters import Described
 from serl.run_folder import RunInfo
 from serl.snapshots import decode_snapshot
 from serl.types import Key
@@ -128,6 +130,22 @@ def strange(tmp_path: Path) -> Iterator[Run]:
     host = make_host(tmp_path / "strange" / "run", ("127.0.0.1",), tmp_path / "other")
     yield host
     host.end()
+
+
+def test_nobody_manages_a_node_over_a_network(ours: Run) -> None:
+    """Its services would not be signed; and one that waits for somebody would wait for ever."""
+    link = ("-m", "serl.ros.link_node", "--run", str(ours.folder), "--actor", "actor0")
+    process = ours.start(*link, "--ros-args", "-p", "autostart:=false")
+    said = process.communicate(timeout=4 * LIMIT_S)[1]
+    assert process.returncode == 2
+    assert "autostart: expected true: nobody can manage it over a network" in said
+    ours.processes.clear()
+    parameters = {"actor": Described("actor0", "whose log is shipped")}
+    with RosNode("link", ours.folder, parameters=parameters, managed=True) as node:
+        node.handle.manage()
+        assert node.handle.active
+        found = node.handle.get_service_names_and_types_by_node("link", node.absolute("")[:-1])
+        assert not found
 
 
 @pytest.mark.parametrize("program", [(), (STRANGER,)], ids=["wrong key", "no key"])
