@@ -43,7 +43,7 @@ class _Still(LearnedPolicy):
     "A reset fails again and again",
     injected="a cube beside its field that nothing can lift",
     required="3 scripted attempts, each within its time limit and logged; then the arm is stopped "
-    "and holds, and a person is asked once, in words; training goes on once the person is done, "
+    "and holds, and a person is asked once, in words; training goes on once the scene is restored, "
     "and without one the actor ends there",
     level=Level.COMPONENT,
 )
