@@ -125,7 +125,8 @@ def test_the_command_fills_the_page_and_keeps_what_stood_there(
     assert (record.expert_trials, record.reason) == (9, "Far.")
     page = (docs / "tasks.md").read_text()
     assert (
-        "| bin_relocation_forward | not measured | not measured | not measured | 50 of 50" in page
+        "| bin_relocation_forward | not measured | not measured | not measured | not measured "
+        "| 50 of 50" in page
     )
     assert "![reach: success alone over steps](images/tasks/reach-1.svg)" in page
     assert "Why not 95%: Far." in page

@@ -114,9 +114,10 @@ def test_the_record_is_seen_and_rewarded_on_its_own_course(outer_lap: Path) -> N
     assert "car_pose" not in spec.observation.state, "the policy sees no more than before"
     for step in episode.steps:
         spec.observation.validate_observation(step.observation)
+    (path,) = episode_paths(outer_lap)
     told, seen = (
         np.array([step.observation.state["course"][1] for step in each.steps])
-        for each in (episode, read_episode(*episode_paths(outer_lap), specs_of(config)[1]))
+        for each in (episode, read_episode(path, specs_of(config)[1]))
     )
     assert np.mean(seen - told) == pytest.approx(0.2, abs=0.04), "it was to the left of the drive"
     total = sum(step.reward for step in episode.steps)
@@ -161,7 +162,8 @@ def test_a_lap_with_a_way_back_in_it_is_driven_forwards(tmp_path: Path) -> None:
     def hesitate(at: Points) -> Points:
         last = len(at) - 1
         index = np.interp(np.arange(len(at)), [0, 40, 46, 54, last], [0, 40, 36, 54, last])
-        return at[index.round().astype(int)]
+        hesitating: Points = at[index.round().astype(int)]
+        return hesitating
 
     course = course_of(settings(record_lap(tmp_path / "lap", change=hesitate)))
     assert max(off_m(course, RacingCar().course)) < 0.2
