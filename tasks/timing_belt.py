@@ -186,10 +186,14 @@ class TimingBelt:
         return _Expert(truth, {LEFT: self.config.motion, RIGHT: self.config.right_motion}, seed)
 
     def training_defaults(self) -> Mapping[str, Any]:
-        """Tuned settings."""
+        """Tuned settings.
+
+        Both ends have to be within 7 mm of their places, and the usual noise is 4 to 8 mm a step:
+        with it none of 16 training episodes without a human succeeded, with less of it 60 of 83.
+        """
         if self.config.observe == "pixels":
             return from_pixels(20_000)
-        return from_state_at_length(5_000)
+        return from_state_at_length(5_000, temperature=0.001, target_entropy=-8.0)
 
     def _gone(self, truth: Truth, side: str) -> float:
         up = (float(truth[f"{side}tcp_pose"][2]) - 0.03) / (self.config.up_m - 0.03)
