@@ -70,7 +70,7 @@ class Progress:
         steps: online environment steps so far.
         total_steps: online environment steps to go to.
         episodes: online episodes so far.
-        unassisted_success: share of successes in the last 20 episodes without a human step.
+        unassisted_success: share of successes of the last 20 episodes without a human step.
         assisted_success: the same for the last 20 with one.
         human_share: share of human steps in the last 20 episodes.
         updates_per_s: of the learner.
@@ -164,8 +164,8 @@ def line(progress: Progress) -> str:
         _clock(progress.elapsed_s),
         f"steps {_whole(progress.steps)}/{_whole(progress.total_steps)}",
         f"episodes {_whole(progress.episodes)}",
-        f"success alone {_percent(progress.unassisted_success)}",
-        f"assisted {_percent(progress.assisted_success)}",
+        f"success of unassisted episodes {_percent(progress.unassisted_success)}",
+        f"of assisted {_percent(progress.assisted_success)}",
         f"human {_percent(progress.human_share)}",
         f"updates/s {_number(progress.updates_per_s)}",
         f"utd {_number(progress.utd)}",
@@ -252,14 +252,14 @@ def _steps(progress: Progress) -> RenderableType:
 
 def _numbers(progress: Progress) -> RenderableType:
     grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style=QUIET, justify="right", min_width=16)
+    grid.add_column(style=QUIET, justify="right", min_width=18)
     grid.add_column(width=20)
     grid.add_column(justify="right", width=4)
     grid.add_column(style=QUIET, justify="right", width=14)
     grid.add_column(justify="right", width=7)
     rows = (
-        ("success alone", progress.unassisted_success, POLICY),
-        ("assisted", progress.assisted_success, HUMAN),
+        ("unassisted success", progress.unassisted_success, POLICY),
+        ("assisted success", progress.assisted_success, HUMAN),
         ("human steps", progress.human_share, HUMAN),
     )
     numbers = (
@@ -272,13 +272,13 @@ def _numbers(progress: Progress) -> RenderableType:
             total=1.0, completed=share or 0.0, complete_style=colour, finished_style=colour
         )
         grid.add_row(name, bar, _percent(share), label, number)
-    grid.add_row("", Text("last 20 episodes", style=QUIET))
+    grid.add_row("", Text("last 20 of each kind", style=QUIET))
     return grid
 
 
 def _parts(progress: Progress) -> RenderableType:
     grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style=QUIET, justify="right", min_width=16)
+    grid.add_column(style=QUIET, justify="right", min_width=18)
     grid.add_column()
     version = progress.weights_version
     grid.add_row("weights", "-" if version is None else f"v{_whole(version)}")

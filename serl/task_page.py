@@ -92,7 +92,10 @@ def _shown(name: str, record: TaskRecord) -> list[str]:
     for training in record.trainings:
         lines += [f"`{training.command}` (commit {training.recorded_in}): {told(training)}", ""]
         if training.curve:
-            lines += [f"![{name}: success alone over steps]({PICTURES}/{training.curve})", ""]
+            lines += [
+                f"![{name}: success of unassisted episodes over steps]({PICTURES}/{training.curve})",
+                "",
+            ]
     if record.reason:
         lines += [f"Why not {GOOD:.0%}: {record.reason}", ""]
     return lines

@@ -126,7 +126,7 @@ def test_more_steps_than_planned_are_no_trouble() -> None:
 
 def test_the_line_is_plain_and_names_what_is_wrong() -> None:
     assert line(FULL) == (
-        "3:12 | steps 7412/12000 | episodes 214 | success alone 85% | assisted 95% | human 7% | "
+        "3:12 | steps 7412/12000 | episodes 214 | success of unassisted episodes 85% | of assisted 95% | human 7% | "
         "updates/s 41.3 | utd 4.0 | weights v371 | "
         "actor-0 acked 51234, 3 waiting (newest weights) | actor-1 link down (3 behind) | "
         "actor-2 link starting (no weights yet) | "
