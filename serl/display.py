@@ -42,6 +42,7 @@ class ActorProgress:
         link: what that process says of itself; None while it says nothing.
         weights_age: versions that its weights are behind the newest.
         control: how it keeps its rate; None where time passes as it is asked to.
+        waits: what it waits for a person to do, and why; empty when it does not.
     """
 
     name: str
@@ -49,6 +50,7 @@ class ActorProgress:
     link: LinkStatus | None = None
     weights_age: int | None = None
     control: ControlStatus | None = None
+    waits: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,7 @@ def line(progress: Progress) -> str:
         f"updates/s {_number(progress.updates_per_s)}",
         f"utd {_number(progress.utd)}",
         f"weights v{_whole(progress.weights_version)}",
-        *(f"{actor.name} {_link(actor)} ({_condition(actor)})" for actor in progress.actors),
+        *(_actor(actor) for actor in progress.actors),
         *(f"{part.name} {part.state}" for part in progress.processes if part.state != "running"),
         f"left {_clock(progress.left_s)}",
     ]
@@ -286,7 +288,7 @@ def _parts(progress: Progress) -> RenderableType:
         state = Text.assemble(
             ("● ", _link_style(actor)), f"{_link(actor)} ", (f"· {_condition(actor)}", QUIET)
         )
-        grid.add_row(actor.name, state)
+        grid.add_row(actor.name, Text(f"● {_waits(actor)}", style=BAD) if actor.waits else state)
     well = [part for part in progress.processes if part.state in PROCESS_STYLES]
     if well:
         grid.add_row("processes", Text("   ").join(_process(part) for part in well))
@@ -300,6 +302,15 @@ def _process(process: ProcessProgress) -> Text:
     style = PROCESS_STYLES.get(process.state, BAD)
     shown = "" if process.state == "running" else f" {process.state}"
     return Text.assemble(("● ", style), process.name, (shown, style))
+
+
+def _actor(actor: ActorProgress) -> str:
+    state = _waits(actor) if actor.waits else f"{_link(actor)} ({_condition(actor)})"
+    return f"{actor.name} {state}"
+
+
+def _waits(actor: ActorProgress) -> str:
+    return f"waits for a person: {actor.waits}"
 
 
 def _link(actor: ActorProgress) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from std_srvs.srv import Trigger
 
+from serl.arm_profile import is_simulated_arm
 from serl.assignment import make_task
 from serl.console.cockpit import Picture
 from serl.console.door import Door, remove_door, write_door
@@ -87,7 +88,9 @@ class RosCockpit:
         if arm is not None:
             name = node.absolute(f"{arm.rstrip('/')}/guard/estop")
             self._guard = node.handle.create_client(Trigger, name)
-            self._attended = Attended(node, Remote(node, lambda: None), actor, arm)
+            simulated = is_simulated_arm(run.config.robot)
+            remote = Remote(node, lambda: None)
+            self._attended = Attended(node, remote, actor, arm, simulated=simulated)
         self._pictures = Pictures(source, lambda: self._control.get("attended") == "1")
 
     def drive(self, wish: Wish) -> None:

@@ -17,7 +17,7 @@ from serl.assignment import make_task
 from serl.config import TrainConfig
 from serl.desk import Desk, LastWord
 from serl.errors import SerlError
-from serl.hold import Hold
+from serl.hold import STOP_FILE, Hold
 from serl.intervention import Event, Teleop
 from serl.robot import SimulatedRobot
 from serl.ros.lifecycle import INACTIVE
@@ -75,7 +75,7 @@ class People:
 
     def __init__(self, node: RosNode, actor: str, config: TeleopConfig, link: Path) -> None:
         link.mkdir(parents=True, exist_ok=True)
-        self.hold = Hold(link / "stopped")
+        self.hold = Hold(link / STOP_FILE)
         self._node, self._actor = node, actor
         self._devices = TopicDevices(node, actor, config)
         self._control: Control | None = None

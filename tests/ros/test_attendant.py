@@ -45,9 +45,9 @@ def test_a_person_is_asked_when_an_answer_helps_and_told_why_not_until_then(
         assert attendant.means().startswith(
             f"the service {cell.prefix}/guard/ack, then {cell.prefix}/guard/reset "
         )
-        assert attendant.answer() == "acknowledged; call reset next"
+        assert attendant.answer() == "noted; the guard's stop is still to be ended"
         assert cell.state.startswith("estop"), "what was seen is ended by another answer"
-        eventually(lambda: attendant.question().endswith("Enter ends this stop"))
+        eventually(lambda: attendant.question().endswith("Enter ends the guard's stop"))
         assert attendant.means().startswith(f"the service {cell.prefix}/guard/reset ")
         assert attendant.answer() == "disarmed"
         eventually(lambda: "Enter arms it" in attendant.question(), found=attendant.hindrance)
@@ -89,7 +89,7 @@ def test_a_guard_that_has_not_heard_of_it_is_acknowledged_again(cell: Cell, run:
         eventually(lambda: attendant.question().endswith("seen to it"), found=attendant.hindrance)
         attendant.answer()
         assert cell.call("estop")[0], "pressed once more"
-        eventually(lambda: attendant.question().endswith("Enter ends this stop"))
+        eventually(lambda: attendant.question().endswith("Enter ends the guard's stop"))
         with pytest.raises(SerlError, match="nothing to reset"):
             attendant.answer()
         eventually(lambda: attendant.question().endswith("seen to it"), found=attendant.hindrance)
