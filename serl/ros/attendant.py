@@ -16,7 +16,7 @@ from serl.ros.remote import Remote
 from serl.run_folder import RunFolder
 
 _LIMIT_S, _MOMENT_S = 5.0, 1.0
-_SEEN = "noted; the guard's stop is still to be ended"
+_SEEN = "noted; next: end the guard's stop"
 
 
 class Attendant:

@@ -45,7 +45,7 @@ def test_a_person_is_asked_when_an_answer_helps_and_told_why_not_until_then(
         assert attendant.means().startswith(
             f"the service {cell.prefix}/guard/ack, then {cell.prefix}/guard/reset "
         )
-        assert attendant.answer() == "noted; the guard's stop is still to be ended"
+        assert attendant.answer() == "noted; next: end the guard's stop"
         assert cell.state.startswith("estop"), "what was seen is ended by another answer"
         eventually(lambda: attendant.question().endswith("Enter ends the guard's stop"))
         assert attendant.means().startswith(f"the service {cell.prefix}/guard/reset ")

@@ -152,7 +152,7 @@ def test_a_person_at_the_page_ends_a_stop_and_arms(cell: Cell) -> None:
     door = open_console(cell)
     cell.until("estop: no latch file")
     said = asyncio.run(asyncio.wait_for(answer_at_the_page(door, cell), LIMIT_S))
-    assert said[0] == "noted; the guard's stop is still to be ended"
+    assert said[0] == "noted; next: end the guard's stop"
     assert "disarmed" in said
     cell.until("hold")
 
