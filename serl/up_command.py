@@ -61,7 +61,7 @@ def bring_up(options: argparse.Namespace) -> int:
         at_the_terminal(run, arms) as ask,
     ):
         if graph.console is not None:
-            teleop_commands.announce(run, supervisor)
+            teleop_commands.announce(run, supervisor, graph.console.port)
         _attend(supervisor, ends_with(graph), ask)
     print(f"done: serl {'run' if is_real(run.config.robot) else 'eval'} {run.path}", flush=True)  # noqa: T201
     return 0
