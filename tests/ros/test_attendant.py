@@ -38,7 +38,7 @@ def test_a_person_is_asked_when_an_answer_helps_and_told_why_not_until_then(
     with Attendant(run, {"actor0": cell.prefix}) as attendant:
         stale = f"the guard waits: pose is stale ({cell.prefix}/current_pose)"
         eventually(lambda: attendant.hindrance() == stale, found=attendant.hindrance)
-        assert cell.state.startswith("estop: no latch file")
+        cell.until("estop: no latch file")
         assert not attendant.question()
         cell.break_arm()
         eventually(lambda: "is this the first start?" in attendant.question())
