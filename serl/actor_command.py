@@ -37,7 +37,7 @@ def actor(options: argparse.Namespace) -> int:
         BadInput: there is no such run or arm, or the run is finished.
         SerlError: a process failed for good.
     """
-    from serl.ros.graph import actor_processes, arm_of, chosen_arm, joined
+    from serl.ros.graph import actor_processes, arm_of, arms_behind_guards, chosen_arm, joined
     from serl.train import trained_steps
 
     run, name = RunFolder.open(options.run), checked_name(options.name, "actor")
@@ -49,7 +49,7 @@ def actor(options: argparse.Namespace) -> int:
     specs = actor_processes(run, name, arm)
     with (
         joined(run, specs) as supervisor,
-        at_the_terminal(run, {name: arm.namespace} if arm else {}) as ask,
+        at_the_terminal(run, arms_behind_guards(run, [name], arm)) as ask,
     ):
         return attend(supervisor, name, run.link(name), ask)
 
@@ -58,7 +58,7 @@ def attend(
     supervisor: Supervisor,
     name: str,
     link: Path | None = None,
-    ask: Callable[[], None] = lambda: None,
+    ask: Callable[[], object] = lambda: None,
 ) -> int:
     """Watch processes until one of them is done; restarts are told, and a link without learner."""
     told, look_s = 0, time.monotonic() + _LOOK_S

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 ALONE = 10
-"""Unassisted episodes that are looked at, and from how many successes on hands should be off."""
+"""Last episodes that are looked at; hands should be off from so many successes without them on."""
 ENOUGH = 8
 PATIENCE = 15
 """Episodes without a success after which a demonstration helps more than waiting."""
@@ -26,10 +26,10 @@ def advise(episodes: Sequence[dict[str, Any]]) -> str:
     if not episodes:
         return "watch: the first episode is on its way"
     last = list(episodes)[-PATIENCE:]
-    alone = [row["success"] for row in episodes if not row["assisted"]][-ALONE:]
+    alone = [row["success"] and not row["assisted"] for row in episodes[-ALONE:]]
     won = sum(row["success"] for row in last)
     if len(alone) == ALONE and sum(alone) >= ENOUGH:
-        return f"hands off: {sum(alone)} of the last {ALONE} succeeded alone"
+        return f"hands off: {sum(alone)} of the last {ALONE} episodes succeeded without help"
     if len(last) == PATIENCE and not won:
         return f"demonstrate: no success in {PATIENCE} episodes"
     if len(last) == PATIENCE and won * _THIRD < PATIENCE:
@@ -38,9 +38,10 @@ def advise(episodes: Sequence[dict[str, Any]]) -> str:
         return f"correct more briefly: hands were on in {share:.0%} of the last steps"
     if len(last) == PATIENCE and (takeover_s := mean_takeover_s(episodes)) > _LONG_S:
         return f"correct briefly: takeovers of {takeover_s:.1f} s raise over-estimation"
-    if not alone:
+    tried = [row["success"] for row in episodes if not row["assisted"]][-ALONE:]
+    if not tried:
         return "let it try: no episode was without help yet"
-    return f"correct briefly: {sum(alone)} of the last {len(alone)} succeeded alone"
+    return f"correct briefly: {sum(tried)} of the last {len(tried)} unassisted episodes succeeded"
 
 
 def human_share(episodes: Sequence[dict[str, Any]]) -> float:

@@ -46,6 +46,11 @@ def is_real(robot: str | None) -> bool:
     return robot is not None and robot != SIM
 
 
+def is_simulated_arm(robot: str | None) -> bool:
+    """Whether a robot is the simulated arm behind ROS 2."""
+    return robot == SIM
+
+
 class Channel(BaseModel):
     """A topic, service or action: its name, and its type as `ros2 interface` writes it."""
 

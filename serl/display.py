@@ -42,6 +42,7 @@ class ActorProgress:
         link: what that process says of itself; None while it says nothing.
         weights_age: versions that its weights are behind the newest.
         control: how it keeps its rate; None where time passes as it is asked to.
+        waits: what it waits for a person to do, and why; empty when it does not.
     """
 
     name: str
@@ -49,6 +50,7 @@ class ActorProgress:
     link: LinkStatus | None = None
     weights_age: int | None = None
     control: ControlStatus | None = None
+    waits: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Progress:
         steps: online environment steps so far.
         total_steps: online environment steps to go to.
         episodes: online episodes so far.
-        unassisted_success: share of successes in the last 20 episodes without a human step.
+        unassisted_success: share of successes of the last 20 episodes without a human step.
         assisted_success: the same for the last 20 with one.
         human_share: share of human steps in the last 20 episodes.
         updates_per_s: of the learner.
@@ -164,13 +166,13 @@ def line(progress: Progress) -> str:
         _clock(progress.elapsed_s),
         f"steps {_whole(progress.steps)}/{_whole(progress.total_steps)}",
         f"episodes {_whole(progress.episodes)}",
-        f"success alone {_percent(progress.unassisted_success)}",
-        f"assisted {_percent(progress.assisted_success)}",
+        f"success of unassisted episodes {_percent(progress.unassisted_success)}",
+        f"of assisted {_percent(progress.assisted_success)}",
         f"human {_percent(progress.human_share)}",
         f"updates/s {_number(progress.updates_per_s)}",
         f"utd {_number(progress.utd)}",
         f"weights v{_whole(progress.weights_version)}",
-        *(f"{actor.name} {_link(actor)} ({_condition(actor)})" for actor in progress.actors),
+        *(_actor(actor) for actor in progress.actors),
         *(f"{part.name} {part.state}" for part in progress.processes if part.state != "running"),
         f"left {_clock(progress.left_s)}",
     ]
@@ -252,14 +254,14 @@ def _steps(progress: Progress) -> RenderableType:
 
 def _numbers(progress: Progress) -> RenderableType:
     grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style=QUIET, justify="right", min_width=16)
+    grid.add_column(style=QUIET, justify="right", min_width=18)
     grid.add_column(width=20)
     grid.add_column(justify="right", width=4)
     grid.add_column(style=QUIET, justify="right", width=14)
     grid.add_column(justify="right", width=7)
     rows = (
-        ("success alone", progress.unassisted_success, POLICY),
-        ("assisted", progress.assisted_success, HUMAN),
+        ("unassisted success", progress.unassisted_success, POLICY),
+        ("assisted success", progress.assisted_success, HUMAN),
         ("human steps", progress.human_share, HUMAN),
     )
     numbers = (
@@ -272,13 +274,13 @@ def _numbers(progress: Progress) -> RenderableType:
             total=1.0, completed=share or 0.0, complete_style=colour, finished_style=colour
         )
         grid.add_row(name, bar, _percent(share), label, number)
-    grid.add_row("", Text("last 20 episodes", style=QUIET))
+    grid.add_row("", Text("last 20 of each kind", style=QUIET))
     return grid
 
 
 def _parts(progress: Progress) -> RenderableType:
     grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style=QUIET, justify="right", min_width=16)
+    grid.add_column(style=QUIET, justify="right", min_width=18)
     grid.add_column()
     version = progress.weights_version
     grid.add_row("weights", "-" if version is None else f"v{_whole(version)}")
@@ -286,7 +288,7 @@ def _parts(progress: Progress) -> RenderableType:
         state = Text.assemble(
             ("● ", _link_style(actor)), f"{_link(actor)} ", (f"· {_condition(actor)}", QUIET)
         )
-        grid.add_row(actor.name, state)
+        grid.add_row(actor.name, Text(f"● {_waits(actor)}", style=BAD) if actor.waits else state)
     well = [part for part in progress.processes if part.state in PROCESS_STYLES]
     if well:
         grid.add_row("processes", Text("   ").join(_process(part) for part in well))
@@ -300,6 +302,15 @@ def _process(process: ProcessProgress) -> Text:
     style = PROCESS_STYLES.get(process.state, BAD)
     shown = "" if process.state == "running" else f" {process.state}"
     return Text.assemble(("● ", style), process.name, (shown, style))
+
+
+def _actor(actor: ActorProgress) -> str:
+    state = _waits(actor) if actor.waits else f"{_link(actor)} ({_condition(actor)})"
+    return f"{actor.name} {state}"
+
+
+def _waits(actor: ActorProgress) -> str:
+    return f"waits for a person: {actor.waits}"
 
 
 def _link(actor: ActorProgress) -> str:

@@ -9,6 +9,8 @@ from pathlib import Path
 from serl.errors import SerlError
 from serl.files import read_bounded, write_atomic
 
+STOP_FILE = "stopped"
+"""Name of the file that an actor keeps a stop in, in the folder of its link."""
 RELEASED = "released: it goes on when told to"
 
 _MAX_BYTES = 1024
@@ -31,7 +33,7 @@ class Hold:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.paused = ""
-        self.stopped = _kept(path)
+        self.stopped = kept_stop(path)
 
     @property
     def reason(self) -> str:
@@ -89,8 +91,8 @@ class Hold:
         return held
 
 
-def _kept(path: Path) -> str:
-    """The stop that an earlier process left."""
+def kept_stop(path: Path) -> str:
+    """The stop that a process left there, in words; empty when it left none."""
     try:
         return read_bounded(path, _MAX_BYTES).decode() or "stopped"
     except FileNotFoundError:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from serl.control_status import read_control_status
 from serl.display import ActorProgress, ProcessProgress, Progress
+from serl.hold import STOP_FILE, kept_stop
 from serl.link_status import read_status
 from serl.metrics import FILE, EventRow, RequestRow, ResumeRow, read_rows, standing
 
@@ -99,7 +100,9 @@ class ProgressReader:
         status = read_status(self._links / name)
         control = read_control_status(self._links / name)
         running = states[link] == "running"
-        return ActorProgress(name, running, status, self._ages.get(name), control)
+        stop = kept_stop(self._links / name / STOP_FILE)
+        waits = f"{stop}: call the service {name}/release, then {name}/resume" if stop else ""
+        return ActorProgress(name, running, status, self._ages.get(name), control, waits)
 
     def _take(self, row: dict[str, Any]) -> None:
         if row["kind"] == "episode":
@@ -133,6 +136,15 @@ class ProgressReader:
     def _rows(self) -> list[dict[str, Any]]:
         rows, self._offset = read_rows(self._path, self._offset)
         return rows
+
+
+def with_waiting(progress: Progress, waiting: Mapping[str, str]) -> Progress:
+    """The same, with what actors wait for a person to do, by name; nobody knows for how long."""
+    actors = tuple(
+        replace(actor, waits=waiting.get(actor.name) or actor.waits) for actor in progress.actors
+    )
+    all_wait = bool(actors) and all(actor.waits for actor in actors)
+    return replace(progress, actors=actors, left_s=None if all_wait else progress.left_s)
 
 
 def _rate(rows: list[dict[str, Any]]) -> float | None:

@@ -265,7 +265,7 @@ def stand(
             join_here(run)
             from serl.ros.recorder import attended  # rclpy: once it is known to be there
 
-            teleop_commands.announce(run, supervisor)
+            teleop_commands.announce(run, supervisor, options.console_port)
             with attended(run, robot, clock, operators, services, supervisor.check) as place:
                 yield place
 
@@ -291,7 +291,7 @@ def _at_the_arm(
         from serl.ros.recorder import at_the_arm  # rclpy: once it is known to be there
 
         if options.console:
-            teleop_commands.announce(run, supervisor)
+            teleop_commands.announce(run, supervisor, options.console_port)
         with at_the_terminal(run, {ACTOR: arm.namespace}) as ask:
 
             def check() -> None:

@@ -301,7 +301,7 @@ def _help(run: RunData) -> str:
 def _quarter_table(parts: list[Quarter]) -> str:
     if not parts:
         return ""
-    heads = ["to step", "episodes", "human steps", "takeovers each", "alone", "assisted"]
+    heads = ["to step", "episodes", "human steps", "takeovers each", "unassisted", "assisted"]
     rows = [
         [
             page.whole(part.last_step),

@@ -83,14 +83,14 @@ def deploy(run: RunFolder, checkpoint: Path, episodes: int | None) -> None:
         SerlError: a process failed, or there is nobody to ask about a real arm.
         KeyboardInterrupt: Ctrl-C.
     """
-    from serl.ros.graph import arm_of, policy_processes, started
+    from serl.ros.graph import arm_of, arms_behind_guards, policy_processes, started
 
     print(f"policy: checkpoint {int(checkpoint.name):,}", flush=True)  # noqa: T201
     arm = arm_of(run)
     apart = arm is not None and is_judged_apart(make_task(run.config))
     if apart and run.config.reward.kind == "task":
         print(NO_JUDGE, flush=True)  # noqa: T201
-    arms = {} if arm is None else {ACTOR: arm.namespace}
+    arms = arms_behind_guards(run, [ACTOR], arm)
     specs = policy_processes(run, ACTOR, checkpoint, episodes)
     with started(run, specs) as supervisor, at_the_terminal(run, arms) as attend:
         _follow(run, supervisor, attend)
@@ -129,7 +129,7 @@ def _beside(run: RunFolder, options: argparse.Namespace) -> Iterator[None]:
         yield
 
 
-def _follow(run: RunFolder, supervisor: Supervisor, attend: Callable[[], None]) -> None:
+def _follow(run: RunFolder, supervisor: Supervisor, attend: Callable[[], object]) -> None:
     """Print each episode as it ends, until the policy's process is done."""
     told, events, over = 0, 0, False
     while not over:

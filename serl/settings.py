@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from serl import plugins
@@ -35,13 +35,26 @@ def run_settings(
     Raises:
         BadInput: a setting, or a file that it names, cannot be used.
     """
+    config = _resolved(task, file, overrides)
+    specs = _checked(config)
+    return config.model_copy(update=_found(config, specs))
+
+
+def _resolved(
+    task: str | None, file: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> TrainConfig:
+    """All layers merged; the task and a robot's profile are found from anywhere."""
     named: Mapping[str, Any] = {"task": task} if task else {}
     asked = resolve(*map(_of_task, (file, overrides)), named)
     tuned = make_task(asked).training_defaults()
     alone = {"intervention": "none"} if is_real(asked.robot) else {}  # no simulated human there
     robot = asked.robot and plugins.absolute(asked.robot)
     found = {"task": plugins.absolute(asked.task), "robot": robot}
-    config = resolve(tuned, alone, file, overrides, found)
+    return resolve(tuned, alone, file, overrides, found)
+
+
+def _checked(config: TrainConfig) -> list[Spec]:
+    """What the run, or each of its stages, sees and does; raises `BadInput` if that is no run."""
     for each in (config, *stage_configs(config).values()):
         judged = make_judged_task(each)
         _check_homing(each, judged)
@@ -56,25 +69,34 @@ def run_settings(
     if config.vice.positives and all(stage.reward.kind != "vice" for stage in stages):
         raise BadInput("vice.positives: are for --reward.kind vice alone")
     make_agent(config, make_spec(make_task(config)), 0)
-    resolved: dict[str, Any] = {"demo_paths": tuple(each.resolve() for each in config.demo_paths)}
-    resolved["reward"] = config.reward.model_copy(update=_pinned(config.reward))
-    if config.stages:
-        resolved["stages"] = {
-            name: config.stages[name].model_copy(update={"config": _settled(config, name)})
-            for name in config.stages
-        }
-    else:
-        resolved["task_config"] = merge(config.task_config, defined_by(config))
+    return specs
+
+
+def _found(config: TrainConfig, specs: Sequence[Spec]) -> dict[str, Any]:
+    """Settings that depend on files: which ones these are, wherever the run is resumed from."""
     positives = tuple(each.resolve() for each in config.vice.positives)
-    resolved["vice"] = config.vice.model_copy(update={"positives": positives})
-    if config.init_from.run is not None:
-        resolved["init_from"] = inherit(config).origin
+    origin = inherit(config).origin if config.init_from.run is not None else config.init_from
     cameras = [spec.observation.images for spec in specs]
-    origin = resolved.get("init_from", config.init_from)
-    resolved["agent"] = with_encoder(
-        with_trunk(config.agent), cameras, inherited=origin.loads("encoder")
-    )
-    return config.model_copy(update=resolved)
+    trunk = with_trunk(config.agent)
+    return {
+        "demo_paths": tuple(each.resolve() for each in config.demo_paths),
+        "reward": config.reward.model_copy(update=_pinned(config.reward)),
+        "vice": config.vice.model_copy(update={"positives": positives}),
+        "init_from": origin,
+        "agent": with_encoder(trunk, cameras, inherited=origin.loads("encoder")),
+        **_defined(config),
+    }
+
+
+def _defined(config: TrainConfig) -> dict[str, Any]:
+    """What demonstrations define, of the task or of each of its stages."""
+    if not config.stages:
+        return {"task_config": merge(config.task_config, defined_by(config))}
+    stages = {
+        name: stage.model_copy(update={"config": _settled(config, name)})
+        for name, stage in config.stages.items()
+    }
+    return {"stages": stages}
 
 
 def _check_homing(config: TrainConfig, task: SimulatedTask) -> None:

@@ -30,7 +30,7 @@ def write_stages_report(run: RunFolder) -> Assistance:
     sections = [
         _headline(run, stages, helped),
         page.section("Stages", str(helped), page.panel(_table(stages, helped)) + _links(stages)),
-        page.section("Learning", "Success alone, of the last 20 episodes.", _curves(stages)),
+        page.section("Learning", "Success of the last 20 unassisted episodes.", _curves(stages)),
     ]
     document = page.document(f"{run.config.task} · {run.name}", sections)
     write_atomic(run.report, document.encode())

@@ -92,7 +92,8 @@ def _shown(name: str, record: TaskRecord) -> list[str]:
     for training in record.trainings:
         lines += [f"`{training.command}` (commit {training.recorded_in}): {told(training)}", ""]
         if training.curve:
-            lines += [f"![{name}: success alone over steps]({PICTURES}/{training.curve})", ""]
+            picture = f"{PICTURES}/{training.curve}"
+            lines += [f"![{name}: success of unassisted episodes over steps]({picture})", ""]
     if record.reason:
         lines += [f"Why not {GOOD:.0%}: {record.reason}", ""]
     return lines

@@ -141,10 +141,10 @@ def _robot_s(run: Finished) -> float:
 
 
 def _curve(runs: Sequence[Finished]) -> str:
-    """Success alone over steps, a line a seed, and trials of checkpoints."""
+    """Success of unassisted episodes over steps, a line a seed, and trials of checkpoints."""
     lines = [Trace("", "policy", *success_alone(run.data)) for run in runs]
     points = [evaluations(run.data) for run in runs]
-    name = f"{runs[0].task}: success alone"
+    name = f"{runs[0].task}: success of unassisted episodes"
     traces = [*lines, *points]
     figure = plot(name, traces, STEPS, scale="percent", size_px=CURVE_PX, from_zero=True)
     return standalone(figure, PALETTE)

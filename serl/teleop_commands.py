@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -16,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from serl.config import checked, parse_overrides
-from serl.console.door import read_door, remove_door
+from serl.console.door import Door, read_door, remove_door
 from serl.errors import BadInput, SerlError
 from serl.merging import merge
 from serl.recorded import read_session
@@ -72,7 +73,7 @@ def console(options: argparse.Namespace) -> int:
     run = RunFolder.open(options.run)
     remove_door(run.path)
     with joined(run, console_processes(run, options.actor, options.port)) as supervisor:
-        announce(run, supervisor)
+        announce(run, supervisor, options.port)
         attend(supervisor)
     return 0
 
@@ -85,7 +86,7 @@ def console_of(run: RunFolder, port: int) -> Iterator[Supervisor]:
 
     remove_door(run.path)
     with beside(run, console_processes(run, "actor0", port, arm_of(run))) as supervisor:
-        announce(run, supervisor)
+        announce(run, supervisor, port)
         yield supervisor
 
 
@@ -97,15 +98,26 @@ def require_console() -> None:
         raise BadInput('console: needs aiohttp: pip install "serl[console]"') from None
 
 
-def announce(run: RunFolder, supervisor: Supervisor) -> None:
-    """Say where the console is, once it is there."""
+def announce(run: RunFolder, supervisor: Supervisor, port: int) -> None:
+    """Say where the console is, once it is there, and that it is not at the port asked for."""
     deadline_s = time.monotonic() + _OPENS_S
     while (door := read_door(run.path)) is None:
         supervisor.check()
         if time.monotonic() > deadline_s:
             raise SerlError(f"the console did not open in {_OPENS_S:g} s; see {run.log}")
         time.sleep(0.1)
+    if elsewhere := _elsewhere(door, port):
+        print(elsewhere, flush=True)
     print(f"console: {door.url}  token: {door.token}", flush=True)
+
+
+def _elsewhere(door: Door, port: int) -> str:
+    """That a port was taken, and which one a tunnel leads to; empty if it was not."""
+    opened = urlsplit(door.url).port
+    if opened == port:
+        return ""
+    tunnel = f"ssh -L {opened}:127.0.0.1:{opened} HOST"
+    return f"console: port {port} is taken; it is at {opened} (from elsewhere: {tunnel})"
 
 
 def attend(supervisor: Supervisor) -> None:

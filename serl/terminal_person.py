@@ -1,4 +1,4 @@
-"""The person at the terminal beside real arms: asked what nothing but a person may do."""
+"""The person at the terminal beside arms: asked what nothing but a person may do."""
 
 from __future__ import annotations
 
@@ -11,20 +11,26 @@ from serl.errors import SerlError
 from serl.run_folder import RunFolder
 from serl.typed import Typed, TypedNoMore
 
+Waiting = Mapping[str, str]
+"""What an actor waits for a person to do, by its name; nothing of those that do not wait."""
+
 _SOON_S = 1.0
 """What is over before that is not worth a person's attention."""
 
 
 @contextmanager
-def at_the_terminal(run: RunFolder, arms: Mapping[str, str]) -> Iterator[Callable[[], None]]:
+def at_the_terminal(run: RunFolder, arms: Mapping[str, str]) -> Iterator[Callable[[], Waiting]]:
     """What to call again and again while processes of a run are up; it never waits for a person.
+
+    It returns what each actor waits for a person to do.
 
     Args:
         run: whose domain this process is in.
-        arms: namespaces of real arms, by the actor that drives each; without any nobody is asked.
+        arms: namespaces of arms behind guards, by the actor that drives each; without any nobody
+            is asked.
     """
     if not arms:
-        yield lambda: None
+        yield dict
         return
     from serl.ros.attendant import Attendant  # rclpy: once it is known to be there
 
@@ -45,8 +51,11 @@ class Terminal:
         self._asked = self._hindrance = self._told = ""
         self._since_s, self._deserted = 0.0, False
 
-    def serve(self) -> None:
+    def serve(self) -> Waiting:
         """Called again and again; a question that nobody here can answer waits for other means.
+
+        Returns:
+            What each actor waits for.
 
         Raises:
             KeyboardInterrupt: Ctrl-C.
@@ -64,6 +73,7 @@ class Terminal:
             self._answer(line)
             question = ""
         self._asked = question
+        return self._attendant.waiting(heard=not self._deserted)
 
     def _line(self) -> str | None:
         try:

@@ -14,6 +14,7 @@ from serl.arm_profile import is_real
 from serl.assignment import make_judged_task, make_spec, make_task
 from serl.assistance import assistance
 from serl.checkpoint import Checkpoint, checkpoint_paths, load, mark_best, pick
+from serl.config import TrainConfig
 from serl.control_status import read_control_status
 from serl.curves import quarters
 from serl.demonstrations import record_expert
@@ -24,10 +25,10 @@ from serl.errors import BadInput, CorruptData, SerlError
 from serl.evaluation import Evaluation, Purpose, evaluation_seeds
 from serl.loop import EpisodeKey
 from serl.metrics import EvaluationRow, MetricsRow, MetricsWriter, read_metrics
-from serl.progress import ProgressReader
+from serl.progress import ProgressReader, with_waiting
 from serl.recording import EpisodeLog
 from serl.report import write_report
-from serl.ros.graph import actor_names, all_processes, arm_of, prefix, started
+from serl.ros.graph import actor_names, all_processes, arms_behind_guards, prefix, started
 from serl.run_command import deploy, deployment
 from serl.run_folder import RunFolder
 from serl.stages_report import write_stages_report
@@ -120,30 +121,23 @@ def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambd
     learners = [f"{prefix(stage)}learner" for stage in parts]
     told, deserted_s = 0, math.inf
     if run.config.intervention == "scripted":
-        human = run.config.human
-        mean = 0.75 * 0.5 * (human.share + human.final_share) + 0.25 * human.final_share
-        display.say(
-            f"a simulated human may drive {human.share:.0%} of the steps at first, falling to "
-            f"{human.final_share:.0%} at three quarters of them: at most "
-            f"{mean * run.config.steps + human.bucket_steps:,.0f} of {run.config.steps:,}"
-        )
-    arm = arm_of(run)
-    arms = {actor_names(run)[0]: arm.namespace} if arm else {}
+        display.say(_simulated_human(run.config))
     with (
         started(run, all_processes(run)) as supervisor,
-        at_the_terminal(run, arms) as attend,
+        at_the_terminal(run, arms_behind_guards(run, actor_names(run))) as attend,
         display,
     ):
         while not all(map(supervisor.finished, learners)):
             supervisor.check()
             beside()
-            attend()
+            waiting = attend()
             if not all(supervisor.finished(name) for name in actor_names(run)):
                 deserted_s = time.monotonic() + GRACE_S
             elif time.monotonic() > deserted_s:
                 raise SerlError("every actor was asked to stop before the training was over")
             progress = [reader.read(supervisor) for reader in readers]
-            display.update(min(progress, key=lambda each: each.steps or 0))  # who is behind
+            behind = min(progress, key=lambda each: each.steps or 0)
+            display.update(with_waiting(behind, waiting))
             news = [event for reader in readers for event in reader.news()]
             for event in (*supervisor.events[told:], *news):
                 display.say(event)
@@ -156,6 +150,16 @@ def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambd
                 f"over a tenth of a period ({control.share:.1%}), "
                 f"{control.delayed:,} actions came more than 1.5 periods late"
             )
+
+
+def _simulated_human(config: TrainConfig) -> str:
+    human = config.human
+    mean = 0.75 * 0.5 * (human.share + human.final_share) + 0.25 * human.final_share
+    return (
+        f"a simulated human may drive {human.share:.0%} of the steps at first, falling to "
+        f"{human.final_share:.0%} at three quarters of them: at most "
+        f"{mean * config.steps + human.bucket_steps:,.0f} of {config.steps:,}"
+    )
 
 
 def examine(run: RunFolder, display: Display) -> Evaluation:

@@ -52,16 +52,18 @@ def bring_up(options: argparse.Namespace) -> int:
         print(f"starts {spec.name} ({spec.module})", flush=True)  # noqa: T201
     remove_door(run.path)
     arms = {
-        each.name: each.namespace for each in graph.robots if each.actor and is_real(each.profile)
+        each.name: each.namespace if is_real(each.profile) else each.name
+        for each in graph.robots
+        if each.actor and each.profile is not None
     }
     with (
         started(run, specs) if graph.learner else joined(run, specs) as supervisor,
         at_the_terminal(run, arms) as ask,
     ):
         if graph.console is not None:
-            teleop_commands.announce(run, supervisor)
+            teleop_commands.announce(run, supervisor, graph.console.port)
         _attend(supervisor, ends_with(graph), ask)
-    print(f"done: serl {'run' if arms else 'eval'} {run.path}", flush=True)  # noqa: T201
+    print(f"done: serl {'run' if is_real(run.config.robot) else 'eval'} {run.path}", flush=True)  # noqa: T201
     return 0
 
 
@@ -109,7 +111,7 @@ def check_arms(graph: GraphConfig, config: TrainConfig) -> None:
             raise BadInput(f"robots.{robot.name}: its profile is of the same arm as {other}'s")
 
 
-def _attend(supervisor: Supervisor, ends: frozenset[str], ask: Callable[[], None]) -> None:
+def _attend(supervisor: Supervisor, ends: frozenset[str], ask: Callable[[], object]) -> None:
     """Until those that end it are done; what is started again is told, and people are asked."""
     told = 0
     while not ends or not all(map(supervisor.finished, ends)):

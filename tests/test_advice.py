@@ -22,19 +22,33 @@ HELPED_WON, HELPED_LOST = row(True, True, 5), row(False, True, 5)
     [
         ([], "watch: the first episode is on its way"),
         ([HELPED_WON], "let it try: no episode was without help yet"),
-        ([ALONE_LOST], "correct briefly: 0 of the last 1 succeeded alone"),
-        ([ALONE_LOST, ALONE_WON, HELPED_LOST], "correct briefly: 1 of the last 2 succeeded alone"),
-        ([ALONE_WON] * 8 + [ALONE_LOST] * 2, "hands off: 8 of the last 10 succeeded alone"),
+        ([ALONE_LOST], "correct briefly: 0 of the last 1 unassisted episodes succeeded"),
         (
-            [ALONE_WON] * 8 + [HELPED_LOST] * 5 + [ALONE_LOST] * 2,
-            "hands off: 8 of the last 10 succeeded alone",
+            [ALONE_LOST, ALONE_WON, HELPED_LOST],
+            "correct briefly: 1 of the last 2 unassisted episodes succeeded",
+        ),
+        (
+            [ALONE_WON] * 8 + [ALONE_LOST] * 2,
+            "hands off: 8 of the last 10 episodes succeeded without help",
+        ),
+        (
+            [ALONE_WON, HELPED_WON] * 10,  # half of them were helped
+            "correct briefly: 10 of the last 10 unassisted episodes succeeded",
+        ),
+        (
+            [ALONE_WON] * 8 + [HELPED_WON] * 2,
+            "hands off: 8 of the last 10 episodes succeeded without help",
+        ),
+        (
+            [HELPED_WON] + [ALONE_WON] * 8,  # of ten: nine are too few to say
+            "correct briefly: 8 of the last 8 unassisted episodes succeeded",
         ),
         (
             [ALONE_WON] * 7 + [ALONE_LOST] * 3,
-            "correct briefly: 7 of the last 10 succeeded alone",
+            "correct briefly: 7 of the last 10 unassisted episodes succeeded",
         ),
         ([HELPED_LOST] * 15, "demonstrate: no success in 15 episodes"),
-        ([ALONE_LOST] * 14, "correct briefly: 0 of the last 10 succeeded alone"),
+        ([ALONE_LOST] * 14, "correct briefly: 0 of the last 10 unassisted episodes succeeded"),
         (
             [HELPED_LOST] * 11 + [HELPED_WON] * 4,
             "help to a success: 4 of the last 15 episodes had one",

@@ -45,6 +45,7 @@ FULL = Progress(
         ProcessProgress("actor-1", "[red]killed by signal 9[/red]"),
     ),
 )
+WELL = LinkStatus(51234, 3, True)
 SUMMARY = Summary(
     "pick_cube",
     Path(
@@ -126,14 +127,25 @@ def test_more_steps_than_planned_are_no_trouble() -> None:
 
 def test_the_line_is_plain_and_names_what_is_wrong() -> None:
     assert line(FULL) == (
-        "3:12 | steps 7412/12000 | episodes 214 | success alone 85% | assisted 95% | human 7% | "
-        "updates/s 41.3 | utd 4.0 | weights v371 | "
+        "3:12 | steps 7412/12000 | episodes 214 | success of unassisted episodes 85% | "
+        "of assisted 95% | human 7% | updates/s 41.3 | utd 4.0 | weights v371 | "
         "actor-0 acked 51234, 3 waiting (newest weights) | actor-1 link down (3 behind) | "
         "actor-2 link starting (no weights yet) | "
         "actor-3 waiting for the learner (no weights yet) | "
         "actor-0 finished | actor-1 [red]killed by signal 9[/red] | left 1:02:05"
     )
     assert line(FULL).isascii()
+
+
+def test_who_waits_for_a_person_does_not_look_healthy() -> None:
+    waits = "estop: the service estop: Enter says that you have seen to it"
+    progress = Progress(
+        steps=2000, total_steps=6000, actors=(ActorProgress("actor0", link=WELL, waits=waits),)
+    )
+    text = " ".join(shown(progress, width=80).replace("│", " ").split())
+    assert f"actor0 ● waits for a person: {waits}" in text
+    assert "acked" not in text
+    assert f" | actor0 waits for a person: {waits} | " in line(progress)
 
 
 def test_a_pipe_gets_one_whole_line_every_ten_seconds() -> None:

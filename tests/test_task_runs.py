@@ -128,7 +128,7 @@ def test_the_command_fills_the_page_and_keeps_what_stood_there(
         "| bin_relocation_forward | not measured | not measured | not measured | not measured "
         "| 50 of 50" in page
     )
-    assert "![reach: success alone over steps](images/tasks/reach-1.svg)" in page
+    assert "![reach: success of unassisted episodes over steps](images/tasks/reach-1.svg)" in page
     assert "Why not 95%: Far." in page
     before = sorted(path.name for path in (docs / "images/tasks").iterdir())
     assert before == [

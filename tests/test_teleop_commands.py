@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,12 @@ import pytest
 from rich.console import Console
 
 from serl import cli, teleop_commands
+from serl.config import resolve
+from serl.console.door import Door, write_door
 from serl.errors import BadInput
 from serl.pair import Pair
+from serl.run_folder import RunFolder
+from serl.supervisor import Supervisor
 from serl.teleop.device import DeviceLost, Report
 from serl.teleop.mapping import Wish
 from serl.teleop.remote import who_drives
@@ -52,6 +57,21 @@ def test_what_is_not_there_is_one_line(
     error = capsys.readouterr().err
     assert line in error
     assert error.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_told_with_the_one_that_a_tunnel_leads_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunFolder.create(tmp_path, resolve({"task": "reach"}), datetime.now())
+    nothing = Supervisor((), {}, tmp_path)
+    write_door(run.path, Door("http://127.0.0.1:8766/", "secret"))
+    teleop_commands.announce(run, nothing, 8765)
+    taken, console = capsys.readouterr().out.splitlines()
+    assert taken.startswith("console: port 8765 is taken; it is at 8766 ")
+    assert "ssh -L 8766:127.0.0.1:8766 HOST" in taken
+    assert console == "console: http://127.0.0.1:8766/  token: secret"
+    teleop_commands.announce(run, nothing, 8766)
+    assert capsys.readouterr().out.splitlines() == [console]
 
 
 def test_without_its_package_the_console_says_what_to_install(

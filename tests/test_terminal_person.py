@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -33,6 +33,9 @@ class Attending:
     def hindrance(self) -> str:
         return self.hinders
 
+    def waiting(self, heard: bool) -> dict[str, str]:
+        return {"actor0": self.asks if heard else "call /guard/ack"} if self.asks else {}
+
     def answer(self) -> str:
         if self.refuses:
             raise SerlError(self.refuses)
@@ -45,6 +48,7 @@ class Bench:
 
     def __init__(self, keyboard: int) -> None:
         self.attending, self.now_s, self._keyboard = Attending(), 0.0, keyboard
+        self.waiting: Mapping[str, str] = {}
         self._terminal = Terminal(self.attending, lambda: self.now_s)
 
     def type(self, text: str = "\n") -> None:
@@ -52,7 +56,7 @@ class Bench:
 
     def serve(self, times: int = 1) -> None:
         for _ in range(times):
-            self._terminal.serve()
+            self.waiting = self._terminal.serve()
 
 
 @pytest.fixture(params=["pipe", "terminal"])
@@ -71,6 +75,7 @@ def test_a_question_is_asked_once_and_an_enter_answers_it(
     bench.attending.asks = QUESTION
     bench.serve(3)
     assert capsys.readouterr().out == f"{QUESTION}\n"
+    assert bench.waiting == {"actor0": QUESTION}
     bench.type()
     bench.serve(2)
     assert bench.attending.answered == [QUESTION]
@@ -160,6 +165,7 @@ def test_a_question_to_nobody_waits_and_says_how_else_it_is_answered(
                 ARMING,
                 "nobody is at this terminal: it waits for the service /guard/ack",
             ]
+            assert bench.waiting == {"actor0": "call /guard/ack"}
             bench.attending.asks = ""
             bench.serve()
     assert not bench.attending.answered

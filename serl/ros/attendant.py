@@ -1,4 +1,4 @@
-"""The person at the terminal beside real arms: asked for what nothing but a person may do."""
+"""The person at the terminal beside arms: asked for what nothing but a person may do."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from serl.arm_profile import is_simulated_arm
 from serl.errors import SerlError
 from serl.guard_config import LATCHED, GuardState
 from serl.ros.control import control_topic
@@ -15,6 +16,7 @@ from serl.ros.remote import Remote
 from serl.run_folder import RunFolder
 
 _LIMIT_S, _MOMENT_S = 5.0, 1.0
+_SEEN = "noted; next: end the guard's stop"
 
 
 class Attendant:
@@ -28,7 +30,10 @@ class Attendant:
     def __init__(self, run: RunFolder, arms: Mapping[str, str]) -> None:
         self._node = RosNode("attendant", run.path, local=True)
         self._remote = Remote(self._node, lambda: None)
-        self._arms = [Attended(self._node, self._remote, *each) for each in arms.items()]
+        simulated = is_simulated_arm(run.config.robot)
+        self._arms = [
+            Attended(self._node, self._remote, *each, simulated=simulated) for each in arms.items()
+        ]
         self._asked, self._question = self._arms[0], ""
 
     def __enter__(self) -> Self:
@@ -62,7 +67,16 @@ class Attendant:
 
     def means(self) -> str:
         """How else than here the question is answered."""
-        return f"the service {', then '.join(self._asked.services())} (std_srvs/srv/Trigger)"
+        return f"{self._asked.means()} (std_srvs/srv/Trigger)"
+
+    def waiting(self, heard: bool) -> dict[str, str]:
+        """What each actor waits for a person to do, by its name; without those that do not wait.
+
+        Args:
+            heard: somebody at this terminal can answer the question.
+        """
+        asked = self._asked if heard and self._question else None
+        return {arm.actor: arm.waits(arm is asked) for arm in self._arms if arm.question()}
 
     def hindrance(self) -> str:
         """What keeps a guard stopped that no answer would settle; empty when nothing does."""
@@ -91,14 +105,21 @@ class _Asked(NamedTuple):
     """What a person is asked about an arm.
 
     Attributes:
-        text: of the question; empty for none.
+        why: the arm does not move; empty for no question.
+        does: what a yes does.
         service: whose call is the answer; of the arm's guard, or of the actor.
         is_first: of the two answers to an emergency stop.
     """
 
-    text: str = ""
+    why: str = ""
+    does: str = ""
     service: str = ""
     is_first: bool = False
+
+    @property
+    def text(self) -> str:
+        """Of the question; empty for none."""
+        return f"{self.why}: Enter {self.does}" if self.why else ""
 
     @property
     def guard_word(self) -> str:
@@ -115,10 +136,14 @@ class Attended:
         remote: calls services.
         actor: its name.
         arm: namespace of the arm, within the run unless it begins at the root.
+        simulated: nobody can be hurt by it, so its actor itself arms its guard and acknowledges
+            its protective stops: neither is asked.
     """
 
-    def __init__(self, node: RosNode, remote: Remote, actor: str, arm: str) -> None:
-        self.actor, self._arm = actor, arm.rstrip("/")
+    def __init__(
+        self, node: RosNode, remote: Remote, actor: str, arm: str, simulated: bool = False
+    ) -> None:
+        self.actor, self._arm, self._simulated = actor, arm.rstrip("/"), simulated
         self._stopped = self._paused = ""  # of the actor
         self._node, self._remote = node, remote
         self._seen = False  # an emergency stop was acknowledged here
@@ -133,11 +158,18 @@ class Attended:
         """What a yes tells the guard: ack, reset or arm; empty when it asks nothing."""
         return self._asked().guard_word
 
-    def services(self) -> list[str]:
-        """From the root: whose calls, one after the other, answer the question."""
+    def means(self) -> str:
+        """The services, from the root, whose calls one after the other answer the question."""
         asked = self._asked()
         named = [asked.service] + [f"{self._arm}/guard/reset"] * asked.is_first
-        return [self._node.absolute(name) for name in named]
+        return f"the service {', then '.join(map(self._node.absolute, named))}"
+
+    def waits(self, heard: bool) -> str:
+        """Why the arm does not move, and how a person ends that, who is heard here or elsewhere."""
+        asked = self._asked()
+        if hindrance := self.hindrance():
+            return f"{asked.why}: the guard waits: {hindrance}"
+        return asked.text if heard else f"{asked.why}: call {self.means()}"
 
     def hindrance(self) -> str:
         """Why a yes to the question would be refused."""
@@ -155,26 +187,26 @@ class Attended:
             self._seen = False  # a new guard has not heard of it
             raise
         self._seen = asked.service.endswith("/ack")
-        return said
+        return _SEEN if asked.is_first else said
 
     def _asked(self) -> _Asked:
         if (standing := self._guard.standing) is None:
             return _Asked()
         what = f"{standing.state}: {standing.cause}"
         if standing.state is GuardState.ESTOP and self._seen:
-            return _Asked(f"{what}: Enter ends this stop", f"{self._arm}/guard/reset")
+            return _Asked(what, "ends the guard's stop", f"{self._arm}/guard/reset")
         self._seen = False
-        if standing.state in LATCHED:
-            text = f"{what}: Enter says that you have seen to it"
-            is_first = standing.state is GuardState.ESTOP
-            return _Asked(text, f"{self._arm}/guard/ack", is_first)
-        if standing.state is GuardState.DISARMED:
-            text = "the guard is disarmed: Enter arms it; keep clear, and a hand at the stop"
-            return _Asked(text, f"{self._arm}/guard/arm")
+        is_first = standing.state is GuardState.ESTOP
+        if is_first or (standing.state in LATCHED and not self._simulated):
+            does = "says that you have seen to it"
+            return _Asked(what, does, f"{self._arm}/guard/ack", is_first)
+        if standing.state is GuardState.DISARMED and not self._simulated:
+            does = "arms it; keep clear, and a hand at the stop"
+            return _Asked("the guard is disarmed", does, f"{self._arm}/guard/arm")
         if self._stopped:
-            return _Asked(f"{self._stopped}: Enter ends this stop", f"{self.actor}/release")
+            return _Asked(self._stopped, "ends the actor's stop", f"{self.actor}/release")
         if self._paused:
-            return _Asked(f"{self._paused}: Enter goes on", f"{self.actor}/resume")
+            return _Asked(self._paused, "goes on", f"{self.actor}/resume")
         return _Asked()
 
     def _call(self, service: str) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from std_srvs.srv import Trigger
 
+from serl.arm_profile import is_simulated_arm
 from serl.assignment import make_task
 from serl.console.cockpit import Picture
 from serl.console.door import Door, remove_door, write_door
@@ -33,10 +34,11 @@ from serl.console.session import SessionOverview, overview_of
 from serl.errors import BadInput, SerlError
 from serl.files import FileLock, checked_name
 from serl.ros.attendant import Attended
-from serl.ros.control import control_topic, scene_topic
+from serl.ros.control import control_topic
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.parameters import Described
 from serl.ros.remote import Remote
+from serl.ros.scene import scene_topic
 from serl.ros.stats import Diagnostics, StatsMonitor, Value
 from serl.ros.teleop import RemoteHand, console_topic
 from serl.run_folder import RunFolder
@@ -72,22 +74,24 @@ class RosCockpit:
         self._hand = RemoteHand(node, console_topic(actor))
         self._stats = StatsMonitor(node)
         node.subscribe(control_topic(actor), self._take_control)
-        node.subscribe(scene_topic(actor), self._take_scene)
         self._clients = {
             name: node.handle.create_client(Trigger, f"{actor}/{name}") for name in SAYINGS
         }
         task = make_task(run.config)
         session = isinstance(self._overview, SessionOverview)
         views = task.config.policy_views if session else {}  # a log has none between episodes
-        source: Source = DrawnScene(task, lambda: self._placement, views)
-        if task.config.all_views and not session:
-            source = LoggedCameras(run.episodes(actor))
+        source: Source = LoggedCameras(run.episodes(actor))
+        if session or not task.config.all_views:
+            source = DrawnScene(task, lambda: self._placement, views)
+            node.subscribe(scene_topic(actor), self._take_scene)
         self._guard: Any = None
         self._attended: Attended | None = None
         if arm is not None:
             name = node.absolute(f"{arm.rstrip('/')}/guard/estop")
             self._guard = node.handle.create_client(Trigger, name)
-            self._attended = Attended(node, Remote(node, lambda: None), actor, arm)
+            simulated = is_simulated_arm(run.config.robot)
+            remote = Remote(node, lambda: None)
+            self._attended = Attended(node, remote, actor, arm, simulated=simulated)
         self._pictures = Pictures(source, lambda: self._control.get("attended") == "1")
 
     def drive(self, wish: Wish) -> None:

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
-from std_msgs.msg import Float64MultiArray
 
 from serl.assignment import make_task
 from serl.config import TrainConfig
 from serl.desk import Desk, LastWord
 from serl.errors import SerlError
-from serl.hold import Hold
+from serl.hold import STOP_FILE, Hold
 from serl.intervention import Event, Teleop
 from serl.robot import SimulatedRobot
 from serl.ros.lifecycle import INACTIVE
 from serl.ros.node import RosNode
 from serl.ros.parameters import Described
+from serl.ros.scene import SceneTeller
 from serl.ros.services import serve
 from serl.ros.stats import Health
 from serl.ros.teleop import TopicDevices
@@ -32,7 +32,6 @@ from serl.teleop.owner import SIMULATED, OneOwner
 from serl.types import End, Record, Step
 
 PERIOD_S = 0.1
-SCENE_PERIOD_S = 1 / 15
 SAID = (
     *(Event.SUCCESS, Event.FAILURE, Event.DISCARD, Event.RESET),
     *(Event.REWARD, Event.PENALTY),
@@ -42,11 +41,6 @@ SAID = (
 def control_topic(actor: str) -> Topic:
     """Who drives an actor, or why it holds."""
     return Topic(f"{actor}/control", DiagnosticStatus, latest_only())
-
-
-def scene_topic(actor: str) -> Topic:
-    """Where everything is in an actor's simulation, for pictures; see `SimArm.placement`."""
-    return Topic(f"{actor}/scene", Float64MultiArray, latest_only())
 
 
 def describe(config: TrainConfig) -> dict[str, Described]:
@@ -75,7 +69,7 @@ class People:
 
     def __init__(self, node: RosNode, actor: str, config: TeleopConfig, link: Path) -> None:
         link.mkdir(parents=True, exist_ok=True)
-        self.hold = Hold(link / "stopped")
+        self.hold = Hold(link / STOP_FILE)
         self._node, self._actor = node, actor
         self._devices = TopicDevices(node, actor, config)
         self._control: Control | None = None
@@ -143,12 +137,10 @@ class Control:
         self, node: RosNode, actor: str, desk: Desk, attended: Callable[[], bool], robot: Any
     ) -> None:
         self._actor, self._desk, self._attended = actor, desk, attended
-        self._placement = getattr(robot, "placement", None)
         self._driver = ""
         self._episode = self._step = -1
         self._last, self._steps = "", 0
         self._state = node.publisher(control_topic(actor))
-        self._scene = node.publisher(scene_topic(actor))
         for event in SAID:
             serve(node, event.value, partial(self._say, event))
         serve(node, "estop", lambda: self._say(Event.STOP))
@@ -156,8 +148,7 @@ class Control:
         serve(node, "pause", self._pause)
         serve(node, "resume", self._resume)
         node.every(PERIOD_S, self._tell)
-        if self._placement is not None:
-            node.every(SCENE_PERIOD_S, self._show)
+        self._scene = SceneTeller(node, actor, robot)
 
     def take(self, record: Record, desk: Desk) -> None:
         """A record that was logged; from now on this desk hears what is said."""
@@ -214,10 +205,6 @@ class Control:
         message.values = [KeyValue(key=key, value=value) for key, value in values.items()]
         message.level = _level(desk.hold)
         self._state.publish(message)
-
-    def _show(self) -> None:
-        if self._placement is not None and self._scene.get_subscription_count():
-            self._scene.publish(Float64MultiArray(data=self._placement().tolist()))
 
 
 def _owner(people: OneOwner) -> str:

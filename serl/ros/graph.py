@@ -46,6 +46,18 @@ def arm_of(run: RunFolder) -> RealArm | None:
     return RealArm(robot, run.config.namespace) if robot is not None and is_real(robot) else None
 
 
+def arms_behind_guards(
+    run: RunFolder, actors: Sequence[str], arm: RealArm | None = None
+) -> dict[str, str]:
+    """Namespaces of arms by the actor that drives each, within the run or from the root.
+
+    That is the given real arm or the run's, which one actor has, or a simulated one for each.
+    """
+    if (arm := arm or arm_of(run)) is not None:
+        return {actors[0]: arm.namespace}
+    return {name: name for name in actors} if run.config.robot else {}
+
+
 def require_ros() -> None:
     """Raise `BadInput` unless ROS 2 can be used, in a domain that is free or was asked for."""
     if problem := ros_status().problem:
@@ -323,16 +335,11 @@ def beside(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]
     choose_transport(run.path)
     if arm_of(run) is not None:
         be_where_drivers_are()
-    before = os.environ.get("ROS_DOMAIN_ID")
-    with free_domain(network=run.config.network) as domain:
-        os.environ["ROS_DOMAIN_ID"] = str(domain.id)  # which `started` follows
-        try:
-            with _supervised(run, specs, domain.id) as supervisor:
-                yield supervisor
-        finally:
-            os.environ.pop("ROS_DOMAIN_ID")
-            if before is not None:
-                os.environ["ROS_DOMAIN_ID"] = before
+    with (
+        free_domain(network=run.config.network) as domain,
+        _supervised(run, specs, domain.id) as supervisor,
+    ):
+        yield supervisor
 
 
 @contextmanager
@@ -371,6 +378,20 @@ def _supervised(
     supervisor = Supervisor(specs, environment(domain_id, run.path, run.config.network), run.log)
     try:
         supervisor.start()
-        yield supervisor
+        with _within(domain_id):
+            yield supervisor
     finally:
         supervisor.stop()
+
+
+@contextmanager
+def _within(domain_id: int) -> Iterator[None]:
+    """This process is in a ROS domain: nodes of its own, and what else is `started` meanwhile."""
+    before = os.environ.get("ROS_DOMAIN_ID")
+    os.environ["ROS_DOMAIN_ID"] = str(domain_id)
+    try:
+        yield
+    finally:
+        os.environ.pop("ROS_DOMAIN_ID")
+        if before is not None:
+            os.environ["ROS_DOMAIN_ID"] = before

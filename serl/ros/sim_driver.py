@@ -22,6 +22,7 @@ from serl.ros.conversions import gripper_of, number_of, pose_of
 from serl.ros.feed import Feed
 from serl.ros.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT
 from serl.ros.node import RosNode
+from serl.ros.scene import SceneTeller
 from serl.ros.services import serve
 from serl.safety import Pose
 from serl.setpoint import PROFILE_PERIOD_S
@@ -72,6 +73,7 @@ class Driver:
         self.told: Callable[[int], None] = lambda stamp_ns: None
         cameras = cameras_of(arm.pictures())
         self._publisher = ArmPublisher(node, robot, profile, tracked, cameras, qos)
+        self._scene = SceneTeller(node, robot, arm)
         serve(node, "reset", self.reset)
 
     def activate(self, active: bool) -> None:

@@ -37,6 +37,7 @@ class FakeCockpit:
         self.page: Path | None = None
         self.number = 0
         self.answers = {"reset": SerlError("the actor does not answer")}
+        self.slow: dict[str, asyncio.Event] = {}
         self.shown: dict[str, Any] = {"driver": "policy"}
         self.numbers: dict[str, Any] = {"advice": "watch"}
 
@@ -45,6 +46,8 @@ class FakeCockpit:
 
     async def say(self, what: str) -> str:
         self.said.append(what)
+        if what in self.slow:
+            await self.slow[what].wait()
         if what in self.answers:
             raise self.answers[what]
         return f"did {what}"

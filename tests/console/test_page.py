@@ -61,7 +61,7 @@ WORDS: list[tuple[dict[str, Any], str, str]] = [
     (
         {"stopped": "stopped by the operator"},
         "Stopped",
-        "by the operator. Release it when nothing can be hurt.",
+        "by the operator. Release the actor when nothing can be hurt.",
     ),
     ({"last": "device lost"}, "Between two episodes", "the last one: device lost"),
     ({"fresh": False}, "Nobody drives", "no word from the actor"),
@@ -172,6 +172,38 @@ def test_a_stop_that_reached_no_guard_stays_on_the_page_until_one_did(tmp_path: 
             await page.hit("Escape")
             await page.until("document.getElementById('alarm').hidden")
             await reads(page, "who", "Stopped")
+
+    asyncio.run(check())
+
+
+def test_a_stop_that_nobody_has_answered_yet_is_not_said_to_be_one(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with site() as here, browser(tmp_path) as page:
+            told(here, {"stopped": "stopped by the operator"})  # the guard may be frozen
+            here.cockpit.slow["estop"] = asyncio.Event()
+            await enter(page, here)
+            await reads(page, "who", "Stopped")
+            await page.hit("Escape")
+            await reads(page, "who", "Stopping ...")
+            await page.run("new Promise((done) => setTimeout(done, 300))")  # several states
+            assert await page.text("who") == "Stopping ..."
+            here.cockpit.slow["estop"].set()
+            await reads(page, "who", "Stopped")
+            await reads(page, "go", "Release the actor")
+
+    asyncio.run(check())
+
+
+def test_a_stop_at_a_page_whose_console_is_gone_says_so(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with browser(tmp_path) as page:
+            async with site() as here:
+                told(here, {"driver": "policy"})
+                await enter(page, here)
+            await reads(page, "who", "Not connected")
+            await page.hit("Escape")
+            await reads(page, "alarm", "NOT STOPPED")
+            assert "This page is not connected." in await page.text("alarm")
 
     asyncio.run(check())
 

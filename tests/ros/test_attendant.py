@@ -38,16 +38,16 @@ def test_a_person_is_asked_when_an_answer_helps_and_told_why_not_until_then(
     with Attendant(run, {"actor0": cell.prefix}) as attendant:
         stale = f"the guard waits: pose is stale ({cell.prefix}/current_pose)"
         eventually(lambda: attendant.hindrance() == stale, found=attendant.hindrance)
-        assert cell.state.startswith("estop: no latch file")
+        cell.until("estop: no latch file")
         assert not attendant.question()
         cell.break_arm()
         eventually(lambda: "is this the first start?" in attendant.question())
         assert attendant.means().startswith(
             f"the service {cell.prefix}/guard/ack, then {cell.prefix}/guard/reset "
         )
-        assert attendant.answer() == "acknowledged; call reset next"
+        assert attendant.answer() == "noted; next: end the guard's stop"
         assert cell.state.startswith("estop"), "what was seen is ended by another answer"
-        eventually(lambda: attendant.question().endswith("Enter ends this stop"))
+        eventually(lambda: attendant.question().endswith("Enter ends the guard's stop"))
         assert attendant.means().startswith(f"the service {cell.prefix}/guard/reset ")
         assert attendant.answer() == "disarmed"
         eventually(lambda: "Enter arms it" in attendant.question(), found=attendant.hindrance)
@@ -89,7 +89,7 @@ def test_a_guard_that_has_not_heard_of_it_is_acknowledged_again(cell: Cell, run:
         eventually(lambda: attendant.question().endswith("seen to it"), found=attendant.hindrance)
         attendant.answer()
         assert cell.call("estop")[0], "pressed once more"
-        eventually(lambda: attendant.question().endswith("Enter ends this stop"))
+        eventually(lambda: attendant.question().endswith("Enter ends the guard's stop"))
         with pytest.raises(SerlError, match="nothing to reset"):
             attendant.answer()
         eventually(lambda: attendant.question().endswith("seen to it"), found=attendant.hindrance)

@@ -117,7 +117,7 @@ def test_stop_at_the_page_of_a_training_reaches_the_guard_of_a_real_arm(
         (latch,) = tmp_path.glob("mine*.latch")
         assert latch.read_text() == "serl latch: estop\nthe service estop\n"
         answer_until(command, lambda: f"{RELEASED}: Enter goes on" in command.output)
-    assert "stopped by the operator: Enter ends this stop" in command.output
+    assert "stopped by the operator: Enter ends the actor's stop" in command.output
 
 
 async def answer_at_the_page(door: Door, cell: Cell) -> list[str]:
@@ -152,7 +152,7 @@ def test_a_person_at_the_page_ends_a_stop_and_arms(cell: Cell) -> None:
     door = open_console(cell)
     cell.until("estop: no latch file")
     said = asyncio.run(asyncio.wait_for(answer_at_the_page(door, cell), LIMIT_S))
-    assert said[0] == "acknowledged; call reset next"
+    assert said[0] == "noted; next: end the guard's stop"
     assert "disarmed" in said
     cell.until("hold")
 

@@ -15,11 +15,13 @@ from rosgraph_msgs.msg import Clock
 from serl import plugins
 from serl.assignment import make_task
 from serl.config import resolve
+from serl.console.pictures import DrawnScene
 from serl.errors import BadInput, SerlError
 from serl.policy import Random
 from serl.ros.arm_topics import SENSOR, topic_of
 from serl.ros.conversions import numbers_message, pose_message
 from serl.ros.node import RosNode
+from serl.ros.scene import scene_topic
 from serl.ros.simulated_arm import SimulatedRosArm
 from serl.ros.topics import Topic
 from serl.run_folder import RunFolder
@@ -85,6 +87,15 @@ class TestTheNodeInLockStep(SimulatedRobotSuite):
         arm = self.rig.arm()
         arm.reset(0)
         return arm
+
+
+def test_who_draws_the_scene_is_told_where_everything_is(realtime: Rig) -> None:
+    told: list[Any] = []
+    realtime.node.subscribe(scene_topic(ROBOT), lambda message: told.append(message.data))
+    eventually(lambda: told)
+    images = DrawnScene(realtime.task, lambda: np.array(told[-1])).look()
+    assert images is not None
+    assert images["front"].std() > 10.0, "there is something to see"
 
 
 @pytest.mark.parametrize("observe", ["state", "pixels"])

@@ -4,7 +4,8 @@ import { gamepadName, letGo, onKey, onPad, wish } from "/hands.js";
 
 const BEAT_MS = 25;
 const TAKE_FIRST = "Take the controls first.";
-const YES = { ack: "I have seen to it", reset: "End this stop", arm: "Arm the guard" };
+const YES = { ack: "I have seen to it", reset: "End the guard's stop", arm: "Arm the guard" };
+const STOPPING = ["stop", "Stopping ...", "it is not sure yet: a hand at the arm's own stop"];
 const MARK_MS = 100;  // while a button of marks is held
 const $ = (id) => document.getElementById(id);
 let socket = null;
@@ -13,6 +14,7 @@ let state = {};
 let wanted = false;  // this page wants to be the operator
 let wasOn = false;
 let reported = false;
+let stopping = false;  // this page said so, and nobody answered yet
 let session = "";  // what a person records here; empty in a training
 
 // ---- the door ----
@@ -41,6 +43,7 @@ function open() {
   };
   socket.onclose = (event) => {
     wanted = false;
+    if (stopping) showAnswer({ what: "estop", done: false, text: "The console is gone." });
     letGo();
     if (event.code === 4401) {
       sessionStorage.removeItem("token");
@@ -60,7 +63,18 @@ function send(frame) {
 
 function say(what) {
   send({ type: "say", what });
-  $("answer").textContent = what === "estop" ? "stopping" : `${what} ...`;
+  if (what === "estop") sayStop();
+  else $("answer").textContent = `${what} ...`;
+}
+
+function sayStop() {
+  if (!socket || socket.readyState !== WebSocket.OPEN) {
+    showAnswer({ what: "estop", done: false, text: "This page is not connected." });
+    return;
+  }
+  stopping = true;
+  $("answer").textContent = "stopping";
+  show(...STOPPING);
 }
 
 // What has no button here is not to be said here.
@@ -81,6 +95,7 @@ function heard(message) {
 function showAnswer(message) {
   $("answer").textContent = message.text;
   if (message.what !== "estop") return;
+  stopping = false;
   $("alarm").hidden = message.done;
   $("alarm").textContent = message.done ? "" : `NOT STOPPED: use the arm's own stop. ${message.text}`;
 }
@@ -97,9 +112,10 @@ function showState(now) {
   const still = now.still ? ", waiting for the learner" : "";
   const episode = session ? "" : `episode ${now.episode}, `;
   const where = now.episode >= 0 ? `${episode}step ${now.step + 1}${still}` : "";
-  if (!now.fresh) show("off", "Nobody drives", now.over ? `the ${session ? "recording" : "training"} is over` : "no word from the actor");
+  if (stopping) show(...STOPPING);
+  else if (!now.fresh) show("off", "Nobody drives", now.over ? `the ${session ? "recording" : "training"} is over` : "no word from the actor");
   else if (now.stopped && !$("alarm").hidden) show("stop", "The arm may move", "the actor has stopped, but the arm's guard has not said that it has");
-  else if (now.stopped) show("stop", "Stopped", `${now.stopped.replace(/^stopped /, "")}. Release it when nothing can be hurt.`);
+  else if (now.stopped) show("stop", "Stopped", `${now.stopped.replace(/^stopped /, "")}. Release the actor when nothing can be hurt.`);
   else if (now.paused) show("hold", "Holding", `${now.paused}. Go on when it may move again.`);
   else if (now.silent) show("hold", "Holding", `${now.silent}; let go, then take over to drive on`);
   else if (now.driver === "human" && now.owner === "the console" && now.lease === "you") show("human", "You drive", where);
@@ -116,7 +132,7 @@ function showState(now) {
   label($("lease"), mine ? "Give the controls back" : now.lease === "other" ? "Another page has the controls" : "Take the controls", "T");
   $("lease").hidden = Boolean(now.stopped || now.paused) && mine;
   $("go").hidden = !(now.stopped || now.paused);
-  label($("go"), now.stopped ? "Release the stop" : "Go on", "G");
+  label($("go"), now.stopped ? "Release the actor" : "Go on", "G");
   for (const button of document.querySelectorAll("#controls [data-say], #pad button, #go")) button.disabled = !mine;
   showQuestion(now, mine);
   $("pause").hidden = Boolean(now.stopped || now.paused);
