@@ -40,7 +40,7 @@ def actor(options: argparse.Namespace) -> int:
     from serl.ros.graph import actor_processes, arm_of, chosen_arm, joined
     from serl.train import trained_steps
 
-    run, name = RunFolder.open(options.run), checked_name(options.name, "actor")
+    run, name = RunFolder.open(options.run).writable(), checked_name(options.name, "actor")
     without_stages(run.config)
     checked_namespace(options.namespace)
     if trained_steps(run) >= run.config.steps:

@@ -290,7 +290,7 @@ def _train(options: argparse.Namespace) -> int:
     if options.resume:
         if options.overrides or options.task or options.config:
             raise BadInput("--resume goes on with the run's own settings: give no others")
-        run = RunFolder.open(options.resume)
+        run = RunFolder.open(options.resume).writable()
     else:
         config = _settings(options)
         check_one_arm(config)
@@ -318,7 +318,7 @@ def _learner(options: argparse.Namespace) -> int:
     if (path := Path(options.task)).is_dir():
         if options.overrides or options.config:
             raise BadInput(f"{path} has its own settings: give no others")
-        run = RunFolder.open(path)
+        run = RunFolder.open(path).writable()
         actor_command.without_stages(run.config)
     else:
         config = actor_command.without_stages(_settings(options))
@@ -334,8 +334,12 @@ def _evaluate(options: argparse.Namespace) -> int:
     from serl.train import evaluate
 
     for stage, run in RunFolder.open(options.run).parts().items():
-        evaluation, video = evaluate(run, options.trials, options.checkpoint)
-        print(f"{stage}{': ' if stage else ''}{evaluation.summary()}\nvideo: {video}")
+        evaluation, film = evaluate(run, options.trials, options.checkpoint)
+        print(f"{stage}{': ' if stage else ''}{evaluation.summary()}", flush=True)
+        try:
+            print(f"video: {film()}")
+        except SerlError as error:  # the result is there all the same
+            _complain(f"no video: {error}")
     return DONE
 
 

@@ -56,6 +56,6 @@ def _undo(options: argparse.Namespace) -> int:
 
     if read_session(options.folder) is None:
         raise BadInput(f"{options.folder}: expected what `serl record` wrote for a person")
-    run = RunFolder.open(options.folder)
+    run = RunFolder.open(options.folder).writable()
     print(Recorded(run.path, run.episodes(ACTOR)).undo())
     return DONE

@@ -176,7 +176,7 @@ def persons_folder(
     teleop_commands.check_arms(options.task, make_spec(task).action, 2 if options.left else 1)
     folder: Path = options.out or _new_folder(task.name, kind)
     if (folder / CONFIG).is_file():
-        run = RunFolder.open(folder)
+        run = RunFolder.open(folder).writable()
         _check_same(folder, run.config, config)
         return run
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -278,7 +278,14 @@ def test_evaluation_prints_the_interval_and_leaves_a_film(serl: Serl, tmp_path: 
     assert code == cli.DONE
     assert "of 3 trials succeeded" in text
     assert "95 % interval" in text
-    assert list(run.videos.glob("eval-00000100.*"))
+    (film,) = run.videos.glob("eval-00000100.*")
+    film.unlink()
+    run.videos.rmdir()
+    run.videos.write_text("in the way of a folder")
+    code, text, errors = serl("eval", run.path, "--trials", 3)
+    assert code == cli.DONE
+    assert "of 3 trials succeeded" in text
+    assert errors == f"serl: no video: {film}: cannot be written: File exists\n"
     assert "there are: 100" in refused(serl, "eval", run.path, "--checkpoint", 7)
     assert "at least one trial" in refused(serl, "eval", run.path, "--trials", 0)
 
