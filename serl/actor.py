@@ -40,11 +40,11 @@ class ActorConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    reset_attempts: int = Field(3, ge=1)
-    reset_time_limit_s: float = Field(20.0, gt=0)
+    reset_attempts: int = Field(3, ge=1, le=1000)
+    reset_time_limit_s: float = Field(20.0, gt=0, le=3600)
     home_every: int = Field(0, ge=0)
     max_lead_steps: int = Field(64, ge=1)
-    patience_s: float = Field(60.0, gt=0)
+    patience_s: float = Field(60.0, gt=0, le=86_400)
 
 
 @dataclass

@@ -15,7 +15,8 @@ DONE, FAILED = 0, 1
 def add_commands(parser: argparse.ArgumentParser) -> None:
     """Give `serl bench` its commands."""
     text = "what experts of tasks achieve, how fast they run, and what training has shown"
-    tasks = group(parser)("tasks", _tasks, text)
+    kept = "what was measured is kept where --docs says"
+    tasks = group(parser)("tasks", _tasks, text, kept=kept)
     tasks.add_argument("task", nargs="*", help="names of tasks; all if none is named")
     tasks.add_argument("--trials", type=int, default=100, help="of each expert")
     tasks.add_argument(

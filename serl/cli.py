@@ -10,10 +10,10 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -26,8 +26,8 @@ from serl import (
     doctor_command,
     encoder_commands,
     guard_command,
+    list_command,
     plan_command,
-    plugins,
     record_command,
     replay_command,
     reward_commands,
@@ -38,11 +38,14 @@ from serl import (
     up_command,
 )
 from serl.agents.config import ClassifierConfig, PretrainingConfig
+from serl.command_group import NOTHING_KEPT
 from serl.config import TrainConfig, parse_overrides, read_yaml
 from serl.display import Display
 from serl.errors import BadInput, SerlError
 from serl.run_folder import RunFolder
 
+_ALL_KEPT = "everything is stopped and saved"
+_STOPPED = "everything is stopped"
 _NODES = {"camera", "guard", "sim"}
 _SETTINGS = {
     name
@@ -77,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(error)
         return FAILED
     except KeyboardInterrupt:
-        _complain("interrupted; everything is stopped and saved")
+        _complain(f"interrupted; {options.kept}")
         return INTERRUPTED
     except BrokenPipeError:  # whoever read our output, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -118,6 +121,7 @@ class Command(NamedTuple):
         add_options: adds what it takes; commands, if it is a group.
         run: returns the exit code; None for a group, whose own commands do.
         overridable: settings are options of it as well.
+        kept: what is left of its work after Ctrl-C.
     """
 
     name: str
@@ -125,18 +129,19 @@ class Command(NamedTuple):
     add_options: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int] | None = None
     overridable: bool = False
+    kept: str = NOTHING_KEPT
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="serl", description="Reinforcement learning on robots.")
     parser.add_argument("--version", action="version", version=f"serl {__version__}")
     words = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name, text, add_options, run, overridable in _commands():
+    for name, text, add_options, run, overridable, kept in _commands():
         more = "; settings: --name value, --agent.utd 8, as `serl list` shows"
         sub = words.add_parser(
             name, help=text, description=text + more * overridable, allow_abbrev=False
         )
-        sub.set_defaults(run_command=run, overridable=overridable)
+        sub.set_defaults(run_command=run, overridable=overridable, kept=kept)
         add_options(sub)
     return parser
 
@@ -150,13 +155,22 @@ def _commands() -> tuple[Command, ...]:
             _train_options,
             _train,
             True,
+            _ALL_KEPT,
         ),
-        c("learner", "run a learner node, of a new run or an old one", _new_run, _learner, True),
+        c(
+            "learner",
+            "run a learner node, of a new run or an old one",
+            _new_run,
+            _learner,
+            True,
+            _ALL_KEPT,
+        ),
         c(
             "actor",
             "run an actor node and its link",
             actor_command.add_options,
             actor_command.actor,
+            kept=_ALL_KEPT,
         ),
         c(
             "record",
@@ -164,6 +178,7 @@ def _commands() -> tuple[Command, ...]:
             record_command.add_options,
             record_command.record,
             True,
+            "whole episodes until now are kept",
         ),
         c(
             "demos",
@@ -176,6 +191,7 @@ def _commands() -> tuple[Command, ...]:
             "start the learner and robots that a file describes",
             up_command.add_options,
             up_command.bring_up,
+            kept=_ALL_KEPT,
         ),
         c(
             "plan",
@@ -189,6 +205,7 @@ def _commands() -> tuple[Command, ...]:
             "execute a trained policy, on an arm or in simulation",
             run.add_options,
             run.execute,
+            kept=_ALL_KEPT,
         ),
         c(
             "sim",
@@ -196,24 +213,28 @@ def _commands() -> tuple[Command, ...]:
             sim_command.add_options,
             sim_command.simulate,
             True,
+            _STOPPED,
         ),
         c(
             "guard",
             "guard an arm, whoever drives it",
             guard_command.add_options,
             guard_command.guard,
+            kept=_STOPPED,
         ),
         c(
             "setup",
             "the first day with an arm, step by step",
             setup_command.add_options,
             setup_command.setup,
+            kept="the steps that were done are kept",
         ),
         c(
             "camera",
             "be a camera for ROS 2: USB, RealSense or a film",
             camera_command.add_options,
             camera_command.camera,
+            kept=_STOPPED,
         ),
         c("replay", "show recorded episodes", replay_command.add_options, replay_command.replay),
         c("bench", "measure what there is", bench_command.add_commands),
@@ -228,6 +249,7 @@ def _commands() -> tuple[Command, ...]:
             "a web page to watch, take over, label and stop",
             teleop.add_console,
             teleop.console,
+            kept=_STOPPED,
         ),
         c(
             "teleop",
@@ -235,9 +257,10 @@ def _commands() -> tuple[Command, ...]:
             teleop.add_teleop,
             teleop.teleop,
             True,
+            _STOPPED,
         ),
         c("verify", "prove that a run lost nothing and is undamaged", _of_run, _verify),
-        c("list", "list tasks, robots and settings", lambda parser: None, _list),
+        c("list", "list tasks, robots and settings", list_command.add_options, list_command.show),
         c(
             "doctor",
             "check this installation, a graph, or a robot",
@@ -290,7 +313,7 @@ def _train(options: argparse.Namespace) -> int:
     if options.resume:
         if options.overrides or options.task or options.config:
             raise BadInput("--resume goes on with the run's own settings: give no others")
-        run = RunFolder.open(options.resume)
+        run = RunFolder.open(options.resume).writable()
     else:
         config = _settings(options)
         check_one_arm(config)
@@ -318,24 +341,32 @@ def _learner(options: argparse.Namespace) -> int:
     if (path := Path(options.task)).is_dir():
         if options.overrides or options.config:
             raise BadInput(f"{path} has its own settings: give no others")
-        run = RunFolder.open(path)
+        run = RunFolder.open(path).writable()
         actor_command.without_stages(run.config)
     else:
         config = actor_command.without_stages(_settings(options))
         run = RunFolder.create(options.runs, config, datetime.now())
-    demonstrate(run, Display())
     print(f"run: {run.path}")
     print(f"to join with an actor: serl actor {run.path} --name actor0", flush=True)
-    with started(run, learner_processes(run)) as supervisor:
-        return actor_command.attend(supervisor, "learner")
+    try:
+        demonstrate(run, Display())
+        with started(run, learner_processes(run)) as supervisor:
+            return actor_command.attend(supervisor, "learner")
+    except KeyboardInterrupt:
+        print(f"to go on: serl learner {run.path}", file=sys.stderr)
+        raise
 
 
 def _evaluate(options: argparse.Namespace) -> int:
     from serl.train import evaluate
 
     for stage, run in RunFolder.open(options.run).parts().items():
-        evaluation, video = evaluate(run, options.trials, options.checkpoint)
-        print(f"{stage}{': ' if stage else ''}{evaluation.summary()}\nvideo: {video}")
+        evaluation, film = evaluate(run, options.trials, options.checkpoint)
+        print(f"{stage}{': ' if stage else ''}{evaluation.summary()}", flush=True)
+        try:
+            print(f"video: {film()}")
+        except SerlError as error:  # the result is there all the same
+            _complain(f"no video: {error}")
     return DONE
 
 
@@ -348,25 +379,6 @@ def _verify(options: argparse.Namespace) -> int:
         print(report)
         sound &= report.sound
     return DONE if sound else FAILED
-
-
-def _list(options: argparse.Namespace) -> int:
-    for kind in ("task", "robot"):
-        for name in plugins.names(kind):
-            made = plugins.load(kind, name)
-            first = getattr(made, "summary", made.__doc__ or "").strip().splitlines()[0]
-            print(f"{kind:8} {name:30} {first}")
-    for name, value in _leaves(TrainConfig().model_dump(mode="json")):
-        print(f"{'setting':8} {name:30} {value}")
-    return DONE
-
-
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 if __name__ == "__main__":

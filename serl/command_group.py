@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+NOTHING_KEPT = "nothing was written"
 Command = Callable[..., argparse.ArgumentParser]
 
 
@@ -17,9 +18,10 @@ def group(parser: argparse.ArgumentParser) -> Command:
         function: Callable[[argparse.Namespace], int],
         text: str,
         overridable: bool = False,
+        kept: str = NOTHING_KEPT,
     ) -> argparse.ArgumentParser:
         sub = words.add_parser(name, help=text, description=text, allow_abbrev=False)
-        sub.set_defaults(run_command=function, overridable=overridable)
+        sub.set_defaults(run_command=function, overridable=overridable, kept=kept)
         return sub
 
     return command

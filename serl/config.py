@@ -50,7 +50,7 @@ class Stage(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     then: str
-    tries: int = Field(3, ge=1)
+    tries: int = Field(3, ge=1, le=1000)
     otherwise: str | None = None
     config: dict[str, Any] = {}
 
@@ -94,19 +94,19 @@ class TrainConfig(BaseModel):
     observe: Literal["state", "pixels"] | None = None
     reward: RewardConfig = RewardConfig()
     vice: VICEConfig = VICEConfig()
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**32)
     steps: int = Field(15_000, ge=1)
     actors: int = Field(1, ge=1, le=16)
     robot: str | None = None
     namespace: str = Field("/", pattern=r"^/$|^(/[A-Za-z][A-Za-z0-9_]*)+$")
-    demos: int = Field(20, ge=0)
+    demos: int = Field(20, ge=0, le=100_000)
     demo_paths: tuple[Path, ...] = ()
     init_from: OriginConfig = OriginConfig()
     intervention: Literal["scripted", "none"] = "scripted"
-    trials: int = Field(50, ge=0)
+    trials: int = Field(50, ge=0, le=100_000)
     required_success_rate: float | None = Field(None, ge=0, le=1)
-    selection_trials: int = Field(30, ge=1)
-    selection_checkpoints: int = Field(5, ge=1)
+    selection_trials: int = Field(30, ge=1, le=100_000)
+    selection_checkpoints: int = Field(5, ge=1, le=1000)
     agent: SACConfig = SACConfig()
     learner: LearnerConfig = LearnerConfig()
     actor: ActorConfig = ActorConfig()

@@ -33,7 +33,7 @@ class CurriculumConfig(BaseModel):
     start: float = Field(1.0, gt=0, le=1)
     step: float = Field(0.1, gt=0, le=1)
     success_rate: float = Field(0.7, gt=0, le=1)
-    window: int = Field(10, ge=1)
+    window: int = Field(10, ge=1, le=100_000)
     until: float = Field(0.5, gt=0, le=1)
 
 

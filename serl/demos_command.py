@@ -16,7 +16,13 @@ DONE = 0
 def add_commands(parser: argparse.ArgumentParser) -> None:
     """Give `serl demos` its commands."""
     command = group(parser)
-    bring = command("import", _import, "make a recording of a .pkl of SERL or HIL-SERL", True)
+    bring = command(
+        "import",
+        _import,
+        "make a recording of a .pkl of SERL or HIL-SERL",
+        True,
+        "whole episodes until now are kept",
+    )
     bring.add_argument("file", type=Path, help="a pickled list of transitions")
     bring.add_argument("--task", required=True, help="name of a task or path of a .py file")
     bring.add_argument("--map", type=Path, help="YAML: what of the file is what of the task")
@@ -56,6 +62,6 @@ def _undo(options: argparse.Namespace) -> int:
 
     if read_session(options.folder) is None:
         raise BadInput(f"{options.folder}: expected what `serl record` wrote for a person")
-    run = RunFolder.open(options.folder)
+    run = RunFolder.open(options.folder).writable()
     print(Recorded(run.path, run.episodes(ACTOR)).undo())
     return DONE

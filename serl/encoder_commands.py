@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
 from serl import plugins
 from serl.command_group import group
 from serl.config import checked, parse_overrides, resolve
+from serl.countdown import Countdown
 from serl.errors import BadInput
 from serl.files import check_destination
 from serl.run_folder import versions
@@ -56,7 +56,7 @@ def _pretrain(options: argparse.Namespace) -> int:
     for name, task in tasks.items():
         with plugins.make_simulation(task) as robot:
             seen[name] = sights(robot, task, config)
-    made = pretrain(seen, config, _tell)
+    made = pretrain(seen, config, Countdown("epoch", config.epochs))
     words = ["serl", "encoder", "pretrain", *options.tasks, *options.overrides]
     said = {
         "command": shlex.join([*words, "--out", options.out.name]),
@@ -78,8 +78,3 @@ def _pretrain(options: argparse.Namespace) -> int:
 
 def _views(task: SimulatedTask) -> dict[str, Any]:
     return {name: view.model_dump(mode="json") for name, view in task.config.policy_views.items()}
-
-
-def _tell(epoch: int, loss: float) -> None:
-    if sys.stderr.isatty():
-        print(f"\repoch {epoch}, loss {loss:.4f}", end="", file=sys.stderr)

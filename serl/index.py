@@ -7,11 +7,13 @@ a cache: without it, it is rebuilt from the episode files.
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import NamedTuple, Self
 
@@ -299,14 +301,35 @@ def read_spans(path: Path) -> list[Span]:
     if not path.exists():
         return []
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-            (version,) = database.execute("PRAGMA user_version").fetchone()
-            if version != FORMAT:
-                found = f"format {version}" if version else "not an index of a run"
-                raise CorruptData(f"{path}: {found}, this version reads format {FORMAT}")
-            return [Span(*row) for row in database.execute(_SPANS)]
-    except sqlite3.Error as error:
+        try:
+            return _spans_in(path)
+        except sqlite3.OperationalError:
+            with TemporaryDirectory() as scratch:
+                return _spans_in(_copied(path, Path(scratch)))
+    except (sqlite3.Error, OSError) as error:
         raise CorruptData(f"{path}: {error}") from error
+
+
+def _spans_in(path: Path) -> list[Span]:
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        if version != FORMAT:
+            found = f"format {version}" if version else "not an index of a run"
+            raise CorruptData(f"{path}: {found}, this version reads format {FORMAT}")
+        return [Span(*row) for row in database.execute(_SPANS)]
+
+
+def _copied(path: Path, folder: Path) -> Path:
+    """A copy of the database with what is not in its file yet.
+
+    SQLite reads a database with a write-ahead log only where it can write beside it; an archive
+    may be read-only. (Its `immutable` would pass over the log.)
+    """
+    log = path.with_name(f"{path.name}-wal")
+    for file in (path, log):
+        if file.exists():
+            shutil.copyfile(file, folder / file.name)
+    return folder / path.name
 
 
 def _by_epoch(stream: Stream) -> tuple[int, str]:

@@ -56,11 +56,11 @@ class LearnerConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    capacity: int = Field(200_000, ge=1)
+    capacity: int = Field(200_000, ge=1, le=100_000_000)
     image_bytes: int = Field(64 << 30, ge=1)
     memory_bytes: int = Field(6 << 30, ge=0)
     prior_share: float = Field(0.5, ge=0, le=1)
-    n_step: int = Field(1, ge=1)
+    n_step: int = Field(1, ge=1, le=100)
     crop_px: int = Field(4, ge=0, le=7)
     prefetch: bool | None = None
     warm_up: int = Field(0, ge=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -87,7 +88,11 @@ def _record_expert(options: argparse.Namespace) -> int:
         plugins.make_simulation(task) as robot,
         EpisodeLog(folder, make_spec(task), key.run, key.actor, key.epoch) as log,
     ):
-        failed = record_expert(robot, task, log.append, options.demos, options.seed, key)
+        try:
+            failed = record_expert(robot, task, log.append, options.demos, options.seed, key)
+        except KeyboardInterrupt:
+            print(f"{len(episode_paths(folder))} demonstrations in {folder}", file=sys.stderr)
+            raise
     print(f"{options.demos} demonstrations in {folder} ({failed} failures left out)")
     print(f"next: serl train {options.task} --demos {folder}")
     return DONE
@@ -176,7 +181,7 @@ def persons_folder(
     teleop_commands.check_arms(options.task, make_spec(task).action, 2 if options.left else 1)
     folder: Path = options.out or _new_folder(task.name, kind)
     if (folder / CONFIG).is_file():
-        run = RunFolder.open(folder)
+        run = RunFolder.open(folder).writable()
         _check_same(folder, run.config, config)
         return run
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -54,7 +54,7 @@ class LogConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     fsync: Literal["interval", "step"] = "interval"
-    interval_s: float = Field(1.0, gt=0)
+    interval_s: float = Field(1.0, gt=0, le=60)
     min_free_bytes: int = Field(2_000_000_000, ge=0)
     images: Encoding = "png"
     jpeg_quality: int = Field(95, ge=0, le=100)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -20,6 +21,8 @@ from serl.specs import ObservationSpec
 from serl.task import Scene, SimulatedTask, TaskConfig
 from serl.types import Array, Observation, Outcome
 from serl.vectors import Vector
+
+Held = Annotated[int, Field(ge=1, le=1000)]
 
 
 class RewardConfig(BaseModel):
@@ -49,12 +52,12 @@ class RewardConfig(BaseModel):
     sha256: str | None = None
     transfer: bool = False
     threshold: float | None = Field(None, gt=0, lt=1)
-    hold: tuple[int, int] = (4, 5)
+    hold: tuple[Held, Held] = (4, 5)
     tool_low_m: Vector | None = None
     tool_high_m: Vector | None = None
     pose: tuple[float, float, float, float, float, float, float] | None = None
     tolerance_m: Vector = (0.01, 0.01, 0.01)
-    tolerance_rad: float = Field(0.1, gt=0)
+    tolerance_rad: float = Field(0.1, gt=0, le=math.pi)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -14,6 +14,7 @@ import numpy as np
 from serl import plugins, record_command, reward_audit_command
 from serl.command_group import group
 from serl.config import parse_overrides, resolve
+from serl.countdown import Countdown
 from serl.episodes import episode_name, episode_paths, read_spec
 from serl.errors import BadInput
 from serl.files import check_destination
@@ -30,7 +31,8 @@ _BY_WORDS = (
 def add_commands(parser: argparse.ArgumentParser) -> None:
     """Give `serl reward` its commands."""
     command = group(parser)
-    collect = command("collect", _collect, "record images of success and of anything else", True)
+    text = "record images of success and of anything else"
+    collect = command("collect", _collect, text, True, "whole episodes until now are kept")
     collect.add_argument("task", help="name of a task or path of a .py file")
     collect.add_argument("--positives", type=int, default=200, help="steps of success")
     collect.add_argument("--negatives", type=int, default=1000, help="other steps")
@@ -69,7 +71,11 @@ def _collect(options: argparse.Namespace) -> int:
         raise BadInput(f"{folder}: already holds episodes; give another --out")
     with plugins.make_simulation(task) as robot:
         wanted = Counts(options.positives, options.negatives)
-        counts = collect(robot, task, folder, wanted, options.seed, _tell)
+        try:
+            counts = collect(robot, task, folder, wanted, options.seed, _tell)
+        except KeyboardInterrupt:
+            print(f"{len(episode_paths(folder))} episodes in {folder}", file=sys.stderr)
+            raise
     episodes = len(episode_paths(folder))
     print(f"{counts.positives} positives and {counts.negatives} negatives, of {episodes} episodes")
     print(f"in {folder}; next: serl reward train {folder} --out {task.name}.safetensors")
@@ -175,7 +181,8 @@ def _train(options: argparse.Namespace) -> int:
         views=views,
         classes=("nothing", *stages, "success"),
     )
-    trained = train_classifier(samples, card, config, _tell_epoch)
+    told = Countdown("epoch", config.epochs)
+    trained = train_classifier(samples, card, config, told)
     trained.classifier.save(options.out)
     card = trained.classifier.card
     print(f"{options.out}: sees {', '.join(views)}; believed from {card.threshold:.3f} on")
@@ -196,8 +203,3 @@ def _tool_at_success(task: str) -> Mapping[str, Any]:
         return {}
     tuned = plugins.load("task", kinds[0])().training_defaults().get("reward", {})
     return {key: tuned[key] for key in ("tool_low_m", "tool_high_m") if key in tuned}
-
-
-def _tell_epoch(epoch: int, loss: float) -> None:
-    if sys.stderr.isatty():
-        print(f"\repoch {epoch}, loss {loss:.3f}", end="", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import tempfile
 from collections.abc import Mapping
@@ -122,6 +123,15 @@ class RunFolder:
                 f"{file}: {where}: {first['msg']}, found {short(first['input'])}"
             ) from error
         return cls(path, info)
+
+    def writable(self) -> RunFolder:
+        """The run itself; raises `BadInput` when nothing can be written into its folder."""
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise BadInput(
+                f"{self.path}: cannot be written; to go on with it, copy it as a whole to where it "
+                "can be (serl verify, replay and eval work as it is)"
+            )
+        return self
 
     def parts(self) -> dict[str, RunFolder]:
         """The run of each stage by its name; of one task alone it is the run itself, without one.

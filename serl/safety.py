@@ -81,8 +81,8 @@ class Wrench(BaseModel):
     torque_nm: float = Field(3.5, gt=0, le=4.0)
     speed_m_s: float = Field(0.8, gt=0, le=1.0)
     angular_speed_rad_s: float = Field(4.0, gt=0, le=6.0)
-    damping_n_s_m: float = Field(5.0, ge=1.0)
-    damping_nm_s: float = Field(0.2, ge=0.05)
+    damping_n_s_m: float = Field(5.0, ge=1.0, le=1000.0)
+    damping_nm_s: float = Field(0.2, ge=0.05, le=100.0)
     timeout_s: float = Field(0.1, gt=0, le=0.1)
 
 
@@ -113,7 +113,7 @@ class Motion(BaseModel):
     action_mode: Literal["pose", "wrench"] = "pose"
     wrench: Wrench = Wrench()
     axes: tuple[Axis, ...]
-    translation_m: float = Field(gt=0)
+    translation_m: float = Field(gt=0, le=1)
     rotation_rad: float = Field(0.1, gt=0, le=math.pi)
     frame: Literal["base", "tool"] = "base"
     box_low_m: Vector

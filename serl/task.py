@@ -6,12 +6,13 @@ for simulation, its scene, its ground truth and a scripted expert.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from serl.camera import View
 from serl.policy import Policy
@@ -23,6 +24,21 @@ from serl.types import Episode, Image, Observation, Outcome
 ViewName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 FRONT = 'pos="1.38 -0.62 0.74" xyaxes="0.520463 0.853884 0 -0.321628 0.196040 0.926350"'
 _RESERVED = {"state", "robot"}  # names in observations and stamps
+
+
+def _rising(ends: tuple[float, float]) -> tuple[float, float]:
+    if ends[0] > ends[1]:
+        raise ValueError(f"expected the lower end first, got {list(ends)}")
+    return ends
+
+
+Length = Annotated[float, Field(ge=0, le=1)]
+"""On a table, metres."""
+Lengths = Annotated[tuple[Length, Length], AfterValidator(_rising)]
+"""From the first to the second one."""
+Turn = Annotated[float, Field(ge=0, le=math.pi)]
+Turns = Annotated[tuple[Turn, Turn], AfterValidator(_rising)]
+"""From the first angle to the second one, radians."""
 
 
 class TaskConfig(BaseModel):
@@ -48,8 +64,8 @@ class TaskConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    rate_hz: float = Field(10.0, gt=0)
-    time_limit_s: float = Field(10.0, gt=0)
+    rate_hz: float = Field(10.0, gt=0, le=500)
+    time_limit_s: float = Field(10.0, gt=0, le=86_400)
     motion: Motion
     observe: Literal["state", "pixels"] = "state"
     views: dict[ViewName, View] = {}
@@ -65,6 +81,8 @@ class TaskConfig(BaseModel):
             raise ValueError(f"private_views: {sorted(both)} are names of views as well")
         if taken := _RESERVED & (self.views.keys() | self.private_views.keys()):
             raise ValueError(f"views: {sorted(taken)} are names of other things")
+        if self.max_steps < 1:
+            raise ValueError(f"time_limit_s: no step fits in {self.time_limit_s:g} s")
         if self.auto_reset and not self.can_reset:
             raise ValueError("auto_reset: this task has no reset of its own")
         if self.observe == "pixels" and not self.policy_views:

@@ -70,7 +70,7 @@ def console(options: argparse.Namespace) -> int:
     require_console()
     from serl.ros.graph import console_processes, joined
 
-    run = RunFolder.open(options.run)
+    run = RunFolder.open(options.run).writable()
     remove_door(run.path)
     with joined(run, console_processes(run, options.actor, options.port)) as supervisor:
         announce(run, supervisor, options.port)
@@ -209,7 +209,7 @@ def _drive(
     from serl.ros.node import RosNode
     from serl.ros.teleop import RemoteHand, device_topics
 
-    run = RunFolder.open(options.run)
+    run = RunFolder.open(options.run).writable()
     spec = make_spec(make_task(run.config)).action
     check_arms(str(run.path), spec, len(devices))
     records = read_session(run.path) is not None

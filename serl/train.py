@@ -213,8 +213,10 @@ def try_on_arm(run: RunFolder, display: Display) -> Evaluation | None:
     return evaluation
 
 
-def evaluate(run: RunFolder, trials: int, step: int | None) -> tuple[Evaluation, Path]:
-    """Trials of a checkpoint (the best by default) on the final starts, and a film of some.
+def evaluate(
+    run: RunFolder, trials: int, step: int | None
+) -> tuple[Evaluation, Callable[[], Path]]:
+    """Trials of a checkpoint (the best by default) on the final starts, and what films some.
 
     Raises:
         BadInput: there is no such checkpoint, or it is one of a real arm.
@@ -227,7 +229,8 @@ def evaluate(run: RunFolder, trials: int, step: int | None) -> tuple[Evaluation,
     path = pick(run.checkpoints, step)
     examiner, weights = Examiner(run.config), load(path).arrays["actor"]
     evaluation = examiner.evaluate(weights, Purpose.FINAL, trials)
-    return evaluation, film(run, examiner, weights, run.videos / f"eval-{path.name}.webm")
+    video = run.videos / f"eval-{path.name}.webm"
+    return evaluation, lambda: film(run, examiner, weights, video)
 
 
 def film(run: RunFolder, examiner: Examiner, weights: State, path: Path) -> Path:

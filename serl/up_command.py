@@ -77,7 +77,7 @@ def run_of(graph: GraphConfig) -> RunFolder:
     from serl.settings import run_settings
 
     if graph.run is not None:
-        run = RunFolder.open(graph.run)
+        run = RunFolder.open(graph.run).writable()
         if run.config.stages:
             raise BadInput(f"{run.path}: only `serl train` trains stages")
         check_arms(graph, run.config)

@@ -57,19 +57,24 @@ def write_video(path: Path, frames: Iterable[Image], fps: float) -> int:
 
     Raises:
         BadInput: there is no frame, the sizes differ, or the name has another ending.
-        SerlError: this OpenCV cannot write the codec.
+        SerlError: the file cannot be written, or this OpenCV cannot write the codec.
     """
     check_name(path)
     iterator = iter(frames)
     first = next(iterator, None)
     if first is None:
         raise BadInput(f"{path.name}: a video needs at least one frame")
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part.webm")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.touch()  # OpenCV does not say why it cannot
+    except OSError as error:
+        raise SerlError(f"{path}: cannot be written: {error.strerror}") from error
     size = (first.shape[1], first.shape[0])
     with _quiet_stderr():
         film = cv2.VideoWriter(str(part), cv2.VideoWriter.fourcc(*CODEC), fps, size)
     if not film.isOpened():
+        part.unlink(missing_ok=True)
         raise SerlError(f"OpenCV {cv2.__version__} cannot write {CODEC} video to {part}")
     count = 0
     try:

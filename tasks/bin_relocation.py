@@ -44,7 +44,7 @@ class BinRelocationConfig(TaskConfig):
         up_m: the tool must be higher than this by then.
     """
 
-    time_limit_s: float = Field(12.0, gt=0)
+    time_limit_s: float = Field(12.0, gt=0, le=86_400)
     motion: Motion = Motion(
         axes=("x", "y", "z", "yaw"),
         translation_m=0.015,
@@ -59,8 +59,8 @@ class BinRelocationConfig(TaskConfig):
     views: dict[ViewName, View] = _VIEWS
     can_reset: ClassVar[bool] = True
     direction: Literal["forward", "backward"] = "forward"
-    hold_steps: int = Field(3, ge=1)
-    up_m: float = Field(0.09, gt=0)
+    hold_steps: int = Field(3, ge=1, le=1000)
+    up_m: float = Field(0.09, gt=0, le=1)
 
 
 class BinRelocation:

@@ -16,7 +16,7 @@ from serl.robot import Truth
 from serl.rotations import from_rotation_vector, rotate, wrapped
 from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
-from serl.task import Placement, Scene, TaskConfig, ViewName
+from serl.task import Length, Placement, Scene, TaskConfig, Turns, ViewName
 from serl.tasks.steering import CLOSE, DOWN, OPEN, scalar, steer, yaw
 from serl.tasks.tuning import from_pixels, from_state_at_length
 from serl.types import Action, Array, Observation, Outcome
@@ -47,7 +47,7 @@ class CableRoutingConfig(TaskConfig):
         up_m: the tool must be higher than this by then.
     """
 
-    time_limit_s: float = Field(12.0, gt=0)
+    time_limit_s: float = Field(12.0, gt=0, le=86_400)
     motion: Motion = Motion(
         axes=("x", "y", "z", "yaw"),
         translation_m=0.015,
@@ -61,10 +61,10 @@ class CableRoutingConfig(TaskConfig):
     )
     views: dict[ViewName, View] = _VIEWS
     fixed_m: tuple[float, float] = (0.28, 0.0)
-    spread_m: tuple[float, float] = (0.01, 0.04)
-    turned_rad: tuple[float, float] = (0.3, 0.6)
-    hold_steps: int = Field(3, ge=1)
-    up_m: float = Field(0.08, gt=0)
+    spread_m: tuple[Length, Length] = (0.01, 0.04)
+    turned_rad: Turns = (0.3, 0.6)
+    hold_steps: int = Field(3, ge=1, le=1000)
+    up_m: float = Field(0.08, gt=0, le=1)
 
 
 class CableRouting:

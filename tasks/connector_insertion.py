@@ -17,12 +17,12 @@ class ConnectorInsertionConfig(InsertionConfig):
     """As `InsertionConfig`, with less room, and nearer to the socket at the start."""
 
     motion: Motion = motion_above(0.025)
-    time_limit_s: float = Field(12.0, gt=0)
+    time_limit_s: float = Field(12.0, gt=0, le=86_400)
     clearance_m: float = Field(0.00025, gt=0, le=0.005)
-    start_m: float = Field(0.02, ge=0)
-    start_yaw_rad: float = Field(0.05, ge=0)
-    depth_m: float = Field(0.0165, gt=0)
-    lateral_m: float = Field(0.002, gt=0)
+    start_m: float = Field(0.02, ge=0, le=1)
+    start_yaw_rad: float = Field(0.05, ge=0, le=math.pi)
+    depth_m: float = Field(0.0165, gt=0, le=1)
+    lateral_m: float = Field(0.002, gt=0, le=1)
 
 
 class ConnectorInsertion(Insertion):

@@ -15,7 +15,7 @@ from serl.policy import Policy
 from serl.robot import Truth
 from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
-from serl.task import Placement, Scene, TaskConfig, ViewName
+from serl.task import Length, Placement, Scene, TaskConfig, ViewName
 from serl.tasks.steering import CLOSE, DOWN, OPEN, scalar, steer
 from serl.tasks.tuning import from_pixels, from_state
 from serl.types import Action, Array, Observation, Outcome
@@ -42,7 +42,7 @@ class DrawerConfig(TaskConfig):
         hold_steps: ... for so many steps in a row.
     """
 
-    time_limit_s: float = Field(8.0, gt=0)
+    time_limit_s: float = Field(8.0, gt=0, le=86_400)
     motion: Motion = Motion(
         axes=("x", "y", "z"),
         translation_m=0.015,
@@ -54,9 +54,9 @@ class DrawerConfig(TaskConfig):
     )
     views: dict[ViewName, View] = _VIEWS
     middle_m: Vector = (0.55, 0.0, 0.16)
-    spread_m: Vector = (0.03, 0.06, 0.03)
+    spread_m: tuple[Length, Length, Length] = (0.03, 0.06, 0.03)
     open_m: float = Field(0.10, gt=0, lt=_TRAVEL_M)
-    hold_steps: int = Field(3, ge=1)
+    hold_steps: int = Field(3, ge=1, le=1000)
 
 
 class Drawer:

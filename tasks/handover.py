@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from serl.camera import View, image_specs
 from serl.pair import LEFT, RIGHT, PairConfig
@@ -80,16 +80,24 @@ class HandoverConfig(PairConfig):
         hold_steps: ... for so many steps in a row.
     """
 
-    time_limit_s: float = Field(15.0, gt=0)
+    time_limit_s: float = Field(15.0, gt=0, le=86_400)
     motion: Motion = _motion((0.30, -0.20, 0.015), (0.56, 0.20, 0.35))
     right_motion: Motion = _motion((0.58, -0.20, 0.015), (0.80, 0.20, 0.35))
     views: dict[ViewName, View] = VIEWS
     field_low_m: tuple[float, float] = (0.40, -0.08)
     field_high_m: tuple[float, float] = (0.45, 0.08)
-    max_yaw_rad: float = Field(0.3, ge=0)
-    lift_m: float = Field(0.08, gt=0)
-    clear_m: float = Field(0.07, gt=0)
-    hold_steps: int = Field(5, ge=1)
+    max_yaw_rad: float = Field(0.3, ge=0, le=math.pi)
+    lift_m: float = Field(0.08, gt=0, le=1)
+    clear_m: float = Field(0.07, gt=0, le=1)
+    hold_steps: int = Field(5, ge=1, le=1000)
+
+    @model_validator(mode="after")
+    def _check_field(self) -> Self:
+        if not all(a <= b for a, b in zip(self.field_low_m, self.field_high_m, strict=True)):
+            raise ValueError(
+                f"field_low_m {self.field_low_m} must not be above field_high_m {self.field_high_m}"
+            )
+        return self
 
 
 class Handover:

@@ -21,7 +21,7 @@ from serl.robot import Truth
 from serl.rotations import Quaternion, from_rotation_vector, multiply, rotate, wrapped, yaw
 from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
-from serl.task import Placement, Scene, TaskConfig, ViewName
+from serl.task import Length, Lengths, Placement, Scene, TaskConfig, ViewName
 from serl.tasks.fit import Fit, hole_mjcf, peg_mjcf
 from serl.tasks.steering import steer
 from serl.tasks.tuning import from_state
@@ -86,13 +86,13 @@ class InsertionConfig(TaskConfig):
     views: dict[ViewName, View] = _VIEWS
     can_reset: ClassVar[bool] = True
     clearance_m: float = Field(0.0005, gt=0, le=0.005)
-    field_m: tuple[float, float] = (0.03, 0.05)
-    max_yaw_rad: float = Field(0.2, ge=0)
-    start_m: float = Field(0.03, ge=0)
-    start_height_m: tuple[float, float] = (0.02, 0.06)
-    start_yaw_rad: float = Field(0.15, ge=0)
-    depth_m: float = Field(0.025, gt=0)
-    lateral_m: float = Field(0.003, gt=0)
+    field_m: tuple[Length, Length] = (0.03, 0.05)
+    max_yaw_rad: float = Field(0.2, ge=0, le=math.pi)
+    start_m: float = Field(0.03, ge=0, le=1)
+    start_height_m: Lengths = (0.02, 0.06)
+    start_yaw_rad: float = Field(0.15, ge=0, le=math.pi)
+    depth_m: float = Field(0.025, gt=0, le=1)
+    lateral_m: float = Field(0.003, gt=0, le=1)
 
 
 class Insertion:

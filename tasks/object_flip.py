@@ -45,8 +45,8 @@ class ObjectFlipConfig(TaskConfig):
     """
 
     can_reset: ClassVar[bool] = True
-    rate_hz: float = Field(20.0, gt=0)
-    time_limit_s: float = Field(8.0, gt=0)
+    rate_hz: float = Field(20.0, gt=0, le=500)
+    time_limit_s: float = Field(8.0, gt=0, le=86_400)
     motion: Motion = Motion(
         action_mode="wrench",
         axes=("x", "z", "pitch"),
@@ -56,7 +56,7 @@ class ObjectFlipConfig(TaskConfig):
         max_rotation_rad=1.8,
     )
     views: dict[ViewName, View] = _VIEWS
-    hold_steps: int = Field(10, ge=1)
+    hold_steps: int = Field(10, ge=1, le=1000)
 
 
 class ObjectFlip:

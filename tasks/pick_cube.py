@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from serl.camera import View, image_specs
 from serl.policy import Policy
@@ -70,9 +70,17 @@ class PickCubeConfig(TaskConfig):
     can_reset: ClassVar[bool] = True
     field_low_m: tuple[float, float] = (0.35, -0.20)
     field_high_m: tuple[float, float] = (0.60, 0.20)
-    max_yaw_rad: float = Field(0.6, ge=0)
-    lift_m: float = Field(0.10, gt=0)
-    hold_steps: int = Field(5, ge=1)
+    max_yaw_rad: float = Field(0.6, ge=0, le=math.pi)
+    lift_m: float = Field(0.10, gt=0, le=1)
+    hold_steps: int = Field(5, ge=1, le=1000)
+
+    @model_validator(mode="after")
+    def _check_field(self) -> Self:
+        if not all(a <= b for a, b in zip(self.field_low_m, self.field_high_m, strict=True)):
+            raise ValueError(
+                f"field_low_m {self.field_low_m} must not be above field_high_m {self.field_high_m}"
+            )
+        return self
 
 
 class PickCube:

@@ -52,7 +52,7 @@ class RacingCarConfig(TaskConfig):
     """
 
     can_reset: ClassVar[bool] = True
-    time_limit_s: float = Field(30.0, gt=0)
+    time_limit_s: float = Field(30.0, gt=0, le=86_400)
     motion: Motion = Motion(
         axes=("x", "yaw"),
         frame="tool",
@@ -66,8 +66,8 @@ class RacingCarConfig(TaskConfig):
     checkpoints: tuple[Checkpoint, ...] = ()
     record_pose: bool = False
     pace: float = Field(0.65, gt=0, le=1.0)
-    metre_reward: float = Field(0.15, gt=0)
-    touch_penalty: float = Field(0.25, ge=0)
+    metre_reward: float = Field(0.15, gt=0, le=1000)
+    touch_penalty: float = Field(0.25, ge=0, le=1000)
 
     @model_validator(mode="after")
     def _check_course(self) -> RacingCarConfig:

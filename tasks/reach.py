@@ -34,7 +34,7 @@ class ReachConfig(TaskConfig):
         hold_steps: ... for so many steps in a row.
     """
 
-    time_limit_s: float = Field(5.0, gt=0)
+    time_limit_s: float = Field(5.0, gt=0, le=86_400)
     motion: Motion = Motion(
         axes=("x", "y", "z"),
         translation_m=0.02,
@@ -42,9 +42,9 @@ class ReachConfig(TaskConfig):
         box_high_m=(0.70, 0.30, 0.45),
         limits=Limits(speed_m_s=0.25, lead_m=0.020),
     )
-    reach_m: float = Field(0.15, gt=0)
-    tolerance_m: float = Field(0.01, gt=0)
-    hold_steps: int = Field(2, ge=1)
+    reach_m: float = Field(0.15, gt=0, le=1)
+    tolerance_m: float = Field(0.01, gt=0, le=1)
+    hold_steps: int = Field(2, ge=1, le=1000)
 
 
 class Reach:

@@ -17,7 +17,7 @@ from serl.robot import Truth
 from serl.rotations import from_rotation_vector
 from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
-from serl.task import Placement, Scene, ViewName
+from serl.task import Lengths, Placement, Scene, ViewName
 from serl.tasks.belt import (
     FIRST,
     HALF_THICK_M,
@@ -80,16 +80,16 @@ class TimingBeltConfig(PairConfig):
         hold_steps: ... with the belt around both pulleys, for so many steps in a row.
     """
 
-    time_limit_s: float = Field(10.0, gt=0)
+    time_limit_s: float = Field(10.0, gt=0, le=86_400)
     motion: Motion = _motion(0.06, 0.20)
     right_motion: Motion = _motion(-0.20, -0.06)
     views: dict[ViewName, View] = VIEWS
     spread_m: float = Field(0.02, ge=0, le=0.03)
     turned_rad: float = Field(0.08, ge=0, le=0.2)
     aside_m: float = Field(0.02, ge=0, le=0.03)
-    height_m: tuple[float, float] = (0.09, 0.13)
-    up_m: float = Field(0.07, gt=0)
-    hold_steps: int = Field(3, ge=1)
+    height_m: Lengths = (0.09, 0.13)
+    up_m: float = Field(0.07, gt=0, le=1)
+    hold_steps: int = Field(3, ge=1, le=1000)
 
 
 class TimingBelt:

@@ -177,7 +177,10 @@ def test_a_folder_that_is_no_run_is_refused(serl: Serl, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
 
 
-def test_a_run_without_a_learner_cannot_be_joined(serl: Serl, tmp_path: Path) -> None:
+def test_a_run_without_a_learner_cannot_be_joined(
+    serl: Serl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actor_command, "_GRACE_S", 0.0)
     run = make_run(tmp_path)
     assert "no learner was started yet" in refused(serl, "actor", run.path)
     (run.path / "ros_domain").write_text("unicorn")
@@ -213,6 +216,10 @@ def test_an_actor_without_a_learner_is_told(
     told = capsys.readouterr().out.splitlines()
     missing = [] if connected else ["no learner of this run answers; does `serl learner` run?"]
     assert told == [*missing, "actor0 started"]
+    processes = Waiting([], {}, tmp_path)
+    actor_command.attend(processes, "actor0", tmp_path, learning=lambda: True)
+    busy = "the learner does not answer yet: it starts, or trains on demonstrations first"
+    assert capsys.readouterr().out.splitlines() == ([] if connected else [busy])
 
 
 def test_a_second_learner_of_a_run_is_refused(serl: Serl, tmp_path: Path) -> None:
@@ -278,7 +285,14 @@ def test_evaluation_prints_the_interval_and_leaves_a_film(serl: Serl, tmp_path: 
     assert code == cli.DONE
     assert "of 3 trials succeeded" in text
     assert "95 % interval" in text
-    assert list(run.videos.glob("eval-00000100.*"))
+    (film,) = run.videos.glob("eval-00000100.*")
+    film.unlink()
+    run.videos.rmdir()
+    run.videos.write_text("in the way of a folder")
+    code, text, errors = serl("eval", run.path, "--trials", 3)
+    assert code == cli.DONE
+    assert "of 3 trials succeeded" in text
+    assert errors == f"serl: no video: {film}: cannot be written: File exists\n"
     assert "there are: 100" in refused(serl, "eval", run.path, "--checkpoint", 7)
     assert "at least one trial" in refused(serl, "eval", run.path, "--trials", 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serl.errors import BadInput, CorruptData, SerlError
-from serl.index import Index, Span, Stream
+from serl.index import Index, Span, Stream, read_spans
 from serl.order import accepted, open_index
 from serl.types import End, Key, Observation, Record, Source, Step
 
@@ -277,3 +278,22 @@ def test_a_disk_that_refuses_is_an_error_and_nothing_is_accepted(tmp_path: Path)
     index.accept(records("a", 1, 3, 3))
     assert index.cursors == {("a", 1): 6}
     index.close()
+
+
+def test_spans_are_read_where_nothing_can_be_written_beside_the_index(tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite"
+    with Index(path) as index:
+        index.accept(records("a", 1, 7))
+        # What a read-only disk keeps of a learner that was killed: nothing can be written beside
+        # it, and its last records are in the log.
+        archive = tmp_path / "archive"
+        archive.mkdir()
+        for name in (path.name, f"{path.name}-wal"):
+            shutil.copyfile(tmp_path / name, archive / name)
+    (archive / f"{path.name}-shm").mkdir()
+    before = {file.name: file.stat().st_mtime_ns for file in archive.iterdir()}
+    assert read_spans(archive / path.name) == [Span("a", 1, 0, 7)]
+    assert {file.name: file.stat().st_mtime_ns for file in archive.iterdir()} == before
+    (archive / path.name).write_bytes(b"x" * 4096)
+    with pytest.raises(CorruptData, match="index"):
+        read_spans(archive / path.name)

@@ -119,6 +119,16 @@ def test_actors_are_those_that_recorded(tmp_path: Path) -> None:
     assert run.actors() == ["a", "b"]
 
 
+def test_a_run_that_cannot_be_written_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFolder.create(tmp_path, TrainConfig(), NOW)
+    assert run.writable() is run
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # a read-only disk: root writes all
+    with pytest.raises(BadInput, match=f"{run.path}: cannot be written; .*copy it as a whole"):
+        run.writable()
+
+
 def test_a_second_learner_is_refused_by_the_firsts_id(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, CONFIG, NOW)
     program = (

@@ -10,7 +10,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from serl.vectors import Vector
 
 Network = Literal["actor", "encoder"]
-Width = Annotated[int, Field(ge=1, le=1024)]
+Width = Annotated[int, Field(ge=1, le=4096)]
+Channels = Annotated[int, Field(ge=1, le=1024)]
 PACKAGED: Literal["tabletop"] = "tabletop"
 """The encoder that comes with the package."""
 EncoderWeights = Annotated[
@@ -78,24 +79,24 @@ class SACConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     algorithm: Literal["sac", "hybrid", "bc"] = "sac"
-    hidden: tuple[int, ...] = (256, 256)
-    critics: int = Field(2, ge=1)
-    subset: int = Field(2, ge=1)
+    hidden: tuple[Width, ...] = Field((256, 256), min_length=1, max_length=8)
+    critics: int = Field(2, ge=1, le=100)
+    subset: int = Field(2, ge=1, le=100)
     discount: float = Field(0.97, gt=0.0, le=1.0)
     tau: float = Field(0.005, gt=0.0, le=1.0)
-    learning_rate: float = Field(3e-4, gt=0.0)
-    batch_size: int = Field(256, ge=1)
-    utd: int = Field(4, ge=1)
-    temperature: float = Field(0.01, gt=0.0)
+    learning_rate: float = Field(3e-4, gt=0.0, le=1.0)
+    batch_size: int = Field(256, ge=1, le=65_536)
+    utd: int = Field(4, ge=1, le=1000)
+    temperature: float = Field(0.01, gt=0.0, le=1000.0)
     target_entropy: float | None = None
     return_bounds: tuple[float, float] | None = None
     backup_entropy: bool = False
     layer_norm: bool = True
     normalise: bool = True
-    bc_weight: float = Field(0.0, ge=0.0)
-    bc_final_weight: float = Field(0.0, ge=0.0)
+    bc_weight: float = Field(0.0, ge=0.0, le=1e6)
+    bc_final_weight: float = Field(0.0, ge=0.0, le=1e6)
     bc_steps: int = Field(0, ge=0)
-    grasp_penalty: float = Field(0.02, ge=0)
+    grasp_penalty: float = Field(0.02, ge=0, le=1000)
     bc_warm_start: int = Field(0, ge=0)
     metrics_every: int = Field(50, ge=1)
     matmul: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -106,13 +107,13 @@ class SACConfig(BaseModel):
     encoder_weights: EncoderWeights = "auto"
     encoder_sha256: str | None = None
     frozen: tuple[Network, ...] = ()
-    encoder_channels: tuple[Width, ...] = Field((16, 32, 32), min_length=1, max_length=8)
-    latent: int | None = Field(None, ge=1)
-    state_latent: int | None = Field(None, ge=1)
+    encoder_channels: tuple[Channels, ...] = Field((16, 32, 32), min_length=1, max_length=8)
+    latent: int | None = Field(None, ge=1, le=4096)
+    state_latent: int | None = Field(None, ge=1, le=4096)
     frames: int = Field(1, ge=1, le=8)
     compile: bool = False
     device: str = "auto"
-    threads: int | None = Field(None, ge=1)
+    threads: int | None = Field(None, ge=1, le=1024)
 
     def latents(self, trunk: bool) -> tuple[int, int]:
         """Features of each camera, behind a frozen trunk or of the small encoder, and of the state.
@@ -150,9 +151,9 @@ class ClassifierConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    epochs: int = Field(60, ge=1)
-    batch_size: int = Field(64, ge=2)
-    learning_rate: float = Field(1e-3, gt=0)
+    epochs: int = Field(60, ge=1, le=100_000)
+    batch_size: int = Field(64, ge=2, le=65_536)
+    learning_rate: float = Field(1e-3, gt=0, le=1)
     crop_px: int = Field(2, ge=0, le=7)
     brightness: float = Field(0.15, ge=0, lt=1)
     dropout: float = Field(0.1, ge=0, lt=1)
@@ -164,8 +165,8 @@ class ClassifierConfig(BaseModel):
     copies: int = Field(4, ge=1, le=64)
     tool_low_m: Vector | None = None
     tool_high_m: Vector | None = None
-    seed: int = Field(0, ge=0)
-    threads: int | None = Field(None, ge=1)
+    seed: int = Field(0, ge=0, lt=2**32)
+    threads: int | None = Field(None, ge=1, le=1024)
 
 
 class VICEConfig(BaseModel):
@@ -192,16 +193,16 @@ class VICEConfig(BaseModel):
 
     binary: bool = True
     positives: tuple[Path, ...] = ()
-    last_frames: int = Field(3, ge=1)
-    batch_size: int = Field(64, ge=2)
-    learning_rate: float = Field(3e-4, gt=0)
+    last_frames: int = Field(3, ge=1, le=10_000)
+    batch_size: int = Field(64, ge=2, le=65_536)
+    learning_rate: float = Field(3e-4, gt=0, le=1)
     crop_px: int | None = Field(None, ge=0, le=7)
     smoothing: float = Field(0.1, ge=0, lt=0.5)
     mixup: bool = True
-    slope_weight: float = Field(1.0, ge=0)
-    channels: tuple[Width, ...] = Field((16, 32, 32), min_length=1, max_length=8)
-    latent: int = Field(64, ge=1)
-    hidden: int = Field(128, ge=1)
+    slope_weight: float = Field(1.0, ge=0, le=1e6)
+    channels: tuple[Channels, ...] = Field((16, 32, 32), min_length=1, max_length=8)
+    latent: int = Field(64, ge=1, le=4096)
+    hidden: int = Field(128, ge=1, le=4096)
 
 
 class PretrainingConfig(BaseModel):
@@ -223,14 +224,14 @@ class PretrainingConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    samples: int = Field(4000, ge=100)
-    epochs: int = Field(20, ge=1)
-    batch_size: int = Field(64, ge=2)
-    learning_rate: float = Field(1e-3, gt=0)
+    samples: int = Field(4000, ge=100, le=1_000_000)
+    epochs: int = Field(20, ge=1, le=100_000)
+    batch_size: int = Field(64, ge=2, le=65_536)
+    learning_rate: float = Field(1e-3, gt=0, le=1)
     crop_px: int = Field(2, ge=0, le=7)
     brightness: float = Field(0.15, ge=0, lt=1)
-    noise: float = Field(0.5, ge=0)
-    channels: tuple[Width, ...] = Field((16, 32, 32), min_length=1, max_length=8)
-    latent: int = Field(64, ge=1)
-    seed: int = Field(0, ge=0)
-    threads: int | None = Field(None, ge=1)
+    noise: float = Field(0.5, ge=0, le=10)
+    channels: tuple[Channels, ...] = Field((16, 32, 32), min_length=1, max_length=8)
+    latent: int = Field(64, ge=1, le=4096)
+    seed: int = Field(0, ge=0, lt=2**32)
+    threads: int | None = Field(None, ge=1, le=1024)

@@ -83,11 +83,21 @@ class Domain:
         self.close()
 
 
-def free_domain(environ: Mapping[str, str] = os.environ, network: NetworkConfig = LOCAL) -> Domain:
+def free_domain(
+    environ: Mapping[str, str] = os.environ,
+    network: NetworkConfig = LOCAL,
+    before: int | None = None,
+) -> Domain:
     """The domain that `ROS_DOMAIN_ID` asks for, else the network's, else one that nobody uses.
 
     Only the last one is locked: runs that share a domain differ by namespace. Domain 0 is left to
     other ROS programs, whose default it is.
+
+    Args:
+        environ: of the process.
+        network: of the run.
+        before: the domain in which the run was before; its actors may still be there, so that it
+            goes on in it, be it shared with others.
 
     Raises:
         BadInput: `ROS_DOMAIN_ID` is not 0 to 101, or all domains are in use.
@@ -98,6 +108,10 @@ def free_domain(environ: Mapping[str, str] = os.environ, network: NetworkConfig 
         return Domain(network.domain, None)
     folder = Path(tempfile.gettempdir()) / f"serl-domains-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    if before is not None:
+        with suppress(BadInput):
+            return Domain(before, FileLock(folder / str(before), f"domain {before}"))
+        return Domain(before, None)
     for domain_id in DOMAINS[1:]:
         with suppress(BadInput):
             domain = Domain(domain_id, FileLock(folder / str(domain_id), f"domain {domain_id}"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -295,7 +295,10 @@ def started(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor
     require_ros()
     if foreign := any(_ARM in spec.arguments for spec in specs):  # whose driver is not ours
         be_where_drivers_are()
-    with free_domain(network=run.config.network) as domain:
+    before = None
+    with suppress(BadInput):
+        before = started_domain_id(run) if run.config.network.local else None
+    with free_domain(network=run.config.network, before=before) as domain:
         prepare(run, domain.id)
         if foreign:
             meet_others(run.path)
@@ -365,10 +368,14 @@ def started_domain_id(run: RunFolder) -> int:
     if not run.config.network.local:
         choose_transport(run.path)  # of this host alone
         return free_domain(network=run.config.network).id
-    file = run.path / _DOMAIN
-    if not file.exists():
+    if not was_started(run):
         raise BadInput(f"{run.path}: no learner was started yet: serl learner {run.path}")
-    return domain_id_of({"ROS_DOMAIN_ID": file.read_text()})
+    return domain_id_of({"ROS_DOMAIN_ID": (run.path / _DOMAIN).read_text()})
+
+
+def was_started(run: RunFolder) -> bool:
+    """Whether it is known in which ROS domain the run is: a learner was started, or it says so."""
+    return not run.config.network.local or (run.path / _DOMAIN).exists()
 
 
 @contextmanager

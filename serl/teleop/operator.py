@@ -37,7 +37,7 @@ class OperatorConfig(BaseModel):
     hold_over_s: float = Field(0.3, ge=0, le=5)
     stale_s: float = Field(0.1, gt=0, le=0.5)
     lost_s: float = Field(1.0, gt=0, le=10)
-    stuck_s: float = Field(60.0, gt=0)
+    stuck_s: float = Field(60.0, gt=0, le=86_400)
     drives: tuple[Axis, ...] | None = Field(None, min_length=1)
 
 

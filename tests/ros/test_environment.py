@@ -83,6 +83,18 @@ def test_the_domain_that_the_user_set_is_used_and_shared() -> None:
     assert domain_id_of({}) == domain_id_of({"ROS_DOMAIN_ID": ""}) == 0
 
 
+def test_a_run_goes_on_in_the_domain_in_which_its_actors_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with free_domain({}, before=77) as first:
+        assert first.id == 77
+        with free_domain({}, before=77) as shared:  # another run has it: they differ by namespace
+            assert shared.id == 77
+    with free_domain({"ROS_DOMAIN_ID": "42"}, before=77) as asked:
+        assert asked.id == 42
+
+
 @pytest.mark.parametrize("bad", ["102", "-1", "x", "1.5", " ", "\u00b2"])
 def test_a_bad_domain_is_one_clear_line(bad: str) -> None:
     with pytest.raises(BadInput, match="from 0 to 101"):
