@@ -139,3 +139,23 @@ def parse_crop(text: str) -> Crop:
     if not (0.0 <= left < right <= 1.0 and 0.0 <= top < bottom <= 1.0):
         raise StepFailed(f"crop {text!r}: expected 0 <= left < right <= 1, and so top, bottom")
     return left, top, right, bottom
+
+
+def parse_place(text: str) -> Vector:
+    """A place of the base frame, in m.
+
+    Raises:
+        StepFailed: it is none.
+    """
+    try:
+        x, y, z = (float(number) for number in text.split(","))
+    except ValueError:
+        raise StepFailed(f"place {text!r}: expected x,y,z in m, such as 0.3,-0.2,0.05") from None
+    if not all(map(math.isfinite, (x, y, z))):
+        raise StepFailed(f"place {text!r}: expected three finite numbers, in m")
+    return x, y, z
+
+
+def place_words(place: Vector) -> str:
+    """A place for people, to the millimetre."""
+    return ",".join(f"{number:.3f}" for number in place) + " m"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -16,15 +15,24 @@ from rich.text import Text
 from serl.arm_profile import SIM
 from serl.errors import BadInput
 from serl.graph_seen import Endpoint, GraphSeen, TopicSeen, problems
-from serl.robot_command import seen_with
 from serl.run_folder import RunFolder
 
 LISTEN_S = 3.0
 _WIDTH = 160
+_NOBODY = 3
+"""Exit code of a look that saw no node."""
+_WAYS = {
+    "": "over 127.0.0.1 (serl sim, guard, camera, setup, ros2 launch; drivers, ros2, rviz2)",
+    "1": "through shared memory alone (the processes of a run without a real arm)",
+}
+"""By the setting that makes a process talk so."""
 
 
 def examine(target: str, seconds: float = LISTEN_S) -> bool:
     """Print a table of topics and a line for each problem; whether there is none.
+
+    A domain is looked at in both ways in which programs of a host talk, one after the other: who
+    talks in one of them is not seen in the other.
 
     Args:
         target: folder of a run, number of a ROS domain, or nothing for that of the environment.
@@ -33,29 +41,81 @@ def examine(target: str, seconds: float = LISTEN_S) -> bool:
     Raises:
         BadInput: there is no such run or domain, or ROS 2 is missing.
     """
+    if target and not target.isdecimal():
+        return _examine_run(RunFolder.open(Path(target)), seconds)
+    from serl.ros.environment import SHARED_MEMORY_ALONE, domain_id_of
+    from serl.ros.graph import require_ros
+
+    require_ros()
+    domain = str(domain_id_of({"ROS_DOMAIN_ID": target} if target else os.environ))
+    ways = _WAYS if not os.environ.get(SHARED_MEMORY_ALONE) else {"1": _WAYS["1"]}
+    verdicts = []
+    for setting, way in ways.items():
+        print(f"{way}:", flush=True)  # noqa: T201
+        environ = {**os.environ, "ROS_DOMAIN_ID": domain, SHARED_MEMORY_ALONE: setting}
+        words = [sys.executable, "-m", "serl.graph_command", str(seconds)]
+        verdicts.append(subprocess.run(words, env=environ, check=False).returncode)
+    if all(verdict == _NOBODY for verdict in verdicts):
+        _say_bad([f"domain {domain}: no node of this host is there in either way"])
+    return set(verdicts) <= {0, _NOBODY} and 0 in verdicts
+
+
+def look_at_domain(seconds: float) -> int:
+    """Print what is seen in one of both ways, as the environment says; an exit code.
+
+    A process has one way for all its life.
+    """
+    from serl.ros.environment import meet_others
+
+    with tempfile.TemporaryDirectory(prefix="serl-doctor-") as scratch:
+        meet_others(Path(scratch))
+        graph, _ = _seen(Path(scratch), seconds)
+    show(_console(), graph)
+    if not graph.nodes:
+        return _NOBODY
+    return 0 if _judged(graph, list(problems(graph))) else 1
+
+
+def _examine_run(run: RunFolder, seconds: float) -> bool:
+    from serl.ros.graph import require_ros, started_domain_id
+
+    require_ros()
+    if not run.config.network.local:
+        raise BadInput(f"{run.path}: a run of several hosts: look with `serl doctor --network`")
+    domain = os.environ["ROS_DOMAIN_ID"] = str(started_domain_id(run))
+    graph, root = _seen(run.path, seconds)
+    show(_console(), graph, root)
+    if not graph.nodes:
+        return _say_bad([f"{run.path}: none of its processes runs; its domain was {domain}"])
+    return _judged(graph, list(problems(graph, expected_nodes(run, root))))
+
+
+def _seen(folder: Path, seconds: float) -> tuple[GraphSeen, str]:
+    """What a node with the settings of a folder sees, and the namespace of that folder."""
     from serl.ros.graph_look import Look
     from serl.ros.node import RosNode
 
-    run = None if target == "" or target.isdecimal() else RunFolder.open(Path(target))
-    with _place(target, run) as folder, RosNode("doctor", folder, local=True) as node:
+    with RosNode("doctor", folder, local=True) as node:
         look = Look(node)
         look.settle()
-        graph = look.listen(seconds)
-        root = node.absolute("").rstrip("/") if run else ""
-        expected = expected_nodes(run, root) if run else ()
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
-    show(console, graph, root)
-    found = list(problems(graph, expected))
-    if not graph.nodes:
-        domain = os.environ["ROS_DOMAIN_ID"]
-        found = [f"domain {domain}: no node is there; {seen_with(domain)}"]
-        if run is not None:
-            found = [f"{run.path}: none of its processes runs; its domain was {domain}"]
-    for line in found:
-        console.print(Text(f"BAD  {line}", style="red"), soft_wrap=True)
-    if not found:
-        console.print(f"ok   {len(graph.nodes)} nodes, {len(graph.topics)} topics")
-    return not found
+        return look.listen(seconds), node.absolute("").rstrip("/")
+
+
+def _judged(graph: GraphSeen, found: list[str]) -> bool:
+    if found:
+        return _say_bad(found)
+    _console().print(f"ok   {len(graph.nodes)} nodes, {len(graph.topics)} topics")
+    return True
+
+
+def _say_bad(lines: list[str]) -> bool:
+    for line in lines:
+        _console().print(Text(f"BAD  {line}", style="red"), soft_wrap=True)
+    return False
+
+
+def _console() -> Console:
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
 
 
 def show(console: Console, graph: GraphSeen, root: str = "") -> None:
@@ -102,26 +162,6 @@ def expected_nodes(run: RunFolder, root: str) -> list[str]:
     return names
 
 
-@contextmanager
-def _place(target: str, run: RunFolder | None) -> Iterator[Path]:
-    """The folder whose settings a node of that graph has; the environment names the domain."""
-    from serl.ros.environment import domain_id_of
-    from serl.ros.graph import require_ros, started_domain_id
-
-    require_ros()
-    if run is not None:
-        if not run.config.network.local:
-            raise BadInput(f"{run.path}: a run of several hosts: look with `serl doctor --network`")
-        os.environ["ROS_DOMAIN_ID"] = str(started_domain_id(run))
-        yield run.path
-        return
-    os.environ["ROS_DOMAIN_ID"] = str(
-        domain_id_of({"ROS_DOMAIN_ID": target} if target else os.environ)
-    )
-    with tempfile.TemporaryDirectory(prefix="serl-doctor-") as scratch:
-        yield Path(scratch)
-
-
 def _rate(topic: TopicSeen) -> str:
     if not topic.publishers or topic.rate_hz is None:
         return "-"
@@ -135,3 +175,7 @@ def _ends(ends: tuple[Endpoint, ...]) -> str:
         for end in ends
     }
     return ", ".join(sorted(marks)) or "nobody"
+
+
+if __name__ == "__main__":
+    sys.exit(look_at_domain(float(sys.argv[1])))

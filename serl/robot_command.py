@@ -57,11 +57,3 @@ def _met_with(domain: str) -> str:
         f"a driver is seen that was started on this host with ROS_DOMAIN_ID={domain}, and with "
         "the transports that ROS 2 has by default"
     )
-
-
-def seen_with(domain: str) -> str:
-    """What makes nodes that serl did not start visible to the processes of a run."""
-    return (
-        f"a node that serl did not start is seen when it was started with ROS_DOMAIN_ID={domain} "
-        "FASTDDS_BUILTIN_TRANSPORTS=SHM"
-    )

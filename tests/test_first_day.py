@@ -10,6 +10,8 @@ from serl.first_day import (
     check_rate,
     check_way,
     parse_crop,
+    parse_place,
+    place_words,
     rate_of,
     seen_direction,
 )
@@ -90,3 +92,11 @@ def test_a_crop_is_four_shares() -> None:
     for wrong in ("1,2", "a,b,c,d", "0.5,0,0.4,1", "0,0,2,1", "nan,0,1,1"):
         with pytest.raises(StepFailed, match="crop"):
             parse_crop(wrong)
+
+
+def test_a_place_is_three_numbers_in_metres() -> None:
+    assert parse_place("0.3, -0.2,0.05") == (0.3, -0.2, 0.05)
+    assert place_words((0.3, -0.2, 0.0512)) == "0.300,-0.200,0.051 m"
+    for wrong in ("0.3,0.2", "a,b,c", "0.3 0.2 0.1", "nan,0,1", "0,inf,0", "1,2,3,4", ""):
+        with pytest.raises(StepFailed, match="place"):
+            parse_place(wrong)

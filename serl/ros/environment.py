@@ -32,6 +32,9 @@ DOMAINS = range(102)
 """Above 101 the UDP ports of a domain collide with Linux's ephemeral ports."""
 
 SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY_ALONE = "SERL_SHARED_MEMORY"
+"""Variable that says so of programs that are not ours; see `meet_others`."""
+
 SEGMENT_BYTES = 2 << 20
 """What each process of a run may take of it (`shared_memory.xml`)."""
 
@@ -145,7 +148,7 @@ def meet_others(run_folder: Path) -> None:
     has shared memory alone (measured, Fast DDS 2.14.5): these processes talk over 127.0.0.1, unless
     SERL_SHARED_MEMORY says that the others have shared memory alone as well.
     """
-    if os.environ.get("SERL_SHARED_MEMORY"):
+    if os.environ.get(SHARED_MEMORY_ALONE):
         return
     write_profile(run_folder / _LOOPBACK_PROFILE, (LOOPBACK,), (LOOPBACK,))
 

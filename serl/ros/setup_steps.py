@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from serl.arm_profile import ArmProfile
-from serl.cell import Workspace
+from serl.cell import LEAST_SIDE_M, Workspace
 from serl.config import checked
 from serl.errors import BadInput
 from serl.first_day import (
@@ -16,6 +16,8 @@ from serl.first_day import (
     begun,
     check_direction,
     check_way,
+    parse_place,
+    place_words,
     seen_direction,
 )
 from serl.ros.controller import settle_controller
@@ -29,6 +31,7 @@ from serl.vectors import Vector, add, subtract
 
 _MOVE_M = 0.02
 _INSET_M = 0.01
+_MOVES = "it moves: hold it still, and press Enter again"
 
 
 class SetupStep(NamedTuple):
@@ -100,14 +103,15 @@ def workspace(session: Session) -> str:
     arm.let_go()
     asker.tell(
         "Nothing commands the arm now. Put it into its own hand-guiding mode (a button at the "
-        "wrist, freedrive, gravity compensation), and guide the tool."
+        "wrist, freedrive, gravity compensation), and guide the tool. A simulated arm has none: "
+        "press Enter for home where it stands, and type both corners."
     )
-    home, q = _taught(session, "home", "to where episodes are to begin")
-    low, _ = _taught(session, "low", "to the corner nearest to the base, furthest right, lowest")
-    high, _ = _taught(session, "high", "to the corner furthest from the base, left, highest")
+    home, q = _home(session)
+    low = _corner(session, "low", "nearest to the base, furthest right, lowest")
+    high = _corner(session, "high", "furthest from the base, left, highest")
     values = {
-        "low_m": low.position,
-        "high_m": high.position,
+        "low_m": low,
+        "high_m": high,
         "home_m": home.position,
         "reference": home.quaternion,
     }
@@ -116,21 +120,44 @@ def workspace(session: Session) -> str:
         whole = {**session.profile.model_dump(), "home_rad": q, "workspace": taught.model_dump()}
         session.profile = checked(ArmProfile, whole)
     except BadInput as error:
-        raise StepFailed(str(error)) from None
+        still = math.dist(low, high) < LEAST_SIDE_M
+        hint = ": the tool was not guided: guide it, or type the corners" if still else ""
+        raise StepFailed(f"{error}{hint}") from None
     asker.ask("workspace.end", "End hand guiding, so that the controller holds the arm; Enter")
     sides = (high - low for low, high in zip(taught.low_m, taught.high_m, strict=True))
     return "box of " + " x ".join(f"{100 * side:.0f}" for side in sides) + " cm"
 
 
-def _taught(session: Session, key: str, where: str) -> tuple[Pose, tuple[float, ...]]:
+def _home(session: Session) -> tuple[Pose, tuple[float, ...]]:
     """Where the tool stands, once the person says so, and the joints."""
+    question = "Guide the tool to where episodes are to begin, and press Enter"
     while True:
-        session.asker.ask(f"workspace.{key}", f"Guide the tool {where}, and press Enter")
-        if session.arm.is_still():
+        if answer := session.asker.ask("workspace.home", question):
+            session.asker.tell(f"{answer!r}: home is where the arm stands: Enter alone")
+        elif session.arm.is_still():
             reading = session.arm.reading()
             q = tuple(float(value) for value in reading.state["q"])
-            return session.arm.pose_in(reading), q
-        session.asker.tell("it moves: hold it still, and press Enter again")
+            pose = session.arm.pose_in(reading)
+            session.asker.tell(f"  home: {place_words(pose.position)}")
+            return pose, q
+        else:
+            session.asker.tell(_MOVES)
+
+
+def _corner(session: Session, key: str, where: str) -> Vector:
+    """Where the tool stands, once the person says so, or what was typed."""
+    question = f"Guide the tool to the corner {where}, and press Enter; or type it as x,y,z in m"
+    while True:
+        answer = session.asker.ask(f"workspace.{key}", question)
+        try:
+            if not answer and not session.arm.is_still():
+                raise StepFailed(_MOVES)
+            place = parse_place(answer) if answer else session.arm.measured().position
+        except StepFailed as error:
+            session.asker.tell(str(error))
+            continue
+        session.asker.tell(f"  {key}: {place_words(place)}")
+        return place
 
 
 def dry_run(session: Session) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from serl.config import resolve
 from serl.doctor import Finding
 from serl.ros.arm_faults import fault_topic
 from serl.ros.arm_topics import SENSOR
+from serl.ros.environment import environment, meet_others
 from serl.ros.node import RosNode
 from serl.ros.remote import Remote
 from serl.ros.robot_check import RobotCheck
@@ -238,6 +242,46 @@ def test_the_graph_of_a_run_lacks_its_nodes_until_they_are_started(
     missing = {line.split()[1].rpartition("/")[2] for line in lines if line.endswith("is missing")}
     assert missing == {"actor0:", "link_actor0:", "guard_actor0:", "arm:"}
     assert any(line.startswith("stats ") for line in lines), lines
+
+
+@contextmanager
+def _idle(folder: Path, domain: int) -> Iterator[None]:
+    """A node in a process of its own, which is there while the block runs."""
+    node = subprocess.Popen(
+        [sys.executable, "-m", "serl.ros.idle_node", "--run", str(folder)],
+        env=environment(domain, folder),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with node:
+        assert node.stdin is not None
+        assert node.stdout is not None
+        assert node.stdout.readline() == b"ready\n"
+        yield
+        node.stdin.close()
+
+
+def test_a_domain_is_looked_at_in_both_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One node talks over 127.0.0.1, as `serl sim` does, another one as the processes of a run."""
+    monkeypatch.setenv("ROS_DOMAIN_ID", domain := _other_domain())
+    assert cli.main(["doctor", "--graph", domain]) == cli.FAILED
+    assert "no node of this host is there" in capfd.readouterr().out
+    monkeypatch.delenv("SERL_SHARED_MEMORY")
+    folders = [tmp_path / "sockets", tmp_path / "memory"]
+    for folder in folders:
+        folder.mkdir()
+    meet_others(folders[0])
+    with ExitStack() as stack:
+        for folder in folders:
+            stack.enter_context(_idle(folder, int(domain)))
+        assert cli.main(["doctor", "--graph", domain]) == cli.DONE
+    lines = capfd.readouterr().out.splitlines()
+    nodes = [line for line in lines if line.startswith("nodes: ")]
+    assert [line.split("/")[1] for line in nodes] == ["sockets", "memory"], lines
+    ways = [line for line in lines if line.endswith(":")]
+    assert [way.split()[0] for way in ways] == ["over", "through"]
 
 
 def test_what_is_wrong_with_a_graph_is_a_line_and_an_exit_code(

@@ -166,6 +166,28 @@ def test_a_box_that_is_inverted_or_too_small_is_refused_and_a_good_one_is_kept(c
     assert place.reference == pytest.approx((1.0, 0.0, 0.0, 0.0))
 
 
+def test_corners_are_typed_where_nobody_guides_the_arm(cell: Cell) -> None:
+    """As at a simulated arm: home is where it stands."""
+    before = cell.session.profile
+    x, y, z = cell.person.place
+    assert "0.000 m along x" in (line := cell.refused("workspace"))
+    assert line.endswith("the tool was not guided: guide it, or type the corners")
+    typed = iter(("0.1,0.2", f"{x - 0.1},{y - 0.2},{z - 0.3}"))
+    cell.person.answers["workspace.low"] = lambda: next(typed)
+    cell.person.answers["workspace.high"] = f"{x + 0.1}, {y + 0.2}, {z + 0.3}"
+    assert cell.run("workspace") == "box of 20 x 40 x 60 cm"
+    assert "place '0.1,0.2': expected x,y,z in m, such as 0.3,-0.2,0.05" in cell.person.said
+    place = cell.session.profile.workspace
+    assert place is not None
+    assert place.low_m == pytest.approx((x - 0.1, y - 0.2, z - 0.3))
+    assert place.home_m == pytest.approx((x, y, z), abs=0.003)
+    typed = iter(("0.4,0,0.2", ""))
+    cell.person.answers = {"workspace.home": lambda: next(typed)}
+    cell.refused("workspace")
+    cell.session.profile = before
+    assert "'0.4,0,0.2': home is where the arm stands: Enter alone" in cell.person.said
+
+
 def test_a_person_takes_over_and_lets_go(cell: Cell) -> None:
     began_s = time.monotonic()
 

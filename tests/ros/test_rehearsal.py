@@ -1,0 +1,109 @@
+"""The rehearsal of docs/setup.md: a first day with the simulated arm, by its commands alone."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from serl.guard_setup import guard_of
+from serl.real_arm import load_robot
+from serl.robot_file import read_robot
+from serl.ros.setup_steps import STEPS
+
+from .conftest import eventually
+from .terminal import Terminal
+
+pytestmark = [pytest.mark.ros, pytest.mark.slow]
+
+PAGE = (Path(__file__).parents[2] / "docs/setup.md").read_text(encoding="utf-8")
+REASONS = dict(re.findall(r"\n\| (\w+) \| `(s [a-z ]+)`", PAGE))
+CORNERS = re.findall(r"`(0\.\d+,-?0\.\d+,0\.\d+)`", PAGE)
+FASTER = " --agent.hidden '[16, 16]' --agent.batch_size 16 --agent.threads 1 --trials 0"
+CHOICE = "[q] leave, and go on another time"
+SWINGS = "a stop of a device counts, too."
+
+
+def command(start: str) -> list[str]:
+    """A command of the page, without its first word."""
+    (line,) = re.findall(rf"^(serl {start}.*)$", PAGE, re.MULTILINE)
+    return shlex.split(line, comments=True)[1:]
+
+
+def answer(said: str) -> str | None:
+    """What a person answers to the end of what was said; nothing while nothing is asked."""
+    end = said.rstrip()[-400:]
+    if end.endswith(CHOICE):
+        step = re.findall(r"\d/9 (\w+): ", said)[-1]
+        return REASONS.get(step, "")
+    for corner, place in zip(("nearest", "furthest"), CORNERS, strict=True):
+        if f"corner {corner}" in end and end.endswith("x,y,z in m"):
+            return place
+    if way := re.search(r"\+([xyz]): which way.*\]$", end):
+        return {"x": "forward", "y": "left", "z": "up"}[way[1]]
+    if end.endswith("[y/n]"):
+        return "y"
+    return "" if end.endswith(("Enter", "Enter begins", SWINGS)) else None
+
+
+@pytest.fixture
+def sim(tmp_path: Path) -> Iterator[Terminal]:
+    with Terminal(tmp_path, *command("sim")) as arm:
+        arm.until("topics and services under /sim/arm")
+        yield arm
+
+
+def rehearse(person: Terminal) -> None:
+    """Answer what is asked until it is over; who stops the swing presses until it is heard."""
+    heard = 0
+
+    def done() -> bool:
+        nonlocal heard
+        said = person.output
+        new = len(said) > heard or said.rstrip().endswith(SWINGS)
+        if new and (words := answer(said)) is not None and person.process.poll() is None:
+            heard = len(said)
+            person.say(words)
+        return person.process.poll() is not None
+
+    eventually(done, 600.0)
+
+
+def test_the_rehearsal_goes_through_all_steps_to_a_guard_and_a_training(
+    sim: Terminal, tmp_path: Path
+) -> None:
+    with Terminal(tmp_path, *command("setup sim")) as person:
+        rehearse(person)
+        assert person.process.returncode == 0, person.output
+    kept = read_robot(tmp_path / "rehearsal.yaml")
+    assert list(kept.setup) == [step.name for step in STEPS]
+    assert {name for name, trial in kept.setup.items() if trial.skipped} == set(REASONS)
+    assert kept.workspace is not None
+    assert [kept.workspace.low_m, kept.workspace.high_m] == [
+        tuple(map(float, corner.split(","))) for corner in CORNERS
+    ]
+    assert guard_of(load_robot(str(tmp_path / "rehearsal.yaml"))).motion.gripper
+    with Terminal(tmp_path, *command("guard rehearsal")) as guard:
+        guard.until("Ctrl-C ends it")
+    words = [*command("train pick_cube --robot rehearsal"), *shlex.split(FASTER)]
+    with Terminal(tmp_path, *words) as training:
+        trains(training)
+
+
+def trains(training: Terminal) -> None:
+    """Arm the guard and answer what is asked, until steps of the arm have come to the learner."""
+    heard = 0
+
+    def learns() -> bool:
+        nonlocal heard
+        said = training.output
+        if len(said) > heard and "Enter" in said[heard:]:
+            training.press_enter()
+        heard = len(said)
+        return training.process.poll() is not None or bool(re.search(r"acked [1-9]", said))
+
+    eventually(learns, 300.0)
+    assert re.search(r"acked [1-9]", training.output), training.output

@@ -1,0 +1,57 @@
+"""docs/launch.md: its files are accepted, and its keys and arguments are those there are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from serl.config import checked, read_yaml
+from serl.graph_config import ConsoleEntry, GraphConfig, RobotEntry
+from serl.settings import run_settings
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/launch.md").read_text(encoding="utf-8")
+EXAMPLE = ROOT / "docs/examples/two_arms.yaml"
+
+
+def first_cells() -> list[str]:
+    """What the tables of the page explain."""
+    return re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
+
+
+def test_the_example_is_a_whole_graph_of_two_arms() -> None:
+    graph = checked(GraphConfig, read_yaml(EXAMPLE))
+    config = run_settings(graph.task, graph.run_settings, {})
+    assert (config.actors, config.robot, graph.actors) == (2, "sim", ("left", "right"))
+    assert f"serl up {EXAMPLE.relative_to(ROOT)}\n" in PAGE
+
+
+def test_the_real_arms_of_the_page_are_accepted() -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    graph = checked(GraphConfig, yaml.safe_load(text))
+    assert graph.run_settings["robot"] == "left.yaml"
+    assert graph.actors == ("left", "right")
+
+
+@pytest.mark.parametrize("model", [GraphConfig, RobotEntry])
+def test_every_key_of_the_file_is_explained(model: Any) -> None:
+    assert set(model.model_fields) <= set(first_cells())
+    assert all(f"`{key}`" in PAGE for key in ConsoleEntry.model_fields)
+
+
+def test_every_launch_file_and_argument_is_explained() -> None:
+    pytest.importorskip("rclpy")
+    from serl.ros import launching
+
+    for path in (ROOT / "launch").glob("*.launch.py"):
+        assert f"| `{path.name}` |" in PAGE
+        assert f"launch launch/{path.name}" in PAGE
+    tables = (launching._ACTOR, launching._SIM, launching._GUARD, launching._FILE)
+    for table in (*tables, launching._EVERYWHERE):
+        for name, (default, _) in table.items():
+            rows = re.findall(rf"^\| `{name}` \| [^|]+ \| ?(\S*) ?\|", PAGE, re.MULTILINE)
+            assert (f"`{default}`" if default else "") in rows, name
