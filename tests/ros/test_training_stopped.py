@@ -20,12 +20,6 @@ pytestmark = pytest.mark.ros
 WAITS = "actor0 waits for a person: estop: the service estop: Enter says that you have seen to it"
 
 
-@pytest.fixture
-def training(tmp_path: Path) -> Terminal:
-    options = [word for name, value in TINY.items() for word in (f"--{name}", value)]
-    return Terminal(tmp_path, "train", "reach", "--robot", "sim", "--steps", 100_000, *options)
-
-
 def stop(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROS_DOMAIN_ID", str(started_domain_id(run)))
     with RosNode("presser", run.path, local=True) as node:
@@ -36,15 +30,22 @@ def last_progress(command: Terminal) -> str:
     return [line for line in command.output.splitlines() if PROGRESS in line][-1]
 
 
-def test_a_latched_guard_asks_at_the_terminal_and_the_progress_says_so(
-    tmp_path: Path, training: Terminal, monkeypatch: pytest.MonkeyPatch
+def run_of(folder: Path) -> RunFolder:
+    (settings,) = (folder / "runs").rglob("config.yaml")
+    return RunFolder.open(settings.parent)
+
+
+def test_a_latched_guard_asks_at_the_terminal_and_the_progress_says_so_also_when_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with training as command:
+    options = [word for name, value in TINY.items() for word in (f"--{name}", value)]
+    words = ("train", "reach", "--robot", "sim", "--steps", 100_000, *options)
+    with Terminal(tmp_path, *words) as command:
         command.until(PROGRESS)
-        (settings,) = (tmp_path / "runs").rglob("config.yaml")
-        stop(RunFolder.open(settings.parent), monkeypatch)
+        stop(run_of(tmp_path), monkeypatch)
         command.until(WAITS)
-        assert last_progress(command).endswith("left -"), "nobody knows when it goes on"
+    with Terminal(tmp_path, "train", "--resume", run_of(tmp_path).path) as command:
+        command.until(WAITS)
         answer_until(command, lambda: "disarmed\n" in command.output, (SEEN,))
         eventually(lambda: "waits for a person" not in last_progress(command), LIMIT_S)
         assert "Enter arms it" not in command.output, "its actor does that itself"
