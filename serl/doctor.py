@@ -20,6 +20,7 @@ from serl.ros.environment import (
     choose_transport,
     environment,
     free_domain,
+    is_in_use,
     network_of,
     ros_status,
     shared_memory_problem,
@@ -124,7 +125,10 @@ def _ros() -> Finding:
 def _domain() -> Finding:
     try:
         with free_domain() as domain:
-            return Finding(True, "ROS domain", f"{domain.id} is free")
+            who = "others are" if is_in_use(domain.id) else "nobody is"
+            asked = ", as ROS_DOMAIN_ID says" if os.environ.get("ROS_DOMAIN_ID") else ""
+            shared = "; runs share it by namespace" if asked else ", the next run takes it"
+            return Finding(True, "ROS domain", f"{domain.id}{asked}: {who} in it{shared}")
     except BadInput as error:
         return Finding(False, "ROS domain", str(error))
 

@@ -17,7 +17,7 @@ from serl.files import digest_of
 from serl.guard_setup import guarded_arm
 from serl.inheritance import inherit
 from serl.merging import merge
-from serl.real_arm import check_trainable
+from serl.real_arm import check_trainable, load_robot
 from serl.reward import RewardConfig
 from serl.specs import Spec
 from serl.successes import LastFrames, with_labelled
@@ -120,6 +120,7 @@ def _check_arm(config: TrainConfig) -> None:
     """Raise `BadInput` unless an arm like that can be guarded, and a real one can be trained on."""
     assert config.robot is not None
     if is_real(config.robot):
+        load_robot(config.robot)  # an arm that there is, before what it could not do
         check_trainable(config, make_task(config))
     guarded_arm(config, config.robot)
 

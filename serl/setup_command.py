@@ -145,22 +145,26 @@ def _tried(session: Session, step: SetupStep, now: Callable[[], datetime]) -> Tr
     """What came of a step, tried until it is well or the person skips it."""
     while True:
         answer = session.asker.ask(step.name, _CHOICE)
-        at = now().strftime("%Y-%m-%d %H:%M")
         if answer == "q":
             raise Left("by choice")
         if answer == "s" or answer.startswith("s "):
             if reason := answer[1:].strip():
-                return Trial(at=at, skipped=reason)
+                return Trial(at=_stamp(now()), skipped=reason)
             session.asker.tell("a skipped step needs a reason: s no camera in this cell")
         elif answer:
             session.asker.tell(f"{answer!r}: expected Enter, s and a reason, or q")
         else:
             try:
-                return Trial(at=at, found=step.run(session))
+                found = step.run(session)
+                return Trial(at=_stamp(now()), found=found)  # when it was done, not begun
             except Left:
                 raise
             except SerlError as error:
                 session.asker.tell(f"  not yet: {error}")
+
+
+def _stamp(now: datetime) -> str:
+    return now.strftime("%Y-%m-%d %H:%M")
 
 
 def _words(trial: Trial) -> str:

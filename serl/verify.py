@@ -23,6 +23,11 @@ from serl.quarantine import QUARANTINE, lost_records
 from serl.run_folder import RunFolder
 from serl.types import End
 
+COUNTED = (
+    "records: steps, and one end an episode; accepted: those that a learner took, not what came "
+    "after its last step, nor demonstrations, which it reads as they are"
+)
+
 
 class Contents(NamedTuple):
     """What the log of one actor holds.
@@ -82,7 +87,7 @@ class Report(NamedTuple):
         counts = f"lost {self.lost}, duplicated {self.duplicated}"
         found = len(self.findings)
         verdict = "sound" if self.sound else f"{found} finding{'s' * (found != 1)}"
-        return "\n".join([*lines, *self.findings, f"{counts}: {verdict}"])
+        return "\n".join([*lines, COUNTED, *self.findings, f"{counts}: {verdict}"])
 
 
 def verify(path: Path) -> Report:

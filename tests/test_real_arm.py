@@ -65,7 +65,7 @@ def test_a_run_on_an_arm_has_people_and_no_simulated_human() -> None:
         ({}, r"demos: 20: no script demonstrates on a real arm: give --demos FOLDER .*serl record"),
         ({"demos": 0, "intervention": "scripted"}, "intervention: scripted: no simulated human"),
         ({"demos": 0, "curriculum": {"start": 0.1}}, "curriculum.start: only a simulation"),
-        ({"demos": 0, "robot": "nobody"}, "unknown robot 'nobody': expected one of"),
+        ({"robot": "nobody"}, "unknown robot 'nobody': expected one of"),
         ({"demos": 0, "robot": "absent.yaml"}, "absent.yaml: cannot be read"),
         ({"demos": 0, "namespace": "left"}, "namespace: "),
         ({"robot": "sim", "task_config": {"rate_hz": 3.0}}, "rate_hz: 3: a guard waits"),

@@ -104,6 +104,22 @@ def test_a_step_that_fails_is_one_line_and_tried_again(tmp_path: Path) -> None:
     ]
 
 
+def test_a_step_is_stamped_when_it_is_done_not_when_it_was_begun(tmp_path: Path) -> None:
+    hours = iter([12])
+
+    def long(session: Any) -> str:
+        assert next(hours) == 12  # nobody has looked at the clock yet
+        return "well"
+
+    def clock() -> datetime:
+        assert next(hours, None) is None
+        return datetime(2026, 11, 22, 13)
+
+    sitting = Sitting(tmp_path / "a.yaml", [""])
+    assert walk(cast(Any, sitting), cast(Any, [Step("step", "one", long)]), clock)
+    assert read_robot(tmp_path / "a.yaml").setup["step"].at == "2026-11-22 13:00"
+
+
 def test_a_step_is_skipped_for_a_reason_only(tmp_path: Path) -> None:
     sitting = Sitting(tmp_path / "a.yaml", ["s", "later", "s no camera here"])
     assert go(sitting, Step("cameras", "what is seen", found("never")))

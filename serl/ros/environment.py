@@ -118,10 +118,15 @@ def free_domain(
     for domain_id in DOMAINS[1:]:
         with suppress(BadInput):
             domain = Domain(domain_id, FileLock(folder / str(domain_id), f"domain {domain_id}"))
-            if not _is_held(SHARED_MEMORY / f"fastrtps_port{_discovery_port(domain_id)}_sl"):
+            if not is_in_use(domain_id):
                 return domain
             domain.close()  # somebody uses it who takes no locks of ours
     raise BadInput("no free ROS domain: 1 to 101 are all in use; set ROS_DOMAIN_ID to share one")
+
+
+def is_in_use(domain_id: int) -> bool:
+    """Whether processes of this host talk in the domain, through shared memory."""
+    return _is_held(SHARED_MEMORY / f"fastrtps_port{_discovery_port(domain_id)}_sl")
 
 
 def choose_transport(run_folder: Path) -> None:

@@ -174,7 +174,7 @@ class SetupArm:
         while True:
             state, cause, _ = self.standing()
             if state in LATCHED and not problem:
-                question = f"the guard holds the arm: {state}: {cause}. Is it safe to go on?"
+                question = f"the guard holds the arm ({state}: {cause}). Is it safe to go on?"
                 if not agreed(self._asker, "guard.release", question):
                     raise StepFailed(f"the arm stays stopped: {state}: {cause}")
                 deadline_s = time.monotonic() + _TAKE_S
