@@ -73,7 +73,8 @@ class Terminal:
             self._answer(line)
             question = ""
         self._asked = question
-        return self._attendant.waiting(heard=not self._deserted)
+        waiting: Mapping[str, str] = self._attendant.waiting(heard=not self._deserted)
+        return waiting
 
     def _line(self) -> str | None:
         try:

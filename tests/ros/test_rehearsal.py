@@ -20,8 +20,8 @@ from .terminal import Terminal
 pytestmark = [pytest.mark.ros, pytest.mark.slow]
 
 PAGE = (Path(__file__).parents[2] / "docs/setup.md").read_text(encoding="utf-8")
-REASONS = dict(re.findall(r"\n\| (\w+) \| `(s [a-z ]+)`", PAGE))
-CORNERS = re.findall(r"`(0\.\d+,-?0\.\d+,0\.\d+)`", PAGE)
+REASONS: dict[str, str] = dict(re.findall(r"\n\| (\w+) \| `(s [a-z ]+)`", PAGE))
+CORNERS: list[str] = re.findall(r"`(0\.\d+,-?0\.\d+,0\.\d+)`", PAGE)
 FASTER = " --agent.hidden '[16, 16]' --agent.batch_size 16 --agent.threads 1 --trials 0"
 CHOICE = "[q] leave, and go on another time"
 SWINGS = "a stop of a device counts, too."

@@ -11,9 +11,10 @@ from serl.ros.node import RosNode
 from serl.ros.remote import Remote
 from serl.run_folder import RunFolder
 
+from .conftest import eventually
 from .terminal import LIMIT_S, Terminal
 from .test_training import TINY
-from .tracked import PROGRESS, SEEN, answer_until, eventually
+from .tracked import PROGRESS, SEEN, answer_until
 
 pytestmark = pytest.mark.ros
 
