@@ -71,7 +71,10 @@ def page(
         "random actions. Training is from state, with 20 demonstrations and the simulated human",
         "where a task says nothing else; trials are unassisted. Curves are the successes of the",
         "last 20 training episodes without a human step, a line a seed; points are trials of",
-        "checkpoints, with their 95 % intervals. Random steps are made an episode after the other;",
+        "checkpoints, with their 95 % intervals. The line may lie far below the points: in",
+        "training the policy explores, with noise in every action, and the human takes over where",
+        "it is stuck, which takes those episodes out of the count; a trial has neither.",
+        "Random steps are made an episode after the other;",
         "faults are warnings of MuJoCo, readings with numbers that are none, and objects that left",
         "the world, fell through the table or stayed in another by more than 8 mm for a second.",
         "",
@@ -81,7 +84,7 @@ def page(
     for name, summary in summaries.items():
         lines += [f"## {name}", "", summary, ""]
         if shown[name]:
-            lines += [f"![{name}: its expert at work]({PICTURES}/{name}.webp)", ""]
+            lines += [f"![{name}: a moment of its expert's first try]({PICTURES}/{name}.webp)", ""]
         lines += _shown(name, records.get(name, TaskRecord()))
     return "\n".join(lines)
 

@@ -38,8 +38,9 @@ _VIEWS = {
     "side": View(camera="side", width=64, height=64),
     "wrist": View(camera="wrist", width=64, height=64),
 }
-_CAMERA = """
-<camera name="side" pos="0.80 -0.26 0.26" xyaxes="0.655 0.756 0 -0.445 0.386 0.808" fovy="28"/>
+_BESIDE = 'pos="0.80 -0.26 0.26" xyaxes="0.655 0.756 0 -0.445 0.386 0.808"'
+_CAMERA = f"""
+<camera name="side" {_BESIDE} fovy="28"/>
 """
 
 
@@ -147,7 +148,8 @@ class Insertion:
         """A block with a hole, and the peg."""
         bodies = _CAMERA + hole_mjcf(self.fit, self.config.clearance_m) + peg_mjcf(self.fit)
         fits = {"peg": self.config.clearance_m}
-        return Scene(bodies=bodies, place=self._place, tracked=("peg", "hole"), fits=fits)
+        tracked = ("peg", "hole")
+        return Scene(bodies=bodies, place=self._place, tracked=tracked, fits=fits, front=_BESIDE)
 
     def begin(self, reading: Observation) -> None:
         """Keep where the tool starts."""

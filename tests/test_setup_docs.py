@@ -7,12 +7,15 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from serl import cli
+from serl.arm_profile import ArmProfile
 from serl.camera_command import _opener, _view
 from serl.cell import Workspace
-from serl.config import parse_overrides
+from serl.config import checked, parse_overrides
 from serl.guard_command import place_of
+from serl.guard_setup import guard_of
 from serl.plugins import load
 from serl.robot_file import write_robot
 from serl.settings import run_settings
@@ -46,6 +49,12 @@ def test_every_command_is_understood(words: list[str], tmp_path: Path) -> None:
         assert (_view(options) is not None) == (options.resize is not None)
     if options.command == "setup":
         place_of(load("robot", "sim"), options.namespace)
+
+
+def test_the_workspace_of_the_page_is_one_that_a_guard_takes() -> None:
+    (text,) = re.findall(r"```yaml\n(workspace:.*?)```", PAGE, re.DOTALL)
+    taught = checked(ArmProfile, {**load("robot", "franka").model_dump(), **yaml.safe_load(text)})
+    assert guard_of(taught).motion.box_high_m == (0.65, 0.25, 0.35)
 
 
 def test_the_page_names_every_step() -> None:

@@ -66,7 +66,7 @@ def test_the_page_shows_numbers_and_pictures_and_keeps_them(tmp_path: Path) -> N
     grey = np.full((24, 36, 3), 128, np.uint8)
     task_page.write_page(tmp_path, records, summaries, {"reach": grey})
     page = (tmp_path / "tasks.md").read_text()
-    assert "![reach: its expert at work](images/tasks/reach.webp)" in page
+    assert "![reach: a moment of its expert's first try](images/tasks/reach.webp)" in page
     assert "drawer.webp" not in page
     assert "`serl train reach` (commit abc): 99 of 100 (95% to 100%), 2 seeds, 500 steps" in page
     assert task_bench.load_records(tmp_path) == records

@@ -42,8 +42,9 @@ def answer(said: str) -> str | None:
     for corner, place in zip(("nearest", "furthest"), CORNERS, strict=True):
         if f"corner {corner}" in end and end.endswith("x,y,z in m"):
             return place
-    if way := re.search(r"\+([xyz]): which way.*\]$", end):
-        return {"x": "forward", "y": "left", "z": "up"}[way[1]]
+    if end.endswith("up down]"):
+        axis = re.findall(r"\+([xyz]): which way", end)[-1]
+        return {"x": "forward", "y": "left", "z": "up"}[axis]
     if end.endswith("[y/n]"):
         return "y"
     return "" if end.endswith(("Enter", "Enter begins", SWINGS)) else None
