@@ -81,10 +81,10 @@ def read_demonstrations(folder: Path, config: TrainConfig) -> Iterator[Episode]:
         CorruptData: an episode is damaged.
         SpecMismatch: one is of something else.
     """
-    task = make_task(config)
+    task, specs = make_task(config), specs_of(config)
     for path in episode_paths(folder):
-        episode, defining = _read(path, config)
-        if isinstance(task, Demonstrated) and defining and episode.success:
+        episode = _read(path, specs)
+        if isinstance(task, Demonstrated) and episode.success and _is_wider(path, specs):
             episode = task.retold(episode)
         yield episode
 
@@ -93,20 +93,25 @@ def defined_by(config: TrainConfig) -> Mapping[str, Any]:
     """Settings of the task that the first success of its recordings defines; of most tasks none.
 
     Raises:
-        BadInput: it cannot; the line names the file.
-        CorruptData: it is damaged.
+        BadInput: it cannot, or a later one could not; the line names the file.
+        CorruptData: one is damaged.
     """
     task = make_task(config)
     if not isinstance(task, Demonstrated):
         return {}
+    specs = specs_of(config)
+    defined: Mapping[str, Any] | None = None
     for path in (path for folder in config.demo_paths for path in episode_paths(folder)):
-        episode, _ = _read(path, config)
+        if defined is not None and _is_wider(path, specs):
+            continue  # can be retold
+        episode = _read(path, specs)
         if episode.success:
             try:
-                return task.defined_by(episode)
+                made = task.defined_by(episode)
             except BadInput as error:
                 raise BadInput(f"{path}: {error}") from None
-    return {}
+            defined = made if defined is None else defined
+    return defined or {}
 
 
 def specs_of(config: TrainConfig) -> tuple[Spec, Spec]:
@@ -115,13 +120,15 @@ def specs_of(config: TrainConfig) -> tuple[Spec, Spec]:
     return spec, wider
 
 
-def _read(path: Path, config: TrainConfig) -> tuple[Episode, bool]:
-    """An episode, and whether it holds what defines the task besides what is learned from."""
-    spec, wider = specs_of(config)
-    found = read_spec(path)
-    shown = found.observation.state.keys() if found else ()
-    defining = wider != spec and shown == wider.observation.state.keys()
-    return read_episode(path, wider if defining else spec), defining
+def _read(path: Path, specs: tuple[Spec, Spec]) -> Episode:
+    spec, wider = specs
+    return read_episode(path, wider if _is_wider(path, specs) else spec)
+
+
+def _is_wider(path: Path, specs: tuple[Spec, Spec]) -> bool:
+    """It holds all that recordings for the task do: what defines the task as well."""
+    found, (_, wider) = read_spec(path), specs
+    return found is not None and found.observation.state.keys() == wider.observation.state.keys()
 
 
 def check_recordings(folders: Iterable[Path], *specs: Spec) -> None:

@@ -258,7 +258,7 @@ class Demonstrated(Protocol):
         """Overrides of its own settings, of a success that was recorded so; those given stay.
 
         Raises:
-            BadInput: it defines nothing; the line says why.
+            BadInput: it does not hold what is needed, or defines nothing; the line says why.
         """
         ...
 

@@ -135,13 +135,13 @@ class RacingCar:
         Only what is driven along the course counts, and less if it is driven backwards.
         """
         place = self.course.nearest(_position(reading.state), self._place_m)
-        forwards = float(self.course.ahead(self._place_m, place))
-        self._place_m, self._driven_m = place, self._driven_m + forwards
+        ahead_m = float(self.course.ahead(self._place_m, place))
+        self._place_m, self._driven_m = place, self._driven_m + ahead_m
         self._judged_s = reading.stamps["robot"]
         touched = bool(reading.state["bumper"][0] > 0.5)
         success = self._is_lap(reading.state)
         return Outcome(
-            reward=self.config.metre_reward * forwards - self.config.touch_penalty * touched,
+            reward=self.config.metre_reward * ahead_m - self.config.touch_penalty * touched,
             terminated=success or touched,
             truncated=not (success or touched) and index + 1 >= self.config.max_steps,
             success=success,
@@ -180,10 +180,11 @@ class RacingCar:
 
     def defined_by(self, demonstration: Episode) -> Mapping[str, Any]:
         """The course through checkpoints of the lap; what is given of them stays."""
+        driven = _driven(demonstration)
         if self.config.checkpoints:
             return {}
-        driven = forwards(_driven(demonstration), self._track, _HALF_WIDTH_M)
-        return {"checkpoints": [list(point) for point in checkpoints_of(driven)]}
+        lap = forwards(driven, self._track, _HALF_WIDTH_M)
+        return {"checkpoints": [list(point) for point in checkpoints_of(lap)]}
 
     def retold(self, demonstration: Episode) -> Episode:
         """The same drive with this course ahead, and the rewards of its metres."""
@@ -332,8 +333,8 @@ def _driven(demonstration: Episode) -> Points:
     seen = _observations(demonstration)
     if "car_pose" not in seen[0].state:
         raise BadInput(
-            "does not tell where the car was, so that it defines no course: record another one "
-            "(serl record), or give task_config.checkpoints"
+            "does not tell where the car was, so that it is of no use on another course: "
+            "record another one (serl record)"
         )
     return np.array([_position(each.state) for each in seen])
 

@@ -126,6 +126,17 @@ def test_the_record_is_seen_and_rewarded_on_its_own_course(outer_lap: Path) -> N
     spec.observation.validate_observation(episode.end.observation)
 
 
+def test_who_sees_where_the_car_is_learns_from_its_own_course_as_well(outer_lap: Path) -> None:
+    config = settings(outer_lap, task_config={"record_pose": True})
+    (episode,), (plain,) = (
+        read_demonstrations(outer_lap, each) for each in (config, settings(outer_lap))
+    )
+    assert [step.reward for step in episode.steps] == [step.reward for step in plain.steps]
+    for step, other in zip(episode.steps, plain.steps, strict=True):
+        assert np.array_equal(step.observation.state["course"], other.observation.state["course"])
+        assert "car_pose" in step.observation.state
+
+
 def test_checkpoints_that_are_given_stay(outer_lap: Path) -> None:
     square = [[0.0, -2.0], [2.0, 0.0], [0.0, 2.0], [-2.0, 0.0]]
     config = settings(outer_lap, task_config={"checkpoints": square})
@@ -170,18 +181,54 @@ def test_a_lap_with_a_way_back_in_it_is_driven_forwards(tmp_path: Path) -> None:
     assert course.length_m == pytest.approx(RacingCar().course.length_m, rel=0.02)
 
 
-def test_another_task_and_a_recording_from_before_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    task, old = RacingCar(), tmp_path / "old"
+@pytest.fixture(scope="module")
+def old_lap(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Without where the car was, as recordings of a training's own and of before."""
+    task, old = RacingCar(), tmp_path_factory.mktemp("records") / "old"
     with EpisodeLog(old, make_spec(task), "old", "expert", 5) as log:
         key = EpisodeKey("old", "expert", 5, 0)
         record_expert(SimCar(task.scene, task.config), task, log.append, 1, 7, key)
-    assert cli.main(["train", "racing_car", "--demos", str(old), "--runs", str(tmp_path)]) == 2
-    assert "does not tell where the car was" in capsys.readouterr().err
-    (episode,) = read_demonstrations(old, resolve({"task": "racing_car"}))
-    assert episode.success, "it still demonstrates on a course that is given"
-    assert cli.main(["train", "reach", "--demos", str(old), "--runs", str(tmp_path)]) == 2
+    return old
+
+
+@pytest.mark.parametrize(
+    ("before", "also"),
+    [
+        ((), ()),
+        (("outer_lap",), ()),
+        ((), ("--task_config.checkpoints", "[[0, -2], [2, 0], [0, 2], [-2, 0]]")),
+    ],
+    ids=["alone", "behind another", "on a course that is given"],
+)
+def test_a_lap_of_unknown_places_is_refused(
+    before: tuple[str, ...],
+    also: tuple[str, ...],
+    old_lap: Path,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    demos = [str(request.getfixturevalue(each)) for each in before] + [str(old_lap)]
+    words = ["train", "racing_car", "--demos", f"[{', '.join(demos)}]", *also]
+    assert cli.main([*words, "--runs", str(tmp_path / "runs")]) == 2
+    errors = capsys.readouterr().err
+    assert f"{old_lap}/" in errors
+    assert "does not tell where the car was" in errors
+    assert errors.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_a_run_has_recorded_itself_needs_no_places(old_lap: Path) -> None:
+    """Nor does a run of before, whose settings name such recordings, when it is resumed."""
+    for given in ({}, {"demo_paths": [old_lap]}):
+        (episode,) = read_demonstrations(old_lap, resolve({"task": "racing_car"}, given))
+        assert episode.success
+
+
+def test_another_task_is_refused(
+    old_lap: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["train", "reach", "--demos", str(old_lap), "--runs", str(tmp_path)]) == 2
     assert 'task: "racing_car" != "reach"' in capsys.readouterr().err
 
 
