@@ -26,6 +26,7 @@ from serl.errors import BadInput, SerlError, SpecMismatch
 from serl.origin import OriginConfig, Part
 from serl.run_folder import RunFolder
 from serl.specs import Spec
+from serl.task import Demonstrated
 from serl.trunk_weights import digest_of_trunk
 from serl.types import Episode, Source
 
@@ -84,7 +85,7 @@ def inherit(config: TrainConfig) -> Inheritance:
     for part in (*wanted, *needed):
         if reasons[part]:
             raise SpecMismatch(f"{path}: cannot start from its {part}: {reasons[part]}")
-    if config.init_from.data != "none" and (difference := _difference(theirs, spec, set())):
+    if config.init_from.data != "none" and (difference := _useless(run.config, config)):
         raise SpecMismatch(f"{path}: its steps are of no use here: {difference}")
     whole = all(part in wanted for part in ("actor", "critics"))
     taken = tuple(name for part in wanted for name in _ARRAYS[part])
@@ -144,6 +145,17 @@ def _difference(theirs: Spec, mine: Spec, needed: set[str]) -> str:
     fields = (needed or set(Spec.model_fields)) - {"task"}
     others = {name: getattr(mine, name) for name in set(Spec.model_fields) - fields}
     return theirs.model_copy(update=others).difference(mine)
+
+
+def _useless(theirs: TrainConfig, mine: TrainConfig) -> str:
+    """Why steps of the other run teach nothing here; empty if they do."""
+    there, here = make_task(theirs), make_task(mine)
+    if difference := _difference(make_spec(there), make_spec(here), set()):
+        return difference
+    if not isinstance(there, Demonstrated) or not isinstance(here, Demonstrated):
+        return ""
+    changed = [name for name in here.defined if here.defined[name] != there.defined.get(name)]
+    return f"task_config.{changed[0]} are others there" if changed else ""
 
 
 def _shape(array: object) -> str:

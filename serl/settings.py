@@ -75,7 +75,9 @@ def _checked(config: TrainConfig) -> list[Spec]:
 def _found(config: TrainConfig, specs: Sequence[Spec]) -> dict[str, Any]:
     """Settings that depend on files: which ones these are, wherever the run is resumed from."""
     positives = tuple(each.resolve() for each in config.vice.positives)
-    origin = inherit(config).origin if config.init_from.run is not None else config.init_from
+    defined = _defined(config)
+    settled = config.model_copy(update=defined)
+    origin = inherit(settled).origin if config.init_from.run is not None else config.init_from
     cameras = [spec.observation.images for spec in specs]
     trunk = with_trunk(config.agent)
     return {
@@ -84,7 +86,7 @@ def _found(config: TrainConfig, specs: Sequence[Spec]) -> dict[str, Any]:
         "vice": config.vice.model_copy(update={"positives": positives}),
         "init_from": origin,
         "agent": with_encoder(trunk, cameras, inherited=origin.loads("encoder")),
-        **_defined(config),
+        **defined,
     }
 
 

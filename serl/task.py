@@ -250,6 +250,11 @@ class SimulatedTask(Task, Protocol):
 class Demonstrated(Protocol):
     """What a task has besides that a demonstration defines, as a lap does the course."""
 
+    @property
+    def defined(self) -> Mapping[str, Any]:
+        """The settings that a demonstration defines, as they are: whoever differs saw another."""
+        ...
+
     def recording_defaults(self) -> Mapping[str, Any]:
         """Settings, as overrides of its own, with which recordings hold what defines it."""
         ...

@@ -174,6 +174,11 @@ class RacingCar:
         """Pure pursuit of the middle of the track, at a share of the speed that it allows."""
         return _Pursuit(truth, self._track, self.config, seed)
 
+    @property
+    def defined(self) -> Mapping[str, Any]:
+        """The course."""
+        return {"checkpoints": self.config.checkpoints or _LAP}
+
     def recording_defaults(self) -> Mapping[str, Any]:
         """Recordings hold where the car was."""
         return {"record_pose": True}

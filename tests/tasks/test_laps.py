@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 from serl import cli
+from serl.assembly import make_agent
 from serl.assignment import make_judged_task, make_spec, make_task
 from serl.clock import VirtualClock
 from serl.config import TrainConfig, resolve
 from serl.demonstrations import read_demonstrations, record_expert, specs_of
 from serl.desk import Desk
 from serl.episodes import episode_paths, read_episode
+from serl.errors import SpecMismatch
 from serl.hold import Hold
 from serl.loop import EpisodeKey
 from serl.person import ACTOR, Stand, record_person
@@ -230,6 +232,18 @@ def test_another_task_is_refused(
 ) -> None:
     assert cli.main(["train", "reach", "--demos", str(old_lap), "--runs", str(tmp_path)]) == 2
     assert 'task: "racing_car" != "reach"' in capsys.readouterr().err
+
+
+def test_steps_of_a_run_on_another_course_are_refused(outer_lap: Path, tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, settings(outer_lap), datetime.now())
+    agent = make_agent(run.config, make_spec(make_task(run.config)), 0)
+    run.save_checkpoint(9, {"agent": agent.state_dict()}, {})
+    origin = {"run": run.path, "data": "steps"}
+    assert settings(outer_lap, init_from=origin).init_from.run == run.path
+    with pytest.raises(SpecMismatch, match=r"of no use here: task_config\.checkpoints are others"):
+        run_settings("racing_car", {}, {"init_from": origin})
+    plain = run_settings("racing_car", {}, {"init_from": {"run": run.path}})
+    assert plain.init_from.load, "what it has learned may be gone on with"
 
 
 def test_the_command_records_where_the_car_was(
