@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from serl import plugins
 from serl.command_group import group
 from serl.errors import BadInput
+
+if TYPE_CHECKING:
+    from serl.task_bench import TaskRecord
 
 DONE, FAILED = 0, 1
 
@@ -58,11 +62,12 @@ def _measure(options: argparse.Namespace) -> int:
     from serl import task_bench, task_page
 
     measured = list(task_bench.find_tasks(options.task or plugins.names("task")))
-    records = task_bench.load_records(options.docs) if options.docs else {}
+    _known(options)  # a damaged file is told before anything is measured
     pictures = {}
     print("\n".join(task_page.table({}, ())))  # noqa: T201
     for task in measured:
         record, picture = task_bench.measure(task, options.trials)
+        records = _known(options)
         before = records.get(task.name, task_bench.TaskRecord())
         kept = {name: getattr(before, name) for name in ("walk", "trainings", "reason")}
         records[task.name] = record.model_copy(update=kept)
@@ -77,11 +82,13 @@ def _wander(options: argparse.Namespace) -> int:
     """Make random steps; 1 if anything broke."""
     from serl import task_bench, task_page
 
-    records = task_bench.load_records(options.docs) if options.docs else {}
+    tasks = list(task_bench.find_tasks(options.task or plugins.names("task")))
+    _known(options)  # a damaged file is told before anything is measured
     faults = 0
-    for task in task_bench.find_tasks(options.task or plugins.names("task")):
+    for task in tasks:
         walk = task_bench.wander(task, options.random_steps)
         faults += walk.faults
+        records = _known(options)
         before = records.get(task.name, task_bench.TaskRecord())
         records[task.name] = before.model_copy(update={"walk": walk})
         print(f"{task.name}: {task_page.walked(walk)}", flush=True)  # noqa: T201
@@ -96,17 +103,27 @@ def _collect(options: argparse.Namespace) -> int:
 
     wanted = {task.name for task in task_bench.find_tasks(options.task)}
     paths = task_runs.find_runs(options.runs)
-    records = task_bench.load_records(options.docs) if options.docs else {}
-    curves = {}
+    _known(options)  # a damaged file is told before anything is read
+    trainings, curves = [], {}
     for shown in task_runs.shown_by(paths, print, options.commit or task_runs.UNKNOWN_COMMIT):
         if wanted and shown.task not in wanted:
             continue
         training, curves[shown.training.curve] = shown.training, shown.curve
-        before = records.get(shown.task, task_bench.TaskRecord())
-        records[shown.task] = before.with_training(training)
+        trainings.append((shown.task, training))
         print(f"{shown.task}: {training.command}: {task_page.told(training)}")  # noqa: T201
     if not curves:
         raise BadInput(f"--runs {options.runs}: no finished training of what was asked for")
     if options.docs:
+        records = _known(options)
+        for name, training in trainings:
+            before = records.get(name, task_bench.TaskRecord())
+            records[name] = before.with_training(training)
         task_page.write_page(options.docs, records, task_bench.summaries(), {}, curves)
     return DONE
+
+
+def _known(options: argparse.Namespace) -> dict[str, TaskRecord]:
+    """What is kept by now: another command may write as well while this one measures."""
+    from serl import task_bench
+
+    return task_bench.load_records(options.docs) if options.docs else {}

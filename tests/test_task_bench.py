@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,6 +95,7 @@ def test_there_must_be_a_folder(tmp_path: Path) -> None:
         (("--trials", "0"), "--trials: expected at least 1, got 0"),
         (("--docs", "absent"), "--docs absent: no such folder"),
         (("raech",), "unknown task 'raech': expected one of"),
+        (("reach", "raech", "--random-steps", "9"), "unknown task 'raech': expected one of"),
         (("raech", "--runs", "."), "unknown task 'raech': expected one of"),
         (("--runs", "absent"), "--runs absent: expected a folder of runs, found none in it"),
         (("--random-steps", "0"), "--random-steps: expected at least 1, got 0"),
@@ -105,9 +107,30 @@ def test_wrong_input_is_one_line(
     words: tuple[str, ...], said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["bench", "tasks", *words]) == cli.BAD_INPUT
-    errors = capfd.readouterr().err
+    printed, errors = capfd.readouterr()
     assert said in errors
     assert errors.count("\n") == 1
+    assert not printed, "before anything was measured"
+
+
+@pytest.mark.parametrize(
+    ("called", "words"), [("wander", ["--random-steps", "9"]), ("measure", ["--trials", "1"])]
+)
+def test_what_another_command_keeps_meanwhile_stays(
+    called: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = getattr(task_bench, called)
+
+    def beside(*given: Any) -> Any:
+        found = measure(*given)
+        task_page.write_page(tmp_path, {"reach": TaskRecord(trainings=(TRAINED,))}, {}, {})
+        return found
+
+    monkeypatch.setattr(task_bench, called, beside)
+    assert cli.main(["bench", "tasks", "reach", *words, "--docs", str(tmp_path)]) == cli.DONE
+    record = task_bench.load_records(tmp_path)["reach"]
+    assert record.trainings == (TRAINED,)
+    assert record.walk is not None or record.expert_trials == 1
 
 
 def test_the_command_keeps_what_training_has_shown(
