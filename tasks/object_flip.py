@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -134,7 +135,8 @@ class ObjectFlip:
         resting = self._speed_m_s < _RESTING_M_S
         if not self.config.auto_reset or (resting and _is_ready(reading.state)):
             return None
-        flipper = _Flipper(self.config.motion, np.random.default_rng(0))
+        rng = np.random.default_rng(zlib.crc32(reading.state["tcp_pose"].tobytes()))
+        flipper = _Flipper(self.config.motion, rng)  # another way from wherever the pan is
         return lambda reading: flipper.level(reading.state)
 
     def is_success(self, truth: Truth) -> bool:

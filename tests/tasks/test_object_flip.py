@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -114,6 +116,22 @@ def test_it_resets_itself_as_long_as_the_patty_is_in_the_pan() -> None:
     put(arm, (0.60, 0.2, 0.02), upside_down=False)
     with pytest.raises(NeedsPerson, match="not in the pan"):
         task.reset(arm.observe())
+
+
+def test_a_reset_is_tried_in_another_way_from_elsewhere() -> None:
+    arm, task = make(ObjectFlipConfig(auto_reset=True))
+    arm.reset(0)
+    drive(arm, task, lambda reading: np.array((0.0, 0.0, -0.3), np.float32), 20)
+    here = arm.observe()
+    pose = here.state["tcp_pose"] + np.float32(1e-6)
+    there = replace(here, state={**here.state, "tcp_pose": pose})
+    first, again, elsewhere = (task.reset(each) for each in (here, here, there))
+    assert first is not None
+    assert again is not None
+    assert elsewhere is not None
+    action = first(here)
+    assert np.array_equal(again(here), action)
+    assert np.abs(elsewhere(here) - action).max() > 1e-3, "of the same reading: noise differs"
 
 
 def test_a_patty_that_still_slides_is_not_ready() -> None:
