@@ -28,6 +28,7 @@ class Walk(BaseModel):
         not_finite: readings with a number that is none.
         lost: objects that left the world, fell through the table, or stayed in a wall.
         deepest_mm: how deep things were in each other at most.
+        recorded_in: the commit of the code; empty if nobody noted it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -37,6 +38,7 @@ class Walk(BaseModel):
     not_finite: int = Field(0, ge=0)
     lost: int = Field(0, ge=0)
     deepest_mm: float = Field(0.0, ge=0)
+    recorded_in: str = ""
 
     @property
     def faults(self) -> int:

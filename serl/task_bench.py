@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from serl import plugins
 from serl.assignment import make_task
 from serl.clock import VirtualClock
+from serl.commit import commit
 from serl.config import resolve, stage_configs
 from serl.errors import CorruptData
 from serl.files import read_bounded
@@ -153,9 +154,10 @@ def measure(task: SimulatedTask, trials: int) -> tuple[TaskRecord, Image]:
 
 
 def wander(task: SimulatedTask, steps: int) -> Walk:
-    """Make random steps in a simulation of the task."""
+    """Make random steps in a simulation of the task, and note with which code."""
+    made_with = commit()  # before: it may take an hour, and files change
     with plugins.make_simulation(task) as robot:
-        return walk(task, robot, steps)
+        return walk(task, robot, steps).model_copy(update={"recorded_in": made_with})
 
 
 def expert_episode(

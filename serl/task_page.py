@@ -90,8 +90,10 @@ def page(
 
 
 def _shown(name: str, record: TaskRecord) -> list[str]:
-    """What trainings have shown, and why it is not more."""
+    """What random steps and trainings have shown, and why it is not more."""
     lines = []
+    if record.walk and record.walk.recorded_in:
+        lines += [f"Random steps (commit {record.walk.recorded_in}): {walked(record.walk)}.", ""]
     for training in record.trainings:
         lines += [f"`{training.command}` (commit {training.recorded_in}): {told(training)}", ""]
         if training.curve:

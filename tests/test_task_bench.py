@@ -8,6 +8,7 @@ import pytest
 from PIL import Image as Picture
 
 from serl import cli, plugins, task_bench, task_page
+from serl.commit import commit
 from serl.errors import BadInput, CorruptData
 from serl.random_walk import Walk
 from serl.task_bench import TaskRecord, Training
@@ -191,7 +192,17 @@ def test_the_command_keeps_what_random_steps_have_broken(
     record = task_bench.load_records(tmp_path)["reach"]
     assert record.walk is not None
     assert (record.walk.steps, record.walk.faults, record.training) == (200, 0, TRAINED)
-    assert "| 200, no fault |" in (tmp_path / "tasks.md").read_text()
+    assert record.walk.recorded_in == commit()
+    page = (tmp_path / "tasks.md").read_text()
+    assert "| 200, no fault |" in page
+    assert not commit() or f"Random steps (commit {commit()}): 200, no fault." in page
+
+
+def test_a_walk_of_before_says_no_commit(tmp_path: Path) -> None:
+    (tmp_path / "tasks.json").write_text('{"reach": {"walk": {"steps": 7}}}')
+    records = task_bench.load_records(tmp_path)
+    assert records["reach"].walk == Walk(steps=7)
+    assert "Random steps (" not in task_page.page(records, {"reach": "x"}, {"reach": False})
 
 
 BARS = {
