@@ -43,6 +43,7 @@ from serl.guard_chain import (
     check_command,
     check_opening,
     far_outside,
+    is_apart,
     is_inside,
 )
 from serl.guard_config import LATCHED, MOVING, GuardConfig, GuardState
@@ -232,6 +233,8 @@ class Guard:
             return ""
         if trouble := self.measured.trouble(now_s):
             return trouble
+        if self.yields and self._setpoint is not None and self._is_away(self._setpoint.pose):
+            return "the arm was moved: its setpoint is on its way there"
         if self.state is GuardState.DISARMED and self.measured.pose is not None:
             far = far_outside(self.measured.pose, self._config)
             return f"{far}: bring the arm there by hand" if far else ""
@@ -343,10 +346,17 @@ class Guard:
             return within_lead(self._target, pose, pace), pace
         settled = self._rest is None and self.measured.has_settled(self._stood_s, now_s)
         # An arm that is behind its setpoint is not led back; who pushes a stopped one moves it.
-        if pose and (settled or (self.state in LATCHED and self.measured.touch)):
-            self._rest = pose
         assert self._setpoint is not None
+        # A soft spring lets itself be pushed far by little, and is to get stiff again near there.
+        pushed = self.yields and self._is_away(self._rest or self._setpoint.pose)
+        if pose and (settled or pushed or (self.state in LATCHED and self.measured.touch)):
+            self._rest = pose
         return self._rest or self._setpoint.pose, self._slow
+
+    def _is_away(self, place: Pose) -> bool:
+        """Whether the arm is further from there than a setpoint may be ahead of it."""
+        pose, limits = self.measured.pose, self._limits
+        return pose is not None and is_apart(pose, place, limits.lead_m, limits.lead_rad)
 
     def _watch_arm(self, now_s: float) -> None:
         """Stop an arm that is silent, or elsewhere than it should be, for longer than it may."""
