@@ -24,7 +24,7 @@ from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Length, Lengths, Placement, Scene, TaskConfig, ViewName
 from serl.tasks.fit import Fit, hole_mjcf, peg_mjcf
 from serl.tasks.steering import steer
-from serl.tasks.tuning import from_state
+from serl.tasks.tuning import from_pixels, from_state
 from serl.types import Action, Array, Observation, Outcome
 from serl.vectors import Vector
 
@@ -231,12 +231,13 @@ class Insertion:
         in, by the millimetre that a peg slips in the hand: no picture tells the last one. Where
         the peg is at the bottom sooner, the hand comes as low by pressing on, within 3 steps.
         """
+        tuned = from_pixels if self.config.observe == "pixels" else from_state
         fit, deep_m = self.fit, self.config.depth_m + _SLIP_M
         lowest = round(fit.rim_m - deep_m + fit.peg_m[2] + fit.below_tcp_m, 5)
         return {
             "reward": {"tool_high_m": (1.0, 1.0, lowest)},
             "human": {"noise": 0.03, "gain": 0.5, "max_hold_steps": 30},
-            **from_state(6000, target_entropy=-8.0),
+            **tuned(6000, target_entropy=-8.0),
         }
 
     def hole_from_tip(self, state: Mapping[str, Array]) -> Vector:

@@ -51,10 +51,15 @@ def from_state_at_length(steps: int, **agent: Any) -> dict[str, Any]:
     }
 
 
-def from_pixels(steps: int) -> dict[str, Any]:
-    """Training from images, on a CPU: fewer and smaller updates, and more cloning before them."""
+def from_pixels(steps: int, **agent: Any) -> dict[str, Any]:
+    """Training from images, on a CPU: fewer and smaller updates, and more cloning before them.
+
+    Args:
+        steps: of the environment.
+        agent: settings of it that the task has for itself.
+    """
     return {
         "steps": steps,
-        "agent": {**_CLONED, "batch_size": 128, "utd": 1, "bc_warm_start": 1000},
+        "agent": {**_CLONED, "batch_size": 128, "utd": 1, "bc_warm_start": 1000, **agent},
         "learner": {"warm_up": 1000},
     }
