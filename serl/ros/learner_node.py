@@ -93,7 +93,8 @@ class LearnerNode:
         return self._node.stopping or orphaned()
 
     def _health(self) -> Health:
-        return WELL if self._learner is not None else (WELL[0], "loading")
+        loading = self._node.handle.configured and self._learner is None
+        return (WELL[0], "loading") if loading else WELL
 
     def _numbers(self) -> dict[str, Value]:
         learner, transport = self._learner, self._transport

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -67,6 +67,12 @@ class Run:
     folder: Path
     before: tuple[str, ...] = ()
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(

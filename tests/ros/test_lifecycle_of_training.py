@@ -128,8 +128,7 @@ def test_a_learner_loads_when_it_is_configured_and_saves_when_it_is_shut_down(
 ) -> None:
     config = resolve({"task": "reach", "demos": 0, "agent": {"hidden": [8], "device": "cpu"}})
     run = RunFolder.create(tmp_path, config, datetime.now())
-    processes = Run(run.path)
-    with RosNode("tools", run.path, local=True) as node:
+    with Run(run.path) as processes, RosNode("tools", run.path, local=True) as node:
         tools = Tools(node)
         learner = ("-m", "serl.ros.learner_node", "--run", str(run.path), *UNMANAGED)
         process = processes.start(*learner)
@@ -188,9 +187,8 @@ def test_a_camera_has_its_device_only_while_it_is_active(tmp_path: Path) -> None
     film = write_film(tmp_path / "a.avi", 40)
     folder = tmp_path / "cell"
     folder.mkdir()
-    processes = Run(folder)
     given = ("front", "--file", str(film), "--namespace", "/cell/arm", "--loop", *UNMANAGED)
-    with RosNode("tools", folder, local=True) as node:
+    with Run(folder) as processes, RosNode("tools", folder, local=True) as node:
         tools = Tools(node)
         process = psutil.Process(processes.start("-m", "serl.cli", "camera", *given).pid)
 
@@ -211,7 +209,6 @@ def test_a_camera_has_its_device_only_while_it_is_active(tmp_path: Path) -> None
         eventually(lambda: waits(tools, "camera") and not holds(), LIMIT_S)
         assert tools.change(name, SHUT_DOWN)
         assert tools.state(name) == "finalized"
-        processes.end()
 
 
 def found(tools: Tools, name: str) -> list[str]:

@@ -19,8 +19,6 @@ from serl.authentication import new_key
 from serl.config import TrainConfig
 from serl.network import NetworkConfig
 from serl.recording import EpisodeLog
-from serl.ros.node import RosNode
-from serl.ros.parameters import Described
 from serl.run_folder import RunInfo
 from serl.snapshots import decode_snapshot
 from serl.types import Key
@@ -44,6 +42,7 @@ OPEN = """<?xml version="1.0" encoding="UTF-8"?>
 """
 REPLAYING = str(Path(__file__).with_name("replaying_process.py"))
 LEARNER = str(Path(__file__).with_name("learner_process.py"))
+MANAGED = str(Path(__file__).with_name("managed_process.py"))
 
 
 def make_host(folder: Path, hosts: tuple[str, ...], key: Path, before: tuple[str, ...] = ()) -> Run:
@@ -140,12 +139,10 @@ def test_nobody_manages_a_node_over_a_network(ours: Run) -> None:
     assert process.returncode == 2
     assert "autostart: expected true: nobody can manage it over a network" in said
     ours.processes.clear()
-    parameters = {"actor": Described("actor0", "whose log is shipped")}
-    with RosNode("link", ours.folder, parameters=parameters, managed=True) as node:
-        node.handle.manage()
-        assert node.handle.active
-        found = node.handle.get_service_names_and_types_by_node("link", node.absolute("")[:-1])
-        assert not found
+    managed = [sys.executable, MANAGED, str(ours.folder)]  # a process has one network in its life
+    done = subprocess.run(managed, capture_output=True, text=True, timeout=4 * LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"active": True, "services": []}
 
 
 @pytest.mark.parametrize("program", [(), (STRANGER,)], ids=["wrong key", "no key"])
