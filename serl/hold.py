@@ -1,4 +1,7 @@
-"""Why a robot holds: a person stopped it, which nothing but a person undoes, or it is paused."""
+"""Why a robot holds: a person stopped it, which nothing but a person undoes, or paused it.
+
+Or its process is not active, which whoever manages that alone undoes.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +30,20 @@ class Hold:
 
     Attributes:
         stopped: why it was stopped; empty when it is not.
+        inactive: why its process does not do its work; empty when it does. Whoever manages it
+            sets this, and neither `release` nor `resume` touches it.
         paused: why it is paused; empty when it is not.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.paused = ""
+        self.paused = self.inactive = ""
         self.stopped = kept_stop(path)
 
     @property
     def reason(self) -> str:
         """Why the robot holds; empty while it may move."""
-        return self.stopped or self.paused
+        return self.stopped or self.inactive or self.paused
 
     def stop(self, reason: str) -> None:
         """Hold until `release`, also when the disk refuses to remember it.
@@ -51,9 +56,9 @@ class Hold:
             write_atomic(self._path, reason.encode()[:_MAX_BYTES])
 
     def release(self) -> None:
-        """Undo a stop: from here on the robot is paused."""
+        """Undo a stop: from here on the robot is paused, for the reason that it was, if any."""
         if self.stopped:
-            self.paused = RELEASED
+            self.pause(RELEASED)
             self._path.unlink(missing_ok=True)
             self.stopped = ""
 
@@ -65,18 +70,20 @@ class Hold:
         """Go on.
 
         Raises:
-            SerlError: it was stopped, which has to be released first.
+            SerlError: it was stopped, which has to be released first, or is not active.
         """
         if self.stopped:
             raise SerlError(f"{self.stopped}: release it first")
+        if self.inactive:
+            raise SerlError(f"{self.inactive}: activate it")
         self.paused = ""
 
     def wait_paused(self, ending: Callable[[], bool], period_s: float = 0.02) -> bool:
-        """Return once not paused, or stopped, or ending; says whether it is ending.
+        """Return once active and not paused, or stopped, or ending; says whether it is ending.
 
         For between two steps: an episode that is stopped has to end first.
         """
-        while self.paused and not self.stopped and not ending():
+        while (self.inactive or self.paused) and not self.stopped and not ending():
             time.sleep(period_s)
         return ending()
 

@@ -95,3 +95,68 @@ def test_whoever_ends_is_not_held(tmp_path: Path) -> None:
     hold.wait(lambda: True, 10.0)
     hold.pause("lunch")
     assert hold.wait_paused(lambda: True, 10.0)
+
+
+INACTIVE = "its node is not active"
+RESTORE = "bring arm and scene to a start, then go on"
+
+
+@pytest.mark.parametrize("first", ["paused", RESTORE])
+def test_who_is_paused_and_then_inactive_does_not_go_on_when_resumed(
+    tmp_path: Path, first: str
+) -> None:
+    hold = Hold(tmp_path / "stopped")
+    hold.pause(first)
+    hold.inactive = INACTIVE
+    with pytest.raises(SerlError, match="its node is not active: activate it"):
+        hold.resume()
+    assert (hold.reason, hold.paused) == (INACTIVE, first)
+    hold.inactive = ""
+    assert hold.reason == first
+    hold.resume()
+    assert hold.reason == ""
+
+
+def test_a_stop_that_is_released_makes_nobody_active(tmp_path: Path) -> None:
+    hold = Hold(tmp_path / "stopped")
+    hold.inactive = INACTIVE
+    hold.stop("first")
+    assert hold.reason == "first"
+    hold.release()
+    assert hold.reason == INACTIVE
+    with pytest.raises(SerlError, match="activate it"):
+        hold.resume()
+    hold.inactive = ""
+    assert hold.reason == RELEASED
+
+
+def test_who_was_inactive_from_the_start_has_its_scene_restored(tmp_path: Path) -> None:
+    hold = Hold(tmp_path / "stopped")
+    hold.inactive = INACTIVE
+    hold.pause(RESTORE)
+    hold.inactive = ""
+    assert hold.reason == RESTORE
+
+
+def test_a_stop_and_its_release_do_not_skip_what_has_to_be_restored(tmp_path: Path) -> None:
+    hold = Hold(tmp_path / "stopped")
+    hold.stop("first")
+    hold.pause(RESTORE)
+    hold.release()
+    assert hold.reason == RESTORE
+
+
+def test_both_waits_are_for_who_is_not_active(tmp_path: Path) -> None:
+    hold = Hold(tmp_path / "stopped")
+
+    def activate() -> None:
+        hold.inactive = ""
+
+    hold.inactive = INACTIVE
+    assert hold.wait(counted(hold, {3: activate}), 0.0)
+    hold.inactive = INACTIVE
+    assert not hold.wait_paused(counted(hold, {3: activate}), 0.0)
+    assert hold.reason == ""
+    hold.inactive = INACTIVE
+    assert not hold.wait_paused(counted(hold, {3: lambda: hold.stop("first")}), 0.0)
+    assert hold.inactive, "a stop ends the wait between steps, not what holds it"

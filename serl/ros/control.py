@@ -106,13 +106,15 @@ class People:
         return 0.0 if self._desk is None else self._desk.owner.silence_s
 
     def manage(self) -> None:
-        """Let the tools of ROS 2's lifecycle pause and resume; a stop stays one."""
+        """Let the tools of ROS 2's lifecycle hold it; a stop or a pause stays one."""
 
         def activate() -> None:
-            if self.hold.paused == INACTIVE:
-                self.hold.resume()
+            self.hold.inactive = ""
 
-        self._node.handle.manage(activate, lambda: self.hold.pause(INACTIVE))
+        def deactivate() -> None:
+            self.hold.inactive = INACTIVE
+
+        self._node.handle.manage(activate, deactivate)
 
     def take(self, record: Record, desk: Desk) -> None:
         """A record that was logged, of an actor that hears them at this desk."""
@@ -177,8 +179,6 @@ class Control:
         return "paused"
 
     def _resume(self) -> str:
-        if self._desk.hold.paused == INACTIVE:
-            return f"{INACTIVE}: activate it"
         try:
             self._desk.resume()
         except SerlError as error:
@@ -194,7 +194,7 @@ class Control:
             "owner": _owner(desk.owner),
             "silent": desk.owner.trouble,
             "stopped": desk.hold.stopped,
-            "paused": desk.hold.paused,
+            "paused": desk.hold.inactive or desk.hold.paused,
             "attended": str(int(self._attended())),
             "episode": str(self._episode),
             "step": str(self._step),
@@ -216,4 +216,4 @@ def _owner(people: OneOwner) -> str:
 def _level(hold: Hold) -> bytes:
     if hold.stopped:
         return bytes(DiagnosticStatus.ERROR)
-    return bytes(DiagnosticStatus.WARN if hold.paused else DiagnosticStatus.OK)
+    return bytes(DiagnosticStatus.WARN if hold.reason else DiagnosticStatus.OK)

@@ -122,6 +122,7 @@ def test_an_actor_holds_while_its_node_is_not_active(rig: Rig) -> None:
     eventually(lambda: said[-1] == "", LIMIT_S)
     assert remote.trigger("actor0/pause") == "paused"
     assert rig.tools.change("actor0", DEACTIVATE)
+    assert remote.trigger("actor0/resume") == f"{INACTIVE}: activate it"
     assert rig.tools.change("actor0", ACTIVATE)
     eventually(lambda: said[-1] == "paused", LIMIT_S)  # of the person who said so
 
