@@ -40,7 +40,7 @@ def answer(said: str) -> str | None:
         step = re.findall(r"\d/9 (\w+): ", said)[-1]
         return REASONS.get(step, "")
     for corner, place in zip(("nearest", "furthest"), CORNERS, strict=True):
-        if f"corner {corner}" in end and end.endswith("x,y,z in m"):
+        if f"corner {corner}" in end.splitlines()[-1] and end.endswith("x,y,z in m"):
             return place
     if end.endswith("up down]"):
         axis = re.findall(r"\+([xyz]): which way", end)[-1]
