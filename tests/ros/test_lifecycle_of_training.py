@@ -60,9 +60,11 @@ class Training:
 def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
     made = Training(tmp_path_factory.mktemp("training"))
     with made.node:
-        eventually(lambda: trained(made.tools) > 0.0, 2 * LIMIT_S)
-        yield made
-        made.command.interrupt()
+        try:
+            eventually(lambda: trained(made.tools) > 0.0, 2 * LIMIT_S)
+            yield made
+        finally:
+            made.command.interrupt()
         assert "killed" not in made.command.output
         assert "to go on: serl train --resume" in made.command.output
 
