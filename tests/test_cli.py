@@ -185,6 +185,8 @@ def test_a_run_without_a_learner_cannot_be_joined(
     assert "no learner was started yet" in refused(serl, "actor", run.path)
     (run.path / "ros_domain").write_text("unicorn")
     assert "expected a number from 0 to 101" in refused(serl, "actor", run.path)
+    (run.path / "ros_domain").write_bytes(b"\xff\xfe7")
+    assert "ros_domain: damaged; expected the number" in refused(serl, "actor", run.path)
 
 
 @dataclass

@@ -6,7 +6,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.qos import (
+    DurabilityPolicy,
+    QoSCompatibility,
+    QoSProfile,
+    ReliabilityPolicy,
+    qos_check_compatible,
+)
 from rclpy.serialization import deserialize_message
 
 from serl.arm_profile import FRANKA_STATE, RUNNING, XARM_STATE, Channel
@@ -60,16 +66,33 @@ class FaultWatch:
         """Why nobody knows whether the arm is well; empty while somebody says so.
 
         To be called a few times a second. What is told on changes only is told by who is there;
-        what is told again and again is not when it ended for a second.
+        what is told again and again is not when it ended for a second. Who leaves without having
+        been heard is not missed; who is there and cannot be heard is named.
         """
+        if deaf := self._deaf_to():
+            return f"{self._name}: {deaf}"
         if self._unheard:
             return f"{self._name}: nobody tells whether the arm is well"
         there = self._node.handle.count_publishers(self._name) > 0
-        self._gone |= self._seen and not there
+        heard = self._heard_s > float("-inf")
+        self._gone |= self._seen and not there and heard
         self._seen = there
         silent = not self._latched and time.monotonic() - self._heard_s > _SILENT_S
-        if self._gone or (silent and self._heard_s > float("-inf")):
+        if self._gone or (silent and heard):
             return f"{self._name}: nobody tells any more whether the arm is well"
+        return ""
+
+    def _deaf_to(self) -> str:
+        """Who publishes there what DDS does not hand over, and why; empty for nobody."""
+        kind = self._topic.kind
+        expected = f"{kind.__module__.split('.')[0]}/msg/{kind.__name__}"
+        for each in self._node.handle.get_publishers_info_by_topic(self._name):
+            who = f"{each.node_namespace.rstrip('/')}/{each.node_name}"
+            if each.topic_type != expected:
+                return f"{who} tells {each.topic_type}, expected {expected}: it is not heard"
+            fits, why = qos_check_compatible(each.qos_profile, self._topic.qos)
+            if fits == QoSCompatibility.ERROR:
+                return f"{who} is not heard: {why.removeprefix('ERROR: ').strip().rstrip(';')}"
         return ""
 
     def _hear(self, message: bytes) -> None:

@@ -25,8 +25,9 @@ class Compliance:
     """Switches gains for a process that must not wait, in the executor's thread.
 
     Over half a second, from what the controller says that they are; read back. The way back, once
-    the stop is over, leads to what they were. A controller that does not become soft, or stiff
-    again, is named in the log, and the arm stays stopped as it was.
+    the stop is over, leads to what they were, or to those of the profile's start where they were
+    nothing that the profile knows, such as half way to a mode. A controller that does not become
+    soft, or stiff again, is named in the log, and the arm stays stopped as it was.
 
     Args:
         node: the process's node.
@@ -47,6 +48,7 @@ class Compliance:
         if gains is None or profile.wrench is None:
             return
         self._gains: dict[str, Value] = {**gains.parameters}
+        self._controller = profile.controller
         self._name = node.absolute(controller_node(robot, profile))
         self._getter = node.handle.create_client(GetParameters, f"{self._name}/get_parameters")
         self._setter = node.handle.create_client(SetParameters, f"{self._name}/set_parameters")
@@ -82,7 +84,7 @@ class Compliance:
         """Plan the way from what the gains are to what they are to be, unless they are."""
         known = len(found) == len(self._gains) and None not in found.values()
         if self._soft and not self._before and known:
-            self._before = found
+            self._before = self._lasting(found)
         wanted = self._gains if self._soft else self._before
         differ = differences(found, wanted)
         self._settled = not differ
@@ -94,6 +96,13 @@ class Compliance:
         elif not self._settled:
             self._settled = True
             logger.warning("%s does not take the gains of a stop: %s", self._name, differ)
+
+    def _lasting(self, found: dict[str, Any]) -> dict[str, Value]:
+        """Gains to come back to: those found, unless somebody was about to change them."""
+        first = {**self._controller.parameters, **self._controller.expected}
+        if not self._controller.wrong(first | found):
+            return found
+        return found | {name: first[name] for name in self._gains if name in first}
 
     def _set(self, values: dict[str, Value]) -> None:
         request = SetParameters.Request()

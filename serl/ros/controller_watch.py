@@ -11,13 +11,15 @@ from typing import Any
 from rcl_interfaces.srv import GetParameters
 from rclpy.parameter import parameter_value_to_python
 
-from serl.arm_profile import ArmProfile
+from serl.arm_profile import ArmProfile, differences
 from serl.ros.node import RosNode
 
 _ASK_S = 0.5
 _OLD_S = 2.0
 _SWITCH_S = 2.0
 """Gains are on their way from one mode to another for half a second; far longer is none."""
+
+_STIFFEN = "call the service gains/precision of its actor, or start that anew"
 
 
 class ControllerWatch:
@@ -31,11 +33,15 @@ class ControllerWatch:
 
     def __init__(self, node: RosNode, robot: str, profile: ArmProfile) -> None:
         self._controller = profile.controller
-        self._names = [*self._controller.parameters, *self._controller.expected]
+        soft = self._controller.compliance
+        self._soft_gains = {} if soft is None else soft.parameters
+        known = self._controller.parameters | self._controller.expected | self._soft_gains
+        self._names = list(known)
         name = self._controller.node
         self._node = node.absolute(name if name.startswith("/") else f"{robot}/{name}")
         self._wrong, self._answered_s = "", float("-inf")
         self._right_s: float | None = None  # when all was as expected last
+        self._soft = False
         self._may_pass = False  # what is wrong is what a switch of gains passes through
         self._asked: Any = None
         if self._names:
@@ -51,6 +57,14 @@ class ControllerWatch:
         if time.monotonic() - self._answered_s > _OLD_S:
             return f"{self._node}: the controller does not tell its parameters"
         return f"{self._node}: {self._wrong}" if self._wrong else ""
+
+    @property
+    def left_soft(self) -> str:
+        """Why an arm must not be taken by a guard that began anew; empty when its gains will do.
+
+        They may be those of a stop, which the guard before it did not live to undo.
+        """
+        return f"{self._node}: its gains are those of a stop: {_STIFFEN}" if self._soft else ""
 
     @property
     def changed(self) -> str:
@@ -79,6 +93,8 @@ class ControllerWatch:
         values = map(parameter_value_to_python, answer.values)
         found = dict(zip(self._names, values, strict=False))
         self._wrong = self._controller.wrong(found)
+        gains = self._soft_gains
+        self._soft = bool(gains) and not differences(found, gains)
         self._may_pass = self._controller.is_between(found)
         self._answered_s = time.monotonic()
         if not self._wrong:

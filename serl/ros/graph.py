@@ -370,7 +370,10 @@ def started_domain_id(run: RunFolder) -> int:
         return free_domain(network=run.config.network).id
     if not was_started(run):
         raise BadInput(f"{run.path}: no learner was started yet: serl learner {run.path}")
-    return domain_id_of({"ROS_DOMAIN_ID": (run.path / _DOMAIN).read_text()})
+    try:
+        return domain_id_of({"ROS_DOMAIN_ID": (run.path / _DOMAIN).read_text()})
+    except UnicodeDecodeError:
+        raise BadInput(f"{run.path / _DOMAIN}: damaged; expected the number of a domain") from None
 
 
 def was_started(run: RunFolder) -> bool:

@@ -13,7 +13,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from serl.arm_profile import ArmProfile, Channel
 from serl.guard import Guard, Heard
 from serl.ros.arm_faults import FaultWatch, fault_topic, fault_words
-from serl.ros.arm_topics import NEWEST, of_robot, topic_of
+from serl.ros.arm_topics import NEWEST, SENSOR, of_robot, topic_of
 from serl.ros.guard_topics import ARM_STATE, COMMAND_GRIPPER, COMMAND_POSE, ESTOP, HEARTBEAT
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
@@ -50,10 +50,12 @@ class GuardInbox:
 
     def _listen_to_arm(self, profile: ArmProfile) -> None:
         guard = self._guard
-        self._measure(profile.pose, lambda m: guard.pose(_pose(m), self._heard(m.header)))
-        self._measure(profile.joint_states, self._on_joints)
+        pose = topic_of(profile.pose, self._prefix, NEWEST)
+        self._subscribe(pose, lambda m: guard.pose(_pose(m), self._heard(m.header)))
+        self._take_all(profile.joint_states, self._on_joints)
         if profile.wrench is not None:
-            self._measure(profile.wrench, lambda m: guard.wrench(_wrench(m), self._heard(m.header)))
+            wrench = profile.wrench
+            self._take_all(wrench, lambda m: guard.wrench(_wrench(m), self._heard(m.header)))
 
     def _listen_to_faults(self, channel: Channel | None) -> FaultWatch:
         """What the arm's profile names, or the topic on which anybody may tell."""
@@ -70,18 +72,19 @@ class GuardInbox:
         hear(HEARTBEAT, lambda m: guard.heartbeat(m.frame_id, self._heard(m)))
         hear(ESTOP, lambda m: guard.estop("the topic estop") if m.data else None)
 
-    def _measure(self, channel: Channel, take: Callable[[Any], None]) -> None:
-        self._subscribe(topic_of(channel, self._prefix, NEWEST), take)
+    def _take_all(self, channel: Channel, take: Callable[[Any], None]) -> None:
+        """Each message: the newest may be about a gripper's joint, and a blow is short."""
+        self._subscribe(topic_of(channel, self._prefix, SENSOR), take, drain=True)
 
     def _hear(self, topic: Topic, take: Callable[[Any], None]) -> None:
         self._subscribe(of_robot(topic, self._prefix), take)
 
-    def _subscribe(self, topic: Topic, take: Callable[[Any], None]) -> None:
+    def _subscribe(self, topic: Topic, take: Callable[[Any], None], *, drain: bool = False) -> None:
         def taken(message: Any) -> None:
             with self._lock:
                 take(message)
 
-        self._node.subscribe(topic, taken)
+        self._node.subscribe(topic, taken, drain=drain)
 
     def _on_fault(self, text: str) -> None:
         with self._lock:

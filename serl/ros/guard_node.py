@@ -214,7 +214,8 @@ class GuardNode:
             return "the guard's node is not active"
         if self._node.timeless:
             return self._node.timeless
-        return self._rivals.words or self._controller.trouble or self._commander.unheard
+        left = "" if self._was_armed else self._controller.left_soft
+        return self._rivals.words or self._controller.trouble or left or self._commander.unheard
 
     def _refusal(self) -> str:
         """Why `ack`, `reset` or `arm` would be refused now; empty when a person's word helps."""

@@ -28,6 +28,7 @@ class Graph:
 
     def __init__(self) -> None:
         self.publishers, self.handle = 0, self
+        self.infos: list[Any] = []
         self._heed: Callable[[bytes], None] = lambda message: None
 
     def absolute(self, name: str) -> str:
@@ -38,6 +39,9 @@ class Graph:
 
     def count_publishers(self, name: str) -> int:
         return self.publishers
+
+    def get_publishers_info_by_topic(self, name: str) -> list[Any]:
+        return self.infos
 
     def tell(self, running: bool) -> None:
         self._heed(serialize_message(Bool(data=running)))
@@ -101,6 +105,48 @@ def test_what_no_driver_has_to_tell_is_missed_once_somebody_told_it() -> None:
     assert watch.look() == ""
     graph.publishers = 0
     assert watch.look()
+
+
+def test_a_passer_by_who_was_never_heard_is_not_missed() -> None:
+    graph, watch, _ = watched(latched=True, needed=False)
+    graph.publishers = 1
+    watch.look()
+    graph.publishers = 0
+    assert watch.look() == ""
+
+
+@pytest.mark.parametrize("needed", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "durability", "expected"),
+    [
+        (
+            "std_msgs/msg/String",
+            DurabilityPolicy.TRANSIENT_LOCAL,
+            "/running: /arm/driver tells std_msgs/msg/String, expected std_msgs/msg/Bool: "
+            "it is not heard",
+        ),
+        ("std_msgs/msg/Bool", DurabilityPolicy.VOLATILE, "/running: /arm/driver is not heard: "),
+        ("std_msgs/msg/Bool", DurabilityPolicy.TRANSIENT_LOCAL, ""),
+    ],
+)
+def test_who_cannot_be_heard_is_named_while_it_is_there(
+    needed: bool, kind: str, durability: DurabilityPolicy, expected: str
+) -> None:
+    graph, watch, _ = watched(latched=True, needed=needed)
+    graph.tell(True)
+    graph.publishers = 1
+    info = SimpleNamespace(
+        node_namespace="/arm",
+        node_name="driver",
+        topic_type=kind,
+        qos_profile=QoSProfile(depth=1, durability=durability),
+    )
+    graph.infos = [info]
+    found = watch.look()
+    assert found.startswith(expected)
+    assert bool(found) == bool(expected)
+    graph.infos = []
+    assert watch.look() == ""
 
 
 def words(robot: str, message: Any) -> str:

@@ -15,6 +15,7 @@ from rclpy.parameter import Parameter, parameter_value_to_python
 from serl import plugins
 from serl.arm_profile import ArmProfile
 from serl.ros.compliance import Compliance
+from serl.ros.controller_watch import ControllerWatch
 from serl.ros.node import RosNode
 
 pytestmark = pytest.mark.ros
@@ -39,6 +40,7 @@ class Controller:
         self.gains = dict(profile.controller.parameters)
         self.told: list[float] = []
         self.answers = self.takes = True
+        self.ask: Callable[[], None] = lambda: None  # of a watch
         self.now_s, self.asked, self._steps = 1000.0, 0, list[Callable[[], None]]()
         clock = SimpleNamespace(monotonic=lambda: self.now_s)
         patch.setattr("serl.ros.compliance.time", clock)
@@ -54,8 +56,10 @@ class Controller:
         return f"/{name}"
 
     def every(self, period_s: float, callback: Callable[[], None]) -> None:
-        assert period_s == STEP_S
-        self._steps.append(callback)
+        if period_s == STEP_S:
+            self._steps.append(callback)
+        else:
+            self.ask = callback
 
     def create_client(self, kind: Any, name: str) -> Any:
         assert name.startswith("/arm/cartesian_impedance_controller/")
@@ -91,23 +95,58 @@ def test_a_stop_after_a_contact_is_soft_within_a_second_and_the_way_back_leads_t
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     controller = Controller(monkeypatch)
-    controller.gains[GAIN] = 1500.0  # as whoever drove had it
     controller.run(5.0)
     assert not controller.told, "nothing is done before a contact"
     controller.soft = True
     controller.run(1.2)
     compliance = PROFILE.controller.modes["compliance"].parameters
     assert {name: controller.gains[name] for name in compliance} == compliance
-    ways = list(pairwise([1500.0, *controller.told]))
+    ways = list(pairwise([2000.0, *controller.told]))
     assert len(ways) == 10
-    assert all(a - b == pytest.approx(130.0) for a, b in ways)
+    assert all(a - b == pytest.approx(180.0) for a, b in ways)
     controller.told.clear()
     controller.run(60.0)
     assert not controller.told
     controller.soft = False
     controller.run(1.2)
-    assert controller.told[-1] == controller.gains[GAIN] == 1500.0
+    assert controller.told[-1] == controller.gains[GAIN] == 2000.0
     assert controller.told == sorted(controller.told)
+
+
+def test_gains_half_way_to_others_are_not_come_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = Controller(monkeypatch)
+    controller.gains[GAIN] = 1500.0  # whoever drove was about to change them
+    controller.soft = True
+    controller.run(1.2)
+    assert controller.gains[GAIN] == 200.0
+    controller.soft = False
+    controller.run(1.2)
+    assert controller.gains == PROFILE.controller.parameters
+
+
+def test_an_actor_that_was_soft_is_soft_again_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = Controller(monkeypatch)
+    controller.gains |= PROFILE.controller.modes["compliance"].parameters
+    for soft in (True, False):
+        controller.soft = soft
+        controller.run(1.2)
+        assert controller.gains[GAIN] == 200.0
+
+
+def test_a_guard_that_began_anew_hears_that_its_arm_was_left_soft(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    controller = Controller(monkeypatch)
+    watch = ControllerWatch(cast(RosNode, controller), "arm", PROFILE)
+    controller.ask()
+    assert watch.left_soft == watch.trouble == ""
+    controller.gains |= PROFILE.controller.modes["compliance"].parameters
+    controller.ask()
+    assert watch.trouble == ""
+    assert "its gains are those of a stop: call the service gains/precision" in watch.left_soft
+    controller.gains |= PROFILE.controller.modes["precision"].parameters
+    controller.ask()
+    assert watch.left_soft == ""
 
 
 def test_a_stop_that_ends_half_way_goes_back_from_there(monkeypatch: pytest.MonkeyPatch) -> None:

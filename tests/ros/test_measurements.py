@@ -44,7 +44,7 @@ class Wire:
     def get_clock(self) -> Any:
         return SimpleNamespace(now=lambda: SimpleNamespace(nanoseconds=_stamp_ns(self.now_s)))
 
-    def subscribe(self, topic: Topic, callback: Callable[[Any], None]) -> None:
+    def subscribe(self, topic: Topic, callback: Callable[[Any], None], *, drain: bool) -> None:
         self._heed[topic.name] = callback
 
     def publisher(self, topic: Topic) -> Any:

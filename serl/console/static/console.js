@@ -5,6 +5,7 @@ import { gamepadName, letGo, onKey, onPad, wish } from "/hands.js";
 const BEAT_MS = 25;
 const TAKE_FIRST = "Take the controls first.";
 const YES = { ack: "I have seen to it", reset: "End the guard's stop", arm: "Arm the guard" };
+const STOP_ANSWER_MS = 4000;  // the console itself waits 3 s for the guard's
 const STOPPING = ["stop", "Stopping ...", "it is not sure yet: a hand at the arm's own stop"];
 const MARK_MS = 100;  // while a button of marks is held
 const $ = (id) => document.getElementById(id);
@@ -14,6 +15,7 @@ let state = {};
 let wanted = false;  // this page wants to be the operator
 let wasOn = false;
 let reported = false;
+let unanswered = 0;  // the timer of a stop
 let stopping = false;  // this page said so, and nobody answered yet
 let session = "";  // what a person records here; empty in a training
 
@@ -73,6 +75,8 @@ function sayStop() {
     return;
   }
   stopping = true;
+  clearTimeout(unanswered);
+  unanswered = setTimeout(showAnswer, STOP_ANSWER_MS, { what: "estop", done: false, text: "The console does not answer." });
   $("answer").textContent = "stopping";
   show(...STOPPING);
 }
@@ -95,6 +99,7 @@ function heard(message) {
 function showAnswer(message) {
   $("answer").textContent = message.text;
   if (message.what !== "estop") return;
+  clearTimeout(unanswered);
   stopping = false;
   $("alarm").hidden = message.done;
   $("alarm").textContent = message.done ? "" : `NOT STOPPED: use the arm's own stop. ${message.text}`;
