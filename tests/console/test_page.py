@@ -187,8 +187,11 @@ def test_a_stop_that_nobody_has_answered_yet_is_not_said_to_be_one(tmp_path: Pat
             await reads(page, "who", "Stopping ...")
             await page.run("new Promise((done) => setTimeout(done, 300))")  # several states
             assert await page.text("who") == "Stopping ..."
+            await reads(page, "alarm", "NOT STOPPED")  # the console hangs
+            assert "The console does not answer." in await page.text("alarm")
             here.cockpit.slow["estop"].set()
             await reads(page, "who", "Stopped")
+            await page.until("document.getElementById('alarm').hidden")
             await reads(page, "go", "Release the actor")
 
     asyncio.run(check())
