@@ -126,4 +126,4 @@ class _Shown:
             if name.endswith("_pose"):
                 values[6] = 1.0
         images = {name: np.zeros(each.shape, np.uint8) for name, each in spec.images.items()}
-        self.reading = Observation(self.state, images)
+        self.reading = Observation(self.state, images, {"robot": 0.0})
