@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,14 @@ def test_a_guard_that_was_busy_hears_the_newest_pose_alone(
 ARM, GRIPPER = tuple(f"joint{number}" for number in range(7)), ("finger",)
 
 
+def waits_with(waiting: Waiting, value: float) -> bool:
+    return list(waiting.newest().position) == [value]
+
+
+def ends_with(heard: list[float], value: float) -> bool:
+    return heard[-1:] == [value]
+
+
 def test_a_guard_that_was_busy_hears_its_joints_before_a_grippers_on_the_same_topic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,8 +81,8 @@ def test_a_guard_that_was_busy_hears_its_joints_before_a_grippers_on_the_same_to
                 for names in (GRIPPER, ARM, GRIPPER):
                     positions = [value] * len(names)
                     publisher.publish(JointState(name=list(names), position=positions))
-                eventually(lambda value=value: list(waiting.newest().position) == [value])
-            eventually(lambda value=value: heard and heard[-1] == value)
+                eventually(partial(waits_with, waiting, value))
+            eventually(partial(ends_with, heard, value))
     assert heard == [1.0, 2.0]
 
 
