@@ -14,7 +14,7 @@ import pytest
 
 from serl.config import resolve
 from serl.console.door import Door, read_door
-from serl.hold import RELEASED
+from serl.ros.station import RESTORE
 from serl.run_folder import RunFolder
 
 from .cell import LIMIT_S, Cell, eventually
@@ -116,8 +116,10 @@ def test_stop_at_the_page_of_a_training_reaches_the_guard_of_a_real_arm(
         assert "guard: estop" in answers[-1]["text"], answers
         (latch,) = tmp_path.glob("mine*.latch")
         assert latch.read_text() == "serl latch: estop\nthe service estop\n"
-        answer_until(command, lambda: f"{RELEASED}: Enter goes on" in command.output)
-    assert "stopped by the operator: Enter ends the actor's stop" in command.output
+        stop = "stopped by the operator: Enter ends the actor's stop"
+        question = f"{RESTORE}: Enter goes on"
+        answer_until(command, lambda: question in command.output.partition(stop)[2])
+    assert stop in command.output, "and what was to be done before it is to be done still"
 
 
 async def answer_at_the_page(door: Door, cell: Cell) -> list[str]:

@@ -106,6 +106,7 @@ def test_each_node_tells_its_health_as_often_as_the_others(training: Training) -
         assert 0.3 * passed_s < len(tools.told(text)) - count < 1.5 * passed_s, text
 
 
+@pytest.mark.slow
 def test_a_learner_learns_only_while_it_is_active_and_saves_when_it_is_not(
     training: Training,
 ) -> None:
@@ -150,6 +151,7 @@ def test_a_learner_loads_when_it_is_configured_and_saves_when_it_is_shut_down(
         assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_link_ships_nothing_while_it_is_not_active(training: Training) -> None:
     tools = training.tools
     assert tools.change("link_actor0", DEACTIVATE)
@@ -161,6 +163,7 @@ def test_a_link_ships_nothing_while_it_is_not_active(training: Training) -> None
     eventually(lambda: float(tools.numbers("link actor0")["sent"]) > float(sent), LIMIT_S)
 
 
+@pytest.mark.slow
 def test_a_console_has_no_page_while_it_is_not_active(training: Training) -> None:
     tools, folder = training.tools, training.run.path
     eventually(lambda: read_door(folder), LIMIT_S)

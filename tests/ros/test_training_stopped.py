@@ -16,7 +16,7 @@ from .terminal import LIMIT_S, Terminal
 from .test_training import TINY
 from .tracked import PROGRESS, SEEN, answer_until
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.slow]
 
 WAITS = "actor0 waits for a person: estop: the service estop: Enter says that you have seen to it"
 
