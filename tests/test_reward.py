@@ -188,7 +188,7 @@ def test_the_tasks_failures_stand() -> None:
         ({"kind": "pose"}, "pose: expected x y z and a quaternion"),
         ({"kind": "pose", "pose": (0, 0, 0, 0, 0, 0, 0)}, "quaternion"),
         ({"hold": (3, 2)}, "expected k of n"),
-        ({"hold": (0, 2)}, "expected k of n"),
+        ({"hold": (0, 2)}, "greater than or equal to 1"),
         ({"kind": "vibes"}, "kind"),
     ],
 )
