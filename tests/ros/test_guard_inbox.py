@@ -25,7 +25,7 @@ from .starved import Waiting
 
 pytestmark = pytest.mark.ros
 
-LAST = 30
+LAST = 12
 
 
 def test_a_guard_that_was_busy_hears_the_newest_pose_alone(
