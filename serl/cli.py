@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,12 +34,12 @@ from serl import (
     setup_command,
     sim_command,
     teleop_commands,
+    train_command,
     up_command,
 )
 from serl.agents.config import ClassifierConfig, PretrainingConfig
 from serl.command_group import NOTHING_KEPT
-from serl.config import TrainConfig, parse_overrides, read_yaml
-from serl.display import Display
+from serl.config import TrainConfig
 from serl.errors import BadInput, SerlError
 from serl.run_folder import RunFolder
 
@@ -147,21 +146,26 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _commands() -> tuple[Command, ...]:
-    c, run, teleop = Command, run_command, teleop_commands
+    return (*_of_training(), *_of_arms(), *_of_looking())
+
+
+def _of_training() -> tuple[Command, ...]:
+    """Learn, and what is learned from."""
+    c = Command
     return (
         c(
             "train",
             "train a task, in simulation or on an arm, to the end",
-            _train_options,
-            _train,
+            train_command.add_train_options,
+            train_command.train,
             True,
             _ALL_KEPT,
         ),
         c(
             "learner",
             "run a learner node, of a new run or an old one",
-            _new_run,
-            _learner,
+            train_command.add_learner_options,
+            train_command.learner,
             True,
             _ALL_KEPT,
         ),
@@ -200,11 +204,18 @@ def _commands() -> tuple[Command, ...]:
             plan_command.plan,
             True,
         ),
+    )
+
+
+def _of_arms() -> tuple[Command, ...]:
+    """Be near an arm, or be one."""
+    c = Command
+    return (
         c(
             "run",
             "execute a trained policy, on an arm or in simulation",
-            run.add_options,
-            run.execute,
+            run_command.add_options,
+            run_command.execute,
             kept=_ALL_KEPT,
         ),
         c(
@@ -236,6 +247,13 @@ def _commands() -> tuple[Command, ...]:
             camera_command.camera,
             kept=_STOPPED,
         ),
+    )
+
+
+def _of_looking() -> tuple[Command, ...]:
+    """Watch, label, check and measure."""
+    c, teleop = Command, teleop_commands
+    return (
         c("replay", "show recorded episodes", replay_command.add_options, replay_command.replay),
         c("bench", "measure what there is", bench_command.add_commands),
         c("encoder", "bring or make image encoders", encoder_commands.add_commands),
@@ -274,87 +292,10 @@ def _of_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
 
 
-def _configured(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, help="YAML file of settings")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where runs are kept")
-
-
-def _train_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("task", nargs="?", help="name of a task or path of a .py file")
-    _configured(parser)
-    parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with this run")
-    parser.add_argument("--console", action="store_true", help="with a web page beside it")
-    parser.add_argument("--console-port", type=int, default=teleop_commands.PORT)
-
-
-def _new_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("task", metavar="TASK|RUN", help="a task, or the folder of a run")
-    _configured(parser)
-
-
 def _evaluate_options(parser: argparse.ArgumentParser) -> None:
     _of_run(parser)
     parser.add_argument("--trials", type=int, default=50)
     parser.add_argument("--checkpoint", type=int, help="steps of a checkpoint; else the best")
-
-
-def _settings(options: argparse.Namespace) -> TrainConfig:
-    from serl.settings import run_settings
-
-    file = read_yaml(options.config) if options.config else {}
-    return run_settings(options.task, file, parse_overrides(options.overrides))
-
-
-def _train(options: argparse.Namespace) -> int:
-    from serl.ros.graph import check_one_arm, require_ros
-    from serl.train import train  # mujoco and the parts of a run: not for `serl list`
-
-    require_ros()
-    if options.resume:
-        if options.overrides or options.task or options.config:
-            raise BadInput("--resume goes on with the run's own settings: give no others")
-        run = RunFolder.open(options.resume).writable()
-    else:
-        config = _settings(options)
-        check_one_arm(config)
-        run = RunFolder.create(options.runs, config, datetime.now())
-    print(f"run: {run.path}", flush=True)
-    try:
-        if not options.console:
-            return DONE if train(run, Display()) else FAILED
-        with teleop_commands.console_of(run, options.console_port) as console:
-            done = train(run, Display(), console.check)
-            teleop_commands.stay(console)
-        return DONE if done else FAILED
-    except BadInput:
-        raise
-    except (SerlError, KeyboardInterrupt):
-        print(f"to go on: serl train --resume {run.path}", file=sys.stderr)
-        raise
-
-
-def _learner(options: argparse.Namespace) -> int:
-    from serl.ros.graph import learner_processes, require_ros, started
-    from serl.train import demonstrate
-
-    require_ros()
-    if (path := Path(options.task)).is_dir():
-        if options.overrides or options.config:
-            raise BadInput(f"{path} has its own settings: give no others")
-        run = RunFolder.open(path).writable()
-        actor_command.without_stages(run.config)
-    else:
-        config = actor_command.without_stages(_settings(options))
-        run = RunFolder.create(options.runs, config, datetime.now())
-    print(f"run: {run.path}")
-    print(f"to join with an actor: serl actor {run.path} --name actor0", flush=True)
-    try:
-        demonstrate(run, Display())
-        with started(run, learner_processes(run)) as supervisor:
-            return actor_command.attend(supervisor, "learner")
-    except KeyboardInterrupt:
-        print(f"to go on: serl learner {run.path}", file=sys.stderr)
-        raise
 
 
 def _evaluate(options: argparse.Namespace) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -19,7 +18,7 @@ from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
 from serl.tasks.handling import Cube, PutDown, Starts, State, restore
-from serl.tasks.steering import DOWN, scalar, yaw
+from serl.tasks.steering import DOWN, rng_at, scalar, yaw
 from serl.tasks.tuning import from_pixels, from_state_at_length
 from serl.types import Action, Observation, Outcome
 
@@ -111,8 +110,7 @@ class BinRelocation:
 
     def begin(self, reading: Observation) -> None:
         """Nothing has been seen in the bin yet; draw a spot."""
-        rng = np.random.default_rng(zlib.crc32(reading.state["tcp_pose"].tobytes()))
-        self._held, self._spot = 0, _spot(self._goal, rng)
+        self._held, self._spot = 0, _spot(self._goal, rng_at(reading.state["tcp_pose"]))
 
     def observation(self, reading: Observation) -> Observation:
         """What the policy sees of a reading."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from serl.errors import NeedsPerson
 from serl.policy import Policy
 from serl.rotations import wrapped
 from serl.safety import Motion
-from serl.tasks.steering import CLOSE, OPEN, steer, yaw
+from serl.tasks.steering import CLOSE, OPEN, rng_at, steer, yaw
 from serl.types import Action, Array, Observation
 from serl.vectors import Vector
 
@@ -122,7 +121,7 @@ def restore(
     (x_low, y_low, _), (x_high, y_high, _) = motion.box_low_m, motion.box_high_m
     if lies and not (x_low <= x <= x_high and y_low <= y <= y_high):
         raise NeedsPerson(f"the {cube.name} is at x {x:.2f} y {y:.2f} m, out of reach")
-    rng = np.random.default_rng(zlib.crc32(state["tcp_pose"].tobytes()))
+    rng = rng_at(state["tcp_pose"])
     aside_m = tuple(rng.uniform(-0.003, 0.003, 2))
     put_down = PutDown(motion, cube, in_place, goal_m(rng), starts.draw(rng), aside_m=aside_m)
     return lambda reading: put_down(reading.state)

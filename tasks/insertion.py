@@ -6,7 +6,6 @@ A task of its own declares the shape (`serl.tasks.fit.Fit`) and its numbers (`In
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -23,7 +22,7 @@ from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Length, Lengths, Placement, Scene, TaskConfig, ViewName
 from serl.tasks.fit import Fit, hole_mjcf, peg_mjcf
-from serl.tasks.steering import steer
+from serl.tasks.steering import rng_at, steer
 from serl.tasks.tuning import from_pixels, from_state
 from serl.types import Action, Array, Observation, Outcome
 from serl.vectors import Vector
@@ -155,7 +154,7 @@ class Insertion:
         """Keep where the tool starts."""
         pose = reading.state["tcp_pose"]
         self._start, self._start_yaw = pose[:3].copy(), yaw(_rotation(pose))
-        self._next = self._draw_start(_rng_at(pose))
+        self._next = self._draw_start(rng_at(pose))
 
     def observation(self, reading: Observation) -> Observation:
         """What the policy sees of a reading."""
@@ -198,7 +197,7 @@ class Insertion:
         if self._next is None:  # nothing was begun here: perhaps in a hole that it is in already
             if self._is_start(*where):
                 return None
-            self._next = self._draw_start(_rng_at(reading.state["tcp_pose"]))
+            self._next = self._draw_start(rng_at(reading.state["tcp_pose"]))
         return None if self._next.is_reached(*where) else self._withdraw
 
     def is_success(self, truth: Truth) -> bool:
@@ -354,11 +353,6 @@ class _Expert:
         noise = self._rng.normal(0.0, self.NOISE * (0.1 if near else 1.0), 4)
         motion = np.array((*shift, turned / self._motion.rotation_rad)) + noise
         return motion.clip(-1.0, 1.0).astype(np.float32)
-
-
-def _rng_at(pose: Array) -> np.random.Generator:
-    """Another one wherever the tool is."""
-    return np.random.default_rng(zlib.crc32(pose.tobytes()))
 
 
 def _rotation(pose: Array) -> Quaternion:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -19,7 +18,7 @@ from serl.rotations import Quaternion, conjugate, multiply, rotate
 from serl.safety import Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
-from serl.tasks.steering import DOWN, scalar
+from serl.tasks.steering import DOWN, rng_at, scalar
 from serl.tasks.tuning import from_state
 from serl.types import Action, Array, Observation, Outcome
 from serl.vectors import Vector
@@ -135,7 +134,7 @@ class ObjectFlip:
         resting = self._speed_m_s < _RESTING_M_S
         if not self.config.auto_reset or (resting and _is_ready(reading.state)):
             return None
-        rng = np.random.default_rng(zlib.crc32(reading.state["tcp_pose"].tobytes()))
+        rng = rng_at(reading.state["tcp_pose"])
         flipper = _Flipper(self.config.motion, rng)  # another way from wherever the pan is
         return lambda reading: flipper.level(reading.state)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,6 +50,11 @@ def yaw(pose: Array) -> float:
     if abs(axis[2]) > 0.8:
         axis = rotate(quaternion, (0.0, 1.0, 0.0))
     return math.atan2(axis[1], axis[0])
+
+
+def rng_at(pose: Array) -> np.random.Generator:
+    """Another one wherever the tool is, the same again for the same pose."""
+    return np.random.default_rng(zlib.crc32(pose.tobytes()))
 
 
 def scalar(value: float) -> Array:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from serl import actor_command, cli
+from serl import actor_command, cli, train_command
 from serl.assembly import make_agent
 from serl.assignment import make_spec, make_task
 from serl.config import TrainConfig, resolve
@@ -398,4 +398,4 @@ def test_settings_keep_paths_that_work_from_anywhere(
     parser = cli._parser()
     options, rest = parser.parse_known_args(["train", "reach", "--demo_paths=[demos]"])
     options.overrides = rest
-    assert cli._settings(options).demo_paths == (Path("demos").resolve(),)
+    assert train_command.settings(options).demo_paths == (Path("demos").resolve(),)

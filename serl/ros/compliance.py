@@ -17,7 +17,7 @@ from serl.ros.node import RosNode
 
 logger = logging.getLogger(__name__)
 
-_ANSWER_S = 0.5
+_ANSWER_S, _SILENT_S = 0.5, 2.0
 _ATTEMPTS = 3
 
 
@@ -27,7 +27,8 @@ class Compliance:
     Over half a second, from what the controller says that they are; read back. The way back, once
     the stop is over, leads to what they were, or to those of the profile's start where they were
     nothing that the profile knows, such as half way to a mode. A controller that does not become
-    soft, or stiff again, is named in the log, and the arm stays stopped as it was.
+    soft, or stiff again, or that says nothing, is named in the log, and the arm stays stopped as
+    it was.
 
     Args:
         node: the process's node.
@@ -43,6 +44,7 @@ class Compliance:
         self._soft, self._before = False, dict[str, Value]()
         self._plan: deque[dict[str, Value]] = deque()
         self._attempts, self._asked_s = 0, -_ANSWER_S
+        self._wanted_s, self._is_named = 0.0, True
         self._asked: Any = None
         self._settled = True
         if gains is None or profile.wrench is None:
@@ -59,6 +61,7 @@ class Compliance:
             self._soft, self._settled, self._attempts = soft, False, _ATTEMPTS
             self._plan.clear()
             self._asked_s = -_ANSWER_S
+            self._wanted_s, self._is_named = time.monotonic(), False
         if self._plan:
             self._set(self._plan.popleft())
         elif not self._settled and time.monotonic() - self._asked_s >= _ANSWER_S:
@@ -67,10 +70,14 @@ class Compliance:
     def _ask(self) -> None:
         """What the gains are: before they change, and after it."""
         self._asked_s, soft = time.monotonic(), self._soft
+        if not self._is_named and self._asked_s - self._wanted_s > _SILENT_S:
+            self._is_named = True
+            logger.warning("%s does not tell its gains: they stay as they are", self._name)
 
         def hear(future: Any) -> None:
             answer = future.result()
             if answer is not None and soft == self._soft and not self._plan:
+                self._is_named = True
                 values = map(parameter_value_to_python, answer.values)
                 self._go_on(dict(zip(self._gains, values, strict=False)))
 

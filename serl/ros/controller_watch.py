@@ -12,6 +12,7 @@ from rcl_interfaces.srv import GetParameters
 from rclpy.parameter import parameter_value_to_python
 
 from serl.arm_profile import ArmProfile, differences
+from serl.ros.controller import controller_node
 from serl.ros.node import RosNode
 
 _ASK_S = 0.5
@@ -37,8 +38,7 @@ class ControllerWatch:
         self._soft_gains = {} if soft is None else soft.parameters
         known = self._controller.parameters | self._controller.expected | self._soft_gains
         self._names = list(known)
-        name = self._controller.node
-        self._node = node.absolute(name if name.startswith("/") else f"{robot}/{name}")
+        self._node = node.absolute(controller_node(robot, profile))
         self._wrong, self._answered_s = "", float("-inf")
         self._right_s: float | None = None  # when all was as expected last
         self._soft = False

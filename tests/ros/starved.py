@@ -16,10 +16,20 @@ class Waiting:
     """
 
     def __init__(self, node: RosNode, topic: Topic) -> None:
-        self._kind, self._newest = topic.kind, topic.kind()
+        self._node, self._kind, self._newest = node, topic.kind, topic.kind()
         self._subscription = node.handle.create_subscription(
             topic.kind, node.absolute(topic.name), self._take, latest_only()
         )
+
+    def hears(self, publisher: Any) -> bool:
+        """All readers of the topic in its process know the publisher, and it knows them.
+
+        Either side may know first, and until both do a best-effort message is lost.
+        """
+        name = self._subscription.topic_name
+        readers = [each for each in self._node.handle.subscriptions if each.topic_name == name]
+        known = all(reader.get_publisher_count() for reader in readers)
+        return known and bool(publisher.get_subscription_count() == len(readers))
 
     def newest(self) -> Any:
         """The message that came last."""

@@ -167,13 +167,16 @@ def test_a_stop_that_ends_half_way_goes_back_from_there(monkeypatch: pytest.Monk
     assert max(steps) <= 180.0 + 1e-9
 
 
-def test_a_controller_that_does_not_answer_is_asked_until_it_does(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_controller_that_does_not_answer_is_named_and_asked_until_it_does(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     controller = Controller(monkeypatch)
     controller.answers, controller.soft = False, True
-    controller.run(5.0)
+    with caplog.at_level(logging.WARNING):
+        controller.run(5.0)
     assert 9 <= controller.asked <= 11
+    assert "controller does not tell its gains: they stay as they are" in caplog.text
+    assert len(caplog.messages) == 1
     controller.answers = True
     controller.run(1.2)
     assert controller.gains[GAIN] == 200.0

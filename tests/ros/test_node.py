@@ -194,7 +194,8 @@ def test_who_drains_takes_all_that_waits_before_anybody_else_is_served(tmp_path:
         busy.subscribe(other, hear)
         waiting = [Waiting(busy, topic) for topic in (drained, other)]
         publishers = [talker.publisher(topic) for topic in (drained, other)]
-        eventually(lambda: all(each.get_subscription_count() == 2 for each in publishers))
+        pairs = list(zip(waiting, publishers, strict=True))
+        eventually(lambda: all(each.hears(publisher) for each, publisher in pairs))
         publishers[0].publish(String(data="first"))
         eventually(lambda: heard)
         for number in range(5):
