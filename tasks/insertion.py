@@ -33,14 +33,17 @@ _NEAR_M, _NEAR_RAD = 0.005, 0.05  # a start
 _DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
 
 
+_TIP = (0.25, 0.35, 0.75, 0.85)  # of a wrist camera's picture: the peg's tip, and what is near
 _VIEWS = {
-    "side": View(camera="side", width=64, height=64),
-    "wrist": View(camera="wrist", width=64, height=64),
+    name: View(camera=name, width=64, height=64, crop=_TIP, capture=(256, 256))
+    for name in ("wrist", "behind")
 }
 _BESIDE = 'pos="0.80 -0.26 0.26" xyaxes="0.655 0.756 0 -0.445 0.386 0.808"'
 _CAMERA = f"""
 <camera name="side" {_BESIDE} fovy="28"/>
 """
+# Opposite the wrist camera: what one of them takes for far away is far aside for the other.
+_BEHIND = '<camera name="behind" pos="-0.075 0 0.02" xyaxes="0 -1 0 -0.966 0 0.259" fovy="64"/>'
 
 
 class Start(NamedTuple):
@@ -148,7 +151,14 @@ class Insertion:
         bodies = _CAMERA + hole_mjcf(self.fit, self.config.clearance_m) + peg_mjcf(self.fit)
         fits = {"peg": self.config.clearance_m}
         tracked = ("peg", "hole")
-        return Scene(bodies=bodies, place=self._place, tracked=tracked, fits=fits, front=_BESIDE)
+        return Scene(
+            bodies=bodies,
+            place=self._place,
+            tracked=tracked,
+            fits=fits,
+            front=_BESIDE,
+            tool=_BEHIND,
+        )
 
     def begin(self, reading: Observation) -> None:
         """Keep where the tool starts."""
