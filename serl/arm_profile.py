@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from serl.cell import CameraName, CellCamera, Trial, Workspace
+from serl.safety import FARTHEST_RAD
 from serl.vectors import Vector
 
 Signed = tuple[float, float]
@@ -305,6 +306,8 @@ class ArmProfile(BaseModel):
         for joint, low, home, high in zip(self.joints, *rows, strict=True):
             if not low < home < high:
                 raise ValueError(f"{joint}: expected low {low} < home {home} < high {high}")
+            if max(-low, high) > FARTHEST_RAD:
+                raise ValueError(f"{joint}: from {low} to {high}: expected radians")
         return self
 
     @property

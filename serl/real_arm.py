@@ -11,7 +11,7 @@ from serl.arm_profile import ArmProfile
 from serl.config import TrainConfig
 from serl.errors import BadInput
 from serl.reading import reading_spec
-from serl.safety import Motion
+from serl.safety import Limits, Motion
 from serl.task import SimulatedTask
 from serl.types import Observation
 
@@ -83,12 +83,23 @@ def check_place(config: TrainConfig, profile: ArmProfile) -> None:
         )
 
 
+def within_lead_of(limits: Limits, profile: ArmProfile) -> Limits:
+    """The limits, with the lead of any arm where nothing clips the error of its controller.
+
+    A task's longer lead is a larger force there: 40 N, with 20 mm and a spring of 2000 N/m.
+    """
+    if profile.controller.error_clip is not None:
+        return limits
+    return limits.model_copy(update={"lead_m": min(limits.lead_m, Limits().lead_m)})
+
+
 def within_workspace(motion: Motion, profile: ArmProfile) -> Motion:
-    """The motion in the part of the task's box that is in the box which a person taught the arm.
+    """The motion with the lead that the arm bears, within the box that a person taught it.
 
     Raises:
-        BadInput: there is no such part.
+        BadInput: no part of the task's box is in it.
     """
+    motion = motion.model_copy(update={"limits": within_lead_of(motion.limits, profile)})
     if (place := profile.workspace) is None:
         return motion
     low = tuple(map(max, motion.box_low_m, place.low_m))

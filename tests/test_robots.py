@@ -8,6 +8,10 @@ import pytest
 
 from serl import plugins
 from serl.arm_profile import ArmProfile, Channel
+from serl.assignment import make_task
+from serl.config import resolve
+from serl.real_arm import within_lead_of, within_workspace
+from serl.safety import Limits
 
 from .upstream import FAMILIES, facts, joint_names
 
@@ -115,6 +119,20 @@ def test_grippers_and_joints_of_the_others() -> None:
     assert xarm7.gripper.command.name == "/xarm_gripper/gripper_action"
     assert {ur5e.gripper.command.package, xarm7.gripper.command.package} == {"control_msgs"}
     assert xarm7.controller.parameters["solver.publish_state_feedback"] is True
+
+
+@pytest.mark.parametrize("name", sorted(plugins.names("robot")))
+def test_no_task_makes_an_arm_push_with_a_long_lead_unless_its_controller_clips_it(
+    name: str,
+) -> None:
+    arm = profile(name)
+    for task in ("pick_cube", "reach", "cable_routing", "peg_insertion"):
+        motion = make_task(resolve({"task": task})).config.motion
+        lead_m = within_workspace(motion, arm).limits.lead_m
+        assert lead_m <= 0.010 or arm.controller.error_clip is not None
+    longest = Limits(lead_m=0.020)
+    assert within_lead_of(longest, profile("xarm7")).lead_m == 0.010
+    assert within_lead_of(longest, profile("franka")) == longest
 
 
 @pytest.mark.parametrize("name", ["franka", "sim"])
