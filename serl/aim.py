@@ -21,6 +21,7 @@ class Aim:
     Attributes:
         target: of the tool, in the base frame.
         closed: the gripper is to be closed.
+        gripped: an action of the episode has asked the gripper to close or to open.
     """
 
     def __init__(self, motion: Motion) -> None:
@@ -31,6 +32,7 @@ class Aim:
         """An episode starts here: turns of the tool are limited about `start`."""
         self._start = self.target = start
         self.closed, self._switched_s = closed, -math.inf
+        self.gripped = False
 
     def check(self, action: Action) -> None:
         """Raise `BadInput` unless the action has the right shape and is finite and in [-1, 1]."""
@@ -51,5 +53,6 @@ class Aim:
             closed, done = next_gripper(self.closed, values[-1], since_s, motion)
             if closed != self.closed:
                 self.closed, self._switched_s = closed, now_s
+            self.gripped |= abs(done) > 0.5
             executed = (*executed, done)
         return np.array(executed, np.float32)

@@ -54,6 +54,27 @@ def test_the_gripper_switches_once_an_interval_and_anew_in_each_episode() -> Non
     assert not made.closed, "an episode begins without a switch"
 
 
+def test_to_keep_the_gripper_as_it_is_asks_nothing_of_it() -> None:
+    made = aim(closed=True)
+    for asked in (0, 0.5, -0.5):
+        move(made, 1, 0, asked)
+        assert made.closed
+        assert not made.gripped
+    move(made, 0, 0, -1)
+    assert made.gripped, "closed though it was found to be"
+    move(made, 0, 0, 0)
+    assert made.gripped
+    made.begin(START, True)
+    assert not made.gripped, "an episode begins with what the gripper does"
+    move(made, 0, 0, 1, now_s=10.0)
+    made.begin(START, False)
+    assert not made.gripped
+    move(made, 0, 0, -1, now_s=20.0)
+    move(made, 0, 0, 1, now_s=20.1)
+    assert made.closed, "too soon to open again"
+    assert made.gripped
+
+
 @pytest.mark.parametrize("values", [(math.nan, 0, 0), (1.1, 0, 0), (0, 0)])
 def test_nonsense_is_refused_before_anything_moves(values: tuple[float, ...]) -> None:
     made = aim()

@@ -206,7 +206,8 @@ class RosArm:
         values, frame = numbers_of(self.aim.target), self.profile.base_frame
         self._target.publish(pose_message(values, frame, stamp_ns))
         self._acted_s = time.monotonic()
-        self._grip.publish(opening_message(0.0 if self.aim.closed else 1.0, stamp_ns))
+        if self._is_gripper_told:
+            self._grip.publish(opening_message(0.0 if self.aim.closed else 1.0, stamp_ns))
         if self.profile.gripper is not None:
             with suppress(Silent):  # the next reading fails then
                 self._grip_watch.tell(self.aim.closed, self._measured.opening(), now_s)
@@ -274,6 +275,14 @@ class RosArm:
         message = Header(frame_id=words)
         message.stamp = stamp_of(self.node.handle.get_clock().now().nanoseconds)
         self._beat.publish(message)
+
+    @property
+    def _is_gripper_told(self) -> bool:
+        """Something was asked of it: `closed` may be but how it was found, half open with a load.
+
+        What was asked is told again with each target, for messages are lost.
+        """
+        return self.aim.gripped
 
     def _begin_once(self) -> Sample[Pose]:
         """The newest pose, where an episode begins unless one has; raises `Silent`."""
