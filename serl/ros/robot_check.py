@@ -119,8 +119,8 @@ class RobotCheck:
         joint = profile.gripper.joint if profile.gripper else None
         return {
             "pose": lambda message: pose_of(message, profile.base_frame),
-            "twist": twist_of,
-            "wrench": wrench_of,
+            "twist": lambda message: twist_of(message, profile.twist_headers),
+            "wrench": lambda message: wrench_of(message, profile.wrench_headers),
             "joints": lambda message: joints_of(message, profile.joints),
             "fingers": lambda message: gripper_of(message, joint),
         }

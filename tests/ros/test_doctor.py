@@ -109,6 +109,19 @@ def test_a_driver_that_misbehaves_is_wrong_in_one_line(
     assert "\n" not in str(pose)
 
 
+def test_twists_and_wrenches_of_another_frame_are_named_before_anything_moves(
+    bench: Bench,
+) -> None:
+    bench.misbehave("misframed")
+    found = bench.findings()
+    assert not found["twist"].sound
+    assert found["twist"].text.endswith("current_twist: in the frame 'world', expected 'base'")
+    assert not found["wrench"].sound
+    assert "external_wrench: in the frame 'world', expected 'base'" in found["wrench"].text
+    assert found["pose"].sound
+    bench.misbehave("")
+
+
 def _changed(**fields: object) -> object:
     return FRANKA.model_copy(update=fields)
 
