@@ -7,6 +7,7 @@ import pytest
 
 from serl.aim import Aim
 from serl.errors import BadInput
+from serl.guard_config import Box
 from serl.safety import Motion, Pose
 
 MOTION = Motion(
@@ -39,6 +40,16 @@ def test_actions_add_up_to_the_lead_and_what_is_executed_says_so() -> None:
     executed = [move(made, 1, 0, 0)[0] for _ in range(3)]
     assert executed == pytest.approx([1.0, 1.0, 0.0], abs=1e-6)
     assert made.target.position[0] == pytest.approx(0.5 + reach_m)
+
+
+def test_the_target_stays_out_of_where_no_guard_lets_the_tool_in() -> None:
+    post = Box(low_m=(0.515, -0.02, -1.0), high_m=(0.6, 0.02, 1.0))
+    made = Aim(MOTION, (post,))
+    made.begin(START, False)
+    executed = [move(made, 1, 0, -1) for _ in range(2)]
+    assert executed == [[1.0, 0.0, -1.0], [0.0, 0.0, -1.0]], "what did not happen is not logged"
+    assert made.target.position == pytest.approx((0.51, 0.0, 0.0))
+    assert move(made, 0, 1, 0)[1] == 1.0
 
 
 def test_the_gripper_switches_once_an_interval_and_anew_in_each_episode() -> None:

@@ -95,7 +95,8 @@ class RosArm:
         self.silence_s: Callable[[], float] = lambda: 0.0
         self.node, self.robot, self.profile = node, robot, profile
         self.remote = Remote(node, None if lockstep else self.beat)
-        self.aim = Aim(config.motion)
+        place = profile.workspace
+        self.aim = Aim(config.motion, place.keep_out if place is not None else ())
         self.guard = GuardClient(node, robot, self.remote) if guarded else None
         self._action_spec = config.motion.action_spec
         self._spec = reading_spec(len(profile.joints), tracked, config)
