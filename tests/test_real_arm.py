@@ -150,8 +150,8 @@ def test_every_guard_of_an_arm_keeps_out_of_what_a_person_named() -> None:
     taught = FRANKA.model_copy(update={"workspace": place})
     for config in (guard_of(taught), make_guard_config(task("reach"), taught)):
         assert config.keep_out == (post,)
+        inside = (0.55, 0.05, 0.2, 1.0, 0.0, 0.0, 0.0)
         with pytest.raises(Refused, match="keep-out box"):
-            inside = (0.55, 0.05, 0.2, 1.0, 0.0, 0.0, 0.0)
             check_command(inside, Heard(0.0, 0.0, 0.0, config.frame), config)
     assert make_guard_config(task("reach"), FRANKA).keep_out == ()
 
