@@ -74,6 +74,7 @@ def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
         joint_names=profile.joints,
         joint_low_rad=profile.joint_low_rad,
         joint_high_rad=profile.joint_high_rad,
+        keep_out=place.keep_out if place is not None else (),
         wrench=profile.wrench is not None,
         command_s=max(0.15, _LEAST_PERIODS / config.rate_hz),
     )
@@ -125,6 +126,7 @@ def guard_of(profile: ArmProfile, limits: Limits | None = None) -> GuardConfig:
         joint_names=profile.joints,
         joint_low_rad=profile.joint_low_rad,
         joint_high_rad=profile.joint_high_rad,
+        keep_out=place.keep_out,
         wrench=profile.wrench is not None,
     )
 

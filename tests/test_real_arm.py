@@ -12,7 +12,9 @@ from serl.assignment import make_judged_task, make_task
 from serl.cell import Workspace
 from serl.config import resolve
 from serl.errors import BadInput
-from serl.guard_setup import make_guard_config
+from serl.guard_chain import Heard, Refused, check_command
+from serl.guard_config import Box
+from serl.guard_setup import guard_of, make_guard_config
 from serl.real_arm import bodies_seen, check_place, is_judged_apart, within_workspace
 from serl.settings import run_settings
 from serl.task import SimulatedTask
@@ -140,6 +142,18 @@ def test_rotations_are_about_what_a_person_taught_and_within_it() -> None:
     config = make_guard_config(task("reach"), FRANKA.model_copy(update={"workspace": loose}))
     free = make_guard_config(task("reach"), FRANKA).motion.max_rotation_rad
     assert config.motion.max_rotation_rad == min(3.0, free)
+
+
+def test_every_guard_of_an_arm_keeps_out_of_what_a_person_named() -> None:
+    post = Box(low_m=(0.52, 0.02, 0.1), high_m=(0.58, 0.08, 0.3))
+    place = WORKSPACE.model_copy(update={"keep_out": (post,)})
+    taught = FRANKA.model_copy(update={"workspace": place})
+    for config in (guard_of(taught), make_guard_config(task("reach"), taught)):
+        assert config.keep_out == (post,)
+        inside = (0.55, 0.05, 0.2, 1.0, 0.0, 0.0, 0.0)
+        with pytest.raises(Refused, match="keep-out box"):
+            check_command(inside, Heard(0.0, 0.0, 0.0, config.frame), config)
+    assert make_guard_config(task("reach"), FRANKA).keep_out == ()
 
 
 def test_an_arm_that_nobody_taught_is_not_let_into_the_box_of_a_simulation() -> None:

@@ -51,6 +51,9 @@ def test_topics_and_types_are_those_of_the_sources(robot: str) -> None:
 def test_frames_joints_and_parameters_are_those_of_the_sources(robot: str) -> None:
     driver, ours = facts(FAMILIES[robot]), profile(robot)
     assert ours.base_frame == driver["frame"]["name"], driver["frame"]["source"]
+    for role, frames in (("twist", ours.twist_headers), ("wrench", ours.wrench_headers)):
+        if row := driver["channels"].get(role):
+            assert row.get("frame", driver["frame"]["name"]) in frames, row["source"]
     assert list(ours.joints) == joint_names(driver), driver["joints"]["source"]
     assert ours.controller.node == driver["node"]["name"], driver["node"]["source"]
     known = driver["parameters"]["values"]

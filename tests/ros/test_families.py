@@ -13,6 +13,7 @@ import pytest
 from serl.arm_profile import GRIP, RUNNING
 from serl.clock import WallClock
 from serl.errors import SerlError
+from serl.intervention import HandsOff
 from serl.loop import EpisodeKey, run
 from serl.reading import POSE
 from serl.replay import Replay
@@ -21,7 +22,7 @@ from serl.ros.gain_services import GainServices
 from serl.ros.guard_client import GuardClient
 from serl.specs import ObservationSpec, Spec
 from serl.stuck import STUCK
-from serl.types import Action, End, Observation, Outcome, Record
+from serl.types import Action, End, Observation, Outcome, Record, Step
 
 from ..upstream import FAMILIES, facts
 from .bay import HAS_ACTIONS, MOTION, Bay
@@ -236,6 +237,44 @@ def test_an_episode_in_which_the_arm_is_stuck_ends_and_what_it_did_not_follow_is
     assert len(replay) <= 6  # in which it moved
     crisp.misbehave("")
     crisp.take()
+
+
+class TenSteps(HandsOff):
+    """A person who drives to the side, and lets go."""
+
+    def __init__(self, side: float) -> None:
+        self.action, self.left = np.array([0.0, side, 0.0, 0.0], np.float32), 10
+
+    def __call__(self) -> Action | None:
+        self.left -= 1
+        return self.action if self.left >= 0 else None
+
+
+def test_what_the_guard_does_not_let_happen_is_not_logged_as_executed(
+    crisp: Bay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crisp.misbehave("")
+    crisp.take()
+    crisp.recover()
+    arm = crisp.arm
+    monkeypatch.setattr(arm, "guard", GuardClient(crisp.node, ROBOT, arm.remote))
+    side = -1.0 if arm.observe_when_fresh(30.0).state["tcp_pose"][1] > 0.0 else 1.0
+    eventually(lambda: crisp.cell.state.startswith("hold") and arm.guard.feed.is_fresh)
+    steps: list[Step] = []
+
+    def sink(record: Record) -> None:
+        steps.extend([record] if isinstance(record, Step) else [])
+
+    def back(observation: Observation) -> Action:
+        return np.array([0.0, -side, 0.0, 0.0], np.float32)
+
+    task, clock, person = Watching(), WallClock(10.0, arm.beat), TenSteps(side)
+    key = EpisodeKey("run", "actor", 0, 1)
+    run(arm, task, back, clock, key, sink, person, interrupted=lambda: len(steps) > 24)
+    moved = [float(step.action[1]) for step in steps]
+    assert moved[0] == side, "a guard that waits for the first target moves the arm to it"
+    assert moved[10:15] == [0.0] * 5, "it rests for half a second after a person"
+    assert moved[20] == -side, "then it goes on"
 
 
 def test_the_guard_does_not_take_an_arm_whose_controller_is_set_otherwise(crisp: Bay) -> None:
