@@ -16,7 +16,6 @@ from serl.camera import View
 from serl.config import Stage, resolve, stage_configs
 from serl.errors import BadInput
 from serl.loop import Result
-from serl.reward_commands import _tool_at_success
 from serl.run_folder import RunFolder
 from serl.stages import take_turns
 
@@ -145,21 +144,6 @@ def test_policies_of_the_state_are_judged_by_a_camera_each_by_its_own_model(
         assert not seen.images, "no policy sees the judge's camera"
         assert list(logged.images) == ["judge"]
         assert stage.reward.tool_low_m == (-1.0, -1.0, 0.09), "no picture tells that it is up"
-
-
-@pytest.mark.parametrize(
-    ("task", "low_m"),
-    [
-        ("bin_relocation_backward", {"tool_low_m": (-1.0, -1.0, 0.09)}),
-        ("pick_cube", {"tool_low_m": (-1.0, -1.0, 0.15)}),
-        ("reach", {}),
-        ("pick", {}),
-    ],
-)
-def test_a_judge_of_a_variant_learns_where_the_tool_is_as_that_of_its_task(
-    task: str, low_m: dict[str, Any]
-) -> None:
-    assert _tool_at_success(task) == low_m
 
 
 def test_the_judge_of_the_other_direction_is_refused(tmp_path: Path) -> None:
