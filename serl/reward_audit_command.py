@@ -55,7 +55,7 @@ def execute(options: argparse.Namespace) -> int:
     Raises:
         BadInput: nothing is known of any episode, or the model is of another task or cameras.
     """
-    from serl.agents.classifier import Classifier, check_origin
+    from serl.agents.classifier import Classifier, check_origin, unproven
     from serl.video import write_png
 
     if options.sheet:
@@ -71,6 +71,8 @@ def execute(options: argparse.Namespace) -> int:
         raise BadInput(_nothing_known(folders, len(found)))
     mistakes = _Mistakes(known, config, config.threshold or card.threshold)
     lines = [*_truth_lines(found), *mistakes.lines(options.model)]
+    if why := unproven(card, config):
+        lines.append(f"{options.model}: {why}")
     if options.sheet:
         write_png(options.sheet, mistakes.sheet(list(card.views)))
         lines.append(f"the worst mistakes of single images: {options.sheet}")
