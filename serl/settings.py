@@ -17,7 +17,7 @@ from serl.files import digest_of
 from serl.guard_setup import guarded_arm
 from serl.inheritance import inherit
 from serl.merging import merge
-from serl.real_arm import check_trainable, load_robot
+from serl.real_arm import check_trainable, load_robot, tuned_settings
 from serl.reward import RewardConfig
 from serl.specs import Spec
 from serl.successes import LastFrames, with_labelled
@@ -46,7 +46,7 @@ def _resolved(
     """All layers merged; the task and a robot's profile are found from anywhere."""
     named: Mapping[str, Any] = {"task": task} if task else {}
     asked = resolve(*map(_of_task, (file, overrides)), named)
-    tuned = make_task(asked).training_defaults()
+    tuned = tuned_settings(asked, make_task(asked))
     alone = {"intervention": "none"} if is_real(asked.robot) else {}  # no simulated human there
     robot = asked.robot and plugins.absolute(asked.robot)
     found = {"task": plugins.absolute(asked.task), "robot": robot}

@@ -10,6 +10,7 @@ from serl import plugins
 from serl.assignment import make_task
 from serl.config import TrainConfig, resolve, stage_configs
 from serl.merging import merge
+from serl.real_arm import tuned_settings
 from serl.recorded import read_session
 from serl.reward import RewardConfig
 from serl.reward_data import run_of
@@ -34,7 +35,7 @@ def tuned_reward(folders: Sequence[Path], task: str) -> RewardConfig:
         return _open(_of_name(task))
     if read_session(run.path) is None:
         return _open(run.config.reward)
-    tuned = make_task(run.config).training_defaults().get("reward", {})
+    tuned = tuned_settings(run.config, make_task(run.config)).get("reward", {})
     own = run.config.reward.model_dump(exclude_defaults=True)
     return _open(RewardConfig.model_validate(merge(tuned, own)))
 

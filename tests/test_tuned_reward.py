@@ -70,3 +70,5 @@ def test_what_a_person_recorded_is_used_as_its_task_is_tuned(tmp_path: Path) -> 
     assert found.tool_low_m == pytest.approx((-1.0, -1.0, 0.1)), "of a variant it is the variant's"
     own = recorded(tmp_path / "3", reward={"tool_low_m": (-1.0, -1.0, 0.3)})
     assert tuned_reward([own.episodes("a")], "pick_cube").tool_low_m == (-1.0, -1.0, 0.3)
+    arm = recorded(tmp_path / "4", robot="franka", task_config={"lift_m": 0.05})
+    assert tuned_reward([arm.episodes("a")], "pick_cube").tool_low_m is None, "of no table"
