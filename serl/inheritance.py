@@ -69,13 +69,16 @@ def inherit(config: TrainConfig) -> Inheritance:
     Where none was chosen it is the newest.
 
     Raises:
-        BadInput: not a run, or one without a checkpoint.
+        BadInput: not a run, one without a checkpoint, or one whose stages have them.
         CorruptData: the checkpoint is damaged.
         SpecMismatch: a part that is needed does not fit; the line says why.
     """
     assert config.init_from.run is not None
     path = config.init_from.run.resolve()
     run = RunFolder.open(path)
+    if run.config.stages:
+        folders = ", ".join(str(part.path) for part in run.parts().values())
+        raise BadInput(f"{path}: has stages, each with checkpoints of its own: expected {folders}")
     spec, theirs = make_spec(make_task(config)), make_spec(make_task(run.config))
     checkpoint = _checkpoint(run)
     arrays, mine = checkpoint.arrays["agent"], make_agent(config, spec, 0).state_dict()
