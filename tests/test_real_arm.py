@@ -20,6 +20,7 @@ from serl.real_arm import asked_where, bodies_seen, check_place, is_judged_apart
 from serl.reward import RewardConfig, ToolPlace
 from serl.settings import run_settings
 from serl.task import SimulatedTask
+from serl.task_runs import _overrides
 
 FRANKA: ArmProfile = plugins.load("robot", "franka")
 WORKSPACE = Workspace(
@@ -136,6 +137,7 @@ def test_where_a_success_is_on_a_simulated_table_is_not_asked_of_an_arm(tmp_path
     assert "asked wherever the tool is (pick_cube has a place of a simulated table)" in (
         asked_where(config, make_task(config))
     )
+    assert "tool_low_m" not in _overrides(config), "it is what a run there has by default"
     own = {**reward, "tool_low_m": (-1.0, -1.0, -0.05)}
     config = run_settings("pick_cube", {}, {**arm, "reward": own})
     assert config.reward.tool_low_m == (-1.0, -1.0, -0.05)
