@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from serl import plugins
-from serl.arm_profile import ArmProfile
+from serl.arm_profile import ArmProfile, is_real
 from serl.config import TrainConfig
 from serl.errors import BadInput
 from serl.reading import reading_spec
+<<<<<<< HEAD
 from serl.safety import Limits, Motion
+||||||| b2c24c7
+from serl.safety import Motion
+=======
+from serl.reward import ToolPlace
+from serl.safety import Motion
+>>>>>>> rewardfix
 from serl.task import SimulatedTask
 from serl.types import Observation
 
@@ -68,6 +76,35 @@ def check_trainable(config: TrainConfig, task: SimulatedTask) -> None:
             f"task_config.auto_reset: {task.name} resets itself by {told}, which nothing tells on "
             "a real arm with this policy: false, and a person does"
         )
+
+
+def tuned_settings(config: TrainConfig, task: SimulatedTask) -> Mapping[str, Any]:
+    """The task's own; on a real arm not where its tool is at a success.
+
+    Those numbers are of a simulated table, as those of its box are.
+    """
+    tuned = dict(task.training_defaults())
+    if is_real(config.robot) and "reward" in tuned:
+        own = tuned["reward"].items()
+        tuned["reward"] = {name: to for name, to in own if name not in ToolPlace.model_fields}
+    return tuned
+
+
+def asked_where(config: TrainConfig, task: SimulatedTask) -> str:
+    """A line for people at a real arm: where the tool has to be for a classifier to be asked."""
+    if not is_real(config.robot) or config.reward.kind != "classifier":
+        return ""
+    if (place := config.reward.place) != ToolPlace():
+        return (
+            f"the classifier is asked where the tool is {place}, in the base frame of this arm: "
+            "elsewhere nothing is a success"
+        )
+    own = task.training_defaults().get("reward", {}).keys() & ToolPlace.model_fields.keys()
+    simulated = f" ({task.name} has a place of a simulated table)" if own else ""
+    return (
+        f"the classifier is asked wherever the tool is{simulated}: reward.tool_low_m and "
+        "tool_high_m, in the base frame of this arm, say where it has to be"
+    )
 
 
 def check_place(config: TrainConfig, profile: ArmProfile) -> None:

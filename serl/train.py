@@ -26,6 +26,7 @@ from serl.evaluation import Evaluation, Purpose, evaluation_seeds
 from serl.loop import EpisodeKey
 from serl.metrics import EvaluationRow, MetricsRow, MetricsWriter, read_metrics
 from serl.progress import ProgressReader, with_waiting
+from serl.real_arm import asked_where
 from serl.recording import EpisodeLog
 from serl.report import write_report
 from serl.ros.graph import actor_names, all_processes, arms_behind_guards, prefix, started
@@ -122,6 +123,8 @@ def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambd
     told, deserted_s = 0, math.inf
     if run.config.intervention == "scripted":
         display.say(_simulated_human(run.config))
+    if line := asked_where(run.config, make_task(run.config)):
+        display.say(line)
     with (
         started(run, all_processes(run)) as supervisor,
         at_the_terminal(run, arms_behind_guards(run, actor_names(run))) as attend,
