@@ -12,14 +12,8 @@ from serl.arm_profile import ArmProfile, is_real
 from serl.config import TrainConfig
 from serl.errors import BadInput
 from serl.reading import reading_spec
-<<<<<<< HEAD
-from serl.safety import Limits, Motion
-||||||| b2c24c7
-from serl.safety import Motion
-=======
 from serl.reward import ToolPlace
-from serl.safety import Motion
->>>>>>> rewardfix
+from serl.safety import Limits, Motion
 from serl.task import SimulatedTask
 from serl.types import Observation
 
