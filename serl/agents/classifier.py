@@ -220,7 +220,7 @@ def check_place(path: Path, card: Card, config: RewardConfig) -> None:
         logger.warning("reward model %s: %s: audit it first", path, unproven(card, config))
     elif why := unproven(card, config):
         raise SpecMismatch(
-            f"reward model {path}: {why}: give that place by --reward.tool_low_m and "
+            f"reward model {path}: {why}: ask it where it was trained by --reward.tool_low_m and "
             "--reward.tool_high_m, or train one for here (serl reward train ... --tool_low_m)"
         )
 
