@@ -20,7 +20,7 @@ _NEAR_M, _ABOVE_M = 0.0003, 0.003
 def aside(truth: Truth, by_m: float, angle_rad: float) -> Array:
     """A vector of this length in the hole's own frame, as one in the base frame.  # (2,)."""
     angle_rad += _yaw(truth, "hole")
-    return by_m * np.array((math.cos(angle_rad), math.sin(angle_rad)))
+    return np.array((by_m * math.cos(angle_rad), by_m * math.sin(angle_rad)), np.float32)
 
 
 def push(arm: SimArm, task: Insertion, by_m: float, angle_rad: float) -> Iterator[Truth]:

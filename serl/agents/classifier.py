@@ -220,7 +220,7 @@ def check_place(path: Path, card: Card, config: RewardConfig) -> None:
         logger.warning("reward model %s: %s: audit it first", path, unproven(card, config))
     elif why := unproven(card, config):
         raise SpecMismatch(
-            f"reward model {path}: {why}: give that place by --reward.tool_low_m and "
+            f"reward model {path}: {why}: ask it where it was trained by --reward.tool_low_m and "
             "--reward.tool_high_m, or train one for here (serl reward train ... --tool_low_m)"
         )
 
@@ -261,7 +261,6 @@ def make_reward(config: RewardConfig, task: Task, renderer: str | None = None) -
         )
     renderers = [renderer or task.config.renderer]
     check_origin(config.model, model.card, task.name, renderers, config.transfer)
-    check_place(config.model, model.card, config)
     for name, view in model.card.views.items():
         views = task.config.all_views
         found = views.get(name)
@@ -270,6 +269,7 @@ def make_reward(config: RewardConfig, task: Task, renderer: str | None = None) -
             raise SpecMismatch(
                 f"reward model {config.model}: trained on the view {name!r} ({view}), which {here}"
             )
+    check_place(config.model, model.card, config)
 
     def probabilities(reading: Observation) -> np.ndarray[Any, np.dtype[np.float32]]:
         images = {name: reading.images[name][None] for name in model.card.views}
