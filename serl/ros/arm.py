@@ -45,6 +45,7 @@ _READY_S = 30.0
 _LONGEST_S = 99.0  # that a beat tells
 _PAUSE_PERIODS = 1.3  # before the guard misses a target
 _RELEASE_S = 0.5  # that a guard has the arm rest after a person, at least
+_BEGIN_S = 0.3  # within which a guard goes on that only waited for targets
 
 
 class RosArm:
@@ -104,7 +105,8 @@ class RosArm:
         self._lease, self._beats = lease, time.time_ns() // 1_000_000
         self._lockstep, self._begun = lockstep, False
         self._fault = ""  # that `act` met
-        self._acted_s = self._person_s = -math.inf  # last targets, and beats in a person's name
+        self._acted_s = self._begun_s = -math.inf  # the last target, and the first after a pause
+        self._person_s = -math.inf  # the last beat in a person's name
         self._grip_watch = GripperWatch()
         self._measured = Measurements(
             node, robot, profile, config, tracked, lockstep, self.still_pictures
@@ -204,6 +206,8 @@ class RosArm:
             self._fault = str(error)
             return np.zeros_like(action)
         now_s = self._now_s(pose.taken_s)
+        if self._is_paused:
+            self._begun_s = time.monotonic()
         if self._is_held:
             self.aim.target, executed = pose.value, np.zeros_like(action)
         else:
@@ -291,13 +295,16 @@ class RosArm:
     def _is_held(self) -> bool:
         """The guard does not move the arm, whatever is asked for.
 
-        One that only waits for the first target of an episode moves it. Between a person and
-        others it rests, of which its word comes only after the first target.
+        One that only waits moves it once it hears the first targets of an episode, or those after
+        a late one. Between a person and others it rests, of which its word comes after the first.
         """
         if self.guard is None:
             return False
-        rests = self.mode != "teleop" and time.monotonic() - self._person_s < _RELEASE_S
-        return rests or not (self.guard.lets_move or (self._is_paused and self.guard.waits))
+        now_s = time.monotonic()
+        if self.mode != "teleop" and now_s - self._person_s < _RELEASE_S:
+            return True
+        begins = now_s - self._begun_s < _BEGIN_S and self.guard.waits
+        return not (begins or self.guard.lets_move)
 
     @property
     def _is_gripper_told(self) -> bool:

@@ -193,9 +193,10 @@ def test_a_gripper_that_is_to_keep_what_it_holds_is_told_nothing(
     driver.observe_when_fresh(30.0)
     driver.begin(pose_feed(driver).newest().value, found < 0.5)
     keep(driver, np.zeros(4, np.float32))
-    close = np.array([0, 0, 0, -1], np.float32)
-    eventually(lambda: driver.act(close).any() and bench.grips)
-    assert set(bench.grips) == {0.0}, "it was told what nobody had asked for"
+    other = 1.0 if found < 0.5 else -1.0
+    switch = np.array([0, 0, 0, other], np.float32)
+    eventually(lambda: driver.act(switch).any() and bench.grips)
+    assert set(bench.grips) == {max(other, 0.0)}, "it was told what nobody had asked for"
     keep(driver, np.zeros(4, np.float32), times=1)
     told = len(bench.grips)
     keep(driver, np.zeros(4, np.float32))
