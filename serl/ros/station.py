@@ -62,6 +62,9 @@ class Station:
     def standby(self) -> bool:
         """Return once nobody holds the arm, the guard has it and it is seen; as of `Actor`.
 
+        An arm that a person let go on recovers. One that was stopped, and that nobody held, is left
+        as it is: a person is to be asked.
+
         Raises:
             Silent: it is not seen.
         """
@@ -69,8 +72,11 @@ class Station:
         while not (self.has_arm or self._ending()):
             held = True
             self._arm.remote.wait(lambda: self.has_arm or self._ending(), _SLICE_S)
-        if not self._ending():
+        asks = bool(self._arm.stop_reason) and not held
+        if not asks and not self._ending():
             self._begin()
+            if held:  # first: what `act` met would keep it from being seen
+                self._arm.recover()
             state = self._arm.observe_when_fresh(_SEEN_S).state
             self._arm.begin(pose_from(state["tcp_pose"]), bool(state["gripper"][0] < 0.5))
         return held
