@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from serl.arm_profile import SIM, is_real
 from serl.assignment import make_task
 from serl.config import TrainConfig
+from serl.errors import Silent
 from serl.hold import Hold
 from serl.real_arm import bodies_seen, load_robot, within_workspace
 from serl.ros.arm import RosArm
@@ -75,11 +77,27 @@ class Station:
         asks = bool(self._arm.stop_reason) and not held
         if not asks and not self._ending():
             self._begin()
-            if held:  # first: what `act` met would keep it from being seen
-                self._arm.recover()
+            if held:
+                self._recover()
             state = self._arm.observe_when_fresh(_SEEN_S).state
             self._arm.begin(pose_from(state["tcp_pose"]), bool(state["gripper"][0] < 0.5))
         return held
+
+    def _recover(self) -> None:
+        """Before it is looked at: what `act` met keeps it from being seen.
+
+        Raises:
+            Silent: it is not told for long where the arm is.
+        """
+
+        def recovered() -> bool:
+            with suppress(Silent):
+                self._arm.recover()
+                return True
+            return False
+
+        if not self._arm.remote.wait(recovered, _SEEN_S):
+            self._arm.recover()
 
     @property
     def has_arm(self) -> bool:
