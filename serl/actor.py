@@ -60,7 +60,7 @@ class Actor:
         clock: keeps the rate.
         sink: takes every record before the next action.
         config: see `ActorConfig`.
-        teleop: a person who may take over; a simulated one knows the task and helps in no reset.
+        teleop: a person who may take over, also in a reset.
         place: simulation only: puts the scene into its start for an episode number ...
         placements: ... before so many episodes; later ones begin where the reset has led.
         person: told why a person is needed; what `standby` then waits for is that the scene was
@@ -75,6 +75,7 @@ class Actor:
         admit: called before each episode; raises when it could not be recorded.
         standby: called before each episode; returns when the robot may move, or when stopping, and
             says whether a person held it.
+        resets: a script chose the actions of the newest episode: nothing is learned from it.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Actor:
     stopping: Callable[[], bool] = lambda: False
     admit: Callable[[], object] = lambda: None
     standby: Callable[[], bool] = lambda: False
+    resets: bool = False
     _episode: int = 0
     _since_home: int = 0
     _home_missed: bool = False
@@ -255,7 +257,7 @@ class Actor:
         return True
 
     def _run(self, task: Task, policy: Policy, source: Source) -> Result:
-        resetting = source is Source.SCRIPT
+        self.resets = source is Source.SCRIPT
         self.admit()
         key = EpisodeKey(self.run, self.name, self.epoch, self._episode)
         result = run(
@@ -264,8 +266,8 @@ class Actor:
             policy,
             self.clock,
             key,
-            self._sink_unlearned if resetting else self.sink,
-            teleop=None if resetting and self.place is not None else self.teleop,
+            self._sink_unlearned if self.resets else self.sink,
+            teleop=self.teleop,
             chosen_by=source,
             policy_version=lambda: self.policy.version,
             interrupted=self.stopping,
