@@ -17,7 +17,7 @@ from serl.checkpoint import Checkpoint, checkpoint_paths, load, mark_best, pick
 from serl.config import TrainConfig
 from serl.control_status import read_control_status
 from serl.curves import quarters
-from serl.demonstrations import record_expert
+from serl.demonstrations import EXPERT, record_expert
 from serl.deployment import read_tried, unassisted
 from serl.display import Display, Summary, print_summary
 from serl.episodes import episode_paths
@@ -103,7 +103,7 @@ def demonstrate(run: RunFolder, display: Display) -> None:
     display.say(f"recording {config.demos} demonstrations of the scripted expert")
     unjudged = config.reward.kind in ("human", "vice")  # an expert knows when it has succeeded
     task = make_task(config) if unjudged else make_judged_task(config)
-    key = EpisodeKey(run.name, "expert", time.time_ns(), 0)
+    key = EpisodeKey(run.name, EXPERT, time.time_ns(), 0)
     scratch = run.path / ".demonstrations"
     with run.lock_learner(), plugins.make_simulation(task) as robot:
         shutil.rmtree(scratch, ignore_errors=True)
