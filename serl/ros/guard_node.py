@@ -36,7 +36,7 @@ from serl.guard import LATCHED, MOVING, Guard, GuardConfig, GuardState
 from serl.guard_setup import check_fits
 from serl.latch import LatchFile
 from serl.ros.arm_commander import ArmCommander
-from serl.ros.arm_topics import check_types, name_of, of_robot
+from serl.ros.arm_topics import check_types, commanded, name_of, of_robot
 from serl.ros.compliance import Compliance
 from serl.ros.controller_watch import ControllerWatch
 from serl.ros.guard_inbox import GuardInbox
@@ -105,7 +105,7 @@ class GuardNode:
         self._was_armed = self._sends = False
         names = config.joint_names
         self._inbox = GuardInbox(node, prefix, profile, names, self._guard, self._lock)
-        self._rivals = Rivals(node, name_of(profile.target, prefix))
+        self._rivals = Rivals(node, *commanded(profile, prefix))
         told = (COMMAND_POSE, COMMAND_GRIPPER, HEARTBEAT)
         self._commanders = Commanders(node, [of_robot(topic, prefix).name for topic in told])
         time.sleep(_DISCOVERY_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -178,15 +179,15 @@ def test_it_goes_where_actions_say_through_who_forwards(arm: RosArm) -> None:
 def test_a_gripper_that_is_to_keep_what_it_holds_is_told_nothing(
     arm: RosArm, bench: Bench, found: float
 ) -> None:
-    def act(driver: RosArm, action: np.ndarray) -> None:
-        before = bench.commanded()
-        driver.observe_when_fresh(30.0)
-        driver.act(action)
-        eventually(lambda: bench.commanded() != before)
+    def comes_after(stamp_ns: int) -> bool:
+        return bench.commanded() != stamp_ns
 
     def keep(driver: RosArm, action: np.ndarray, times: int = 5) -> None:
         for _ in range(times):
-            act(driver, action)
+            before = bench.commanded()
+            driver.observe_when_fresh(30.0)
+            driver.act(action)
+            eventually(partial(comes_after, before))
 
     bench.grips.clear()
     arm.begin(pose_feed(arm).newest().value, found < 0.5)

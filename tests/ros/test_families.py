@@ -13,19 +13,17 @@ import pytest
 from serl.arm_profile import GRIP, RUNNING
 from serl.clock import WallClock
 from serl.errors import SerlError
-from serl.intervention import HandsOff
 from serl.loop import EpisodeKey, run
-from serl.reading import POSE
 from serl.replay import Replay
 from serl.ros.controller import settle_controller
 from serl.ros.gain_services import GainServices
 from serl.ros.guard_client import GuardClient
-from serl.specs import ObservationSpec, Spec
+from serl.specs import Spec
 from serl.stuck import STUCK
-from serl.types import Action, End, Observation, Outcome, Record, Source, Step
+from serl.types import Action, End, Observation, Record
 
 from ..upstream import FAMILIES, facts
-from .bay import HAS_ACTIONS, MOTION, Bay
+from .bay import HAS_ACTIONS, MOTION, Bay, Watching
 from .cell import ROBOT, eventually
 
 pytestmark = pytest.mark.ros
@@ -188,21 +186,6 @@ def test_an_arm_whose_joint_runs_while_the_tool_follows_is_held_then_stopped(cri
     crisp.take()
 
 
-class Watching:
-    """A task that sees where the tool is, and never ends."""
-
-    observation_spec = ObservationSpec(state={"tcp_pose": POSE})
-
-    def begin(self, reading: Observation) -> None:
-        pass
-
-    def observation(self, reading: Observation) -> Observation:
-        return Observation({"tcp_pose": reading.state["tcp_pose"]}, stamps=reading.stamps)
-
-    def outcome(self, reading: Observation, index: int) -> Outcome:
-        return Outcome(truncated=index > 300)
-
-
 def test_an_episode_in_which_the_arm_is_stuck_ends_and_what_it_did_not_follow_is_not_learned(
     crisp: Bay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,51 +219,6 @@ def test_an_episode_in_which_the_arm_is_stuck_ends_and_what_it_did_not_follow_is
         replay.add(record)
     assert len(replay) <= 6  # in which it moved
     crisp.misbehave("")
-    crisp.take()
-
-
-class TenSteps(HandsOff):
-    """A person who drives to the side, and lets go."""
-
-    def __init__(self, side: float) -> None:
-        self.action, self.left = np.array([0.0, side, 0.0, 0.0], np.float32), 10
-
-    def __call__(self) -> Action | None:
-        self.left -= 1
-        return self.action if self.left >= 0 else None
-
-
-def test_what_the_guard_does_not_let_happen_is_not_logged_as_executed(
-    crisp: Bay, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    crisp.misbehave("")
-    arm, guard = crisp.arm, GuardClient(crisp.node, ROBOT, crisp.arm.remote)
-    steps: list[Step] = []
-
-    def sink(record: Record) -> None:
-        if isinstance(record, Step):
-            steps.append(record)
-
-    def is_whole() -> bool:
-        """A busy machine is late at times, and the episode is over."""
-        steps.clear()
-        crisp.take()
-        crisp.recover()
-        eventually(lambda: crisp.cell.state == "hold: command is stale")
-        side = -1.0 if arm.observe_when_fresh(30.0).state["tcp_pose"][1] > 0.0 else 1.0
-        back = np.array([0.0, -side, 0.0, 0.0], np.float32)
-        clock, key = WallClock(10.0, arm.beat), EpisodeKey("run", "actor", 0, 1)
-        ends, person = (lambda: len(steps) > 20), TenSteps(side)
-        run(arm, Watching(), lambda o: back, clock, key, sink, teleop=person, interrupted=ends)
-        return len(steps) > 20
-
-    monkeypatch.setattr(arm, "guard", guard)
-    eventually(is_whole, limit_s=60.0)
-    moved = [float(step.action[1]) for step in steps]
-    assert abs(moved[0]) == 1.0, "a guard that waits for the first target moves the arm to it"
-    assert moved[10:13] == [0.0] * 3, "it rests for half a second after a person"
-    assert moved[0] * min(moved[15:], key=lambda value: moved[0] * value) < 0, "then it goes on"
-    arm.drive_as(Source.POLICY)
     crisp.take()
 
 
