@@ -58,6 +58,7 @@ robot = ArmProfile(
     joint_high_rad=(2.7437, 1.7837, 2.9007, -0.1518, 2.8065, 4.5169, 3.0159),
     home_rad=(0.0, -_PI / 4, 0.0, -3 * _PI / 4, 0.0, _PI / 2, _PI / 4),
     wrench=Channel(name="external_wrench", type=WRENCH),
+    wrench_frames=("base", "fr3_link0"),  # where Franka's broadcaster tells it: they are one place
     gripper=GripperProfile(
         command=Channel(name="gripper/gripper_position_controller/commands", type=NUMBERS),
         state=Channel(name="gripper/joint_states", type=JOINTS),

@@ -46,6 +46,7 @@ robot = ArmProfile(
     twist=None,
     wrench=Channel(name="/force_torque_sensor_broadcaster/wrench", type=WRENCH),
     wrench_frame="tool",
+    wrench_frames=("tool0_controller", "tool0"),  # the driver's tool, turned as the flange's is
     joint_states=Channel(name="/joint_states", type=JOINTS),
     target=Channel(name="/servo_node/delta_twist_cmds", type=TWIST),
     gripper=GripperProfile(

@@ -60,13 +60,14 @@ class Actor:
         clock: keeps the rate.
         sink: takes every record before the next action.
         config: see `ActorConfig`.
-        teleop: a person who may take over; a simulated one knows the task and helps in no reset.
+        teleop: a person who may take over, also in a reset.
         place: simulation only: puts the scene into its start for an episode number ...
         placements: ... before so many episodes; later ones begin where the reset has led.
         person: told why a person is needed; what `standby` then waits for is that the scene was
             restored. It is looked at again, and asked for again. Without one the actor ends there.
         silent: told what a robot says that stayed silent; it is tried again once `standby` returns.
-            Without one the actor ends there.
+            Without one the actor ends there. Told as well why a robot was stopped that no person
+            held; without one it goes on as soon as its readings are sound.
         homing: a robot whose joints can be moved home; None for one that cannot.
         curriculum: simulation only: where episodes begin, between the task's starts and the goal.
         epoch: identity of this start of the actor; never repeats.
@@ -74,6 +75,7 @@ class Actor:
         admit: called before each episode; raises when it could not be recorded.
         standby: called before each episode; returns when the robot may move, or when stopping, and
             says whether a person held it.
+        resets: a script chose the actions of the newest episode: nothing is learned from it.
     """
 
     name: str
@@ -95,6 +97,7 @@ class Actor:
     stopping: Callable[[], bool] = lambda: False
     admit: Callable[[], object] = lambda: None
     standby: Callable[[], bool] = lambda: False
+    resets: bool = False
     _episode: int = 0
     _since_home: int = 0
     _home_missed: bool = False
@@ -110,7 +113,8 @@ class Actor:
     def episode(self) -> Result | None:
         """Run one episode, after whatever the scene needs before it; None when stopping.
 
-        A robot that falls silent before the first step is placed anew.
+        A robot that falls silent before the first step is placed anew, after a control period. One
+        that was stopped moves again only once nobody holds it; see `silent`.
 
         Raises:
             NeedsPerson: the scene could not be restored, and there is nobody to ask.
@@ -128,11 +132,22 @@ class Actor:
                     self.silent(str(error))
                     silences = 0
                 logger.warning("the episode does not begin: %s", error)
+                self._pass_period()
+
+    def _pass_period(self) -> None:
+        """What was silent may have news then; simulated time passes by nothing else."""
+        self.clock.start()
+        self.clock.wait()
+
+    @property
+    def _is_placed(self) -> bool:
+        """The simulation places the next episode."""
+        return self.place is not None and self.placements > 0
 
     def _attempt(self) -> Result | None:
-        if not self._ready():
+        if not self._ready(self._is_placed):
             return None
-        if self.place is not None and self.placements > 0:
+        if self.place is not None and self._is_placed:
             self.place(self._episode)
         self._reset()
         self._go_home()
@@ -185,8 +200,8 @@ class Actor:
     def _go_home(self) -> None:
         """Move the joints home if it is time, from a scene that is ready, and come back to it."""
         homing, every = self.homing, self.config.home_every
-        placed = self.place is not None and self.placements > 0
-        if homing is None or not every or self._since_home < every or placed or not self._ready():
+        due = every and self._since_home >= every and not self._is_placed
+        if homing is None or not due or not self._ready():
             return
         self._since_home = 0
         homing.home()
@@ -225,17 +240,24 @@ class Actor:
         """Nothing is learned from a reset, whoever drove: its reward is not that of the task."""
         self.sink(replace(record, source=Source.SCRIPT) if isinstance(record, Step) else record)
 
-    def _ready(self) -> bool:
-        """Wait while a person holds the robot; False when stopping."""
+    def _ready(self, placed: bool = False) -> bool:
+        """Wait while a person holds the robot; False when stopping.
+
+        One that nobody holds and that was stopped all the same met a fault: whoever is told of it
+        looks first. One that is `placed` next recovers by that.
+        """
         held = self.standby()
+        if self.silent is not None and self.robot.stop_reason and not held and not self.stopping():
+            self.silent(self.robot.stop_reason)
+            held = self.standby()
         if self.stopping():
             return False
-        if held:
+        if held or (self.robot.stop_reason and not placed):
             self.robot.recover()
         return True
 
     def _run(self, task: Task, policy: Policy, source: Source) -> Result:
-        resetting = source is Source.SCRIPT
+        self.resets = source is Source.SCRIPT
         self.admit()
         key = EpisodeKey(self.run, self.name, self.epoch, self._episode)
         result = run(
@@ -244,8 +266,8 @@ class Actor:
             policy,
             self.clock,
             key,
-            self._sink_unlearned if resetting else self.sink,
-            teleop=None if resetting and self.place is not None else self.teleop,
+            self._sink_unlearned if self.resets else self.sink,
+            teleop=self.teleop,
             chosen_by=source,
             policy_version=lambda: self.policy.version,
             interrupted=self.stopping,

@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from serl.cell import CameraName, CellCamera, Trial, Workspace
+from serl.safety import FARTHEST_RAD
 from serl.vectors import Vector
 
 Signed = tuple[float, float]
@@ -49,6 +50,9 @@ def is_real(robot: str | None) -> bool:
 def is_simulated_arm(robot: str | None) -> bool:
     """Whether a robot is the simulated arm behind ROS 2."""
     return robot == SIM
+
+
+FrameName = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class Channel(BaseModel):
@@ -255,6 +259,8 @@ class ArmProfile(BaseModel):
         twist: of the tool; None where the driver tells none: then it is worked out of poses.
         wrench: what the surroundings exert on the tool; None without a sensor: then zero ...
         wrench_frame: ... in the base frame or the tool's.
+        twist_frames: what headers of the twist may call the base frame; empty: as it is called.
+        wrench_frames: what headers of the wrench may call its frame; empty: as that is called.
         joint_states: of the arm, maybe among others.
         target: where the controller is to go, or for a type of TWIST how fast, in the base frame
             and about the tool; at 100 Hz. Only the guard publishes it.
@@ -282,6 +288,8 @@ class ArmProfile(BaseModel):
     twist: Channel | None = Channel(name="current_twist", type=TWIST)
     wrench: Channel | None = Channel(name="wrench", type=WRENCH)
     wrench_frame: Literal["base", "tool"] = "base"
+    twist_frames: tuple[FrameName, ...] = ()
+    wrench_frames: tuple[FrameName, ...] = ()
     joint_states: Channel = Channel(name="joint_states", type=JOINTS)
     target: Channel = Channel(name="target_pose", type=POSE)
     gripper: GripperProfile | None
@@ -305,7 +313,20 @@ class ArmProfile(BaseModel):
         for joint, low, home, high in zip(self.joints, *rows, strict=True):
             if not low < home < high:
                 raise ValueError(f"{joint}: expected low {low} < home {home} < high {high}")
+            if max(-low, high) > FARTHEST_RAD:
+                raise ValueError(f"{joint}: from {low} to {high}: expected radians")
         return self
+
+    @property
+    def twist_headers(self) -> tuple[str, ...]:
+        """The frames of which a twist may say that it is in them."""
+        return self.twist_frames or (self.base_frame,)
+
+    @property
+    def wrench_headers(self) -> tuple[str, ...]:
+        """And a wrench."""
+        own = self.tool_frame if self.wrench_frame == "tool" else self.base_frame
+        return self.wrench_frames or (own,)
 
     @property
     def channels(self) -> tuple[Channel, ...]:

@@ -35,6 +35,7 @@ from serl.specs import Spec
 from serl.successes import LastFrames, with_labelled
 from serl.task import SimulatedTask
 from serl.teleop.onlooker import Onlooker
+from serl.teleop.resting import Resting
 from serl.teleop.scripted import ScriptedHuman, Seen
 from serl.tool_log import ToolLog
 from serl.transport import LearnerEnd, WeightSource
@@ -215,9 +216,10 @@ def make_actor(
         return attendance.standby()
 
     scene = SceneSetter(robot, watch, config.seed, name, start, ready)
-    script = make_human(config, task, Onlooker(robot), name, steps_before, trained)
+    human = make_human(config, task, Onlooker(robot), name, steps_before, trained)
+    script = Resting(human, lambda: actor.resets) if human else None
     real_time = RealTime(WallClock(rate_hz), attendance.attended, pace or wait)
-    return Actor(
+    actor = Actor(
         name=name,
         run=run,
         robot=WatchedRobot(robot, watch, tools.see if tools else lambda reading: None),
@@ -238,6 +240,7 @@ def make_actor(
         admit=admit,
         standby=standby,
     )
+    return actor
 
 
 def _make_policy(

@@ -159,6 +159,11 @@ class WatchedRobot:
         """As the robot."""
         return self._robot.action_spec
 
+    @property
+    def stop_reason(self) -> str | None:
+        """As the robot."""
+        return self._robot.stop_reason
+
     def observe(self) -> Observation:
         """The robot's reading; stops it and raises `CameraFault` when images cannot be trusted."""
         reading = self._robot.observe()

@@ -7,8 +7,9 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from serl.guard_config import Box
 from serl.rotations import UnitQuaternion
-from serl.vectors import Vector
+from serl.vectors import Vector, is_between
 
 LEAST_SIDE_M, LARGEST_SIDE_M = 0.04, 1.5
 _AXES = "xyz"
@@ -29,6 +30,7 @@ class Workspace(BaseModel):
         home_m: where the tool is when the joints are at home, inside the box.
         reference: orientation of the tool there (xyzw); turns are limited about it.
         max_rotation_rad: how far the tool may turn from it.
+        keep_out: boxes in it that the tool must not enter.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -38,6 +40,7 @@ class Workspace(BaseModel):
     home_m: Vector
     reference: UnitQuaternion
     max_rotation_rad: float = Field(0.5, gt=0, le=math.pi)
+    keep_out: tuple[Box, ...] = Field((), max_length=64)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -58,6 +61,9 @@ class Workspace(BaseModel):
                     f"home is outside the box along {axis}: {home:.3f} m, expected {low:.3f} to "
                     f"{high:.3f} m"
                 )
+        for number, box in enumerate(self.keep_out):
+            if is_between(self.home_m, box.low_m, box.high_m):
+                raise ValueError(f"home is in keep_out.{number}: {self.home_m} m")
         return self
 
 

@@ -176,7 +176,7 @@ def resolve(*layers: Mapping[str, Any]) -> TrainConfig:
     """Merge layers, later ones winning, into a checked configuration."""
     merged: dict[str, Any] = {}
     for layer in layers:
-        merged = merge(merged, _spelled_out(layer))
+        merged = merge(merged, spelled_out(layer))
     return checked(TrainConfig, merged)
 
 
@@ -188,7 +188,7 @@ def checked(model: type[Model], values: Mapping[str, Any]) -> Model:
         raise BadInput(_first_line(model, error)) from None
 
 
-def _spelled_out(layer: Mapping[str, Any]) -> Mapping[str, Any]:
+def spelled_out(layer: Mapping[str, Any]) -> Mapping[str, Any]:
     """A layer to which others can be merged, with what is short for other settings spelled out.
 
     A path in the place of `init_from` is that of its run, paths in that of `demos` are recordings.
@@ -218,7 +218,7 @@ def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
         leaf = parse_yaml(text, word)
         for part in reversed(name.replace("-", "_").split(".")):
             leaf = {part: leaf}
-        overrides = merge(overrides, _spelled_out(leaf))
+        overrides = merge(overrides, spelled_out(leaf))
     return overrides
 
 

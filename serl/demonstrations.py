@@ -20,6 +20,9 @@ from serl.specs import Spec
 from serl.task import Demonstrated, SimulatedTask
 from serl.types import Episode, Record, Source
 
+EXPERT = "expert"
+"""Name of the actor that a scripted expert is, in records."""
+
 
 def record_expert(
     robot: SimulatedRobot,
@@ -75,7 +78,7 @@ def mean_duration_s(folders: Iterable[Path]) -> float:
 
 
 def read_demonstrations(folder: Path, config: TrainConfig) -> Iterator[Episode]:
-    """All episodes of a recording, as the task of this configuration sees them.
+    """All episodes of a recording but resets, as the task of this configuration sees them.
 
     Raises:
         CorruptData: an episode is damaged.
@@ -84,6 +87,8 @@ def read_demonstrations(folder: Path, config: TrainConfig) -> Iterator[Episode]:
     task, specs = make_task(config), specs_of(config)
     for path in episode_paths(folder):
         episode = _read(path, specs)
+        if _is_reset(episode):
+            continue
         if isinstance(task, Demonstrated) and episode.success and _is_wider(path, specs):
             episode = task.retold(episode)
         yield episode
@@ -105,7 +110,7 @@ def defined_by(config: TrainConfig) -> Mapping[str, Any]:
         if defined is not None and _is_wider(path, specs):
             continue  # can be retold
         episode = _read(path, specs)
-        if episode.success:
+        if episode.success and not _is_reset(episode):
             try:
                 made = task.defined_by(episode)
             except BadInput as error:
@@ -123,6 +128,12 @@ def specs_of(config: TrainConfig) -> tuple[Spec, Spec]:
 def _read(path: Path, specs: tuple[Spec, Spec]) -> Episode:
     spec, wider = specs
     return read_episode(path, wider if _is_wider(path, specs) else spec)
+
+
+def _is_reset(episode: Episode) -> bool:
+    """Of an actor: its scripts restore the scene or go to a start, and succeed in that alone."""
+    scripted = episode.count(Source.SCRIPT) == len(episode.steps)
+    return scripted and bool(episode.steps) and episode.steps[0].key.actor != EXPERT
 
 
 def _is_wider(path: Path, specs: tuple[Spec, Spec]) -> bool:

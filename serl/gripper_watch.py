@@ -12,7 +12,8 @@ _THERE = 0.1
 class GripperWatch:
     """Compares what a gripper was told with what it does. Openings are from 0, closed, to 1.
 
-    One that grasps something never closes: it has to begin, not to arrive.
+    One that grasps something never closes: it has to begin, not to arrive. One that is told to
+    close half open may have grasped before, with nobody here: it need not even begin.
     """
 
     def __init__(self) -> None:
@@ -26,7 +27,9 @@ class GripperWatch:
     def tell(self, closed: bool, opening: float, now_s: float) -> None:
         """It is told to close or to open, again and again, while it is open so far."""
         if closed != self._closed:
-            self._closed, self._told_s, self._from = closed, now_s, opening
+            may_hold = closed and opening < 1.0 - _THERE
+            self._closed, self._from = closed, opening
+            self._told_s = math.inf if may_hold else now_s
 
     def wait(self, now_s: float) -> None:
         """Nothing reaches it now: its time begins anew."""

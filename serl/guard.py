@@ -39,12 +39,14 @@ from serl.errors import BadInput
 from serl.guard_chain import (
     Heard,
     Refused,
+    can_stop_clear,
     can_stop_inside,
     check_command,
     check_opening,
     far_outside,
     is_apart,
     is_inside,
+    is_kept_out,
 )
 from serl.guard_config import LATCHED, MOVING, GuardConfig, GuardState
 from serl.guard_following import Following
@@ -72,7 +74,8 @@ class Guard:
         state, cause: what it is doing, and why, of a hold or a stop.
         lease: who drives.
         measured: what the arm says of itself.
-        opening: of the gripper, as commanded: 1 open, 0 closed; None before the first command.
+        opening: of the gripper, as commanded since it was armed: 1 open, 0 closed; None before the
+            first command.
         counts: refusals and other incidents by reason.
     """
 
@@ -141,6 +144,8 @@ class Guard:
         self._note_not_finite(values, heard)
         with self._gripper.hearing(heard.now_s):
             opening = check_opening(values, heard, self._config)
+            if not self._config.motion.gripper:
+                raise Refused("none", "gripper: the task moves none")
             if self.state not in MOVING:
                 raise Refused("holding", "gripper: the arm holds")
             if opening != self.opening:
@@ -306,7 +311,8 @@ class Guard:
         if self.state not in _FOLLOWING:
             return
         if self.state in MOVING:
-            lost = not (self.lease.is_fresh(now_s) and self._command.is_fresh(now_s))
+            heard = self.lease.is_fresh(now_s) and self._command.is_fresh(now_s)
+            lost = not heard or self.lease.is_device_silent(now_s)
             self._lost_human |= lost and self.state is GuardState.TELEOP
             self.counts[f"hold: {cause}"] += 1
             self.state = GuardState.HOLD
@@ -320,7 +326,7 @@ class Guard:
         if not self._braking:
             goal, limits = self._goal(now_s)
             after = advance_setpoint(before, goal, limits, PROFILE_PERIOD_S)
-            if can_stop_inside(after, self._config) or not self._is_confined(now_s):
+            if self._may_be(after, now_s):
                 self._setpoint = after
                 return after
             self._braking = True  # a path that would leave the box, or enter one to keep out of
@@ -329,15 +335,21 @@ class Guard:
             self._braking, self._stood_s = False, now_s
         return after
 
-    def _is_confined(self, now_s: float) -> bool:
-        """Whether the setpoint has to stay inside.
+    def _may_be(self, after: Setpoint, now_s: float) -> bool:
+        """Whether it may be there: a stop would still end inside, and nowhere to keep out of.
 
-        One that is outside is led back; one that holds gives way to an arm that was pushed out.
+        One that is outside is led back, around nothing: a box to keep out of on its way ends it.
+        One that holds gives way to an arm that was pushed out.
         """
         assert self._setpoint is not None
+        config, before = self._config, self._setpoint.pose
+        if can_stop_inside(after, config):
+            return True
         pose = self.measured.fresh_pose(now_s)
-        given_way = self.state not in MOVING and pose and not is_inside(pose, self._config)
-        return not given_way and is_inside(self._setpoint.pose, self._config)
+        if self.state not in MOVING and pose and not is_inside(pose, config):
+            return True
+        led_back = not is_inside(before, config)
+        return led_back and (is_kept_out(before, config) or can_stop_clear(after, config))
 
     def _goal(self, now_s: float) -> tuple[Pose, Limits]:
         """Where the setpoint goes, and within which limits."""
@@ -404,7 +416,7 @@ class Guard:
 
     def _disarmed(self) -> str:
         self.state, self.cause = GuardState.DISARMED, ""
-        self._setpoint = self._rest = None
+        self._setpoint = self._rest = self.opening = None
         self._active = self._braking = self._disarming = self._acknowledged = False
         self._touched = False
         return "disarmed"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from serl.errors import BadInput
@@ -187,21 +187,34 @@ def far_outside(pose: Pose, config: GuardConfig) -> str:
 
 def can_stop_inside(state: Setpoint, config: GuardConfig) -> bool:
     """Whether a stop that begins now ends without leaving where the tool may be."""
-    limits = config.motion.limits
-    reach_m, reach_rad = _reach(state, limits)
+    reach_m, reach_rad = _reach(state, config.motion.limits)
     if is_inside(state.pose, config, reach_m, reach_rad):
         return True
-    while is_inside(state.pose, config):
-        if at_rest(state):
-            return True
-        state = brake_setpoint(state, limits, PROFILE_PERIOD_S)
-    return False
+    return all(is_inside(pose, config) for pose in _stop(state, config.motion.limits))
+
+
+def can_stop_clear(state: Setpoint, config: GuardConfig) -> bool:
+    """Whether a stop that begins now ends without entering a box to keep out of."""
+    return not any(is_kept_out(pose, config) for pose in _stop(state, config.motion.limits))
+
+
+def is_kept_out(pose: Pose, config: GuardConfig) -> bool:
+    """Whether it is in a box to keep out of."""
+    return _in_keep_out(pose.position, config, 0.0)
 
 
 def is_apart(a: Pose, b: Pose, most_m: float, most_rad: float) -> bool:
     """Whether two poses differ by more than so much."""
     cosine = abs(sum(x * y for x, y in zip(a.quaternion, b.quaternion, strict=True)))
     return math.dist(a.position, b.position) > most_m or cosine < math.cos(0.5 * most_rad)
+
+
+def _stop(state: Setpoint, limits: Limits) -> Iterator[Pose]:
+    """Where a stop that begins now leads through, and ends."""
+    yield state.pose
+    while not at_rest(state):
+        state = brake_setpoint(state, limits, PROFILE_PERIOD_S)
+        yield state.pose
 
 
 def _reach(state: Setpoint, limits: Limits) -> tuple[float, float]:

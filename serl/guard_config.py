@@ -9,7 +9,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from serl.rotations import UnitQuaternion
-from serl.safety import Limits, Motion
+from serl.safety import FARTHEST_RAD, Limits, Motion
 from serl.vectors import Vector
 
 
@@ -120,6 +120,8 @@ class GuardConfig(BaseModel):
                 f"joint_low_rad {low} must be below joint_high_rad {high}, one for one, by more "
                 f"than four times joint_margin_rad {self.joint_margin_rad}"
             )
+        if max(map(abs, (*low, *high))) > FARTHEST_RAD:
+            raise ValueError(f"joint_low_rad {low}, joint_high_rad {high}: expected radians")
         if names and (len(names) != len(low) or len(set(names)) != len(names)):
             raise ValueError(f"joint_names {names}: expected {len(low)} different names, or none")
         return self

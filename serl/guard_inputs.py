@@ -20,15 +20,12 @@ from serl.guard_chain import (
 )
 from serl.guard_config import GuardConfig, GuardState
 from serl.guard_joints import Joints
-from serl.safety import Pose
+from serl.safety import FARTHEST_RAD, Pose
 
 _STILL_M, _STILL_RAD, _STILL_S = 2e-3, 0.01, 0.1
 _SETTLED_S = 0.5
 _FARTHEST_M = 10.0
 """No arm of ours reaches this far: such a pose is not in metres."""
-
-_FARTHEST_RAD = 4.0 * math.pi
-"""No joint of ours turns this far: such an angle is not in radians."""
 
 _NOT_FINITE, _NOT_FINITE_S = 3, 1.0
 _LET_GO = 0.8
@@ -162,9 +159,14 @@ class Lease:
             return "heartbeat lost"
         if now_s - self._stranger_s <= 2.0 * self._config.heartbeat_s:
             return "two actors beat"
-        if self.mode is GuardState.TELEOP and now_s - self.device_s > self._config.device_s:
+        if self.is_device_silent(now_s):
             return "the person's device is silent"
         return self.others
+
+    def is_device_silent(self, now_s: float) -> bool:
+        """A person drives, and nothing comes from that person."""
+        silent_s = now_s - self.device_s
+        return self.mode is GuardState.TELEOP and silent_s > self._config.device_s
 
 
 class MeasuredArm:
@@ -216,7 +218,7 @@ class MeasuredArm:
             return
         with source.hearing(heard.now_s, heard.stamp_s):
             self._check("joints", values, len(config.joint_low_rad), heard)
-            if max(map(abs, values)) > _FARTHEST_RAD:
+            if max(map(abs, values)) > FARTHEST_RAD:
                 raise Refused("units", f"joints turned to {max(values, key=abs):.0f}: expected rad")
             self.joints.hear(values, heard.stamp_s, heard.now_s)
 

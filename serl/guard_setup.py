@@ -15,7 +15,7 @@ from serl.errors import BadInput
 from serl.files import make_folder, write_atomic
 from serl.guard_config import GuardConfig
 from serl.latch import Latch, LatchFile
-from serl.real_arm import check_place, load_robot, within_workspace
+from serl.real_arm import check_place, load_robot, within_lead_of, within_workspace
 from serl.rotations import between
 from serl.safety import Limits, Motion, pose_from
 from serl.task import SimulatedTask
@@ -74,6 +74,7 @@ def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
         joint_names=profile.joints,
         joint_low_rad=profile.joint_low_rad,
         joint_high_rad=profile.joint_high_rad,
+        keep_out=place.keep_out if place is not None else (),
         wrench=profile.wrench is not None,
         command_s=max(0.15, _LEAST_PERIODS / config.rate_hz),
     )
@@ -116,7 +117,7 @@ def guard_of(profile: ArmProfile, limits: Limits | None = None) -> GuardConfig:
         box_high_m=place.high_m,
         max_rotation_rad=place.max_rotation_rad,
         gripper=profile.gripper is not None,
-        limits=limits or Limits(),
+        limits=within_lead_of(limits or Limits(), profile),
     )
     return GuardConfig(
         motion=motion,
@@ -125,6 +126,7 @@ def guard_of(profile: ArmProfile, limits: Limits | None = None) -> GuardConfig:
         joint_names=profile.joints,
         joint_low_rad=profile.joint_low_rad,
         joint_high_rad=profile.joint_high_rad,
+        keep_out=place.keep_out,
         wrench=profile.wrench is not None,
     )
 

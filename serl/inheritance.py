@@ -23,7 +23,9 @@ from serl.config import TrainConfig
 from serl.encoder_weights import starting_file
 from serl.episodes import PART, SEALED, episode_paths, read_episode, read_spec
 from serl.errors import BadInput, SerlError, SpecMismatch
+from serl.files import digest_of
 from serl.origin import OriginConfig, Part
+from serl.reward import RewardConfig
 from serl.run_folder import RunFolder
 from serl.specs import Spec
 from serl.task import Demonstrated
@@ -38,6 +40,12 @@ _ARRAYS: dict[Part, tuple[str, ...]] = {
 }
 _OF_THE_WHOLE = ("temperature.", "updates")
 _SEEN = {"observation"}
+_TRUE = {"task", "human"}
+"""Rewards that hold what a success is; what they say of a step is right wherever it is one."""
+_JUDGE: dict[str, tuple[str, ...]] = {
+    "classifier": ("model", "threshold", "hold", "tool_low_m", "tool_high_m"),
+    "pose": ("pose", "tolerance_m", "tolerance_rad"),
+}
 _NEEDS = {"encoder": _SEEN, "normaliser": _SEEN}  # of a spec; any other part needs it whole
 
 
@@ -61,13 +69,16 @@ def inherit(config: TrainConfig) -> Inheritance:
     Where none was chosen it is the newest.
 
     Raises:
-        BadInput: not a run, or one without a checkpoint.
+        BadInput: not a run, one without a checkpoint, or one whose stages have them.
         CorruptData: the checkpoint is damaged.
         SpecMismatch: a part that is needed does not fit; the line says why.
     """
     assert config.init_from.run is not None
     path = config.init_from.run.resolve()
     run = RunFolder.open(path)
+    if run.config.stages:
+        folders = ", ".join(str(part.path) for part in run.parts().values())
+        raise BadInput(f"{path}: has stages, each with checkpoints of its own: expected {folders}")
     spec, theirs = make_spec(make_task(config)), make_spec(make_task(run.config))
     checkpoint = _checkpoint(run)
     arrays, mine = checkpoint.arrays["agent"], make_agent(config, spec, 0).state_dict()
@@ -94,9 +105,8 @@ def inherit(config: TrainConfig) -> Inheritance:
     origin = config.init_from.model_copy(update={"run": path, "load": wanted})
     said = f"{path}, {checkpoint.step:,} steps of {theirs.task} by {run.config.agent.algorithm}"
     pretrained = starting_file(config.agent, spec.observation.images) is not None
-    return Inheritance(
-        origin, state, _lines(origin, said, reasons, mine, whole, pretrained, config.agent)
-    )
+    lines = _lines(origin, said, reasons, mine, whole, pretrained, config.agent)
+    return Inheritance(origin, state, (*lines, *_judge_line(run.config.reward, config)))
 
 
 def _checkpoint(run: RunFolder) -> Checkpoint:
@@ -148,14 +158,45 @@ def _difference(theirs: Spec, mine: Spec, needed: set[str]) -> str:
 
 
 def _useless(theirs: TrainConfig, mine: TrainConfig) -> str:
-    """Why steps of the other run teach nothing here; empty if they do."""
+    """Why steps of the other run teach nothing here, or what is wrong; empty if they do."""
     there, here = make_task(theirs), make_task(mine)
+    trusted = theirs.reward.kind in _TRUE
+    if mine.init_from.data == "steps":
+        trusted = mine.reward.kind == "vice" or (trusted and mine.reward.kind in _TRUE)
+    if not trusted and (difference := _other_judge(theirs.reward, mine.reward)):
+        return f"{difference} (init_from.data none takes its networks alone)"
     if difference := _difference(make_spec(there), make_spec(here), set()):
         return difference
     if not isinstance(there, Demonstrated) or not isinstance(here, Demonstrated):
         return ""
     changed = [name for name in here.defined if here.defined[name] != there.defined.get(name)]
     return f"task_config.{changed[0]} are others there" if changed else ""
+
+
+def _other_judge(theirs: RewardConfig, mine: RewardConfig) -> str:
+    """What was judged otherwise than here; empty where rewards are those that it would get here."""
+    for name in ("kind", *_JUDGE.get(mine.kind, ())):
+        there, here = (_said(each, name) for each in (theirs, mine))
+        if there != here:
+            return f"they were judged by reward.{name} {there}, here it is {here}"
+    return ""
+
+
+def _judge_line(theirs: RewardConfig, mine: TrainConfig) -> tuple[str, ...]:
+    """Where what enters replay has rewards that others gave; vice learns its own."""
+    entering, other = mine.init_from.data, _other_judge(theirs, mine.reward)
+    if entering == "none" or mine.reward.kind == "vice" or not other:
+        return ()
+    return (f"its {entering} keep their rewards: {other}",)
+
+
+def _said(reward: RewardConfig, name: str) -> object:
+    """Of a model, which may lie elsewhere or be gone, what is in it."""
+    if name != "model" or reward.model is None:
+        return getattr(reward, name)
+    if reward.sha256 is None and not reward.model.is_file():
+        return reward.model
+    return (reward.sha256 or digest_of(reward.model))[:12]
 
 
 def _shape(array: object) -> str:

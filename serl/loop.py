@@ -68,7 +68,7 @@ def run(
     camera) or a reward that nothing can be learned from (NaN, beyond 1e6) stops the robot and
     truncates the episode; the last good observation then closes it. An episode whose first reading
     does not fit never begins. A person's stop, and a device that fell silent in a person's hand,
-    stop the robot as well.
+    stop the robot as well. Whoever else stops it ends the episode: no action would have any effect.
 
     Args:
         robot: what is driven.
@@ -155,6 +155,8 @@ def _observe(robot: Robot, task: TaskView, index: int) -> tuple[Observation | No
         reading = _checked(robot)
         observation, outcome = _seen(task, reading), task.outcome(reading, index)
         check_reward(outcome.reward)
+        if robot.stop_reason and not outcome.terminated:
+            raise SerlError(f"the robot was stopped: {robot.stop_reason}")
         return observation, outcome, ""
     except SerlError as error:
         fault = str(error) or type(error).__name__

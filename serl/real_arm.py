@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from serl import plugins
-from serl.arm_profile import ArmProfile
+from serl.arm_profile import ArmProfile, is_real
 from serl.config import TrainConfig
 from serl.errors import BadInput
 from serl.reading import reading_spec
-from serl.safety import Motion
+from serl.reward import ToolPlace
+from serl.safety import Limits, Motion
 from serl.task import SimulatedTask
 from serl.types import Observation
 
@@ -70,6 +72,35 @@ def check_trainable(config: TrainConfig, task: SimulatedTask) -> None:
         )
 
 
+def tuned_settings(config: TrainConfig, task: SimulatedTask) -> Mapping[str, Any]:
+    """The task's own; on a real arm not where its tool is at a success.
+
+    Those numbers are of a simulated table, as those of its box are.
+    """
+    tuned = dict(task.training_defaults())
+    if is_real(config.robot) and "reward" in tuned:
+        own = tuned["reward"].items()
+        tuned["reward"] = {name: to for name, to in own if name not in ToolPlace.model_fields}
+    return tuned
+
+
+def asked_where(config: TrainConfig, task: SimulatedTask) -> str:
+    """A line for people at a real arm: where the tool has to be for a classifier to be asked."""
+    if not is_real(config.robot) or config.reward.kind != "classifier":
+        return ""
+    if (place := config.reward.place) != ToolPlace():
+        return (
+            f"the classifier is asked where the tool is {place}, in the base frame of this arm: "
+            "elsewhere nothing is a success"
+        )
+    own = task.training_defaults().get("reward", {}).keys() & ToolPlace.model_fields.keys()
+    simulated = f" ({task.name} has a place of a simulated table)" if own else ""
+    return (
+        f"the classifier is asked wherever the tool is{simulated}: reward.tool_low_m and "
+        "tool_high_m, in the base frame of this arm, say where it has to be"
+    )
+
+
 def check_place(config: TrainConfig, profile: ArmProfile) -> None:
     """Raise `BadInput` unless a person has said where this arm may be: a task's box is not that.
 
@@ -83,12 +114,23 @@ def check_place(config: TrainConfig, profile: ArmProfile) -> None:
         )
 
 
+def within_lead_of(limits: Limits, profile: ArmProfile) -> Limits:
+    """The limits, with the lead of any arm where nothing clips the error of its controller.
+
+    A task's longer lead is a larger force there: 40 N, with 20 mm and a spring of 2000 N/m.
+    """
+    if profile.controller.error_clip is not None:
+        return limits
+    return limits.model_copy(update={"lead_m": min(limits.lead_m, Limits().lead_m)})
+
+
 def within_workspace(motion: Motion, profile: ArmProfile) -> Motion:
-    """The motion in the part of the task's box that is in the box which a person taught the arm.
+    """The motion with the lead that the arm bears, within the box that a person taught it.
 
     Raises:
-        BadInput: there is no such part.
+        BadInput: no part of the task's box is in it.
     """
+    motion = motion.model_copy(update={"limits": within_lead_of(motion.limits, profile)})
     if (place := profile.workspace) is None:
         return motion
     low = tuple(map(max, motion.box_low_m, place.low_m))

@@ -75,7 +75,7 @@ def record(options: argparse.Namespace) -> int:
 
 def _record_expert(options: argparse.Namespace) -> int:
     from serl.assignment import for_recording, make_spec, make_task
-    from serl.demonstrations import record_expert
+    from serl.demonstrations import EXPERT, record_expert
     from serl.recording import EpisodeLog
 
     overrides = {"task": options.task, **parse_overrides(options.overrides)}
@@ -83,7 +83,7 @@ def _record_expert(options: argparse.Namespace) -> int:
     folder = options.out or _new_folder(task.name, "demonstrations")
     if episode_paths(folder):
         raise BadInput(f"{folder}: already holds episodes; give another --out")
-    key = EpisodeKey(folder.resolve().name, "expert", time.time_ns(), 0)
+    key = EpisodeKey(folder.resolve().name, EXPERT, time.time_ns(), 0)
     with (
         plugins.make_simulation(task) as robot,
         EpisodeLog(folder, make_spec(task), key.run, key.actor, key.epoch) as log,

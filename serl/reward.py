@@ -25,6 +25,33 @@ from serl.vectors import Vector
 Held = Annotated[int, Field(ge=1, le=1000)]
 
 
+class ToolPlace(BaseModel):
+    """Where the tool must be for a classifier to be asked.
+
+    Attributes:
+        tool_low_m: lowest corner, base frame ...
+        tool_high_m: ... and the highest; None for anywhere.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    tool_low_m: Vector | None = None
+    tool_high_m: Vector | None = None
+
+    def holds(self, other: ToolPlace) -> bool:
+        """Whether all of another place is in this one."""
+        low, high = (
+            np.array([math.copysign(math.inf, sign)] * 3 if corner is None else corner)
+            for corner, sign in ((other.tool_low_m, -1), (other.tool_high_m, 1))
+        )
+        return bool(may_be_there(np.array([low, high]), self.tool_low_m, self.tool_high_m).all())
+
+    def __str__(self) -> str:
+        sides = ("above", self.tool_low_m), ("below", self.tool_high_m)
+        told = [f"{side} x, y, z of {list(at)} m" for side, at in sides if at is not None]
+        return " and ".join(told) or "anywhere"
+
+
 class RewardConfig(BaseModel):
     """Who says what is a success.
 
@@ -74,6 +101,11 @@ class RewardConfig(BaseModel):
             except BadInput as error:
                 raise ValueError(f"pose: {error}") from None
         return self
+
+    @property
+    def place(self) -> ToolPlace:
+        """Of a classifier: where the tool must be."""
+        return ToolPlace(tool_low_m=self.tool_low_m, tool_high_m=self.tool_high_m)
 
 
 def may_be_there(

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from serl import plugins
 from serl.config import checked, parse_overrides
 from serl.contact_sheet import PER_ROW, contact_sheet
 from serl.errors import BadInput
@@ -23,10 +22,10 @@ from serl.reward_data import (
     episode_folders,
     read_images,
     read_sight,
-    run_of,
     task_of,
 )
 from serl.reward_truth import UNKNOWN, Told, told_episodes
+from serl.tuned_reward import tuned_reward
 from serl.types import Image
 
 _TRUTHS = {
@@ -56,7 +55,7 @@ def execute(options: argparse.Namespace) -> int:
     Raises:
         BadInput: nothing is known of any episode, or the model is of another task or cameras.
     """
-    from serl.agents.classifier import Classifier, check_origin
+    from serl.agents.classifier import Classifier, check_origin, unproven
     from serl.video import write_png
 
     if options.sheet:
@@ -72,6 +71,8 @@ def execute(options: argparse.Namespace) -> int:
         raise BadInput(_nothing_known(folders, len(found)))
     mistakes = _Mistakes(known, config, config.threshold or card.threshold)
     lines = [*_truth_lines(found), *mistakes.lines(options.model)]
+    if why := unproven(card, config):
+        lines.append(f"{options.model}: {why}")
     if options.sheet:
         write_png(options.sheet, mistakes.sheet(list(card.views)))
         lines.append(f"the worst mistakes of single images: {options.sheet}")
@@ -151,11 +152,7 @@ def reward_settings(
             f"{min(unknown)}: unknown setting; known ones: reward.hold, reward.threshold, "
             "reward.tool_low_m, reward.tool_high_m, reward.transfer"
         )
-    base: Mapping[str, Any] = {}
-    if run := run_of(folders[0]):
-        base = run.config.reward.model_dump(exclude={"kind", "model", "sha256"})
-    elif task in plugins.names("task"):
-        base = plugins.load("task", task)().training_defaults().get("reward", {})
+    base = tuned_reward(folders, task).model_dump()
     given = {**merge(base, asked.get("reward", {})), "kind": "classifier", "model": model}
     return checked(RewardConfig, given)
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -167,11 +165,13 @@ def _train(options: argparse.Namespace) -> int:
     from serl.config import checked
     from serl.reward_audit import audit
     from serl.reward_data import episode_folders, read_samples, read_sight, task_of
+    from serl.tuned_reward import tuned_reward
 
     asked = parse_overrides(options.overrides)
     folders = episode_folders(options.folders)
     task, drawn = task_of(folders), sorted({read_sight(folder).renderer for folder in folders})
-    config = checked(ClassifierConfig, {**_tool_at_success(task), **asked})
+    place = tuned_reward(folders, task).model_dump(include={"tool_low_m", "tool_high_m"})
+    config = checked(ClassifierConfig, {**place, **asked})
     check_destination(options.out)
     samples, views = read_samples(folders)
     stages = [f"stage {number}" for number in range(1, int(samples.labels.max()))]
@@ -194,12 +194,3 @@ def _train(options: argparse.Namespace) -> int:
     for line in audit(trained.held_out.labels, trained.probabilities, card.threshold).lines():
         print(f"  {line}")
     return DONE
-
-
-def _tool_at_success(task: str) -> Mapping[str, Any]:
-    """Where the tool is at a success of a task, as a training of it would check."""
-    kinds = [name for name in plugins.names("task") if f"{task}_".startswith(f"{name}_")]
-    if not kinds:  # or one of its variants, such as a direction
-        return {}
-    tuned = plugins.load("task", kinds[0])().training_defaults().get("reward", {})
-    return {key: tuned[key] for key in ("tool_low_m", "tool_high_m") if key in tuned}

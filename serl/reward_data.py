@@ -154,6 +154,9 @@ def run_of(folder: Path) -> RunFolder | None:
 def episode_folders(paths: Sequence[Path]) -> list[Path]:
     """The folders of episodes in these: of a run those of all its actors, of all its stages.
 
+    Each is there once, however often it is named: its episodes would count as several, of which
+    one is measured on and another one trained.
+
     Raises:
         BadInput: a run in which no actor has recorded anything, or a folder is none of ours.
     """
@@ -169,7 +172,10 @@ def episode_folders(paths: Sequence[Path]) -> list[Path]:
         if not found:
             raise BadInput(f"{path}: no actor of this run has recorded an episode")
         folders += found
-    return folders
+    once: dict[Path, Path] = {}
+    for folder in folders:
+        once.setdefault(folder.resolve(), folder)
+    return list(once.values())
 
 
 def task_of(folders: Sequence[Path]) -> str:

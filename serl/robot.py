@@ -31,6 +31,11 @@ class Robot(Protocol):
         """Shape and bounds of an action: float32 in [-1, 1]."""
         ...
 
+    @property
+    def stop_reason(self) -> str | None:
+        """Why it was stopped first; None, or empty, while motion is allowed."""
+        ...
+
     def observe(self) -> Observation:
         """Newest stamped reading; never blocks for a control period."""
         ...

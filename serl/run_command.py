@@ -16,7 +16,7 @@ from serl.config import TrainConfig
 from serl.deployment import FOLDER, load_fitting, read_tried, summary
 from serl.errors import BadInput
 from serl.guard_setup import guarded_arm
-from serl.real_arm import NO_JUDGE, is_judged_apart
+from serl.real_arm import NO_JUDGE, asked_where, is_judged_apart
 from serl.robot_command import checked_namespace
 from serl.run_folder import RunFolder
 from serl.supervisor import Supervisor
@@ -90,6 +90,8 @@ def deploy(run: RunFolder, checkpoint: Path, episodes: int | None) -> None:
     apart = arm is not None and is_judged_apart(make_task(run.config))
     if apart and run.config.reward.kind == "task":
         print(NO_JUDGE, flush=True)  # noqa: T201
+    if line := asked_where(run.config, make_task(run.config)):
+        print(line, flush=True)  # noqa: T201
     arms = arms_behind_guards(run, [ACTOR], arm)
     specs = policy_processes(run, ACTOR, checkpoint, episodes)
     with started(run, specs) as supervisor, at_the_terminal(run, arms) as attend:

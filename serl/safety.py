@@ -32,6 +32,10 @@ Axis = Literal["x", "y", "z", "roll", "pitch", "yaw"]
 _INDEX: dict[Axis, int] = {"x": 0, "y": 1, "z": 2, "roll": 3, "pitch": 4, "yaw": 5}
 
 
+FARTHEST_RAD = 4.0 * math.pi
+"""No joint of ours turns this far: such an angle is not in radians."""
+
+
 class Limits(BaseModel):
     """The one table of limits; a value above its hard maximum is refused.
 

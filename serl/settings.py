@@ -9,7 +9,7 @@ from serl import plugins
 from serl.arm_profile import is_real
 from serl.assembly import make_agent
 from serl.assignment import check_topics, make_judged_task, make_spec, make_task
-from serl.config import TrainConfig, resolve, stage_configs
+from serl.config import TrainConfig, resolve, spelled_out, stage_configs
 from serl.demonstrations import check_recordings, defined_by, specs_of
 from serl.encoder_weights import with_encoder
 from serl.errors import BadInput
@@ -17,7 +17,7 @@ from serl.files import digest_of
 from serl.guard_setup import guarded_arm
 from serl.inheritance import inherit
 from serl.merging import merge
-from serl.real_arm import check_trainable, load_robot
+from serl.real_arm import check_trainable, load_robot, tuned_settings
 from serl.reward import RewardConfig
 from serl.specs import Spec
 from serl.successes import LastFrames, with_labelled
@@ -46,7 +46,7 @@ def _resolved(
     """All layers merged; the task and a robot's profile are found from anywhere."""
     named: Mapping[str, Any] = {"task": task} if task else {}
     asked = resolve(*map(_of_task, (file, overrides)), named)
-    tuned = make_task(asked).training_defaults()
+    tuned = tuned_settings(asked, make_task(asked))
     alone = {"intervention": "none"} if is_real(asked.robot) else {}  # no simulated human there
     robot = asked.robot and plugins.absolute(asked.robot)
     found = {"task": plugins.absolute(asked.task), "robot": robot}
@@ -73,11 +73,17 @@ def _checked(config: TrainConfig) -> list[Spec]:
 
 
 def _found(config: TrainConfig, specs: Sequence[Spec]) -> dict[str, Any]:
-    """Settings that depend on files: which ones these are, wherever the run is resumed from."""
+    """Settings that depend on files: which ones these are, wherever the run is resumed from.
+
+    What a run with stages starts with is for each of them to find, as it is what uses it.
+    """
     positives = tuple(each.resolve() for each in config.vice.positives)
     defined = _defined(config)
-    settled = config.model_copy(update=defined)
-    origin = inherit(settled).origin if config.init_from.run is not None else config.init_from
+    origin = config.init_from
+    if origin.run is not None and config.stages:
+        origin = origin.model_copy(update={"run": origin.run.resolve()})
+    elif origin.run is not None:
+        origin = inherit(config.model_copy(update=defined)).origin
     cameras = [spec.observation.images for spec in specs]
     trunk = with_trunk(config.agent)
     return {
@@ -91,12 +97,14 @@ def _found(config: TrainConfig, specs: Sequence[Spec]) -> dict[str, Any]:
 
 
 def _defined(config: TrainConfig) -> dict[str, Any]:
-    """What demonstrations define, of the task or of each of its stages."""
+    """What demonstrations define, of the task; of stages all that each of them is found to be."""
     if not config.stages:
         return {"task_config": merge(config.task_config, defined_by(config))}
     stages = {
-        name: stage.model_copy(update={"config": _settled(config, name)})
-        for name, stage in config.stages.items()
+        name: stage.model_copy(update={"config": _settled(stage.config, each)})
+        for (name, stage), each in zip(
+            config.stages.items(), stage_configs(config).values(), strict=True
+        )
     }
     return {"stages": stages}
 
@@ -141,9 +149,22 @@ def _pinned(reward: RewardConfig) -> dict[str, Any]:
     return {"model": model, "sha256": digest_of(model)}
 
 
-def _settled(config: TrainConfig, stage: str) -> dict[str, Any]:
-    """A stage's settings, with its reward's own file, and what its demonstrations define."""
-    own, whole = (config.stages or {})[stage].config, stage_configs(config)[stage]
-    plain = {name: str(value) for name, value in _pinned(whole.reward).items()}
-    found = {"reward": plain, "task_config": dict(defined_by(whole))}
-    return merge(own, {name: value for name, value in found.items() if value})
+def _settled(own: Mapping[str, Any], stage: TrainConfig) -> dict[str, Any]:
+    """A stage's own settings, with what is found of all of its settings, as of a run by itself."""
+    found = _found(stage, [make_spec(make_task(stage))])
+    found["task"] = plugins.absolute(stage.task)
+    settled = stage.model_copy(update=found).model_dump(mode="json")
+    return merge(spelled_out(own), _changed(stage.model_dump(mode="json"), settled))
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """The leaves of settings that are others, or were not there."""
+    changed: dict[str, Any] = {}
+    for name, value in after.items():
+        old = before.get(name)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            if inner := _changed(old, value):
+                changed[name] = inner
+        elif name not in before or value != old:
+            changed[name] = value
+    return changed

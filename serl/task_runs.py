@@ -21,6 +21,7 @@ from serl.episodes import count_records, episode_paths
 from serl.errors import BadInput, SerlError
 from serl.page import PALETTE
 from serl.plots import Trace, plot, standalone
+from serl.real_arm import tuned_settings
 from serl.report import STEPS, RunData, evaluations, read_run, success_alone
 from serl.run_folder import CONFIG, STAGES, RunFolder
 from serl.specs import ArraySpec
@@ -158,7 +159,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _overrides(config: TrainConfig) -> str:
     """The options by which a run's settings differ from the tuned ones of its task."""
     named: dict[str, Any] = {"task": config.task, "task_config": config.task_config}
-    tuned = make_task(resolve(named, {"observe": config.observe})).training_defaults()
+    tuned = tuned_settings(config, make_task(resolve(named, {"observe": config.observe})))
     cameras = make_task(config).observation_spec.images
     usual = _settled(resolve(tuned, {"task": config.task}), cameras)
     own = _settled(config, cameras)

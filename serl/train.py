@@ -17,7 +17,7 @@ from serl.checkpoint import Checkpoint, checkpoint_paths, load, mark_best, pick
 from serl.config import TrainConfig
 from serl.control_status import read_control_status
 from serl.curves import quarters
-from serl.demonstrations import record_expert
+from serl.demonstrations import EXPERT, record_expert
 from serl.deployment import read_tried, unassisted
 from serl.display import Display, Summary, print_summary
 from serl.episodes import episode_paths
@@ -26,6 +26,7 @@ from serl.evaluation import Evaluation, Purpose, evaluation_seeds
 from serl.loop import EpisodeKey
 from serl.metrics import EvaluationRow, MetricsRow, MetricsWriter, read_metrics
 from serl.progress import ProgressReader, with_waiting
+from serl.real_arm import asked_where
 from serl.recording import EpisodeLog
 from serl.report import write_report
 from serl.ros.graph import actor_names, all_processes, arms_behind_guards, prefix, started
@@ -102,7 +103,7 @@ def demonstrate(run: RunFolder, display: Display) -> None:
     display.say(f"recording {config.demos} demonstrations of the scripted expert")
     unjudged = config.reward.kind in ("human", "vice")  # an expert knows when it has succeeded
     task = make_task(config) if unjudged else make_judged_task(config)
-    key = EpisodeKey(run.name, "expert", time.time_ns(), 0)
+    key = EpisodeKey(run.name, EXPERT, time.time_ns(), 0)
     scratch = run.path / ".demonstrations"
     with run.lock_learner(), plugins.make_simulation(task) as robot:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -122,6 +123,8 @@ def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambd
     told, deserted_s = 0, math.inf
     if run.config.intervention == "scripted":
         display.say(_simulated_human(run.config))
+    if line := asked_where(run.config, make_task(run.config)):
+        display.say(line)
     with (
         started(run, all_processes(run)) as supervisor,
         at_the_terminal(run, arms_behind_guards(run, actor_names(run))) as attend,

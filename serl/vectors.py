@@ -38,3 +38,8 @@ def shortened(v: Vector, longest: float) -> Vector:
     """`v`, or what is left of it at length `longest`; `v` itself where it is not longer."""
     factor = shortening(*v, longest)
     return v if factor == 1.0 else (factor * v[0], factor * v[1], factor * v[2])
+
+
+def is_between(point: Vector, low: Vector, high: Vector) -> bool:
+    """Whether a point is inside the box of two corners, and not on its face."""
+    return all(a < value < b for a, value, b in zip(low, point, high, strict=True))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from serl.guard import Guard, GuardConfig, GuardState, Heard, Latch
-from serl.guard_chain import is_inside
+from serl.guard_chain import is_inside, is_kept_out
 from serl.rotations import Quaternion, between
 from serl.safety import Limits, Motion, Pose
 from serl.setpoint import Setpoint
@@ -170,6 +170,8 @@ def _breaches(
         yield f"not finite: {after}"
     if not is_inside(after.pose, config) and is_inside(arm, config):
         yield f"outside: {after.pose}"
+    if is_kept_out(after.pose, config) and not is_kept_out(arm, config):
+        yield f"where it has to keep out: {after.pose}"
     if abs(math.hypot(*after.pose.quaternion) - 1.0) > 1e-9:
         yield f"norm: {after.pose}"
     speed, spin = math.hypot(*after.velocity), math.hypot(*after.angular_velocity)

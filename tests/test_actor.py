@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from serl.errors import Silent
+from serl.hold import Hold
 from serl.testing import FakeRobot
-from serl.types import End, Observation
+from serl.types import End, Observation, Outcome
 
-from .acting import Stage
+from .acting import Stage, snapshot
 
 
 def test_episodes_are_counted_and_start_where_they_are_placed() -> None:
@@ -62,7 +66,7 @@ def test_stopping_ends_the_episode_and_the_actor() -> None:
 
 
 def test_a_held_robot_waits_before_its_episode_and_recovers() -> None:
-    stage, held = Stage(place=False), [False, True, False]
+    stage, held = Stage(place=False), [True, False]
 
     def standby() -> bool:
         if held[0]:
@@ -76,12 +80,78 @@ def test_a_held_robot_waits_before_its_episode_and_recovers() -> None:
     assert stage.robot.stop_reason == ""
 
 
-def test_nobody_recovers_a_robot_that_no_person_held() -> None:
-    stage = Stage(place=False)
+def struck(stage: Stage, for_s: float) -> None:
+    """Nothing places the stage's robot, and in its first episode it falls silent for so long."""
+    observe, begins_s = stage.robot.observe, 0.45
+
+    def fading() -> Observation:
+        if begins_s < observe().stamps["robot"] < begins_s + for_s:
+            stage.robot.stop("no picture")  # as `WatchedRobot` does, also between episodes
+            raise Silent("no picture")
+        return observe()
+
     stage.robot.reset(0)
-    stage.robot.stop("a fault")
+    stage.robot.observe = fading  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("silent_s", [0.1, 0.3])
+def test_a_simulated_robot_goes_on_once_its_readings_are_sound(silent_s: float) -> None:
+    stage = Stage(place=False)
+    struck(stage, silent_s)
+    stage.weights.publish(snapshot(1, 0.5))
+    stage.run(3)
+    ends = [record for record in stage.records if isinstance(record, End)]
+    assert [end.reason for end in ends] == ["no picture", "time limit", "time limit"]
+    last = [step for step in stage.steps if step.key.episode == 1]
+    assert all(step.action.any() for step in last[:5]), "the robot is stopped still"
+
+
+def test_what_a_fault_stopped_waits_for_whoever_is_told_of_it(tmp_path: Path) -> None:
+    stage, hold, asked = Stage(place=False), Hold(tmp_path / "stopped"), list[str]()
+    stage.robot.reset(0)
+    outcomes, fault = (
+        [Outcome(), Outcome(math.nan)],
+        "reward nan: expected at most 1e+06 either way",
+    )
+    judge = stage.task.outcome
+    stage.task.outcome = lambda *seen: outcomes.pop(0) if outcomes else judge(*seen)  # type: ignore
+
+    def person() -> bool:
+        asked.append(f"{hold.reason}; {stage.robot.stop_reason}")
+        hold.resume()
+        return False
+
+    stage.actor.silent, stage.actor.standby = hold.pause, lambda: hold.wait(person)
+    stage.run(3)
+    assert asked == [f"{fault}; {fault}"]
+    ends = [record for record in stage.records if isinstance(record, End)]
+    assert [end.reason for end in ends] == [fault, "time limit", "time limit"]
+    assert not stage.robot.stop_reason
+
+
+def test_a_person_who_stopped_the_robot_is_asked_for_nothing_else(tmp_path: Path) -> None:
+    stage, hold, asked = Stage(place=False), Hold(tmp_path / "stopped"), list[str]()
+    stage.robot.reset(0)
+    stage.robot.stop("stopped")
+    hold.stop("stopped by a person")
+
+    def person() -> bool:
+        hold.release()
+        hold.resume()
+        return False
+
+    stage.actor.silent, stage.actor.standby = asked.append, lambda: hold.wait(person)
     stage.run(1)
-    assert stage.robot.stop_reason == "a fault"
+    assert not asked
+    assert not stage.robot.stop_reason
+
+
+def test_a_fault_in_an_approach_begins_no_episode_on_a_stopped_robot() -> None:
+    stage = Stage()
+    stage.weights.publish(snapshot(1, 0.5))
+    stage.actor._approach = lambda: stage.robot.stop("a fault")  # type: ignore[method-assign]
+    stage.run(1)
+    assert stage.steps[0].action.any()
 
 
 def test_who_is_stopped_while_held_moves_no_more() -> None:

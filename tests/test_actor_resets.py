@@ -6,6 +6,7 @@ import pytest
 from serl.errors import NeedsPerson
 from serl.intervention import Event
 from serl.policy import Hold, Policy
+from serl.teleop.resting import Resting
 from serl.types import Action, End, Observation, Source, Step
 
 from .acting import Acting, Stage
@@ -217,9 +218,9 @@ def test_the_simulation_places_only_as_many_episodes_as_it_may() -> None:
 
 
 def test_nothing_is_learned_from_a_reset_even_if_a_person_drives() -> None:
-    stage = Stage(place=False)
-    stage.robot.reset(0)
-    stage.robot._position[:] = 0.0
+    stage = Stage()
+    stage.actor.placements = 1
+    stage.actor.place = lambda episode: stage.robot._position.fill(0.0)
     stage.actor.teleop = Teleoperator(np.array((0.0, 1.0), np.float32))
     stage.actor.stopping = lambda: bool(stage.records) and isinstance(stage.records[-1], End)
     stage.run(1)
@@ -231,10 +232,10 @@ class Teleoperator:
     """A person who always drives, in one direction."""
 
     def __init__(self, action: Action) -> None:
-        self._action = action
+        self._action, self.begun = action, 0
 
     def begin(self) -> None:
-        """Nothing to prepare."""
+        self.begun += 1
 
     def __call__(self) -> Action:
         return self._action
@@ -247,12 +248,15 @@ def test_a_simulated_person_helps_in_no_reset() -> None:
     stage = Stage()
     stage.actor.placements = 1
     stage.actor.place = lambda episode: stage.robot._position.fill(0.0)
-    stage.actor.teleop = Teleoperator(np.array((0.0, 1.0), np.float32))
-    stage.actor.stopping = lambda: len(stage.steps) > 20
+    person = Teleoperator(np.array((0.0, 1.0), np.float32))
+    stage.actor.teleop = Resting(person, lambda: stage.actor.resets)
     stage.run(1)
     first = [step for step in stage.steps if step.key.episode == 0]
     assert {step.source for step in first} == {Source.SCRIPT}
     assert not any(np.array_equal(step.action, [0.0, 1.0]) for step in first)
+    second = [step for step in stage.steps if step.key.episode == 1]
+    assert {step.source for step in second} == {Source.HUMAN}
+    assert person.begun == 1, "of the reset it knows nothing"
 
 
 def test_stopping_in_the_last_reset_asks_for_nobody() -> None:

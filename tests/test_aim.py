@@ -7,6 +7,7 @@ import pytest
 
 from serl.aim import Aim
 from serl.errors import BadInput
+from serl.guard_config import Box
 from serl.safety import Motion, Pose
 
 MOTION = Motion(
@@ -41,6 +42,16 @@ def test_actions_add_up_to_the_lead_and_what_is_executed_says_so() -> None:
     assert made.target.position[0] == pytest.approx(0.5 + reach_m)
 
 
+def test_the_target_stays_out_of_where_no_guard_lets_the_tool_in() -> None:
+    post = Box(low_m=(0.515, -0.02, -1.0), high_m=(0.6, 0.02, 1.0))
+    made = Aim(MOTION, (post,))
+    made.begin(START, False)
+    executed = [move(made, 1, 0, -1) for _ in range(2)]
+    assert executed == [[1.0, 0.0, -1.0], [0.0, 0.0, -1.0]], "what did not happen is not logged"
+    assert made.target.position == pytest.approx((0.51, 0.0, 0.0))
+    assert move(made, 0, 1, 0)[1] == 1.0
+
+
 def test_the_gripper_switches_once_an_interval_and_anew_in_each_episode() -> None:
     made = aim()
     assert move(made, 0, 0, -1, now_s=10.0)[2] == -1.0
@@ -52,6 +63,27 @@ def test_the_gripper_switches_once_an_interval_and_anew_in_each_episode() -> Non
     made.begin(START, True)
     move(made, 0, 0, 1, now_s=10.6)
     assert not made.closed, "an episode begins without a switch"
+
+
+def test_to_keep_the_gripper_as_it_is_asks_nothing_of_it() -> None:
+    made = aim(closed=True)
+    for asked in (0, 0.5, -0.5):
+        move(made, 1, 0, asked)
+        assert made.closed
+        assert not made.gripped
+    move(made, 0, 0, -1)
+    assert made.gripped, "closed though it was found to be"
+    move(made, 0, 0, 0)
+    assert made.gripped
+    made.begin(START, True)
+    assert not made.gripped, "an episode begins with what the gripper does"
+    move(made, 0, 0, 1, now_s=10.0)
+    made.begin(START, False)
+    assert not made.gripped
+    move(made, 0, 0, -1, now_s=20.0)
+    move(made, 0, 0, 1, now_s=20.1)
+    assert made.closed, "too soon to open again"
+    assert made.gripped
 
 
 @pytest.mark.parametrize("values", [(math.nan, 0, 0), (1.1, 0, 0), (0, 0)])

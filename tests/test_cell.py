@@ -15,6 +15,8 @@ GOOD: dict[str, Any] = {
     "reference": (1.0, 0.0, 0.0, 0.0),
 }
 
+POST = {"low_m": (0.5, 0.1, 0.0), "high_m": (0.55, 0.15, 0.4)}
+
 
 @pytest.mark.parametrize(
     ("change", "line"),
@@ -26,10 +28,15 @@ GOOD: dict[str, Any] = {
         ({"reference": (0.0, 0.0, 0.0, 0.0)}, "reference"),
         ({"low_m": (float("nan"), -0.2, 0.05)}, "low_m"),
         ({"corner": 1}, "unknown setting"),
+        ({"keep_out": [POST, {**POST, "low_m": (0.5, 0.2, 0.0)}]}, r"keep_out.1.*must be below"),
+        ({"keep_out": [{"low_m": (0.4, -0.1, 0.1), "high_m": (0.5, 0.1, 0.3)}]}, "home is in keep"),
+        ({"keep_out": [{"low_m": (0.4, -0.1, 0.1)}]}, r"keep_out.0.high_m: field required"),
+        ({"keep_out": [POST] * 65}, "keep_out"),
     ],
 )
 def test_a_workspace_that_cannot_be_is_one_line(change: dict[str, Any], line: str) -> None:
-    checked(Workspace, GOOD)
+    assert checked(Workspace, GOOD).keep_out == ()
+    assert len(checked(Workspace, {**GOOD, "keep_out": [POST]}).keep_out) == 1
     with pytest.raises(BadInput, match=line) as caught:
         checked(Workspace, {**GOOD, **change})
     assert "\n" not in str(caught.value)

@@ -36,6 +36,11 @@ def test_who_is_there_already_need_not_move() -> None:
     assert told(False, 1.0).trouble(1.0, 20.0) == ""
 
 
+def test_who_was_found_half_open_may_hold_something_already() -> None:
+    assert told(True, 0.62).trouble(0.62, 20.0) == ""
+    assert told(False, 0.62).trouble(0.62, 20.0) != "", "nothing is in the way of opening"
+
+
 def test_who_cannot_be_told_now_has_a_second_from_then_on() -> None:
     watch = told(True, 1.0)
     watch.wait(15.0)

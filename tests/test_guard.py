@@ -125,6 +125,16 @@ def test_a_person_whose_commands_end_was_lost_as_well() -> None:
     assert loop.guard.state is GuardState.HOLD
 
 
+def test_a_person_whose_device_fell_silent_was_lost_whatever_the_actor_says_then() -> None:
+    loop = driving("teleop")
+    loop.device_s = loop.now_s
+    loop.ticks_until(GuardState.HOLD)
+    loop.mode, loop.device_s = "policy", None
+    loop.tick(300)
+    assert "a person was lost" in loop.guard.cause
+    assert loop.guard.state is GuardState.HOLD
+
+
 def test_disarming_and_arming_forgets_a_lost_person() -> None:
     loop = driving("teleop")
     loop.mode = None
@@ -320,6 +330,27 @@ def test_a_stop_leaves_the_gripper_as_it_is() -> None:
     loop.tick(100)
     loop.guard.gripper([1.0], loop.heard())
     assert loop.guard.opening == 0.0
+
+
+def test_an_arm_that_is_taken_again_is_told_nothing_of_its_gripper_before_somebody_is() -> None:
+    """Somebody may have opened it by hand meanwhile."""
+    loop = driving()
+    loop.guard.gripper([0.0], loop.heard())
+    loop.guard.estop("test")
+    loop.tick(100)
+    loop.guard.ack(loop.now_s)
+    loop.guard.reset(loop.now_s)
+    loop.guard.arm(loop.now_s)
+    loop.tick(50)
+    assert loop.guard.state == "policy"
+    assert loop.guard.opening is None
+
+
+def test_a_task_without_a_gripper_moves_none() -> None:
+    loop = driving(motion={"gripper": False})
+    loop.guard.gripper([0.0], loop.heard())
+    assert loop.guard.opening is None
+    assert loop.guard.counts["gripper: none"] == 1
 
 
 def test_the_latch_says_what_a_restart_must_know() -> None:

@@ -23,7 +23,7 @@ from serl.rotations import conjugate, from_rotation_vector, multiply, to_rotatio
 from serl.safety import Pose
 from serl.setpoint import Setpoint, at_rest, brake_setpoint
 
-from .guarding import DOWN, START, config, driving, numbers
+from .guarding import DOWN, START, Loop, config, driving, numbers
 
 NOW = Heard(10.0, 1000.0, 1000.0, "base")
 PILLAR = Box(low_m=(0.4, 0.05, 0.0), high_m=(0.5, 0.1, 1.0))
@@ -151,27 +151,39 @@ def test_a_path_through_a_keep_out_box_ends_before_it() -> None:
     assert loop.fake.pose.position[1] == pytest.approx(0.15, abs=1e-3)
 
 
-def test_an_arm_outside_its_box_is_led_back() -> None:
-    loop = driving()
+def led_back(ticks: int, **changes: Any) -> Loop:
+    """An arm that was found outside its box, on its way to the start."""
+    loop = driving(**changes)
     loop.mode = "hold"
     loop.tick(60)
     loop.guard.disarm()
-    loop.tick(5)
+    loop.tick(30)  # until the arm holds by itself
     loop.fake.pose = Pose((0.65, 0.0, 0.2), DOWN)
-    loop.tick(30)
+    loop.tick(60)
+    assert loop.guard.measured.pose == loop.fake.pose
     loop.guard.arm(loop.now_s)
+    loop.setpoint = None  # a new profile begins
     loop.mode, loop.target = "reset", START
-    for _ in range(300):
-        loop.now_s += 0.01
-        loop.ticks += 1
-        loop.measure()
-        loop.beat()
-        if loop.ticks % 10 == 0:
-            loop.guard.command(numbers(START), loop.heard())
-        setpoint = loop.guard.tick(loop.now_s)
-        assert setpoint is not None
-        loop.fake.follow(setpoint.pose, loop.now_s)
-        loop.fake.tick(loop.now_s)
+    loop.tick(ticks)
+    return loop
+
+
+def test_an_arm_outside_its_box_is_led_back() -> None:
+    assert led_back(500).fake.pose.position == pytest.approx(START.position, abs=1e-3)
+
+
+def test_an_arm_outside_its_box_is_led_through_nothing_to_keep_out_of() -> None:
+    post = Box(low_m=(0.55, -0.2, 0.0), high_m=(0.62, 0.2, 0.5))
+    loop = led_back(500, keep_out=(post,))  # every setpoint is checked in there
+    assert loop.fake.pose.position[0] > 0.62
+    assert loop.guard.state == "reset"
+    assert loop.setpoint is not None
+    assert at_rest(loop.setpoint)
+
+
+def test_an_arm_in_a_box_to_keep_out_of_is_led_out() -> None:
+    around = Box(low_m=(0.63, -0.1, 0.1), high_m=(0.7, 0.1, 0.3))
+    loop = led_back(500, keep_out=(around,))
     assert loop.fake.pose.position == pytest.approx(START.position, abs=1e-3)
 
 
@@ -224,6 +236,7 @@ def test_any_other_text_is_no_beat(text: str) -> None:
         ({"joint_high_rad": (2.8,) * 6}, "one for one"),
         ({"joint_low_rad": (), "joint_high_rad": ()}, "joint_low_rad"),
         ({"joint_low_rad": (math.nan,) * 7}, "joint_low_rad"),
+        ({"joint_low_rad": (-166,) * 7, "joint_high_rad": (166,) * 7}, "expected radians"),
         ({"joint_margin_rad": 2.0}, "joint_margin_rad"),
         ({"joint_names": ("a",)}, "joint_names"),
         ({"joint_names": ("a",) * 7}, "joint_names"),

@@ -377,6 +377,20 @@ def test_what_another_run_recorded_enters_by_choice_and_stays(
     assert any("3 episodes, 60 steps" in text for text in told) == (data == "steps")
 
 
+def test_resets_of_a_run_that_is_given_as_demonstrations_demonstrate_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = saved_run(tmp_path / "before")
+    record(before, KINDS)
+    settings = {"demo_paths": [before.episodes("a")]}
+    after = RunFolder.create(
+        tmp_path / "after", resolve(SETTINGS, settings), datetime(2026, 11, 22)
+    )
+    with MetricsWriter(after.path) as metrics, closing(Continuation(after, metrics)) as going:
+        assert going.learner(InProcess()).replay.demonstrations == 20, "the policy's success"
+    assert "1 successes demonstrate, 3 others do not" in capsys.readouterr().err
+
+
 def test_a_run_that_recorded_no_success_demonstrates_nothing(tmp_path: Path) -> None:
     before = saved_run(tmp_path / "before")
     record(before, KINDS[1:])

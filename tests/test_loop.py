@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 import numpy as np
 import pytest
 
+from serl.assignment import make_spec
 from serl.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.clock import VirtualClock
 from serl.errors import SerlError, SpecMismatch
@@ -352,6 +353,22 @@ def test_what_a_broken_reading_cut_puts_no_transition_into_replay_that_never_was
     for record in stage.records:
         replay.add(record)
     assert (len(stage.steps), len(replay), replay.dropped) == (4, 3, 1)
+
+
+def test_whoever_stops_the_robot_ends_the_episode_before_actions_without_effect() -> None:
+    stage = Run()
+
+    def policy(observation: Observation) -> Action:
+        if len(stage.steps) == 3:  # a service, the guard of one of two arms, ...
+            stage.robot.stop("the gains were refused")
+        return LEFT
+
+    result = stage(policy)
+    assert (result.steps, result.reason) == (4, "the robot was stopped: the gains were refused")
+    replay = Replay(make_spec(stage.task), 100, 0.9)
+    for record in stage.records:
+        replay.add(record)
+    assert (len(replay), replay.dropped) == (3, 1)
 
 
 def test_a_fault_without_words_is_no_time_limit() -> None:

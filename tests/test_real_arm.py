@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from serl import plugins
+from serl.agents.classifier import Card, Classifier
 from serl.arm_profile import ArmProfile, is_real
 from serl.assignment import make_judged_task, make_task
 from serl.cell import Workspace
 from serl.config import resolve
 from serl.errors import BadInput
-from serl.guard_setup import make_guard_config
-from serl.real_arm import bodies_seen, check_place, is_judged_apart, within_workspace
+from serl.guard_chain import Heard, Refused, check_command
+from serl.guard_config import Box
+from serl.guard_setup import guard_of, make_guard_config
+from serl.real_arm import asked_where, bodies_seen, check_place, is_judged_apart, within_workspace
+from serl.reward import RewardConfig, ToolPlace
 from serl.settings import run_settings
 from serl.task import SimulatedTask
+from serl.task_runs import _overrides
 
 FRANKA: ArmProfile = plugins.load("robot", "franka")
 WORKSPACE = Workspace(
@@ -116,6 +123,32 @@ def test_a_task_that_is_judged_apart_is_asked_for_nothing_that_nobody_tells() ->
         simulated.outcome(blind, 0)
 
 
+def test_where_a_success_is_on_a_simulated_table_is_not_asked_of_an_arm(tmp_path: Path) -> None:
+    """A table 20 cm below the base: no cube would ever be high enough."""
+    views = task("pick_cube", "pixels").config.policy_views
+    model = tmp_path / "m.safetensors"
+    card = Card(views=views, place=ToolPlace())
+    Classifier.create(card, torch.Generator().manual_seed(0)).save(model)
+    reward: dict[str, Any] = {"kind": "classifier", "model": model}
+    arm = {"robot": "franka", "demos": 0, **PIXELS, "task_config": {"motion": BOX}}
+    simulated = run_settings("pick_cube", {}, {**PIXELS, "reward": reward})
+    assert simulated.reward.tool_low_m == (-1.0, -1.0, 0.15)
+    assert asked_where(simulated, make_task(simulated)) == ""
+    config = run_settings("pick_cube", {}, {**arm, "reward": reward})
+    assert config.reward.place == ToolPlace()
+    assert "asked wherever the tool is (pick_cube has a place of a simulated table)" in (
+        asked_where(config, make_task(config))
+    )
+    assert "tool_low_m" not in _overrides(config), "it is what a run there has by default"
+    own = {**reward, "tool_low_m": (-1.0, -1.0, -0.05)}
+    config = run_settings("pick_cube", {}, {**arm, "reward": own})
+    assert config.reward.tool_low_m == (-1.0, -1.0, -0.05)
+    line = asked_where(config, make_task(config))
+    assert "above x, y, z of [-1.0, -1.0, -0.05] m, in the base frame of this arm" in line
+    human = config.model_copy(update={"reward": RewardConfig(kind="human")})
+    assert asked_where(human, make_task(human)) == ""
+
+
 def _reading(of: SimulatedTask) -> Any:
     with plugins.make_simulation(of) as arm:
         return arm.reset(0)
@@ -140,6 +173,18 @@ def test_rotations_are_about_what_a_person_taught_and_within_it() -> None:
     config = make_guard_config(task("reach"), FRANKA.model_copy(update={"workspace": loose}))
     free = make_guard_config(task("reach"), FRANKA).motion.max_rotation_rad
     assert config.motion.max_rotation_rad == min(3.0, free)
+
+
+def test_every_guard_of_an_arm_keeps_out_of_what_a_person_named() -> None:
+    post = Box(low_m=(0.52, 0.02, 0.1), high_m=(0.58, 0.08, 0.3))
+    place = WORKSPACE.model_copy(update={"keep_out": (post,)})
+    taught = FRANKA.model_copy(update={"workspace": place})
+    for config in (guard_of(taught), make_guard_config(task("reach"), taught)):
+        assert config.keep_out == (post,)
+        inside = (0.55, 0.05, 0.2, 1.0, 0.0, 0.0, 0.0)
+        with pytest.raises(Refused, match="keep-out box"):
+            check_command(inside, Heard(0.0, 0.0, 0.0, config.frame), config)
+    assert make_guard_config(task("reach"), FRANKA).keep_out == ()
 
 
 def test_an_arm_that_nobody_taught_is_not_let_into_the_box_of_a_simulation() -> None:

@@ -214,9 +214,11 @@ def test_stages_are_labelled_trained_and_told_one_after_the_other(
     assert "0 of 30 episodes end with a false success" in audited(capsys, path, folder)
 
     rng, task = np.random.default_rng(3), make_task(CONFIG)
-    reward = make_reward(RewardConfig(kind="classifier", model=path, hold=(2, 3)), task)
+    place = task.training_defaults()["reward"]
+    reward = make_reward(RewardConfig(kind="classifier", model=path, hold=(2, 3), **place), task)
     columns = [SUCCESS, SUCCESS, NEARLY, NOTHING, NEARLY, SUCCESS, SUCCESS]
-    seen = [Observation({}, {name: spot(column, rng) for name in VIEWS}) for column in columns]
+    up = {"tcp_pose": np.full(7, 0.5, np.float32)}
+    seen = [Observation(up, {name: spot(column, rng) for name in VIEWS}) for column in columns]
     reward.begin(seen[0])
     judged = [reward(each) for each in seen]
     assert [each.reward for each in judged] == [0.0] * 4 + [0.5, 0.0, 0.5]

@@ -152,6 +152,19 @@ def test_a_run_is_the_episodes_of_all_its_actors(tmp_path: Path) -> None:
     assert found.path.resolve() == run.path.resolve()
 
 
+def test_an_episode_that_is_named_twice_counts_once(tmp_path: Path) -> None:
+    """Else it is trained on under one number, and measured on under another one."""
+    run = make_run(tmp_path)
+    folder, link = run.episodes("a"), tmp_path / "link"
+    link.symlink_to(run.path)
+    append_labels(folder, [(Place(1, 0, 0), 0), (Place(1, 1, STEPS), 1)], "person")
+    named = [run.path, folder, folder / ".." / "a", link, link / "episodes" / "a"]
+    assert episode_folders(named) == [folder]
+    samples, _ = read_samples(episode_folders(named))
+    assert samples.episodes.tolist() == [1, 2]
+    assert len(set(samples.origins)) == 2
+
+
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     empty = RunFolder.create(tmp_path, CONFIG, datetime.now())
     with pytest.raises(BadInput, match="no actor of this run has recorded an episode"):

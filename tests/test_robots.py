@@ -8,6 +8,10 @@ import pytest
 
 from serl import plugins
 from serl.arm_profile import ArmProfile, Channel
+from serl.assignment import make_task
+from serl.config import resolve
+from serl.real_arm import within_lead_of, within_workspace
+from serl.safety import Limits
 
 from .upstream import FAMILIES, facts, joint_names
 
@@ -47,6 +51,9 @@ def test_topics_and_types_are_those_of_the_sources(robot: str) -> None:
 def test_frames_joints_and_parameters_are_those_of_the_sources(robot: str) -> None:
     driver, ours = facts(FAMILIES[robot]), profile(robot)
     assert ours.base_frame == driver["frame"]["name"], driver["frame"]["source"]
+    for role, frames in (("twist", ours.twist_headers), ("wrench", ours.wrench_headers)):
+        if row := driver["channels"].get(role):
+            assert row.get("frame", driver["frame"]["name"]) in frames, row["source"]
     assert list(ours.joints) == joint_names(driver), driver["joints"]["source"]
     assert ours.controller.node == driver["node"]["name"], driver["node"]["source"]
     known = driver["parameters"]["values"]
@@ -115,6 +122,20 @@ def test_grippers_and_joints_of_the_others() -> None:
     assert xarm7.gripper.command.name == "/xarm_gripper/gripper_action"
     assert {ur5e.gripper.command.package, xarm7.gripper.command.package} == {"control_msgs"}
     assert xarm7.controller.parameters["solver.publish_state_feedback"] is True
+
+
+@pytest.mark.parametrize("name", sorted(plugins.names("robot")))
+def test_no_task_makes_an_arm_push_with_a_long_lead_unless_its_controller_clips_it(
+    name: str,
+) -> None:
+    arm = profile(name)
+    for task in ("pick_cube", "reach", "cable_routing", "peg_insertion"):
+        motion = make_task(resolve({"task": task})).config.motion
+        lead_m = within_workspace(motion, arm).limits.lead_m
+        assert lead_m <= 0.010 or arm.controller.error_clip is not None
+    longest = Limits(lead_m=0.020)
+    assert within_lead_of(longest, profile("xarm7")).lead_m == 0.010
+    assert within_lead_of(longest, profile("franka")) == longest
 
 
 @pytest.mark.parametrize("name", ["franka", "sim"])

@@ -11,14 +11,17 @@ import torch
 
 from serl import cli, settings
 from serl.agents.classifier import Card, Classifier
+from serl.assembly import make_agent
 from serl.assignment import make_judged_task, make_spec, make_task
 from serl.camera import View
 from serl.config import Stage, resolve, stage_configs
 from serl.errors import BadInput
+from serl.inheritance import inherit
 from serl.loop import Result
-from serl.reward_commands import _tool_at_success
+from serl.recording import EpisodeLog, LogConfig
 from serl.run_folder import RunFolder
 from serl.stages import take_turns
+from serl.testing.logs import ACTOR, RUN, random_records
 
 JUDGE = View(camera="field", width=16, height=16)
 RING = {"a": Stage(then="b"), "b": Stage(then="c", tries=2), "c": Stage(then="a", tries=1)}
@@ -147,26 +150,63 @@ def test_policies_of_the_state_are_judged_by_a_camera_each_by_its_own_model(
         assert stage.reward.tool_low_m == (-1.0, -1.0, 0.09), "no picture tells that it is up"
 
 
-@pytest.mark.parametrize(
-    ("task", "low_m"),
-    [
-        ("bin_relocation_backward", {"tool_low_m": (-1.0, -1.0, 0.09)}),
-        ("pick_cube", {"tool_low_m": (-1.0, -1.0, 0.15)}),
-        ("reach", {}),
-        ("pick", {}),
-    ],
-)
-def test_a_judge_of_a_variant_learns_where_the_tool_is_as_that_of_its_task(
-    task: str, low_m: dict[str, Any]
-) -> None:
-    assert _tool_at_success(task) == low_m
-
-
 def test_the_judge_of_the_other_direction_is_refused(tmp_path: Path) -> None:
     asked = judges(tmp_path, forward="backward", backward="forward")
     said = "trained for bin_relocation_backward, not for bin_relocation_forward"
     with pytest.raises(BadInput, match=said):
         settings.run_settings("bin_relocation", {}, asked)
+
+
+AGENT = {"hidden": [8], "threads": 1, "device": "cpu"}
+
+
+def saved_run(root: Path, task: str, **task_config: Any) -> RunFolder:
+    """A run with a checkpoint and a demonstration."""
+    asked = {"task_config": task_config, "demos": 0, "agent": AGENT, "stages": None}
+    config = settings.run_settings(task, {}, asked)
+    run, spec = RunFolder.create(root, config, datetime.now()), make_spec(make_task(config))
+    agent = make_agent(config, spec, 0)
+    run.save_checkpoint(7, {"agent": agent.state_dict()}, {})
+    folder, log = run.episodes("a"), LogConfig(min_free_bytes=0)
+    with EpisodeLog(folder, spec, RUN, ACTOR, 1, log) as written:
+        for record in random_records(3, epoch=1, spec=spec):
+            written.append(record)
+    return run
+
+
+def test_paths_of_a_stage_are_found_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved_run(tmp_path / "before", "bin_relocation", direction="backward").path.rename(
+        tmp_path / "old"
+    )
+    monkeypatch.chdir(tmp_path)
+    backward = {"init_from": "old", "demos": ["old/episodes/a"]}
+    asked = {"agent": AGENT, "stages": {"backward": {"config": backward}}}
+    config = settings.run_settings("bin_relocation", {}, asked)
+    run = RunFolder.create(tmp_path / "runs", config, datetime.now())
+    monkeypatch.chdir("/")
+    forward, backward_run = (part.config for part in RunFolder.open(run.path).parts().values())
+    assert backward_run.init_from.run == tmp_path / "old"
+    assert backward_run.init_from.load == ("actor", "critics", "normaliser")
+    assert backward_run.demo_paths == (tmp_path / "old/episodes/a",)
+    assert inherit(backward_run).lines
+    assert (forward.init_from.run, forward.demo_paths) == (None, ())
+
+
+def test_what_a_stage_starts_with_is_checked_before_anything_is_written(tmp_path: Path) -> None:
+    other = saved_run(tmp_path / "before", "reach")
+    asked = {"stages": {"forward": {"config": {"init_from": str(other.path)}}}}
+    with pytest.raises(BadInput, match="cannot start from its actor: its spec != this task's"):
+        settings.run_settings("bin_relocation", {}, asked)
+
+
+def test_of_a_run_with_stages_those_are_named_that_can_be_started_from(tmp_path: Path) -> None:
+    run = RunFolder.create(
+        tmp_path, settings.run_settings("bin_relocation", {}, {}), datetime.now()
+    )
+    with pytest.raises(BadInput, match=r"has stages, .* expected .*/forward, .*/backward$"):
+        settings.run_settings("bin_relocation", {}, {"stages": None, "init_from": str(run.path)})
 
 
 def test_a_run_of_one_task_is_its_only_part(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from serl.agents.weights import copy_into, said_by, to_arrays
 from serl.camera import View
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.files import digest_of, read_bounded, write_atomic
-from serl.reward import RewardConfig, StageReward
+from serl.reward import RewardConfig, StageReward, ToolPlace
 from serl.task import Task, ViewName
 from serl.trunk_weights import default_path, load_trunk
 from serl.types import Image, Observation
@@ -47,7 +47,8 @@ class Card(BaseModel):
         trunk: sha256 of the weights of the frozen ResNet-10 below all that; None without one.
         hidden: width of the hidden layer.
         temperature: logits are divided by it, so that probabilities are what they say.
-        threshold: the probability from which it is believed.
+        threshold: the probability from which it is believed ...
+        place: ... chosen where the tool was there; None in files that do not say so.
         positives: samples it was trained on, of all classes but the first.
         negatives: samples of the first class.
         accuracy: at that threshold, on episodes that nothing was chosen on.
@@ -66,6 +67,7 @@ class Card(BaseModel):
     hidden: int = Field(128, ge=1, le=4096)
     temperature: float = Field(1.0, gt=0)
     threshold: float = Field(0.5, gt=0, lt=1)
+    place: ToolPlace | None = None
     positives: int = 0
     negatives: int = 0
     accuracy: float = 0.0
@@ -191,6 +193,38 @@ def check_origin(
         )
 
 
+def unproven(card: Card, config: RewardConfig) -> str:
+    """Where a classifier would be asked though nobody knows what it says there; empty if nowhere.
+
+    Its threshold, and all that was measured of it, is of images with the tool in its place: it may
+    take any other one for a success.
+    """
+    here = config.place
+    if card.place is None:
+        return f"does not say where the tool was when its threshold was chosen; here: {here}"
+    if card.place.holds(here):
+        return ""
+    return f"its threshold was chosen where the tool is {card.place}, here it is asked {_at(here)}"
+
+
+def _at(place: ToolPlace) -> str:
+    return str(place) if place == ToolPlace() else f"where it is {place}"
+
+
+def check_place(path: Path, card: Card, config: RewardConfig) -> None:
+    """Raise `SpecMismatch` for a classifier that is asked where its threshold was not chosen.
+
+    Of a file that does not say where that was it is only said.
+    """
+    if card.place is None:
+        logger.warning("reward model %s: %s: audit it first", path, unproven(card, config))
+    elif why := unproven(card, config):
+        raise SpecMismatch(
+            f"reward model {path}: {why}: ask it where it was trained by --reward.tool_low_m and "
+            "--reward.tool_high_m, or train one for here (serl reward train ... --tool_low_m)"
+        )
+
+
 def imported_trunk(who: str) -> tuple[Trunk, str]:
     """The ResNet-10 that this user has imported, and the sha256 of its weights.
 
@@ -215,8 +249,8 @@ def make_reward(config: RewardConfig, task: Task, renderer: str | None = None) -
     Raises:
         BadInput: no such model.
         CorruptData: it is damaged.
-        SpecMismatch: it was trained for another task, or on other cameras; the line says which, and
-            what they are here.
+        SpecMismatch: it was trained for another task, on other cameras, or with the tool in a
+            narrower place; the line says which, and what they are here.
     """
     assert config.model is not None  # the configuration was checked
     model = Classifier.load(config.model)
@@ -235,6 +269,7 @@ def make_reward(config: RewardConfig, task: Task, renderer: str | None = None) -
             raise SpecMismatch(
                 f"reward model {config.model}: trained on the view {name!r} ({view}), which {here}"
             )
+    check_place(config.model, model.card, config)
 
     def probabilities(reading: Observation) -> np.ndarray[Any, np.dtype[np.float32]]:
         images = {name: reading.images[name][None] for name in model.card.views}

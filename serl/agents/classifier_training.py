@@ -19,7 +19,7 @@ from serl.agents.networks import Group, descend
 from serl.agents.resnet import Trunk
 from serl.errors import BadInput
 from serl.frames import brightened, shifted
-from serl.reward import may_be_there
+from serl.reward import ToolPlace, may_be_there
 from serl.reward_data import Samples
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
@@ -88,6 +88,7 @@ def train_classifier(
         update={
             "temperature": temperature,
             "threshold": threshold,
+            "place": ToolPlace(tool_low_m=config.tool_low_m, tool_high_m=config.tool_high_m),
             "positives": int((training.labels > 0).sum()),
             "negatives": int((training.labels == 0).sum()),
             "accuracy": float((told == held_out.labels).mean()),

@@ -44,6 +44,8 @@ _MODES: dict[Source, Mode] = {
 _READY_S = 30.0
 _LONGEST_S = 99.0  # that a beat tells
 _PAUSE_PERIODS = 1.3  # before the guard misses a target
+_RELEASE_S = 0.5  # that a guard has the arm rest after a person, at least
+_BEGIN_S = 0.3  # within which a guard goes on that only waited for targets
 
 
 class RosArm:
@@ -94,7 +96,8 @@ class RosArm:
         self.silence_s: Callable[[], float] = lambda: 0.0
         self.node, self.robot, self.profile = node, robot, profile
         self.remote = Remote(node, None if lockstep else self.beat)
-        self.aim = Aim(config.motion)
+        place = profile.workspace
+        self.aim = Aim(config.motion, place.keep_out if place is not None else ())
         self.guard = GuardClient(node, robot, self.remote) if guarded else None
         self._action_spec = config.motion.action_spec
         self._spec = reading_spec(len(profile.joints), tracked, config)
@@ -102,7 +105,8 @@ class RosArm:
         self._lease, self._beats = lease, time.time_ns() // 1_000_000
         self._lockstep, self._begun = lockstep, False
         self._fault = ""  # that `act` met
-        self._acted_s = -math.inf
+        self._acted_s = self._begun_s = -math.inf  # the last target, and the first after a pause
+        self._person_s = -math.inf  # the last beat in a person's name
         self._grip_watch = GripperWatch()
         self._measured = Measurements(
             node, robot, profile, config, tracked, lockstep, self.still_pictures
@@ -190,7 +194,8 @@ class RosArm:
     def act(self, action: Action) -> Action:
         """Ask the guard for the target moved by `action`; returns what was executed of it.
 
-        Zeros while stopped, or when the pose is stale: the next reading fails then.
+        Zeros while stopped, or when the pose is stale: the next reading fails then. Zeros as well
+        while the guard holds the arm: the target stays with it.
         """
         self.aim.check(action)
         if self.stop_reason is not None or self._fault:
@@ -201,12 +206,18 @@ class RosArm:
             self._fault = str(error)
             return np.zeros_like(action)
         now_s = self._now_s(pose.taken_s)
-        executed = self.aim.move(action, pose.value, now_s)
+        if self._is_paused:
+            self._begun_s = time.monotonic()
+        if self._is_held:
+            self.aim.target, executed = pose.value, np.zeros_like(action)
+        else:
+            executed = self.aim.move(action, pose.value, now_s)
         stamp_ns = self.node.handle.get_clock().now().nanoseconds
         values, frame = numbers_of(self.aim.target), self.profile.base_frame
         self._target.publish(pose_message(values, frame, stamp_ns))
         self._acted_s = time.monotonic()
-        self._grip.publish(opening_message(0.0 if self.aim.closed else 1.0, stamp_ns))
+        if self._is_gripper_told:
+            self._grip.publish(opening_message(0.0 if self.aim.closed else 1.0, stamp_ns))
         if self.profile.gripper is not None:
             with suppress(Silent):  # the next reading fails then
                 self._grip_watch.tell(self.aim.closed, self._measured.opening(), now_s)
@@ -255,7 +266,7 @@ class RosArm:
     def begin(self, start: Pose, closed: bool) -> None:
         """An episode starts here: the target is where the tool is."""
         self.aim.begin(start, closed)
-        self._begun, self._fault = True, ""
+        self._begun, self._fault, self._acted_s = True, "", -math.inf
         self._grip_watch.begin(closed)
 
     def beat(self) -> None:
@@ -265,15 +276,43 @@ class RosArm:
         targets end for lost.
         """
         self._beats += 1
-        paused_s = time.monotonic() - self._acted_s
-        paused = self.mode == "teleop" and paused_s > _PAUSE_PERIODS * self._period_s
+        paused = self.mode == "teleop" and self._is_paused
         mode = "hold" if paused or self.stop_reason is not None else self.mode
         words = f"{self._lease} {mode} {self._beats}"
         if mode == "teleop":
+            self._person_s = time.monotonic()
             words += f" {1e3 * min(self.silence_s(), _LONGEST_S):.0f}"
         message = Header(frame_id=words)
         message.stamp = stamp_of(self.node.handle.get_clock().now().nanoseconds)
         self._beat.publish(message)
+
+    @property
+    def _is_paused(self) -> bool:
+        """Targets have ended, or not begun."""
+        return time.monotonic() - self._acted_s > _PAUSE_PERIODS * self._period_s
+
+    @property
+    def _is_held(self) -> bool:
+        """The guard does not move the arm, whatever is asked for.
+
+        One that only waits moves it once it hears the first targets of an episode, or those after
+        a late one. Between a person and others it rests, of which its word comes after the first.
+        """
+        if self.guard is None:
+            return False
+        now_s = time.monotonic()
+        if self.mode != "teleop" and now_s - self._person_s < _RELEASE_S:
+            return True
+        begins = now_s - self._begun_s < _BEGIN_S and self.guard.waits
+        return not (begins or self.guard.lets_move)
+
+    @property
+    def _is_gripper_told(self) -> bool:
+        """Something was asked of it: `closed` may be but how it was found, half open with a load.
+
+        What was asked is told again with each target, for messages are lost.
+        """
+        return self.aim.gripped
 
     def _begin_once(self) -> Sample[Pose]:
         """The newest pose, where an episode begins unless one has; raises `Silent`."""

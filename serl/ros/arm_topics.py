@@ -75,6 +75,13 @@ def name_of(channel: Channel, robot: str) -> str:
     return channel.name if channel.name.startswith("/") else f"{robot}/{channel.name}"
 
 
+def commanded(profile: ArmProfile, robot: str) -> list[str]:
+    """Names of the topics that one node alone may command an arm on; an action has none."""
+    gripper = [profile.gripper.command] if profile.gripper is not None else []
+    channels = [profile.target, *gripper]
+    return [name_of(channel, robot) for channel in channels if "/msg/" in channel.type]
+
+
 def of_robot(topic: Topic, robot: str, qos: Any = None) -> Topic:
     """A topic of `serl.ros.guard_topics` in the namespace of a robot."""
     return Topic(f"{robot}/{topic.name}", topic.kind, qos or topic.qos)

@@ -67,8 +67,14 @@ def twist_message(values: Sequence[float], frame: str, stamp_ns: int) -> Any:
     return message
 
 
-def twist_of(message: Any) -> list[float]:
-    """Six finite numbers, linear first."""
+def twist_of(message: Any, frames: Sequence[str]) -> list[float]:
+    """Six finite numbers, linear first.
+
+    Raises:
+        BadInput: one is not finite, or its header names a frame, and none of `frames`.
+    """
+    if message.header.frame_id:
+        _check_frame(message, *frames)
     linear, angular = message.twist.linear, message.twist.angular
     numbers = (linear.x, linear.y, linear.z, angular.x, angular.y, angular.z)
     return _finite(numbers, "twist")
@@ -84,8 +90,14 @@ def wrench_message(values: Sequence[float], frame: str, stamp_ns: int) -> Any:
     return message
 
 
-def wrench_of(message: Any) -> list[float]:
-    """Six finite numbers, force first."""
+def wrench_of(message: Any, frames: Sequence[str]) -> list[float]:
+    """Six finite numbers, force first.
+
+    Raises:
+        BadInput: one is not finite, or its header names a frame, and none of `frames`.
+    """
+    if message.header.frame_id:
+        _check_frame(message, *frames)
     force, torque = message.wrench.force, message.wrench.torque
     numbers = (force.x, force.y, force.z, torque.x, torque.y, torque.z)
     return _finite(numbers, "wrench")
@@ -195,9 +207,10 @@ def truth_of(message: Any) -> dict[str, Array]:
     return arrays
 
 
-def _check_frame(message: Any, frame: str) -> None:
-    if message.header.frame_id != frame:
-        raise BadInput(f"in the frame {message.header.frame_id!r}, expected {frame!r}")
+def _check_frame(message: Any, *frames: str) -> None:
+    if message.header.frame_id not in frames:
+        expected = " or ".join(map(repr, frames))
+        raise BadInput(f"in the frame {message.header.frame_id!r}, expected {expected}")
 
 
 def _finite(values: Sequence[float], what: str) -> list[float]:

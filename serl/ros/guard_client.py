@@ -22,6 +22,9 @@ _AGE_S = 0.5
 _RETRY_S = 0.05
 _LIMIT_S = 20.0
 
+_WAITS = ("armed", "heartbeat lost", "the actor holds", "command is stale")
+"""Causes of a hold that end when an actor begins to drive, or goes on."""
+
 
 class Standing(NamedTuple):
     """What a guard says of itself.
@@ -36,6 +39,16 @@ class Standing(NamedTuple):
     state: GuardState
     cause: str
     not_now: str = ""
+
+    @property
+    def lets_move(self) -> bool:
+        """The arm may be moved now, and its gripper."""
+        return self.state in MOVING
+
+    @property
+    def waits(self) -> bool:
+        """It holds the arm for no other reason than that nobody drives."""
+        return self.state is GuardState.HOLD and self.cause in _WAITS
 
 
 class GuardClient:
@@ -83,7 +96,13 @@ class GuardClient:
     def lets_move(self) -> bool:
         """The arm may be moved now, and its gripper."""
         standing = self.standing
-        return standing is not None and standing.state in MOVING
+        return standing is not None and standing.lets_move
+
+    @property
+    def waits(self) -> bool:
+        """The arm may be moved as soon as somebody drives."""
+        standing = self.standing
+        return standing is not None and standing.waits
 
     def release(self) -> None:
         """Have the guard let go of the arm, which then holds by itself; a stop stays one."""

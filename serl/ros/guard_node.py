@@ -36,7 +36,7 @@ from serl.guard import LATCHED, MOVING, Guard, GuardConfig, GuardState
 from serl.guard_setup import check_fits
 from serl.latch import LatchFile
 from serl.ros.arm_commander import ArmCommander
-from serl.ros.arm_topics import check_types, name_of, of_robot
+from serl.ros.arm_topics import check_types, commanded, name_of, of_robot
 from serl.ros.compliance import Compliance
 from serl.ros.controller_watch import ControllerWatch
 from serl.ros.guard_inbox import GuardInbox
@@ -95,7 +95,7 @@ class GuardNode:
         self._node, self._prefix, self._profile = node, prefix, profile
         self._config, self._file = config, file
         self._guard = Guard(config, file.read())
-        self._filed = self._guard.latch
+        self._filed, self._unfiled = self._guard.latch, ""
         file.write(self._filed)
         self._lock, self._filing = threading.Lock(), threading.Lock()
         self._ticking = WallClock(1.0 / PROFILE_PERIOD_S)
@@ -105,7 +105,7 @@ class GuardNode:
         self._was_armed = self._sends = False
         names = config.joint_names
         self._inbox = GuardInbox(node, prefix, profile, names, self._guard, self._lock)
-        self._rivals = Rivals(node, name_of(profile.target, prefix))
+        self._rivals = Rivals(node, *commanded(profile, prefix))
         told = (COMMAND_POSE, COMMAND_GRIPPER, HEARTBEAT)
         self._commanders = Commanders(node, [of_robot(topic, prefix).name for topic in told])
         time.sleep(_DISCOVERY_S)
@@ -144,10 +144,10 @@ class GuardNode:
         with self._lock:
             setpoint, measured = guard.tick(now_s), guard.measured.fresh_pose(now_s)
             standing, opening, pace = (guard.state, guard.cause), guard.opening, guard.pace
-        due = self._ticks % _TELL_TICKS == 0
+        due, driven = self._ticks % _TELL_TICKS == 0, standing[0] in MOVING
         if setpoint is not None:
             self._commander.send(setpoint, measured, pace)
-            if opening is not None and (due or opening != self._opening):
+            if opening is not None and driven and (due or opening != self._opening):
                 self._commander.grip(opening)
         elif self._sends:
             self._commander.end()
@@ -198,9 +198,10 @@ class GuardNode:
         def arm() -> str:
             if trouble := self._trouble_around():
                 raise BadInput(f"not now: {trouble}")
-            self._was_armed = True
             self._commander.begin()
-            return guard.arm(time.monotonic())
+            armed = guard.arm(time.monotonic())
+            self._was_armed = True
+            return armed
 
         self._offer("estop", estop)
         self._offer("ack", lambda: guard.ack(time.monotonic()))
@@ -245,7 +246,10 @@ class GuardNode:
         self._file_latch()
 
     def _file_latch(self) -> str:
-        """Bring the latch on the disk up to date; says what went wrong, and stops the arm then."""
+        """Bring the latch on the disk up to date; says what went wrong, and stops the arm then.
+
+        It is tried again and again until the disk has it: a stop must not be lost in a restart.
+        """
         with self._filing:
             with self._lock:
                 latch = self._guard.latch
@@ -253,14 +257,16 @@ class GuardNode:
                 return ""
             try:
                 self._file.write(latch)
-                self._filed = latch
+                self._filed, self._unfiled = latch, ""
                 return ""
             except OSError as error:
                 problem = f"the latch cannot be written: {error.strerror}"
-            logger.error(problem)
+            if problem != self._unfiled:
+                logger.error(problem)
+            self._unfiled = problem
             with self._lock:
-                self._guard.estop(problem)
-                self._filed = self._guard.latch  # tried again when it changes
+                if latch.state is not GuardState.ESTOP:
+                    self._guard.estop(problem)
             return problem
 
     def _check_surroundings(self) -> None:

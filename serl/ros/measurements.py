@@ -77,9 +77,15 @@ class Measurements:
         def joints(message: Any) -> tuple[list[float], list[float]] | None:
             return joints_of(message, profile.joints)
 
+        def twist(message: Any) -> list[float]:
+            return twist_of(message, profile.twist_headers)
+
+        def wrench(message: Any) -> list[float]:
+            return wrench_of(message, profile.wrench_headers)
+
         self.pose: Feed[Pose] = feed(profile.pose, pose)
-        self._twist = feed(profile.twist, twist_of) if profile.twist else None
-        self._wrench = feed(profile.wrench, wrench_of) if profile.wrench else None
+        self._twist = feed(profile.twist, twist) if profile.twist else None
+        self._wrench = feed(profile.wrench, wrench) if profile.wrench else None
         self._joints: Feed[tuple[list[float], list[float]]] = feed(profile.joint_states, joints)
         self._gripper = (
             feed(gripper.state, lambda message: gripper_of(message, gripper.joint))

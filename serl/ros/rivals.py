@@ -17,28 +17,24 @@ _PARTICIPANT = 12  # bytes of an endpoint's id that all of its process begin wit
 
 
 class Rivals:
-    """Looks at a topic's publishers.
+    """Looks at the publishers of topics.
 
     Args:
         node: the process's node.
-        topic: name of the topic, from the root.
+        topics: names of the topics, from the root.
 
     Attributes:
-        own: how many publishers this node has made itself.
+        own: how many publishers of each this node has made itself.
     """
 
-    def __init__(self, node: RosNode, topic: str) -> None:
+    def __init__(self, node: RosNode, *topics: str) -> None:
         self.own = 0
-        self._handle, self._topic = node.handle, topic
+        self._handle, self._topics = node.handle, topics
 
     @property
     def words(self) -> str:
         """Who publishes as well, by the names that are known by now; empty for nobody."""
-        found = self._found()
-        if len(found) <= self.own:
-            return ""
-        names = ", ".join(self._names(found))
-        return f"others publish {self._topic}{': ' if names else ''}{names}"
+        return "; ".join(filter(None, map(self._words_of, self._topics)))
 
     def named_words(self, hurries: Callable[[], bool] = lambda: False) -> str:
         """The same, once all names are known; waits for them, a second at most."""
@@ -47,11 +43,19 @@ class Rivals:
             time.sleep(_LOOK_S)
         return self.words
 
-    def _found(self) -> list[Any]:
-        return list(self._handle.get_publishers_info_by_topic(self._topic))
+    def _words_of(self, topic: str) -> str:
+        found = self._found(topic)
+        if len(found) <= self.own:
+            return ""
+        names = ", ".join(self._names(found))
+        return f"others publish {topic}{': ' if names else ''}{names}"
+
+    def _found(self, topic: str) -> list[Any]:
+        return list(self._handle.get_publishers_info_by_topic(topic))
 
     def _are_unknown(self) -> bool:
-        return any(each.node_name == _UNKNOWN for each in self._found())
+        found = (each for topic in self._topics for each in self._found(topic))
+        return any(each.node_name == _UNKNOWN for each in found)
 
     def _names(self, found: list[Any]) -> Iterator[str]:
         names = Counter(_name(each) for each in found if each.node_name != _UNKNOWN)

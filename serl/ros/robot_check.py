@@ -10,9 +10,9 @@ from serl.arm_profile import ArmProfile, Channel, is_value
 from serl.doctor import Finding
 from serl.errors import BadInput, SerlError
 from serl.first_day import GRIPPER_HZ, LEAST_HZ
-from serl.graph_seen import Endpoint, GraphSeen, TopicSeen, mismatch
+from serl.graph_seen import Endpoint, TopicSeen, mismatch
 from serl.ros.arm_faults import fault_topic, fault_words
-from serl.ros.arm_topics import SENSOR, message_type, topic_of
+from serl.ros.arm_topics import SENSOR, message_type, name_of, topic_of
 from serl.ros.conversions import (
     gripper_of,
     joints_of,
@@ -78,11 +78,11 @@ class RobotCheck:
         for what, each in heard.items():
             yield self._state(what, each, topics.get(each.name), decoders[what], seconds)
         yield self._joints(heard["joints"])
-        yield self._target(graph)
+        yield self._commanded("target", profile.target, topics)
         if reports is not None:
             yield self._fault(reports, topics)
         if profile.gripper is not None:
-            yield self._taker("gripper", profile.gripper.command, topics)
+            yield self._commanded("gripper", profile.gripper.command, topics)
         if profile.recover is not None:
             yield self._service("recovery", profile.recover.name, profile.recover.type)
         yield from self._controller()
@@ -119,8 +119,8 @@ class RobotCheck:
         joint = profile.gripper.joint if profile.gripper else None
         return {
             "pose": lambda message: pose_of(message, profile.base_frame),
-            "twist": twist_of,
-            "wrench": wrench_of,
+            "twist": lambda message: twist_of(message, profile.twist_headers),
+            "wrench": lambda message: wrench_of(message, profile.wrench_headers),
             "joints": lambda message: joints_of(message, profile.joints),
             "fingers": lambda message: gripper_of(message, joint),
         }
@@ -199,18 +199,17 @@ class RobotCheck:
         text = "; ".join(outside) or f"{len(profile.joints)} joints, all within their limits"
         return Finding(not outside, "limits", text)
 
-    def _target(self, graph: GraphSeen) -> Finding:
-        """Somebody listens to targets, and nobody but a guard sends any."""
-        name = self._node.absolute(topic_of(self._profile.target, self._arm, SENSOR).name)
-        topic = next((each for each in graph.topics if each.name == name), TopicSeen(name))
+    def _commanded(self, what: str, channel: Channel, topics: dict[str, TopicSeen]) -> Finding:
+        """Somebody takes what is commanded, and nobody but a guard commands it by a topic."""
+        name = self._node.absolute(name_of(channel, self._arm))
         strangers = [
             end.node
-            for end in topic.publishers
+            for end in topics.get(name, TopicSeen(name)).publishers
             if not end.node.rpartition("/")[2].startswith("guard_")
         ]
         if strangers:
-            return Finding(False, "target", f"{name}: {', '.join(strangers)} commands it already")
-        return self._taker("target", self._profile.target, {name: topic})
+            return Finding(False, what, f"{name}: {', '.join(strangers)} commands it already")
+        return self._taker(what, channel, topics)
 
     def _taker(self, what: str, channel: Channel, topics: dict[str, TopicSeen]) -> Finding:
         """Somebody takes what is commanded, of the right type."""

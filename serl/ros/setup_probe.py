@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from serl.first_day import GRIPPER_HZ, LEAST_HZ, StepFailed, check_rate, rate_of
-from serl.ros.arm_topics import SENSOR, check_types, topic_of
+from serl.ros.arm_topics import SENSOR, check_types, commanded, topic_of
 from serl.ros.node import RosNode
 from serl.ros.rivals import Rivals
 from serl.ros.setup_session import Session
@@ -66,7 +66,8 @@ def _check_target(session: Session) -> None:
     node, arm = session.node, session.arm
     arm.let_go()
     name = node.absolute(topic_of(session.profile.target, arm.place.robot, SENSOR).name)
-    if others := Rivals(node, name).named_words():
+    names = map(node.absolute, commanded(session.profile, arm.place.robot))
+    if others := Rivals(node, *names).named_words():
         raise StepFailed(f"{others}: end them first")
     takers = node.handle.get_subscriptions_info_by_topic(name)
     if not takers:

@@ -109,11 +109,13 @@ def workspace(session: Session) -> str:
     home, q = _home(session)
     low = _corner(session, "low", "nearest to the base, furthest right, lowest")
     high = _corner(session, "high", "furthest from the base, left, highest")
+    before = session.profile.workspace
     values = {
         "low_m": low,
         "high_m": high,
         "home_m": home.position,
         "reference": home.quaternion,
+        "keep_out": before.keep_out if before is not None else (),
     }
     try:
         taught = checked(Workspace, values)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from serl.arm_profile import SIM, is_real
 from serl.assignment import make_task
 from serl.config import TrainConfig
+from serl.errors import Silent
+from serl.guard_config import LATCHED, GuardState
 from serl.hold import Hold
 from serl.real_arm import bodies_seen, load_robot, within_workspace
 from serl.ros.arm import RosArm
@@ -62,18 +65,46 @@ class Station:
     def standby(self) -> bool:
         """Return once nobody holds the arm, the guard has it and it is seen; as of `Actor`.
 
+        An arm that a person let go on recovers, also where that was by the guard. One that was
+        stopped, and that nobody held, is left as it is: a person is to be asked.
+
         Raises:
             Silent: it is not seen.
         """
         held = self._hold.wait(self._ending)
         while not (self.has_arm or self._ending()):
-            held = True
+            held |= self._awaits_person
             self._arm.remote.wait(lambda: self.has_arm or self._ending(), _SLICE_S)
-        if not self._ending():
+        asks = bool(self._arm.stop_reason) and not held
+        if not asks and not self._ending():
             self._begin()
+            if held:
+                self._recover()
             state = self._arm.observe_when_fresh(_SEEN_S).state
             self._arm.begin(pose_from(state["tcp_pose"]), bool(state["gripper"][0] < 0.5))
         return held
+
+    def _recover(self) -> None:
+        """Before it is looked at: what `act` met keeps it from being seen.
+
+        Raises:
+            Silent: it is not told for long where the arm is.
+        """
+
+        def recovered() -> bool:
+            with suppress(Silent):
+                self._arm.recover()
+                return True
+            return False
+
+        if not self._arm.remote.wait(recovered, _SEEN_S):
+            self._arm.recover()
+
+    @property
+    def _awaits_person(self) -> bool:
+        """The guard says that it has not got the arm; one that is late says nothing."""
+        standing = self._arm.guard.standing if self._arm.guard is not None else None
+        return standing is not None and standing.state in (GuardState.DISARMED, *LATCHED)
 
     @property
     def has_arm(self) -> bool:

@@ -109,7 +109,9 @@ class RobotSuite(ABC):
             executed = robot.act(np.ones(robot.action_spec.shape, np.float32))
             assert not executed.any(), "a stopped robot executed an action"
             robot.observation_spec.validate_observation(robot.observe())
+            assert robot.stop_reason == "first", "the first reason is to be kept"
             robot.recover()
+            assert not robot.stop_reason, "a recovered robot says why it was stopped"
 
 
 class SimulatedRobotSuite(RobotSuite):

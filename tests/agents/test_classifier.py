@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,15 @@ from serl.camera import REAL, View
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.files import digest_of
 from serl.labels import Place
-from serl.reward import RewardConfig
+from serl.reward import RewardConfig, ToolPlace
 from serl.reward_data import Origin, Samples
 from serl.tasks.pick_cube import PickCube, PickCubeConfig
 from serl.types import Observation
+from serl.vectors import Vector
 
 VIEWS = {"front": View(camera="field", width=12, height=12)}
 CARD = Card(views=VIEWS, channels=(4, 8), latent=8, hidden=16)
+UP_M = (-1.0, -1.0, 0.1)
 QUICK = ClassifierConfig(epochs=15, batch_size=32, learning_rate=3e-3, threads=1)
 
 
@@ -340,3 +343,55 @@ def test_what_the_tool_tells_the_threshold_need_not() -> None:
     assert plain.classifier.card.accuracy < 0.95
     assert checked.classifier.card.accuracy > 0.95
     assert checked.classifier.card.threshold < plain.classifier.card.threshold
+    assert plain.classifier.card.place == ToolPlace()
+    assert checked.classifier.card.place == ToolPlace(tool_low_m=(-1.0, -1.0, 0.1))
+
+
+@pytest.mark.parametrize(
+    ("learned", "here", "line"),
+    [
+        (ToolPlace(tool_low_m=UP_M), UP_M, ""),
+        (ToolPlace(tool_low_m=UP_M), (-1.0, -1.0, 0.2), ""),
+        (ToolPlace(), UP_M, ""),
+        (ToolPlace(), None, ""),
+        (
+            ToolPlace(tool_low_m=UP_M),
+            (-1.0, -1.0, 0.05),
+            "above x, y, z of [-1.0, -1.0, 0.1] m, "
+            "here it is asked where it is above x, y, z of [-1.0, -1.0, 0.05] m",
+        ),
+        (
+            ToolPlace(tool_low_m=UP_M),
+            None,
+            "above x, y, z of [-1.0, -1.0, 0.1] m, here it is asked anywhere",
+        ),
+        (
+            ToolPlace(tool_high_m=(1.0, 1.0, 0.1)),
+            UP_M,
+            "below x, y, z of [1.0, 1.0, 0.1] m, here it is asked where it is above",
+        ),
+    ],
+)
+def test_a_model_is_asked_only_where_its_threshold_was_chosen(
+    trained: Trained, tmp_path: Path, learned: ToolPlace, here: Vector | None, line: str
+) -> None:
+    """What it says of images with the tool elsewhere nobody has looked at."""
+    path = saved(trained, tmp_path / "m", task="", place=learned).model
+    config = RewardConfig(kind="classifier", model=path, tool_low_m=here)
+    task = PickCube(PickCubeConfig(observe="pixels", views=VIEWS))
+    if not line:
+        make_reward(config, task)
+        return
+    with pytest.raises(SpecMismatch, match=re.escape(line)) as error:
+        make_reward(config, task)
+    assert "\n" not in str(error.value)
+
+
+def test_of_a_model_that_does_not_say_where_the_tool_was_it_is_said(
+    trained: Trained, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = PickCube(PickCubeConfig(observe="pixels", views=VIEWS))
+    make_reward(saved(trained, tmp_path / "m", place=None), task)
+    assert "does not say where the tool was when its threshold was chosen; here: anywhere" in (
+        caplog.text
+    )

@@ -21,6 +21,7 @@ from serl.clock import VirtualClock
 from serl.config import resolve
 from serl.episodes import episode_paths, read_episode
 from serl.errors import BadInput
+from serl.hold import Hold
 from serl.loop import EpisodeKey, Result, run
 from serl.policy import Random
 from serl.recording import EpisodeLog
@@ -30,7 +31,7 @@ from serl.sim.arm import SimArm
 from serl.specs import Spec
 from serl.tasks.pick_cube import PickCube, PickCubeConfig
 from serl.transport import InProcess, Snapshot
-from serl.types import Episode, Observation
+from serl.types import End, Episode, Observation
 
 from .records import ANY_DISK
 from .refusal import refusal
@@ -103,7 +104,60 @@ def _holds_after(folder: Path, inject: Injection, part: str, readings: int = 1) 
 
 
 def _an_actor_goes_on(folder: Path, inject: Injection, part: str) -> None:
-    """An actor of an arm whose cameras break, and are mended before a person allows motion."""
+    """An actor of an arm that nothing places, and whose cameras break.
+
+    They are mended by whoever is asked, as at a real arm, and by themselves, as in a simulation.
+    """
+    _goes_on_when_allowed(folder / "asked", inject, part)
+    if "frozen" not in part:  # what is still looks so in a simulation
+        _goes_on_by_itself(folder / "alone", inject, part)
+
+
+def _goes_on_when_allowed(folder: Path, inject: Injection, part: str) -> None:
+    robot, hold, answered = _broken_arm(inject), Hold(folder.with_suffix(".hold")), list[str]()
+
+    def person() -> bool:
+        """Asked as long as the arm is held."""
+        assert robot.stop_reason == hold.reason
+        answered.append(hold.reason)
+        robot.inject = Broken.inject
+        hold.resume()
+        return False
+
+    ends = _acted(folder, robot, hold.pause, lambda: hold.wait(person))
+    assert part in ends[0].reason
+    assert answered == [ends[0].reason], "it held still until it was allowed to go on"
+    assert ends[1].reason == "time limit"
+
+
+def _goes_on_by_itself(folder: Path, inject: Injection, part: str) -> None:
+    robot, hold = _broken_arm(inject), Hold(folder.with_suffix(".hold"))
+
+    def mended(reading: Observation, last: Observation) -> Observation:
+        return inject(reading, last) if robot.readings <= STRUCK_AT + 4 else reading
+
+    robot.inject = mended
+    ends = _acted(folder, robot, None, lambda: hold.wait(lambda: False))
+    assert part in ends[0].reason
+    assert ends[1].reason == "time limit"
+
+
+def _broken_arm(inject: Injection) -> Broken:
+    """Placed, and about to break; its task looks through its cameras."""
+    task = PickCube(TASK.model_copy(update={"time_limit_s": 2.0}))
+    robot = Broken(task.scene, task.config)
+    robot.reset(1)
+    robot.inject, robot.readings = inject, 0
+    return robot
+
+
+def _acted(
+    folder: Path,
+    robot: Broken,
+    person: Callable[[str], object] | None,
+    standby: Callable[[], bool],
+) -> list[End]:
+    """How two episodes ended; their log is whole, and every action of the second had an effect."""
     views = {name: view.model_dump() for name, view in VIEWS.items()}
     settings = {
         "task": "pick_cube",
@@ -114,21 +168,9 @@ def _an_actor_goes_on(folder: Path, inject: Injection, part: str) -> None:
         "agent": {"hidden": [4]},
     }
     config = resolve(settings)
-    task = make_task(config)
-    spec, weights, told = make_spec(task), InProcess(), list[str]()
+    spec, weights = make_spec(make_task(config)), InProcess()
     weights.publish(Snapshot(1, {}, make_agent(config, spec, 0).actor_weights()))
-    robot = Broken(task.scene, task.config)
-    robot.reset(1)
-    robot.inject, robot.readings = inject, 0
-    stopped: list[str] = []
-
-    def standby() -> bool:
-        if not robot.stop_reason:
-            return False
-        stopped.append(robot.stop_reason)
-        robot.inject = Broken.inject
-        return True
-
+    clock = VirtualClock(robot.advance, spec.rate_hz)
     with EpisodeLog(folder, spec, "run", "actor0", 1, ANY_DISK) as log:
         actor = make_actor(
             config,
@@ -138,19 +180,17 @@ def _an_actor_goes_on(folder: Path, inject: Injection, part: str) -> None:
             log.append,
             pace=lambda: None,
             epoch=1,
-            driven=Driven(robot, VirtualClock(robot.advance, spec.rate_hz), person=told.append),
+            driven=Driven(robot, clock, placements=0, person=person),
             attendance=Attendance(standby=standby),
         )
         first, second = islice(actor.episodes(), 2)
-    assert part in first.reason
-    assert stopped == [first.reason], "it held still until it was allowed to go on"
-    assert (second.reason, second.steps, told) == ("time limit", 20, [])
     logged = [read_episode(path, spec) for path in episode_paths(folder)]
     assert [len(each.steps) for each in logged] == [first.steps, second.steps]
     assert first.steps >= STRUCK_AT - 2, "a reset looks first whether it is due"
-    assert logged[0].end is not None
-    assert logged[0].end.reason == first.reason
     assert logged[0].steps[-1].truncated
+    assert second.steps == 20
+    assert all(step.action.any() for step in logged[1].steps)
+    return [episode.end for episode in logged if episode.end]
 
 
 @REGISTRY.fault(

@@ -13,12 +13,15 @@ from rcl_interfaces.msg import ParameterEvent
 from serl import plugins
 from serl.arm_profile import ArmProfile
 from serl.errors import Silent
+from serl.reading import POSE
 from serl.ros.arm import RosArm
 from serl.ros.arm_topics import topic_of
 from serl.ros.controller import settle_controller
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
+from serl.specs import ObservationSpec
 from serl.tasks.reach import ReachConfig
+from serl.types import Observation, Outcome
 
 from ..guarding import DOWN, config
 from ..upstream import FAMILIES
@@ -175,3 +178,18 @@ class Bay:
         """The guard said so after its `since`-th word; beats meanwhile."""
         self.arm.remote.wait(lambda: False, 0.02)
         return any(text.startswith(sign) for _, text in self.cell.states[since:])
+
+
+class Watching:
+    """A task that sees where the tool is, and never ends."""
+
+    observation_spec = ObservationSpec(state={"tcp_pose": POSE})
+
+    def begin(self, reading: Observation) -> None:
+        pass
+
+    def observation(self, reading: Observation) -> Observation:
+        return Observation({"tcp_pose": reading.state["tcp_pose"]}, stamps=reading.stamps)
+
+    def outcome(self, reading: Observation, index: int) -> Outcome:
+        return Outcome(truncated=index > 300)

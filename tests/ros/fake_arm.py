@@ -9,7 +9,8 @@ stuck (it does not move), reflex (it stops, and says so on the topic for that, o
 there is none), stubborn (parameters are refused),
 forgetful (they are taken, and kept otherwise), numb (the gripper does nothing), mirrored (targets
 have another x), runaway (it drifts, whatever is commanded), mute (what tells of its errors ended,
-while all else goes on), whirling (its second joint turns at 2 rad/s, while the tool follows).
+while all else goes on), misframed (twist and wrench say that they are in the world's frame),
+whirling (its second joint turns at 2 rad/s, while the tool follows).
 """
 
 from __future__ import annotations
@@ -211,7 +212,9 @@ class FakeArm:
             message = kind_of(self._driver["channels"][role])()
             message.header.stamp = self._stamp
             if role != "joint_states":
-                message.header.frame_id = self._driver["frame"]["name"]
+                frame = self._driver["channels"][role].get("frame", self._driver["frame"]["name"])
+                strange = fault == "misframed" and role != "pose"
+                message.header.frame_id = "world" if strange else frame
             FILL[role](self, message, fault)
             publisher.publish(message)
         gripper = self._driver["gripper"]

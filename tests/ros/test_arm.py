@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 from geometry_msgs.msg import PoseStamped
+from sensor_msgs.msg import JointState
 
 from serl import plugins
 from serl.arm_profile import ArmProfile, Channel
@@ -20,8 +22,9 @@ from serl.robot import Robot
 from serl.ros.arm import RosArm
 from serl.ros.arm_topics import SENSOR, check_types, of_robot, topic_of
 from serl.ros.controller import settle_controller
+from serl.ros.conversions import nanoseconds_of
 from serl.ros.feed import Feed
-from serl.ros.guard_topics import COMMAND_POSE, HEARTBEAT
+from serl.ros.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT
 from serl.ros.node import RosNode
 from serl.ros.remote import Remote
 from serl.tasks.reach import ReachConfig
@@ -46,6 +49,7 @@ class Bench:
         self.processes, self.node = Run(folder), RosNode("test", folder, local=True)
         self.modes: list[str] = []
         self.beats: list[list[str]] = []
+        self.grips: list[float] = []
         self._command: PoseStamped | None = None
         self.forwarding = True
 
@@ -56,6 +60,7 @@ class Bench:
         self._target = self.node.publisher(topic_of(PROFILE.target, ROBOT, 1))
         self.node.subscribe(of_robot(COMMAND_POSE, ROBOT), self._on_command)
         self.node.subscribe(of_robot(HEARTBEAT, ROBOT), self._on_beat)
+        self.node.subscribe(of_robot(COMMAND_GRIPPER, ROBOT), self._on_grip)
         self.node.every(0.01, self._forward)
         self.arm = RosArm(self.node, ROBOT, PROFILE, ReachConfig(motion=MOTION))
         return self
@@ -69,6 +74,14 @@ class Bench:
 
     def _on_command(self, message: PoseStamped) -> None:
         self._command = message
+
+    def commanded(self) -> int:
+        """Stamp of the target that came last."""
+        command = self._command
+        return 0 if command is None else nanoseconds_of(command.header.stamp)
+
+    def _on_grip(self, message: JointState) -> None:
+        self.grips.extend(message.position)
 
     def _on_beat(self, message: object) -> None:
         self.beats.append(getattr(message, "frame_id", "").split())
@@ -162,6 +175,38 @@ def test_it_goes_where_actions_say_through_who_forwards(arm: RosArm) -> None:
     eventually(lambda: arm.observe_when_fresh(30.0).state["tcp_pose"][0] - before > 0.03)
 
 
+@pytest.mark.parametrize("found", [0.3, 0.7])
+def test_a_gripper_that_is_to_keep_what_it_holds_is_told_nothing(
+    arm: RosArm, bench: Bench, found: float
+) -> None:
+    def comes_after(stamp_ns: int) -> bool:
+        return bench.commanded() != stamp_ns
+
+    def keep(driver: RosArm, action: np.ndarray, times: int = 5) -> None:
+        for _ in range(times):
+            before = bench.commanded()
+            driver.observe_when_fresh(30.0)
+            driver.act(action)
+            eventually(partial(comes_after, before))
+
+    bench.grips.clear()
+    arm.begin(pose_feed(arm).newest().value, found < 0.5)
+    keep(arm, 0.0 * ONES)  # of a task without a gripper
+    motion = MOTION.model_copy(update={"gripper": True})
+    driver = RosArm(bench.node, ROBOT, PROFILE, ReachConfig(motion=motion))
+    driver.observe_when_fresh(30.0)
+    driver.begin(pose_feed(driver).newest().value, found < 0.5)
+    keep(driver, np.zeros(4, np.float32))
+    other = 1.0 if found < 0.5 else -1.0
+    switch = np.array([0, 0, 0, other], np.float32)
+    eventually(lambda: driver.act(switch).any() and bench.grips)
+    assert set(bench.grips) == {max(other, 0.0)}, "it was told what nobody had asked for"
+    keep(driver, np.zeros(4, np.float32), times=1)
+    told = len(bench.grips)
+    keep(driver, np.zeros(4, np.float32))
+    assert len(bench.grips) > told, "what was asked is told again: messages are lost"
+
+
 @pytest.mark.parametrize(
     ("fault", "complaint"),
     [
@@ -184,6 +229,22 @@ def test_what_cannot_be_believed_is_one_clear_line(
     bench.misbehave("")
     eventually(lambda: recovers(arm))
     assert arm.observe_when_fresh(30.0).stamps["robot"] > 0.0
+
+
+def test_a_twist_and_a_wrench_of_another_frame_are_refused_by_their_topics(
+    arm: RosArm, bench: Bench
+) -> None:
+    _, _, twist, wrench, *_ = arm.feeds
+    bench.misbehave("misframed")
+    eventually(lambda: not (twist.is_fresh or wrench.is_fresh))
+    told = r"franka/current_twist: .* \(in the frame 'world', expected 'base'\)"
+    with pytest.raises(Silent, match=told):
+        arm.observe()
+    told = r"franka/external_wrench: .* \(in the frame 'world', expected 'base' or 'fr3_link0'\)"
+    with pytest.raises(Silent, match=told):
+        wrench.newest()
+    bench.misbehave("")
+    arm.observe_when_fresh(30.0)
 
 
 def recovers(arm: RosArm) -> bool:

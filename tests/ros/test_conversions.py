@@ -26,6 +26,8 @@ from serl.ros.conversions import (
     truth_of,
     turned,
     twist_between,
+    twist_message,
+    twist_of,
     wrench_message,
     wrench_of,
 )
@@ -91,8 +93,20 @@ def test_joint_states_that_lack_something_are_refused(message: Any) -> None:
 
 def test_wrenches_are_turned_into_the_base_frame_and_never_mixed() -> None:
     quarter = Pose((5.0, 5.0, 5.0), (0.0, 0.0, math.sqrt(0.5), math.sqrt(0.5)))
-    wrench = wrench_of(wrench_message([1.0, 0.0, 0.0, 0.0, 2.0, 0.0], "tool", 0))
+    wrench = wrench_of(wrench_message([1.0, 0.0, 0.0, 0.0, 2.0, 0.0], "tool", 0), ["tool"])
     assert turned(wrench, quarter) == pytest.approx([0.0, 1.0, 0.0, -2.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("message", "decode"),
+    [(twist_message, twist_of), (wrench_message, wrench_of)],
+)
+def test_what_says_that_it_is_in_another_frame_is_refused(message: Any, decode: Any) -> None:
+    numbers = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    for frame in ("base", "link0", ""):  # some drivers say nothing
+        assert decode(message(numbers, frame, 0), ["base", "link0"]) == numbers
+    with pytest.raises(BadInput, match="in the frame 'tool', expected 'base' or 'link0'"):
+        decode(message(numbers, "tool", 0), ["base", "link0"])
 
 
 def test_a_twist_is_worked_out_of_two_poses() -> None:

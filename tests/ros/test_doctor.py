@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from geometry_msgs.msg import PoseStamped, TwistStamped
-from std_msgs.msg import Bool, String
+from std_msgs.msg import Bool, Float64MultiArray, String
 
 from serl import cli, plugins
 from serl.arm_profile import RUNNING, Channel, ControllerProfile
@@ -109,6 +109,19 @@ def test_a_driver_that_misbehaves_is_wrong_in_one_line(
     assert "\n" not in str(pose)
 
 
+def test_twists_and_wrenches_of_another_frame_are_named_before_anything_moves(
+    bench: Bench,
+) -> None:
+    bench.misbehave("misframed")
+    found = bench.findings()
+    assert not found["twist"].sound
+    assert found["twist"].text.endswith("current_twist: in the frame 'world', expected 'base'")
+    assert not found["wrench"].sound
+    assert "external_wrench: in the frame 'world', expected 'base'" in found["wrench"].text
+    assert found["pose"].sound
+    bench.misbehave("")
+
+
 def _changed(**fields: object) -> object:
     return FRANKA.model_copy(update=fields)
 
@@ -185,9 +198,12 @@ def test_an_arm_that_tells_errors_has_to_say_that_it_is_well(
 def test_whoever_commands_the_arm_already_is_named(bench: Bench) -> None:
     with RosNode("stranger", bench.driver.folder, local=True) as stranger:
         stranger.publisher(Topic(f"{bench.arm}/target_pose", PoseStamped, SENSOR))
-        target = bench.findings()["target"]
-    assert not target.sound
-    assert "stranger commands it already" in target.text
+        gripper = f"{bench.arm}/gripper/gripper_position_controller/commands"
+        stranger.publisher(Topic(gripper, Float64MultiArray, SENSOR))
+        found = bench.findings()
+    for what in ("target", "gripper"):
+        assert not found[what].sound
+        assert "stranger commands it already" in found[what].text
 
 
 def test_the_command_is_one_line_for_each_check(

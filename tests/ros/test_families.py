@@ -14,17 +14,16 @@ from serl.arm_profile import GRIP, RUNNING
 from serl.clock import WallClock
 from serl.errors import SerlError
 from serl.loop import EpisodeKey, run
-from serl.reading import POSE
 from serl.replay import Replay
 from serl.ros.controller import settle_controller
 from serl.ros.gain_services import GainServices
 from serl.ros.guard_client import GuardClient
-from serl.specs import ObservationSpec, Spec
+from serl.specs import Spec
 from serl.stuck import STUCK
-from serl.types import Action, End, Observation, Outcome, Record
+from serl.types import Action, End, Observation, Record
 
 from ..upstream import FAMILIES, facts
-from .bay import HAS_ACTIONS, MOTION, Bay
+from .bay import HAS_ACTIONS, MOTION, Bay, Watching
 from .cell import ROBOT, eventually
 
 pytestmark = pytest.mark.ros
@@ -185,21 +184,6 @@ def test_an_arm_whose_joint_runs_while_the_tool_follows_is_held_then_stopped(cri
     assert crisp.said("hold: joint 2 turns faster than 1.5 rad/s", since)
     crisp.misbehave("")
     crisp.take()
-
-
-class Watching:
-    """A task that sees where the tool is, and never ends."""
-
-    observation_spec = ObservationSpec(state={"tcp_pose": POSE})
-
-    def begin(self, reading: Observation) -> None:
-        pass
-
-    def observation(self, reading: Observation) -> Observation:
-        return Observation({"tcp_pose": reading.state["tcp_pose"]}, stamps=reading.stamps)
-
-    def outcome(self, reading: Observation, index: int) -> Outcome:
-        return Outcome(truncated=index > 300)
 
 
 def test_an_episode_in_which_the_arm_is_stuck_ends_and_what_it_did_not_follow_is_not_learned(

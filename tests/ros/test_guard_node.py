@@ -248,6 +248,36 @@ def test_it_refuses_bad_limits_with_one_line(
     assert line in _refusal(cell)
 
 
+def test_a_stop_that_the_disk_does_not_take_is_tried_again_until_it_does(cell: Cell) -> None:
+    cell.start_arm()
+    cell.start_guard()
+    cell.until("disarmed")
+    eventually(cell.latch.exists)
+    cell.latch.unlink()
+    cell.latch.mkdir()  # what root cannot write either
+    for _ in range(2):
+        done, said = cell.call("estop")
+        assert not done
+        assert "estop; the latch cannot be written" in said
+    cell.latch.rmdir()
+    eventually(lambda: cell.latch.is_file() and "estop" in cell.latch.read_text())
+    assert cell.call("estop")[0]
+
+
+def test_an_arm_that_is_stopped_is_told_nothing_of_its_gripper(cell: Cell) -> None:
+    cell.start_all()
+
+    def told(since_s: float) -> int:
+        return sum(line.words[0] == "gripper" for line in cell.lines(since_s))
+
+    eventually(lambda: told(0.0) > 3)
+    assert cell.call("estop")[0]
+    cell.until("estop")
+    stopped_s = time.monotonic() + 0.1  # what was under way
+    cell.longest_gap_s(stopped_s, 50)
+    assert told(stopped_s) == 0
+
+
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
 def test_it_refuses_to_start_where_no_latch_can_be_kept(cell: Cell) -> None:
     cell.latch.parent.chmod(0o500)

@@ -24,11 +24,13 @@ from serl.run_folder import RunFolder
 from serl.types import Source
 
 from .terminal import Terminal
-from .tracked import ARMS, GOES_ON, answer_all, answer_until, frankas_beside_goals
+from .tracked import ARMS, GOES_ON, MOVES, answer_all, answer_until, frankas_beside_goals
 
 pytestmark = pytest.mark.ros
 
 PERIOD_S, OFF, ON = 0.05, 20, 40
+SUCCESS, FAILURE, STOP = 0, 1, 8  # buttons
+STOPPED, FAILED = "stopped by the joystick", "\nfailure, "
 SETTINGS = (
     "--reward.kind=human",
     "--task_config.motion.box_high_m=[0.7,0.3,0.6]",
@@ -38,19 +40,18 @@ SETTINGS = (
 )
 
 
-def at_a_joystick(node: RosNode, folder: Path) -> None:
-    """Hands rest, drive downwards, and say how it went, again and again: first that it failed."""
-    topic, ticks, said = joy_topic(ACTOR), count(), 0
+def at_a_joystick(node: RosNode, folder: Path, command: Terminal) -> None:
+    """Hands rest, drive downwards, and end it, again and again: by a stop, a failure, successes."""
+    topic, ticks = joy_topic(ACTOR), count()
     sticks = node.publisher(topic._replace(name=f"{namespace(folder)}/{topic.name}"))
 
     def move() -> None:
-        nonlocal said
         turn = next(ticks) % (OFF + ON)
         drives, tells = turn >= OFF, turn == OFF + ON - 1
-        failed = not (folder / FAILURES).exists() or not episode_paths(folder / FAILURES)
+        told = [word in command.output for word in (STOPPED, FAILED)].count(True)
         buttons = [0] * 12
         buttons[5] = int(drives)
-        buttons[1 if failed else 0] = int(tells)
+        buttons[(STOP, FAILURE, SUCCESS)[told]] = int(tells)
         sticks.publish(Joy(axes=[0.0, 1.0 if drives else 0.0, *[0.0] * 6], buttons=buttons))
 
     node.every(PERIOD_S, move)
@@ -69,8 +70,9 @@ def test_a_person_demonstrates_on_an_arm_through_its_guard(
         commands.append(command)
         command.until("is this the first start?: Enter says that you have seen to it")
         make_folder(folder)
-        at_a_joystick(node, folder)
-        answer_until(command, lambda: "1 failures" in command.output, (*ARMS, GOES_ON))
+        at_a_joystick(node, folder, command)
+        answer_until(command, lambda: FAILED in command.output, (*ARMS, MOVES, GOES_ON))
+        assert f"{STOPPED}{MOVES}" in command.output
         command.until(f"{RESTORE}: Enter goes on")
         assert not episode_paths(folder), "it succeeded before it was said"
         answer_all(command, (*ARMS, GOES_ON))
@@ -81,7 +83,9 @@ def test_a_person_demonstrates_on_an_arm_through_its_guard(
     check_recordings((folder,), make_spec(make_task(run.config)))
     (episode,) = (read_episode(path, spec) for path in episode_paths(folder))
     assert episode.success
-    assert Source.HUMAN in {step.source for step in episode.steps}
+    driven = [step.action for step in episode.steps if step.source is Source.HUMAN]
+    assert episode_paths(folder / FAILURES)
+    assert sum(action.any() for action in driven) > 10, "it was stopped two episodes ago"
     assert max(been) - min(been) > 0.005, "the arm moved"
     (latch,) = tmp_path.glob("mine@*.latch")
     assert latch.read_text() == "serl latch: disarmed\n"

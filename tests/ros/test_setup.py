@@ -15,6 +15,7 @@ from serl.cell import Workspace
 from serl.errors import SerlError
 from serl.first_day import StepFailed
 from serl.guard_command import Place
+from serl.ros.arm_topics import SENSOR, topic_of
 from serl.ros.node import RosNode
 from serl.ros.setup_arm import SetupArm
 from serl.ros.setup_session import Session
@@ -103,6 +104,19 @@ def test_what_the_driver_tells_is_measured(cell: Cell) -> None:
     found = again(cell, "connection")
     assert found.startswith("pose ")
     assert "joints" in found
+
+
+@pytest.mark.parametrize("what", ["target", "gripper"])
+def test_an_arm_that_somebody_else_commands_already_is_left_alone(what: str, cell: Cell) -> None:
+    profile = cell.session.profile
+    assert profile.gripper is not None
+    channel = profile.target if what == "target" else profile.gripper.command
+    with RosNode("stranger", cell.folder, local=True) as stranger:
+        stranger.publisher(topic_of(channel, "", SENSOR))
+        while "Hz, expected at least" in (line := cell.refused("connection")):
+            """A busy machine hears less often."""
+    assert line.startswith(f"others publish {channel.name}: ")
+    assert line.endswith("/stranger: end them first")
 
 
 def test_gains_that_differ_and_joints_outside_are_refused(cell: Cell) -> None:

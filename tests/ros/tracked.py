@@ -17,6 +17,7 @@ from .terminal import LIMIT_S, Terminal
 
 GOAL_M = (0.5, 0.0, 0.3)
 SEEN, GOES_ON = "Enter says that you have seen to it\n", ": Enter goes on\n"
+MOVES = ": Enter ends the actor's stop\n"
 ENDS = ": Enter ends the guard's stop\n"
 ARMS = ("stop\n", SEEN)
 PROGRESS = " | steps "

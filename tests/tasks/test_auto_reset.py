@@ -16,7 +16,7 @@ from serl.agents.agent import Agent
 from serl.assignment import make_task
 from serl.clock import VirtualClock
 from serl.config import Stage, resolve, stage_configs
-from serl.errors import BadInput, NeedsPerson
+from serl.errors import BadInput, NeedsPerson, SerlError
 from serl.learned_policy import LearnedPolicy
 from serl.policy import Hold, Policy, Random
 from serl.settings import run_settings
@@ -113,6 +113,33 @@ def test_the_arm_puts_the_cube_down_elsewhere_and_goes_to_a_start() -> None:
     assert not bench.asked
     assert len(bench.ends("")) == 9
     assert len({tuple(np.round(cube, 2)) for cube in cubes}) == 5, "starts do not differ"
+
+
+def struck(bench: Bench, reading: int) -> None:
+    """A picture is lost in the first episode."""
+    observe, seen = bench.robot.observe, [0]
+
+    def fading() -> Observation:
+        seen[0] += 1
+        if seen[0] == reading:
+            raise SerlError("camera wrist: its image is 0.25 s old, over 0.2 s")
+        return observe()  # type: ignore[no-any-return]
+
+    bench.robot.observe = fading
+
+
+@pytest.mark.parametrize("name", ["pick_cube", "racing_car"])
+def test_an_arm_that_restores_its_scene_goes_on_after_a_fault(name: str) -> None:
+    task = make_task(resolve({"task": name, "task_config": {"auto_reset": True}}))
+    bench = Bench({"": task})
+    actor = bench.actors[""]
+    actor.stopping = lambda: len(bench.records) > 1000
+    struck(bench, 15)
+    results = [actor.episode() for _ in range(3)]
+    assert [result is not None and result.success for result in results] == [False, True, True]
+    later = [each for each in bench.records if isinstance(each, Step) and each.key.episode > 0]
+    assert sum(np.any(s.requested) and not np.any(s.action) for s in later) == 0
+    assert (bench.placed, bench.asked) == ([0], [])
 
 
 def test_a_cube_beside_the_field_is_brought_back() -> None:

@@ -16,7 +16,7 @@ from serl.assembly import make_agent
 from serl.assignment import make_judged_task, make_spec, make_task
 from serl.clock import VirtualClock
 from serl.config import TrainConfig, resolve
-from serl.demonstrations import read_demonstrations, record_expert, specs_of
+from serl.demonstrations import EXPERT, read_demonstrations, record_expert, specs_of
 from serl.desk import Desk
 from serl.episodes import episode_paths, read_episode
 from serl.errors import SpecMismatch
@@ -52,12 +52,15 @@ class Driver(RacingCar):
 
 
 def record_lap(
-    folder: Path, outwards_m: float = 0.0, change: Callable[[Points], Points] = lambda each: each
+    folder: Path,
+    outwards_m: float = 0.0,
+    change: Callable[[Points], Points] = lambda each: each,
+    actor: str = EXPERT,
 ) -> Path:
     """A recording of one lap; where the car was may be falsified."""
     task, records = Driver(RacingCarConfig(record_pose=True)), list[Record]()
     task.outwards_m = outwards_m
-    key = EpisodeKey(folder.name, "expert", 5, 0)
+    key = EpisodeKey(folder.name, actor, 5, 0)
     robot = SimCar(task.scene, task.config)
     record_expert(robot, task, records.append, 1, 7, key)
     driven = np.array([each.observation.state["car_pose"] for each in records])
@@ -99,6 +102,11 @@ def test_the_lap_that_was_driven_is_the_course(outer_lap: Path, tmp_path: Path) 
     assert course.length_m > RacingCar().course.length_m + 0.8
     again = course_of(RunFolder.open(run.path).config)
     assert [*again.at(3.0)] == [*course.at(3.0)], "of an actor that is started once more"
+
+
+def test_what_scripts_of_an_actor_did_defines_no_course(tmp_path: Path) -> None:
+    reset = record_lap(tmp_path / "actor0", 0.2, actor="actor0")
+    assert course_of(settings(reset)).length_m == RacingCar().course.length_m
 
 
 def test_no_file_is_needed_but_the_run(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from serl.tasks.peg_insertion import PegInsertion, PegInsertionConfig
 from serl.testing import SimulatedTaskSuite
 from serl.types import Outcome
 
+from ..pushing import into_walls_m, mistaken, push
+
 
 def make(config: PegInsertionConfig | None = None) -> tuple[SimArm, PegInsertion]:
     task = PegInsertion(config)
@@ -64,32 +66,30 @@ def test_the_peg_starts_in_the_hand_above_the_hole() -> None:
     assert max(turns) < 0.16
 
 
-def test_no_force_takes_the_peg_through_a_wall() -> None:
-    """Straight down, as hard as the arm may push, beside the hole."""
+@pytest.mark.parametrize("outside_m", [0.0007, 0.0025])
+def test_no_force_takes_the_peg_through_a_wall(outside_m: float) -> None:
+    """Straight down beside the hole, as hard as the arm may push.
+
+    So near to it the peg may slip in after all, but not into a wall.
+    """
     arm, task = make()
-    room_m = task.config.clearance_m + 0.0003  # contacts give way a little
-    for angle in np.linspace(0.0, 2.0 * math.pi, 8, endpoint=False):
-        arm.reset(3)
-        aside = 0.003 * np.array((math.cos(angle), math.sin(angle)))
-
-        def push(observation: object, aside: np.ndarray = aside) -> np.ndarray:
-            truth = arm.truth()
-            x, y, z = task.hole_from_tip(truth)
-            shift = truth["tcp_pose"][:3] - truth["target_pose"][:3]
-            shift += np.array((x + aside[0], y + aside[1], -0.015 if z > -0.02 else z + 0.01))
-            turn = task.observation(arm.observe()).state["hole_yaw"][0] / 0.1
-            return np.array((*shift / 0.015, turn), np.float32).clip(-1.0, 1.0)
-
+    for seed, angle in enumerate(np.linspace(0.0, 2.0 * math.pi, 8, endpoint=False)):
+        arm.reset(seed)
         pressed_n = 0.0
-        for _ in range(60):
-            arm.act(push(None))
-            arm.advance(0.1)
+        for truth in push(arm, task, task.config.clearance_m + outside_m, angle):
             force = task.observation(arm.observe()).state["force"]
             pressed_n = max(pressed_n, float(np.linalg.norm(force)))
-            x, y, z = task.hole_from_tip(arm.truth())
-            assert z < 0.002 or max(abs(x), abs(y)) < math.sqrt(2.0) * room_m, (x, y, z)
-            assert not task.is_success(arm.truth())
+            assert into_walls_m(task, truth) < 0.0003, "contacts give way a little"
+            assert outside_m < 0.001 or not task.is_success(truth)
         assert pressed_n > 10.0, "a push that presses on nothing tells nothing of the wall"
+
+
+def test_an_expert_that_is_wrong_about_the_hole_does_not_get_in() -> None:
+    """By little more than there is room. At most 3 of 20: sim.md 4 has it of the prototype."""
+    arm, task = make()
+    outside_m = task.config.clearance_m + 0.0007
+    entered = [mistaken(arm, task, outside_m, 0.5 * math.pi * seed, seed) for seed in range(20)]
+    assert sum(entered) <= 3
 
 
 def test_a_peg_that_falls_ends_the_episode_as_a_failure() -> None:
