@@ -29,9 +29,10 @@ class Replay:
     successor is the next frame of the same episode or the one of its `End`, never merely the next
     slot. Demonstrations fill the first slots and stay; the rest is a ring that forgets the oldest.
     The action of a transition is the executed one of a human and a demonstration, and the requested
-    one of the policy. Equal records in an equal order give equal contents. With an `encoder` frames
-    are kept, and sampled, as features, and not shifted. Sampled images are the last `stacked` ones
-    of their episode, as `FrameStack` shows them; without all of them no transition is sampled.
+    one of the policy, unless nothing was executed: a guard held the arm. Equal records in an equal
+    order give equal contents. With an `encoder` frames are kept, and sampled, as features, and not
+    shifted. Sampled images are the last `stacked` ones of their episode, as `FrameStack` shows
+    them; without all of them no transition is sampled.
 
     Attributes:
         capacity: slots, demonstrations included.
@@ -264,8 +265,8 @@ class Replay:
         prior = stream[2]
         # Limits are part of the dynamics. Learning from what they left of the policy's wish, the
         # critic would have no data on the actions that it prefers, and never be corrected there.
-        policy = step.source is Source.POLICY
-        self._action[slot] = step.requested if policy else step.action
+        limited = step.source is Source.POLICY and bool(step.action.any())
+        self._action[slot] = step.requested if limited else step.action
         self._reward[slot] = step.reward
         self._terminated[slot] = step.terminated
         self._successor[slot] = self._after[slot] = successor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -187,6 +187,14 @@ def test_the_last_step_before_takeover_time_limit_and_end_has_its_true_successor
     assert successor == {name: name + 1 for name in rows}
     discount = {name: float(batch.discount[row]) for name, row in rows.items()}
     assert discount == {name: 0.0 if name == 20 else GAMMA for name in rows}
+
+
+def test_of_a_policy_whose_arm_was_held_it_is_learned_that_nothing_was_done() -> None:
+    replay = Replay(SPEC, 100, GAMMA)
+    for record in plan(Source.POLICY, Source.POLICY, first=10).records():
+        held = isinstance(record, Step) and record.key.index == 1
+        replay.add(replace(record, action=np.zeros(1, np.float32)) if held else record)
+    assert {float(action) for action in replay.sample(100).action[:, 0]} == {10.0, 0.0}
 
 
 def test_a_step_can_be_sampled_as_soon_as_its_successor_is_there() -> None:
