@@ -191,9 +191,10 @@ def test_the_last_step_before_takeover_time_limit_and_end_has_its_true_successor
 
 def test_of_a_policy_whose_arm_was_held_it_is_learned_that_nothing_was_done() -> None:
     replay = Replay(SPEC, 100, GAMMA)
-    for record in plan(Source.POLICY, Source.POLICY, first=10).records():
-        held = isinstance(record, Step) and record.key.index == 1
-        replay.add(replace(record, action=np.zeros(1, np.float32)) if held else record)
+    first, held, end = plan(Source.POLICY, Source.POLICY, first=10).records()
+    assert isinstance(held, Step)
+    for record in (first, replace(held, action=np.zeros(1, np.float32)), end):
+        replay.add(record)
     assert {float(action) for action in replay.sample(100).action[:, 0]} == {10.0, 0.0}
 
 
