@@ -25,7 +25,8 @@ class Aim:
     Attributes:
         target: of the tool, in the base frame.
         closed: the gripper is to be closed.
-        gripped: an action of the episode has asked the gripper to close or to open.
+        gripped: an action of the episode has asked the gripper to close or to open; else `closed`
+            is but how it was found, maybe half open with a load.
     """
 
     def __init__(self, motion: Motion, keep_out: Sequence[Box] = ()) -> None:

@@ -16,7 +16,7 @@ from serl.guard_config import GuardConfig, GuardState
 from serl.rotations import between, nearest_rotation, normalized
 from serl.safety import Limits, Pose
 from serl.setpoint import PROFILE_PERIOD_S, Setpoint, at_rest, brake_setpoint
-from serl.vectors import Vector
+from serl.vectors import Vector, is_between
 
 LED_BACK_M, LED_BACK_RAD = 0.1, 0.35
 """The guard leads a tool back into its box that is outside by no more."""
@@ -232,10 +232,4 @@ def _reach(state: Setpoint, limits: Limits) -> tuple[float, float]:
 
 
 def _in_keep_out(point: Vector, config: GuardConfig, reach_m: float) -> bool:
-    return any(
-        all(
-            low - reach_m < value < high + reach_m
-            for low, value, high in zip(box.low_m, point, box.high_m, strict=True)
-        )
-        for box in config.keep_out
-    )
+    return any(is_between(point, box.low_m, box.high_m, reach_m) for box in config.keep_out)

@@ -40,6 +40,10 @@ def shortened(v: Vector, longest: float) -> Vector:
     return v if factor == 1.0 else (factor * v[0], factor * v[1], factor * v[2])
 
 
-def is_between(point: Vector, low: Vector, high: Vector) -> bool:
-    """Whether a point is inside the box of two corners, and not on its face."""
-    return all(a < value < b for a, value, b in zip(low, point, high, strict=True))
+def is_between(point: Vector, low: Vector, high: Vector, reach: float = 0.0) -> bool:
+    """Whether a point is inside the box of two corners, or nearer to it than `reach` on each axis.
+
+    One on its face is not inside.
+    """
+    rows = zip(low, point, high, strict=True)
+    return all(a - reach < value < b + reach for a, value, b in rows)

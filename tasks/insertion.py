@@ -39,9 +39,6 @@ _VIEWS = {
     for name in ("wrist", "behind")
 }
 _BESIDE = 'pos="0.80 -0.26 0.26" xyaxes="0.655 0.756 0 -0.445 0.386 0.808"'
-_CAMERA = f"""
-<camera name="side" {_BESIDE} fovy="28"/>
-"""
 # Opposite the wrist camera: what one of them takes for far away is far aside for the other.
 _BEHIND = '<camera name="behind" pos="-0.075 0 0.02" xyaxes="0 -1 0 -0.966 0 0.259" fovy="64"/>'
 
@@ -148,7 +145,7 @@ class Insertion:
     @property
     def scene(self) -> Scene:
         """A block with a hole, and the peg."""
-        bodies = _CAMERA + hole_mjcf(self.fit, self.config.clearance_m) + peg_mjcf(self.fit)
+        bodies = hole_mjcf(self.fit, self.config.clearance_m) + peg_mjcf(self.fit)
         fits = {"peg": self.config.clearance_m}
         tracked = ("peg", "hole")
         return Scene(

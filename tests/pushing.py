@@ -40,6 +40,29 @@ def push(arm: SimArm, task: Insertion, by_m: float, angle_rad: float) -> Iterato
         yield arm.truth()
 
 
+def hold_out(
+    arm: SimArm, task: Insertion, outside_m: float, gives_m: float, slips_m: float
+) -> None:
+    """Fail unless walls all around keep out a tip that is pushed down so far outside them.
+
+    Args:
+        arm: holds the peg.
+        task: that it is of.
+        outside_m: how far, beyond the room that there is.
+        gives_m: a contact may give way by less than this.
+        slips_m: from nearer than this it may slip in after all, though not into a wall.
+    """
+    for seed, angle in enumerate(np.linspace(0.0, 2.0 * math.pi, 8, endpoint=False)):
+        arm.reset(seed)
+        pressed_n = 0.0
+        for truth in push(arm, task, task.config.clearance_m + outside_m, angle):
+            force = task.observation(arm.observe()).state["force"]
+            pressed_n = max(pressed_n, float(np.linalg.norm(force)))
+            assert into_walls_m(task, truth) < gives_m
+            assert outside_m < slips_m or not task.is_success(truth)
+        assert pressed_n > 10.0, "a push that presses on nothing tells nothing of the wall"
+
+
 def mistaken(arm: SimArm, task: Insertion, by_m: float, angle_rad: float, seed: int) -> bool:
     """Whether the expert gets in that takes the hole for being so far aside."""
 

@@ -106,7 +106,9 @@ def test_a_simulated_robot_goes_on_once_its_readings_are_sound(silent_s: float) 
     assert all(step.action.any() for step in last[:5]), "the robot is stopped still"
 
 
-def test_what_a_fault_stopped_waits_for_whoever_is_told_of_it(tmp_path: Path) -> None:
+def test_what_a_fault_stopped_waits_for_whoever_is_told_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage, hold, asked = Stage(place=False), Hold(tmp_path / "stopped"), list[str]()
     stage.robot.reset(0)
     outcomes, fault = (
@@ -114,7 +116,11 @@ def test_what_a_fault_stopped_waits_for_whoever_is_told_of_it(tmp_path: Path) ->
         "reward nan: expected at most 1e+06 either way",
     )
     judge = stage.task.outcome
-    stage.task.outcome = lambda *seen: outcomes.pop(0) if outcomes else judge(*seen)  # type: ignore
+
+    def judged(reading: Observation, index: int) -> Outcome:
+        return outcomes.pop(0) if outcomes else judge(reading, index)
+
+    monkeypatch.setattr(stage.task, "outcome", judged)
 
     def person() -> bool:
         asked.append(f"{hold.reason}; {stage.robot.stop_reason}")

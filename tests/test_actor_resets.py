@@ -150,13 +150,18 @@ class Stuck:
 
 
 def test_a_failed_joint_move_is_said_once_and_the_episodes_go_on(
-    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage, stops = Stage(), list[str]()
     stage.actor.place, stage.actor.homing = None, Stuck()
     stage.actor.config = stage.actor.config.model_copy(update={"home_every": 1})
     stop = stage.robot.stop
-    stage.robot.stop = lambda reason: (stops.append(reason), stop(reason))[1]  # type: ignore
+
+    def stopped(reason: str) -> None:
+        stops.append(reason)
+        stop(reason)
+
+    monkeypatch.setattr(stage.robot, "stop", stopped)
     stage.run(4)
     assert stage.actor.homing.moves == 3
     assert stops == ["the joint move took too long"] * 3, "nothing goes on moving them"

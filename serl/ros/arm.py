@@ -216,7 +216,7 @@ class RosArm:
         values, frame = numbers_of(self.aim.target), self.profile.base_frame
         self._target.publish(pose_message(values, frame, stamp_ns))
         self._acted_s = time.monotonic()
-        if self._is_gripper_told:
+        if self.aim.gripped:  # again with each target: messages are lost
             self._grip.publish(opening_message(0.0 if self.aim.closed else 1.0, stamp_ns))
         if self.profile.gripper is not None:
             with suppress(Silent):  # the next reading fails then
@@ -305,14 +305,6 @@ class RosArm:
             return True
         begins = now_s - self._begun_s < _BEGIN_S and self.guard.waits
         return not (begins or self.guard.lets_move)
-
-    @property
-    def _is_gripper_told(self) -> bool:
-        """Something was asked of it: `closed` may be but how it was found, half open with a load.
-
-        What was asked is told again with each target, for messages are lost.
-        """
-        return self.aim.gripped
 
     def _begin_once(self) -> Sample[Pose]:
         """The newest pose, where an episode begins unless one has; raises `Silent`."""

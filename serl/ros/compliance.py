@@ -44,7 +44,7 @@ class Compliance:
         self._soft, self._before = False, dict[str, Value]()
         self._plan: deque[dict[str, Value]] = deque()
         self._attempts, self._asked_s = 0, -_ANSWER_S
-        self._wanted_s, self._is_named = 0.0, True
+        self._silent_s: float | None = None  # since when an answer is waited for; None: it is not
         self._asked: Any = None
         self._settled = True
         if gains is None or profile.wrench is None:
@@ -61,7 +61,7 @@ class Compliance:
             self._soft, self._settled, self._attempts = soft, False, _ATTEMPTS
             self._plan.clear()
             self._asked_s = -_ANSWER_S
-            self._wanted_s, self._is_named = time.monotonic(), False
+            self._silent_s = time.monotonic()
         if self._plan:
             self._set(self._plan.popleft())
         elif not self._settled and time.monotonic() - self._asked_s >= _ANSWER_S:
@@ -70,14 +70,14 @@ class Compliance:
     def _ask(self) -> None:
         """What the gains are: before they change, and after it."""
         self._asked_s, soft = time.monotonic(), self._soft
-        if not self._is_named and self._asked_s - self._wanted_s > _SILENT_S:
-            self._is_named = True
+        if self._silent_s is not None and self._asked_s - self._silent_s > _SILENT_S:
+            self._silent_s = None  # named once
             logger.warning("%s does not tell its gains: they stay as they are", self._name)
 
         def hear(future: Any) -> None:
             answer = future.result()
             if answer is not None and soft == self._soft and not self._plan:
-                self._is_named = True
+                self._silent_s = None
                 values = map(parameter_value_to_python, answer.values)
                 self._go_on(dict(zip(self._gains, values, strict=False)))
 

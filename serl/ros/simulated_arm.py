@@ -81,7 +81,7 @@ class SimulatedRosArm(RosArm):
         guarded: bool = False,
     ) -> None:
         super().__init__(node, robot, profile, config, tracked, lease, lockstep, guarded)
-        self._arm, self._has_gripper = f"{self.robot}/arm", config.motion.gripper
+        self._arm = f"{self.robot}/arm"
         qos, oldest_s = (EXACT, None) if lockstep else (SENSOR, _TRUTH_AGE_S)
         self._truth: Feed[dict[str, Array]] = Feed(
             self.node, truth(self.robot, qos), truth_of, oldest_s, stamped=False
@@ -149,11 +149,6 @@ class SimulatedRosArm(RosArm):
         """The privileged state, and the target that this end has made of the actions."""
         target = np.array([*self.aim.target.position, *self.aim.target.quaternion], np.float32)
         return {**self._truth.newest().value, "target_pose": target}
-
-    @property
-    def _is_gripper_told(self) -> bool:
-        """Where an episode begins is known, not measured; its guard may remember the last one's."""
-        return self._has_gripper
 
     def _is_guarded(self) -> bool:
         return self.guard is not None and self.guard.feed.is_fresh
