@@ -363,7 +363,12 @@ def make_learner(
         config = config.model_copy(update={"agent": started})
     seed = start_seed(Purpose.TRAINING, config.seed, "learner", -1)
     agent = make_agent(config, spec, seed)
-    replay = make_replay(config, spec, folder, frame_encoder(agent))
+    encoder = frame_encoder(agent)
+    if encoder:  # it sees frames from the first one on as it will see them for good
+        state, begins = agent.state_dict(), checkpoint.arrays["agent"] if checkpoint else inherited
+        known = {name: array for name, array in (begins or {}).items() if name in state}
+        agent.load_state_dict({**state, **known})
+    replay = make_replay(config, spec, folder, encoder)
     last = LastFrames(spec.observation, config.vice.last_frames)
     for record in demonstrations:
         replay.add(record, prior=True)

@@ -130,7 +130,9 @@ class TrainConfig(BaseModel):
         ):
             raise ValueError("reward vice: expected demonstrations, or vice.positives")
         if self.reward.kind == "vice" and self.agent.cached_features:
-            raise ValueError("reward vice: sees images; agent.cached_features keeps none")
+            raise ValueError(
+                "reward vice: sees images; agent.cached_features, which keeps none, has to be false"
+            )
         if self.stages:
             _check_graph(self.stages)
         if self.stages is not None and not self.stages:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 from serl import plugins
 from serl.command_group import group
 from serl.config import checked, parse_overrides, resolve
 from serl.countdown import Countdown
+from serl.encoder_weights import views_of
 from serl.errors import BadInput
 from serl.files import check_destination
 from serl.run_folder import versions
-from serl.task import SimulatedTask
+from serl.specs import ArraySpec
 
 DONE = 0
 
@@ -52,29 +53,34 @@ def _pretrain(options: argparse.Namespace) -> int:
     check_destination(options.out)
     shared = {"observe": "pixels", "task_config": task_config}
     tasks = {name: make_task(resolve({"task": name, **shared})) for name in options.tasks}
-    seen = {}
+    told, seen = {}, {}
     for name, task in tasks.items():
+        from_state = make_task(resolve({"task": name, **shared, "observe": "state"}))
+        told[name] = from_state.observation_spec.state
         with plugins.make_simulation(task) as robot:
-            seen[name] = sights(robot, task, config)
+            seen[name] = sights(robot, task, from_state, config)
     made = pretrain(seen, config, Countdown("epoch", config.epochs))
     words = ["serl", "encoder", "pretrain", *options.tasks, *options.overrides]
     said = {
         "command": shlex.join([*words, "--out", options.out.name]),
         "versions": versions(),
-        "views": {name: _views(task) for name, task in tasks.items()},
+        "views": {name: views_of(task) for name, task in tasks.items()},
         "task_config": task_config,
         "config": config.model_dump(mode="json"),
     }
     save_encoder(options.out, made, said)
     size = options.out.stat().st_size
     print(f"{options.out}: {size:,} bytes, sees {', '.join(made.sizes)}")
-    for name, error_m in made.errors_m.items():
-        off = f"{1000 * error_m:.1f} mm (median)"
-        print(f"{name}: on pictures that it never saw it is off by {off}")
-    weights = f"--agent.encoder_weights {options.out}"
+    for name, errors in made.errors.items():
+        off = ", ".join(
+            f"{key} {error:.2g} {_unit(told[name][key])}" for key, error in errors.items()
+        )
+        print(f"{name}: on pictures that it never saw it is off by {off} (medians)")
+    weights = f"--agent.encoder_weights {options.out} --agent.cached_features true"
     print(f"next: serl train {options.tasks[0]} --observe pixels {weights}")
     return DONE
 
 
-def _views(task: SimulatedTask) -> dict[str, Any]:
-    return {name: view.model_dump(mode="json") for name, view in task.config.policy_views.items()}
+def _unit(spec: ArraySpec) -> str:
+    """`m` of "m, base frame"."""
+    return re.split(r"\W", spec.unit, maxsplit=1)[0]

@@ -9,16 +9,23 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from safetensors import safe_open
 
-from serl.agents.config import PACKAGED, SACConfig
+from serl.agents.config import Packaged, SACConfig
+from serl.camera import image_specs
 from serl.errors import BadInput
 from serl.files import digest_of
 from serl.specs import ArraySpec
+from serl.task import Task
 
 Cameras = Mapping[str, ArraySpec]
+_TRUNK_CACHED = (
+    "agent.cached_features: batches are not shifted at random, whatever learner.crop_px says; what "
+    "that costs behind a ResNet-10 nobody has measured yet"
+)
+PACKAGED: tuple[Packaged, ...] = get_args(Packaged)
 
 
 def weights_file(chosen: Path | str) -> Path:
@@ -36,7 +43,7 @@ def starting_file(config: SACConfig, cameras: Cameras) -> Path | None:
     """
     chosen = config.encoder_weights
     if chosen == "auto":
-        return None if misfit(config, cameras) else weights_file(PACKAGED)
+        chosen = fitting(config, [cameras])
     if chosen is None:
         return None
     if not cameras:
@@ -47,14 +54,37 @@ def starting_file(config: SACConfig, cameras: Cameras) -> Path | None:
     return path
 
 
-def misfit(config: SACConfig, cameras: Cameras) -> str:
-    """Why an agent of these cameras cannot start from the packaged weights; empty where it can."""
+def fitting(config: SACConfig, cameras: Sequence[Cameras]) -> Packaged | None:
+    """The first packaged weights that agents of all these cameras can start from."""
+    fits = (name for name in PACKAGED if not any(misfit(name, config, each) for each in cameras))
+    return next(fits, None)
+
+
+def is_pretrained_on(task: Task, config: SACConfig) -> bool:
+    """Whether weights that come with serl were made on what this task shows."""
+    name = fitting(config, [image_specs(task.config.policy_views)])
+    if name is None:
+        return False
+    card = _card(name)
+    worlds = ("none", card["task_config"].get("randomize", "none"))
+    same = card["views"].get(task.name) == views_of(task)
+    return same and task.config.randomize in worlds
+
+
+def views_of(task: Task) -> dict[str, Any]:
+    """What a policy sees of cameras, as cards say it."""
+    views = task.config.policy_views
+    return {name: view.model_dump(mode="json") for name, view in views.items()}
+
+
+def misfit(packaged: Packaged, config: SACConfig, cameras: Cameras) -> str:
+    """Why an agent of these cameras cannot start from packaged weights; empty where it can."""
     if not cameras or config.encoder != "small":
         return "there is no small encoder"
-    card = _card(PACKAGED)
+    card = _card(packaged)
     sizes = {name: list(image.shape[:2]) for name, image in cameras.items()}
     if not card["sizes"].items() >= sizes.items():
-        return f"{PACKAGED} is for cameras {_listed(card['sizes'])}, here are {_listed(sizes)}"
+        return f"{packaged} is for cameras {_listed(card['sizes'])}, here are {_listed(sizes)}"
     made = card["config"]
     for name, mine, theirs in (
         ("agent.frames", config.frames, 1),
@@ -62,14 +92,14 @@ def misfit(config: SACConfig, cameras: Cameras) -> str:
         ("agent.latent", config.latents(trunk=False)[0], made["latent"]),
     ):
         if mine != theirs:
-            return f"{PACKAGED} has {name} {theirs}, here it is {mine}"
+            return f"{packaged} has {name} {theirs}, here it is {mine}"
     return ""
 
 
 def with_encoder(
     config: SACConfig, cameras: Sequence[Cameras], inherited: bool = False
 ) -> SACConfig:
-    """A configuration that names the weights, and what is in them; "auto" is settled.
+    """A configuration that names the weights, and what is in them; nothing is left open.
 
     Args:
         config: of the agent.
@@ -77,15 +107,23 @@ def with_encoder(
         inherited: the encoder comes from another run.
 
     Raises:
-        BadInput: there is no such file.
+        BadInput: there is no such file, or features are to be kept of an untrained encoder.
     """
     chosen = config.encoder_weights
     if chosen == "auto":
-        chosen = None if inherited or any(misfit(config, each) for each in cameras) else PACKAGED
+        chosen = None if inherited else fitting(config, cameras)
+    if config.cached_features and config.encoder == "small" and not (inherited or chosen):
+        raise BadInput(
+            "agent.cached_features: the encoder would stay untrained "
+            f"({_reason(config, cameras[0])}); expected agent.encoder_weights FILE, which "
+            "serl encoder pretrain makes, or agent.cached_features false"
+        )
     if isinstance(chosen, Path):
         chosen = chosen.resolve()
     sha256 = None if chosen is None else digest_of(weights_file(chosen))
-    return config.model_copy(update={"encoder_weights": chosen, "encoder_sha256": sha256})
+    kept = bool(config.cached_features)
+    found = {"encoder_weights": chosen, "encoder_sha256": sha256, "cached_features": kept}
+    return config.model_copy(update=found)
 
 
 def told(config: SACConfig, cameras: Cameras) -> str:
@@ -93,22 +131,29 @@ def told(config: SACConfig, cameras: Cameras) -> str:
 
     Behind a frozen ResNet-10 it says what is given up where its features are kept.
     """
-    if cameras and config.cached_features:
-        return (
-            "agent.cached_features: batches are not shifted at random, whatever learner.crop_px "
-            "says; what that costs behind a ResNet-10 nobody has measured yet"
-        )
-    if not cameras or config.encoder != "small":
+    if not cameras:
         return ""
-    if isinstance(config.encoder_weights, Path):
-        return f"the encoder starts from {config.encoder_weights}"
-    if config.encoder_weights is not None:
+    if config.encoder != "small":
+        return _TRUNK_CACHED if config.cached_features else ""
+    named, own = config.encoder_weights, isinstance(config.encoder_weights, Path)
+    if named is not None and config.cached_features:
+        whose = named if own else f"{named}, which comes with serl"
+        return f"the encoder is {whose}, and stays so (else: --agent.cached_features false)"
+    if own:
+        return f"the encoder starts from {named}"
+    if named is not None:
         return (
-            f"the encoder starts pretrained, from {config.encoder_weights} that comes with serl "
-            "(without: --agent.encoder_weights none)"
+            f"the encoder starts pretrained, from {named} that comes with serl (without: "
+            "--agent.encoder_weights none)"
         )
-    reason = misfit(config, cameras) or "as agent.encoder_weights says"
-    return f"the encoder starts untrained: {reason}"
+    return f"the encoder starts untrained: {_reason(config, cameras)}"
+
+
+def _reason(config: SACConfig, cameras: Cameras) -> str:
+    """Why there are no weights: of the packaged ones that are for cameras of these names."""
+    reasons = {name: misfit(name, config, cameras) for name in PACKAGED}
+    alike = [name for name in PACKAGED if _card(name)["sizes"].keys() >= cameras.keys()]
+    return reasons[(alike or PACKAGED)[0]] or "as agent.encoder_weights says"
 
 
 @cache

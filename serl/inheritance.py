@@ -227,8 +227,11 @@ def _lines(
         f"fresh: {', '.join([*fresh, 'optimiser, random numbers'])}; {counted}",
         f"observations are scaled {scale}",
     ]
-    if agent.frozen:
-        lines.append(f"frozen, no update changes it: {', '.join(agent.frozen)}")
+    frozen: list[str] = [*agent.frozen]
+    if agent.cached_features and agent.encoder == "small":
+        frozen.append("what it makes of images (agent.cached_features)")
+    if frozen:
+        lines.append(f"frozen, no update changes it: {', '.join(frozen)}")
     return tuple(lines)
 
 

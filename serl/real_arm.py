@@ -10,11 +10,14 @@ import numpy as np
 from serl import plugins
 from serl.arm_profile import ArmProfile, is_real
 from serl.config import TrainConfig
+from serl.encoder_weights import is_pretrained_on
 from serl.errors import BadInput
+from serl.merging import merge
 from serl.reading import reading_spec
 from serl.reward import ToolPlace
+from serl.run_folder import RunFolder
 from serl.safety import Limits, Motion
-from serl.task import SimulatedTask
+from serl.task import Pretrained, SimulatedTask
 from serl.types import Observation
 
 NO_JUDGE = "nothing tells this arm when the task is done: a person says success or failure"
@@ -76,12 +79,30 @@ def tuned_settings(config: TrainConfig, task: SimulatedTask) -> Mapping[str, Any
     """The task's own; on a real arm not where its tool is at a success.
 
     Those numbers are of a simulated table, as those of its box are.
+
+    Raises:
+        BadInput: `init_from` names no run.
     """
     tuned = dict(task.training_defaults())
+    if isinstance(task, Pretrained) and _keeps_features(config, task):
+        tuned = merge(tuned, task.feature_defaults())
     if is_real(config.robot) and "reward" in tuned:
         own = tuned["reward"].items()
         tuned["reward"] = {name: to for name, to in own if name not in ToolPlace.model_fields}
     return tuned
+
+
+def _keeps_features(config: TrainConfig, task: SimulatedTask) -> bool:
+    """Whether replay is to keep what a pretrained encoder makes of images.
+
+    Not by itself on a real arm, of whose cameras it knows nothing, nor where images are needed.
+    """
+    agent, origin = config.agent, config.init_from
+    if agent.cached_features is not None or is_real(config.robot) or config.reward.kind == "vice":
+        return bool(agent.cached_features)
+    if origin.run is not None and origin.loads("encoder"):
+        return bool(RunFolder.open(origin.run).config.agent.cached_features)
+    return agent.encoder_weights == "auto" and is_pretrained_on(task, agent)
 
 
 def asked_where(config: TrainConfig, task: SimulatedTask) -> str:

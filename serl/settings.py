@@ -137,8 +137,19 @@ def _check_arm(config: TrainConfig) -> None:
 
 def _of_task(layer: Mapping[str, Any]) -> dict[str, Any]:
     """What the tuned settings depend on; the rest may change just some of them."""
-    names = "task", "task_config", "observe", "robot"
-    return {name: layer[name] for name in names if name in layer}
+    asked = {name: layer[name] for name in _TUNED_FOR if name in layer}
+    agent, reward = layer.get("agent") or {}, layer.get("reward") or {}
+    asked["agent"] = {name: agent[name] for name in _TUNED_FOR_AGENT if name in agent}
+    if reward.get("kind") == "vice":
+        asked["reward"] = {"kind": "vice"}
+    return asked
+
+
+_TUNED_FOR = ("task", "task_config", "observe", "robot", "init_from", "demos", "demo_paths", "vice")
+_TUNED_FOR_AGENT = (
+    *("cached_features", "encoder", "encoder_weights"),
+    *("encoder_channels", "latent", "state_latent", "frames"),
+)
 
 
 def _pinned(reward: RewardConfig) -> dict[str, Any]:

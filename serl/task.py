@@ -247,6 +247,15 @@ class SimulatedTask(Task, Protocol):
 
 
 @runtime_checkable
+class Pretrained(Protocol):
+    """What a task has besides that an encoder of its cameras comes with serl for."""
+
+    def feature_defaults(self) -> Mapping[str, Any]:
+        """Tuned settings where that stays as it is, put over `training_defaults`."""
+        ...
+
+
+@runtime_checkable
 class Demonstrated(Protocol):
     """What a task has besides that a demonstration defines, as a lap does the course."""
 

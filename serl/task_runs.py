@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from serl.agents.config import SACConfig
 from serl.assignment import make_task
 from serl.assistance import together
 from serl.config import TrainConfig, resolve
@@ -159,7 +160,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _overrides(config: TrainConfig) -> str:
     """The options by which a run's settings differ from the tuned ones of its task."""
     named: dict[str, Any] = {"task": config.task, "task_config": config.task_config}
-    tuned = tuned_settings(config, make_task(resolve(named, {"observe": config.observe})))
+    nobody = config.model_copy(update={"agent": SACConfig()})  # asked for anything
+    tuned = tuned_settings(nobody, make_task(resolve(named, {"observe": config.observe})))
     cameras = make_task(config).observation_spec.images
     usual = _settled(resolve(tuned, {"task": config.task}), cameras)
     own = _settled(config, cameras)
@@ -175,7 +177,7 @@ def _overrides(config: TrainConfig) -> str:
 
 def _settled(config: TrainConfig, cameras: Mapping[str, ArraySpec]) -> dict[str, Any]:
     """Settings by name, with the encoder that they come to with these cameras."""
-    agent = with_encoder(config.agent, [cameras])
+    agent = with_encoder(config.agent, [cameras], config.init_from.loads("encoder"))
     return dict(_leaves(config.model_copy(update={"agent": agent}).model_dump(mode="json")))
 
 

@@ -23,7 +23,7 @@ from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Length, Lengths, Placement, Scene, TaskConfig, ViewName
 from serl.tasks.fit import Fit, hole_mjcf, peg_mjcf
 from serl.tasks.steering import rng_at, steer
-from serl.tasks.tuning import from_pixels, from_state
+from serl.tasks.tuning import from_pixels, from_state, on_features
 from serl.types import Action, Array, Observation, Outcome
 from serl.vectors import Vector
 
@@ -33,10 +33,13 @@ _NEAR_M, _NEAR_RAD = 0.005, 0.05  # a start
 _DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
 
 
-_TIP = (0.25, 0.35, 0.75, 0.85)  # of a wrist camera's picture: the peg's tip, and what is near
+# Of a hand camera's picture: where the field comes into sight, and the peg's tip with what is near,
+# where a pixel is 1.4 mm.
+_AROUND, _TIP = (0.25, 0.35, 0.75, 0.85), (0.40625, 0.4765625, 0.59375, 0.6640625)
 _VIEWS = {
-    name: View(camera=name, width=64, height=64, crop=_TIP, capture=(256, 256))
-    for name in ("wrist", "behind")
+    camera + near: View(camera=camera, width=side, height=side, crop=crop, capture=(256, 256))
+    for camera in ("wrist", "behind")
+    for near, side, crop in (("", 32, _AROUND), ("_tip", 48, _TIP))
 }
 _BESIDE = 'pos="0.80 -0.26 0.26" xyaxes="0.655 0.756 0 -0.445 0.386 0.808"'
 # Opposite the wrist camera: what one of them takes for far away is far aside for the other.
@@ -245,6 +248,10 @@ class Insertion:
             "human": {"noise": 0.03, "gain": 0.5, "max_hold_steps": 30},
             **tuned(6000, target_entropy=-8.0),
         }
+
+    def feature_defaults(self) -> Mapping[str, Any]:
+        """As often an update as from state; it takes longer to be as sure."""
+        return on_features(10_000)
 
     def hole_from_tip(self, state: Mapping[str, Array]) -> Vector:
         """From the peg's tip to the middle of the rim, m, base frame; z is the tip's depth."""

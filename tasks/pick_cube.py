@@ -19,7 +19,7 @@ from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
 from serl.tasks.handling import Cube, Starts, State, restore
 from serl.tasks.steering import DOWN, scalar, yaw
-from serl.tasks.tuning import from_pixels, from_state
+from serl.tasks.tuning import from_pixels, from_state, on_features
 from serl.types import Action, Array, Observation, Outcome
 
 _HALF_M = 0.02
@@ -209,6 +209,10 @@ class PickCube:
         reward = {"tool_low_m": (-1.0, -1.0, lowest)}
         pixels = self.config.observe == "pixels"
         return {"reward": reward} | (from_pixels(12_000) if pixels else from_state(6000))
+
+    def feature_defaults(self) -> Mapping[str, Any]:
+        """As often an update as from state."""
+        return on_features(6000)
 
     def _is_on_field(self, state: State) -> bool:
         x, y = state["cube_pose"][:2].tolist()

@@ -63,3 +63,16 @@ def from_pixels(steps: int, **agent: Any) -> dict[str, Any]:
         "agent": {**_CLONED, "batch_size": 128, "utd": 1, "bc_warm_start": 1000, **agent},
         "learner": {"warm_up": 1000},
     }
+
+
+def on_features(steps: int, **agent: Any) -> dict[str, Any]:
+    """What is other than `from_pixels` where a pretrained encoder stays as it is.
+
+    An update costs what it costs from state, so there are as many.
+
+    Args:
+        steps: of the environment.
+        agent: settings of it that the task has for itself.
+    """
+    kept = {"cached_features": True, "batch_size": 256, "utd": 4}
+    return {"steps": steps, "agent": {**kept, **agent}}

@@ -12,7 +12,7 @@ import pytest
 from serl import plugins
 from serl.agents.agent import State
 from serl.agents.bc import BC
-from serl.assembly import make_actor, make_human, make_learner, make_replay
+from serl.assembly import frame_encoder, make_actor, make_human, make_learner, make_replay
 from serl.assignment import make_spec, make_task
 from serl.checkpoint import Checkpoint
 from serl.config import TrainConfig, resolve
@@ -25,7 +25,7 @@ from serl.metrics import EpisodeRow, Row
 from serl.replay import Replay
 from serl.reward import RewardConfig
 from serl.transport import InProcess
-from serl.types import Batch, Image, Record, Source, Step
+from serl.types import Batch, Image, Lost, Record, Source, Step
 
 CONFIG = resolve(
     {
@@ -215,6 +215,66 @@ def test_images_of_successes_are_shifted_as_all_others(
     assert any(name.startswith("vice.encoder.wrist.") for name in training.weights())
     assert set(found) == {shift}
     assert training.learner.replay.sample(8).images["wrist"].shape == (8, 16, 16, 3)
+
+
+CACHED: dict[str, Any] = {
+    "task": "pick_cube",
+    "observe": "pixels",
+    "agent": {"cached_features": True, "encoder_weights": "tabletop"},
+    "intervention": "none",
+}
+
+
+def test_features_are_those_of_the_encoder_that_a_resumed_run_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("serl.features._WAITING", 1)  # each frame as it comes
+    config = resolve(CONFIG.model_dump(), CACHED)
+    first = Training(config).run(3)
+    again = Training(config, before=first)
+    assert_equal(first.weights(), again.weights())
+    mine, resumed = (run.learner.replay.sample(8).images for run in (first, again))
+    assert mine.keys() == {"front", "wrist"}
+    for name, features in mine.items():
+        assert features.shape == (8, 64)
+        np.testing.assert_array_equal(features, resumed[name])
+    updates = [training.learner.agent for training in (first, again)]
+    assert_equal(*({n: agent.state_dict()[n] for n in _CAMERAS} for agent in updates))
+
+
+def test_features_are_those_of_the_encoder_that_another_run_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("serl.features._WAITING", 1)
+    config = resolve(CONFIG.model_dump(), CACHED, {"learner": {"warm_up": 0}})
+    records, whole = demonstrations(config), Training(config)
+    saved, transport = whole.weights(), InProcess()
+    other = {name: saved[name] + np.float32(0.1) for name in _CAMERAS}
+
+    def learner(inherited: State | None) -> Learner:
+        return make_learner(
+            config, transport, whole, lambda *saved: None, records, inherited=inherited
+        )
+
+    heir = learner(other)
+    assert_equal(other, {name: heir.agent.state_dict()[name] for name in _CAMERAS})
+    frames = heir.replay.sample(8).images
+    encoder = frame_encoder(heir.agent)
+    assert encoder is not None
+    seen = [
+        encoder.encode(record.observation.images)["wrist"].tobytes()
+        for record in records
+        if not isinstance(record, Lost)
+    ]
+    assert {row.tobytes() for row in frames["wrist"]} <= set(seen)
+    assert not np.array_equal(frames["wrist"], learner(None).replay.sample(8).images["wrist"])
+
+
+_CAMERAS = [
+    f"encoder.{camera}.{part}"
+    for camera in ("front", "wrist")
+    for part in ("0.weight", "1.bias", "head.weight", "head.norm.shift")
+]
 
 
 def test_a_reward_that_is_learned_needs_successes() -> None:

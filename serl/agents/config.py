@@ -12,10 +12,11 @@ from serl.vectors import Vector
 Network = Literal["actor", "encoder"]
 Width = Annotated[int, Field(ge=1, le=4096)]
 Channels = Annotated[int, Field(ge=1, le=1024)]
-PACKAGED: Literal["tabletop"] = "tabletop"
-"""The encoder that comes with the package."""
+Packaged = Literal["tabletop", "insertion"]
+"""The encoders that come with the package: of a camera in front and one at the wrist, and of two at
+the hand."""
 EncoderWeights = Annotated[
-    Literal["auto", "tabletop"] | Path | None,
+    Literal["auto"] | Packaged | Path | None,
     BeforeValidator(lambda given: None if given == "none" else given),
 ]
 
@@ -54,16 +55,16 @@ class SACConfig(BaseModel):
             trained one; see `serl encoder import`.
         trunk: file of the ResNet-10's weights; None for where `serl encoder import` puts them.
         trunk_sha256: what it held when the run was made; None for anything.
-        cached_features: replay keeps what the ResNet-10 makes of each frame, in float16, instead of
-            its images: 16 KiB a camera, computed once. Batches are no longer shifted at random.
-            That is all it gives up (besides float16): what is above the ResNet-10 is trained as
-            ever. What it costs is not known, as it takes SERL's weights, which were not at hand; so
-            it is off. Without shifts the small encoder, from random weights, lost nothing that one
-            seed could show: 41 of 50 trials of pick_cube after 6,000 steps, with them 39, and 43
-            with another seed.
+        cached_features: replay keeps what is frozen makes of each frame, once and in float16, and
+            not its images; batches are then not shifted at random. Of a ResNet-10 that is 16 KiB a
+            camera, and what is above it is trained as ever; what it costs there is not known, as it
+            takes SERL's weights, which were not at hand. The small encoder stays as it was
+            pretrained, for each camera, and an update costs as much as one from state. None keeps
+            them where a simulation shows what an encoder that comes with serl was pretrained on
+            (and then with the settings that the task has for that), or where `init_from` did.
         encoder_weights: what the small one starts from: a file that `serl encoder pretrain` wrote,
-            "tabletop" for the one that comes with serl, or "none" for random weights; "auto" takes
-            "tabletop" where cameras, their sizes and the network are as there, else random ones.
+            the name of one that comes with serl, or "none" for random weights; "auto" takes the
+            first that comes with serl and is for these cameras, their sizes and this network.
         encoder_sha256: what that file held when the run was made; None for anything.
         frozen: networks that no update changes, since they were loaded.
         encoder_channels: of the small encoder's convolutions, of stride 2 but the last.
@@ -103,7 +104,7 @@ class SACConfig(BaseModel):
     encoder: Literal["small", "resnet10"] = "small"
     trunk: Path | None = None
     trunk_sha256: str | None = None
-    cached_features: bool = False
+    cached_features: bool | None = None
     encoder_weights: EncoderWeights = "auto"
     encoder_sha256: str | None = None
     frozen: tuple[Network, ...] = ()

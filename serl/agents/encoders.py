@@ -21,6 +21,7 @@ from serl.agents.networks import FlatParameters
 _KERNEL = 3
 _EMBEDDINGS = 8
 _EPSILON = 1e-6
+_OF_FEATURES = 2  # dimensions, where images have four
 
 
 @dataclass(frozen=True)
@@ -101,20 +102,22 @@ class Encoder(FlatParameters):
         Args:
             flat: parameters.  # (1, P)
             state: normalised state vectors.  # (B, D)
-            images: uint8 by camera, (B, H, W, 3 * frames); or what the trunk made of them. Those
-                of some cameras alone give the features of these.
+            images: uint8 by camera, (B, H, W, 3 * frames); or what the trunk made of them, or
+                `see`. Those of some cameras alone give the features of these.
 
         Returns:
             Between -1 and 1.  # (B, Z)
         """
-        parts = {name: part[0] for name, part in self.views(flat).items()}
-        features = [self._see(parts, name, images[name]) for name in self.cameras if name in images]
+        features = [self.see(flat, name, images[name]) for name in self.cameras if name in images]
         if self.state_size:
-            features.append(_head(parts, "state.head", state))
+            features.append(_head(self._parts(flat), "state.head", state))
         return torch.cat(features, -1)
 
-    def _see(self, parts: Mapping[str, Tensor], name: str, images: Tensor) -> Tensor:
-        """Features of one camera's images.  # (B, latent)."""
+    def see(self, flat: Tensor, name: str, images: Tensor) -> Tensor:
+        """Features of one camera's images; features stay as they are.  # (B, latent)."""
+        if not self.trunk and images.ndim == _OF_FEATURES:
+            return images
+        parts = self._parts(flat)
         if self.trunk:
             weights = parts[f"{name}.places.weight"]
             weighted = torch.einsum("bhwc,hwcf->bcf", images, weights)
@@ -131,6 +134,9 @@ class Encoder(FlatParameters):
             if layer < last:
                 x = x.relu_()
         return _head(parts, f"{name}.head", _centres(x.float()))
+
+    def _parts(self, flat: Tensor) -> dict[str, Tensor]:
+        return {name: part[0] for name, part in self.views(flat).items()}
 
 
 def _centres(x: Tensor) -> Tensor:

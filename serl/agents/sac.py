@@ -72,8 +72,8 @@ class SAC:
         self.trunk = _trunk(config, self.device, dtype) if cameras else None
         if config.frames > 1 and not cameras:
             raise BadInput("agent.frames: the task has no cameras (--observe pixels)")
-        if config.cached_features and not self.trunk:
-            raise BadInput("agent.cached_features: needs cameras and a ResNet-10 (encoder, trunk)")
+        if config.cached_features:
+            _check_cached(config, bool(cameras), self.trunk)
         encoder = Encoder(
             cameras,
             state_size,
@@ -107,6 +107,8 @@ class SAC:
         for network in config.frozen:
             group = self.actor if network == "actor" else self.encoder
             group.flat.requires_grad_(False)
+        if config.cached_features and not (self.trunk or state_size):
+            self.encoder.flat.requires_grad_(False)  # no part of it sees anything
         start = torch.tensor([math.log(config.temperature)], device=self.device)
         self.temperature = Group(start, rate)
         self.mean = torch.zeros(state_size, device=self.device)
@@ -164,17 +166,15 @@ class SAC:
 
     def frame_encoder(self) -> FrameEncoder | None:
         """How replay is to keep frames, with `cached_features`; None for as they are."""
-        trunk = self.trunk
-        if not (trunk and self.config.cached_features):
+        if not self.config.cached_features:
             return None
+        trunk, latent = self.trunk, self.networks.encoder.latent
 
         def encode(images: Mapping[str, Image]) -> dict[str, Features]:
-            return {
-                name: trunk(moved(images[name][None], self.device))[0].half().cpu().numpy()
-                for name in self.networks.encoder.cameras
-            }
+            seen = self._look({name: image[None] for name, image in images.items()})
+            return {name: each[0].half().cpu().numpy() for name, each in seen.items()}
 
-        return FrameEncoder((GRID, GRID, CHANNELS), encode)
+        return FrameEncoder((GRID, GRID, CHANNELS) if trunk else (latent,), encode)
 
     def update(self, batch: Batch) -> dict[str, float]:
         """One outer step: `utd` critic updates, one of the actor, one of the temperature.
@@ -301,19 +301,23 @@ class SAC:
         return Tensors(state, action, reward, discount, seen_next, prior, images)
 
     def _look(self, images: Mapping[str, Image | Features]) -> dict[str, Tensor]:
-        """Images on the device, or what the trunk makes, or made, of them."""
+        """What the encoder takes: images on the device, or what comes before it makes of them."""
         tensors = {name: moved(image, self.device) for name, image in images.items()}
-        trunk = self.trunk
-        if trunk is None:
+        if self.trunk is None and not self.config.cached_features:
             return tensors
-        seen = {}
-        for name, each in tensors.items():
-            if each.dtype == torch.uint8:
-                frames = [trunk(frame.contiguous()) for frame in torch.split(each, 3, dim=-1)]
-                each = torch.cat(frames, dim=-1)
-                each = each.half() if self.config.cached_features else each
-            seen[name] = each.float()
-        return seen
+        return {name: self._features(name, each) for name, each in tensors.items()}
+
+    @torch.no_grad()
+    def _features(self, camera: str, images: Tensor) -> Tensor:
+        """What the trunk makes of images, or all of an encoder that stays as it is; or made."""
+        if images.dtype != torch.uint8:
+            return images.float()
+        if self.trunk is None:
+            features = self.networks.encoder.see(self.encoder.flat, camera, images)
+        else:
+            frames = torch.split(images, 3, dim=-1)
+            features = torch.cat([self.trunk(frame.contiguous()) for frame in frames], dim=-1)
+        return features.half().float() if self.config.cached_features else features.float()
 
     def _randomness(self, rows: int, action_size: int) -> tuple[Tensor, Tensor]:
         """Standard normal noise (rows, A) and the subsets of target critics (utd, M)."""
@@ -359,6 +363,15 @@ class SAC:
             "generator.acting": self._acting.get_state(),
             "generator.learning": self._learning.get_state(),
         }
+
+
+def _check_cached(config: SACConfig, has_cameras: bool, trunk: Trunk | None) -> None:
+    if not has_cameras:
+        raise BadInput("agent.cached_features: the task has no cameras (--observe pixels)")
+    if trunk is None and config.encoder != "small":
+        raise BadInput("agent.cached_features: needs the ResNet-10 (serl encoder import FILE)")
+    if trunk is None and config.frames > 1:
+        raise BadInput("agent.cached_features: the small encoder sees agent.frames 1 at a time")
 
 
 def _trunk(config: SACConfig, device: torch.device, dtype: torch.dtype) -> Trunk | None:

@@ -302,15 +302,59 @@ def test_cached_features_are_what_is_acted_on(
     assert agent.encoder.steps.item() == 2
 
 
-def test_features_cannot_be_cached_without_a_trunk(
+def test_features_cannot_be_cached_of_what_is_not_there(
     weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert make(encoder="resnet10", trunk=weights).frame_encoder() is None
-    with pytest.raises(BadInput, match=r"agent\.cached_features: needs"):
-        make(cached_features=True)
-    with pytest.raises(BadInput, match=r"agent\.cached_features: needs"):
+    assert make().frame_encoder() is None
+    with pytest.raises(BadInput, match=r"agent\.cached_features: needs the ResNet-10"):
         make(encoder="resnet10", cached_features=True)
+    with pytest.raises(BadInput, match=r"cached_features: the small encoder sees agent\.frames 1"):
+        make(cached_features=True, frames=2)
+    blind = SPEC.model_copy(
+        update={"observation": ObservationSpec(state={"a": ArraySpec(shape=(3,))})}
+    )
+    with pytest.raises(BadInput, match=r"agent\.cached_features: the task has no cameras"):
+        SAC.create(blind, config(cached_features=True), 0)
+
+
+def test_a_small_encoder_whose_features_are_kept_stays_as_it_is() -> None:
+    agent = make(utd=2, batch_size=4, cached_features=True)
+    kept = agent.frame_encoder()
+    assert kept is not None
+    batch, looked = make_batch(8), observation()
+    features = kept.encode(looked.images)
+    assert {name: each.shape for name, each in features.items()} == {n: (6,) for n in CAMERAS}
+    assert {each.dtype for each in features.values()} == {np.dtype(np.float16)}
+    acted_on = agent.see(looked)[0, :12].detach().numpy()
+    assert np.array_equal(acted_on, np.concatenate([features[name] for name in CAMERAS]))
+    rows = [kept.encode({n: image[row] for n, image in batch.images.items()}) for row in range(8)]
+    seen = {name: np.stack([row[name] for row in rows]) for name in CAMERAS}
+    before = agent.state_dict()
+    for _ in range(3):
+        agent.update(replace(batch, images=seen, next_images=seen))
+    after = agent.state_dict()
+    changed = {name for name in after if not np.array_equal(after[name], before[name])}
+    assert not [name for name in changed if name.startswith(("encoder.front", "encoder.wrist"))]
+    assert {"encoder.state.head.weight", "actor.0.weight", "critic.0.weight"} <= changed
+
+
+def test_a_camera_alone_is_seen_by_an_encoder_that_stays_as_it_is() -> None:
+    """Nothing of it is trained, and there is no gradient of nothing."""
+    cameras = SPEC.observation.model_copy(update={"state": {}})
+    blind = SPEC.model_copy(update={"observation": cameras})
+    agent = SAC.create(blind, config(**SEEING, cached_features=True, utd=1, batch_size=4), 0)
+    nothing = np.empty((4, 0), np.float32)
+    features = {camera: np.zeros((4, 6), np.float16) for camera in CAMERAS}
+    batch = replace(
+        make_batch(4), state=nothing, next_state=nothing, images=features, next_images=features
+    )
+    before = agent.state_dict()
+    agent.update(batch)
+    after = agent.state_dict()
+    assert np.array_equal(after["encoder.front.head.weight"], before["encoder.front.head.weight"])
+    assert not np.array_equal(after["critic.0.weight"], before["critic.0.weight"])
 
 
 def test_places_of_the_trunks_features_are_weighted() -> None:
