@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,40 +86,48 @@ def sights(
         raise BadInput(
             f"{task.name}: needs cameras (--observe pixels), and a state that only they tell"
         )
-    rng = np.random.default_rng(config.seed)
     images: dict[str, list[Image]] = {name: [] for name in task.config.policy_views}
     targets: list[dict[str, Array]] = []
-    period_s, episode = 1.0 / task.config.rate_hz, 0
-    while len(targets) < config.samples:
-        start = robot.reset(start_seed(Purpose.REWARD, config.seed, "pretraining", episode))
-        task.begin(start)
-        from_state.begin(_with_truth(start, robot))
+    before: dict[str, Array] = {}
+    for begins, reading in _along_ways(robot, task, config):
+        if begins:
+            from_state.begin(_with_truth(reading, robot))
+            before = {}
+        state = from_state.observation(_with_truth(reading, robot)).state
+        now = {name: state[name] for name in sorted(names)}
+        stamp_s = np.mean([reading.stamps[name] for name in images])
+        late = float(reading.stamps["robot"] - stamp_s) * task.config.rate_hz
+        if late < 1.0:  # as randomised cameras are; else a picture was lost: this was seen before
+            for name, seen in images.items():
+                seen.append(reading.images[name])
+            targets.append({name: _between(now[name], before.get(name), late) for name in now})
+        before = now
+        if len(targets) == config.samples:
+            break
+    return Sights(
+        {name: np.stack(seen) for name, seen in images.items()},
+        {name: np.stack([each[name] for each in targets]) for name in targets[0]},
+    )
+
+
+def _along_ways(
+    robot: SimulatedRobot, task: SimulatedTask, config: PretrainingConfig
+) -> Iterator[tuple[bool, Observation]]:
+    """Readings for ever, of one disturbed expert after the other; and whether a way begins."""
+    rng = np.random.default_rng(config.seed)
+    for episode in count():
+        task.begin(robot.reset(start_seed(Purpose.REWARD, config.seed, "pretraining", episode)))
         expert, most = task.expert(robot.truth, episode), rng.uniform(0.0, config.noise)
-        before: dict[str, Array] = {}
-        for _ in range(task.config.max_steps):
+        for step in range(task.config.max_steps):
             reading = robot.observe()
-            state = from_state.observation(_with_truth(reading, robot)).state
-            now = {name: state[name] for name in sorted(names)}
-            stamp_s = np.mean([reading.stamps[name] for name in images])
-            late = float(reading.stamps["robot"] - stamp_s) / period_s  # as randomised cameras are
-            if late < 1.0:  # or a picture was lost, and this is the one before it
-                for name, seen in images.items():
-                    seen.append(reading.images[name])
-                targets.append({name: _between(now[name], before.get(name), late) for name in now})
+            yield step == 0, reading
             if task.is_success(robot.truth()):
                 break
             action = expert(task.observation(reading))
-            if not before or rng.random() > _KEPT_UP:
+            if step == 0 or rng.random() > _KEPT_UP:
                 disturbance = rng.normal(0.0, most, action.shape)
             robot.act((action + disturbance).clip(-1.0, 1.0).astype(np.float32))
-            robot.advance(period_s)
-            before = now
-        episode += 1
-    count = config.samples
-    return Sights(
-        {name: np.stack(seen[:count]) for name, seen in images.items()},
-        {name: np.stack([each[name] for each in targets[:count]]) for name in targets[0]},
-    )
+            robot.advance(1.0 / task.config.rate_hz)
 
 
 def _with_truth(reading: Observation, robot: SimulatedRobot) -> Observation:
@@ -198,12 +207,12 @@ class _Lesson:
         self._encoder, self._images, self._config = encoder, seen.images, config
         self._widths = {name: target.shape[1] for name, target in seen.targets.items()}
         self._targets = np.concatenate([*seen.targets.values()], axis=1)
-        count, size = self._targets.shape
+        pictures, size = self._targets.shape
         spread = self._targets.std(0)
         self._near = np.where(spread > 0.0, _NEAR * spread, 1.0).astype(np.float32)
         self._scaled = torch.from_numpy(np.arcsinh(self._targets / self._near))
         self.head = EnsembleMLP(1, (config.latent * len(seen.images), 128, size), layer_norm=True)
-        self.training = count - max(1, round(_HELD_OUT * count))
+        self.training = pictures - max(1, round(_HELD_OUT * pictures))
 
     def misses(
         self,
