@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shlex
 from pathlib import Path
@@ -73,14 +74,17 @@ def _pretrain(options: argparse.Namespace) -> int:
     print(f"{options.out}: {size:,} bytes, sees {', '.join(made.sizes)}")
     for name, errors in made.errors.items():
         off = ", ".join(
-            f"{key} {error:.2g} {_unit(told[name][key])}" for key, error in errors.items()
+            f"{key} {error:.2g} {_unit(told[name][key])}".rstrip() for key, error in errors.items()
         )
         print(f"{name}: on pictures that it never saw it is off by {off} (medians)")
     weights = f"--agent.encoder_weights {options.out} --agent.cached_features true"
+    if views := task_config.get("views"):
+        weights += f" --task_config.views {shlex.quote(json.dumps(views))}"
     print(f"next: serl train {options.tasks[0]} --observe pixels {weights}")
     return DONE
 
 
 def _unit(spec: ArraySpec) -> str:
-    """`m` of "m, base frame"."""
-    return re.split(r"\W", spec.unit, maxsplit=1)[0]
+    """`m` of "m, base frame"; empty where a word begins that is none."""
+    word = re.split(r"[ ,]", spec.unit, maxsplit=1)[0]
+    return word if word in ("m", "rad", "m/s", "rad/s", "N") else ""

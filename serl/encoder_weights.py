@@ -13,12 +13,13 @@ from typing import Any, get_args
 
 from safetensors import safe_open
 
+from serl import plugins
 from serl.agents.config import Packaged, SACConfig
 from serl.camera import image_specs
 from serl.errors import BadInput
 from serl.files import digest_of
 from serl.specs import ArraySpec
-from serl.task import Task
+from serl.task import Task, TaskConfig
 
 Cameras = Mapping[str, ArraySpec]
 _TRUNK_CACHED = (
@@ -61,14 +62,20 @@ def fitting(config: SACConfig, cameras: Sequence[Cameras]) -> Packaged | None:
 
 
 def is_pretrained_on(task: Task, config: SACConfig) -> bool:
-    """Whether weights that come with serl were made on what this task shows."""
+    """Whether weights that come with serl were made on what this task shows.
+
+    The task is ours, and what it says of the scene and of cameras is as usual.
+    """
     name = fitting(config, [image_specs(task.config.policy_views)])
-    if name is None:
+    ours = task.name in plugins.names("task")
+    if name is None or not ours or type(task) is not plugins.load("task", task.name):
         return False
-    card = _card(name)
+    card, usual = _card(name), type(task)().config
     worlds = ("none", card["task_config"].get("randomize", "none"))
+    pictured = {"renderer", *(type(usual).model_fields.keys() - TaskConfig.model_fields.keys())}
+    unchanged = all(getattr(task.config, each) == getattr(usual, each) for each in pictured)
     same = card["views"].get(task.name) == views_of(task)
-    return same and task.config.randomize in worlds
+    return unchanged and same and task.config.randomize in worlds
 
 
 def views_of(task: Task) -> dict[str, Any]:
@@ -112,11 +119,13 @@ def with_encoder(
     chosen = config.encoder_weights
     if chosen == "auto":
         chosen = None if inherited else fitting(config, cameras)
+    if config.cached_features and not all(cameras):
+        raise BadInput("agent.cached_features: the task has no cameras (--observe pixels)")
     if config.cached_features and config.encoder == "small" and not (inherited or chosen):
         raise BadInput(
-            "agent.cached_features: the encoder would stay untrained "
-            f"({_reason(config, cameras[0])}); expected agent.encoder_weights FILE, which "
-            "serl encoder pretrain makes, or agent.cached_features false"
+            f"agent.cached_features: the encoder would stay untrained ({_why(config, cameras)}); "
+            "expected agent.encoder_weights FILE, which serl encoder pretrain makes, or "
+            "agent.cached_features false"
         )
     if isinstance(chosen, Path):
         chosen = chosen.resolve()
@@ -146,14 +155,21 @@ def told(config: SACConfig, cameras: Cameras) -> str:
             f"the encoder starts pretrained, from {named} that comes with serl (without: "
             "--agent.encoder_weights none)"
         )
-    return f"the encoder starts untrained: {_reason(config, cameras)}"
+    return f"the encoder starts untrained: {_why(config, [cameras])}"
 
 
-def _reason(config: SACConfig, cameras: Cameras) -> str:
+def _why(config: SACConfig, cameras: Sequence[Cameras]) -> str:
     """Why there are no weights: of the packaged ones that are for cameras of these names."""
-    reasons = {name: misfit(name, config, cameras) for name in PACKAGED}
-    alike = [name for name in PACKAGED if _card(name)["sizes"].keys() >= cameras.keys()]
-    return reasons[(alike or PACKAGED)[0]] or "as agent.encoder_weights says"
+    for each in cameras:
+        reasons = {name: misfit(name, config, each) for name in PACKAGED}
+        alike = [name for name in PACKAGED if _card(name)["sizes"].keys() >= each.keys()]
+        if reason := reasons[(alike or PACKAGED)[0]]:
+            return reason
+    no_common = config.encoder_weights == "auto"  # one for each, and not for all
+    return "none that comes with serl is for all of these tasks" if no_common else _AS_ASKED
+
+
+_AS_ASKED = "as agent.encoder_weights says"
 
 
 @cache

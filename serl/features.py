@@ -56,7 +56,7 @@ class FeatureStore:
 
     def put(self, slot: int, images: Mapping[str, Image]) -> None:
         """Store a frame; what the slot held is gone."""
-        self._waiting[slot] = images
+        self._waiting[slot] = {name: images[name] for name in self._features}
         if len(self._waiting) >= _WAITING:
             self._encode()
 

@@ -17,7 +17,7 @@ from serl.reading import reading_spec
 from serl.reward import ToolPlace
 from serl.run_folder import RunFolder
 from serl.safety import Limits, Motion
-from serl.task import Pretrained, SimulatedTask
+from serl.task import FeatureTuned, SimulatedTask
 from serl.types import Observation
 
 NO_JUDGE = "nothing tells this arm when the task is done: a person says success or failure"
@@ -84,8 +84,10 @@ def tuned_settings(config: TrainConfig, task: SimulatedTask) -> Mapping[str, Any
         BadInput: `init_from` names no run.
     """
     tuned = dict(task.training_defaults())
-    if isinstance(task, Pretrained) and _keeps_features(config, task):
-        tuned = merge(tuned, task.feature_defaults())
+    if _keeps_features(config, task):
+        small = config.agent.encoder == "small"
+        own = task.feature_defaults() if small and isinstance(task, FeatureTuned) else {}
+        tuned = merge(merge(tuned, own), {"agent": {"cached_features": True}})
     if is_real(config.robot) and "reward" in tuned:
         own = tuned["reward"].items()
         tuned["reward"] = {name: to for name, to in own if name not in ToolPlace.model_fields}
@@ -95,14 +97,20 @@ def tuned_settings(config: TrainConfig, task: SimulatedTask) -> Mapping[str, Any
 def _keeps_features(config: TrainConfig, task: SimulatedTask) -> bool:
     """Whether replay is to keep what a pretrained encoder makes of images.
 
-    Not by itself on a real arm, of whose cameras it knows nothing, nor where images are needed.
+    By itself neither on a real arm, of whose cameras it knows nothing, nor where images are needed,
+    nor in stages, which may all see something else.
     """
     agent, origin = config.agent, config.init_from
-    if agent.cached_features is not None or is_real(config.robot) or config.reward.kind == "vice":
-        return bool(agent.cached_features)
+    if agent.cached_features is not None:
+        return agent.cached_features
+    if is_real(config.robot) or config.reward.kind == "vice" or config.stages:
+        return False
+    if not task.config.policy_views:
+        return False
     if origin.run is not None and origin.loads("encoder"):
         return bool(RunFolder.open(origin.run).config.agent.cached_features)
-    return agent.encoder_weights == "auto" and is_pretrained_on(task, agent)
+    fresh = agent.encoder_weights == "auto" and isinstance(task, FeatureTuned)
+    return fresh and is_pretrained_on(task, agent)
 
 
 def asked_where(config: TrainConfig, task: SimulatedTask) -> str:

@@ -45,12 +45,13 @@ def _resolved(
 ) -> TrainConfig:
     """All layers merged; the task and a robot's profile are found from anywhere."""
     named: Mapping[str, Any] = {"task": task} if task else {}
-    asked = resolve(*map(_of_task, (file, overrides)), named)
+    asked = resolve(_of_task(merge(file, overrides)), named)
     tuned = tuned_settings(asked, make_task(asked))
     alone = {"intervention": "none"} if is_real(asked.robot) else {}  # no simulated human there
     robot = asked.robot and plugins.absolute(asked.robot)
+    kept = tuned.get("agent", {}).get("cached_features", asked.agent.cached_features)
     found = {"task": plugins.absolute(asked.task), "robot": robot}
-    return resolve(tuned, alone, file, overrides, found)
+    return resolve(tuned, alone, file, overrides, found, {"agent": {"cached_features": kept}})
 
 
 def _checked(config: TrainConfig) -> list[Spec]:
@@ -135,17 +136,22 @@ def _check_arm(config: TrainConfig) -> None:
     guarded_arm(config, config.robot)
 
 
-def _of_task(layer: Mapping[str, Any]) -> dict[str, Any]:
+def _of_task(given: Mapping[str, Any]) -> dict[str, Any]:
     """What the tuned settings depend on; the rest may change just some of them."""
-    asked = {name: layer[name] for name in _TUNED_FOR if name in layer}
-    agent, reward = layer.get("agent") or {}, layer.get("reward") or {}
-    asked["agent"] = {name: agent[name] for name in _TUNED_FOR_AGENT if name in agent}
-    if reward.get("kind") == "vice":
-        asked["reward"] = {"kind": "vice"}
-    return asked
+    agent, reward = given.get("agent", {}), given.get("reward", {})
+    if isinstance(agent, Mapping):  # or it is refused
+        agent = {name: agent[name] for name in _TUNED_FOR_AGENT if name in agent}
+        if given.get("stages") and agent.get("cached_features") is None:
+            agent["cached_features"] = False  # each may see something else
+    if isinstance(reward, Mapping):
+        reward = {"kind": "vice"} if reward.get("kind") == "vice" else {}
+    own = {name: given[name] for name in _TUNED_FOR if name in given}
+    return {**own, "agent": agent, "reward": reward}
 
 
-_TUNED_FOR = ("task", "task_config", "observe", "robot", "init_from", "demos", "demo_paths", "vice")
+_TUNED_FOR = (
+    *("task", "task_config", "observe", "robot", "init_from", "demos", "demo_paths", "vice"),
+)
 _TUNED_FOR_AGENT = (
     *("cached_features", "encoder", "encoder_weights"),
     *("encoder_channels", "latent", "state_latent", "frames"),

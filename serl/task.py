@@ -247,11 +247,11 @@ class SimulatedTask(Task, Protocol):
 
 
 @runtime_checkable
-class Pretrained(Protocol):
-    """What a task has besides that an encoder of its cameras comes with serl for."""
+class FeatureTuned(Protocol):
+    """What a task has besides that can be trained on what a pretrained encoder makes of images."""
 
     def feature_defaults(self) -> Mapping[str, Any]:
-        """Tuned settings where that stays as it is, put over `training_defaults`."""
+        """Tuned settings where the small encoder stays as it is, put over `training_defaults`."""
         ...
 
 

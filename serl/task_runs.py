@@ -20,6 +20,7 @@ from serl.config import TrainConfig, resolve
 from serl.encoder_weights import with_encoder
 from serl.episodes import count_records, episode_paths
 from serl.errors import BadInput, SerlError
+from serl.origin import OriginConfig
 from serl.page import PALETTE
 from serl.plots import Trace, plot, standalone
 from serl.real_arm import tuned_settings
@@ -160,7 +161,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _overrides(config: TrainConfig) -> str:
     """The options by which a run's settings differ from the tuned ones of its task."""
     named: dict[str, Any] = {"task": config.task, "task_config": config.task_config}
-    nobody = config.model_copy(update={"agent": SACConfig()})  # asked for anything
+    nothing = {"agent": SACConfig(), "init_from": OriginConfig()}
+    nobody = config.model_copy(update=nothing)  # asked for anything
     tuned = tuned_settings(nobody, make_task(resolve(named, {"observe": config.observe})))
     cameras = make_task(config).observation_spec.images
     usual = _settled(resolve(tuned, {"task": config.task}), cameras)

@@ -28,7 +28,9 @@ from serl.types import Action, Array, Observation, Outcome
 from serl.vectors import Vector
 
 _CLEAR_M = 0.010  # above the rim nothing is in the way
-_SLIP_M = 0.001  # in the hand, of a peg that is pressed upon; 0.4 mm where it is in
+# Of what is left below a peg that is just in: so much deeper the hand has to be for a classifier,
+# since a peg that is pressed upon slips in it.
+_DEEPER = 0.4
 _NEAR_M, _NEAR_RAD = 0.005, 0.05  # a start
 _DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
 
@@ -237,11 +239,12 @@ class Insertion:
         trials instead of all. A human who is shaky, or lets go early, is of no help here.
 
         A classifier of images is not asked unless the tool is lower than with a peg that is just
-        in, by the millimetre that a peg slips in the hand: no picture tells the last one. Where
-        the peg is at the bottom sooner, the hand comes as low by pressing on, within 3 steps.
+        in, by more than a peg slips in the hand: no picture tells the last millimetre. Where the
+        peg is at the bottom sooner, the hand comes as low by pressing on, within 3 steps.
         """
         tuned = from_pixels if self.config.observe == "pixels" else from_state
-        fit, deep_m = self.fit, self.config.depth_m + _SLIP_M
+        fit, depth_m = self.fit, self.config.depth_m
+        deep_m = depth_m + _DEEPER * (fit.rim_m - depth_m)
         lowest = round(fit.rim_m - deep_m + fit.peg_m[2] + fit.below_tcp_m, 5)
         return {
             "reward": {"tool_high_m": (1.0, 1.0, lowest)},

@@ -251,7 +251,15 @@ def test_the_command_in_a_file_makes_the_same_file(
         ({"agent": {"encoder_weights": "tabletop", "cached_features": True}}, True),
         ({"agent": {"cached_features": False}}, False),
         ({"agent": {"latent": 32}}, False),
+        ({"agent": {"cached_features": None}}, True),
         ({"reward": {"kind": "vice"}, "demos": 3}, False),
+        ({"task_config": {"renderer": "gl"}}, False),
+        ({"task_config": {"time_limit_s": 12.0}}, True),
+        ({"task_config": {"field_low_m": (0.4, -0.2)}}, False),
+        (
+            {"stages": {"a": {"then": "b", "config": {"observe": "state"}}, "b": {"then": "a"}}},
+            False,
+        ),
     ],
 )
 def test_features_are_kept_of_pictures_that_the_encoder_knows(
@@ -266,6 +274,58 @@ def test_features_are_kept_of_pictures_that_the_encoder_knows(
     assert (agent.utd, agent.batch_size, config.steps) == (
         (4, 256, 6000) if kept else (1, 128, 12_000)
     )
+
+
+@pytest.mark.parametrize(
+    ("task", "weights", "kept"),
+    [
+        ("pick_cube", "tabletop", True),
+        ("bin_relocation", "tabletop", False),
+        ("peg_insertion", "insertion", True),
+        ("connector_insertion", "insertion", True),
+        ("drawer", "side", False),
+        ("cable_routing", "side", False),
+        ("handover", None, False),
+        ("timing_belt", None, False),
+        ("racing_car", None, False),
+    ],
+)
+def test_each_task_has_the_encoder_of_its_cameras(
+    task: str, weights: Packaged | None, kept: bool
+) -> None:
+    stages = {"stages": None} if task == "bin_relocation" else {}
+    agent = run_settings(task, {"observe": "pixels"}, stages).agent
+    assert (agent.encoder_weights, agent.cached_features) == (weights, kept)
+
+
+def test_a_task_of_ones_own_is_not_taken_for_ours(tmp_path: Path) -> None:
+    """It may show anything, whatever its name."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from serl.tasks.pick_cube import PickCube\n\n\n"
+        "class Mine(PickCube):\n    pass\n\n\ntask = Mine\n"
+    )
+    agent = run_settings(str(path), {"observe": "pixels"}, {}).agent
+    assert (agent.encoder_weights, agent.cached_features) == (TABLETOP, False)
+
+
+def test_the_last_layer_says_what_the_reward_is() -> None:
+    vice = {"observe": "pixels", "reward": {"kind": "vice"}}
+    assert run_settings("pick_cube", vice, {"reward": {"kind": "task"}}).agent.cached_features
+
+
+@pytest.mark.parametrize("wrong", [{"reward": "classifier"}, {"agent": 5}, {"agent": ["latent"]}])
+def test_settings_of_another_type_are_refused_in_one_line(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match=r"^(reward|agent): "):
+        run_settings("pick_cube", {"observe": "pixels"}, wrong)
+
+
+def test_features_need_cameras() -> None:
+    with pytest.raises(BadInput, match=r"agent\.cached_features: the task has no cameras"):
+        run_settings("pick_cube", {}, {"agent": {"cached_features": True}})
+    trunk = {"agent": {"cached_features": True, "encoder": "resnet10", "hidden": [8]}}
+    with pytest.raises(BadInput, match=r"agent\.cached_features: needs the ResNet-10"):
+        run_settings("pick_cube", {"observe": "pixels"}, trunk)
 
 
 def test_who_starts_from_a_run_keeps_features_if_that_did(tmp_path: Path) -> None:

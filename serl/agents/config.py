@@ -12,9 +12,9 @@ from serl.vectors import Vector
 Network = Literal["actor", "encoder"]
 Width = Annotated[int, Field(ge=1, le=4096)]
 Channels = Annotated[int, Field(ge=1, le=1024)]
-Packaged = Literal["tabletop", "insertion"]
-"""The encoders that come with the package: of a camera in front and one at the wrist, and of two at
-the hand."""
+Packaged = Literal["tabletop", "insertion", "side"]
+"""The encoders that come with the package: of a camera in front and one at the wrist, of two at the
+hand, and of one from the side and one at the wrist."""
 EncoderWeights = Annotated[
     Literal["auto"] | Packaged | Path | None,
     BeforeValidator(lambda given: None if given == "none" else given),
@@ -60,8 +60,8 @@ class SACConfig(BaseModel):
             camera, and what is above it is trained as ever; what it costs there is not known, as it
             takes SERL's weights, which were not at hand. The small encoder stays as it was
             pretrained, for each camera, and an update costs as much as one from state. None keeps
-            them where a simulation shows what an encoder that comes with serl was pretrained on
-            (and then with the settings that the task has for that), or where `init_from` did.
+            them in a simulation of a task that has settings for that and shows what an encoder
+            that comes with serl was pretrained on, and where the run that `init_from` names did.
         encoder_weights: what the small one starts from: a file that `serl encoder pretrain` wrote,
             the name of one that comes with serl, or "none" for random weights; "auto" takes the
             first that comes with serl and is for these cameras, their sizes and this network.
@@ -216,7 +216,8 @@ class PretrainingConfig(BaseModel):
         learning_rate: of Adam; falls to zero along half a cosine.
         crop_px: images are shifted at random by up to so many pixels.
         brightness: ... and made brighter or darker by up to this share.
-        noise: standard deviation of what the expert that drives is disturbed by.
+        noise: largest standard deviation of what the expert that drives is disturbed by; each of
+            its ways has one of its own, from none to this.
         channels: of the encoder's convolutions.
         latent: features of each camera.
         seed: of everything random.

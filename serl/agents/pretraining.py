@@ -39,6 +39,7 @@ MAX_BYTES = 256 << 20
 _HELD_OUT = 0.1
 _KEPT_UP = 0.8  # share of the steps that go on with the disturbance of the one before
 _NEAR = 0.1  # of a number's spread: so near to zero it has to be told most exactly
+_STILL = 1e-3  # spread of a number, in its mean, that stands still
 
 
 class Sights(NamedTuple):
@@ -208,8 +209,9 @@ class _Lesson:
         self._widths = {name: target.shape[1] for name, target in seen.targets.items()}
         self._targets = np.concatenate([*seen.targets.values()], axis=1)
         pictures, size = self._targets.shape
-        spread = self._targets.std(0)
-        self._near = np.where(spread > 0.0, _NEAR * spread, 1.0).astype(np.float32)
+        spread, mean = self._targets.std(0), self._targets.mean(0)
+        moves = spread > _STILL * (np.abs(mean) + _STILL)  # or it is a constant, and rounding
+        self._near = np.where(moves, _NEAR * spread, 1.0).astype(np.float32)
         self._scaled = torch.from_numpy(np.arcsinh(self._targets / self._near))
         self.head = EnsembleMLP(1, (config.latent * len(seen.images), 128, size), layer_norm=True)
         self.training = pictures - max(1, round(_HELD_OUT * pictures))

@@ -50,7 +50,7 @@ def spots(count: int, camera: str = "front") -> Sights:
     places = rng.integers(2, 13, (count, 2))
     for image, (row, column) in zip(images, places, strict=True):
         image[row : row + 2, column : column + 2] = 250
-    height = np.zeros((count, 1), np.float32)
+    height = np.full((count, 1), 0.3, np.float32)
     return Sights({camera: images}, {"spot": _places(places), "height": height})
 
 
@@ -62,7 +62,7 @@ def _places(pixels: Any) -> Array:
 def test_it_learns_where_things_are_and_says_how_well() -> None:
     made = pretrain({"spots": spots(400)}, QUICK)
     assert made.errors["spots"]["spot"] < 0.012, "about a pixel; not to look at all is 0.044"
-    assert made.errors["spots"]["height"] < 0.1, "what is always the same"
+    assert made.errors["spots"]["height"] < 0.05, "what is always the same"
     again = pretrain({"spots": spots(400)}, QUICK)
     assert all(np.array_equal(made.arrays[name], again.arrays[name]) for name in made.arrays)
     assert again.errors == made.errors
@@ -124,8 +124,8 @@ def test_sights_are_of_the_scene_with_what_a_policy_would_see_from_state(randomi
     assert all(target.dtype == np.float32 for target in targets.values())
 
 
-def test_sights_come_near_to_what_the_task_is_about_and_begin_where_it_does() -> None:
-    """An expert that is always disturbed alike would hardly ever come near."""
+def test_ways_come_near_to_what_the_task_is_about() -> None:
+    """An expert whose disturbance is another one at each step hardly ever comes near."""
     config = QUICK.model_copy(update={"samples": 400, "noise": 0.5})
     task, from_state = (
         make_task(resolve({"task": "peg_insertion", "observe": observe}))
@@ -134,8 +134,24 @@ def test_sights_come_near_to_what_the_task_is_about_and_begin_where_it_does() ->
     with plugins.make_simulation(task) as robot:
         targets = sights(robot, task, from_state, config).targets
     aside_m = np.hypot(*targets["hole_from_tip"][:, :2].T)
-    assert (aside_m < 0.005).mean() > 0.2
+    assert (aside_m < 0.005).mean() > 0.3
     assert (aside_m > 0.010).mean() > 0.1
+
+
+def test_a_way_begins_as_an_episode_does() -> None:
+    """A task that remembers, as whether both arms have held the bar, begins anew with each."""
+    begun: list[bool] = []
+    task, from_state = make_task(RUN), make_task(FROM_STATE)
+
+    class Remembering(type(from_state)):  # type: ignore[misc]
+        def begin(self, reading: Observation) -> None:
+            begun.append("cube_pose" in reading.state)
+
+    remembering = Remembering(from_state.config)
+    with plugins.make_simulation(task) as robot:
+        sights(robot, task, remembering, QUICK.model_copy(update={"samples": 250}))
+    assert len(begun) >= 250 // task.config.max_steps
+    assert all(begun), "it is told where everything is"
 
 
 def test_a_task_without_cameras_or_with_nothing_to_tell_is_refused() -> None:
