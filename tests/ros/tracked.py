@@ -93,6 +93,6 @@ def answer_until(
         return condition()
 
     try:
-        eventually(done, 5 * LIMIT_S)
+        eventually(done, 2 * LIMIT_S)
     except AssertionError:
         raise AssertionError(command.output) from None
