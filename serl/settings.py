@@ -150,11 +150,23 @@ def _of_task(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _TUNED_FOR = (
-    *("task", "task_config", "observe", "robot", "init_from", "demos", "demo_paths", "vice"),
+    "task",
+    "task_config",
+    "observe",
+    "robot",
+    "init_from",
+    "demos",
+    "demo_paths",
+    "vice",
 )
 _TUNED_FOR_AGENT = (
-    *("cached_features", "encoder", "encoder_weights"),
-    *("encoder_channels", "latent", "state_latent", "frames"),
+    "cached_features",
+    "encoder",
+    "encoder_weights",
+    "encoder_channels",
+    "latent",
+    "state_latent",
+    "frames",
 )
 
 

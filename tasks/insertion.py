@@ -36,7 +36,7 @@ _DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
 
 
 # Of a hand camera's picture: where the field comes into sight, and the peg's tip with what is near,
-# where a pixel is 1.4 mm.
+# where a pixel is 0.7 mm.
 _AROUND, _TIP = (0.25, 0.35, 0.75, 0.85), (0.40625, 0.4765625, 0.59375, 0.6640625)
 _VIEWS = {
     camera + near: View(camera=camera, width=side, height=side, crop=crop, capture=(256, 256))

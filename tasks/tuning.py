@@ -65,14 +65,12 @@ def from_pixels(steps: int, **agent: Any) -> dict[str, Any]:
     }
 
 
-def on_features(steps: int, **agent: Any) -> dict[str, Any]:
+def on_features(steps: int) -> dict[str, Any]:
     """What is other than `from_pixels` where a pretrained encoder stays as it is.
 
-    An update costs what it costs from state, so there are as many.
+    An update costs about what it costs from state, so there are as many.
 
     Args:
         steps: of the environment.
-        agent: settings of it that the task has for itself.
     """
-    kept = {"cached_features": True, "batch_size": 256, "utd": 4}
-    return {"steps": steps, "agent": {**kept, **agent}}
+    return {"steps": steps, "agent": {"batch_size": 256, "utd": 4}}

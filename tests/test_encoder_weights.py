@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from serl.agents.agent import State
-from serl.agents.config import Packaged
+from serl.agents.config import Packaged, SACConfig
 from serl.agents.sac import SAC
 from serl.agents.weights import said_by
 from serl.assembly import make_acting_agent, make_agent
@@ -29,6 +29,7 @@ from serl.merging import merge
 from serl.metrics import MetricsWriter, read_metrics
 from serl.run_folder import RunFolder
 from serl.settings import run_settings
+from serl.specs import ArraySpec
 from serl.transport import InProcess
 from serl.trunk_weights import digest_of_arrays
 
@@ -318,6 +319,17 @@ def test_the_last_layer_says_what_the_reward_is() -> None:
 def test_settings_of_another_type_are_refused_in_one_line(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match=r"^(reward|agent): "):
         run_settings("pick_cube", {"observe": "pixels"}, wrong)
+
+
+def test_of_several_tasks_the_one_that_does_not_fit_is_named() -> None:
+    agent = SACConfig(cached_features=True)
+    both = [_cameras(settings(task)) for task in ("pick_cube", "peg_insertion")]
+    with pytest.raises(BadInput, match="none that comes with serl is for all of these tasks"):
+        with_encoder(agent, both)
+    with pytest.raises(BadInput, match=r"tabletop is for cameras .*wrist 32 x 32"):
+        with_encoder(agent, [both[0], {"wrist": ArraySpec(shape=(32, 32, 3), dtype="uint8")}])
+    with pytest.raises(BadInput, match=r"agent\.cached_features: the task has no cameras"):
+        with_encoder(agent, [both[0], {}])
 
 
 def test_features_need_cameras() -> None:

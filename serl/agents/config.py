@@ -59,9 +59,10 @@ class SACConfig(BaseModel):
             not its images; batches are then not shifted at random. Of a ResNet-10 that is 16 KiB a
             camera, and what is above it is trained as ever; what it costs there is not known, as it
             takes SERL's weights, which were not at hand. The small encoder stays as it was
-            pretrained, for each camera, and an update costs as much as one from state. None keeps
-            them in a simulation of a task that has settings for that and shows what an encoder
-            that comes with serl was pretrained on, and where the run that `init_from` names did.
+            pretrained, for each camera, and an update costs about what one from state does. None
+            keeps them in a simulation of a task that has settings for that and shows what an
+            encoder that comes with serl was pretrained on, and where the run that `init_from` names
+            did.
         encoder_weights: what the small one starts from: a file that `serl encoder pretrain` wrote,
             the name of one that comes with serl, or "none" for random weights; "auto" takes the
             first that comes with serl and is for these cameras, their sizes and this network.

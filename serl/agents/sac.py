@@ -171,7 +171,8 @@ class SAC:
         trunk, latent = self.trunk, self.networks.encoder.latent
 
         def encode(images: Mapping[str, Image]) -> dict[str, Features]:
-            seen = self._look({name: image[None] for name, image in images.items()})
+            writable = {name: image[None].copy() for name, image in images.items()}  # for torch
+            seen = self._look(writable)
             return {name: each[0].half().cpu().numpy() for name, each in seen.items()}
 
         return FrameEncoder((GRID, GRID, CHANNELS) if trunk else (latent,), encode)

@@ -324,7 +324,10 @@ def test_a_small_encoder_whose_features_are_kept_stays_as_it_is() -> None:
     kept = agent.frame_encoder()
     assert kept is not None
     batch, looked = make_batch(8), observation()
-    features = kept.encode(looked.images)
+    read_only = {name: image.copy() for name, image in looked.images.items()}
+    for image in read_only.values():
+        image.flags.writeable = False  # as of a message: torch would warn
+    features = kept.encode(read_only)
     assert {name: each.shape for name, each in features.items()} == {n: (6,) for n in CAMERAS}
     assert {each.dtype for each in features.values()} == {np.dtype(np.float16)}
     acted_on = agent.see(looked)[0, :12].detach().numpy()

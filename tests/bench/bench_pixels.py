@@ -141,22 +141,29 @@ def one_camera(frames: Image) -> None:
 
 
 def small_updates(rounds: int) -> None:
-    """What an update takes of a small encoder that is trained, and of one whose features stay."""
-    print("\n| small encoder, batch 128, UTD 1, 2 critics, two cameras | ms | transitions/s |")
-    print("|---|---|---|")
-    for px, kept in ((64, False), (84, False), (64, True)):
+    """What an update takes of a small encoder that is trained, and of one whose features stay.
+
+    The last rows are updates as tasks have them for such features: of four batches of 256.
+    """
+    print("\n| small encoder, 2 critics, two cameras | ms | transitions/s |\n|---|---|---|")
+    for px, kept, size, utd in (
+        (64, False, BATCH, 1),
+        (84, False, BATCH, 1),
+        (64, True, BATCH, 1),
+        (64, True, 256, 4),
+    ):
         spec = _spec(px)
-        batch = random_batch(spec, BATCH, np.random.default_rng(0))
+        batch = random_batch(spec, utd * size, np.random.default_rng(0))
         for threads in (1, 2):
-            config = _config(critics=2, hidden=(128, 128), threads=threads, cached_features=kept)
-            agent = SAC.create(spec, config, 0)
+            tuned = {"batch_size": size, "utd": utd, "cached_features": kept, "threads": threads}
+            agent = SAC.create(spec, _config(critics=2, hidden=(128, 128), **tuned), 0)
             if kept:
                 latent = agent.networks.encoder.latent
-                features = dict.fromkeys(CAMERAS, np.ones((BATCH, latent), np.float16))
+                features = dict.fromkeys(CAMERAS, np.ones((utd * size, latent), np.float16))
                 batch = replace(batch, images=features, next_images=features)
             seconds = _best(partial(agent.update, batch), rounds + 1)
-            name = f"{px} px, {threads} threads" + (", features kept" if kept else "")
-            print(f"| {name} | {1000 * seconds:.1f} | {BATCH / seconds:.0f} |", flush=True)
+            name = f"{px} px, {threads} threads, {utd} x {size}" + (", features kept" * kept)
+            print(f"| {name} | {1000 * seconds:.1f} | {utd * size / seconds:.0f} |", flush=True)
 
 
 def prefetching(rounds: int) -> None:
