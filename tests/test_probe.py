@@ -1,0 +1,170 @@
+"""Behaviour to the bit: recordings of every task, learned weights and guard setpoints, as hashes.
+
+A change of structure leaves every hash as it is. A change of behaviour updates `data/probe.json`
+with `SERL_PROBE=write python -m pytest tests/test_probe.py`, and its commit gives the reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from serl import plugins
+from serl.agents.agent import State
+from serl.assembly import make_learner
+from serl.assignment import make_task
+from serl.clock import VirtualClock
+from serl.config import resolve
+from serl.demonstrations import record_expert
+from serl.guard import GuardState
+from serl.loop import EpisodeKey, run
+from serl.policy import Random
+from serl.safety import Pose
+from serl.setpoint import Setpoint
+from serl.transport import InProcess
+from serl.types import Record, Step
+
+from .guarding import DOWN, driving
+
+HASHES = Path(__file__).with_name("data") / "probe.json"
+# Other processors and library versions round differently: there is nothing to compare with there.
+MACHINE = {
+    "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+    "libc": platform.libc_ver()[1],
+    **{name: version(name) for name in ("mujoco", "numpy", "torch")},
+}
+EPISODES, UPDATES = 2, 200
+SMALL = {
+    "steps": 1000,
+    "agent": {"threads": 1, "batch_size": 16, "hidden": (32, 32), "bc_warm_start": 50},
+    "learner": {"warm_up": 50},
+}
+LEARNERS: dict[str, dict[str, Any]] = {
+    "sac from state": {"task": "pick_cube"},
+    "sac from pixels": {"task": "peg_insertion", "observe": "pixels", "agent": {"batch_size": 8}},
+    "bc": {"task": "pick_cube", "agent": {"algorithm": "bc"}},
+    "hybrid": {"task": "pick_cube", "agent": {"algorithm": "hybrid"}},
+    "vice": {"task": "pick_cube", "reward": {"kind": "vice"}},
+}
+
+
+class Rows:
+    """Metrics that keep nothing."""
+
+    def write(self, steps: int, row: object) -> None: ...
+
+
+def check(name: str, found: str) -> None:
+    """Compare a hash with the one on record, or write it down when asked to."""
+    known = json.loads(HASHES.read_text())
+    if os.environ.get("SERL_PROBE") == "write":
+        known = {"machine": MACHINE, "sha256": {**known["sha256"], name: found}}
+        HASHES.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+    if known["machine"] != MACHINE:
+        pytest.skip(f"recorded on another machine: {known['machine']}")
+    assert known["sha256"][name] == found
+
+
+def digest(arrays: Iterable[object]) -> str:
+    found = hashlib.sha256()
+    for array in arrays:
+        value = np.asarray(array)
+        found.update(f"{value.dtype} {value.shape} ".encode())
+        found.update(value.tobytes())
+    return found.hexdigest()
+
+
+def of_record(record: Record) -> Iterable[object]:
+    """All fields of a record but the times at which it was made."""
+    key, seen = record.key, record.observation
+    yield from (key.run, key.actor, key.epoch, key.episode, key.index)
+    for values in (seen.state, seen.images):
+        for name, value in values.items():
+            yield from (name, value)
+    if isinstance(record, Step):
+        yield from (record.requested, record.action, record.reward, record.reward_provenance)
+        yield from (record.terminated, record.truncated, str(record.source), record.policy_version)
+    else:
+        yield from (record.success, record.reason)
+
+
+def of_weights(state: State) -> Iterable[object]:
+    for name in sorted(state):
+        yield from (name, state[name])
+
+
+def recorded(settings: Mapping[str, Any], steps: int = 0) -> tuple[list[Record], list[Record]]:
+    """Two episodes of the task's expert; two, and at least `steps`, of a random policy."""
+    task = make_task(resolve(settings))
+    robot = plugins.make_simulation(task)
+    expert: list[Record] = []
+    record_expert(robot, task, expert.append, EPISODES, 0, EpisodeKey("probe", "expert", 0, 0))
+    chance: list[Record] = []
+    policy = Random(robot.action_spec, 0)
+    episode = 0
+    while episode < EPISODES or len(chance) <= steps:
+        robot.reset(1000 + episode)
+        clock = VirtualClock(robot.advance, task.config.rate_hz)
+        key = EpisodeKey("probe", "chance", 0, episode)
+        run(robot, task, lambda seen: policy(seen), clock, key, chance.append)
+        episode += 1
+    return expert, chance
+
+
+@pytest.mark.parametrize("name", plugins.names("task"))
+def test_tasks_record_the_same(name: str) -> None:
+    records = [record for records in recorded({"task": name}) for record in records]
+    check(f"task {name}", digest(value for record in records for value in of_record(record)))
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_learners_learn_the_same(name: str) -> None:
+    settings = LEARNERS[name]
+    tuned = make_task(resolve(settings)).training_defaults()
+    config = resolve(tuned, SMALL, settings)
+    demonstrations, online = recorded(settings, steps=UPDATES + EPISODES)
+    transport = InProcess()
+    transport.send(online)
+    learner = make_learner(config, transport, Rows(), lambda *saved: None, demonstrations)
+    while learner.progress.steps < UPDATES:
+        assert learner.step()
+    check(f"learner {name}", digest(of_weights(learner.agent.state_dict())))
+
+
+def test_the_guard_commands_the_same() -> None:
+    """Targets in and out of the box, contacts, silence, a protective stop and the way out of it."""
+    loop = driving()
+    rng = np.random.default_rng(0)
+    setpoints: list[Setpoint | None] = []
+    for second in range(60):
+        place = rng.uniform((0.25, -0.25, 0.0), (0.65, 0.25, 0.45))
+        loop.target = Pose(tuple(place), DOWN)
+        loop.mode = ("policy", "policy", "teleop", "reset", None)[second % 5]
+        loop.force[2] = (0.0, 0.0, 16.0, 0.0, 0.0, 0.0, 31.0)[second % 7]
+        loop.measured = {"pose", "joints", "wrench"} - ({"pose"} if second % 11 == 10 else set())
+        setpoints.extend(loop.tick() for _ in range(100))
+        if loop.guard.state is GuardState.PROTECTIVE_STOP:
+            loop.mode, loop.force[2] = None, 0.0
+            loop.measured = {"pose", "joints", "wrench"}
+            loop.tick(100)
+            loop.guard.ack(loop.now_s)
+            loop.guard.arm(loop.now_s)
+    check("guard", digest(value for setpoint in setpoints for value in of_setpoint(setpoint)))
+
+
+def of_setpoint(setpoint: Setpoint | None) -> Iterable[object]:
+    if setpoint is None:
+        yield "none"
+    else:
+        yield from (*setpoint.pose, setpoint.velocity, setpoint.angular_velocity)
+        yield from (setpoint.acceleration, setpoint.angular_acceleration)
