@@ -15,7 +15,7 @@ import secrets
 from pathlib import Path
 
 from serl.errors import BadInput
-from serl.files import write_all
+from serl.files import open_regular, write_all
 
 KEY_BYTES = 32
 TAG_BYTES = 16
@@ -50,7 +50,7 @@ def load_key(path: Path) -> bytes:
     """
     path = path.expanduser()
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read(1024)
     except FileNotFoundError:

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted after a clean stop.
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import os
 import signal
@@ -41,10 +42,12 @@ from serl.agents.config import ClassifierConfig, PretrainingConfig
 from serl.command_group import NOTHING_KEPT
 from serl.config import TrainConfig
 from serl.errors import BadInput, SerlError
+from serl.fields import short
 from serl.run_folder import RunFolder
 
 _ALL_KEPT = "everything is stopped and saved"
 _STOPPED = "everything is stopped"
+_OF_PATHS = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES}  # of a user's path
 _NODES = {"camera", "guard", "sim"}
 _SETTINGS = {
     name
@@ -78,12 +81,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SerlError as error:
         _complain(error)
         return FAILED
-    except KeyboardInterrupt:
-        _complain(f"interrupted; {options.kept}")
-        return INTERRUPTED
     except BrokenPipeError:  # whoever read our output, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
+    except OSError as error:
+        if error.errno not in _OF_PATHS:
+            raise
+        _complain(f"{short(str(error.filename))}: {error.strerror}")
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        _complain(f"interrupted; {options.kept}")
+        return INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, before)
 

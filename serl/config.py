@@ -7,7 +7,7 @@ Unknown keys are errors; each error is one line that names the key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
@@ -247,16 +247,23 @@ def parse_yaml(text: str, what: str) -> Any:
     """The plain value that a YAML text of at most 64 KiB stands for.
 
     Raises:
-        CorruptData: anything else, also aliases, which a few lines unfold to gigabytes, and tags.
+        CorruptData: anything else, also aliases, which a few lines unfold to gigabytes, tags, and
+            a key that a mapping has twice.
     """
     if len(text) > MAX_YAML_BYTES:
         raise CorruptData(f"{what}: {len(text)} characters of YAML, allowed {MAX_YAML_BYTES}")
     try:
         with closing(_PlainLoader(text)) as loader:
             return loader.get_single_data()
+    except _DuplicateKey as error:
+        raise CorruptData(f"{what}: {error}") from None
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         cause = " ".join(str(error).split())
         raise CorruptData(f"{what}: not YAML: {cause[:300]}") from None
+
+
+class _DuplicateKey(CorruptData):
+    """A key that a mapping has twice."""
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -267,6 +274,20 @@ class _PlainLoader(yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
             raise yaml.YAMLError(f"aliases and tags are not allowed {event.start_mark}")
         return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[Any, int] = {}
+        for name, _ in node.value:
+            key = self.construct_object(name, deep=True)
+            line = name.start_mark.line + 1
+            if not isinstance(key, Hashable):
+                break  # the base class refuses it
+            if key in lines:
+                raise _DuplicateKey(
+                    f"line {line}: the key {short(key)} is given twice, first in line {lines[key]}"
+                )
+            lines[key] = line
+        return super().construct_mapping(node, deep)
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from serl.errors import CorruptData
 from serl.fields import check_fields, dump_object, parse_object
+from serl.files import read_bounded
 
 _FILE = "control.json"
 _MAX_BYTES = 4096
@@ -44,8 +45,7 @@ def write_control_status(folder: Path, status: ControlStatus) -> None:
 def read_control_status(folder: Path) -> ControlStatus | None:
     """The status, or None when there is none, or a damaged one."""
     with suppress(OSError, CorruptData):
-        with (folder / _FILE).open("rb") as file:
-            fields = parse_object(file.read(_MAX_BYTES), _FILE)
+        fields = parse_object(read_bounded(folder / _FILE, _MAX_BYTES), _FILE)
         check_fields(fields, _FIELDS, _FILE)
         return ControlStatus(**fields)
     return None

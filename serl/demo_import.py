@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from serl.errors import BadInput, SpecMismatch
 from serl.recorded import FAILURES
-from serl.recording import EpisodeLog
+from serl.recording import EpisodeLog, LogConfig
 from serl.rotations import from_rotation_vector, multiply
 from serl.specs import ObservationSpec, Spec, check_reward
 from serl.transitions import Run, Transition, Values
@@ -135,7 +135,12 @@ class Mapper:
 
 
 def import_runs(
-    found: Sequence[Run], spec: Spec, asked: ImportMap, folder: Path, provenance: str
+    found: Sequence[Run],
+    spec: Spec,
+    asked: ImportMap,
+    folder: Path,
+    provenance: str,
+    log_config: LogConfig | None = None,
 ) -> Imported:
     """Write successes into a new folder, failures apart.
 
@@ -145,6 +150,7 @@ def import_runs(
         asked: see `Mapper`.
         folder: is made; holds no episodes.
         provenance: of the rewards.
+        log_config: how episodes are logged; the defaults if None.
 
     Raises:
         SpecMismatch: the file does not fit the task; nothing was written.
@@ -155,7 +161,7 @@ def import_runs(
     name, epoch, counts = folder.resolve().name, time.time_ns(), [0, 0]
     for kind, target in enumerate((folder, folder / FAILURES)):
         chosen = [run for run in found if run.success is (kind == 0)]
-        with EpisodeLog(target, spec, name, ACTOR, epoch) as log:
+        with EpisodeLog(target, spec, name, ACTOR, epoch, log_config) as log:
             for number, run in enumerate(chosen):
                 key = Key(name, ACTOR, epoch, number, 0)
                 for record in _records(run, key, spec, mapper, provenance):

@@ -36,14 +36,16 @@ def _import(options: argparse.Namespace) -> int:
     from serl.demo_import import ImportMap, import_runs
     from serl.transitions import read_transitions, runs
 
-    task = make_task(resolve({"task": options.task}, parse_overrides(options.overrides)))
+    config = resolve({"task": options.task}, parse_overrides(options.overrides))
+    task = make_task(config)
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     folder = options.out or Path("runs") / task.name / f"imported_{stamp}"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"{folder}: holds something already; give another --out")
     asked = checked(ImportMap, read_yaml(options.map) if options.map else {})
     found = list(runs(read_transitions(options.file)))
-    made = import_runs(found, make_spec(task), asked, folder, f"imported from {options.file.name}")
+    origin = f"imported from {options.file.name}"
+    made = import_runs(found, make_spec(task), asked, folder, origin, config.log)
     print(
         f"{made.successes} demonstrations in {folder}; apart: {made.failures} episodes without "
         f"success; {made.steps} steps"

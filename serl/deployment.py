@@ -16,7 +16,7 @@ from serl.config import TrainConfig
 from serl.errors import BadInput, CorruptData
 from serl.evaluation import Evaluation, Trial
 from serl.fields import check_fields, dump_object, parse_object, short
-from serl.files import read_bounded
+from serl.files import open_regular, read_bounded
 from serl.transport import Snapshot
 
 FOLDER = "deployments"
@@ -90,7 +90,7 @@ def load_fitting(path: Path, config: TrainConfig) -> Checkpoint:
 
 def append_tried(folder: Path, tried: Tried) -> None:
     """Add a line to the file of a deployment."""
-    with (folder / _FILE).open("ab") as file:
+    with open_regular(folder / _FILE, mode="ab") as file:
         file.write(dump_object(tried._asdict()) + b"\n")
 
 

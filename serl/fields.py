@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from serl.errors import CorruptData
+from serl.files import open_regular
 
 MAX_JSON_BYTES = 1 << 20
+_MAX_FILE_BYTES = 1 << 30
 MAX_TEXT = 4096
 """Characters of a field, which may be the path of a file."""
 
@@ -52,9 +54,10 @@ def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     A last line that was cut is left out: its writer died.
 
     Raises:
-        CorruptData: another line is no object, or longer than 1 MiB; the error names it.
+        CorruptData: another line is no object, or longer than 1 MiB; the error names it. Or it is
+            not a regular file, or is larger than 1 GiB.
     """
-    with path.open("rb") as stream:
+    with open_regular(path, _MAX_FILE_BYTES) as stream:
         for number in count(1):
             line = stream.readline(MAX_JSON_BYTES + 1)
             if not line.endswith(b"\n") and len(line) <= MAX_JSON_BYTES:

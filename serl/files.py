@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
 import re
+import shutil
+import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Any, Self
 
 from serl.errors import BadInput, CorruptData
 
 Buffer = bytes | memoryview
 
 _TICK_NS = 20_000_000  # of the clock that stamps files; the kernel's is 10 ms at most
+
+_FULL_BYTES = 1 << 20  # a disk with less free than this refuses what a process writes at a time
+_MAX_ID_BYTES = 32
+_NAMING_S, _NAMING_PERIOD_S = 2.0, 0.01  # the owner of a lock writes its id within this time
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
@@ -31,18 +46,83 @@ def checked_name(name: str, what: str) -> str:
     return name
 
 
-def read_bounded(path: Path, max_bytes: int) -> bytes:
-    """The content of a file.
+def open_regular(
+    path: Path, max_bytes: int | None = None, mode: str = "rb", buffering: int = -1
+) -> IO[Any]:
+    """Open a file that must be a regular one, without waiting for a FIFO or a device.
+
+    Args:
+        path: of the file.
+        max_bytes: a larger file is refused; None for no bound.
+        mode: as for `open`, in bytes.
+        buffering: as for `open`.
 
     Raises:
-        CorruptData: it is larger; nothing was read.
-        OSError: it is absent, or cannot be read.
+        CorruptData: it is something else, such as a FIFO or a device, or it is too large.
+        OSError: it is absent, or cannot be opened.
     """
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > max_bytes:
-            raise CorruptData(f"{path}: {size} bytes, allowed {max_bytes}")
-        return file.read(max_bytes)
+    file = open(path, mode, buffering, opener=_open_regular)  # noqa: SIM115
+    size = os.fstat(file.fileno()).st_size
+    if max_bytes is not None and size > max_bytes:
+        file.close()
+        raise CorruptData(f"{path}: {size} bytes, allowed {max_bytes}")
+    return file
+
+
+def _open_regular(path: str | Path, flags: int, permissions: int = 0o666) -> int:
+    try:
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, permissions)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket, or a FIFO that nobody reads
+            raise CorruptData(f"{path}: is a socket or a FIFO, expected a regular file") from None
+        raise
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise _irregular(path, mode)
+    return descriptor
+
+
+def _irregular(path: str | Path, mode: int) -> CorruptData:
+    kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+    return CorruptData(f"{path}: is {kind}, expected a regular file")
+
+
+def check_regular(path: Path, max_bytes: int) -> None:
+    """Check a file that a library opens by its path; an absent one passes.
+
+    The file is not opened: to close it would end the locks that this process has on it.
+
+    Raises:
+        CorruptData: it is not a regular file, or it is too large.
+        OSError: it cannot be looked at.
+    """
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(found.st_mode):
+        raise _irregular(path, found.st_mode)
+    if found.st_size > max_bytes:
+        raise CorruptData(f"{path}: {found.st_size} bytes, allowed {max_bytes}")
+
+
+def read_bounded(path: Path, max_bytes: int) -> bytes:
+    """The content of a regular file; raises as `open_regular`."""
+    with open_regular(path, max_bytes) as file:
+        content: bytes = file.read(max_bytes)
+        return content
+
+
+def disk_full(folder: Path) -> str:
+    """Describe a disk that has no space left, for an error message; empty while it has some."""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return ""
+    if free > _FULL_BYTES:
+        return ""
+    return f"the disk of {folder} is full, {free / 1e6:.1f} MB are free: free some space"
 
 
 def write_all(descriptor: int, *pieces: Buffer) -> None:
@@ -87,9 +167,9 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 of a file, in hex digits; raises `OSError` when it cannot be read."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """The sha256 of a file, in hex digits; raises as `open_regular`."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 def digest_of(path: Path) -> str:
@@ -155,38 +235,57 @@ class FolderWatch:
 def is_alive(lock: Path) -> bool:
     """Whether the process lives that took a `FileLock` last; it may have given it back."""
     try:
-        os.kill(int(lock.read_text()), 0)
-    except (OSError, ValueError, OverflowError):
+        process = int(read_bounded(lock, _MAX_ID_BYTES))
+    except (OSError, ValueError, CorruptData):
         return False
-    return True
+    try:
+        os.kill(process, 0)
+    except PermissionError:  # of another user
+        return True
+    except (OSError, OverflowError):
+        return False
+    return process > 0
 
 
 class FileLock:
     """An exclusive lock that the kernel gives back when its owner dies, however it dies.
 
+    The owner writes its process id after it has the lock. A second process that comes in between
+    tries again until it gets the lock, or finds the id of a living process.
+
     Args:
         path: the lock file; it holds the owner's process id and is never removed.
         what: what is locked, in words, for the refusal.
+        sleep: waits for a number of seconds.
 
     Raises:
         BadInput: another process holds it; the line names its process id.
+        CorruptData: the path is that of something else than a regular file.
         OSError: the file cannot be written.
     """
 
-    def __init__(self, path: Path, what: str) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    def __init__(self, path: Path, what: str, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._descriptor = _open_regular(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.read(self._descriptor, 32).decode(errors="replace").strip()
-            os.close(self._descriptor)
-            raise BadInput(f"{what} is in use by process {owner or 'unknown'} ({path})") from None
-        try:
+            self._lock(path, what, sleep)
             os.ftruncate(self._descriptor, 0)
             write_all(self._descriptor, f"{os.getpid()}\n".encode())
-        except OSError:
-            os.close(self._descriptor)
+        except BaseException:
+            self.close()
             raise
+
+    def _lock(self, path: Path, what: str, sleep: Callable[[float], None]) -> None:
+        for _ in range(round(_NAMING_S / _NAMING_PERIOD_S)):
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if is_alive(path):
+                    break
+                sleep(_NAMING_PERIOD_S)
+            else:
+                return
+        owner = os.pread(self._descriptor, _MAX_ID_BYTES, 0).decode(errors="replace").strip()
+        raise BadInput(f"{what} is in use by process {owner or 'unknown'} ({path})")
 
     def close(self) -> None:
         """Give the lock back; a second call does nothing."""

@@ -1,7 +1,8 @@
 """Which records the learner accepted, in which order: `index.sqlite` of a run.
 
 The order makes learning repeatable: replay is rebuilt, and learning goes on, in this order. It is
-a cache: without it, it is rebuilt from the episode files.
+a cache: without it, it is rebuilt from the episode files. Beside the order it keeps a checksum of
+each accepted record, for `serl verify`; one that was rebuilt, or made by format 1, lacks them.
 """
 
 from __future__ import annotations
@@ -17,8 +18,19 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import NamedTuple, Self
 
-from serl.errors import BadInput, CorruptData, SerlError
-from serl.files import sync_folder
+from serl.content import CHECKSUM, Block, extend
+from serl.database import (
+    BESIDE,
+    DamagedDatabase,
+    bounded,
+    check,
+    connect,
+    read_rows,
+    refused,
+    schema_of,
+)
+from serl.errors import BadInput, CorruptData
+from serl.files import checked_name, sync_folder
 from serl.types import Arrival, place_after
 
 Stream = tuple[str, int]
@@ -27,9 +39,8 @@ Stream = tuple[str, int]
 Cursors = Mapping[Stream, int]
 """By stream: the sequence number of the first record that is not held."""
 
-FORMAT = 1
-_SCHEMA = f"""
-BEGIN;
+FORMAT = 2
+_ORDER = """
 CREATE TABLE span (
     id INTEGER PRIMARY KEY, actor TEXT NOT NULL, epoch INTEGER NOT NULL,
     first INTEGER NOT NULL, length INTEGER NOT NULL,
@@ -38,9 +49,17 @@ CREATE TABLE span (
 CREATE TABLE home (
     actor TEXT PRIMARY KEY, home TEXT NOT NULL, place TEXT NOT NULL
 ) STRICT;
-PRAGMA user_version = {FORMAT};
-COMMIT;
 """
+_CONTENT = f"""
+CREATE TABLE content (
+    actor TEXT NOT NULL, epoch INTEGER NOT NULL, first INTEGER NOT NULL,
+    cameras TEXT NOT NULL,  -- names of the images that the checksums are of, one a line
+    checksums BLOB NOT NULL,  -- of the records from `first` on, 8 bytes each
+    PRIMARY KEY (actor, epoch, first)
+) STRICT, WITHOUT ROWID;
+PRAGMA user_version = {FORMAT};
+"""
+_SCHEMAS = {1: schema_of(_ORDER), FORMAT: schema_of(_ORDER + _CONTENT)}
 _SPANS = "SELECT actor, epoch, first, length FROM span ORDER BY id"
 
 
@@ -78,10 +97,6 @@ class _Place(NamedTuple):
         return _Place(self.length + 1, *place_after(record))
 
 
-class DamagedIndex(CorruptData):
-    """An index that has to be rebuilt."""
-
-
 class Index:
     """The accepted records as spans, and the home of each actor; every change is durable at once.
 
@@ -91,7 +106,7 @@ class Index:
         path: of the database; made if absent.
 
     Raises:
-        DamagedIndex: it can be rebuilt, see `open_index`.
+        DamagedDatabase: it can be rebuilt, see `open_index`.
         CorruptData: made by another version of serl.
         SerlError: the disk refused.
     """
@@ -101,25 +116,22 @@ class Index:
         self._lock = Lock()
         if not path.exists():
             _make(path)
-        self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._places: dict[Stream, _Place] = {}
+        self._blocks: dict[Stream, Block] = {}  # the last row of each stream, since the start
+        self._last = (0, Span("", 0, 0, 0))
         try:
-            self._prepare()
-            self._places: dict[Stream, _Place] = {}
-            self._last = (0, Span("", 0, 0, 0))
-            self._load()
-            self._homes = {
-                actor: (home, place)
-                for actor, home, place in self._database.execute("SELECT * FROM home")
-            }
+            self._database = connect(path)
+            with self._closed_on_error(), bounded(self._database, path):
+                self._prepare()
+                self._load()
+                self._homes = {
+                    actor: (home, place)
+                    for actor, home, place in read_rows(self._database, path, "SELECT * FROM home")
+                }
         except sqlite3.OperationalError as error:
-            self.close()
-            raise SerlError(f"{path}: {error}") from error
-        except sqlite3.DatabaseError as error:
-            self.close()
-            raise DamagedIndex(f"{path}: {error}") from error
-        except BadInput:
-            self.close()
-            raise
+            raise refused(path, error) from error
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            raise DamagedDatabase(f"{path}: {error}") from error
 
     @property
     def cursors(self) -> dict[Stream, int]:
@@ -150,6 +162,7 @@ class Index:
         """
         places: dict[Stream, _Place] = {}
         spans: list[Span] = []
+        blocks: dict[Stream, list[Block]] = {}
         for record in records:
             stream = record.key.actor, record.key.epoch
             before = places.get(stream) or self._places.get(stream, _Place())
@@ -158,7 +171,10 @@ class Index:
                 spans[-1] = spans[-1]._replace(length=spans[-1].length + 1)
             else:
                 spans.append(Span(*stream, before.length, 1))
-        self._append(spans, places)
+            if stream not in blocks:
+                blocks[stream] = [self._blocks[stream]] if stream in self._blocks else []
+            extend(blocks[stream], before.length, record)
+        self._append(spans, places, blocks)
 
     def claim(self, actor: str, home: str, place: str) -> str:
         """Why an actor cannot have this name; empty when it can.
@@ -196,6 +212,13 @@ class Index:
                     f"{mine} first + length >= ?",
                     (end, *stream, end),
                 )
+                self._database.execute(f"DELETE FROM content {mine} first >= ?", (*stream, end))
+                self._database.execute(
+                    "UPDATE content SET checksums = substr(checksums, 1, ? * (? - first)) "
+                    f"{mine} length(checksums) > ? * (? - first)",
+                    (CHECKSUM.size, end, *stream, CHECKSUM.size, end),
+                )
+                self._blocks.pop(stream, None)
         if lost:
             self._load()
         return lost
@@ -207,7 +230,7 @@ class Index:
             first = taken.get(stream, 0)
             spans.append(Span(*stream, first, logged[stream] - first))
         places = {stream: _Place(cursor, None) for stream, cursor in logged.items()}
-        self._append([span for span in spans if span.length], places)
+        self._append([span for span in spans if span.length], places, {})
 
     def close(self) -> None:
         """Close the database; a second call does nothing."""
@@ -219,31 +242,41 @@ class Index:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
     def _prepare(self) -> None:
         database = self._database
-        (version,) = database.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            raise DamagedIndex(f"{self.path}: not an index of a run")
-        if version != FORMAT:
-            raise CorruptData(f"{self.path}: format {version}, this version reads {FORMAT}")
-        (finding,) = database.execute("PRAGMA quick_check(1)").fetchone()
-        if finding != "ok":
-            raise DamagedIndex(f"{self.path}: {' '.join(finding.split())}")
+        version = check(database, self.path, _SCHEMAS)
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
+        if version < FORMAT:
+            with self._transaction():
+                for statement in _CONTENT.split(";")[:-1]:
+                    database.execute(statement)
 
     def _load(self) -> None:
         """Read where each stream stands; spans that do not follow each other are damage."""
-        rows = self._database.execute("SELECT * FROM span ORDER BY id")
+        rows = read_rows(self._database, self.path, "SELECT * FROM span ORDER BY id")
         self._places, self._last = {}, (0, Span("", 0, 0, 0))
         for number, actor, epoch, first, length, episode, step in rows:
             span = Span(actor, epoch, first, length)
             if length < 1 or first != self._places.get(span.stream, _Place()).length:
-                raise DamagedIndex(f"{self.path}: {span} does not follow the ones before it")
+                raise DamagedDatabase(f"{self.path}: {span} does not follow the ones before it")
             self._places[span.stream] = _Place(first + length, episode, step or 0)
             self._last = number, span
 
-    def _append(self, spans: Sequence[Span], places: Mapping[Stream, _Place]) -> None:
+    def _append(
+        self,
+        spans: Sequence[Span],
+        places: Mapping[Stream, _Place],
+        blocks: Mapping[Stream, Sequence[Block]],
+    ) -> None:
         """One transaction; the first span may continue the last one."""
         if not spans:
             return
@@ -261,6 +294,15 @@ class Index:
             with self._transaction():
                 insert = "INSERT OR REPLACE INTO span VALUES (?, ?, ?, ?, ?, ?, ?)"
                 self._database.executemany(insert, rows)
+                self._database.executemany(
+                    "INSERT OR REPLACE INTO content VALUES (?, ?, ?, ?, ?)",
+                    [
+                        (*stream, block.first, "\n".join(block.cameras), block.checksums)
+                        for stream, mine in blocks.items()
+                        for block in mine
+                    ],
+                )
+            self._blocks.update({stream: mine[-1] for stream, mine in blocks.items()})
             self._last = rows[-1][0], spans[-1]
             self._places.update(places)
 
@@ -273,7 +315,7 @@ class Index:
         except sqlite3.Error as error:
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
-            raise SerlError(f"{self.path}: {error}") from error
+            raise refused(self.path, error) from error
 
 
 def _make(path: Path) -> None:
@@ -283,40 +325,45 @@ def _make(path: Path) -> None:
     os.close(os.open(scratch, os.O_RDWR | os.O_CREAT, 0o600))
     try:
         with closing(sqlite3.connect(scratch, isolation_level=None)) as database:
-            database.executescript(_SCHEMA)
+            database.executescript(f"BEGIN; {_ORDER} {_CONTENT} COMMIT;")
     except sqlite3.Error as error:
-        raise SerlError(f"{path}: {error}") from error
-    for suffix in ("-wal", "-shm"):  # of a database that is gone; they would be replayed into it
+        raise refused(path, error) from error
+    for suffix in BESIDE:  # of a database that is gone; they would be replayed into it
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     scratch.rename(path)
     sync_folder(path.parent)
 
 
-def read_spans(path: Path) -> list[Span]:
-    """The spans as they are stored, unchecked; none when there is no index. Changes nothing.
+def read_index(path: Path) -> tuple[list[Span], dict[Stream, list[Block]]]:
+    """Read the spans as they are stored, unchecked, and the checksums; nothing without an index.
+
+    Changes nothing.
 
     Raises:
         CorruptData: not an index, damaged, or of another version.
     """
-    if not path.exists():
-        return []
     try:
         try:
-            return _spans_in(path)
+            return _read(path) if path.exists() else ([], {})
         except sqlite3.OperationalError:
             with TemporaryDirectory() as scratch:
-                return _spans_in(_copied(path, Path(scratch)))
-    except (sqlite3.Error, OSError) as error:
+                return _read(_copied(path, Path(scratch)))
+    except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
         raise CorruptData(f"{path}: {error}") from error
 
 
-def _spans_in(path: Path) -> list[Span]:
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-        (version,) = database.execute("PRAGMA user_version").fetchone()
-        if version != FORMAT:
-            found = f"format {version}" if version else "not an index of a run"
-            raise CorruptData(f"{path}: {found}, this version reads format {FORMAT}")
-        return [Span(*row) for row in database.execute(_SPANS)]
+def _read(path: Path) -> tuple[list[Span], dict[Stream, list[Block]]]:
+    blocks: dict[Stream, list[Block]] = {}
+    with closing(connect(path, read_only=True)) as database, bounded(database, path):
+        version = check(database, path, _SCHEMAS)
+        spans = [Span(*row) for row in read_rows(database, path, _SPANS)]
+        for actor in {span.actor for span in spans}:
+            checked_name(actor, f"{path}: actor")
+        content = read_rows(database, path, "SELECT * FROM content") if version == FORMAT else ()
+        for actor, epoch, first, cameras, checksums in content:
+            block = Block(first, tuple(filter(None, cameras.split("\n"))), checksums)
+            blocks.setdefault((actor, epoch), []).append(block)
+    return spans, blocks
 
 
 def _copied(path: Path, folder: Path) -> Path:

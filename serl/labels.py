@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from serl.errors import BadInput, CorruptData
 from serl.fields import check_fields, read_objects, short
+from serl.files import open_regular
 
 FILE = "labels.jsonl"
 _FIELDS = {"epoch": int, "episode": int, "step": int, "label": int, "by": str, "wall_s": float}
@@ -60,7 +61,7 @@ def append_labels(
         wall_s = float(time.time() if now_s is None else now_s)
         lines.append(json.dumps({**place._asdict(), "label": label, "by": by, "wall_s": wall_s}))
     try:
-        with (folder / file).open("ab") as stream:
+        with open_regular(folder / file, mode="ab") as stream:
             drop_cut_line(folder / file)
             stream.write("".join(f"{line}\n" for line in lines).encode())
     except OSError as error:
@@ -70,7 +71,7 @@ def append_labels(
 
 def drop_cut_line(path: Path) -> None:
     """A line without an end was being written when its writer died; it says nothing."""
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         stream.seek(max(0, stream.seek(0, os.SEEK_END) - 1))
         whole = stream.read() in (b"", b"\n")
     if not whole:

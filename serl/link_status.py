@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from serl.errors import CorruptData
 from serl.fields import check_fields, dump_object, parse_object
+from serl.files import read_bounded
 
 PERIOD_S = 1.0
 """The link process tells its status this often."""
@@ -48,8 +49,7 @@ def write_status(folder: Path, status: LinkStatus) -> None:
 def read_status(folder: Path, wall_s: Callable[[], float] = time.time) -> LinkStatus | None:
     """The status, or None when it is absent, out of date or damaged."""
     with suppress(OSError, CorruptData):
-        with (folder / _FILE).open("rb") as file:
-            fields = parse_object(file.read(_MAX_BYTES), _FILE)
+        fields = parse_object(read_bounded(folder / _FILE, _MAX_BYTES), _FILE)
         check_fields(fields, _FIELDS, _FILE)
         if wall_s() - (folder / _FILE).stat().st_mtime <= _FRESH_S:
             return LinkStatus(**fields)

@@ -16,9 +16,10 @@ from typing import NamedTuple, get_type_hints
 from serl.episodes import episode_name
 from serl.errors import BadInput
 from serl.fields import MAX_JSON_BYTES, check_fields, dump_object, parse_object
-from serl.files import write_all
+from serl.files import open_regular, write_all
 
 MANIFEST = "MANIFEST.jsonl"
+_MAX_BYTES = 1 << 30
 
 
 class Entry(NamedTuple):
@@ -66,9 +67,12 @@ def read_entries(folder: Path) -> dict[str, list[Entry]]:
     """The lines by name of the file; empty when there is no manifest.
 
     A line that is torn or damaged is passed over: the file that it was for is then not listed.
+
+    Raises:
+        CorruptData: the manifest is not a regular file, or is larger than 1 GiB.
     """
     entries: dict[str, list[Entry]] = {}
-    with suppress(FileNotFoundError), (folder / MANIFEST).open("rb") as file:
+    with suppress(FileNotFoundError), open_regular(folder / MANIFEST, _MAX_BYTES) as file:
         for line in iter(partial(file.readline, MAX_JSON_BYTES), b""):
             with suppress(BadInput):
                 fields = parse_object(line, MANIFEST)

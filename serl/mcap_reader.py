@@ -11,7 +11,7 @@ from isal.isal_zlib import crc32
 
 from serl.errors import CorruptData
 from serl.fields import short
-from serl.files import Buffer
+from serl.files import Buffer, open_regular
 from serl.mcap import BLOCK, CHUNK, FOOTER, INDEX_BYTES, MAGIC, MESSAGE, U32, Opcode
 
 _STATISTICS = Struct("<QHIIIIQQI")  # eight numbers about the file, length of the counts
@@ -60,7 +60,7 @@ class McapReader:
         self._chunks = 0
         self._ahead = memoryview(b"")  # bytes of the file from `_ahead_start` on
         self._ahead_start = 0
-        self._file = path.open("rb", buffering=0)
+        self._file = open_regular(path, buffering=0)
 
     def close(self) -> None:
         """Close the file."""

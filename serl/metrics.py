@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 
 from serl.errors import CorruptData, SerlError
 from serl.fields import MAX_JSON_BYTES
-from serl.files import write_all
+from serl.files import open_regular, write_all
 
 FILE = "metrics.jsonl"
 MetricsRow = dict[str, Any]
@@ -151,6 +151,7 @@ class ResumeRow:
 
 Row = EpisodeRow | UpdateRow | EvaluationRow | EventRow | RequestRow | ResumeRow
 
+_MAX_BYTES = 16 << 30
 _REPEATED = {EpisodeRow.kind, UpdateRow.kind, RequestRow.kind}
 
 
@@ -265,7 +266,7 @@ def read_rows(path: Path, start: int = 0) -> tuple[list[MetricsRow], int]:
     row, or each MiB of an endless one, is an event that says so.
     """
     rows: list[MetricsRow] = []
-    with suppress(FileNotFoundError), path.open("rb") as file:
+    with suppress(FileNotFoundError), open_regular(path, _MAX_BYTES) as file:
         file.seek(start)
         while line := file.readline(MAX_JSON_BYTES):
             if len(line) < MAX_JSON_BYTES and not line.endswith(b"\n"):

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from serl.database import DamagedDatabase
 from serl.errors import CorruptData
-from serl.index import Cursors, DamagedIndex, Index, Span, Stream
+from serl.index import Cursors, Index, Span, Stream
 from serl.types import Arrival
 
 
@@ -46,7 +47,7 @@ def open_index(path: Path, logged: Cursors, taken: Cursors | None = None) -> Ope
     if path.exists():
         try:
             index = Index(path)
-        except DamagedIndex as error:
+        except DamagedDatabase as error:
             problem = f"{error}: kept as {_move_aside(path)}"
         else:
             notices += [

@@ -15,7 +15,7 @@ from serl.intervention import Event, Teleop
 from serl.loop import EpisodeKey, Result, run
 from serl.policy import Hold as Still
 from serl.recorded import Recorded
-from serl.recording import EpisodeLog
+from serl.recording import EpisodeLog, LogConfig
 from serl.robot import SimulatedRobot
 from serl.task import SimulatedTask, TaskView
 from serl.teleop.operator import Hands
@@ -116,6 +116,7 @@ def record_person(
     wanted: int,
     seed: int,
     progress: Callable[[Result], object] = lambda result: None,
+    log_config: LogConfig | None = None,
 ) -> None:
     """Let a person demonstrate until so many successes are kept, or until stopping.
 
@@ -128,6 +129,7 @@ def record_person(
         wanted: successes.
         seed: of the starts.
         progress: told after each episode.
+        log_config: how episodes are logged; the defaults if None.
 
     Raises:
         Silent: the robot is, and the stand has nobody to tell.
@@ -141,7 +143,8 @@ def record_person(
             if not stand.await_hands():
                 return
             key = EpisodeKey(run_name, ACTOR, recorded.next_epoch(time.time_ns()), 0)
-            with EpisodeLog(recorded.incoming, spec, run_name, ACTOR, key.epoch) as log:
+            stream = run_name, ACTOR, key.epoch
+            with EpisodeLog(recorded.incoming, spec, *stream, log_config) as log:
                 result = stand.episode(task, key, log)
         except Silent as error:
             if stand.silent is None:

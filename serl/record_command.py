@@ -79,14 +79,15 @@ def _record_expert(options: argparse.Namespace) -> int:
     from serl.recording import EpisodeLog
 
     overrides = {"task": options.task, **parse_overrides(options.overrides)}
-    task = make_task(for_recording(resolve(overrides)))
+    config = for_recording(resolve(overrides))
+    task = make_task(config)
     folder = options.out or _new_folder(task.name, "demonstrations")
     if episode_paths(folder):
         raise BadInput(f"{folder}: already holds episodes; give another --out")
     key = EpisodeKey(folder.resolve().name, EXPERT, time.time_ns(), 0)
     with (
         plugins.make_simulation(task) as robot,
-        EpisodeLog(folder, make_spec(task), key.run, key.actor, key.epoch) as log,
+        EpisodeLog(folder, make_spec(task), key.run, key.actor, key.epoch, config.log) as log,
     ):
         try:
             failed = record_expert(robot, task, log.append, options.demos, options.seed, key)
@@ -128,7 +129,7 @@ def _record_person(options: argparse.Namespace) -> int:
         with stand(options, run, task, device, said) as place, suppress(KeyboardInterrupt):
             recorded.recover()
             print(f"{recorded.counts.kept} of {options.demos} demonstrations so far", flush=True)
-            record_person(place, task, recorded, options.demos, options.seed, tell)
+            record_person(place, task, recorded, options.demos, options.seed, tell, run.config.log)
     counts = recorded.counts
     print(f"{counts.kept} demonstrations in {run.path}; apart: {counts.failures} failures", end="")
     print(f", {counts.undone} undone")

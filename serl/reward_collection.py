@@ -15,7 +15,7 @@ from serl.errors import BadInput, SerlError
 from serl.evaluation import Purpose, start_seed
 from serl.labels import Place, append_labels
 from serl.loop import EpisodeKey, run
-from serl.recording import EpisodeLog
+from serl.recording import EpisodeLog, LogConfig
 from serl.reward_data import write_views
 from serl.reward_driver import Driver, Kind
 from serl.robot import SimulatedRobot
@@ -89,6 +89,7 @@ def collect(
     wanted: Counts,
     seed: int,
     progress: Callable[[Counts], None] = lambda counts: None,
+    log_config: LogConfig | None = None,
 ) -> Counts:
     """Record episodes until there are so many steps of success and of none, by the ground truth.
 
@@ -104,7 +105,7 @@ def collect(
     clock = VirtualClock(robot.advance, task.config.rate_hz)
     counts, episode, place = Counts(0, 0), 0, None
     name = folder.resolve().name
-    with EpisodeLog(folder, spec, name, "collector", 1) as log:
+    with EpisodeLog(folder, spec, name, "collector", 1, log_config) as log:
         while counts.positives < wanted.positives or counts.negatives < wanted.negatives:
             if episode >= 50 and not counts.positives:
                 raise SerlError(f"{task.name}: no success in {episode} episodes")

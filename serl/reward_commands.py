@@ -62,7 +62,8 @@ def _collect(options: argparse.Namespace) -> int:
     if options.console or options.device or options.robot:
         return _collect_person(options)
     named = {"task": options.task, "observe": "pixels"}
-    task = make_task(resolve(named, parse_overrides(options.overrides)))
+    config = resolve(named, parse_overrides(options.overrides))
+    task = make_task(config)
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     folder = options.out or Path("runs") / task.name / f"reward_{stamp}"
     if episode_paths(folder):
@@ -70,7 +71,7 @@ def _collect(options: argparse.Namespace) -> int:
     with plugins.make_simulation(task) as robot:
         wanted = Counts(options.positives, options.negatives)
         try:
-            counts = collect(robot, task, folder, wanted, options.seed, _tell)
+            counts = collect(robot, task, folder, wanted, options.seed, _tell, config.log)
         except KeyboardInterrupt:
             print(f"{len(episode_paths(folder))} episodes in {folder}", file=sys.stderr)
             raise

@@ -128,7 +128,7 @@ def collect_person(
             stand.begin(start_seed(Purpose.REWARD, seed, ACTOR, number))
             if not stand.await_hands():
                 break
-            with EpisodeLog(run.path, spec, name, ACTOR, epoch) as log:
+            with EpisodeLog(run.path, spec, name, ACTOR, epoch, run.config.log) as log:
                 key = EpisodeKey(name, ACTOR, epoch, 0)
                 stand.episode(Watching(task), key, log, _Marking(stand.desk, marks))
         except Silent as error:

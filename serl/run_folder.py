@@ -216,9 +216,13 @@ class RunFolder:
         """Become the run's learner until the lock is closed.
 
         Raises:
-            BadInput: the run has one; the line names its process id.
+            BadInput: the run has one; the line names its process id. Or the lock cannot be written.
         """
-        return FileLock(self.path / LEARNER_LOCK, f"the run {self.path}: its learner")
+        path = self.path / LEARNER_LOCK
+        try:
+            return FileLock(path, f"the run {self.path}: its learner")
+        except OSError as error:
+            raise BadInput(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _new_folder(parent: Path, stamp: str, config: bytes) -> Path:

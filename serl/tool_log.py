@@ -17,6 +17,7 @@ import numpy as np
 from serl.episodes import EpisodeName
 from serl.errors import CorruptData
 from serl.fields import check_fields, dump_object, read_objects, short
+from serl.files import open_regular
 from serl.labels import drop_cut_line
 from serl.types import Array, Observation, Record, Step
 
@@ -61,11 +62,11 @@ class ToolLog:
             for first in range(0, len(self._tools_m), _LINE_PLACES)
         ]
         try:
-            with (self._folder / FILE).open("ab") as stream:
+            with open_regular(self._folder / FILE, mode="ab") as stream:
                 drop_cut_line(self._folder / FILE)
                 stream.write(b"".join(lines))
-        except OSError as error:  # an audit will miss it, nothing else does
-            logger.warning("%s: %s", self._folder / FILE, error.strerror)
+        except (OSError, CorruptData) as error:  # an audit will miss it, nothing else does
+            logger.warning("%s: %s", self._folder / FILE, error)
 
 
 def read_tools(folder: Path) -> dict[EpisodeName, Array]:

@@ -107,7 +107,7 @@ def demonstrate(run: RunFolder, display: Display) -> None:
     scratch = run.path / ".demonstrations"
     with run.lock_learner(), plugins.make_simulation(task) as robot:
         shutil.rmtree(scratch, ignore_errors=True)
-        with EpisodeLog(scratch, make_spec(task), key.run, key.actor, key.epoch) as log:
+        with EpisodeLog(scratch, make_spec(task), key.run, key.actor, key.epoch, config.log) as log:
             record_expert(robot, task, log.append, config.demos, config.seed, key)
         scratch.rename(run.demonstrations)
 

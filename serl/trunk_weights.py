@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from serl.agents.config import SACConfig
 from serl.errors import BadInput, CorruptData, SerlError, SpecMismatch
 from serl.fields import check_fields, short
-from serl.files import digest_of, make_folder, read_bounded, write_atomic
+from serl.files import digest_of, make_folder, open_regular, read_bounded, write_atomic
 from serl.pickles import decode_pickle
 
 logger = logging.getLogger(__name__)
@@ -184,10 +184,7 @@ def load_trunk(path: Path) -> TrunkWeights:
         SpecMismatch: a tensor is missing, unknown, or has another shape.
     """
     try:
-        size = path.stat().st_size
-        if size > _MAX_BYTES:
-            raise CorruptData(f"{path}: {size} bytes, allowed {_MAX_BYTES}")
-        with safe_open(path, framework="numpy") as file:
+        with open_regular(path, _MAX_BYTES), safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except OSError as error:

@@ -1,6 +1,7 @@
 """Proves that a run is sound: every record once and undamaged, every checkpoint as it was saved.
 
-The log is compared with itself (keys, hashes, counts), and with what the learner accepted.
+The log is compared with itself (keys, hashes, counts), and with what the learner accepted: how
+many records, and their content.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from serl import checkpoint
+from serl.content import CHECKSUM, Block, checksum
 from serl.episodes import PART, SEALED, EpisodeName, episode_name, episode_paths, open_episode
 from serl.errors import BadInput, CorruptData, SerlError
 from serl.files import sha256_of
-from serl.index import Span, Stream, read_spans
+from serl.index import Span, Stream, read_index
 from serl.learner_progress import restore_progress
 from serl.manifest import MANIFEST, Entry, read_entries
 from serl.quarantine import QUARANTINE, lost_records
@@ -26,6 +28,10 @@ from serl.types import End
 COUNTED = (
     "records: steps, and one end an episode; accepted: those that a learner took, not what came "
     "after its last step, nor demonstrations, which it reads as they are"
+)
+UNCOMPARED = (
+    "the content of {:,} accepted records was not compared: the index has no checksums of them, "
+    "as it was made by an earlier version of serl, or rebuilt from the log"
 )
 
 
@@ -62,6 +68,7 @@ class Report(NamedTuple):
         lost: records that are known to have existed and are not in the log, or that the learner
             passed over.
         duplicated: records that the learner accepted more than once.
+        uncompared: accepted records whose content is not known, so that it was not compared.
         findings: what is wrong, one line each; names the file, and the byte where there is one.
     """
 
@@ -69,6 +76,7 @@ class Report(NamedTuple):
     checkpoints: int
     lost: int
     duplicated: int
+    uncompared: int
     findings: tuple[str, ...]
 
     @property
@@ -87,7 +95,8 @@ class Report(NamedTuple):
         counts = f"lost {self.lost}, duplicated {self.duplicated}"
         found = len(self.findings)
         verdict = "sound" if self.sound else f"{found} finding{'s' * (found != 1)}"
-        return "\n".join([*lines, COUNTED, *self.findings, f"{counts}: {verdict}"])
+        remarks = [UNCOMPARED.format(self.uncompared)] if self.uncompared else []
+        return "\n".join([*lines, COUNTED, *remarks, *self.findings, f"{counts}: {verdict}"])
 
 
 def verify(path: Path) -> Report:
@@ -102,11 +111,15 @@ def verify(path: Path) -> Report:
     pointer = run.checkpoints / checkpoint.LATEST
     if pointer.exists() and checkpoint.latest(run.checkpoints) is None:
         findings.append(f"{pointer}: does not name a checkpoint")
-    spans = _spans(run.index, findings)  # first: what is accepted later is in the log by then
+    # First, since what is accepted later is in the log by then.
+    spans, blocks = _accepted(run.index, findings)
     accepted, passed_over, duplicated = _coverage(spans)
-    logs = [_Log(run.episodes(actor), actor) for actor in run.actors()]
+    kept = [block for stream in blocks.values() for block in stream]
+    cameras = max((block.cameras for block in kept), key=len, default=())
+    logs = [_Log(run.episodes(actor), actor, cameras) for actor in run.actors()]
+    findings += [text for log in logs for text in log.differences(blocks)]
     if run.demonstrations.is_dir():
-        logs.append(_Log(run.demonstrations, None))
+        logs.append(_Log(run.demonstrations, None, ()))
     held = {stream: count for log in logs for stream, count in log.held.items()}
     gone = {stream: count for log in logs for stream, count in log.gone.items()}
     for stream, cursor in accepted.items():
@@ -125,6 +138,9 @@ def verify(path: Path) -> Report:
         checkpoints=len(checkpoints),
         lost=sum(gone.values()) + passed_over,
         duplicated=duplicated,
+        uncompared=max(
+            0, accepted.total() - sum(len(block.checksums) // CHECKSUM.size for block in kept)
+        ),
         findings=(
             *(text for log in logs for text in log.findings),
             *findings,
@@ -141,6 +157,7 @@ class _File(NamedTuple):
     name: EpisodeName
     origin: tuple[str, str, str]  # run, actor, digest of the spec; empty when it holds nothing
     records: int
+    checksums: bytes  # of each record; 4 bytes where images cannot be compared, else 8
     ended: bool
     sha256: str  # empty while it is open
     damage: str
@@ -155,16 +172,22 @@ class _Log:
         findings: what is wrong.
     """
 
-    def __init__(self, folder: Path, actor: str | None) -> None:
+    def __init__(self, folder: Path, actor: str | None, cameras: Sequence[str]) -> None:
         self._folder = folder
-        self._files = [_read(path) for path in episode_paths(folder)]
-        self._entries = read_entries(folder)  # after the hashes: lines come before files
+        self._files = [_read(path, cameras) for path in episode_paths(folder)]
+        self.findings: list[str] = []
+        try:
+            self._entries = read_entries(folder)  # after the hashes: lines come before files
+            self._lost = lost_records(folder)
+        except BadInput as error:
+            self._entries, self._lost = {}, {}
+            self.findings.append(str(error))
         self._actor = actor or next((file.origin[1] for file in self._files), "")
         self.held: Counter[Stream] = Counter()
         for file in self._files:
             self.held[self._actor, file.name.epoch] += file.records
         self.gone: Counter[Stream] = Counter()
-        self.findings = [file.damage for file in self._files if file.damage]
+        self.findings += [file.damage for file in self._files if file.damage]
         self.findings += self._of_origin()
         self.findings += self._of_order()
         self.findings += self._of_manifest()
@@ -182,6 +205,44 @@ class _Log:
             quarantined=len(list(quarantine.iterdir())) if quarantine.is_dir() else 0,
             accepted=sum(accepted[stream] for stream in self.held),
         )
+
+    def differences(self, blocks: Mapping[Stream, Sequence[Block]]) -> Iterator[str]:
+        """Compare the content of the log with that of the records that the learner accepted."""
+        for (actor, epoch), learned in blocks.items():
+            if actor != self._actor:
+                continue
+            logged = dict(self._checksums(epoch))
+            different = [
+                sequence
+                for block in learned
+                for sequence, mine in block.contents()
+                if (found := logged.get(sequence)) and not _same(mine, found)
+            ]
+            if different:
+                yield (
+                    f"{self._folder}: {len(different)} records of the start {epoch} were learned "
+                    f"that the log does not hold, the first is record {min(different)}"
+                )
+
+    def _checksums(self, epoch: int) -> Iterator[tuple[int, bytes]]:
+        """Sequence number and checksum of the records of a start, as far as it is known."""
+        files = {file.name: file for file in self._files if file.name.epoch == epoch}
+        lost = {name for name in self._lost if name.epoch == epoch}
+        sequence = 0
+        for name in sorted(files.keys() | lost):
+            file = files.get(name)
+            if file is not None:
+                size = len(file.checksums) // max(1, file.records)
+                for index in range(file.records):
+                    yield sequence + index, file.checksums[size * index : size * (index + 1)]
+            if file is None:
+                sequence += self._lost[name]
+            elif not file.damage:
+                sequence += file.records
+            elif listed := self._entries.get(name.path(self._folder, SEALED).name):
+                sequence += max(entry.records for entry in listed)
+            else:
+                return  # nobody knows how many records follow the damage
 
     def _of_origin(self) -> Iterator[str]:
         """All files are of one run, one actor and one spec."""
@@ -220,7 +281,7 @@ class _Log:
                 yield f"{file.path}: not listed in {MANIFEST}"
             elif not any(_is_of(entry, file) for entry in listed):
                 yield f"{file.path}: sha256 or number of records are not those in {MANIFEST}"
-        for place, records in sorted(lost_records(self._folder).items()):
+        for place, records in sorted(self._lost.items()):
             path = place.path(self._folder, SEALED)
             aside = (self._folder / QUARANTINE / path.name).exists()
             self.gone[self._actor, place.epoch] += records
@@ -232,9 +293,16 @@ def _is_of(entry: Entry, file: _File) -> bool:
     return (entry.sha256, entry.records, entry.ended) == (file.sha256, file.records, file.ended)
 
 
-def _read(path: Path) -> _File:
-    """Decode every record of a file and check its key."""
+def _same(learned: bytes, logged: bytes) -> bool:
+    """Whether two checksums are the same, as far as both have them."""
+    size = min(len(learned), len(logged))
+    return learned[:size] == logged[:size]
+
+
+def _read(path: Path, cameras: Sequence[str]) -> _File:
+    """Decode every record of a file, check its key and sum up its content."""
     origin, records, ended, digest, damage = ("", "", ""), 0, False, "", ""
+    checksums = bytearray()
     try:
         with closing(open_episode(path)) as file:
             is_open = file.path.name.endswith(PART)
@@ -245,21 +313,28 @@ def _read(path: Path) -> _File:
                         f"{file.path}: byte {message.offset}: expected "
                         f"{'nothing' if ended else file.key(records)}, got {record.key}"
                     )
+                has_all = record.observation.images.keys() >= set(cameras)
+                comparable = has_all and file.metadata["images"] != "jpeg"  # which loses some
+                content = checksum(record, cameras if comparable else ())
+                checksums += content if comparable else content[: CHECKSUM.size // 2]
                 records, ended = records + 1, isinstance(record, End)
             if file.spec is not None:
                 origin = file.metadata["run"], file.metadata["actor"], file.spec.digest
         digest = "" if is_open else sha256_of(file.path)
     except BadInput as error:
         digest, damage = "?", str(error)
-    return _File(path, episode_name(path), origin, records, ended, digest, damage)
+    name = episode_name(path)
+    return _File(path, name, origin, records, bytes(checksums), ended, digest, damage)
 
 
-def _spans(path: Path, findings: list[str]) -> list[Span]:
+def _accepted(
+    path: Path, findings: list[str]
+) -> tuple[list[Span], Mapping[Stream, Sequence[Block]]]:
     try:
-        return read_spans(path)
+        return read_index(path)
     except SerlError as error:
         findings.append(str(error))
-        return []
+        return [], {}
 
 
 def _coverage(spans: Sequence[Span]) -> tuple[Counter[Stream], int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -399,3 +400,55 @@ def test_settings_keep_paths_that_work_from_anywhere(
     options, rest = parser.parse_known_args(["train", "reach", "--demo_paths=[demos]"])
     options.overrides = rest
     assert train_command.settings(options).demo_paths == (Path("demos").resolve(),)
+
+
+LONG = "a" * 300
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("verify", LONG),
+        ("eval", LONG),
+        ("run", LONG),
+        ("replay", LONG),
+        ("actor", LONG),
+        ("learner", "--resume", LONG),
+        ("train", "--resume", LONG),
+        ("train", f"{LONG}.py"),
+        ("train", "reach", "--config", LONG),
+        ("train", "reach", "--runs", LONG),
+        ("train", "reach", "--demos", LONG),
+        ("train", "reach", "--init-from", LONG),
+        ("train", "reach", "--robot", f"{LONG}.yaml"),
+        ("guard", f"{LONG}.yaml"),
+        ("up", LONG),
+        ("record", "reach", "--out", LONG),
+        ("demos", "import", LONG, "--task", "reach"),
+        ("demos", "undo", LONG),
+        ("reward", "label", LONG, "--episode=0", "--steps=0", "--label=1"),
+        ("reward", "train", LONG, "--out", "x.safetensors"),
+        ("encoder", "import", LONG),
+        ("doctor", "--new-key", LONG),
+    ],
+)
+def test_a_path_that_is_too_long_is_refused(serl: Serl, words: tuple[str, ...]) -> None:
+    assert "too long" in refused(serl, *words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "reach", "--config", "fifo"),
+        ("plan", "reach", "--config", "fifo"),
+        ("up", "fifo"),
+        ("train", "reach", "--robot", "fifo.yaml"),
+        ("demos", "import", "fifo", "--task", "reach"),
+        ("encoder", "import", "fifo"),
+        ("train", "fifo.py"),
+    ],
+)
+def test_a_fifo_is_refused_and_not_waited_for(serl: Serl, words: tuple[str, ...]) -> None:
+    for name in ("fifo", "fifo.yaml", "fifo.py"):
+        os.mkfifo(name)
+    assert "fifo" in refused(serl, *words)

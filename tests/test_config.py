@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from serl.config import TrainConfig, checked, parse_overrides, read_yaml, resolve
-from serl.errors import BadInput
+from serl.config import TrainConfig, checked, parse_overrides, parse_yaml, read_yaml, resolve
+from serl.errors import BadInput, CorruptData
 from serl.merging import merge
 from serl.tasks.reach import ReachConfig
 
@@ -130,3 +131,29 @@ def test_parts_and_data_need_a_run_and_what_is_frozen_needs_to_be_loaded() -> No
     with pytest.raises(BadInput, match=r"agent\.frozen: nothing loads the actor"):
         resolve({"agent": {"frozen": ["actor"]}})
     resolve({"agent": {"frozen": ["encoder"], "encoder_weights": "encoder.safetensors"}})
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "task: reach\nseed: 1\nseed: 2\n",
+            "line 3: the key 'seed' is given twice, first in line 2",
+        ),
+        ("agent:\n  utd: 1\n  utd: 2", "line 3: the key 'utd' is given twice, first in line 2"),
+        ("[{a: 1}, {b: 1, b: 1}]", "line 1: the key 'b' is given twice, first in line 1"),
+        ("1: a\n? 0x1\n: b", "line 2: the key 1 is given twice, first in line 1"),
+    ],
+)
+def test_a_key_that_is_given_twice_is_refused(tmp_path: Path, text: str, line: str) -> None:
+    with pytest.raises(CorruptData) as refusal:
+        parse_yaml(text, "it")
+    assert str(refusal.value) == f"it: {line}"
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(CorruptData, match=re.escape(f"{path}: {line}")):
+        read_yaml(path)
+
+
+def test_equal_keys_of_different_mappings_are_fine() -> None:
+    assert parse_yaml("a: {x: 1}\nb: {x: 2}\nx: 3", "it") == {"a": {"x": 1}, "b": {"x": 2}, "x": 3}

@@ -204,6 +204,9 @@ def test_the_command_makes_a_recording_that_a_training_takes(
             item[side] = {"state": np.arange(12.0)[None]}
     path, out = written(tmp_path, items), tmp_path / "out"
     words = ["demos", "import", str(path), "--task", "reach", "--out", str(out)]
+    full = ["--log.min_free_bytes=100000000000000000", "--out", str(tmp_path / "full")]
+    assert cli.main([*words, *full]) == 2
+    assert "100000000.00 GB at least (log.min_free_bytes)" in capsys.readouterr().err
     assert cli.main(words) == 0
     assert "1 demonstrations in" in capsys.readouterr().out
     assert cli.main(words) == 2, "what is there is never written over"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sqlite3
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -15,8 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from serl.content import BLOCK_RECORDS, checksum
+from serl.database import DamagedDatabase, bounded, connect
 from serl.errors import BadInput, CorruptData, SerlError
-from serl.index import Index, Span, Stream, read_spans
+from serl.index import Index, Span, Stream, read_index
 from serl.order import accepted, open_index
 from serl.types import End, Key, Observation, Record, Source, Step
 
@@ -251,7 +256,7 @@ def test_an_index_of_another_version_is_left_alone(tmp_path: Path) -> None:
     with sqlite3.connect(path) as database:
         database.execute("PRAGMA user_version = 7")
     database.close()
-    with pytest.raises(CorruptData, match="format 7, this version reads 1"):
+    with pytest.raises(CorruptData, match="format 7, this version reads 2"):
         open_index(path, {}, {})
     assert [child.name for child in tmp_path.iterdir()] == ["index.sqlite"]
 
@@ -292,8 +297,163 @@ def test_spans_are_read_where_nothing_can_be_written_beside_the_index(tmp_path: 
             shutil.copyfile(tmp_path / name, archive / name)
     (archive / f"{path.name}-shm").mkdir()
     before = {file.name: file.stat().st_mtime_ns for file in archive.iterdir()}
-    assert read_spans(archive / path.name) == [Span("a", 1, 0, 7)]
+    assert read_index(archive / path.name)[0] == [Span("a", 1, 0, 7)]
     assert {file.name: file.stat().st_mtime_ns for file in archive.iterdir()} == before
     (archive / path.name).write_bytes(b"x" * 4096)
     with pytest.raises(CorruptData, match="index"):
-        read_spans(archive / path.name)
+        read_index(archive / path.name)
+
+
+def held(path: Path) -> dict[Stream, dict[int, bytes]]:
+    """The checksums that the index has, by stream and sequence number."""
+    _, blocks = read_index(path)
+    return {
+        stream: dict(item for block in mine for item in block.contents())
+        for stream, mine in blocks.items()
+    }
+
+
+def test_each_accepted_record_has_its_checksum(tmp_path: Path) -> None:
+    """Whatever the sizes of batches are, over reopening, and after a cut."""
+    path, count = tmp_path / "index.sqlite", 3 * BLOCK_RECORDS
+    expected = {
+        stream: {number: checksum(item, ()) for number, item in enumerate(records(*stream, count))}
+        for stream in (("a", 1), ("b", 2))
+    }
+    for first in range(0, count, BLOCK_RECORDS // 2):
+        with Index(path) as index:
+            for half in (first, first + BLOCK_RECORDS // 4):
+                some = zip(
+                    *(records(*stream, BLOCK_RECORDS // 4, half) for stream in expected),
+                    strict=True,
+                )
+                index.accept([item for pair in some for item in pair])
+    assert held(path) == expected
+    assert len(set(expected["a", 1].values())) == count
+    left = BLOCK_RECORDS + 7
+    with Index(path) as index:
+        index.accept(records("a", 1, 1, count))
+        index.cut({("a", 1): left, ("b", 2): count})
+        index.accept(records("a", 1, 2, left))
+    with Index(path) as index:
+        index.accept(records("a", 1, 1, left + 2))
+    assert held(path)["b", 2] == expected["b", 2]
+    assert held(path)["a", 1] == {number: expected["a", 1][number] for number in range(left + 3)}
+
+
+def as_format_1(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript("DROP TABLE content; PRAGMA user_version = 1;")
+
+
+def test_an_index_of_format_1_is_read_and_goes_on_as_format_2(tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite"
+    with Index(path) as index:
+        index.accept(records("a", 1, 7))
+        index.claim("a", "home", "here")
+    as_format_1(path)
+    assert read_index(path) == ([Span("a", 1, 0, 7)], {})
+    assert open_index(path, {("a", 1): 7}, {("a", 1): 5}).notices == ()
+    with Index(path) as index:
+        index.accept(records("a", 1, 3, 7))
+        assert index.claim("a", "other", "there")
+    assert [*held(path)["a", 1]] == [7, 8, 9]
+    assert read_index(path)[0] == [Span("a", 1, 0, 10)]
+
+
+ENDLESS = """(
+    WITH RECURSIVE more(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM more)
+    SELECT id, 'a' actor, 1 epoch, 0 first, 1 length, 0 next_episode, 0 next_step FROM more
+)"""
+
+
+def replace_by_a_view(path: Path) -> None:
+    execute(path, f"DROP TABLE span; CREATE VIEW span AS SELECT * FROM {ENDLESS};")
+
+
+def add_a_trigger(path: Path) -> None:
+    execute(path, f"CREATE TRIGGER t AFTER INSERT ON span BEGIN SELECT max(id) FROM {ENDLESS}; END")
+
+
+def add_a_generated_column(path: Path) -> None:
+    execute(path, "ALTER TABLE span ADD COLUMN x INTEGER AS (length + 1)")
+
+
+def add_a_default(path: Path) -> None:
+    execute(path, "ALTER TABLE home ADD COLUMN x TEXT DEFAULT (1)")
+
+
+def add_an_index(path: Path) -> None:
+    execute(path, "CREATE INDEX i ON span (actor) WHERE length(actor) > 1")
+
+
+def add_a_virtual_table(path: Path) -> None:
+    execute(path, "DROP TABLE home; CREATE VIRTUAL TABLE home USING fts5(actor, x, place)")
+
+
+def name_in_no_utf8(path: Path) -> None:
+    execute(path, "UPDATE span SET actor = CAST(x'ff41' AS TEXT)")
+
+
+def home_in_no_utf8(path: Path) -> None:
+    execute(path, "INSERT INTO home VALUES (CAST(x'ff41' AS TEXT), 'x', 'y')")
+
+
+def name_of_a_megabyte(path: Path) -> None:
+    execute(path, "UPDATE span SET actor = printf('%.*c', 1000000, 'a')")
+
+
+def execute(path: Path, script: str) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(script)
+
+
+HOSTILE = [
+    *(replace_by_a_view, add_a_trigger, add_a_generated_column, add_a_default, add_an_index),
+    *(add_a_virtual_table, name_in_no_utf8, home_in_no_utf8, name_of_a_megabyte),
+]
+
+
+@pytest.mark.parametrize("harm", HOSTILE)
+def test_an_index_that_serl_did_not_make_is_refused_in_one_line(
+    tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "index.sqlite"
+    with Index(path) as index:
+        index.accept(records("a", 1, 7))
+    harm(path)
+    readers = (Index,) if harm is home_in_no_utf8 else (Index, read_index)
+    for read in readers:
+        with pytest.raises(CorruptData, match=r"index\.sqlite: ") as refusal:
+            read(path)
+        assert "\n" not in str(refusal.value)
+    opened = open_index(path, {("a", 1): 7}, {("a", 1): 5})
+    with opened.index as index:
+        assert "rebuilt from the log, 7 records" in opened.notices[0]
+        assert index.cursors == {("a", 1): 7}
+
+
+def test_reading_takes_no_more_work_than_a_sound_file_can(tmp_path: Path) -> None:
+    with closing(connect(tmp_path / "index.sqlite")) as database:
+        began_s = time.process_time()
+        with pytest.raises(DamagedDatabase, match="takes more work"):  # noqa: SIM117
+            with bounded(database, tmp_path / "index.sqlite"):
+                database.execute(f"SELECT max(id) FROM {ENDLESS}").fetchone()
+        assert time.process_time() - began_s < 20
+        database.execute("SELECT 1")  # the bound has ended
+
+
+def test_a_signal_ends_reading_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite does not return to Python in between; SIGTERM raises as Ctrl-C does in commands."""
+    monkeypatch.setattr("serl.database._FIRST_CALLS", 10**9)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sent = threading.Timer(0.3, signal.raise_signal, [signal.SIGTERM])
+    try:
+        with closing(connect(tmp_path / "index.sqlite")) as database:
+            sent.start()
+            with pytest.raises(KeyboardInterrupt):  # noqa: SIM117
+                with bounded(database, tmp_path / "index.sqlite"):
+                    database.execute(f"SELECT max(id) FROM {ENDLESS}").fetchone()
+    finally:
+        sent.join()
+        signal.signal(signal.SIGTERM, before)

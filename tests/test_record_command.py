@@ -110,3 +110,23 @@ def test_a_folder_with_something_else_is_left_alone(
     assert "holds something else" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     assert cli.main(["demos", "undo", str(tmp_path)]) == 2
+
+
+FULL = "--log.min_free_bytes=100000000000000000"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("record", "reach"),
+        ("record", "reach", "--device", "gamepad", "--reward.kind=human", *MAPPING),
+        ("reward", "collect", "pick_cube"),
+        ("reward", "collect", "pick_cube", "--device", "gamepad", *MAPPING),
+    ],
+)
+def test_whatever_is_recorded_leaves_the_disk_the_space_that_was_asked_for(
+    tmp_path: Path, played: list[str], capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    assert cli.main([*words, "--out", str(tmp_path / "out"), FULL]) == cli.BAD_INPUT
+    assert "100000000.00 GB at least (log.min_free_bytes)" in capsys.readouterr().err
+    assert not list((tmp_path / "out").rglob("*.mcap"))

@@ -94,3 +94,12 @@ def test_a_damaged_checkpoint_is_not_compared(tmp_path: Path, display: Display) 
     (paths[0] / "actor.safetensors").write_bytes(b"")
     with pytest.raises(CorruptData, match=r"00000200/actor\.safetensors"):
         train._sound(paths, display)
+
+
+def test_demonstrations_are_logged_as_the_run_is_configured(
+    tmp_path: Path, display: Display
+) -> None:
+    run = make_run(tmp_path, log={"min_free_bytes": 10**17})
+    with pytest.raises(BadInput, match=r"100000000\.00 GB at least \(log\.min_free_bytes\)"):
+        train.demonstrate(run, display)
+    assert not run.demonstrations.exists()

@@ -172,7 +172,7 @@ def test_a_file_that_is_no_trunk_is_not_overwritten(source: Path, tmp_path: Path
     with pytest.raises(BadInput, match=r"photo\.jpg"):
         import_trunk(source, out)
     assert out.read_text() == "of a cat"
-    with pytest.raises(BadInput, match="cannot be read"):
+    with pytest.raises(BadInput, match="is a folder"):
         import_trunk(source, tmp_path)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sqlite3
@@ -26,6 +27,7 @@ from serl.recording import EpisodeLog
 from serl.recovery import recover
 from serl.run_folder import RunFolder
 from serl.testing.logs import ACTOR, CONFIG, EPOCH, RUN, SPEC, leave_open, random_records, write_log
+from serl.types import Step
 from serl.verify import verify
 
 LATER, DEMONSTRATED = EPOCH + 1, EPOCH - 1
@@ -303,6 +305,76 @@ def test_a_crash_between_the_manifest_and_the_final_name_is_sound(run: RunFolder
     assert report.contents[0].open == 1
     recover(run.episodes(ACTOR))
     assert verify(run.path).sound
+
+
+@pytest.mark.parametrize(
+    "name", ["episodes/actor0/MANIFEST.jsonl", "demonstrations/MANIFEST.jsonl", "index.sqlite"]
+)
+@pytest.mark.parametrize("kind", [os.mkfifo, Path.mkdir])
+def test_what_is_no_file_is_a_finding(
+    run: RunFolder,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    kind: Callable[[Path], None],
+) -> None:
+    path = run.path / name
+    path.unlink()
+    kind(path)
+    assert main(["verify", str(run.path)]) == 1
+    found = "a FIFO" if kind is os.mkfifo else "a folder"
+    assert f"{path}: is {found}, expected a regular file" in capsys.readouterr().out
+
+
+def test_a_record_that_was_learned_in_the_place_of_another_is_found(tmp_path: Path) -> None:
+    """As when a stranger sends the next sequence number first, and the owner's is a duplicate."""
+    run = RunFolder.create(tmp_path, TrainConfig(), datetime(2026, 11, 21))
+    records = random_records(3, 2, 4)
+    write_log(run.episodes(ACTOR), records)
+    learned = list(records)
+    for place in (1, 5):
+        step = learned[place]
+        assert isinstance(step, Step)
+        learned[place] = replace(step, reward=step.reward + 1e-3)
+    pixels = {name: image.copy() for name, image in learned[8].observation.images.items()}
+    pixels["front"][0, 0, 0] ^= 1
+    learned[8] = replace(learned[8], observation=replace(learned[8].observation, images=pixels))
+    with Index(run.index) as index:
+        index.accept(learned)
+    report = verify(run.path)
+    assert (report.lost, report.duplicated, report.uncompared) == (0, 0, 0)
+    assert report.findings == (
+        f"{run.episodes(ACTOR)}: 3 records of the start {EPOCH} were learned that the log does "
+        "not hold, the first is record 1",
+    )
+
+
+def test_content_is_compared_behind_episodes_that_are_gone(run: RunFolder) -> None:
+    lose_file(run)
+    execute(run.index, "UPDATE content SET checksums = zeroblob(length(checksums))")
+    assert any("8 records" in text for text in verify(run.path).findings)
+
+
+def test_images_that_lost_something_are_not_compared(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, TrainConfig(), datetime(2026, 11, 21))
+    records = random_records(3, 2)
+    paths = write_log(run.episodes(ACTOR), records)
+    with Index(run.index) as index:
+        index.accept(records)
+    for path in paths:
+        assert compact(path, CONFIG.model_copy(update={"images": "jpeg"}))
+    assert verify(run.path).sound
+
+
+def test_a_run_whose_index_has_no_checksums_is_sound_with_a_remark(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(sqlite3.connect(run.index)) as database:
+        database.executescript("DROP TABLE content; PRAGMA user_version = 1;")
+    report = verify(run.path)
+    assert report.sound
+    assert report.uncompared == 17
+    assert main(["verify", str(run.path)]) == 0
+    assert "the content of 17 accepted records was not compared" in capsys.readouterr().out
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

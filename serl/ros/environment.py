@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import IO, NamedTuple, Self
 
 from serl.arm_profile import is_real
-from serl.errors import BadInput
-from serl.files import FileLock
+from serl.errors import BadInput, CorruptData
+from serl.files import FileLock, open_regular
 from serl.network import NetworkConfig
 from serl.ros.profile import write_profile
 from serl.run_folder import CONFIG, RunFolder
@@ -295,7 +295,7 @@ def _discovery_port(domain_id: int) -> int:
 
 def _locked(path: Path) -> IO[bytes]:
     """The file, opened and locked exclusively; raises `BlockingIOError` when somebody holds it."""
-    file = path.open("rb")
+    file = open_regular(path)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -310,6 +310,6 @@ def _is_held(path: Path) -> bool:
         _locked(path).close()
     except BlockingIOError:
         return True
-    except OSError:
+    except (OSError, CorruptData):
         return False
     return False

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from serl.arm_profile import is_real
 from serl.config import TrainConfig
 from serl.errors import BadInput
-from serl.files import write_atomic
+from serl.files import read_bounded, write_atomic
 from serl.graph_config import GraphConfig, RobotEntry
 from serl.guard_setup import guarded_arm, settle_guard, write_guard
 from serl.robot_file import latch_path
@@ -29,6 +29,7 @@ from serl.run_folder import RunFolder
 from serl.supervisor import ProcessSpec, Supervisor
 
 _DOMAIN = "ros_domain"
+_MAX_NOTE_BYTES = 4096
 _NICE, _FIRST = 10, -10
 _ARM = "--arm"  # of the guard of a real arm
 
@@ -215,7 +216,8 @@ def console_processes(
     if arm is not None:
         arguments += ("--guard", arm.namespace)
     elif note.exists():
-        arguments += ("--guard", note.read_text().strip())
+        text = read_bounded(note, _MAX_NOTE_BYTES).decode(errors="replace")
+        arguments += ("--guard", text.strip())
     elif (own := arm_of(run)) is not None:
         arguments += ("--guard", own.namespace)
     elif run.config.robot:
@@ -371,7 +373,8 @@ def started_domain_id(run: RunFolder) -> int:
     if not was_started(run):
         raise BadInput(f"{run.path}: no learner was started yet: serl learner {run.path}")
     try:
-        return domain_id_of({"ROS_DOMAIN_ID": (run.path / _DOMAIN).read_text()})
+        domain = read_bounded(run.path / _DOMAIN, _MAX_NOTE_BYTES).decode()
+        return domain_id_of({"ROS_DOMAIN_ID": domain})
     except UnicodeDecodeError:
         raise BadInput(f"{run.path / _DOMAIN}: damaged; expected the number of a domain") from None
 

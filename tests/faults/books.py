@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from serl.errors import CorruptData
-from serl.index import read_spans
+from serl.index import read_index
 from serl.types import Key
 
 
@@ -48,6 +48,6 @@ def count_lines(book: Path) -> int:
 def count_accepted(index: Path) -> int:
     """How many records the learner has accepted."""
     try:
-        return sum(span.length for span in read_spans(index))
+        return sum(span.length for span in read_index(index)[0])
     except CorruptData:  # it is just being made
         return 0

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 from serl.episodes import PART, episode_paths, read_episode
 from serl.errors import CorruptData, SerlError
+from serl.index import Index
 from serl.recording import EpisodeLog, LogConfig
 from serl.recovery import recover
 from serl.testing.logs import ACTOR, RUN
@@ -127,6 +128,41 @@ def _fill_to_the_reserve(folder: Path) -> None:
     (free,) = warned_at
     assert 3_900_000 < free < 4_000_000
     assert recovered(disk / ACTOR) == taken
+
+
+@REGISTRY.fault(
+    20,
+    "Disk full",
+    injected="tmpfs of 300 and 600 kB in a namespace, filled by the learner's index",
+    required="one line that says that the disk is full, which one, and how much is free; what was "
+    "accepted is in the index, and it goes on once there is space",
+    level=Level.COMPONENT,
+    needs=(Recipe.NAMESPACES,),
+)
+def full_disk_of_the_learner(folder: Path) -> None:
+    inside("logs", "full-index", folder)
+
+
+def _fill_with_an_index(folder: Path) -> None:
+    for size_kb in (300, 600):
+        mount(disk := folder / f"{size_kb}", f"size={size_kb}k")
+        index, taken, why = Index(disk / "index.sqlite"), 0, ""
+        while not why:
+            for record in episode(taken // 21, 20):
+                if why := refusal(partial(index.accept, [record])):
+                    break
+                taken += 1
+        assert why.startswith(f"{disk / 'index.sqlite'}: the disk of {disk} is full, 0.0 MB"), why
+        assert index.cursors == {(ACTOR, 1): taken}
+        larger = Path(shutil.copytree(disk, folder / f"{size_kb}-mended"))
+        with Index(larger / "index.sqlite") as mended:
+            assert mended.cursors == {(ACTOR, 1): taken}
+            mended.accept(list(episode(taken // 21, 20))[taken % 21 :])
+        index.close()
+        with suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+            while filler.write(bytes(4096)):
+                pass
+        assert "is full" in refusal(partial(Index, disk / "index.sqlite"))
 
 
 @REGISTRY.fault(
@@ -288,4 +324,5 @@ if __name__ == "__main__":
         sys.stdout.write(f"{taken} {why}\n")
         os._exit(1)  # the log cannot be closed either
     acts = {"full": _fill_few, "all-full": _fill_all, "read-only": _refuse}
+    acts["full-index"] = _fill_with_an_index
     acts[what](where)
