@@ -2,13 +2,23 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serl.authentication import TAG_BYTES, load_key, new_key, sign, topic_key, verify
+from serl.authentication import (
+    RUN_KEY,
+    TAG_BYTES,
+    load_key,
+    new_key,
+    run_key,
+    sign,
+    topic_key,
+    verify,
+)
 from serl.errors import BadInput
 
 KEY = bytes(range(32))
@@ -25,6 +35,18 @@ def test_a_new_key_is_random_private_and_overwrites_nothing(tmp_path: Path) -> N
     with pytest.raises(BadInput, match="exists"):
         new_key(path)
     assert load_key(path) == key
+
+
+def test_a_run_without_a_key_gets_one_that_stays(tmp_path: Path) -> None:
+    """Processes that start together have the same key, though each of them may have made it."""
+    with ThreadPoolExecutor(8) as pool:
+        keys = set(pool.map(run_key, [tmp_path] * 32))
+    assert keys == {run_key(tmp_path)}
+    assert [path.name for path in tmp_path.iterdir()] == [RUN_KEY]
+    assert (tmp_path / RUN_KEY).stat().st_mode & 0o777 == 0o600
+    (tmp_path / RUN_KEY).chmod(0o644)
+    with pytest.raises(BadInput, match="chmod 600"):
+        run_key(tmp_path)
 
 
 @pytest.mark.parametrize(
