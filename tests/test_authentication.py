@@ -6,6 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import GCM
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,9 +78,15 @@ def test_what_is_no_private_key_is_refused(
     assert str(path) in str(refusal.value)
 
 
-def test_the_tag_is_hmac_sha256() -> None:
-    tag = hmac.new(KEY, b"abcd", hashlib.sha256).digest()[:16]
-    assert sign(KEY, b"abcd") == b"abcd" + tag
+def test_the_tag_is_aes_256_gmac_under_a_fresh_nonce() -> None:
+    signed = sign(KEY, b"abcd")
+    message, nonce, tag = signed[:4], signed[4:16], signed[16:]
+    gmac = Cipher(AES256(KEY), GCM(nonce)).encryptor()
+    gmac.authenticate_additional_data(message)
+    gmac.finalize()
+    assert (message, tag) == (b"abcd", gmac.tag)
+    assert len({sign(KEY, b"abcd") for _ in range(100)}) == 100
+    assert topic_key(KEY, "/run/acks") == hmac.new(KEY, b"/run/acks", hashlib.sha256).digest()
 
 
 @given(message=st.binary(max_size=300))

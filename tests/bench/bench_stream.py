@@ -27,6 +27,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import psutil
 import zmq
 
 from serl.index import Index
@@ -100,9 +101,7 @@ def measure_tags(folder: Path, records: int, repeats: int) -> None:
         for name in sorted(rows, reverse=turn % 2 == 1):
             run, tagged = folder / f"{name.split()[0]}-{turn}", name == "with tags"
             with untagged() if not tagged else nullcontext():
-                begin_s = cpu_s()
-                rate_hz = streamed(run, 1, records, tagged)
-                rows[name].append((rate_hz, 1e6 * (cpu_s() - begin_s) / records))
+                rows[name].append(streamed(run, 1, records, tagged))
             shutil.rmtree(run)
     print("| stream of one actor | records/s, median | best | CPU us a record, median | least |")
     print("|---|---|---|---|---|")
@@ -115,10 +114,9 @@ def measure_tags(folder: Path, records: int, repeats: int) -> None:
     print(f"tags: rate x {rate:.3f}, CPU x {cpu:.3f} (medians of {repeats} pairs)", flush=True)
 
 
-def cpu_s() -> float:
-    """CPU time of this process and of its children that ended."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+def cpu_s(processes: Sequence[psutil.Process]) -> float:
+    """CPU time of processes, in user mode and in the kernel."""
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
 @contextmanager
@@ -141,8 +139,8 @@ def measure_rates(folder: Path, records: int, repeats: int) -> None:
         rates: dict[str, list[float]] = {"ZeroMQ, from memory": [], "log to index over ROS 2": []}
         for turn in range(repeats):
             run = folder / f"run{actors}-{turn}"
-            for row, measure in zip(rates.values(), (pushed, streamed), strict=True):
-                row.append(measure(run, actors, records))
+            rates["ZeroMQ, from memory"].append(pushed(run, actors, records))
+            rates["log to index over ROS 2"].append(streamed(run, actors, records)[0])
         for name, row in rates.items():
             median, best = float(np.median(row)), max(row)
             print(f"| {name} | {actors} | {median:.0f} | {best:.0f} | {len(row)} |")
@@ -150,8 +148,8 @@ def measure_rates(folder: Path, records: int, repeats: int) -> None:
         print(f"| ratio | {actors} | {ours / plain:.2f} | | |", flush=True)
 
 
-def streamed(run: Path, actors: int, records: int, tagged: bool = True) -> float:
-    """Records per second, committed and in order, once all links are up."""
+def streamed(run: Path, actors: int, records: int, tagged: bool = True) -> tuple[float, float]:
+    """Records per second, committed and in order, once all links are up; and CPU us of each."""
     names = [f"actor{number}" for number in range(actors)]
     for name in names:
         with EpisodeLog(run / "episodes" / name, SPEC, run.name, name, EPOCH, LOG) as log:
@@ -160,7 +158,7 @@ def streamed(run: Path, actors: int, records: int, tagged: bool = True) -> float
             ):
                 log.append(record)
     with (
-        links(run, names, tagged),
+        links(run, names, tagged) as children,
         RosNode("learner", run) as node,
         Index(run / "index.sqlite") as index,
     ):
@@ -170,12 +168,14 @@ def streamed(run: Path, actors: int, records: int, tagged: bool = True) -> float
         for name in names:
             announce(run / "link" / name, run.name, name, EPOCH, SPEC)
         until(lambda: transport.counts["accepted"] > 0)
-        start_s, received = time.perf_counter(), 0
+        processes = [psutil.Process(), *(psutil.Process(child.pid) for child in children)]
+        start_s, start_cpu_s, received = time.perf_counter(), cpu_s(processes), 0
         while received < records // actors * actors:
             received += accept(node, transport, index)
             if time.perf_counter() - start_s > LIMIT_S:
                 raise TimeoutError(f"{received} records in {LIMIT_S:.0f} s: {transport.counts}")
-        return received / (time.perf_counter() - start_s)
+        rate_hz = received / (time.perf_counter() - start_s)
+        return rate_hz, 1e6 * (cpu_s(processes) - start_cpu_s) / received
 
 
 def accept(node: RosNode, transport: LearnerTransport, index: Index) -> int:
@@ -329,11 +329,13 @@ def learner(run: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def links(run: Path, names: Sequence[str], tagged: bool = True) -> Iterator[None]:
+def links(
+    run: Path, names: Sequence[str], tagged: bool = True
+) -> Iterator[list[subprocess.Popen[bytes]]]:
     """A link process for each actor."""
     processes = [start_link(run, name, tagged) for name in names]
     try:
-        yield
+        yield processes
     finally:
         for process in processes:
             process.terminate()
