@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -103,10 +104,10 @@ def test_a_version_far_ahead_of_the_learner_is_refused(run: Run) -> None:
         topic = sender.publisher(WEIGHTS)
         receiver = WeightsReceiver(node, path, SPEC.digest, lambda: 7)
         eventually(lambda: topic.get_subscription_count() == 1)
-        for bad, text in ((8 + MAX_LEAD, "the learner is at version 7"), (10**15, "0-1000000000")):
-            rejected = receiver.rejected
-            topic.publish(to_cdr(encode_snapshot(_snapshot(bad), SPEC.digest)))
-            eventually(lambda before=rejected: receiver.poll() or receiver.rejected > before)
+        words = {8 + MAX_LEAD: "the learner is at version 7", 10**15: "expected 0-1000000000"}
+        for count, (version, text) in enumerate(words.items(), start=1):
+            topic.publish(to_cdr(encode_snapshot(_snapshot(version), SPEC.digest)))
+            eventually(partial(_is_rejected, receiver, count))
             assert text in receiver.problem
         assert not path.exists()
 
@@ -143,6 +144,11 @@ def _snapshot(version: int, size: int = 10) -> Snapshot:
 
 def _taken(receiver: WeightsReceiver) -> int:
     return receiver.outdated + receiver.rejected
+
+
+def _is_rejected(receiver: WeightsReceiver, count: int) -> bool:
+    assert not receiver.poll()
+    return receiver.rejected == count
 
 
 def _stored(path: Path) -> int:
