@@ -95,6 +95,22 @@ def _is_text(item: str) -> bool:
     return True
 
 
+def printable(text: str, limit: int = 1000) -> str:
+    """Text from outside as one harmless line for a terminal, a log file or a report.
+
+    Control characters, line breaks, marks that change the direction of writing and whatever else
+    has no glyph are shown as Python escapes them; what exceeds the limit is cut off.
+    """
+    shown = text if len(text) <= limit else f"{text[:limit]}..."
+    if shown.isprintable():
+        return shown
+    return "".join(each if each.isprintable() else _escaped(each) for each in shown)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
 def short(value: object) -> str:
     """`value` for an error line, cut to a readable length."""
     return _lines.repr(value)

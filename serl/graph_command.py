@@ -115,7 +115,7 @@ def _say_bad(lines: list[str]) -> bool:
 
 
 def _console() -> Console:
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
+    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _WIDTH)
 
 
 def show(console: Console, graph: GraphSeen, root: str = "") -> None:

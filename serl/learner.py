@@ -18,7 +18,7 @@ from serl.learner_progress import Progress, restore_progress
 from serl.metrics import EventRow, Metrics, Rate, UpdateRow
 from serl.prefetch import Prefetch
 from serl.replay import Replay
-from serl.transport import LearnerEnd, Snapshot
+from serl.transport import MAX_LEAD, MAX_VERSION, LearnerEnd, Snapshot
 from serl.types import Arrival, Lost, Step, is_online
 
 # A restarted learner counts versions on from beyond what its predecessor may have published since
@@ -278,14 +278,18 @@ class Learner:
             return
         if not stored:
             self.replay.add(record)
-        if isinstance(record, Step) and record.policy_version > progress.version:
-            self._count_on_from(record.policy_version)
+        if isinstance(record, Step):
+            lead = record.policy_version - progress.version
+            if 0 < lead <= MAX_LEAD:  # beyond it nobody can have published it
+                self._count_on_from(record.policy_version)
         if is_online(record):
             progress.received += 1
             self._untrained.append(record.key.actor)
 
     def _count_on_from(self, version: int) -> None:
-        """A predecessor published this version."""
+        """Count on behind a version that a predecessor published."""
+        if version > MAX_VERSION - MAX_LEAD:  # forged: higher ones would be refused
+            version = MAX_VERSION // 2
         self.progress.version = version + _VERSIONS_AHEAD
         self._episodes.first_version = self.progress.version
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 from serl.files import read_bounded, write_atomic
 from serl.snapshots import MAX_SNAPSHOT_BYTES, decode_snapshot
 from serl.specs import Spec
-from serl.transport import Snapshot
+from serl.transport import Snapshot, is_newer
 from serl.wire import Hello, encode_hello
 
 HELLO = "hello.json"
@@ -83,4 +83,4 @@ class WeightsFile:
         self._seen = seen
         data = read_bounded(self._path, MAX_SNAPSHOT_BYTES)
         snapshot = decode_snapshot(data, self._spec_digest)
-        return snapshot if snapshot.version > newer_than else None
+        return snapshot if is_newer(snapshot.version, newer_than) else None

@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from serl import checkpoint
+from serl.authentication import RUN_KEY, new_key
 from serl.commit import commit
 from serl.config import TrainConfig, read_yaml, stage_configs
 from serl.errors import BadInput, CorruptData
@@ -226,9 +227,10 @@ class RunFolder:
 
 
 def _new_folder(parent: Path, stamp: str, config: bytes) -> Path:
-    """A folder that appears with its configuration in it."""
+    """A folder that appears with its configuration and its key in it."""
     make_folder(parent)
     scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=parent))
+    new_key(scratch / RUN_KEY)
     write_atomic(scratch / CONFIG, config)
     for number in range(1, 1000):
         path = parent / (stamp if number == 1 else f"{stamp}-{number}")

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.fields import check_fields, dump_object, parse_object, short
-from serl.transport import Snapshot, Weights
+from serl.transport import MAX_VERSION, Snapshot, Weights
 
 FORMAT = "2"
 MAX_SNAPSHOT_BYTES = 512 << 20
@@ -70,7 +70,7 @@ def decode_snapshot(data: bytes, spec_digest: str) -> Snapshot:
     for name, array in weights.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise CorruptData(f"weights {short(name)}: not finite")
-    return Snapshot(_count(metadata["version"]), trained, weights)
+    return Snapshot(_version(metadata["version"]), trained, weights)
 
 
 def _read_header(data: bytes) -> dict[str, str]:
@@ -108,7 +108,8 @@ def _checksum(metadata: Mapping[str, str], weights: Weights) -> str:
     return f"{crc:08x}"
 
 
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise CorruptData(f"weights metadata: expected a count, got {short(text)}")
+def _version(text: str) -> int:
+    known = text.isascii() and text.isdigit() and len(text) <= len(str(MAX_VERSION))
+    if not known or int(text) > MAX_VERSION:
+        raise CorruptData(f"weights version: expected 0-{MAX_VERSION}, got {short(text)}")
     return int(text)

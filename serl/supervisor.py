@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from serl.errors import BadInput, SerlError
+from serl.fields import printable
 
 BAD_INPUT = 2
 """Exit code of a process that was given something it cannot use; a restart would not help."""
@@ -149,7 +150,7 @@ class Supervisor:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 4096))
             lines = file.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"see {path}"
+        return printable(lines[-1]) if lines else f"see {path}"
 
 
 def supervised() -> bool:

@@ -13,6 +13,21 @@ from serl.types import Arrival, Record
 
 Weights = Mapping[str, np.ndarray[Any, Any]]
 
+MAX_VERSION = 10**9
+"""Highest version of weights that is believed: more than a learner can publish in three years."""
+
+MAX_LEAD = 10**7
+"""A version so far ahead of the learner's own was not published by that learner."""
+
+
+def is_newer(version: int, known: int) -> bool:
+    """Whether weights of a version replace weights of a known version.
+
+    Lower versions replace a known version that is ahead of them by more than `MAX_LEAD`: a version
+    that was forged once would otherwise keep the learner's own weights out for good.
+    """
+    return version > known or known > version + MAX_LEAD
+
 
 class Snapshot(NamedTuple):
     """The actor's part of an agent at one moment.

@@ -20,9 +20,10 @@ from isal.isal_zlib import crc32
 from pydantic import ValidationError
 
 from serl.errors import BadInput, CorruptData, SpecMismatch
-from serl.fields import check_fields, dump_object, parse_object, short
+from serl.fields import check_fields, dump_object, parse_object, printable, short
 from serl.files import checked_name
 from serl.specs import ArraySpec, Spec, check_reward
+from serl.transport import MAX_VERSION
 from serl.types import Array, Arrival, End, Image, Key, Lost, Observation, Record, Source, Step
 
 Buffer = bytes | memoryview
@@ -74,9 +75,9 @@ _HELLO_FIELDS = {
 }
 _HOME = re.compile(r"[0-9a-f]{32}")
 
-_MAX_VERSION = 1 << 48
 _MAX_WALL_S = 1 << 32  # seconds of a ROS 2 stamp
 _MAX_TEXT = 1000  # characters
+_MAX_PLACE = 200
 _MAX_STAMPS = 64
 
 
@@ -246,8 +247,8 @@ def decode_record(data: Buffer, spec: Spec) -> Record:
     fields |= _decode_arrays(actions, dict.fromkeys(actions, spec.action), "record")
     _check_length(fields["reward_provenance"], "reward_provenance")
     check_reward(fields["reward"])
-    if fields["policy_version"] > _MAX_VERSION:
-        raise CorruptData(f"record policy_version: {fields['policy_version']}, 0-{_MAX_VERSION}")
+    if fields["policy_version"] > MAX_VERSION:
+        raise CorruptData(f"record policy_version: {fields['policy_version']}, 0-{MAX_VERSION}")
     try:
         fields["source"] = Source(fields["source"])
     except ValueError as error:
@@ -376,7 +377,7 @@ def decode_hello(data: Buffer) -> Hello:
         run, actor = (checked_name(fields[name], name) for name in ("run", "actor"))
     except BadInput as error:
         raise CorruptData(f"hello {error}") from error
-    place = "".join(each if each.isprintable() else "?" for each in fields["place"][:200])
+    place = printable(fields["place"], _MAX_PLACE)
     return Hello(run, actor, fields["epoch"], spec, fields["home"], place)
 
 

@@ -2,13 +2,26 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import GCM
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serl.authentication import TAG_BYTES, load_key, new_key, sign, topic_key, verify
+from serl.authentication import (
+    RUN_KEY,
+    TAG_BYTES,
+    load_key,
+    new_key,
+    run_key,
+    sign,
+    topic_key,
+    verify,
+)
 from serl.errors import BadInput
 
 KEY = bytes(range(32))
@@ -25,6 +38,18 @@ def test_a_new_key_is_random_private_and_overwrites_nothing(tmp_path: Path) -> N
     with pytest.raises(BadInput, match="exists"):
         new_key(path)
     assert load_key(path) == key
+
+
+def test_a_run_without_a_key_gets_one_that_stays(tmp_path: Path) -> None:
+    """Processes that start together have the same key, though each of them may have made it."""
+    with ThreadPoolExecutor(8) as pool:
+        keys = set(pool.map(run_key, [tmp_path] * 32))
+    assert keys == {run_key(tmp_path)}
+    assert [path.name for path in tmp_path.iterdir()] == [RUN_KEY]
+    assert (tmp_path / RUN_KEY).stat().st_mode & 0o777 == 0o600
+    (tmp_path / RUN_KEY).chmod(0o644)
+    with pytest.raises(BadInput, match="chmod 600"):
+        run_key(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -53,16 +78,22 @@ def test_what_is_no_private_key_is_refused(
     assert str(path) in str(refusal.value)
 
 
-def test_the_tag_is_hmac_sha256() -> None:
-    tag = hmac.new(KEY, b"abcd", hashlib.sha256).digest()[:16]
-    assert sign(KEY, b"abcd") == b"abcd" + tag
+def test_the_tag_is_aes_256_gmac_under_a_fresh_nonce() -> None:
+    signed = sign(KEY, b"abcd")
+    message, nonce, tag = signed[:4], signed[4:16], signed[16:]
+    gmac = Cipher(AES256(KEY), GCM(nonce)).encryptor()
+    gmac.authenticate_additional_data(message)
+    gmac.finalize()
+    assert (message, tag) == (b"abcd", gmac.tag)
+    assert len({sign(KEY, b"abcd") for _ in range(100)}) == 100
+    assert topic_key(KEY, "/run/acks") == hmac.new(KEY, b"/run/acks", hashlib.sha256).digest()
 
 
 @given(message=st.binary(max_size=300))
 def test_a_genuine_message_comes_back_padded(message: bytes) -> None:
     signed = sign(KEY, message)
     assert len(signed) % 4 == 0
-    assert verify(KEY, signed) == message.ljust(len(signed) - TAG_BYTES, b"\0")
+    assert bytes(verify(KEY, signed) or b"") == message.ljust(len(signed) - TAG_BYTES, b"\0")
 
 
 @given(message=st.binary(max_size=300), at=st.integers(min_value=0), flip=st.integers(1, 255))

@@ -5,7 +5,14 @@ import json
 import pytest
 
 from serl.errors import CorruptData
-from serl.fields import MAX_JSON_BYTES, MAX_TEXT, check_fields, dump_object, parse_object
+from serl.fields import (
+    MAX_JSON_BYTES,
+    MAX_TEXT,
+    check_fields,
+    dump_object,
+    parse_object,
+    printable,
+)
 
 FIELDS = {"count": int, "number": float, "text": str, "flag": bool, "list": list}
 SOUND = {
@@ -59,3 +66,19 @@ def test_missing_and_unknown_fields_are_refused() -> None:
     for fields in wrong:
         with pytest.raises(CorruptData, match=r"^it: expected the fields"):
             check_fields(fields, FIELDS, "it")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain \u00e4 \u2192 text", "plain \u00e4 \u2192 text"),
+        ("\x1b[2J\x1b]0;title\x07", r"\x1b[2J\x1b]0;title\x07"),
+        ("a\r\nb\tc\x00\x7f\x9b", r"a\r\nb\tc\x00\x7f\x9b"),
+        ("\u202egnp.exe \u2066x\u2069 \u200f", r"\u202egnp.exe \u2066x\u2069 \u200f"),
+        ("\u2028\u2029\ud800\U000e0041", r"\u2028\u2029\ud800\U000e0041"),
+        ("x" * 2000, "x" * 1000 + "..."),
+    ],
+)
+def test_text_from_outside_is_shown_as_one_harmless_line(text: str, shown: str) -> None:
+    assert printable(text) == shown
+    assert printable(text).isprintable()

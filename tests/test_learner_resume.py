@@ -9,6 +9,7 @@ import pytest
 from serl.errors import CorruptData, SerlError
 from serl.learner_progress import restore_progress
 from serl.metrics import EpisodeRow, EventRow
+from serl.transport import MAX_LEAD, MAX_VERSION
 from serl.types import Source, Step
 
 from .desk import Desk, count_steps, episodes, states
@@ -72,15 +73,34 @@ def test_a_log_without_a_checkpoint_is_learned_from_anew() -> None:
     assert desk.accepted == rest
 
 
-def test_versions_go_beyond_those_of_a_predecessor_that_left_no_checkpoint() -> None:
+@pytest.mark.parametrize(("version", "highest"), [(70, 2000), (MAX_VERSION, 100)])
+def test_versions_go_beyond_those_of_a_predecessor_that_left_no_checkpoint(
+    version: int, highest: int
+) -> None:
+    """Beyond those that a learner can have published: a forged one changes nothing."""
     newer = [
-        Step(**{name: getattr(r, name) for name in Step.__slots__} | {"policy_version": 70})
+        Step(**{name: getattr(r, name) for name in Step.__slots__} | {"policy_version": version})
         for r in episodes(1)
         if isinstance(r, Step)
     ]
     desk = Desk(newer)
     desk.run(10**6)
-    assert desk.transport.snapshots[-1].version > 70
+    lowest = version if version < MAX_VERSION else 0
+    assert lowest < desk.transport.snapshots[-1].version < highest
+
+
+def test_a_checkpoint_of_an_impossible_version_is_gone_on_from() -> None:
+    first, second = Desk(checkpoint_every=10), Desk(log := list(episodes(2)))
+    first.transport.send(log)
+    first.run(10)
+    first.saved[-1][2]["version"] = 10**15
+    for _ in range(2):  # and from the checkpoint that follows it
+        second.go_on_from(first)
+        second.run(20)
+        versions = [snapshot.version for snapshot in second.transport.snapshots]
+        assert versions == sorted(versions)
+        assert MAX_LEAD < versions[-1] < MAX_VERSION - MAX_LEAD
+        first, second = second, Desk(log)
 
 
 def test_other_demonstrations_than_the_checkpoints_are_refused() -> None:

@@ -13,7 +13,7 @@ import safetensors.numpy
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.snapshots import MAX_TENSORS, decode_snapshot, encode_snapshot
 from serl.testing.samples import equal
-from serl.transport import Snapshot
+from serl.transport import MAX_VERSION, Snapshot
 
 SNAPSHOT = Snapshot(
     3,
@@ -104,6 +104,14 @@ def test_a_wrong_header_is_refused(
     with pytest.raises(CorruptData, match=message) as refusal:
         decode_snapshot(edited(change), "abc")
     assert "\n" not in str(refusal.value)
+
+
+def test_versions_beyond_those_of_any_learner_are_refused() -> None:
+    highest = encode_snapshot(Snapshot(MAX_VERSION, {}, {}), "abc")
+    assert decode_snapshot(highest, "abc").version == MAX_VERSION
+    for version in (MAX_VERSION + 1, 10**15, 10**19):
+        with pytest.raises(CorruptData, match="version: expected 0-1000000000"):
+            decode_snapshot(encode_snapshot(Snapshot(version, {}, {}), "abc"), "abc")
 
 
 def test_cut_or_continued_bytes_are_refused() -> None:

@@ -16,6 +16,7 @@ from rclpy.qos import (
 from rclpy.serialization import deserialize_message
 
 from serl.arm_profile import FRANKA_STATE, RUNNING, XARM_STATE, Channel
+from serl.fields import printable
 from serl.ros.arm_topics import NEWEST, topic_of
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
@@ -87,9 +88,10 @@ class FaultWatch:
         kind = self._topic.kind
         expected = f"{kind.__module__.split('.')[0]}/msg/{kind.__name__}"
         for each in self._node.handle.get_publishers_info_by_topic(self._name):
-            who = f"{each.node_namespace.rstrip('/')}/{each.node_name}"
+            who = printable(f"{each.node_namespace.rstrip('/')}/{each.node_name}")
             if each.topic_type != expected:
-                return f"{who} tells {each.topic_type}, expected {expected}: it is not heard"
+                found = printable(each.topic_type)
+                return f"{who} tells {found}, expected {expected}: it is not heard"
             fits, why = qos_check_compatible(each.qos_profile, self._topic.qos)
             if fits == QoSCompatibility.ERROR:
                 return f"{who} is not heard: {why.removeprefix('ERROR: ').strip().rstrip(';')}"

@@ -32,6 +32,7 @@ from serl.console.pictures import DrawnScene, LoggedCameras, Pictures, Placement
 from serl.console.server import Console, listen
 from serl.console.session import SessionOverview, overview_of
 from serl.errors import BadInput, SerlError
+from serl.fields import printable
 from serl.files import FileLock, checked_name
 from serl.ros.attendant import Attended
 from serl.ros.control import control_topic
@@ -194,8 +195,8 @@ async def _call(client: Any, who: str) -> str:
         await asyncio.sleep(0.005)
     response = answer.result()
     if not response.success:
-        raise SerlError(str(response.message))
-    return str(response.message)
+        raise SerlError(printable(response.message))
+    return printable(response.message)
 
 
 def run(run_folder: Path, actor: str, port: int, arm: str | None = None) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
+from serl.fields import printable
 from serl.graph_seen import Endpoint, GraphSeen, TopicSeen
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
@@ -70,7 +71,7 @@ class Look:
 
     def _nodes(self) -> tuple[str, ...]:
         found = self._node.handle.get_node_names_and_namespaces()
-        names = sorted(f"{place.rstrip('/')}/{name}" for name, place in found)
+        names = sorted(printable(f"{place.rstrip('/')}/{name}") for name, place in found)
         own = self._own
         if own in names:
             names.remove(own)
@@ -86,7 +87,10 @@ class Look:
             rate_hz = self._counts[name] / (time.monotonic() - self._since_s[name])
         publishers = self._ends(handle.get_publishers_info_by_topic(name))
         return TopicSeen(
-            name, publishers, self._ends(handle.get_subscriptions_info_by_topic(name)), rate_hz
+            printable(name),
+            publishers,
+            self._ends(handle.get_subscriptions_info_by_topic(name)),
+            rate_hz,
         )
 
     def _ends(self, found: Any) -> tuple[Endpoint, ...]:
@@ -111,8 +115,8 @@ def _endpoint(info: Any) -> Endpoint:
     qos = info.qos_profile
     nanoseconds = qos.deadline.nanoseconds
     return Endpoint(
-        node=f"{info.node_namespace.rstrip('/')}/{info.node_name}",
-        type=info.topic_type,
+        node=printable(f"{info.node_namespace.rstrip('/')}/{info.node_name}"),
+        type=printable(info.topic_type),
         reliable=qos.reliability == ReliabilityPolicy.RELIABLE,
         latched=qos.durability == DurabilityPolicy.TRANSIENT_LOCAL,
         deadline_s=1e-9 * nanoseconds if 0 < nanoseconds < 1 << 62 else math.inf,

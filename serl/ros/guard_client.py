@@ -8,6 +8,7 @@ import time
 from typing import Any, NamedTuple
 
 from serl.errors import BadInput, SerlError, Silent
+from serl.fields import printable
 from serl.guard_config import LATCHED, MOVING, GuardState
 from serl.ros.arm_topics import of_robot
 from serl.ros.feed import Feed
@@ -158,8 +159,8 @@ class GuardClient:
 
 def standing_of(message: Any) -> Standing:
     """The guard's state and the cause of it."""
-    text, _, cause = message.message.partition(": ")
-    not_now = next((each.value for each in message.values if each.key == NOT_NOW), "")
+    text, _, cause = printable(message.message).partition(": ")
+    not_now = printable(next((each.value for each in message.values if each.key == NOT_NOW), ""))
     try:
         return Standing(GuardState(text), cause, not_now)
     except ValueError:

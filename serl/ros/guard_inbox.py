@@ -11,6 +11,7 @@ from typing import Any
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from serl.arm_profile import ArmProfile, Channel
+from serl.fields import printable
 from serl.guard import Guard, Heard
 from serl.ros.arm_faults import FaultWatch, fault_topic, fault_words
 from serl.ros.arm_topics import NEWEST, SENSOR, of_robot, topic_of
@@ -124,4 +125,4 @@ def _wrench(message: Any) -> tuple[float, ...]:
 def _error(message: Any) -> str:
     """What an arm reports; empty when it is well."""
     ill = message.level >= DiagnosticStatus.ERROR
-    return (message.message or "an error") if ill else ""
+    return (printable(message.message) or "an error") if ill else ""

@@ -74,6 +74,7 @@ class LearnerNode:
                 index.cursors,
                 continuation.claim,
                 index.places,
+                folder.config.actors,
             )
             learner = continuation.learner(transport)
             self._transport, self._learner = transport, learner

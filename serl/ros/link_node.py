@@ -144,7 +144,10 @@ class Link:
             raise BadInput(f"{self._folder}: hello of {hello.actor!r}, expected {self._actor!r}")
         if self._newest is None:
             self._weights = WeightsReceiver(
-                self._node, self._folder / "weights.safetensors", hello.spec.digest
+                self._node,
+                self._folder / "weights.safetensors",
+                hello.spec.digest,
+                lambda: self._sender.offered,
             )
         known = self._newest.epoch if self._newest else -1
         if hello.epoch > known:

@@ -20,16 +20,14 @@ from typing import Any, Self
 import rclpy
 from rclpy.clock import Clock, ClockType
 from rclpy.context import Context
-from rclpy.duration import Duration
 from rclpy.exceptions import ParameterException
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.parameter import Parameter
-from rclpy.serialization import deserialize_message, serialize_message
 from rclpy.time_source import USE_SIM_TIME_NAME
 from rclpy.utilities import remove_ros_args
 
-from serl.authentication import load_key, sign, topic_key, verify
+from serl.authentication import load_key, run_key, topic_key
 from serl.errors import BadInput, SerlError
 from serl.network import is_up
 from serl.ros.environment import LOCAL, domain_id_of, network_of, settle
@@ -37,6 +35,7 @@ from serl.ros.lifecycle import AUTOSTART, AUTOSTARTS, INACTIVE, ManagedNode
 from serl.ros.memory import keep_freed_memory
 from serl.ros.names import ros_name
 from serl.ros.parameters import Described, declare
+from serl.ros.tags import Signer, opened
 from serl.ros.topics import Topic
 from serl.sockets import Socket, close_inherited_sockets, open_sockets
 from serl.supervisor import orphaned, supervised
@@ -61,8 +60,9 @@ class RosNode:
     if there were no node. The executor is the single-threaded one on purpose: the others lose
     messages or starve threads (measured, rclpy 7.1.6).
 
-    In a run of several hosts, messages bear the tag of its key; what does not is dropped and
-    counted. Services cannot be signed, so there are none: its nodes activate themselves.
+    Messages on `authentic` topics, in a run of several hosts on all topics, bear a tag under the
+    run's key; others are dropped and counted. Services cannot be signed, so that a run of several
+    hosts has none: its nodes activate themselves.
 
     Args:
         name: name of the node, made valid if it is not.
@@ -75,7 +75,7 @@ class RosNode:
     Attributes:
         stopping: the process was asked to end, or a callback failed.
         handle: the rclpy node.
-        signed: messages bear a tag.
+        signed: all messages bear a tag: the run has several hosts.
 
     Raises:
         BadInput: this host is none of the run's, its key is missing, or ROS 2 opened a socket
@@ -101,7 +101,7 @@ class RosNode:
         self._failure: Exception | None = None
         self._leaving = False
         self._arrived = threading.Event()
-        self._namespace = namespace(run_folder, robot)
+        self._folder, self._namespace = run_folder, namespace(run_folder, robot)
         self._robot, self._parameters = robot, parameters or {}
         self._managed = managed
         if managed:
@@ -141,7 +141,8 @@ class RosNode:
     def publisher(self, topic: Topic) -> Any:
         """A publisher on a topic of the run; it takes messages, and CDR bytes as they are."""
         publisher = self.handle.create_publisher(topic.kind, self.absolute(topic.name), topic.qos)
-        return publisher if self._key is None else _Signer(publisher, self._key_of(topic))
+        key = self._key_of(topic)
+        return publisher if key is None else Signer(publisher, key)
 
     def subscribe(
         self,
@@ -160,8 +161,9 @@ class RosNode:
             callback(message)
             self._arrived.set()
 
-        raw_too = raw or self.signed
-        heed = deliver if self._key is None else self._verified(topic, deliver, raw)
+        key = self._key_of(topic)
+        raw_too = raw or key is not None
+        heed = deliver if key is None else self._verified(topic, key, deliver, raw)
         taker = _Taker(topic.kind, heed, raw_too) if raw_too or drain else heed
         subscription = self.handle.create_subscription(
             topic.kind, self.absolute(topic.name), taker, topic.qos, raw=raw_too
@@ -187,7 +189,7 @@ class RosNode:
     @property
     def counts(self) -> Mapping[str, float]:
         """How many messages were dropped because they did not bear the run's tag."""
-        return {"unauthenticated": float(self._strangers.total())} if self.signed else {}
+        return {"unauthenticated": float(self._strangers.total())} if self._strangers else {}
 
     def wait(self, timeout_s: float) -> None:
         """Sleep until a message arrives; one that arrived since the last call ends it at once."""
@@ -253,20 +255,21 @@ class RosNode:
         self.handle.destroy_node()
         self._context.try_shutdown()
 
-    def _key_of(self, topic: Topic) -> bytes:
-        assert self._key is not None
-        return topic_key(self._key, self.absolute(topic.name))
+    def _key_of(self, topic: Topic) -> bytes | None:
+        """The key for the tags of a topic; None for a topic whose messages bear none."""
+        key = self._key or (run_key(self._folder) if topic.authentic else None)
+        return topic_key(key, self.absolute(topic.name)) if key else None
 
     def _verified(
-        self, topic: Topic, deliver: Callable[[Any], None], raw: bool
+        self, topic: Topic, key: bytes, deliver: Callable[[Any], None], raw: bool
     ) -> Callable[[bytes], None]:
         """Deliver only messages that bear the tag."""
-        key = self._key_of(topic)
+        self._strangers[topic.name] += 0  # counted from now on
 
         def heed(signed: bytes) -> None:
-            message = verify(key, signed)
+            message = opened(key, signed, None if raw else topic.kind)
             if message is not None:
-                deliver(message if raw else deserialize_message(message, topic.kind))
+                deliver(message)
                 return
             if not self._strangers[topic.name]:
                 logger.warning("%s: dropped a message without this run's tag", topic.name)
@@ -332,27 +335,6 @@ class _Taker:
                     if (taken := handle.take_message(self._kind, self._raw)) is None:
                         return
                     self._callback(taken[0])
-
-
-class _Signer:
-    """A publisher of messages that bear the tag of a topic."""
-
-    def __init__(self, publisher: Any, key: bytes) -> None:
-        self._publisher = publisher
-        self._key = key
-
-    def publish(self, message: Any) -> None:
-        """Sign and publish a message, or its CDR bytes."""
-        serialized = message if isinstance(message, bytes) else serialize_message(message)
-        self._publisher.publish(sign(self._key, serialized))
-
-    def get_subscription_count(self) -> int:
-        """As rclpy's publishers."""
-        return int(self._publisher.get_subscription_count())
-
-    def wait_for_all_acked(self, timeout: Duration) -> bool:
-        """As rclpy's publishers."""
-        return bool(self._publisher.wait_for_all_acked(timeout))
 
 
 def run_node(run: Callable[[], None]) -> int:

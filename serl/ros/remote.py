@@ -13,6 +13,7 @@ from rclpy.parameter import Parameter, parameter_value_to_python
 from std_srvs.srv import Trigger
 
 from serl.errors import SerlError
+from serl.fields import printable
 from serl.ros.node import RosNode
 
 _SLICE_S = 0.02
@@ -43,8 +44,8 @@ class Remote:
         """
         answer = self._call(name, Trigger, Trigger.Request(), limit_s)
         if not answer.success:
-            raise SerlError(f"{name}: {answer.message}")
-        return str(answer.message)
+            raise SerlError(f"{name}: {printable(answer.message)}")
+        return printable(answer.message)
 
     def set_parameters(self, node: str, values: Mapping[str, Any], limit_s: float = 30.0) -> None:
         """Set parameters of a node; raises `SerlError` when one is refused."""
@@ -55,7 +56,7 @@ class Remote:
         answer = self._call(f"{node}/set_parameters", SetParameters, request, limit_s)
         for name, result in zip(values, answer.results, strict=True):
             if not result.successful:
-                raise SerlError(f"{node}: parameter {name}: {result.reason}")
+                raise SerlError(f"{node}: parameter {name}: {printable(result.reason)}")
 
     def get_parameters(self, node: str, names: list[str], limit_s: float = 30.0) -> dict[str, Any]:
         """What a node says that its parameters are; None for those that it does not have."""

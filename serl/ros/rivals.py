@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from serl.fields import printable
 from serl.ros.node import RosNode
 
 _UNKNOWN = "_NODE_NAME_UNKNOWN_"  # of rmw: its publisher was discovered before its node
@@ -117,4 +118,4 @@ class Commanders:
 
 
 def _name(endpoint: Any) -> str:
-    return f"{endpoint.node_namespace.rstrip('/')}/{endpoint.node_name}"
+    return printable(f"{endpoint.node_namespace.rstrip('/')}/{endpoint.node_name}")

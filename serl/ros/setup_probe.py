@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from serl.fields import printable
 from serl.first_day import GRIPPER_HZ, LEAST_HZ, StepFailed, check_rate, rate_of
 from serl.ros.arm_topics import SENSOR, check_types, commanded, topic_of
 from serl.ros.node import RosNode
@@ -72,7 +73,7 @@ def _check_target(session: Session) -> None:
     takers = node.handle.get_subscriptions_info_by_topic(name)
     if not takers:
         raise StepFailed(f"nobody listens to {name}: is the controller loaded and active?")
-    types = sorted({each.topic_type for each in takers})
+    types = sorted({printable(each.topic_type) for each in takers})
     if session.profile.target.type not in types:
         raise StepFailed(
             f"{name}: is taken as {', '.join(types)}, expected {session.profile.target.type}"
@@ -85,7 +86,7 @@ def _why_silent(node: RosNode, topic: Topic) -> str:
     found = node.handle.get_publishers_info_by_topic(name)
     if not found:
         return f"nobody publishes {name}"
-    types = sorted({each.topic_type for each in found})
+    types = sorted({printable(each.topic_type) for each in found})
     wanted = f"{topic.kind.__module__.split('.')[0]}/msg/{topic.kind.__name__}"
     if wanted not in types:
         return f"{name}: is published as {', '.join(types)}, expected {wanted}"

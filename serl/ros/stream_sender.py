@@ -11,6 +11,7 @@ from typing import Any
 
 from std_msgs.msg import String
 
+from serl.fields import printable
 from serl.ros.node import RosNode
 from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, Answer, to_cdr
 from serl.tail import Tail
@@ -151,7 +152,7 @@ class StreamSender:
             answer = json.loads(text)
             hello = self._hello
             if hello and (answer["actor"], answer["epoch"]) == (hello.actor, hello.epoch):
-                self.refused = str(answer["reason"])
+                self.refused = printable(str(answer["reason"])) or "without a reason"
 
     def _take_answer(self, actor: int, epoch: int, held: int, learner: int, answer: int) -> None:
         now_s = time.monotonic()

@@ -31,11 +31,14 @@ class Topic(NamedTuple):
         name: relative name.
         kind: message type.
         qos: history, reliability, durability.
+        authentic: messages bear a tag under the run's key on one host, too; between several
+            hosts all messages do.
     """
 
     name: str
     kind: Any
     qos: Any
+    authentic: bool = False
 
 
 def _reliable(depth: int, latched: bool = False) -> Any:
@@ -48,21 +51,21 @@ def latest_only() -> Any:
     return QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
 
 
-TRANSITIONS = Topic("transitions", UInt8MultiArray, _reliable(512))
+TRANSITIONS = Topic("transitions", UInt8MultiArray, _reliable(512), authentic=True)
 """Frames of `serl.wire`, actors to learner."""
 
-ACKS = Topic("transitions/ack", UInt64MultiArray, _reliable(64, latched=True))
+ACKS = Topic("transitions/ack", UInt64MultiArray, _reliable(64, latched=True), authentic=True)
 """Five numbers, learner to actors: actor, epoch, first sequence number not yet held, the
 learner's epoch, and an `Answer`. Its hello has 0 for the actor, and for the sequence number the
 version of the newest weights."""
 
-ACTORS = Topic("actors", String, _reliable(64, latched=True))
+ACTORS = Topic("actors", String, _reliable(64, latched=True), authentic=True)
 """Hellos of `serl.wire`, actors to learner; all senders share the depth of the reader's queue."""
 
-REFUSED = Topic("refused", String, _reliable(64, latched=True))
+REFUSED = Topic("refused", String, _reliable(64, latched=True), authentic=True)
 """JSON, learner to actors: actor, epoch, reason."""
 
-WEIGHTS = Topic("policy/weights", UInt8MultiArray, _reliable(1, latched=True))
+WEIGHTS = Topic("policy/weights", UInt8MultiArray, _reliable(1, latched=True), authentic=True)
 """Snapshots of `serl.snapshots`, learner to actors."""
 
 STATS = Topic("stats", DiagnosticArray, _reliable(10))
@@ -75,11 +78,15 @@ _PAYLOAD_AT = len(_CDR_HEAD) + _LENGTH.size
 
 
 def to_cdr(payload: bytes) -> bytes:
-    """A serialised UInt8MultiArray, which `publish` takes as it is (a message costs copies)."""
-    return b"".join((_CDR_HEAD, _LENGTH.pack(len(payload)), payload))
+    """A serialised UInt8MultiArray, which `publish` takes as it is (a message costs copies).
+
+    It is padded to a multiple of four bytes, as CDR may, so that signing it copies it once.
+    """
+    padding = bytes(-len(payload) % 4)
+    return b"".join((_CDR_HEAD, _LENGTH.pack(len(payload)), payload, padding))
 
 
-def from_cdr(message: bytes) -> memoryview:
+def from_cdr(message: bytes | memoryview) -> memoryview:
     """The payload of a serialised UInt8MultiArray, as a view.
 
     Raises:

@@ -29,8 +29,8 @@ from serl.ros.topics import (
 )
 from serl.snapshots import encode_snapshot
 from serl.specs import Spec
-from serl.transport import Snapshot
-from serl.types import Arrival, Key, place_after
+from serl.transport import MAX_LEAD, Snapshot
+from serl.types import Arrival, Step, place_after
 from serl.wire import (
     Frame,
     Hello,
@@ -113,6 +113,7 @@ class LearnerTransport:
         cursors: where a predecessor stopped.
         claim: whether an actor's name is its own.
         places: episode and index of the record at each cursor, as far as they are known.
+        actors: how many actors are let in; further ones are refused.
 
     Attributes:
         counts: frames and hellos by fate: accepted, duplicate, gap, full, corrupt, stranger,
@@ -127,6 +128,7 @@ class LearnerTransport:
         cursors: Cursors | None = None,
         claim: Claim = lambda actor, home, place: "",
         places: Mapping[Stream, tuple[int, int]] | None = None,
+        actors: int = _MAX_ACTORS,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self._spec = spec
@@ -136,6 +138,7 @@ class LearnerTransport:
         self._cursors = dict(cursors or {})
         self._places = dict(places or {})
         self._claim = claim
+        self._most = actors
         self._streams: dict[int, _Stream] = {}
         self._lock = threading.Lock()
         self._acks = node.publisher(ACKS)
@@ -191,7 +194,7 @@ class LearnerTransport:
         for frame in frames:
             try:
                 record = decode_arrival(frame.payload, self._spec)
-                _check_key(record.key, stream)
+                _check(record, stream, self._version + MAX_LEAD)
             except BadInput as error:
                 with self._lock:
                     self._cursors[stream.key] = stream.received = frame.sequence
@@ -230,8 +233,9 @@ class LearnerTransport:
         if difference := hello.spec.difference(self._spec):
             return f"spec differs, actor's != learner's: {difference}"
         known = actor_number(hello.run, hello.actor) in self._streams
-        if len(self._streams) >= _MAX_ACTORS and not known:
-            return f"{_MAX_ACTORS} actors were let in already"
+        if len(self._streams) >= self._most and not known:
+            names = ", ".join(sorted(stream.hello.actor for stream in self._streams.values()))
+            return f"the run has its actors: {names}; its setting `actors` allows {self._most}"
         return self._claim(hello.actor, hello.home, hello.place)
 
     def _on_frame(self, message: bytes) -> None:
@@ -293,9 +297,15 @@ class LearnerTransport:
         self._refusals.publish(String(data=text))
 
 
-def _check_key(key: Key, stream: _Stream) -> None:
-    """The record is the sender's own, and the next one: else the index would not take it."""
+def _check(record: Arrival, stream: _Stream, highest: int) -> None:
+    """Raise `CorruptData` unless the record is the sender's own and the next one.
+
+    The index would not take another one. Its policy has at most the `highest` version.
+    """
+    key = record.key
     hello, found = stream.hello, (key.episode, key.index)
+    if isinstance(record, Step) and record.policy_version > highest:
+        raise CorruptData(f"policy_version {record.policy_version}, allowed 0-{highest}")
     if (key.run, key.actor, key.epoch) != (hello.run, hello.actor, hello.epoch):
         raise CorruptData(f"says to be of {key.run}/{key.actor}/{key.epoch}")
     if stream.place not in (None, found):

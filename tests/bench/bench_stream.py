@@ -1,12 +1,13 @@
 """The stream from actors' logs to a learner over ROS 2, beside a plain ZeroMQ PUSH/PULL.
 
-    python tests/bench/bench_stream.py [--short] [--kills N]
+    python tests/bench/bench_stream.py [--short] [--kills N] [--tags]
 
 Transitions of 98 kB (two cameras of 128 px) go from logs on the disk through real link processes to
 the learner's end, which decodes each, commits it to the index and acknowledges it. ZeroMQ carries
 the same bytes from as many processes, from memory, unchecked, to nobody who would keep them.
-Then: what a step costs the control thread, with and without a learner; and how many records are
-lost, doubled or out of order when the learner's end and the link are killed in turns.
+Then: what the tags under the run's key cost the stream; what a step costs the control thread, with
+and without a learner; and how many records are lost, doubled or out of order when the learner's end
+and the link are killed in turns.
 """
 
 from __future__ import annotations
@@ -14,22 +15,25 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import psutil
 import zmq
 
 from serl.index import Index
 from serl.link import WeightsFile, announce
 from serl.recording import EpisodeLog, LogConfig
+from serl.ros import link_node, tags
 from serl.ros.environment import environment, free_domain
 from serl.ros.node import RosNode
 from serl.ros.transport import LearnerTransport
@@ -54,6 +58,7 @@ STEPS = 99  # of an episode; its end is a record, too
 RATE_HZ = 100.0  # of steps whose cost is measured
 LOG = LogConfig(min_free_bytes=0, images="raw")
 LIMIT_S = 60.0
+NO_TAGS = {"sign": lambda key, message: message, "verify": lambda key, signed: signed}
 
 
 def main() -> None:
@@ -62,6 +67,8 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="fewer records")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--folder", type=Path, help="on the disk to measure; else the default one")
+    parser.add_argument("--tags", action="store_true", help="measure the cost of tags alone")
+    parser.add_argument("--untagged", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--push", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--learn", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -69,11 +76,58 @@ def main() -> None:
         return push(options.push[0], int(options.push[1]))
     if options.learn:
         return learn(options.learn)
+    if options.untagged:
+        vars(tags).update(NO_TAGS)
+        return link_node.run(Path(options.untagged[0]), options.untagged[1])
     with free_domain() as domain, tempfile.TemporaryDirectory(dir=options.folder) as folder:
         os.environ["ROS_DOMAIN_ID"] = str(domain.id)
+        measure_tags(Path(folder), 1000 if options.short else 3000, 3 if options.short else 10)
+        if options.tags:
+            return None
         measure_rates(Path(folder), 1000 if options.short else 3000, 2 if options.short else 5)
         measure_cost(Path(folder), 500 if options.short else 2000)
         measure_kills(Path(folder), options.kills)
+    return None
+
+
+def measure_tags(folder: Path, records: int, repeats: int) -> None:
+    """Compare the stream of one actor with and without tags, in turns, in this order and back.
+
+    The CPU time is that of the link's and the learner's process together: it depends less than the
+    rate on what else the machine does.
+    """
+    rows: dict[str, list[tuple[float, float]]] = {"with tags": [], "without": []}
+    for turn in range(repeats):
+        for name in sorted(rows, reverse=turn % 2 == 1):
+            run, tagged = folder / f"{name.split()[0]}-{turn}", name == "with tags"
+            with untagged() if not tagged else nullcontext():
+                rows[name].append(streamed(run, 1, records, tagged))
+            shutil.rmtree(run)
+    print("| stream of one actor | records/s, median | best | CPU us a record, median | least |")
+    print("|---|---|---|---|---|")
+    for name, row in rows.items():
+        rates, cpus = zip(*row, strict=True)
+        numbers = float(np.median(rates)), max(rates), float(np.median(cpus)), min(cpus)
+        print(f"| {name} | {' | '.join(f'{number:.0f}' for number in numbers)} |")
+    pairs = np.array(rows["with tags"]) / np.array(rows["without"])
+    rate, cpu = np.median(pairs, axis=0)
+    print(f"tags: rate x {rate:.3f}, CPU x {cpu:.3f} (medians of {repeats} pairs)", flush=True)
+
+
+def cpu_s(processes: Sequence[psutil.Process]) -> float:
+    """CPU time of processes, in user mode and in the kernel."""
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+
+@contextmanager
+def untagged() -> Iterator[None]:
+    """This process neither signs nor verifies."""
+    before = {name: vars(tags)[name] for name in NO_TAGS}
+    vars(tags).update(NO_TAGS)
+    try:
+        yield
+    finally:
+        vars(tags).update(before)
 
 
 def measure_rates(folder: Path, records: int, repeats: int) -> None:
@@ -85,8 +139,8 @@ def measure_rates(folder: Path, records: int, repeats: int) -> None:
         rates: dict[str, list[float]] = {"ZeroMQ, from memory": [], "log to index over ROS 2": []}
         for turn in range(repeats):
             run = folder / f"run{actors}-{turn}"
-            for row, measure in zip(rates.values(), (pushed, streamed), strict=True):
-                row.append(measure(run, actors, records))
+            rates["ZeroMQ, from memory"].append(pushed(run, actors, records))
+            rates["log to index over ROS 2"].append(streamed(run, actors, records)[0])
         for name, row in rates.items():
             median, best = float(np.median(row)), max(row)
             print(f"| {name} | {actors} | {median:.0f} | {best:.0f} | {len(row)} |")
@@ -94,8 +148,8 @@ def measure_rates(folder: Path, records: int, repeats: int) -> None:
         print(f"| ratio | {actors} | {ours / plain:.2f} | | |", flush=True)
 
 
-def streamed(run: Path, actors: int, records: int) -> float:
-    """Records per second, committed and in order, once all links are up."""
+def streamed(run: Path, actors: int, records: int, tagged: bool = True) -> tuple[float, float]:
+    """Records per second, committed and in order, once all links are up; and CPU us of each."""
     names = [f"actor{number}" for number in range(actors)]
     for name in names:
         with EpisodeLog(run / "episodes" / name, SPEC, run.name, name, EPOCH, LOG) as log:
@@ -103,19 +157,25 @@ def streamed(run: Path, actors: int, records: int) -> float:
                 range(records // actors), records_of(name, run.name), strict=False
             ):
                 log.append(record)
-    with links(run, names), RosNode("learner", run) as node, Index(run / "index.sqlite") as index:
+    with (
+        links(run, names, tagged) as children,
+        RosNode("learner", run) as node,
+        Index(run / "index.sqlite") as index,
+    ):
         transport = LearnerTransport(node, SPEC, run.name, claim=index.claim)
         topic = f"{node.handle.get_namespace()}/transitions"
         until(lambda: node.handle.count_publishers(topic) == actors)
         for name in names:
             announce(run / "link" / name, run.name, name, EPOCH, SPEC)
         until(lambda: transport.counts["accepted"] > 0)
-        start_s, received = time.perf_counter(), 0
+        processes = [psutil.Process(), *(psutil.Process(child.pid) for child in children)]
+        start_s, start_cpu_s, received = time.perf_counter(), cpu_s(processes), 0
         while received < records // actors * actors:
             received += accept(node, transport, index)
             if time.perf_counter() - start_s > LIMIT_S:
                 raise TimeoutError(f"{received} records in {LIMIT_S:.0f} s: {transport.counts}")
-        return received / (time.perf_counter() - start_s)
+        rate_hz = received / (time.perf_counter() - start_s)
+        return rate_hz, 1e6 * (cpu_s(processes) - start_cpu_s) / received
 
 
 def accept(node: RosNode, transport: LearnerTransport, index: Index) -> int:
@@ -269,11 +329,13 @@ def learner(run: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def links(run: Path, names: Sequence[str]) -> Iterator[None]:
+def links(
+    run: Path, names: Sequence[str], tagged: bool = True
+) -> Iterator[list[subprocess.Popen[bytes]]]:
     """A link process for each actor."""
-    processes = [start_link(run, name) for name in names]
+    processes = [start_link(run, name, tagged) for name in names]
     try:
-        yield
+        yield processes
     finally:
         for process in processes:
             process.terminate()
@@ -285,7 +347,9 @@ def start_learner(run: Path) -> subprocess.Popen[bytes]:
     return _start(run, __file__, "--learn", str(run))
 
 
-def start_link(run: Path, actor: str) -> subprocess.Popen[bytes]:
+def start_link(run: Path, actor: str, tagged: bool = True) -> subprocess.Popen[bytes]:
+    if not tagged:
+        return _start(run, __file__, "--untagged", str(run), actor)
     return _start(run, "-m", "serl.ros.link_node", "--run", str(run), "--actor", actor)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from random import Random
 
 import psutil
 
+from serl.authentication import RUN_KEY
 from serl.episodes import episode_paths, read_episode
 from serl.link import announce
 from serl.link_status import PERIOD_S, read_status
@@ -201,6 +203,8 @@ def same_name(folder: Path) -> None:
         _refused(system, "tests.faults.actor_process", str(run), "actor0", "0")
         _refused(system, "serl.ros.link_node", "--run", str(run), "--actor", "actor0")
         elsewhere = folder / "elsewhere" / run.name
+        elsewhere.mkdir(parents=True)
+        shutil.copy(run / RUN_KEY, elsewhere)  # as in a copy of the whole run
         announce(link_folder(elsewhere, "actor0"), run.name, "actor0", 1, system.spec)
         with RosNode("elsewhere", elsewhere) as node, closing(_link(node, elsewhere)) as second:
             system.until(lambda: second.step() or second.refused, limit_s=REFUSED_S)

@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from serl.ros import node
+from serl.ros import node, tags
 from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, WEIGHTS, Topic
 
 
 def main(run_folder: Path) -> None:
-    vars(node).update(sign=lambda key, message: message, verify=lambda key, signed: signed)
+    vars(tags).update(sign=lambda key, message: message, verify=lambda key, signed: signed)
     heard: list[tuple[str, bytes]] = []
 
     def listen(topic: Topic) -> Callable[[bytes], None]:

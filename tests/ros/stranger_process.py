@@ -9,11 +9,11 @@ from __future__ import annotations
 import runpy
 import sys
 
-from serl.ros import node
+from serl.ros import tags
 
 
 def main() -> None:
-    vars(node).update(sign=lambda key, message: message, verify=lambda key, signed: signed)
+    vars(tags).update(sign=lambda key, message: message, verify=lambda key, signed: signed)
     if sys.argv[1] == "-m":
         sys.argv = sys.argv[2:]
         runpy.run_module(sys.argv[0], run_name="__main__")

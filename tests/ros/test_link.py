@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import subprocess
 from array import array
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from std_msgs.msg import String, UInt64MultiArray
 
+from serl.authentication import run_key
 from serl.episodes import PART, EpisodeFile
 from serl.index import Index
 from serl.recording import EpisodeLog, LogConfig
@@ -98,6 +100,14 @@ def test_another_run_is_refused(run: Run) -> None:
         link = run.start_link("a")
         assert "the learner's is 'other'" in _refusal(link)
         assert link.returncode == 2
+
+
+def test_a_refusal_is_printed_as_one_line_without_control_characters(run: Run) -> None:
+    run.announce("a", 1)
+    with RosNode("learner", run.folder) as node:
+        LearnerTransport(node, SPEC, run.folder.name, claim=lambda *_: "\x1b[2Jgone\nfor good")
+        link = run.start_link("a")
+        assert _refusal(link) == "the learner refused actor 'a': \\x1b[2Jgone\\nfor good\n"
 
 
 def test_a_record_that_does_not_decode_refuses_the_stream(run: Run) -> None:
@@ -273,6 +283,8 @@ def test_images_are_compressed_while_there_is_no_learner(run: Run) -> None:
 
 def test_a_second_actor_of_a_name_is_refused_and_the_first_goes_on(run: Run) -> None:
     other = Run(run.folder.parent / "elsewhere" / run.folder.name, processes=run.processes)
+    run_key(run.folder)
+    shutil.copytree(run.folder, other.folder)  # without its key nobody would listen to it
     run.act("a", 1, episodes=4)
     other.act("a", 2, episodes=4)
     with RosNode("learner", run.folder) as node, Index(run.folder / "index.sqlite") as index:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -17,11 +19,12 @@ from serl.index import Index
 from serl.metrics import MetricsWriter
 from serl.ros import transport as transport_module
 from serl.ros.node import RosNode
-from serl.ros.topics import ACTORS, TRANSITIONS, to_cdr
+from serl.ros.topics import ACTORS, REFUSED, TRANSITIONS, to_cdr
 from serl.ros.transport import LearnerTransport
 from serl.run_folder import RunFolder
 from serl.specs import Spec
-from serl.types import Key
+from serl.transport import MAX_LEAD
+from serl.types import Key, Step
 from serl.wire import Frame, Hello, actor_number, encode_frame, encode_hello, encode_record
 
 from .conftest import SPEC, Run, eventually, record
@@ -97,6 +100,41 @@ def test_what_waits_is_bounded_over_all_actors(run: Run, monkeypatch: pytest.Mon
         transport.receive()
         sender.send("b", 0, bytes(10))
         eventually(lambda: transport.counts["accepted"] == 3)
+
+
+def test_more_actors_than_the_setting_allows_are_refused_with_its_name(run: Run) -> None:
+    with RosNode("learner", run.folder) as node:
+        transport = LearnerTransport(node, SPEC, run.folder.name, actors=2)
+        refusals: list[str] = []
+        node.subscribe(REFUSED, lambda message: refusals.append(message.data))
+        sender = Sender(node, run.folder.name)
+        for actor in ("left", "right"):
+            sender.introduce(actor)
+        eventually(lambda: transport.actors == {"left", "right"})
+        sender.introduce("evil")
+        eventually(lambda: refusals)
+        sender.introduce("left")  # it may start again
+        assert json.loads(refusals[0]) == {
+            "actor": "evil",
+            "epoch": 1,
+            "reason": "the run has its actors: left, right; its setting `actors` allows 2",
+        }
+        assert transport.actors == {"left", "right"}
+
+
+def test_a_record_of_a_version_that_was_never_published_is_refused(run: Run) -> None:
+    name = run.folder.name
+    with RosNode("learner", run.folder) as node:
+        transport = LearnerTransport(node, SPEC, name)
+        sender = Sender(node, name)
+        sender.introduce("a")
+        eventually(lambda: transport.actors == {"a"})
+        step = record(Key(name, "a", 1, 0, 0), RNG)
+        assert isinstance(step, Step)
+        sender.send("a", 0, encode_record(replace(step, policy_version=MAX_LEAD + 1)))
+        eventually(lambda: transport.counts["accepted"] == 1)
+        assert transport.receive() == []
+        assert transport.actors == set()
 
 
 @pytest.mark.parametrize("actor", ["../x", "", "a/b", "a\n"])

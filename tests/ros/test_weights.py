@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from serl.errors import CorruptData
+from serl.link import WeightsFile
 from serl.ros.node import RosNode
 from serl.ros.topics import WEIGHTS, to_cdr
 from serl.ros.transport import LearnerTransport
 from serl.ros.weights import WeightsReceiver
 from serl.snapshots import decode_snapshot, encode_snapshot
-from serl.transport import Snapshot
+from serl.transport import MAX_LEAD, MAX_VERSION, Snapshot
 
 from .conftest import SPEC, Run, eventually
 
@@ -74,6 +78,40 @@ def test_a_restarted_receiver_keeps_the_version_on_disk(run: Run, tmp_path: Path
         assert WeightsReceiver(node, path, SPEC.digest).version == 0
 
 
+@pytest.mark.parametrize("version", [10**15, 10**8])
+def test_a_stored_version_that_no_learner_published_is_replaced(run: Run, version: int) -> None:
+    """As a forged message left it in the folder of a run that is resumed."""
+    path = run.link_folder("actor0") / "weights.safetensors"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(encode_snapshot(_snapshot(version), SPEC.digest))
+    actors = WeightsFile(path, SPEC.digest)
+    with suppress(CorruptData):
+        actors.latest(0)  # which the actor uses meanwhile if it is within bounds
+    run.announce("actor0", 1)
+    with RosNode("learner", run.folder) as node:
+        transport = LearnerTransport(node, SPEC, run.folder.name)
+        run.start_link("actor0")
+        transport.publish(_snapshot(1001))
+        eventually(lambda: _stored(path) == 1001)
+    snapshot = actors.latest(version if version < MAX_VERSION else 0)
+    assert snapshot is not None
+    assert snapshot.version == 1001
+
+
+def test_a_version_far_ahead_of_the_learner_is_refused(run: Run) -> None:
+    path = run.folder / "weights.safetensors"
+    with RosNode("learner", run.folder) as sender, RosNode("link", run.folder) as node:
+        topic = sender.publisher(WEIGHTS)
+        receiver = WeightsReceiver(node, path, SPEC.digest, lambda: 7)
+        eventually(lambda: topic.get_subscription_count() == 1)
+        words = {8 + MAX_LEAD: "the learner is at version 7", 10**15: "expected 0-1000000000"}
+        for count, (version, text) in enumerate(words.items(), start=1):
+            topic.publish(to_cdr(encode_snapshot(_snapshot(version), SPEC.digest)))
+            eventually(partial(_is_rejected, receiver, count))
+            assert text in receiver.problem
+        assert not path.exists()
+
+
 def test_a_full_disk_costs_the_weights_of_the_moment_only(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +144,18 @@ def _snapshot(version: int, size: int = 10) -> Snapshot:
 
 def _taken(receiver: WeightsReceiver) -> int:
     return receiver.outdated + receiver.rejected
+
+
+def _is_rejected(receiver: WeightsReceiver, count: int) -> bool:
+    assert not receiver.poll()
+    return receiver.rejected == count
+
+
+def _stored(path: Path) -> int:
+    try:
+        return decode_snapshot(path.read_bytes(), SPEC.digest).version
+    except CorruptData:
+        return 0
 
 
 def _version(run: Run, actor: str) -> int:

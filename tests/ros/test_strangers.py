@@ -1,0 +1,51 @@
+"""A process without the run's key, in the domain of a run on one host, steers nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serl.authentication import RUN_KEY
+from serl.recording import EpisodeLog
+from serl.snapshots import decode_snapshot
+from serl.types import Key
+
+from .conftest import EPISODE_STEPS, SPEC, Run, eventually, expected, record
+
+pytestmark = pytest.mark.ros
+
+FORGING = str(Path(__file__).with_name("forging_process.py"))
+HALF = 25
+
+
+def test_forged_messages_are_dropped_and_counted(run: Run) -> None:
+    """Frames, actors, acknowledgements, refusals and weights; see `forging_process.py`."""
+    name, link_folder = run.folder.name, run.link_folder("a")
+    keys = [Key(name, "a", 1, 0, index) for index in range(EPISODE_STEPS + 1)]
+    rng = np.random.default_rng(1)
+    run.announce("a", 1)
+    run.start_learner("a")
+    link = run.start_link("a")
+    with EpisodeLog(run.folder / "episodes" / "a", SPEC, name, "a", 1) as log:
+        for key in keys[:HALF]:
+            log.append(record(key, rng))
+        eventually(lambda: len(run.received()) == HALF)
+        run.start(FORGING, str(run.folder), str(link_folder / "hello.json"), str(HALF))
+        eventually((run.folder / "forged").exists)
+        assert run.received() == expected("a", 1, 1)[:HALF]  # no forged frame, no actor "evil"
+        for key in keys[HALF:]:
+            log.append(record(key, rng))
+        eventually(lambda: len(run.received()) == len(keys))  # no forged acknowledgement
+    assert run.received() == expected("a", 1, 1)
+    assert link.poll() is None  # no forged refusal
+    weights = decode_snapshot((link_folder / "weights.safetensors").read_bytes(), SPEC.digest)
+    assert weights.weights["folder"].tobytes() == str(run.folder).encode()
+    counts = json.loads((run.folder / "counts.json").read_text())
+    assert counts["unauthenticated"] >= 20  # frames and hellos
+    said = "".join(run.end())
+    for topic in ("transitions", "actors", "transitions/ack", "policy/weights", "refused"):
+        assert f"{topic}: dropped a message without this run's tag" in said
+    assert (run.folder / RUN_KEY).stat().st_mode & 0o777 == 0o600
