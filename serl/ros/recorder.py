@@ -94,8 +94,8 @@ def at_the_arm(
             begun = True
             station.standby()
 
-        def standby() -> bool:
-            return bool(desk.hold.reason or not station.has_arm) and station.standby()
+        def standby(ending: Callable[[], bool]) -> bool:
+            return bool(desk.hold.reason or not station.has_arm) and station.standby(ending)
 
         with arm:
             clock = WallClock(task.config.rate_hz, arm.beat)

@@ -62,21 +62,25 @@ class Station:
     ) -> None:
         self._arm, self._hold, self._ending, self._begin = arm, hold, ending, begin
 
-    def standby(self) -> bool:
+    def standby(self, ending: Callable[[], bool] | None = None) -> bool:
         """Return once nobody holds the arm, the guard has it and it is seen; as of `Actor`.
 
         An arm that a person let go on recovers, also where that was by the guard. One that was
         stopped, and that nobody held, is left as it is: a person is to be asked.
 
+        Args:
+            ending: asked again and again in place of the station's own.
+
         Raises:
             Silent: it is not seen.
         """
-        held = self._hold.wait(self._ending)
-        while not (self.has_arm or self._ending()):
+        is_ending = ending or self._ending
+        held = self._hold.wait(is_ending)
+        while not (self.has_arm or is_ending()):
             held |= self._awaits_person
-            self._arm.remote.wait(lambda: self.has_arm or self._ending(), _SLICE_S)
+            self._arm.remote.wait(lambda: self.has_arm or is_ending(), _SLICE_S)
         asks = bool(self._arm.stop_reason) and not held
-        if not asks and not self._ending():
+        if not asks and not is_ending():
             self._begin()
             if held:
                 self._recover()
