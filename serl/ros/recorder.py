@@ -75,7 +75,7 @@ def at_the_arm(
     """
     task = make_task(run.config)
     with RosNode(ACTOR, run.path, local=True) as node:
-        arm: RosArm = make_arm(node, run.config, ACTOR, time.time_ns())
+        arm: RosArm = make_arm(node, run, ACTOR, time.time_ns())
         desk, told = _heard(node, run, arm, operators, services)
         watch = CameraWatch(arm.observation_spec.images, CameraWatchConfig())
         robot: Any = WatchedRobot(arm, watch)
