@@ -55,8 +55,12 @@ def new_key(path: Path) -> None:
         os.close(descriptor)
 
 
-def load_key(path: Path) -> bytes:
+def load_key(path: Path, absent: str = "") -> bytes:
     """The key in a file that `new_key` made.
+
+    Args:
+        path: of the file.
+        absent: how to get one, for the error when there is none; by default for the hosts of a run.
 
     Raises:
         BadInput: there is none, it is no key, or others than its owner can read it.
@@ -67,9 +71,8 @@ def load_key(path: Path) -> bytes:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read(1024)
     except FileNotFoundError:
-        raise BadInput(
-            f"{path}: no key: make one with `serl doctor --new-key {path}` and copy it to each host"
-        ) from None
+        absent = absent or f"make one with `serl doctor --new-key {path}` and copy it to each host"
+        raise BadInput(f"{path}: no key: {absent}") from None
     except OSError as error:
         raise BadInput(f"{path}: the key cannot be read: {error.strerror}") from None
     if mode & 0o077:

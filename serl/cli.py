@@ -27,6 +27,7 @@ from serl import (
     encoder_commands,
     guard_command,
     list_command,
+    order_command,
     plan_command,
     record_command,
     replay_command,
@@ -240,6 +241,12 @@ def _of_arms() -> tuple[Command, ...]:
             guard_command.add_options,
             guard_command.guard,
             kept=_STOPPED,
+        ),
+        c(
+            "order",
+            "end a stop or arm a guard, signed with its key",
+            order_command.add_options,
+            order_command.order,
         ),
         c(
             "setup",

@@ -69,10 +69,13 @@ class Desk:
     def say(self, event: Event, by: str) -> str:
         """Somebody says something, from any thread; why it is not heard, or nothing.
 
-        A stop is kept before this returns.
+        A stop is kept before this returns. It is queued for a running episode only, which it ends:
+        between two episodes it would stop the robot again after its release.
         """
         if event is Event.STOP:
             self.hold.stop(f"stopped by {by}")
+            if not self._runs:
+                return ""
         if objection := self._objection(event):
             return objection
         self._said.append((event, by))
@@ -105,6 +108,17 @@ class Desk:
             heard.append((Event.STOP, ""))
         self._by |= heard
         return tuple(dict.fromkeys(event for event, _ in heard))
+
+    def obey_stops(self) -> None:
+        """Read the devices, and hold if one of them says stop; drop all else that they say.
+
+        For between two episodes, also while the robot is held: a stop that is said twice is one.
+        """
+        for person in self.owner.people:
+            person()
+        for event, by in self.owner.heard():
+            if event is Event.STOP and by != SCRIPT:
+                self.hold.stop(f"stopped by {by}")
 
     def watch(self, record: Record) -> None:
         """Take a record that was logged: keep labels, and hold when an episode was cut for it."""

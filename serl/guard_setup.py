@@ -20,6 +20,9 @@ from serl.rotations import between
 from serl.safety import Limits, Motion, pose_from
 from serl.task import SimulatedTask
 
+GUARD_FOLDER = "guard"
+"""Name of the folder of a run in which its guards' files are."""
+
 _STARTS = 64
 _LONGEST_S = 0.3
 _LEAST_PERIODS = 1.5
@@ -140,10 +143,15 @@ def settle_guard(folder: Path, robot: str, config: GuardConfig) -> tuple[Path, P
     Returns:
         The files of the configuration and of the latch.
     """
-    settings, latch = write_guard(folder, robot, config), folder / f"{robot}.latch"
+    settings, latch = write_guard(folder, robot, config), simulated_latch(folder, robot)
     if not latch.exists():
         LatchFile(latch).write(Latch())
     return settings, latch
+
+
+def simulated_latch(folder: Path, robot: str) -> Path:
+    """The latch of a simulated arm, which is as new as its run: see `settle_guard`."""
+    return folder / f"{robot}.latch"
 
 
 def write_guard(folder: Path, robot: str, config: GuardConfig) -> Path:

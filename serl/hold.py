@@ -29,6 +29,7 @@ class Hold:
         path: the file that a stop is kept in; its folder exists. One that is damaged is a stop.
 
     Attributes:
+        path: of that file.
         stopped: why it was stopped; empty when it is not.
         inactive: why its process does not do its work; empty when it does. Whoever manages it
             sets this, and neither `release` nor `resume` touches it.
@@ -36,7 +37,7 @@ class Hold:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self.paused = self.inactive = ""
         self.stopped = kept_stop(path)
 
@@ -53,13 +54,13 @@ class Hold:
         """
         if not self.stopped:
             self.stopped = reason
-            write_atomic(self._path, reason.encode()[:_MAX_BYTES])
+            write_atomic(self.path, reason.encode()[:_MAX_BYTES])
 
     def release(self) -> None:
         """Undo a stop: from here on the robot is paused, for the reason that it was, if any."""
         if self.stopped:
             self.pause(RELEASED)
-            self._path.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
             self.stopped = ""
 
     def pause(self, reason: str) -> None:

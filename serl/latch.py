@@ -28,6 +28,18 @@ class Latch(NamedTuple):
     cause: str = ""
 
 
+class GuardedArm(NamedTuple):
+    """Where the guard of an arm is found, and the file of its latch.
+
+    Attributes:
+        namespace: of the arm, within the run unless it begins at the root.
+        latch: beside which the key lies that ends its stops.
+    """
+
+    namespace: str
+    latch: Path
+
+
 class LatchFile:
     """The latch on the disk."""
 

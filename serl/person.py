@@ -11,7 +11,7 @@ from serl.clock import Clock
 from serl.desk import Desk
 from serl.errors import Silent
 from serl.evaluation import Purpose, start_seed
-from serl.intervention import Event, Teleop
+from serl.intervention import Teleop
 from serl.loop import EpisodeKey, Result, run
 from serl.policy import Hold as Still
 from serl.recorded import Recorded
@@ -37,7 +37,8 @@ class Stand:
         told: takes every record that was logged.
         place: brings the robot to where an episode may begin, given the seed of a simulation's
             start; None for that simulation's own reset.
-        standby: returns once the robot may move, or when stopping, and says whether it was held.
+        standby: given `stopping`, returns once the robot may move, or when stopping, and says
+            whether it was held.
         silent: told what a robot says that stayed silent, before all begins anew; without one the
             session ends there.
     """
@@ -48,7 +49,7 @@ class Stand:
     stopping: Callable[[], bool] = lambda: False
     told: Callable[[Record], object] = lambda record: None
     place: Callable[[int], object] | None = None
-    standby: Callable[[], bool] | None = None
+    standby: Callable[[Callable[[], bool]], bool] | None = None
     silent: Callable[[str], object] | None = None
 
     def begin(self, seed: int) -> None:
@@ -66,10 +67,9 @@ class Stand:
         self.clock.start()
         self.desk.rest()
         free = False
-        while not self.stopping():
-            if Event.STOP in self.desk.events() and not self.desk.hold.stopped:
-                self.desk.hold.stop("stopped by a person")
-            if self.standby() if self.standby else self.desk.hold.wait(self.stopping):
+        wait = self.standby or self.desk.hold.wait
+        while not self._ending():
+            if wait(self._ending):
                 self.robot.recover()
             action, owner = self.desk(), self.desk.owner.owner
             if action is None:
@@ -78,6 +78,11 @@ class Stand:
                 return True
             self.clock.wait()
         return False
+
+    def _ending(self) -> bool:
+        """Whether it all ends; obeys stops meanwhile, each before a later release."""
+        self.desk.obey_stops()
+        return self.stopping()
 
     def episode(
         self, task: TaskView, key: EpisodeKey, log: EpisodeLog, heard: Teleop | None = None

@@ -101,7 +101,7 @@ class ProgressReader:
         control = read_control_status(self._links / name)
         running = states[link] == "running"
         stop = kept_stop(self._links / name / STOP_FILE)
-        waits = f"{stop}: call the service {name}/release, then {name}/resume" if stop else ""
+        waits = f"{stop}: release it at the console or with serl order" if stop else ""
         return ActorProgress(name, running, status, self._ages.get(name), control, waits)
 
     def _take(self, row: dict[str, Any]) -> None:

@@ -298,7 +298,7 @@ def _at_the_arm(
 
         if options.console:
             teleop_commands.announce(run, supervisor, options.console_port)
-        with at_the_terminal(run, {ACTOR: arm.namespace}) as ask:
+        with at_the_terminal(run, {ACTOR: arm.guarded}) as ask:
 
             def check() -> None:
                 supervisor.check()

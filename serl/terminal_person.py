@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from serl.errors import SerlError
+from serl.latch import GuardedArm
 from serl.run_folder import RunFolder
 from serl.typed import Typed, TypedNoMore
 
@@ -19,14 +20,16 @@ _SOON_S = 1.0
 
 
 @contextmanager
-def at_the_terminal(run: RunFolder, arms: Mapping[str, str]) -> Iterator[Callable[[], Waiting]]:
+def at_the_terminal(
+    run: RunFolder, arms: Mapping[str, GuardedArm]
+) -> Iterator[Callable[[], Waiting]]:
     """What to call again and again while processes of a run are up; it never waits for a person.
 
     It returns what each actor waits for a person to do.
 
     Args:
         run: whose domain this process is in.
-        arms: namespaces of arms behind guards, by the actor that drives each; without any nobody
+        arms: arms behind guards, by the actor that drives each; without any nobody
             is asked.
     """
     if not arms:

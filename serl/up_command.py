@@ -36,7 +36,15 @@ def bring_up(options: argparse.Namespace) -> int:
         BadInput: the file, or what it names, cannot be used.
         SerlError: a process failed for good.
     """
-    from serl.ros.graph import described_processes, ends_with, joined, require_ros, started
+    from serl.ros.graph import (
+        described_processes,
+        ends_with,
+        joined,
+        real_arm_of,
+        require_ros,
+        simulated_arm,
+        started,
+    )
     from serl.train import demonstrate
 
     graph = checked(GraphConfig, read_yaml(options.file))
@@ -52,7 +60,7 @@ def bring_up(options: argparse.Namespace) -> int:
         print(f"starts {spec.name} ({spec.module})", flush=True)  # noqa: T201
     remove_door(run.path)
     arms = {
-        each.name: each.namespace if is_real(each.profile) else each.name
+        each.name: real.guarded if (real := real_arm_of(each)) else simulated_arm(run, each.name)
         for each in graph.robots
         if each.actor and each.profile is not None
     }

@@ -49,6 +49,7 @@ class Studio:
         self.robot, self.task = FakeRobot(), FakeTask()
         self.at: dict[int, Callable[[], object]] = {}
         self.ticks, self.ended = 0, False
+        self.meanwhile: Callable[[], object] = lambda: None
         self.results: list[Result] = []
         self.starts: list[int] = []
         self.reset, self.robot.reset = self.robot.reset, self._reset  # type: ignore[method-assign]
@@ -59,9 +60,13 @@ class Studio:
 
     def record(self, wanted: int) -> Counts:
         clock = VirtualClock(self.advance, self.task.config.rate_hz)
-        stand = Stand(self.robot, self.desk, clock, lambda: self.ended or self.ticks > LIMIT)
+        stand = Stand(self.robot, self.desk, clock, self.stopping)
         record_person(stand, self.task, self.recorded, wanted, 0, self.results.append)
         return self.recorded.counts
+
+    def stopping(self) -> bool:
+        self.meanwhile()
+        return self.ended or self.ticks > LIMIT
 
     def advance(self, dt_s: float) -> None:
         self.robot.advance(dt_s)
@@ -204,6 +209,66 @@ def test_a_stop_holds_until_it_is_released_and_resumed(studio: Studio) -> None:
     assert studio.record(1) == Counts(1, 1, 0)
     assert waits == ["stopped by the operator"]
     assert not studio.robot.stop_reason
+
+
+@pytest.mark.parametrize("device", [False, True], ids=["page", "pad"])
+@pytest.mark.parametrize("presses", [(1,), (2,), (1, 1), (2, 1)], ids=str)
+@pytest.mark.parametrize("driving", [False, True], ids=["ready", "driving"])
+def test_a_stop_that_is_said_again_while_it_holds_stops_once(
+    studio: Studio, presses: tuple[int, ...], device: bool, driving: bool
+) -> None:
+    """Pressed before the robot is held, and while it is; then it is released, and goes on."""
+    hold, moments = studio.desk.hold, iter(range(100))
+
+    def press(count: int) -> None:
+        for _ in range(count):
+            if device:
+                studio.bench.pad.hit("stop")
+            else:
+                studio.desk.say(Event.STOP, "the operator")
+
+    def happens() -> None:
+        """What a person does while the robot is held, one thing each time it looks."""
+        if not hold.reason:
+            return
+        match next(moments):
+            case 1:
+                press(sum(presses[1:]))
+            case 3:
+                hold.release()
+            case 5:
+                hold.resume()
+                studio.bench.pad.hold(False)
+                held.append(True)
+                studio.episode(Event.SUCCESS)
+
+    held: list[bool] = []
+    studio.meanwhile = happens
+    if driving:
+        studio.at[5] = studio.bench.pad.hold
+    studio.at[10] = lambda: press(presses[0])
+    assert studio.record(1).kept == 1
+    assert held == [True]
+    assert not hold.reason
+
+
+def test_a_stop_of_a_device_while_paused_holds_after_the_pause_too(studio: Studio) -> None:
+    hold, moments = studio.desk.hold, iter(range(100))
+
+    def happens() -> None:
+        match next(moments) if hold.reason else None:
+            case 1:
+                studio.bench.pad.hit("stop")
+            case 3:
+                assert hold.stopped == "stopped by pad"
+                with pytest.raises(SerlError, match="release it first"):
+                    hold.resume()
+                studio.ended = True
+
+    studio.meanwhile = happens
+    studio.at[5] = lambda: hold.pause("paused")
+    studio.record(1)
+    assert hold.stopped == "stopped by pad"
 
 
 def test_no_episode_takes_the_name_of_another(studio: Studio) -> None:

@@ -97,9 +97,7 @@ def test_an_actor_that_a_person_stopped_waits_also_after_a_restart(tmp_path: Pat
     (tmp_path / "link" / "actor0").mkdir(parents=True)
     Hold(tmp_path / "link" / "actor0" / STOP_FILE).stop("stopped by the operator")
     (actor,) = ProgressReader("reach", tmp_path, 1000).read(RUNNING).actors
-    assert actor.waits == (
-        "stopped by the operator: call the service actor0/release, then actor0/resume"
-    )
+    assert actor.waits == ("stopped by the operator: release it at the console or with serl order")
 
 
 def test_what_actors_wait_for_is_shown_and_nobody_knows_how_long(tmp_path: Path) -> None:

@@ -46,8 +46,17 @@ class Gate:
         self._token = token
         self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
 
-    def objection(self, method: str, headers: Mapping[str, str], upgrade: bool) -> str:
-        """Why a request is refused before anything else is looked at; empty when it is not."""
+    def objection(self, method: str, target: str, headers: Mapping[str, str], upgrade: bool) -> str:
+        """Why a request is refused before anything else is looked at; empty when it is not.
+
+        Args:
+            method: of the request line.
+            target: of the request line, as it was sent: a path, no address as for a proxy.
+            headers: of the request.
+            upgrade: it asks for a socket.
+        """
+        if not target.startswith("/"):
+            return "not a path"
         host, origin = headers.get("Host", ""), headers.get("Origin")
         if host not in self._hosts:
             return "not this console's address"

@@ -33,6 +33,8 @@ STATE_PERIOD_S, PROGRESS_PERIOD_S, PICTURE_PERIOD_S = 0.1, 1.0, 1 / 15
 HELLO_S = 5.0
 MOST_PAGES = 8
 MOST_BEATS_HZ, MOST_FRAMES_HZ = 60.0, 120.0
+STOP_PERIOD_S = 0.1
+"""Stops that are said within it are one: a flood of them leaves room for all else."""
 PATIENCE_S = 5.0
 """A network that stalled for so long may deliver at once what it held back."""
 
@@ -64,6 +66,8 @@ class Console:
         self._lease = Lease(now_s)
         self._pages: set[web.WebSocketResponse] = set()
         self._sayings: set[asyncio.Task[None]] = set()
+        self._stop_sayers: set[web.WebSocketResponse] = set()  # since the last stop began
+        self._stops = False  # one began within STOP_PERIOD_S
         self._ticket = secrets.token_urlsafe(32)  # for the report alone, in a cookie
         self.app = web.Application(middlewares=[self._guard], client_max_size=1024)
         for path in FILES:
@@ -78,7 +82,9 @@ class Console:
         """Refuse what comes from elsewhere, whatever it asks for; say nothing about why to it."""
         upgrade = request.path == "/socket" or "Upgrade" in request.headers
         twice = any(len(request.headers.getall(name, ())) > 1 for name in ("Host", "Origin"))
-        if twice or self._gate.objection(request.method, request.headers, upgrade):
+        if twice or self._gate.objection(
+            request.method, request.raw_path, request.headers, upgrade
+        ):
             return web.Response(status=_REFUSED, text="refused", headers=HEADERS)
         try:
             response = await handler(request)
@@ -131,7 +137,10 @@ class Console:
                 raise CorruptData("frame: expected text")
             frame = read_frame(message.data)
             if frame == "estop":  # is never too much
-                self._start(self._say(socket, "estop"))
+                self._stop_sayers.add(socket)
+                if not self._stops:
+                    self._stops = True
+                    self._start(self._stop())
             elif not frames.allows():
                 raise CorruptData(f"frame: more than {MOST_FRAMES_HZ:g} a second")
             elif isinstance(frame, Wish):
@@ -145,7 +154,7 @@ class Console:
                     self._cockpit.drive(_HANDS_OFF)
                 self._lease.give(socket)
             elif self._lease.beat(socket):
-                self._start(self._say(socket, frame))
+                self._start(self._say({socket}, frame))
             else:
                 what = "yes" if isinstance(frame, Yes) else frame
                 await _send(socket, {"type": "answer", "what": what, "text": "take over first"})
@@ -156,7 +165,19 @@ class Console:
         self._sayings.add(task)
         task.add_done_callback(self._sayings.discard)
 
-    async def _say(self, socket: web.WebSocketResponse, said: str | Yes) -> None:
+    async def _stop(self) -> None:
+        """Stop at once, and again each period in which a page said so; each of them is answered.
+
+        A stop that is said is always followed by one that begins after it, within a period: the one
+        under way may be past what somebody has just let go on.
+        """
+        while self._stop_sayers:
+            sayers, self._stop_sayers = self._stop_sayers, set()
+            self._start(self._say(sayers, "estop"))
+            await asyncio.sleep(STOP_PERIOD_S)
+        self._stops = False
+
+    async def _say(self, sockets: set[web.WebSocketResponse], said: str | Yes) -> None:
         cockpit = self._cockpit
         what = "yes" if isinstance(said, Yes) else said
         try:
@@ -164,7 +185,8 @@ class Console:
             text, done = await doing, True
         except SerlError as error:
             text, done = str(error), False
-        await _send(socket, {"type": "answer", "what": what, "text": text, "done": done})
+        answer = {"type": "answer", "what": what, "text": text, "done": done}
+        await asyncio.gather(*(_send(socket, answer) for socket in sockets))
 
     async def _send_state(self, socket: web.WebSocketResponse) -> None:
         while not socket.closed:

@@ -77,7 +77,7 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
         first = next(iter(parts.values()))
         own = {} if robot is None else {"robot": robot, "namespace": namespace}
         config = first.config.model_copy(update=own)
-        driven = _driven(node, config, name, next_epoch(first.episodes(name)), people)
+        driven = _driven(node, folder, config, name, next_epoch(first.episodes(name)), people)
         delays = Delays(1.0 / make_task(first.config).config.rate_hz)
         station = Station(driven.robot, people.hold, ending) if driven.person else None
         attended = station is not None and not make_task(config).config.auto_reset
@@ -170,11 +170,13 @@ def _end(node: RosNode) -> str:
     return "stopping"
 
 
-def _driven(node: RosNode, config: TrainConfig, name: str, epoch: int, people: People) -> Driven:
+def _driven(
+    node: RosNode, folder: RunFolder, config: TrainConfig, name: str, epoch: int, people: People
+) -> Driven:
     """What the configuration asks for: an arm in real time, or a simulation in this process."""
     if config.robot is None:
         return Driven(plugins.make_simulation(make_task(config)))
-    arm = make_arm(node, config, name, epoch)
+    arm = make_arm(node, folder, name, epoch, config)
     arm.silence_s = people.silence_s
     clock = WallClock(make_task(config).config.rate_hz, arm.beat)
     return Driven(arm, clock, person=people.hold.pause if is_real(config.robot) else None)

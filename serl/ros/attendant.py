@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from serl.arm_profile import is_simulated_arm
 from serl.errors import SerlError
 from serl.guard_config import LATCHED, GuardState
+from serl.hold import STOP_FILE
+from serl.latch import GuardedArm
 from serl.ros.control import control_topic
 from serl.ros.guard_client import GuardClient
 from serl.ros.node import RosNode
 from serl.ros.remote import Remote
 from serl.run_folder import RunFolder
+from serl.signed_order import key_path
 
 _LIMIT_S, _MOMENT_S = 5.0, 1.0
 _SEEN = "noted; next: end the guard's stop"
@@ -24,16 +28,13 @@ class Attendant:
 
     Args:
         run: folder of the run.
-        arms: the namespace of each actor's arm, within the run unless it begins at the root.
+        arms: the arm of each actor.
     """
 
-    def __init__(self, run: RunFolder, arms: Mapping[str, str]) -> None:
+    def __init__(self, run: RunFolder, arms: Mapping[str, GuardedArm]) -> None:
         self._node = RosNode("attendant", run.path, local=True)
         self._remote = Remote(self._node, lambda: None)
-        simulated = is_simulated_arm(run.config.robot)
-        self._arms = [
-            Attended(self._node, self._remote, *each, simulated=simulated) for each in arms.items()
-        ]
+        self._arms = [Attended(self._node, self._remote, run, *each) for each in arms.items()]
         self._asked, self._question = self._arms[0], ""
 
     def __enter__(self) -> Self:
@@ -67,7 +68,7 @@ class Attendant:
 
     def means(self) -> str:
         """How else than here the question is answered."""
-        return f"{self._asked.means()} (std_srvs/srv/Trigger)"
+        return self._asked.means()
 
     def waiting(self, heard: bool) -> dict[str, str]:
         """What each actor waits for a person to do, by its name; without those that do not wait.
@@ -134,16 +135,19 @@ class Attended:
     Args:
         node: of the process.
         remote: calls services.
+        run: of the actor. Nobody can be hurt by a simulated arm, so its actor itself arms its
+            guard and acknowledges its protective stops: neither is asked.
         actor: its name.
-        arm: namespace of the arm, within the run unless it begins at the root.
-        simulated: nobody can be hurt by it, so its actor itself arms its guard and acknowledges
-            its protective stops: neither is asked.
+        arm: where its guard is.
     """
 
     def __init__(
-        self, node: RosNode, remote: Remote, actor: str, arm: str, simulated: bool = False
+        self, node: RosNode, remote: Remote, run: RunFolder, actor: str, arm: GuardedArm
     ) -> None:
-        self.actor, self._arm, self._simulated = actor, arm.rstrip("/"), simulated
+        self.actor, self._arm = actor, arm.namespace.rstrip("/")
+        self._simulated = is_simulated_arm(run.config.robot)
+        self._guard_key = key_path(arm.latch)
+        self._actor_key = key_path(run.link(actor) / STOP_FILE)
         self._stopped = self._paused = ""  # of the actor
         self._node, self._remote = node, remote
         self._seen = False  # an emergency stop was acknowledged here
@@ -159,17 +163,20 @@ class Attended:
         return self._asked().guard_word
 
     def means(self) -> str:
-        """The services, from the root, whose calls one after the other answer the question."""
+        """The command that answers the question, or the service."""
         asked = self._asked()
         named = [asked.service] + [f"{self._arm}/guard/reset"] * asked.is_first
-        return f"the service {', then '.join(map(self._node.absolute, named))}"
+        services = " ".join(map(self._node.absolute, named))
+        if (key := self._key(asked)) is None:
+            return f"ros2 service call {services} std_srvs/srv/Trigger"
+        return f"serl order {services} --key {key.absolute()}"
 
     def waits(self, heard: bool) -> str:
         """Why the arm does not move, and how a person ends that, who is heard here or elsewhere."""
         asked = self._asked()
         if hindrance := self.hindrance():
             return f"{asked.why}: the guard waits: {hindrance}"
-        return asked.text if heard else f"{asked.why}: call {self.means()}"
+        return asked.text if heard else f"{asked.why}: {self.means()}"
 
     def hindrance(self) -> str:
         """Why a yes to the question would be refused."""
@@ -182,7 +189,7 @@ class Attended:
         if asked.text != question:
             raise SerlError("not done: something else is asked by now")
         try:
-            said = self._call(asked.service)
+            said = self._call(asked)
         except SerlError:
             self._seen = False  # a new guard has not heard of it
             raise
@@ -209,8 +216,16 @@ class Attended:
             return _Asked(self._paused, "goes on", f"{self.actor}/resume")
         return _Asked()
 
-    def _call(self, service: str) -> str:
-        return self._remote.trigger(service, _LIMIT_S)
+    def _call(self, asked: _Asked) -> str:
+        if (key := self._key(asked)) is None:
+            return self._remote.trigger(asked.service, _LIMIT_S)
+        return self._remote.order(asked.service, key, _LIMIT_S)
+
+    def _key(self, asked: _Asked) -> Path | None:
+        """The file of the key that an answer is signed with; None for one that needs none."""
+        if asked.guard_word:
+            return self._guard_key
+        return self._actor_key if asked.service.endswith("/release") else None
 
     def _hear(self, message: Any) -> None:
         said = {pair.key: pair.value for pair in message.values}

@@ -3,7 +3,7 @@
 It is no part of the control loop: what a page says goes to the actor as any node's message does.
 
     python -m serl.ros.console_node --run runs/pick_cube/2026-11-21_10-00-00 --actor actor0 \
-        --guard /left
+        --guard /left --latch left.latch
 
 While its node is not active there is no page.
 """
@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 from std_srvs.srv import Trigger
 
-from serl.arm_profile import is_simulated_arm
 from serl.assignment import make_task
 from serl.console.cockpit import Picture
 from serl.console.door import Door, remove_door, write_door
@@ -34,6 +33,8 @@ from serl.console.session import SessionOverview, overview_of
 from serl.errors import BadInput, SerlError
 from serl.fields import printable
 from serl.files import FileLock, checked_name
+from serl.hold import STOP_FILE
+from serl.latch import GuardedArm
 from serl.ros.attendant import Attended
 from serl.ros.control import control_topic
 from serl.ros.node import RosNode, own_arguments, run_node
@@ -43,6 +44,7 @@ from serl.ros.scene import scene_topic
 from serl.ros.stats import Diagnostics, StatsMonitor, Value
 from serl.ros.teleop import RemoteHand, console_topic
 from serl.run_folder import RunFolder
+from serl.signed_order import key_path
 from serl.supervisor import orphaned
 from serl.teleop.mapping import Wish
 from serl.teleop_commands import PORT
@@ -52,6 +54,7 @@ _FRESH_S = 1.0
 _ANSWER_S = 3.0
 _STATS_S = 4.0
 _LOOK_S = 0.1
+_RELEASE = "release"
 _TEXTS = ("driver", "owner", "silent", "stopped", "paused", "last")
 
 
@@ -62,11 +65,10 @@ class RosCockpit:
         node: of this process.
         run: the run.
         actor: name of the actor.
-        arm: namespace of the arm that it drives behind a guard, within the run unless it begins at
-            the root; None for a simulation in the actor's process.
+        arm: that it drives behind a guard; None for a simulation in the actor's process.
     """
 
-    def __init__(self, node: RosNode, run: RunFolder, actor: str, arm: str | None) -> None:
+    def __init__(self, node: RosNode, run: RunFolder, actor: str, arm: GuardedArm | None) -> None:
         self._run, self._actor = run, actor
         self._control: dict[str, str] = {}
         self._heard_s = self._moved_s = float("-inf")
@@ -76,8 +78,12 @@ class RosCockpit:
         self._stats = StatsMonitor(node)
         node.subscribe(control_topic(actor), self._take_control)
         self._clients = {
-            name: node.handle.create_client(Trigger, f"{actor}/{name}") for name in SAYINGS
+            name: node.handle.create_client(Trigger, f"{actor}/{name}")
+            for name in SAYINGS
+            if name != _RELEASE
         }
+        self._remote = Remote(node, lambda: None)
+        self._key = key_path(run.link(actor) / STOP_FILE)
         task = make_task(run.config)
         session = isinstance(self._overview, SessionOverview)
         views = task.config.policy_views if session else {}  # a log has none between episodes
@@ -88,11 +94,9 @@ class RosCockpit:
         self._guard: Any = None
         self._attended: Attended | None = None
         if arm is not None:
-            name = node.absolute(f"{arm.rstrip('/')}/guard/estop")
+            name = node.absolute(f"{arm.namespace.rstrip('/')}/guard/estop")
             self._guard = node.handle.create_client(Trigger, name)
-            simulated = is_simulated_arm(run.config.robot)
-            remote = Remote(node, lambda: None)
-            self._attended = Attended(node, remote, actor, arm, simulated=simulated)
+            self._attended = Attended(node, self._remote, run, actor, arm)
         self._pictures = Pictures(source, lambda: self._control.get("attended") == "1")
 
     def drive(self, wish: Wish) -> None:
@@ -105,6 +109,9 @@ class RosCockpit:
         Raises:
             SerlError: nobody did what was said, or the guard of the arm did not stop it.
         """
+        if what == _RELEASE:
+            order, service = self._remote.order, f"{self._actor}/{_RELEASE}"
+            return await asyncio.to_thread(order, service, self._key, _ANSWER_S)
         if what != "estop" or self._guard is None:
             return await _call(self._clients[what], "the actor")
         guarded, acting = await asyncio.gather(
@@ -199,14 +206,17 @@ async def _call(client: Any, who: str) -> str:
     return printable(response.message)
 
 
-def run(run_folder: Path, actor: str, port: int, arm: str | None = None) -> None:
+def run(run_folder: Path, actor: str, port: int, arm: GuardedArm | None = None) -> None:
     """Serve until told to stop; raises `BadInput` when the run has a console already."""
     folder = RunFolder.open(run_folder)
     checked_name(actor, "actor")
     parameters = {
         "actor": Described(actor, "who is shown, and told what people say"),
         "port": Described(port, "the first of this host's TCP ports that is tried"),
-        "guard": Described(arm or "", "namespace of the arm whose guard a stop goes to; or empty"),
+        "guard": Described(
+            arm.namespace if arm else "",
+            "namespace of the arm whose guard a stop goes to; or empty",
+        ),
     }
     with (
         FileLock(folder.path / "console.lock", f"the console of {folder.path}"),
@@ -271,8 +281,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--actor", default="actor0", help="name of the actor")
     parser.add_argument("--port", type=int, default=PORT, help="the first to be tried")
     parser.add_argument("--guard", help="namespace of the arm, where a guard is before it")
+    parser.add_argument("--latch", type=Path, help="file of that arm's latch")
     options = parser.parse_args(own_arguments(arguments))
-    return run_node(lambda: run(options.run, options.actor, options.port, options.guard))
+    if (options.guard is None) != (options.latch is None):
+        parser.error("--guard and --latch: both, or none")
+    arm = None if options.guard is None else GuardedArm(options.guard, options.latch)
+    return run_node(lambda: run(options.run, options.actor, options.port, arm))
 
 
 if __name__ == "__main__":

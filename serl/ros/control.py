@@ -1,6 +1,7 @@
 """An actor's controls: services by which people say things, and a topic on who drives and why not.
 
-Any ROS 2 tool can call the services; none of them waits for the control loop.
+Any ROS 2 tool can call the services, but `release`, which needs a signature: see
+`serl.signed_order`. None of them waits for the control loop.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from serl.ros.lifecycle import INACTIVE
 from serl.ros.node import RosNode
 from serl.ros.parameters import Described
 from serl.ros.scene import SceneTeller
-from serl.ros.services import serve
+from serl.ros.services import serve, serve_signed
 from serl.ros.stats import Health
 from serl.ros.teleop import TopicDevices
 from serl.ros.topics import Topic, latest_only
+from serl.signed_order import OrderCheck, key_path
 from serl.teleop.config import TeleopConfig
 from serl.teleop.owner import SIMULATED, OneOwner
 from serl.types import End, Record, Step
@@ -146,7 +148,9 @@ class Control:
         for event in SAID:
             serve(node, event.value, partial(self._say, event))
         serve(node, "estop", lambda: self._say(Event.STOP))
-        serve(node, "release", self._release)
+        place = node.handle.get_fully_qualified_name()
+        orders = OrderCheck(key_path(desk.hold.path))
+        serve_signed(node, place, {"release": self._release}, orders)
         serve(node, "pause", self._pause)
         serve(node, "resume", self._resume)
         node.every(PERIOD_S, self._tell)

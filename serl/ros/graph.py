@@ -13,7 +13,15 @@ from serl.config import TrainConfig
 from serl.errors import BadInput
 from serl.files import read_bounded, write_atomic
 from serl.graph_config import GraphConfig, RobotEntry
-from serl.guard_setup import guarded_arm, settle_guard, write_guard
+from serl.guard_setup import (
+    GUARD_FOLDER,
+    guarded_arm,
+    settle_guard,
+    simulated_latch,
+    write_guard,
+)
+from serl.latch import GuardedArm
+from serl.real_arm import load_robot
 from serl.robot_file import latch_path
 from serl.ros.environment import (
     choose_transport,
@@ -40,6 +48,12 @@ class RealArm(NamedTuple):
     profile: str
     namespace: str
 
+    @property
+    def guarded(self) -> GuardedArm:
+        """Where its guard is found; raises `BadInput` when there is no such profile."""
+        latch = latch_path(self.profile, load_robot(self.profile), self.namespace)
+        return GuardedArm(self.namespace, latch)
+
 
 def arm_of(run: RunFolder) -> RealArm | None:
     """The real arm that a run drives, if it is one."""
@@ -49,14 +63,19 @@ def arm_of(run: RunFolder) -> RealArm | None:
 
 def arms_behind_guards(
     run: RunFolder, actors: Sequence[str], arm: RealArm | None = None
-) -> dict[str, str]:
-    """Namespaces of arms by the actor that drives each, within the run or from the root.
+) -> dict[str, GuardedArm]:
+    """The arms behind guards, by the actor that drives each.
 
     That is the given real arm or the run's, which one actor has, or a simulated one for each.
     """
     if (arm := arm or arm_of(run)) is not None:
-        return {actors[0]: arm.namespace}
-    return {name: name for name in actors} if run.config.robot else {}
+        return {actors[0]: arm.guarded}
+    return {name: simulated_arm(run, name) for name in actors} if run.config.robot else {}
+
+
+def simulated_arm(run: RunFolder, name: str) -> GuardedArm:
+    """The simulated arm of an actor."""
+    return GuardedArm(name, simulated_latch(run.path / GUARD_FOLDER, name))
 
 
 def require_ros() -> None:
@@ -130,7 +149,7 @@ def _guarded(run: RunFolder, name: str, arm: RealArm | None) -> list[ProcessSpec
 def arm_processes(run: RunFolder, name: str) -> list[ProcessSpec]:
     """The simulated arm of an actor, and the guard that alone commands it."""
     _, limits = guarded_arm(run.config, "sim")
-    settings, latch = settle_guard(run.path / "guard", name, limits)
+    settings, latch = settle_guard(run.path / GUARD_FOLDER, name, limits)
     arm = ("--run", str(run.path), "--robot", name)
     guard = (*arm, "--config", str(settings), "--latch", str(latch))
     return [sim_process(run, name), _guard(name, name, guard)]
@@ -173,19 +192,19 @@ def guard_process(run: RunFolder, name: str, arm: RealArm) -> ProcessSpec:
 
     It keeps to the task's box, and to that of the profile where a person has taught one.
     """
-    profile, limits = guarded_arm(run.config, arm.profile)
-    settings = write_guard(run.path / "guard", name, limits)
-    write_atomic(_arm_note(run, name), f"{arm.namespace}\n".encode())
-    latch = latch_path(arm.profile, profile, arm.namespace)
+    _, limits = guarded_arm(run.config, arm.profile)
+    settings, guarded = write_guard(run.path / GUARD_FOLDER, name, limits), arm.guarded
+    note = f"{guarded.namespace}\n{guarded.latch.absolute()}\n"
+    write_atomic(_arm_note(run, name), note.encode())
     arguments = ("--run", str(run.path), "--robot", arm.namespace, _ARM, arm.profile)
     return _guard(
-        name, arm.namespace, (*arguments, "--config", str(settings), "--latch", str(latch))
+        name, arm.namespace, (*arguments, "--config", str(settings), "--latch", str(guarded.latch))
     )
 
 
 def _arm_note(run: RunFolder, name: str) -> Path:
-    """Where a console that comes later reads which real arm an actor drives: its namespace."""
-    return run.path / "guard" / f"{name}.arm"
+    """Where a console that comes later reads the real arm of an actor: namespace and latch."""
+    return run.path / GUARD_FOLDER / f"{name}.arm"
 
 
 def _guard(name: str, robot: str, arguments: tuple[str, ...]) -> ProcessSpec:
@@ -212,16 +231,17 @@ def console_processes(
     That is the given real arm, else the one that the actor drove last, else that of the run.
     """
     arguments: tuple[str, ...] = ("--run", str(run.path), "--actor", actor, "--port", str(port))
-    note = _arm_note(run, actor)
+    guarded: GuardedArm | None
     if arm is not None:
-        arguments += ("--guard", arm.namespace)
-    elif note.exists():
+        guarded = arm.guarded
+    elif (note := _arm_note(run, actor)).exists():
         text = read_bounded(note, _MAX_NOTE_BYTES).decode(errors="replace")
-        arguments += ("--guard", text.strip())
-    elif (own := arm_of(run)) is not None:
-        arguments += ("--guard", own.namespace)
-    elif run.config.robot:
-        arguments += ("--guard", actor)
+        namespace, latch = text.splitlines()
+        guarded = GuardedArm(namespace, Path(latch))
+    else:
+        guarded = arms_behind_guards(run, [actor]).get(actor)
+    if guarded is not None:
+        arguments += ("--guard", guarded.namespace, "--latch", str(guarded.latch))
     module = "serl.ros.console_node"
     return [ProcessSpec("console", module, arguments, ends=False, node="console")]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from serl.errors import BadInput, SerlError, Silent
@@ -59,10 +60,14 @@ class GuardClient:
         node: the process's node.
         robot: the arm's namespace.
         remote: calls services, and beats meanwhile.
+
+    Attributes:
+        key: file that signs orders; None for a client that does not `take`.
     """
 
     def __init__(self, node: RosNode, robot: str, remote: Remote) -> None:
         self._node, self._robot, self._remote = node, robot, remote
+        self.key: Path | None = None
         topic = of_robot(GUARD_STATE, robot)
         self.feed: Feed[Standing] = Feed(node, topic, standing_of, _AGE_S, stamped=False)
 
@@ -146,9 +151,10 @@ class GuardClient:
             self._remote.wait(lambda: False, _RETRY_S)
 
     def _ask(self, name: str) -> str:
-        """Call a service; why it refused, empty if it did not."""
+        """Give an order; why it was refused, empty if it was not."""
+        assert self.key is not None
         try:
-            self._remote.trigger(f"{self._robot}/guard/{name}")
+            self._remote.order(f"{self._robot}/guard/{name}", self.key)
         except SerlError as error:
             return str(error)
         return ""

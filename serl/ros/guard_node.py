@@ -20,11 +20,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 from rclpy.time_source import USE_SIM_TIME_NAME
-from std_srvs.srv import Trigger
 
 from serl import plugins
 from serl.arm_profile import ArmProfile
@@ -51,8 +49,10 @@ from serl.ros.names import guard_name
 from serl.ros.node import RosNode, namespace, own_arguments, run_node
 from serl.ros.parameters import Described
 from serl.ros.rivals import Commanders, Rivals
+from serl.ros.services import serve, serve_signed
 from serl.ros.stats import Health, Stats
 from serl.setpoint import PROFILE_PERIOD_S
+from serl.signed_order import OrderCheck, key_path
 from serl.supervisor import orphaned
 
 logger = logging.getLogger(__name__)
@@ -75,6 +75,7 @@ class GuardNode:
         profile: of the arm's family.
         config: of the guard.
         file: remembers stops.
+        orders: checks who ends a stop or arms.
 
     Raises:
         BadInput: somebody else commands the arm, it speaks of another frame, or its profile does
@@ -89,11 +90,12 @@ class GuardNode:
         profile: ArmProfile,
         config: GuardConfig,
         file: LatchFile,
+        orders: OrderCheck,
     ) -> None:
         check_types(profile)
         check_fits(config, profile)
         self._node, self._prefix, self._profile = node, prefix, profile
-        self._config, self._file = config, file
+        self._config, self._file, self._orders = config, file, orders
         self._guard = Guard(config, file.read())
         self._filed, self._unfiled = self._guard.latch, ""
         file.write(self._filed)
@@ -186,7 +188,9 @@ class GuardNode:
         with self._lock:
             counts = dict(self._guard.counts)
         late = float(self._ticking.overruns)
-        return {"late ticks": late, **{name: float(count) for name, count in counts.items()}}
+        unsigned = float(self._orders.refused)
+        kept = {name: float(count) for name, count in counts.items()}
+        return {"late ticks": late, "orders: not signed": unsigned, **kept}
 
     def _serve(self) -> None:
         guard = self._guard
@@ -203,11 +207,16 @@ class GuardNode:
             self._was_armed = True
             return armed
 
-        self._offer("estop", estop)
-        self._offer("ack", lambda: guard.ack(time.monotonic()))
-        self._offer("reset", lambda: guard.reset(time.monotonic()))
-        self._offer("arm", arm)
-        self._offer("disarm", guard.disarm)
+        place = f"{self._prefix}/guard"
+        for name, act in {"estop": estop, "disarm": guard.disarm}.items():
+            serve(self._node, f"{place}/{name}", self._filed_act(act))
+        signed: dict[str, Callable[[], str]] = {
+            "ack": lambda: guard.ack(time.monotonic()),
+            "reset": lambda: guard.reset(time.monotonic()),
+            "arm": arm,
+        }
+        filed = {name: self._filed_act(act) for name, act in signed.items()}
+        serve_signed(self._node, place, filed, self._orders)
 
     def _trouble_around(self) -> str:
         """Why the arm is not taken, whatever it measures; empty when nothing speaks against it."""
@@ -226,21 +235,20 @@ class GuardNode:
             trouble = trouble or self._trouble_around()
         return self._with_topic(trouble)
 
-    def _offer(self, name: str, act: Callable[[], str]) -> None:
-        """A service that answers once what it did is on the disk."""
+    def _filed_act(self, act: Callable[[], str]) -> Callable[[], str]:
+        """The act of a service that answers once what it did is on the disk."""
 
-        def answer(request: Any, response: Any) -> Any:
+        def answer() -> str:
             try:
                 with self._lock:
                     text = act()
-                problem = self._file_latch()
-                response.success = not problem
-                response.message = f"{text}; {problem}" if problem else text
             except SerlError as error:
-                response.success, response.message = False, self._with_topic(str(error))
-            return response
+                raise SerlError(self._with_topic(str(error))) from None
+            if problem := self._file_latch():
+                raise SerlError(f"{text}; {problem}")
+            return text
 
-        self._node.handle.create_service(Trigger, f"{self._prefix}/guard/{name}", answer)
+        return answer
 
     def _keep_filed(self) -> None:
         self._file_latch()
@@ -340,7 +348,8 @@ def run(folder: Path, robot: str, arm: str, settings: Path, latch: Path) -> None
         ) as node,
     ):
         sys.setswitchinterval(1e-3)  # a callback delays a tick by no more
-        guard = GuardNode(node, prefix, profile, config, LatchFile(latch))
+        orders = OrderCheck(key_path(latch))
+        guard = GuardNode(node, prefix, profile, config, LatchFile(latch), orders)
         print(f"serl guard of {prefix or '/'}, {profile.summary}: {NOTICE}")  # noqa: T201
         travel = f"a fault moves the arm by at most {100 * config.worst_travel_m:.1f} cm"
         print(f"limits {config.digest}; {travel} at full speed")  # noqa: T201

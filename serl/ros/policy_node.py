@@ -130,7 +130,7 @@ class _Deployed:
         self.robot: Any
         self._clock: Clock
         if config.robot:
-            self.robot = make_arm(node, config, name, self._epoch)
+            self.robot = make_arm(node, folder, name, self._epoch)
             self.robot.silence_s = people.silence_s
             self._clock = WallClock(rate_hz, self.robot.beat)
         else:

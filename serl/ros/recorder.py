@@ -75,7 +75,7 @@ def at_the_arm(
     """
     task = make_task(run.config)
     with RosNode(ACTOR, run.path, local=True) as node:
-        arm: RosArm = make_arm(node, run.config, ACTOR, time.time_ns())
+        arm: RosArm = make_arm(node, run, ACTOR, time.time_ns())
         desk, told = _heard(node, run, arm, operators, services)
         watch = CameraWatch(arm.observation_spec.images, CameraWatchConfig())
         robot: Any = WatchedRobot(arm, watch)
@@ -94,8 +94,8 @@ def at_the_arm(
             begun = True
             station.standby()
 
-        def standby() -> bool:
-            return bool(desk.hold.reason or not station.has_arm) and station.standby()
+        def standby(ending: Callable[[], bool]) -> bool:
+            return bool(desk.hold.reason or not station.has_arm) and station.standby(ending)
 
         with arm:
             clock = WallClock(task.config.rate_hz, arm.beat)

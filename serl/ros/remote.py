@@ -6,8 +6,10 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from diagnostic_msgs.srv import AddDiagnostics
 from rcl_interfaces.srv import GetParameters, SetParameters
 from rclpy.parameter import Parameter, parameter_value_to_python
 from std_srvs.srv import Trigger
@@ -15,6 +17,8 @@ from std_srvs.srv import Trigger
 from serl.errors import SerlError
 from serl.fields import printable
 from serl.ros.node import RosNode
+from serl.ros.services import ORDER
+from serl.signed_order import load_order_key, sign_order
 
 _SLICE_S = 0.02
 _AGAIN_S = 3.0
@@ -42,7 +46,31 @@ class Remote:
         Raises:
             SerlError: it refused, or nobody answered.
         """
-        answer = self._call(name, Trigger, Trigger.Request(), limit_s)
+        answer = self._call(name, Trigger, Trigger.Request, limit_s)
+        if not answer.success:
+            raise SerlError(f"{name}: {answer.message}")
+        return str(answer.message)
+
+    def order(self, name: str, key: Path, limit_s: float = 30.0) -> str:
+        """Give an order that has to be signed; its answer.
+
+        Args:
+            name: of the service whose last part is the word of the order.
+            key: file of the key.
+            limit_s: for the answer.
+
+        Raises:
+            BadInput: the key cannot be read.
+            SerlError: the order was refused, or nobody answered.
+        """
+        secret, full = load_order_key(key), self._node.absolute(name)
+
+        def request() -> Any:
+            text = sign_order(secret, full, time.monotonic_ns())
+            return AddDiagnostics.Request(load_namespace=text)
+
+        service = f"{full.rpartition('/')[0]}/{ORDER}"
+        answer = self._call(service, AddDiagnostics, request, limit_s)
         if not answer.success:
             raise SerlError(f"{name}: {printable(answer.message)}")
         return printable(answer.message)
@@ -53,7 +81,7 @@ class Remote:
         request.parameters = [
             Parameter(name, value=value).to_parameter_msg() for name, value in values.items()
         ]
-        answer = self._call(f"{node}/set_parameters", SetParameters, request, limit_s)
+        answer = self._call(f"{node}/set_parameters", SetParameters, lambda: request, limit_s)
         for name, result in zip(values, answer.results, strict=True):
             if not result.successful:
                 raise SerlError(f"{node}: parameter {name}: {printable(result.reason)}")
@@ -61,7 +89,7 @@ class Remote:
     def get_parameters(self, node: str, names: list[str], limit_s: float = 30.0) -> dict[str, Any]:
         """What a node says that its parameters are; None for those that it does not have."""
         request = GetParameters.Request(names=names)
-        answer = self._call(f"{node}/get_parameters", GetParameters, request, limit_s)
+        answer = self._call(f"{node}/get_parameters", GetParameters, lambda: request, limit_s)
         return dict(zip(names, map(parameter_value_to_python, answer.values), strict=True))
 
     def wait(self, condition: Callable[[], object], limit_s: float) -> bool:
@@ -73,7 +101,7 @@ class Remote:
             self._rest()
         return True
 
-    def _call(self, name: str, kind: Any, request: Any, limit_s: float) -> Any:
+    def _call(self, name: str, kind: Any, request: Callable[[], Any], limit_s: float) -> Any:
         full = self._node.absolute(name)
         if full not in self._clients:
             self._clients[full] = self._node.handle.create_client(kind, full)
@@ -93,7 +121,7 @@ class Remote:
             self._check(deadline_s, f"{full}: no answer within {limit_s:g} s")
             if time.monotonic() >= ask_s:
                 ask_s += self._again_s
-                client.call_async(request).add_done_callback(keep)
+                client.call_async(request()).add_done_callback(keep)
             answered.wait(_SLICE_S)
             if self._beat is not None:
                 self._beat()

@@ -33,6 +33,7 @@ from serl.ros.guard_client import GuardClient, Standing
 from serl.ros.guard_topics import ESTOP
 from serl.ros.node import RosNode
 from serl.safety import Limits, Motion, Pose
+from serl.signed_order import key_path
 from serl.task import TaskConfig
 from serl.types import Action, Observation
 from serl.vectors import Vector, add, subtract
@@ -78,6 +79,7 @@ class SetupArm:
     ) -> None:
         self.node, self.place, self.profile = node, place, profile
         self._folder, self._latch, self._asker = folder, latch, asker
+        self._key = key_path(latch)
         self.driver = RosArm(
             node, place.robot, profile, _task((-9.0,) * 3, (9.0,) * 3), lease="setup"
         )
@@ -199,8 +201,8 @@ class SetupArm:
         return ""
 
     def call(self, service: str) -> str:
-        """Call a service of the guard; raises `SerlError` when it refuses."""
-        return self.driver.remote.trigger(f"{self.place.robot}/guard/{service}")
+        """Give the guard an order; raises `SerlError` when it refuses."""
+        return self.driver.remote.order(f"{self.place.robot}/guard/{service}", self._key)
 
     def standing(self) -> Standing:
         """What the guard says."""

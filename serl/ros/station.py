@@ -11,30 +11,46 @@ from serl.assignment import make_task
 from serl.config import TrainConfig
 from serl.errors import Silent
 from serl.guard_config import LATCHED, GuardState
+from serl.guard_setup import GUARD_FOLDER, simulated_latch
 from serl.hold import Hold
 from serl.real_arm import bodies_seen, load_robot, within_workspace
 from serl.ros.arm import RosArm
 from serl.ros.gain_services import GainServices
 from serl.ros.node import RosNode
 from serl.ros.simulated_arm import SimulatedRosArm
+from serl.run_folder import RunFolder
 from serl.safety import pose_from
+from serl.signed_order import key_path
 
 RESTORE = "bring arm and scene to a start, then go on"
 _SLICE_S, _SEEN_S = 0.2, 10.0
 
 
-def make_arm(node: RosNode, config: TrainConfig, name: str, epoch: int) -> Any:
+def make_arm(
+    node: RosNode, run: RunFolder, name: str, epoch: int, config: TrainConfig | None = None
+) -> Any:
     """The arm of an actor: the simulated one of its own namespace, or a real one.
+
+    Args:
+        node: of the process.
+        run: whose arm it is.
+        name: of the actor.
+        epoch: of the actor's process.
+        config: by default that of the run.
 
     Raises:
         BadInput: there is no such robot, or nowhere that it may be.
     """
+    config = config or run.config
     task, robot = make_task(config), config.robot or SIM
     profile, lease = load_robot(robot), f"{name}.{epoch}"
     if not is_real(robot):
-        return SimulatedRosArm(
+        simulated = SimulatedRosArm(
             node, name, profile, task.config, task.scene.tracked, lease, guarded=True
         )
+        assert simulated.guard is not None
+        simulated.guard.key = key_path(simulated_latch(run.path / GUARD_FOLDER, name))
+        return simulated
     motion = within_workspace(task.config.motion, profile)
     own = task.config.model_copy(update={"motion": motion})
     where = config.namespace.rstrip("/")
@@ -62,21 +78,25 @@ class Station:
     ) -> None:
         self._arm, self._hold, self._ending, self._begin = arm, hold, ending, begin
 
-    def standby(self) -> bool:
+    def standby(self, ending: Callable[[], bool] | None = None) -> bool:
         """Return once nobody holds the arm, the guard has it and it is seen; as of `Actor`.
 
         An arm that a person let go on recovers, also where that was by the guard. One that was
         stopped, and that nobody held, is left as it is: a person is to be asked.
 
+        Args:
+            ending: asked again and again in place of the station's own.
+
         Raises:
             Silent: it is not seen.
         """
-        held = self._hold.wait(self._ending)
-        while not (self.has_arm or self._ending()):
+        is_ending = ending or self._ending
+        held = self._hold.wait(is_ending)
+        while not (self.has_arm or is_ending()):
             held |= self._awaits_person
-            self._arm.remote.wait(lambda: self.has_arm or self._ending(), _SLICE_S)
+            self._arm.remote.wait(lambda: self.has_arm or is_ending(), _SLICE_S)
         asks = bool(self._arm.stop_reason) and not held
-        if not asks and not self._ending():
+        if not asks and not is_ending():
             self._begin()
             if held:
                 self._recover()

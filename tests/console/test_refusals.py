@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
@@ -68,6 +69,26 @@ def test_a_page_of_another_origin_gets_no_socket(origin: str) -> None:
             await here.enter(Origin=origin.format(port=here.port))
         assert refusal.value.status == 403
         assert here.untouched
+
+    served(check)
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [("/", 200), ("http://evil.example/", 403), ("http://{host}/", 403), ("*", 400), ("", 400)],
+)
+def test_an_address_in_the_request_line_is_refused_whatever_the_host(
+    target: str, status: int
+) -> None:
+    """As a proxy would be asked, which the console is not."""
+
+    async def check(here: Site) -> None:
+        host = f"127.0.0.1:{here.port}"
+        reader, writer = await asyncio.open_connection("127.0.0.1", here.port)
+        head = f"GET {target.format(host=host)} HTTP/1.1\r\nHost: {host}\r\n"
+        writer.write(f"{head}Connection: close\r\n\r\n".encode())
+        assert (await reader.readline()).split()[1] == str(status).encode()
+        writer.close()
 
     served(check)
 

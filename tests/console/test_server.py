@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
+import pytest
 from aiohttp import WSMsgType
 
+from serl.console import server
 from serl.console.server import MOST_PAGES
 from serl.teleop.mapping import Wish
 
@@ -59,14 +62,42 @@ def test_a_yes_is_to_the_question_that_was_read_and_of_who_operates() -> None:
     served(check)
 
 
-def test_a_stop_is_never_too_much_and_needs_no_lease() -> None:
+def test_a_flood_of_stops_is_one_stop_and_needs_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose flood delays nobody: others are shown the state meanwhile, and it is answered once."""
+    monkeypatch.setattr(server, "STOP_PERIOD_S", 1e6)
+
     async def check(here: Site) -> None:
-        await operator(here)
+        other = await operator(here)
         page = await here.enter()
-        for _ in range(200):
+        here.cockpit.slow["estop"] = asyncio.Event()
+        await heard(page, "state")
+        before = len(asyncio.all_tasks())
+        for _ in range(3000):
             await page.send_json({"type": "say", "what": "estop"})
-        await settled(lambda: here.cockpit.said == ["estop"] * 200)
+        await page.send_json({"type": "say", "what": "success"})
+        assert (await heard(page, "answer"))["text"] == "take over first", "all of it was read"
+        assert here.cockpit.said == ["estop"]
+        assert len(asyncio.all_tasks()) < before + 10
+        for _ in range(3):
+            await heard(other, "state")
+        here.cockpit.slow["estop"].set()
         assert (await heard(page, "answer"))["text"] == "did estop"
+
+    served(check)
+
+
+def test_a_stop_that_is_said_while_one_is_under_way_is_another_one() -> None:
+    """The first one may be past what somebody has let go on since; each page is answered."""
+
+    async def check(here: Site) -> None:
+        pages = [await here.enter(), await here.enter()]
+        here.cockpit.slow["estop"] = asyncio.Event()
+        for number, page in enumerate(pages, 1):
+            await page.send_json({"type": "say", "what": "estop"})
+            await settled(partial(lambda most: len(here.cockpit.said) == most, number))
+        here.cockpit.slow["estop"].set()
+        for page in pages:
+            assert (await heard(page, "answer"))["text"] == "did estop"
 
     served(check)
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from diagnostic_msgs.srv import AddDiagnostics
 from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
 
@@ -29,12 +30,14 @@ from serl.ros.environment import environment
 from serl.ros.guard_topics import ESTOP, GUARD_STATE, NOT_NOW
 from serl.ros.node import RosNode, namespace
 from serl.ros.topics import Topic
+from serl.signed_order import key_path, load_order_key, sign_order
 
 from ..guarding import config
 
 ROBOT = "panda"
 PROFILE: ArmProfile = plugins.load("robot", "sim")
 LIMIT_S = 120.0
+SIGNED = ("ack", "reset", "arm")
 _HERE = Path(__file__).parent
 _STILL_M = 1e-9
 _STANDS = 20
@@ -177,7 +180,7 @@ class Cell:
         folder = str(self.folder)
         self._start(
             *("console", "-m", "serl.ros.console_node", "--run", folder, "--actor", ROBOT),
-            *("--port", "8970", "--guard", ROBOT),
+            *("--port", "8970", "--guard", ROBOT, "--latch", str(self.latch)),
         )
 
     def start_reader(self) -> None:
@@ -240,8 +243,15 @@ class Cell:
         return now_s
 
     def call(self, service: str, limit_s: float = LIMIT_S) -> tuple[bool, str]:
-        """Call a service of the guard."""
-        future = self.client(service, limit_s).call_async(Trigger.Request())
+        """Call a service of the guard, signed where that is needed."""
+        request, signed = Trigger.Request(), service in SIGNED
+        client = self.client("order" if signed else service, limit_s)
+        if signed:
+            name = f"{self.prefix}/guard/{service}"
+            key = load_order_key(key_path(self.latch))
+            text = sign_order(key, name, time.monotonic_ns())
+            request = AddDiagnostics.Request(load_namespace=text)
+        future = client.call_async(request)
         eventually(future.done, limit_s)
         return future.result().success, future.result().message
 
@@ -249,7 +259,8 @@ class Cell:
         """A client of a service that is there."""
         if service not in self._clients:
             name = f"{self.prefix}/guard/{service}"
-            self._clients[service] = self._node.handle.create_client(Trigger, name)
+            kind = AddDiagnostics if service == "order" else Trigger
+            self._clients[service] = self._node.handle.create_client(kind, name)
         assert self._clients[service].wait_for_service(limit_s)
         return self._clients[service]
 

@@ -10,6 +10,7 @@ import pytest
 
 from serl.config import resolve
 from serl.errors import SerlError
+from serl.latch import GuardedArm
 from serl.ros.attendant import Attendant
 from serl.run_folder import RunFolder
 
@@ -35,20 +36,19 @@ def test_a_person_is_asked_when_an_answer_helps_and_told_why_not_until_then(
     cell.latch.unlink()
     cell.start_arm(silent=True)
     cell.start_guard()
-    with Attendant(run, {"actor0": cell.prefix}) as attendant:
+    with Attendant(run, {"actor0": GuardedArm(cell.prefix, cell.latch)}) as attendant:
         stale = f"the guard waits: pose is stale ({cell.prefix}/current_pose)"
         eventually(lambda: attendant.hindrance() == stale, found=attendant.hindrance)
         cell.until("estop: no latch file")
         assert not attendant.question()
         cell.break_arm()
         eventually(lambda: "is this the first start?" in attendant.question())
-        assert attendant.means().startswith(
-            f"the service {cell.prefix}/guard/ack, then {cell.prefix}/guard/reset "
-        )
+        key, guard = f"--key {cell.latch}.key", f"{cell.prefix}/guard"
+        assert attendant.means() == f"serl order {guard}/ack {guard}/reset {key}"
         assert attendant.answer() == "noted; next: end the guard's stop"
         assert cell.state.startswith("estop"), "what was seen is ended by another answer"
         eventually(lambda: attendant.question().endswith("Enter ends the guard's stop"))
-        assert attendant.means().startswith(f"the service {cell.prefix}/guard/reset ")
+        assert attendant.means() == f"serl order {guard}/reset {key}"
         assert attendant.answer() == "disarmed"
         eventually(lambda: "Enter arms it" in attendant.question(), found=attendant.hindrance)
         assert not attendant.hindrance()
@@ -60,7 +60,7 @@ def test_a_person_is_asked_when_an_answer_helps_and_told_why_not_until_then(
 def test_an_arm_that_is_outside_of_its_box_is_no_question(cell: Cell, run: RunFolder) -> None:
     cell.start_arm(away_m=0.5)
     cell.start_guard()
-    with Attendant(run, {"actor0": cell.prefix}) as attendant:
+    with Attendant(run, {"actor0": GuardedArm(cell.prefix, cell.latch)}) as attendant:
         eventually(lambda: "outside" in attendant.hindrance(), found=attendant.hindrance)
         assert not attendant.question()
         cell.break_arm()
@@ -71,7 +71,7 @@ def test_an_answer_is_to_what_was_asked(cell: Cell, run: RunFolder) -> None:
     """A person who says yes to one thing has not said it to another."""
     cell.start_arm()
     cell.start_guard()
-    with Attendant(run, {"actor0": cell.prefix}) as attendant:
+    with Attendant(run, {"actor0": GuardedArm(cell.prefix, cell.latch)}) as attendant:
         eventually(lambda: "Enter arms it" in attendant.question(), found=attendant.hindrance)
         assert cell.call("estop")[0]
         cell.until("estop")
@@ -85,7 +85,7 @@ def test_a_guard_that_has_not_heard_of_it_is_acknowledged_again(cell: Cell, run:
     cell.latch.unlink()
     cell.start_arm()
     cell.start_guard()
-    with Attendant(run, {"actor0": cell.prefix}) as attendant:
+    with Attendant(run, {"actor0": GuardedArm(cell.prefix, cell.latch)}) as attendant:
         eventually(lambda: attendant.question().endswith("seen to it"), found=attendant.hindrance)
         attendant.answer()
         assert cell.call("estop")[0], "pressed once more"
@@ -99,7 +99,8 @@ def test_a_guard_that_has_not_heard_of_it_is_acknowledged_again(cell: Cell, run:
 def test_of_two_arms_that_is_asked_about_which_an_answer_helps(cell: Cell, run: RunFolder) -> None:
     cell.start_arm()
     cell.start_guard()
-    arms = {"absent": "/nowhere", "actor0": cell.prefix}
+    here = GuardedArm(cell.prefix, cell.latch)
+    arms = {"absent": here._replace(namespace="/nowhere"), "actor0": here}
     with Attendant(run, arms) as attendant:
         eventually(lambda: attendant.question().startswith("actor0: the guard is disarmed"))
         assert attendant.answer() == "armed"

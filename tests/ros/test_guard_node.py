@@ -22,6 +22,7 @@ from serl.ros.guard_topics import COMMAND_GRIPPER, COMMAND_POSE
 from serl.ros.node import RosNode, namespace
 from serl.ros.rivals import Rivals
 from serl.ros.topics import Topic
+from serl.signed_order import OrderCheck, key_path
 
 from ..guarding import config
 from .cell import PROFILE, ROBOT, Cell, eventually
@@ -135,7 +136,14 @@ def test_a_guard_that_is_armed_while_it_looks_about_does_not_leave(
 
     cell.start_arm()
     with RosNode("guard", cell.folder, local=True, managed=True) as node:
-        guard = GuardNode(node, cell.prefix, PROFILE, config(), LatchFile(cell.latch))
+        guard = GuardNode(
+            node,
+            cell.prefix,
+            PROFILE,
+            config(),
+            LatchFile(cell.latch),
+            OrderCheck(key_path(cell.latch)),
+        )
         monkeypatch.setattr(Rivals, "named_words", arm_meanwhile)
         ticks = count()
         guard.run(lambda: next(ticks) > 100)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.ros
 
 def stock_environment() -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("FAST")}
-    del kept["SERL_SHARED_MEMORY"]
+    kept.pop("SERL_SHARED_MEMORY", None)
     return {**kept, "AMENT_PREFIX_PATH": sys.prefix} if ros_status().wheels else kept
 
 

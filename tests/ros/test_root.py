@@ -15,6 +15,7 @@ from serl.robot_file import read_robot
 from serl.ros.guard_client import GuardClient
 from serl.ros.node import RosNode
 from serl.ros.remote import Remote
+from serl.signed_order import key_path
 
 from .conftest import Run, eventually
 from .franka import start_franka
@@ -54,10 +55,10 @@ def driver(tmp_path: Path) -> Iterator[Run]:
     run.end()
 
 
-def answers(remote: Remote, service: str, expected: str) -> bool:
+def answers(remote: Remote, service: str, key: Path, expected: str) -> bool:
     """Whether it does; a refusal is none, and passes once the guard has heard all of the arm."""
     with suppress(SerlError):
-        return remote.trigger(service) == expected
+        return remote.order(service, key) == expected
     return False
 
 
@@ -78,13 +79,13 @@ def test_a_stock_driver_is_set_up_guarded_and_let_go(tmp_path: Path, driver: Run
         RosNode("person", driver.folder, local=True) as node,
         Terminal(tmp_path, *words) as command,
     ):
-        remote = Remote(node)
+        remote, key = Remote(node), key_path(out.with_suffix(".latch"))
         guard = GuardClient(node, "", remote)
         eventually(lambda: guard.feed.is_fresh, LIMIT_S)
         assert guard.feed.newest().value[0] is GuardState.DISARMED, "as the setup has left it"
         assert "services under /guard; latch" in command.output
         assert f"serl guard of /, {profile.summary}" in command.output
-        eventually(lambda: answers(remote, "/guard/arm", "armed"), LIMIT_S)
+        eventually(lambda: answers(remote, "/guard/arm", key, "armed"), LIMIT_S)
         eventually(lambda: guard.has_arm)
         remote.trigger("/guard/estop")
         assert command.interrupt() == 0

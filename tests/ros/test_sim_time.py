@@ -19,12 +19,13 @@ from serl.clock import WallClock
 from serl.config import resolve
 from serl.errors import SerlError
 from serl.ros.arm_topics import of_robot
-from serl.ros.graph import arm_processes
+from serl.ros.graph import arm_processes, simulated_arm
 from serl.ros.guard_topics import GUARD_STATE
 from serl.ros.node import RosNode
 from serl.ros.simulated_arm import SimulatedRosArm
 from serl.ros.topics import Topic
 from serl.run_folder import RunFolder
+from serl.signed_order import key_path
 
 from .conftest import Run, eventually
 
@@ -65,7 +66,10 @@ class Rig:
     def arm(self) -> SimulatedRosArm:
         scene, config = self.task.scene, self.task.config
         profile = plugins.load("robot", "sim")
-        return SimulatedRosArm(self.node, ROBOT, profile, config, scene.tracked, guarded=True)
+        arm = SimulatedRosArm(self.node, ROBOT, profile, config, scene.tracked, guarded=True)
+        assert arm.guard is not None
+        arm.guard.key = key_path(simulated_arm(self.run, ROBOT).latch)
+        return arm
 
     def _hear_clock(self, message: Any) -> None:
         now = message.clock

@@ -86,21 +86,22 @@ def test_a_training_without_a_terminal_waits_for_its_services(
         assert command.process.stdin is not None
         command.process.stdin.close()  # as of a service
         with RosNode("person", driver.folder, local=True) as node:
-            waits, guard = "nobody is at this terminal: it waits for the service", f"{arm}/guard"
-            command.until(f"{waits} {guard}/ack, then {guard}/reset (")
-            eventually(lambda: answered(node, f"{guard}/ack"))
-            eventually(lambda: answered(node, f"{guard}/reset"))
-            command.until(f"{waits} {guard}/arm (")
-            eventually(lambda: answered(node, f"{guard}/arm"))
+            waits, guard = "nobody is at this terminal: it waits for serl order", f"{arm}/guard"
+            command.until(f"{waits} {guard}/ack {guard}/reset --key ")
+            (key,) = tmp_path.glob("mine*.latch.key")
+            eventually(lambda: answered(node, f"{guard}/ack", key))
+            eventually(lambda: answered(node, f"{guard}/reset", key))
+            command.until(f"{waits} {guard}/arm --key ")
+            eventually(lambda: answered(node, f"{guard}/arm", key))
         command.until(f"{RESTORE}: Enter goes on")
         assert command.process.poll() is None
         assert command.interrupt() == 130
 
 
-def answered(node: RosNode, service: str) -> bool:
-    """Whether a call was taken; one that a busy machine refuses is made again."""
+def answered(node: RosNode, service: str, key: Path) -> bool:
+    """Whether an order was taken; one that a busy machine refuses is given again."""
     try:
-        Remote(node).trigger(service)
+        Remote(node).order(service, key)
     except SerlError:
         return False
     return True

@@ -104,10 +104,14 @@ def test_a_part_of_a_graph_can_be_started_alone(tmp_path: Path) -> None:
     assert described(run, robots=[real]) == ["learner", "guard-arm"]
     console = {"robot": "left"}
     assert described(run, console=console)[-1] == "console"
-    assert console_processes(run, "left", 8765)[0].arguments[-2:] == ("--guard", "left")
-    assert console_processes(run, "arm", 8765)[0].arguments[-2:] == ("--guard", "/left")
+    simulated = ("--guard", "left", "--latch", str(run.path / "guard" / "left.latch"))
+    assert console_processes(run, "left", 8765)[0].arguments[-4:] == simulated
+    noted = RealArm("franka", "/left").guarded
+    arguments = ("--guard", "/left", "--latch", str(noted.latch))
+    assert console_processes(run, "arm", 8765)[0].arguments[-4:] == arguments
     given = RealArm("franka", "/right")
-    assert console_processes(run, "left", 8765, given)[0].arguments[-2:] == ("--guard", "/right")
+    arguments = ("--guard", "/right", "--latch", str(given.guarded.latch))
+    assert console_processes(run, "left", 8765, given)[0].arguments[-4:] == arguments
     alone = made(tmp_path / "alone", None)
     assert "--guard" not in console_processes(alone, "left", 8765)[0].arguments
 

@@ -16,6 +16,9 @@ let wanted = false;  // this page wants to be the operator
 let wasOn = false;
 let reported = false;
 let unanswered = 0;  // the timer of a stop
+const HOLD = ["estop", "release", "pause", "resume"];
+let hold = "";  // why the robot holds, as the actor said last
+let aboutHold = false;  // the answer that is shown, which a later state contradicts
 let stopping = false;  // this page said so, and nobody answered yet
 let session = "";  // what a person records here; empty in a training
 
@@ -98,6 +101,7 @@ function heard(message) {
 // That a stop was not heard stays on the page until one is.
 function showAnswer(message) {
   $("answer").textContent = message.text;
+  aboutHold = HOLD.includes(message.what);
   if (message.what !== "estop") return;
   clearTimeout(unanswered);
   stopping = false;
@@ -114,6 +118,9 @@ function show(mood, who, why) {
 
 function showState(now) {
   state = now;
+  const reason = now.stopped || now.paused;
+  if (reason !== hold && aboutHold) $("answer").textContent = "";
+  hold = reason;
   const still = now.still ? ", waiting for the learner" : "";
   const episode = session ? "" : `episode ${now.episode}, `;
   const where = now.episode >= 0 ? `${episode}step ${now.step + 1}${still}` : "";

@@ -1,0 +1,108 @@
+"""Other users of the host, who meet the processes beside a real arm over 127.0.0.1."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from serl.cli import main
+from serl.hold import STOP_FILE
+from serl.latch import Latch, LatchFile
+from serl.ros.environment import meet_others
+from serl.ros.node import namespace
+from serl.signed_order import key_path
+
+from ..guarding import config
+from .conftest import Run
+from .test_meeting_others import stock_environment
+
+pytestmark = pytest.mark.ros
+
+ACTOR, LIMIT_S = "actor0", 240
+
+
+def ordered(*words: str) -> subprocess.CompletedProcess[str]:
+    """`serl order`, in a process of its own: this one has its transport."""
+    return subprocess.run(
+        [sys.executable, "-m", "serl.cli", "order", *words],
+        env=stock_environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_can_stop_an_arm_and_neither_end_the_stop_nor_arm_it(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SERL_SHARED_MEMORY")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    meet_others(run.folder)  # as beside a real arm
+    latch, settings = tmp_path / "panda.latch", tmp_path / "guard.yaml"
+    LatchFile(latch).write(Latch())
+    settings.write_text(json.dumps(config().model_dump(mode="json")))
+    stopped, here = run.folder / "link" / ACTOR / STOP_FILE, Path(__file__).parent
+    where = ("--run", str(run.folder), "--robot", "panda", "--latch", str(latch))
+    run.start(str(here / "arm_process.py"), str(run.folder), "panda")
+    run.start("-m", "serl.ros.guard_node", *where, "--config", str(settings))
+    run.start(str(here / "held_process.py"), str(run.folder), ACTOR)
+    arm, actor = f"{namespace(run.folder)}/panda", f"{namespace(run.folder)}/{ACTOR}"
+    words = (str(here / "neighbour_process.py"), arm, actor, str(key_path(latch)))
+    neighbour = subprocess.run(
+        [sys.executable, *words],
+        env=stock_environment(),
+        capture_output=True,
+        text=True,
+        timeout=2 * LIMIT_S,
+    )
+    assert neighbour.returncode == 0, neighbour.stderr
+    found = json.loads(neighbour.stdout)
+    assert found["uid"] != os.getuid()
+    assert found["first"]["state"] == "disarmed"
+    unsigned = f"not signed: serl order {arm}/guard/arm --key {latch}.key"
+    assert found["arm"] == [[False, unsigned], [False, unsigned]]
+    assert found["disarm"][0], found
+    assert [done for done, _ in found["stops"]] == [True, True], found
+    keys = {f"{actor}/release": f"{stopped}.key"}
+    for tries in (found["calls"], found["orders"]):
+        assert len(tries) == 4
+        for service, (done, said) in tries.items():
+            key = keys.get(service, f"{latch}.key")
+            assert (done, said) == (False, f"not signed: serl order {service} --key {key}")
+    assert found["before"]["state"] == found["after"]["state"] == "estop: the service estop"
+    assert float(found["after"]["orders: not signed"]) == 8.0
+    assert found["lifecycle"] == [True, True]
+    assert found["key"] == "PermissionError"
+    assert latch.read_text() == "serl latch: estop\nthe service estop\n"
+    assert stopped.read_text() == "stopped by the operator"
+
+    words = (f"{arm}/guard/ack", f"{arm}/guard/reset", "--key", f"{latch}.key")
+    while "not now: " in (owner := ordered(*words)).stderr:
+        """A busy machine: the measurements are late."""
+    assert owner.returncode == 0, owner.stderr
+    assert owner.stdout.splitlines()[1] == f"{arm}/guard/reset: disarmed"
+    owner = ordered(f"{actor}/release", "--key", f"{stopped}.key")
+    assert owner.returncode == 0, owner.stderr
+    assert not stopped.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["guard/arm", "--key", "left.key"], "'guard/arm': expected a service such as /cell/left"),
+        (["/left/guard/arm", "--key", "left.key"], "left.key: no key: the guard, or the actor, "),
+    ],
+)
+def test_an_order_that_cannot_be_given_is_one_line(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["order", *words]) == 2
+    said = capsys.readouterr().err.strip()
+    assert line in said
+    assert len(said.splitlines()) == 1
