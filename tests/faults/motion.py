@@ -158,7 +158,6 @@ def forged_measurements(folder: Path) -> None:
     with moving(folder) as cell:
         assert cell.call("estop")[0]
         assert _led_m(cell) == 0.0
-        cell.call("ack")
         eventually(lambda: cell.call("ack")[0])
         assert cell.call("reset")[0]
         cell.arm()
@@ -180,8 +179,9 @@ def _led_m(cell: Cell) -> float:
     with _forging(cell):
         begun_s = time.monotonic()
         told = f"several nodes publish {cell.prefix}/current_pose: "
-        eventually(lambda: told in cell.call("ack")[1] and "/forger" in cell.call("ack")[1])
-        assert f"{cell.prefix}/wrench: " in cell.call("ack")[1]
+        eventually(lambda: told in cell.not_now and "/forger" in cell.not_now)
+        eventually(lambda: f"{cell.prefix}/wrench: " in cell.not_now)
+        assert told in cell.call("ack")[1]
         time.sleep(max(0.0, begun_s + 5.0 - time.monotonic()))  # real time passes
     first, *others = (
         [float(word) for word in line.words[1:]]

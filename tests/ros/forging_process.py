@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 import rclpy
 from geometry_msgs.msg import PoseStamped, WrenchStamped
+from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
 
@@ -52,7 +54,8 @@ class Forger(Node):
 
 def main() -> None:
     rclpy.init()
-    rclpy.spin(Forger(sys.argv[1]))
+    with suppress(ExternalShutdownException, RuntimeError):  # it is told to end
+        rclpy.spin(Forger(sys.argv[1]))
 
 
 if __name__ == "__main__":
