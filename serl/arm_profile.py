@@ -267,6 +267,7 @@ class ArmProfile(BaseModel):
         gripper: None without one.
         controller: its parameters.
         payload: of the gripper and what is fixed to it.
+        yield_m: how far the arm gives way in a protective stop, in all; None: `Limits.yield_m`.
         fault: tells errors of the arm; None where no driver's topic does: then none is heard.
         recover: a service that clears a fault of the arm; called by a person, never by us.
         workspace: where it may go; None until a person taught it (`serl setup`).
@@ -295,6 +296,7 @@ class ArmProfile(BaseModel):
     gripper: GripperProfile | None
     controller: ControllerProfile
     payload: Payload
+    yield_m: float | None = Field(None, ge=0, le=0.05)
     fault: Channel | None = None
     recover: Channel | None = None
     workspace: Workspace | None = None

@@ -51,6 +51,7 @@ from serl.guard_chain import (
 from serl.guard_config import LATCHED, MOVING, GuardConfig, GuardState
 from serl.guard_following import Following
 from serl.guard_inputs import Lease, MeasuredArm, Nonsense, Source
+from serl.guard_standing import Standing
 from serl.latch import Latch
 from serl.rotations import align_sign
 from serl.safety import Limits, Pose, within_lead
@@ -89,21 +90,25 @@ class Guard:
         self.lease = Lease(config, self.counts)
         self._command = Source("command", config.command_s, self.counts)
         self._gripper = Source("gripper", math.inf, self.counts)
-        self._nonsense = Nonsense()
-        self._switched_s = self._ticked_s = self._stood_s = -math.inf
+        self._nonsense = Nonsense(3, "commands that are not finite")
+        self._switched_s = self._ticked_s = -math.inf
         self._awake_s = -math.inf  # armed, or awake, since then
         self._following = Following(config)
         self._target: Pose | None = None
         self._setpoint: Setpoint | None = None
-        self._rest: Pose | None = None  # where the arm is held
+        self._last: Setpoint | None = None  # before the guard slept
+        self._standing = Standing(config, self.measured)
         self._active = False  # was armed, and publishes
         self._braking = self._disarming = False
         self._lost_human = self._recovering = self._acknowledged = False
-        self._touched = False  # while it was stopped, or it was stopped for that
+        self._touched = False  # in a protective stop, or it was stopped for that
 
     @property
     def yields(self) -> bool:
-        """Stopped, and something or somebody is there: its controller is to be soft."""
+        """Whether a touch was felt in a protective stop, so that the controller is to be soft.
+
+        An emergency stop that follows leaves it soft, and one without a touch before it stiff.
+        """
         return self._touched and self.state in LATCHED
 
     @property
@@ -156,6 +161,8 @@ class Guard:
     def pose(self, values: Sequence[float], heard: Heard) -> None:
         """Where the tool is: base_T_tcp."""
         self.measured.hear_pose(values, heard)
+        if jumps := self.measured.jumps:
+            self._stop_if_armed(jumps)
 
     def joints(self, values: Sequence[float], heard: Heard) -> None:
         """Where the joints are (rad)."""
@@ -168,7 +175,20 @@ class Guard:
         self.measured.hear_wrench(values, heard)
         if self.measured.touch:
             self._stop_if_armed(self.measured.touch)
-            self._touched |= self._active and self.state in LATCHED
+            stopped = self._active and self.state is GuardState.PROTECTIVE_STOP
+            self._touched |= stopped and not self.measured.rivals
+
+    def doubt(self, rivals: str) -> None:
+        """Take which nodes publish measurements beside the arm's driver; empty for none.
+
+        While there are any an armed arm is stopped, a stopped one does not give way, and no stop is
+        acknowledged.
+        """
+        if self.cause and rivals.startswith(self.cause):
+            self.cause = rivals  # a name that is known only now
+        self.measured.rivals = rivals
+        if rivals:
+            self._stop_if_armed(rivals)
 
     def robot_error(self, text: str) -> None:
         """What the arm reports of itself; it stops the arm, and nothing here clears it."""
@@ -239,7 +259,10 @@ class Guard:
         if trouble := self.measured.trouble(now_s):
             return trouble
         if self.yields and self._setpoint is not None and self._is_away(self._setpoint.pose):
-            return "the arm was moved: its setpoint is on its way there"
+            if not self._is_away(self._standing.place or self._setpoint.pose):
+                return "the arm was moved: its setpoint is on its way there"
+            most_mm = 1e3 * self._limits.yield_m
+            return f"the arm was moved by more than {most_mm:.0f} mm: push it back"
         if self.state is GuardState.DISARMED and self.measured.pose is not None:
             far = far_outside(self.measured.pose, self._config)
             return f"{far}: bring the arm there by hand" if far else ""
@@ -267,7 +290,7 @@ class Guard:
         if self.state in _FOLLOWING:
             self._decide(now_s)
         if self._setpoint is None and (pose := self.measured.fresh_pose(now_s)) is not None:
-            self._seed(pose)
+            self._begin_anew(pose)
         if self.state is GuardState.DISARMED or self._setpoint is None:
             return None
         return self._advance(now_s)
@@ -326,29 +349,27 @@ class Guard:
         if not self._braking:
             goal, limits = self._goal(now_s)
             after = advance_setpoint(before, goal, limits, PROFILE_PERIOD_S)
-            if self._may_be(after, now_s):
+            if self._may_be(after):
                 self._setpoint = after
                 return after
             self._braking = True  # a path that would leave the box, or enter one to keep out of
         self._setpoint = after = brake_setpoint(before, self._limits, PROFILE_PERIOD_S)
         if at_rest(after):
-            self._braking, self._stood_s = False, now_s
+            self._braking = False
+            self._standing.rest(after.pose, self.state, now_s)
         return after
 
-    def _may_be(self, after: Setpoint, now_s: float) -> bool:
-        """Whether it may be there: a stop would still end inside, and nowhere to keep out of.
+    def _may_be(self, after: Setpoint) -> bool:
+        """Whether the setpoint may be there: a stop would still end inside, and in no keep-out box.
 
-        One that is outside is led back, around nothing: a box to keep out of on its way ends it.
-        One that holds gives way to an arm that was pushed out.
+        One that is outside is led back, around nothing: a keep-out box on its way ends that. Nor
+        does it get farther outside than the guard takes an arm from.
         """
         assert self._setpoint is not None
         config, before = self._config, self._setpoint.pose
         if can_stop_inside(after, config):
             return True
-        pose = self.measured.fresh_pose(now_s)
-        if self.state not in MOVING and pose and not is_inside(pose, config):
-            return True
-        led_back = not is_inside(before, config)
+        led_back = not is_inside(before, config) and not far_outside(after.pose, config)
         return led_back and (is_kept_out(before, config) or can_stop_clear(after, config))
 
     def _goal(self, now_s: float) -> tuple[Pose, Limits]:
@@ -356,14 +377,9 @@ class Guard:
         pose, pace = self.measured.fresh_pose(now_s), self.pace
         if pace is not None and pose is not None and self._target is not None:
             return within_lead(self._target, pose, pace), pace
-        settled = self._rest is None and self.measured.has_settled(self._stood_s, now_s)
-        # An arm that is behind its setpoint is not led back; who pushes a stopped one moves it.
         assert self._setpoint is not None
-        # A soft spring lets itself be pushed far by little, and is to get stiff again near there.
-        pushed = self.yields and self._is_away(self._rest or self._setpoint.pose)
-        if pose and (settled or pushed or (self.state in LATCHED and self.measured.touch)):
-            self._rest = pose
-        return self._rest or self._setpoint.pose, self._slow
+        place = self._setpoint.pose
+        return self._standing.find(place, self.state, self.yields, now_s), self._slow
 
     def _is_away(self, place: Pose) -> bool:
         """Whether the arm is further from there than a setpoint may be ahead of it."""
@@ -375,17 +391,29 @@ class Guard:
         pose, following = self.measured.fresh_pose(now_s), self._following
         if now_s - max(self.measured.heard_s(), self._awake_s) > self._config.lost_s:
             self._stop_if_armed("the arm fell silent")
-        if pose is None or self._setpoint is None or self.state not in _FOLLOWING:
+        if pose is None or self._setpoint is None:
             following.begin()
             return
         following.watch(pose, self._setpoint.pose, now_s)
-        if following.is_lost:
+        if following.is_lost and self.state in LATCHED:
+            self._note_moved()
+        elif following.is_lost:
             self.stop("the arm does not follow")
+            self._standing.moved = True
         if self.state in MOVING:
             following.lead(pose, self._setpoint.pose, self.measured.is_pushing, now_s)
 
+    def _note_moved(self) -> None:
+        """The arm left its setpoint though it is stopped, or its pose is wrong: say so, once."""
+        if not self._standing.moved:
+            self._standing.moved = True
+            self.counts["moved while stopped"] += 1
+            self.cause += "; the arm was moved, or its pose is wrong"
+
     def _note_not_finite(self, values: Sequence[float], heard: Heard) -> None:
-        if trouble := self._nonsense.hear(values, heard.now_s):
+        if all(map(math.isfinite, values)):
+            return
+        if trouble := self._nonsense.hear(heard.now_s):
             self._stop_if_armed(trouble)
 
     def _stop_if_armed(self, cause: str) -> None:
@@ -393,30 +421,51 @@ class Guard:
             self.stop(cause)
 
     def _latch(self, state: GuardState, cause: str) -> None:
+        resting = self._setpoint is not None and at_rest(self._setpoint)
+        stands = resting and self.state not in MOVING
+        if self.state not in LATCHED:
+            self._standing.forget()
         self.state, self.cause = state, cause or "no reason given"
         self.counts[str(state)] += 1
         self._acknowledged = False
-        self._brake()
+        self._brake(stands)
 
-    def _brake(self) -> None:
-        self._braking, self._rest = True, None
+    def _brake(self, stands: bool = False) -> None:
+        self._braking = True
+        self._standing.brake(stands)
 
     def _seed(self, pose: Pose) -> None:
         """Begin at rest, at a measured pose."""
         pose = Pose(pose.position, align_sign(pose.quaternion, self._config.reference))
-        self._setpoint, self._rest, self._braking = Setpoint(pose), pose, False
+        self._setpoint, self._braking = Setpoint(pose), False
+        self._standing.seed(pose)
+
+    def _begin_anew(self, pose: Pose) -> None:
+        """Begin where the arm is; of a stop, only where the setpoint before may have left it."""
+        stopped = self.state in LATCHED
+        if stopped and not (self._last and self._standing.is_behind(pose, self._last.pose)):
+            return  # nothing is published: the arm holds by itself
+        self._seed(pose)
+        if stopped:
+            self._standing.rest(pose, self.state, self._ticked_s)
 
     def _lose_track(self, now_s: float) -> None:
         """The guard slept for so long that the arm holds by itself: begin where it is."""
         self.counts["late tick"] += 1
-        self._setpoint, self._awake_s = None, now_s
+        self._awake_s = now_s
+        if self._standing.origin is not None and self._setpoint is not None:
+            self._setpoint = Setpoint(self._setpoint.pose)  # a stop stays where it is
+            return
+        self._last, self._setpoint = self._setpoint or self._last, None
         if self.state in MOVING:
             self._lost_human |= self.state is GuardState.TELEOP
             self.state, self.cause = GuardState.HOLD, "the guard was late"
 
     def _disarmed(self) -> str:
         self.state, self.cause = GuardState.DISARMED, ""
-        self._setpoint = self._rest = self.opening = None
+        self._setpoint = self._last = self.opening = None
+        self._standing.forget()
+        self._following.begin()
         self._active = self._braking = self._disarming = self._acknowledged = False
         self._touched = False
         return "disarmed"

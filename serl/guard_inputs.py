@@ -27,9 +27,18 @@ _SETTLED_S = 0.5
 _FARTHEST_M = 10.0
 """No arm of ours reaches this far: such a pose is not in metres."""
 
-_NOT_FINITE, _NOT_FINITE_S = 3, 1.0
+_NONSENSE_S = 1.0
 _LET_GO = 0.8
 """A touch is over below this part of the force at which it began."""
+
+_HAND_M_S, _HAND_RAD_S = 0.5, 2.5
+"""How fast a person moves a compliant arm by hand, at most."""
+
+_NOISE_M, _NOISE_RAD = 0.01, 0.05
+"""What a measured pose may be off by: noise of the sensor, and jitter of its stamp (15 ms)."""
+
+_PACED_S = 0.05
+"""A speed is measured over this time as well: many small steps make a fast drift."""
 
 _PUSH_N, _PUSH_NM = 1.5, 0.3
 """What is below comes of the sensor: the softest spring of ours makes 1.8 N of its lead."""
@@ -40,12 +49,13 @@ class Source:
 
     Attributes:
         heard_s: when the last good one came.
+        resumed_s: when one came after a silence that was too long; -inf before the first.
         stamp_s: its stamp; NaN before the first, and of what is told apart otherwise.
         fault: why the last one was refused; empty when it was not.
     """
 
     def __init__(self, name: str, oldest_s: float, counts: Counter[str]) -> None:
-        self.heard_s = self._now_s = -math.inf
+        self.heard_s = self.resumed_s = self._now_s = -math.inf
         self.stamp_s = self._new_stamp_s = math.nan
         self.fault = ""
         self._name = name
@@ -74,6 +84,8 @@ class Source:
         trace: TracebackType | None,
     ) -> bool:
         if error is None:
+            if not self.is_fresh(self._now_s):
+                self.resumed_s = self._now_s
             self.heard_s, self.stamp_s, self.fault = self._now_s, self._new_stamp_s, ""
         elif isinstance(error, Refused):
             self._counts[f"{self._name}: {error.reason}"] += 1
@@ -90,18 +102,22 @@ class Source:
 
 
 class Nonsense:
-    """Commands that are not finite: who sends them again and again is ill."""
+    """Messages that no healthy sender sends, counted within the last second.
 
-    def __init__(self) -> None:
-        self._heard_s: deque[float] = deque(maxlen=_NOT_FINITE)
+    Args:
+        most: the number of them at which the arm has to be stopped.
+        what: they are, in words.
+    """
 
-    def hear(self, values: Sequence[float], now_s: float) -> str:
-        """Why the arm has to be stopped, at the third within a second; else empty."""
-        if all(map(math.isfinite, values)):
-            return ""
+    def __init__(self, most: int, what: str) -> None:
+        self._heard_s: deque[float] = deque(maxlen=most)
+        self._words = f"{most} {what}"
+
+    def hear(self, now_s: float) -> str:
+        """Count one more; return why the arm has to be stopped, empty below the limit."""
         self._heard_s.append(now_s)
-        often = len(self._heard_s) == _NOT_FINITE and now_s - self._heard_s[0] <= _NOT_FINITE_S
-        return f"{_NOT_FINITE} commands that are not finite" if often else ""
+        often = len(self._heard_s) == self._heard_s.maxlen
+        return self._words if often and now_s - self._heard_s[0] <= _NONSENSE_S else ""
 
 
 class Lease:
@@ -180,14 +196,19 @@ class MeasuredArm:
         joints: how near to their limits they are, and how fast.
         error: what the arm reports of itself, in words; empty when it is well.
         unwatched: why nobody knows whether it is; empty when somebody does.
+        rivals: which nodes publish measurements beside the arm's driver, in words; empty for none.
+            Nothing that is measured is trusted then.
+        jumps: why the arm has to be stopped for poses that jump; empty when it does not.
     """
 
     def __init__(self, config: GuardConfig, counts: Counter[str]) -> None:
         self.pose: Pose | None = None
-        self.touch = self.error = self.unwatched = ""
+        self.touch = self.error = self.unwatched = self.rivals = self.jumps = ""
         self.is_touching = self.is_pushing = False
         self.joints = Joints(config)
         self._config = config
+        self._jumping = Nonsense(5, "jumps of the measured pose")
+        self._paced: tuple[float, Pose] | None = None  # a stamp 50 ms ago or less, and its pose
         self._still: Pose | None = None
         self._still_s = math.inf  # since when it has been near that pose
         names = ["pose", "joints", *(["wrench"] if config.wrench else [])]
@@ -196,17 +217,16 @@ class MeasuredArm:
     def hear_pose(self, values: Sequence[float], heard: Heard) -> None:
         """Take a measured base_T_tcp."""
         source, config = self._sources["pose"], self._config
+        self.jumps = ""
         if source.is_repeated(heard.stamp_s):
             return
         with source.hearing(heard.now_s, heard.stamp_s):
             check_frame(heard, "pose", config.frame)
             check_stamp(heard, "pose", config.ahead_s, config.state_s)
-            pose, before = check_pose(values, "pose"), self.fresh_pose(heard.now_s)
+            pose = check_pose(values, "pose")
             if (far_m := math.hypot(*pose.position)) > _FARTHEST_M:
                 raise Refused("units", f"pose is {far_m:.0f} m away: expected metres")
-            # Farther than any arm goes between two readings: it would be followed otherwise.
-            if before and is_apart(pose, before, config.following_m, config.following_rad):
-                raise Refused("jump", "pose jumped")
+            self._check_speed(pose, heard)
             self.pose = pose
             if self._still is None or is_apart(pose, self._still, _STILL_M, _STILL_RAD):
                 self._still, self._still_s = pose, heard.now_s
@@ -258,6 +278,8 @@ class MeasuredArm:
         """Why it may not be left alone with its brakes off: it is ill, unknown or not at rest."""
         if self.error:
             return f"the arm reports {self.error}"
+        if self.rivals:
+            return self.rivals
         if hindrance := self.hindrance(now_s):
             return hindrance
         if self.touch:
@@ -269,6 +291,35 @@ class MeasuredArm:
     def has_settled(self, since_s: float, now_s: float) -> bool:
         """It stands, and its setpoint has for longer than it takes the arm to get there."""
         return now_s - max(since_s, self._still_s) >= _SETTLED_S
+
+    def is_resumed(self, name: str, now_s: float, within_s: float) -> bool:
+        """Whether a kind of measurement is missing, or was until at most so long ago."""
+        source = self._sources.get(name)
+        if source is None or not source.is_fresh(now_s):
+            return True
+        return now_s - source.resumed_s <= within_s
+
+    def _check_speed(self, pose: Pose, heard: Heard) -> None:
+        """Refuse a pose that no arm reaches from those before, not even if a person pushes it.
+
+        By the stamps: messages that wait come in bursts. Whatever the stamps say, a pose is no
+        farther than `following_m` from the last one. After a silence any pose is taken.
+        """
+        config, limits = self._config, self._config.motion.limits
+        before = self.fresh_pose(heard.now_s)
+        if before is None or self._paced is None:
+            self._paced = heard.stamp_s, pose
+            return
+        for then_s, place in ((self._sources["pose"].stamp_s, before), self._paced):
+            span_s = max(0.0, heard.stamp_s - then_s)
+            most_m = _NOISE_M + (limits.speed_m_s + _HAND_M_S) * span_s
+            most_rad = _NOISE_RAD + (limits.angular_speed_rad_s + _HAND_RAD_S) * span_s
+            most_m, most_rad = min(most_m, config.following_m), min(most_rad, config.following_rad)
+            if is_apart(pose, place, most_m, most_rad):
+                self.jumps = self._jumping.hear(heard.now_s)
+                raise Refused("jump", "pose jumped")
+        if not 0.0 <= heard.stamp_s - self._paced[0] < _PACED_S:
+            self._paced = heard.stamp_s, pose
 
     def _check(self, name: str, values: Sequence[float], size: int, heard: Heard) -> None:
         check_stamp(heard, name, self._config.ahead_s, self._config.state_s)

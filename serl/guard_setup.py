@@ -15,7 +15,7 @@ from serl.errors import BadInput
 from serl.files import make_folder, write_atomic
 from serl.guard_config import GuardConfig
 from serl.latch import Latch, LatchFile
-from serl.real_arm import check_place, load_robot, within_lead_of, within_workspace
+from serl.real_arm import check_place, limits_of, load_robot, within_workspace
 from serl.rotations import between
 from serl.safety import Limits, Motion, pose_from
 from serl.task import SimulatedTask
@@ -120,7 +120,7 @@ def guard_of(profile: ArmProfile, limits: Limits | None = None) -> GuardConfig:
         box_high_m=place.high_m,
         max_rotation_rad=place.max_rotation_rad,
         gripper=profile.gripper is not None,
-        limits=within_lead_of(limits or Limits(), profile),
+        limits=limits_of(limits or Limits(), profile),
     )
     return GuardConfig(
         motion=motion,

@@ -143,14 +143,19 @@ def check_place(config: TrainConfig, profile: ArmProfile) -> None:
         )
 
 
-def within_lead_of(limits: Limits, profile: ArmProfile) -> Limits:
-    """The limits, with the lead of any arm where nothing clips the error of its controller.
+def limits_of(limits: Limits, profile: ArmProfile) -> Limits:
+    """Return the limits as an arm bears them.
 
-    A task's longer lead is a larger force there: 40 N, with 20 mm and a spring of 2000 N/m.
+    The lead is that of any arm where nothing clips the error of the controller: a longer one is a
+    larger force there, 40 N with 20 mm and a spring of 2000 N/m. `yield_m` is that of the profile,
+    if it has one.
     """
-    if profile.controller.error_clip is not None:
-        return limits
-    return limits.model_copy(update={"lead_m": min(limits.lead_m, Limits().lead_m)})
+    update = {}
+    if profile.controller.error_clip is None:
+        update["lead_m"] = min(limits.lead_m, Limits().lead_m)
+    if profile.yield_m is not None:
+        update["yield_m"] = profile.yield_m
+    return limits.model_copy(update=update)
 
 
 def within_workspace(motion: Motion, profile: ArmProfile) -> Motion:
@@ -159,7 +164,7 @@ def within_workspace(motion: Motion, profile: ArmProfile) -> Motion:
     Raises:
         BadInput: no part of the task's box is in it.
     """
-    motion = motion.model_copy(update={"limits": within_lead_of(motion.limits, profile)})
+    motion = motion.model_copy(update={"limits": limits_of(motion.limits, profile)})
     if (place := profile.workspace) is None:
         return motion
     low = tuple(map(max, motion.box_low_m, place.low_m))

@@ -41,6 +41,9 @@ class Limits(BaseModel):
 
     The profile for stopping is faster than the one for driving: a stop from 0.15 m/s takes less
     than 80 ms. Rotational values belong to translational ones as 1 rad/s to 0.2 m/s.
+
+    `yield_m` is how far an arm in a protective stop gives way to pushes, in all, from where it came
+    to rest.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -60,6 +63,12 @@ class Limits(BaseModel):
     slow_force_n: float = Field(15.0, gt=0, le=15.0)
     stop_force_n: float = Field(30.0, gt=0, le=30.0)
     stop_torque_nm: float = Field(5.0, gt=0, le=5.0)
+    yield_m: float = Field(0.03, ge=0, le=0.05)
+
+    @property
+    def yield_rad(self) -> float:
+        """How far it gives way by turning."""
+        return self.yield_m / 0.2
 
 
 class Wrench(BaseModel):

@@ -190,7 +190,7 @@ def test_a_stop_after_a_contact_is_soft_until_a_person_ends_it() -> None:
 
 def test_a_stop_for_another_reason_gets_soft_when_somebody_pushes_the_arm() -> None:
     loop = driving()
-    loop.guard.estop("test")
+    loop.guard.stop("test")
     loop.tick(60)
     assert not loop.guard.yields
     loop.force = [0, 0, 31.0, 0, 0, 0]
@@ -198,9 +198,19 @@ def test_a_stop_for_another_reason_gets_soft_when_somebody_pushes_the_arm() -> N
     assert loop.guard.yields
     loop.force = [0.0] * 6
     loop.tick(60)
+    loop.guard.estop("test")
+    loop.tick(60)
     loop.guard.ack(loop.now_s)
     assert loop.guard.yields, "it is still stopped"
     loop.guard.reset(loop.now_s)
+    assert not loop.guard.yields
+
+
+def test_an_emergency_stop_stays_stiff_when_it_is_pushed() -> None:
+    loop = driving()
+    loop.guard.estop("test")
+    loop.force = [0, 0, 31.0, 0, 0, 0]
+    loop.tick(60)
     assert not loop.guard.yields
 
 
@@ -221,9 +231,9 @@ def test_a_stopped_arm_does_not_push() -> None:
         loop.tick()
     assert loop.setpoint is not None
     assert math.dist(loop.setpoint.pose.position, wall.position) < 1e-4
-    pushed = Pose((wall.position[0], wall.position[1] - 0.03, wall.position[2]), DOWN)
-    for _ in range(150):  # and gives way to who pushes it
-        loop.fake.pose = pushed
+    for tick in range(150):  # and gives way to a push
+        y = wall.position[1] - min(0.02, 0.001 * tick)
+        loop.fake.pose = pushed = Pose((wall.position[0], y, wall.position[2]), DOWN)
         loop.tick()
     assert math.dist(loop.setpoint.pose.position, pushed.position) < 1e-4
 

@@ -10,7 +10,7 @@ from serl import plugins
 from serl.arm_profile import ArmProfile, Channel
 from serl.assignment import make_task
 from serl.config import resolve
-from serl.real_arm import within_lead_of, within_workspace
+from serl.real_arm import limits_of, within_workspace
 from serl.safety import Limits
 
 from .upstream import FAMILIES, facts, joint_names
@@ -134,8 +134,8 @@ def test_no_task_makes_an_arm_push_with_a_long_lead_unless_its_controller_clips_
         lead_m = within_workspace(motion, arm).limits.lead_m
         assert lead_m <= 0.010 or arm.controller.error_clip is not None
     longest = Limits(lead_m=0.020)
-    assert within_lead_of(longest, profile("xarm7")).lead_m == 0.010
-    assert within_lead_of(longest, profile("franka")) == longest
+    assert limits_of(longest, profile("xarm7")).lead_m == 0.010
+    assert limits_of(longest, profile("franka")) == longest
 
 
 @pytest.mark.parametrize("name", ["franka", "sim"])

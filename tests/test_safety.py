@@ -74,6 +74,7 @@ def test_limits_refuse_values_above_the_hard_maximum(name: str) -> None:
         "jerk_m_s3": 50.0,
         "angular_acceleration_rad_s2": 10.0,
         "angular_jerk_rad_s3": 250.0,
+        "yield_m": 0.05,
     }
     highest = hard.get(name, Limits.model_fields[name].default)
     assert getattr(Limits(**{name: highest}), name) == highest

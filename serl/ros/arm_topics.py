@@ -82,6 +82,20 @@ def commanded(profile: ArmProfile, robot: str) -> list[str]:
     return [name_of(channel, robot) for channel in channels if "/msg/" in channel.type]
 
 
+def measured(profile: ArmProfile) -> dict[str, Channel]:
+    """Return the channels on which the arm's driver alone publishes, by what they tell."""
+    gripper = profile.gripper.state if profile.gripper is not None else None
+    channels = {
+        "pose": profile.pose,
+        "joints": profile.joint_states,
+        "wrench": profile.wrench,
+        "twist": profile.twist,
+        "gripper": gripper,
+        "fault": profile.fault,
+    }
+    return {kind: channel for kind, channel in channels.items() if channel is not None}
+
+
 def of_robot(topic: Topic, robot: str, qos: Any = None) -> Topic:
     """A topic of `serl.ros.guard_topics` in the namespace of a robot."""
     return Topic(f"{robot}/{topic.name}", topic.kind, qos or topic.qos)

@@ -14,14 +14,18 @@ from serl.arm_profile import ArmProfile, Channel
 from serl.fields import printable
 from serl.guard import Guard, Heard
 from serl.ros.arm_faults import FaultWatch, fault_topic, fault_words
-from serl.ros.arm_topics import NEWEST, SENSOR, of_robot, topic_of
+from serl.ros.arm_topics import NEWEST, SENSOR, measured, name_of, of_robot, topic_of
 from serl.ros.guard_topics import ARM_STATE, COMMAND_GRIPPER, COMMAND_POSE, ESTOP, HEARTBEAT
 from serl.ros.node import RosNode
+from serl.ros.rivals import Doubles
 from serl.ros.topics import Topic
+
+_RESUMED_S = 3.0
+"""A driver that is started is discovered this long after its first message, at most."""
 
 
 class GuardInbox:
-    """Hands every message over to a guard, in the executor's thread, and does nothing else.
+    """Hands every message over to a guard, in the executor's thread, and looks at who sends them.
 
     Args:
         node: the process's node.
@@ -44,6 +48,14 @@ class GuardInbox:
         self._node, self._prefix, self._lock = node, prefix, lock
         self._guard, self._joint_names = guard, joint_names
         self._clock = node.handle.get_clock()
+        self._shares_joints = False
+        self._kinds = {
+            node.absolute(name_of(channel, prefix)): kind
+            for kind, channel in reversed(measured(profile).items())
+        }
+        if profile.fault is None:
+            self._kinds[node.absolute(of_robot(ARM_STATE, prefix).name)] = "fault"
+        self._doubles = Doubles(node, list(self._kinds))
         self._faults = self._listen_to_faults(profile.fault)
         self._listen_to_arm(profile)
         self._listen_to_actor()
@@ -92,17 +104,28 @@ class GuardInbox:
             self._guard.robot_error(text)
 
     def look(self) -> None:
-        """A few times a second: tell the guard whether anybody says that the arm is well."""
-        unwatched = self._faults.look()
+        """Tell the guard whether any node says that the arm is well, and which measure beside it.
+
+        To be called a few times a second.
+        """
+        unwatched, now_s = self._faults.look(), time.monotonic()
+
+        def resumed(topic: str) -> bool:
+            return self._guard.measured.is_resumed(self._kinds[topic], now_s, _RESUMED_S)
+
+        joints = [topic for topic, kind in self._kinds.items() if kind == "joints"]
+        rivals = self._doubles.look(resumed, joints if self._shares_joints else ())
         with self._lock:
             self._guard.measured.unwatched = unwatched
+            self._guard.doubt(rivals)
 
     def _on_joints(self, message: Any) -> None:
         values, names = list(message.position), self._joint_names
         if names:
             known = dict(zip(message.name, values, strict=False))
             if not any(name in known for name in names):
-                return  # about other joints
+                self._shares_joints = True  # as a gripper's driver does
+                return
             values = [known[name] for name in names if name in known]
         self._guard.joints(values, self._heard(message.header))
 

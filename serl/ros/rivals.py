@@ -1,12 +1,12 @@
-"""Others who command an arm: beside its guard, by setpoints, or beside its actor, by targets."""
+"""Other nodes that command an arm, beside its guard or its actor, or measure beside its driver."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from serl.fields import printable
 from serl.ros.node import RosNode
@@ -14,6 +14,7 @@ from serl.ros.node import RosNode
 _UNKNOWN = "_NODE_NAME_UNKNOWN_"  # of rmw: its publisher was discovered before its node
 _LOOK_S, _NAMED_S = 0.02, 1.0
 _BURIED_S = 30.0
+_NAMELESS = "one without a name"
 _PARTICIPANT = 12  # bytes of an endpoint's id that all of its process begin with
 
 
@@ -115,6 +116,72 @@ class Commanders:
         came = {name for process, name in names.items() if process not in self._known}
         twice = [name for name, count in named.items() if count > 1 and (lasts or name in came)]
         return f"another {twice[0]}" if twice else ""
+
+
+class Doubles:
+    """Looks for a second publisher on topics on which an arm's driver alone measures.
+
+    A driver that was killed is seen for up to 20 s, and its successor bears its name. So two
+    processes of one name are no fault for 30 s, when the later one came while what they publish was
+    missing.
+
+    Args:
+        node: the process's node.
+        topics: names of the topics, from the root.
+        now_s: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        node: RosNode,
+        topics: Sequence[str],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._handle, self._now_s = node.handle, now_s
+        self._seen: dict[str, dict[bytes, _Seen]] = {topic: {} for topic in topics}
+
+    def look(self, resumed: Callable[[str], bool], shared: Collection[str] = ()) -> str:
+        """Return which topics several nodes publish, and their names; empty for none.
+
+        A node whose name is not known yet counts from the second look on: most are by then.
+
+        Args:
+            resumed: whether what a topic tells is missing, or was a moment ago.
+            shared: topics on which other nodes publish as well, about something else.
+        """
+        found = [self._look_at(topic, resumed) for topic in self._seen if topic not in shared]
+        return "; ".join(filter(None, found))
+
+    def _look_at(self, topic: str, resumed: Callable[[str], bool]) -> str:
+        before, now_s = self._seen[topic], self._now_s()
+        seen: dict[bytes, _Seen] = {}
+        for each in self._handle.get_publishers_info_by_topic(topic):
+            known = _name(each) if each.node_name != _UNKNOWN else ""
+            endpoint = bytes(each.endpoint_gid)
+            if (old := before.get(endpoint)) is None:
+                succeeds = not before or resumed(topic)
+                seen[endpoint] = _Seen(known, now_s + (_BURIED_S if succeeds else 0.0))
+            else:
+                seen[endpoint] = old._replace(name=known or old.name or _NAMELESS)
+        self._seen[topic] = seen
+        names = sorted({each.name for each in seen.values()} - {""})
+        twice = [f"another {name}" for name in names if _is_doubled(name, seen, now_s)]
+        nodes = ", ".join([*names, *twice])
+        return f"several nodes publish {topic}: {nodes}" if len(names) + len(twice) > 1 else ""
+
+
+class _Seen(NamedTuple):
+    """A publisher: its node, and until when it may be the successor of a node that died."""
+
+    name: str
+    until_s: float
+
+
+def _is_doubled(name: str, seen: Mapping[bytes, _Seen], now_s: float) -> bool:
+    """Whether two processes of this name publish, and neither is taken for dead."""
+    same = {endpoint: each for endpoint, each in seen.items() if each.name == name}
+    several = len({endpoint[:_PARTICIPANT] for endpoint in same}) > 1
+    return several and now_s >= max(each.until_s for each in same.values())
 
 
 def _name(endpoint: Any) -> str:

@@ -6,8 +6,11 @@ its cores no process can be in time.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -139,6 +142,64 @@ def targets_of_a_stranger(folder: Path) -> None:
             eventually(lambda: "/stranger" in cell.state, found=lambda: cell.state)
             assert f"/actor_{ROBOT}" in cell.state
         cell.until("policy")
+
+
+@REGISTRY.fault(
+    6,
+    "Forged measurements lead a stopped arm",
+    injected="a process beside the driver publishes 40 N and a pose that drifts by 3 cm/s, for "
+    "5 s: in an emergency stop, then in a protective stop",
+    required="the arm moves by 0 mm in the emergency stop and by 30 mm at most in the protective "
+    "one; topic and node are named, and no stop is acknowledged until it is gone; a forger that "
+    "comes while the arm moves is a protective stop",
+    level=Level.PROCESSES,
+)
+def forged_measurements(folder: Path) -> None:
+    with moving(folder) as cell:
+        assert cell.call("estop")[0]
+        assert _led_m(cell) == 0.0
+        eventually(lambda: cell.call("ack")[0])
+        assert cell.call("reset")[0]
+        cell.arm()
+        cell.until("policy")
+        cell.break_arm(force_n=40.0)
+        cell.until("protective stop: force 40 N")
+        cell.break_arm()
+        assert _led_m(cell) <= 0.03 + 1e-9
+        eventually(lambda: cell.call("ack")[0])
+        cell.arm()
+        cell.until("policy")
+        with _forging(cell):
+            cell.until("protective stop: ")
+
+
+def _led_m(cell: Cell) -> float:
+    """How far a forger leads the setpoints of a stopped arm in 5 s; it is named meanwhile."""
+    time.sleep(1.5)  # the stop settles
+    with _forging(cell):
+        begun_s = time.monotonic()
+        told = f"several nodes publish {cell.prefix}/current_pose: "
+        eventually(lambda: told in cell.not_now and "/forger" in cell.not_now)
+        eventually(lambda: f"{cell.prefix}/wrench: " in cell.not_now)
+        assert told in cell.call("ack")[1]
+        time.sleep(max(0.0, begun_s + 5.0 - time.monotonic()))  # real time passes
+    first, *others = (
+        [float(word) for word in line.words[1:]]
+        for line in cell.lines(begun_s)
+        if line.words[0] == "setpoint"
+    )
+    return max(math.dist(first, each) for each in others)
+
+
+@contextmanager
+def _forging(cell: Cell) -> Iterator[None]:
+    script = Path(__file__).parents[1] / "ros" / "forged_sensors_process.py"
+    process = subprocess.Popen([sys.executable, script, cell.prefix], env=cell.environment)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
 
 
 @REGISTRY.fault(

@@ -113,6 +113,7 @@ class Cell:
         self._clients: dict[str, Any] = {}
         self.states: list[tuple[float, str]] = []
         self.counts: dict[str, float] = {}
+        self.not_now = ""  # why the guard would refuse `ack`
 
     def __enter__(self) -> Self:
         self._node.__enter__()
@@ -391,6 +392,7 @@ class Cell:
 
     def _on_state(self, message: Any) -> None:
         self.states.append((time.monotonic(), message.message))
+        self.not_now = next(pair.value for pair in message.values if pair.key == NOT_NOW)
         self.counts = {
             pair.key: float(pair.value)
             for pair in message.values

@@ -1,0 +1,62 @@
+"""Forges what an arm measures: a push of 40 N, and its pose as if it drifted by 3 cm/s along y.
+
+    python forged_sensors_process.py NAMESPACE_OF_THE_ARM
+
+A plain rclpy process beside the driver; it begins at the first pose that it hears.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import suppress
+from typing import Any
+
+import rclpy
+from geometry_msgs.msg import PoseStamped, WrenchStamped
+from rclpy.executors import ExternalShutdownException
+from rclpy.node import Node
+from rclpy.qos import qos_profile_sensor_data
+
+DRIFT_M_S, FORCE_N, RATE_HZ = 0.03, 40.0, 200.0
+
+
+class Forger(Node):
+    def __init__(self, prefix: str) -> None:
+        super().__init__("forger")
+        self._begun: tuple[float, Any] | None = None
+        self._poses = self.create_publisher(PoseStamped, f"{prefix}/current_pose", 5)
+        self._wrenches = self.create_publisher(WrenchStamped, f"{prefix}/wrench", 5)
+        self.create_subscription(
+            PoseStamped, f"{prefix}/current_pose", self._begin, qos_profile_sensor_data
+        )
+        self.create_timer(1.0 / RATE_HZ, self._forge)
+
+    def _begin(self, message: Any) -> None:
+        self._begun = self._begun or (time.monotonic(), message)
+
+    def _forge(self) -> None:
+        if self._begun is None:
+            return
+        begun_s, true = self._begun
+        pose, wrench = PoseStamped(), WrenchStamped()
+        place, turn = pose.pose.position, pose.pose.orientation
+        was, facing = true.pose.position, true.pose.orientation
+        place.x, place.z = was.x, was.z
+        place.y = was.y + DRIFT_M_S * (time.monotonic() - begun_s)
+        turn.x, turn.y, turn.z, turn.w = facing.x, facing.y, facing.z, facing.w
+        pose.header.frame_id = wrench.header.frame_id = true.header.frame_id
+        pose.header.stamp = wrench.header.stamp = self.get_clock().now().to_msg()
+        wrench.wrench.force.x = FORCE_N
+        self._poses.publish(pose)
+        self._wrenches.publish(wrench)
+
+
+def main() -> None:
+    rclpy.init()
+    with suppress(ExternalShutdownException, RuntimeError):  # it is told to end
+        rclpy.spin(Forger(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()
