@@ -15,7 +15,7 @@ from serl.errors import BadInput
 from serl.files import make_folder, write_atomic
 from serl.guard_config import GuardConfig
 from serl.latch import Latch, LatchFile
-from serl.real_arm import check_place, load_robot, within_lead_of, within_workspace
+from serl.real_arm import check_place, load_robot, within_reach_of, within_workspace
 from serl.rotations import between
 from serl.safety import Limits, Motion, pose_from
 from serl.task import SimulatedTask
@@ -93,9 +93,21 @@ def check_fits(config: GuardConfig, profile: ArmProfile) -> None:
         wrong = (
             "wrench: true, but it tells none: say wrench: false, and that nothing sees a contact"
         )
+    elif too_fast := _too_fast(config.motion.limits, profile):
+        wrong = too_fast
     else:
         return
     raise BadInput(f"the guard's configuration does not fit the arm {profile.name}: {wrong}")
+
+
+def _too_fast(limits: Limits, profile: ArmProfile) -> str:
+    """Which speed of the limits the arm's controller would scale down; empty if none."""
+    able = within_reach_of(limits, profile)
+    for name in ("speed_m_s", "angular_speed_rad_s"):
+        asked, most = getattr(limits, name), getattr(able, name)
+        if asked > most:
+            return f"motion.limits.{name}: {asked:g}, but its controller follows {most:g} at most"
+    return ""
 
 
 def guard_of(profile: ArmProfile, limits: Limits | None = None) -> GuardConfig:
@@ -117,7 +129,7 @@ def guard_of(profile: ArmProfile, limits: Limits | None = None) -> GuardConfig:
         box_high_m=place.high_m,
         max_rotation_rad=place.max_rotation_rad,
         gripper=profile.gripper is not None,
-        limits=within_lead_of(limits or Limits(), profile),
+        limits=within_reach_of(limits or Limits(), profile),
     )
     return GuardConfig(
         motion=motion,

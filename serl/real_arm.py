@@ -143,23 +143,32 @@ def check_place(config: TrainConfig, profile: ArmProfile) -> None:
         )
 
 
-def within_lead_of(limits: Limits, profile: ArmProfile) -> Limits:
-    """The limits, with the lead of any arm where nothing clips the error of its controller.
+def within_reach_of(limits: Limits, profile: ArmProfile) -> Limits:
+    """Return the limits, lowered to what the arm's controller can follow and bear.
 
-    A task's longer lead is a larger force there: 40 N, with 20 mm and a spring of 2000 N/m.
+    The lead is that of any arm where the controller does not clip its error: a task's longer lead
+    is a larger force there, 40 N with 20 mm and a spring of 2000 N/m. The speeds are at most those
+    at which the controller scales commands down.
     """
-    if profile.controller.error_clip is not None:
-        return limits
-    return limits.model_copy(update={"lead_m": min(limits.lead_m, Limits().lead_m)})
+    controller, lower = profile.controller, {}
+    if controller.error_clip is None:
+        lower["lead_m"] = Limits().lead_m
+    if controller.fastest_m_s is not None:
+        lower["speed_m_s"] = controller.fastest_m_s
+    if controller.fastest_rad_s is not None:
+        lower["angular_speed_rad_s"] = controller.fastest_rad_s
+    return limits.model_copy(
+        update={name: min(getattr(limits, name), most) for name, most in lower.items()}
+    )
 
 
 def within_workspace(motion: Motion, profile: ArmProfile) -> Motion:
-    """The motion with the lead that the arm bears, within the box that a person taught it.
+    """Return the motion within the arm's limits, and within the box that a person taught it.
 
     Raises:
         BadInput: no part of the task's box is in it.
     """
-    motion = motion.model_copy(update={"limits": within_lead_of(motion.limits, profile)})
+    motion = motion.model_copy(update={"limits": within_reach_of(motion.limits, profile)})
     if (place := profile.workspace) is None:
         return motion
     low = tuple(map(max, motion.box_low_m, place.low_m))
