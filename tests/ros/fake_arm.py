@@ -71,10 +71,12 @@ class FakeArm:
             self._node.create_service(kind_of(recover), name, self._recover)
         self._reports = self._reporter(driver["channels"].get("fault"))
         self._reported = self._reports is not None
-        for key, value in {"fault": "", **driver["parameters"]["values"]}.items():
+        self._values: dict[str, Any] = {"fault": "", **driver["parameters"]["values"]}
+        for key, value in self._values.items():
             self._node.declare_parameter(key, value)
+        self._node.add_post_set_parameters_callback(self._keep)
         law = LAWS[driver["law"]["name"]]
-        self._law = law(self._read, self._tool, driver["frame"]["name"])
+        self._law = law(self._values.__getitem__, self._tool, driver["frame"]["name"])
         self._listen()
         self._node.add_on_set_parameters_callback(self._on_parameters)
         self._node.add_pre_set_parameters_callback(self._forget)
@@ -83,8 +85,8 @@ class FakeArm:
     def spin(self) -> None:
         rclpy.spin(self._node)
 
-    def _read(self, name: str) -> Any:
-        return self._node.get_parameter(name).value
+    def _keep(self, parameters: list[Any]) -> None:
+        self._values.update({each.name: each.value for each in parameters})
 
     def _listen(self) -> None:
         target, command = self._driver["channels"]["target"], self._driver["gripper"]["command"]
@@ -141,7 +143,7 @@ class FakeArm:
 
     @property
     def fault(self) -> str:
-        return str(self._node.get_parameter("fault").value)
+        return str(self._values["fault"])
 
     def _absolute(self, name: str) -> str:
         return name if name.startswith("/") else f"{self._namespace}/{name}"

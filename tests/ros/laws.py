@@ -242,7 +242,7 @@ def _rotation_vector(turn: Array) -> Array:  # (4,) -> (3,)
 def _multiply(a: Array, b: Array) -> Array:
     vector = a[3] * b[:3] + b[3] * a[:3] + np.cross(a[:3], b[:3])
     product = np.append(vector, a[3] * b[3] - float(a[:3] @ b[:3]))
-    return product / np.linalg.norm(product)
+    return product / float(np.linalg.norm(product))
 
 
 def _matrix(turn: Array) -> Array:  # (4,) -> (3, 3)
