@@ -1,9 +1,30 @@
 """A Franka FR3 under crisp_controllers: a Cartesian impedance controller for ros2_control.
 
-Names are those of crisp_controllers and crisp_py of the University of Toronto's dynamic systems
-lab; its error clips are symmetric, and along the axes of the tool. The controller has neither a
-timeout nor a check for what is not finite: the guard is all that there is. Checked against the
-sources, not yet against an arm. A Panda has other joint names and limits.
+Read in utiasDSL/crisp_controllers 8093548 (`cc` is src/cartesian_controller.cpp),
+utiasDSL/crisp_controllers_demos 20212dd and frankarobotics/franka_ros2 29cb85a (jazzy):
+
+- target: PoseStamped, reliable, depth 1 (cc:372). Neither its frame nor a value that is not finite
+  is refused (cc:336-346, 495-502). While two nodes publish it, all of it is ignored (cc:339, 641).
+- no commands: no timeout; the spring holds the last target (cc:90-114).
+- motion: torque = J^T (k error - d velocity) (cc:158), the error clipped per axis (cc:116-120). In
+  its default frame the force acts at the origin of the base (cc:123-127), so `use_local_jacobian`
+  is set: then clip, stiffness and force are along the axes of the tool, and at the tool.
+  `use_operational_space` would scale the stiffness by the arm's inertia (cc:150-156).
+- parameters: read anew in every cycle (cc:211-213), so what is read back is what acts.
+- pose: `current_pose` (pose_broadcaster.cpp:65-78, 156), of `base` (demos 2997a2d,
+  config/fr3/controllers.yaml), which is not compared with that of a target.
+- twist: nobody publishes one; it is worked out of poses.
+- joints: `joint_states`, 30 Hz, of joint_state_publisher (demos launch/franka.launch.py).
+- wrench: not of crisp_controllers. Spawn franka_ros2's franka_robot_state_broadcaster beside it
+  (franka_robot_state_broadcaster.cpp:125, 140, 245: best effort; frame:
+  franka_robot_state.cpp:160). Without it the guard refuses the arm; set `wrench: null` in a copy of
+  this profile to do without.
+- errors of the arm: no topic of crisp_controllers. With franka_msgs installed a copy of this
+  profile can name that broadcaster's `robot_state` (:149) as `fault`.
+- gripper: the hand's adapter (demos crisp_py_franka_hand_adapter.py), which knows open and closed.
+
+Not in these sources: what the arm does after a reflex. Not tried on an arm. A Panda has other joint
+names and limits.
 """
 
 from __future__ import annotations
@@ -27,7 +48,7 @@ _CLIP_M, _CLIP_RAD = 0.010, 0.05
 
 
 def _gains(stiffness_n_m: float, stiffness_nm: float) -> Gains:
-    """A spring, with the damping of a kilogram, and of SERL's turns."""
+    """Return a spring with the damping of a mass of 1 kg, and for rotations that of SERL."""
     rows = (
         ("pos", stiffness_n_m, 2.0 * stiffness_n_m**0.5),
         ("rot", stiffness_nm, 0.572 * stiffness_nm**0.5),
@@ -57,8 +78,11 @@ robot = ArmProfile(
     joint_low_rad=(-2.7437, -1.7837, -2.9007, -3.0421, -2.8065, 0.5445, -3.0159),
     joint_high_rad=(2.7437, 1.7837, 2.9007, -0.1518, 2.8065, 4.5169, 3.0159),
     home_rad=(0.0, -_PI / 4, 0.0, -3 * _PI / 4, 0.0, _PI / 2, _PI / 4),
-    wrench=Channel(name="external_wrench", type=WRENCH),
-    wrench_frames=("base", "fr3_link0"),  # where Franka's broadcaster tells it: they are one place
+    twist=None,
+    wrench=Channel(
+        name="franka_robot_state_broadcaster/external_wrench_in_base_frame", type=WRENCH
+    ),
+    wrench_frames=("base", "fr3_link0"),  # the same frame under two names
     gripper=GripperProfile(
         command=Channel(name="gripper/gripper_position_controller/commands", type=NUMBERS),
         state=Channel(name="gripper/joint_states", type=JOINTS),
@@ -71,6 +95,10 @@ robot = ArmProfile(
             **_CLIPS,
             "limit_error": True,
             "limit_torques": True,
+            "use_local_jacobian": True,
+            "use_operational_space": False,
+            "stop_commands": False,
+            "filter.target_pose": 0.1,
         },
         modes={"compliance": _gains(200.0, 20.0), "precision": _gains(2000.0, 150.0)},
         stiffness_n_m=_STIFFNESS_N_M,

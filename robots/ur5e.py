@@ -1,9 +1,30 @@
 """A UR5e under FZI's cartesian_compliance_controller, on top of Universal Robots' driver.
 
-The controller is an admittance: its stiffness bounds the force, and it clips no error. Its
-`robot_base_link` has to be `base`, the frame in which the driver tells the measured pose. Names
-begin at the root, since ros2_control resolves them there. Checked against the sources, not yet
-against an arm.
+Read in fzi-forschungszentrum-informatik/cartesian_controllers f53f798 (`ccc`, `cmc`, `cfc`, `base`
+are the sources of its compliance, motion and force controllers and of their base) and
+UniversalRobots/Universal_Robots_ROS2_Driver 696e1a7b (`yaml` is ur_controllers.yaml):
+
+- target: PoseStamped, reliable, depth 3 (cmc:75). Refused while the controller is inactive, with a
+  NaN, and in another frame than its `robot_base_link` (cmc:176-199), which has to be `base`.
+- no commands: no timeout; the last target stays. On activation the target is the pose (cmc:91).
+- motion: a mass of 1 kg (ForwardDynamicsSolver.cpp:77-118, 174-177), drawn by stiffness * error
+  plus the sensor's wrench (ccc:171-177), times `pd_gains` and `solver.error_scale` (base:391-392).
+  Errors are clipped at 1 m and 1 rad (cmc:152-155), so nothing but the guard's lead bounds them.
+- parameters: stiffness, `pd_gains` and `error_scale` are read in every cycle (ccc:162-167,
+  PDController.cpp:77-78, base:391), so what is read back is what acts. `pd_gains` are yours: they
+  are 0 by default, at which the arm does not move. A softer arm also follows more slowly.
+- force: the stiffness bounds it only while the controller hears the sensor (cfc:96-99, 144-160),
+  the last wrench for ever. Remap its `ft_sensor_wrench` to the wrench below: the guard takes no arm
+  whose controller does not listen there.
+- pose: tcp_pose_broadcaster in `base` (yaml:181-186), of the TCP that is set at the robot, which
+  has to be the controller's `end_effector_link`. Its topic is not in these sources, nor is the
+  wrench's (frame: yaml:85). twist: none is published; it is worked out of poses.
+- errors: `robot_program_running`, latched, on change (gpio_controller.cpp:265, 363-368); `recover`
+  :279. Whether the arm holds when its program ends is not in these sources.
+
+The gripper's names are those of utiasDSL/crisp_py c350302,
+config/grippers/gripper_robotiq_2f85.yaml. Names begin at the root, where ros2_control resolves
+them. Not tried on an arm.
 """
 
 from __future__ import annotations
@@ -77,6 +98,7 @@ robot = ArmProfile(
         parameters={**_gains(_STIFFNESS_N_M, _STIFFNESS_NM).parameters},
         modes={"compliance": _gains(200.0, 20.0), "precision": _gains(1000.0, 100.0)},
         stiffness_n_m=_STIFFNESS_N_M,
+        hears_wrench=True,
     ),
     payload=Payload(mass_kg=0.925, center_m=(0.0, 0.0, 0.058)),
     fault=Channel(name="/io_and_status_controller/robot_program_running", type=RUNNING),

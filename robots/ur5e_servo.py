@@ -1,10 +1,25 @@
 """A UR5e under MoveIt Servo, which takes velocities and does the kinematics.
 
-The guard sends the velocity of its setpoint, and what brings the arm to it; Servo halts by itself
-when that ends. A person starts it, sets its command type to TWIST, and sets the parameters below,
-which are compared before the guard takes the arm. It is controlled by position: nothing bounds its
-force but the lead, the speed and the arm's own limits. Checked against the sources, not yet against
-an arm.
+The guard sends the velocity of its setpoint, and what brings the arm to it. A person starts Servo
+with the parameters below and sets its command type to TWIST. Read in moveit/moveit2 4d8410635
+(jazzy), moveit_ros/moveit_servo (`node` is src/servo_node.cpp, `command` src/utils/command.cpp):
+
+- target: TwistStamped, SystemDefaultsQoS (node:106-108), m/s and rad/s with `speed_units`. Refused
+  with an empty frame or a value that is not finite (common.cpp:105-108); another known frame is
+  converted (servo.cpp:575-630), an unknown one is refused, and the arm stops.
+- limits: faster than `scale.linear` or `scale.rotational` is scaled down to it (command:181-199),
+  the two apart. Both are compared, and the guard asks for no more. Joint velocities scale all of it
+  (servo.cpp:515-524), as does `override_velocity_scaling_factor` (common.cpp:380-389), and so do
+  collisions (:495-528) and singular poses (command:209-217): the guard sees the arm fall behind.
+- no commands: once the *stamp* is as old as `incoming_command_timeout` Servo halts (node:261-284):
+  the clocks of both hosts have to agree. That value is copied at the start (node:98): set later, it
+  is read back and does nothing. Give it in the launch file. All others below are read anew with
+  every command that is taken (servo.cpp:476).
+- type: commands are ignored until it is TWIST (node:384-396); no topic says which it is.
+
+It is controlled by position: nothing bounds its force but the lead, the speed and the arm's own
+limits. Pose, wrench, errors and gripper are those of `ur5e`. How the joint controller behind Servo
+follows is not in these sources. Not tried on an arm.
 """
 
 from __future__ import annotations
@@ -25,6 +40,7 @@ from serl.arm_profile import (
 )
 
 _PI = 3.141592653589793
+_FASTEST_M_S, _FASTEST_RAD_S = 0.4, 0.8  # the defaults of its servo_parameters.yaml
 
 robot = ArmProfile(
     name="ur5e_servo",
@@ -63,7 +79,12 @@ robot = ArmProfile(
             "moveit_servo.command_in_type": "speed_units",
             "moveit_servo.incoming_command_timeout": 0.1,
             "moveit_servo.apply_twist_commands_about_ee_frame": True,
+            "moveit_servo.scale.linear": _FASTEST_M_S,
+            "moveit_servo.scale.rotational": _FASTEST_RAD_S,
+            "moveit_servo.override_velocity_scaling_factor": 0.0,
         },
+        fastest_m_s=_FASTEST_M_S,
+        fastest_rad_s=_FASTEST_RAD_S,
     ),
     payload=Payload(mass_kg=0.925, center_m=(0.0, 0.0, 0.058)),
     fault=Channel(name="/io_and_status_controller/robot_program_running", type=RUNNING),

@@ -1,9 +1,35 @@
 """A UFACTORY xArm7 under FZI's cartesian_motion_controller, on top of its own ROS 2 driver.
 
+Read in fzi-forschungszentrum-informatik/cartesian_controllers f53f798 (`cmc` is
+cartesian_motion_controller.cpp, `base` cartesian_controller_base.cpp) and xArm-Developer/xarm_ros2
+0417b0f (jazzy; `hw` is uf_robot_system_hardware.cpp, `driver` xarm_driver.cpp):
+
+- target: PoseStamped, reliable, depth 3 (cmc:75). Refused while the controller is inactive, with a
+  NaN, and in another frame than its `robot_base_link` (cmc:176-199), which has to be `link_base`.
+- no commands: no timeout; the last target stays (cmc:201), and the driver repeats the last joint
+  angles each second (hw:387-389). Errors are clipped at 1 m and 1 rad alone (cmc:152-155).
+- motion: a mass of 1 kg, drawn by `pd_gains` times the error (base:387-398,
+  ForwardDynamicsSolver.cpp:77-118), one step for each of `solver.iterations` (cmc:112-123).
+- parameters: `pd_gains`, `error_scale` and `publish_state_feedback` are read in every cycle
+  (PDController.cpp:77-78, base:341, 391); `iterations` once (base:216): set later, it is read back
+  and does nothing. Configure the controller with 1, which is compared.
+- pose: of the controller, with `publish_state_feedback` alone (base:341): the measured joints,
+  taken over in each period (cmc:106), and the step that it commands (base:397, 476), of 0.4 mm at a
+  lead of 10 mm. With more iterations it would be further ahead of the arm.
+- twist: `current_twist` is the speed of that mass in its own time, 0.02 s an iteration
+  (base:494-504), a third of the tool's at the driver's 150 Hz (xarm7_controllers.yaml): worked out
+  of poses instead.
+- joints: joint_state_broadcaster, and the launch files' joint_state_publisher, which also repeats
+  the gripper's (driver:313-321; _robot_joint_state.launch.py:85-91): two publishers of one topic.
+  Raise the latter's `rate` to 30 Hz or more. With an error the driver keeps the last angles
+  (hw:310-321).
+- errors: `robot_states` in `hw_ns`, which is xarm (driver:77-95, 246; hw:73). With an error, a
+  state over 2 or another mode nothing is sent to the arm (hw:352-356, 443-481).
+- gripper: an action that takes every goal (driver:281-285, 323-329).
+
 It is controlled by position: nothing bounds its force but the lead, the speed and the arm's own
-collision detection. There is no wrench without UFACTORY's sensor, so the guard is told of none. The
-pose is the controller's, which takes over the measured joints in each of its periods. Checked
-against the sources, not yet against an arm.
+collision detection. There is no wrench without UFACTORY's sensor, so none is read. Not tried on an
+arm.
 """
 
 from __future__ import annotations
@@ -12,7 +38,6 @@ from serl.arm_profile import (
     GRIP,
     JOINTS,
     POSE,
-    TWIST,
     XARM_STATE,
     ArmProfile,
     Channel,
@@ -34,7 +59,7 @@ robot = ArmProfile(
     joint_high_rad=(2 * _PI, 2.0944, 2 * _PI, 3.927, 2 * _PI, _PI, 2 * _PI),
     home_rad=(0.0, -0.247, 0.0, 0.909, 0.0, 1.15644, 0.0),
     pose=Channel(name=f"{_CONTROLLER}/current_pose", type=POSE),
-    twist=Channel(name=f"{_CONTROLLER}/current_twist", type=TWIST),
+    twist=None,
     wrench=None,
     joint_states=Channel(name="/joint_states", type=JOINTS),
     target=Channel(name=f"{_CONTROLLER}/target_frame", type=POSE),
@@ -49,9 +74,11 @@ robot = ArmProfile(
         node=_CONTROLLER,
         parameters={
             "solver.publish_state_feedback": True,
+            "solver.error_scale": 1.0,
             **{f"pd_gains.trans_{axis}.p": 10.0 for axis in "xyz"},
             **{f"pd_gains.rot_{axis}.p": 1.0 for axis in "xyz"},
         },
+        expected={"solver.iterations": 1},
     ),
     fault=Channel(name="/xarm/robot_states", type=XARM_STATE),
     payload=Payload(mass_kg=0.82, center_m=(0.0, 0.0, 0.048)),

@@ -157,6 +157,10 @@ class ControllerProfile(BaseModel):
         stiffness_n_m: of its spring, for forces that follow from a lead; None for a controller
             of positions, whose force nothing bounds.
         error_clip: what its parameters clip; None where it clips nothing.
+        hears_wrench: the stiffness bounds the force only while the controller listens to the
+            profile's `wrench`; the guard does not take the arm unless it does.
+        fastest_m_s: the controller scales a faster command down to this; None where it does not.
+        fastest_rad_s: the same for rotations.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -167,6 +171,9 @@ class ControllerProfile(BaseModel):
     modes: dict[str, Gains] = {}
     stiffness_n_m: float | None = Field(None, gt=0, le=2000)
     error_clip: ErrorClip | None = None
+    hears_wrench: bool = False
+    fastest_m_s: float | None = Field(None, gt=0)
+    fastest_rad_s: float | None = Field(None, gt=0)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -309,6 +316,8 @@ class ArmProfile(BaseModel):
             raise ValueError(f"target.type {self.target.type}: expected {POSE} or {TWIST}")
         if self.fault is not None and self.fault.type not in FAULTS:
             raise ValueError(f"fault.type {self.fault.type}: expected one of {', '.join(FAULTS)}")
+        if self.controller.hears_wrench and self.wrench is None:
+            raise ValueError("controller.hears_wrench: true, but the arm has no wrench")
         rows = (self.joint_low_rad, self.home_rad, self.joint_high_rad)
         if any(len(row) != len(self.joints) for row in rows):
             raise ValueError(f"expected limits and home of {len(self.joints)} joints")

@@ -96,9 +96,21 @@ def check_fits(config: GuardConfig, profile: ArmProfile) -> None:
         wrong = (
             "wrench: true, but it tells none: say wrench: false, and that nothing sees a contact"
         )
+    elif too_fast := _too_fast(config.motion.limits, profile):
+        wrong = too_fast
     else:
         return
     raise BadInput(f"the guard's configuration does not fit the arm {profile.name}: {wrong}")
+
+
+def _too_fast(limits: Limits, profile: ArmProfile) -> str:
+    """Which speed of the limits the arm's controller would scale down; empty if none."""
+    able = within_reach_of(limits, profile)
+    for name in ("speed_m_s", "angular_speed_rad_s"):
+        asked, most = getattr(limits, name), getattr(able, name)
+        if asked > most:
+            return f"motion.limits.{name}: {asked:g}, but its controller follows {most:g} at most"
+    return ""
 
 
 def guard_of(profile: ArmProfile, limits: Limits | None = None) -> GuardConfig:

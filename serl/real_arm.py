@@ -144,22 +144,27 @@ def check_place(config: TrainConfig, profile: ArmProfile) -> None:
 
 
 def limits_of(limits: Limits, profile: ArmProfile) -> Limits:
-    """Return the limits as an arm bears them.
+    """Return the limits, lowered to what the arm's controller can follow and bear.
 
-    The lead is that of any arm where nothing clips the error of the controller: a longer one is a
-    larger force there, 40 N with 20 mm and a spring of 2000 N/m. `yield_m` is that of the profile,
-    if it has one.
+    The lead is that of any arm where the controller does not clip its error: a task's longer lead
+    is a larger force there, 40 N with 20 mm and a spring of 2000 N/m. The speeds are at most those
+    at which the controller scales commands down. `yield_m` is that of the profile, if it has one.
     """
-    update = {}
-    if profile.controller.error_clip is None:
-        update["lead_m"] = min(limits.lead_m, Limits().lead_m)
+    controller, lower = profile.controller, {}
+    if controller.error_clip is None:
+        lower["lead_m"] = Limits().lead_m
+    if controller.fastest_m_s is not None:
+        lower["speed_m_s"] = controller.fastest_m_s
+    if controller.fastest_rad_s is not None:
+        lower["angular_speed_rad_s"] = controller.fastest_rad_s
+    update = {name: min(getattr(limits, name), most) for name, most in lower.items()}
     if profile.yield_m is not None:
         update["yield_m"] = profile.yield_m
     return limits.model_copy(update=update)
 
 
 def within_workspace(motion: Motion, profile: ArmProfile) -> Motion:
-    """The motion with the lead that the arm bears, within the box that a person taught it.
+    """Return the motion within the arm's limits, and within the box that a person taught it.
 
     Raises:
         BadInput: no part of the task's box is in it.

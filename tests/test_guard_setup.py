@@ -96,6 +96,16 @@ def test_a_guard_that_waits_for_forces_that_nobody_tells_is_refused() -> None:
         check_fits(config, numb)
 
 
+def test_a_speed_that_the_arms_controller_would_scale_down_is_refused() -> None:
+    slow = PROFILE.controller.model_copy(update={"fastest_rad_s": 0.8})
+    profile = PROFILE.model_copy(update={"controller": slow})
+    task = make_task(resolve({"task": "reach"}))
+    check_fits(make_guard_config(task, profile), profile)
+    line = "motion.limits.angular_speed_rad_s: 1, but its controller follows 0.8 at most"
+    with pytest.raises(BadInput, match=line):
+        check_fits(make_guard_config(task, PROFILE), profile)
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [("racing_car", "'car'"), ("object_flip", "wrenches"), ("handover", "'pair'")],

@@ -11,7 +11,6 @@ _FOLDER = Path(__file__).parent / "ros" / "data"
 
 FAMILIES = {
     "franka": "crisp_controllers",
-    "franka_ros2": "franka_ros2",
     "ur5e": "cartesian_compliance_ur",
     "xarm7": "cartesian_motion_xarm",
     "ur5e_servo": "moveit_servo",

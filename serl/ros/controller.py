@@ -7,6 +7,8 @@ from typing import Any
 
 from serl.arm_profile import ArmProfile, Value, is_value
 from serl.errors import BadInput, SerlError
+from serl.ros.arm_topics import name_of
+from serl.ros.node import RosNode
 from serl.ros.remote import Remote
 
 _STEPS, STEP_S = 10, 0.05
@@ -78,6 +80,24 @@ def controller_node(robot: str, profile: ArmProfile) -> str:
     """Whose parameters they are, within the run or from the root."""
     name = profile.controller.node
     return name if name.startswith("/") else f"{robot}/{name}"
+
+
+def unfelt(node: RosNode, robot: str, profile: ArmProfile) -> str:
+    """Return why the controller's stiffness bounds no force; empty where it does, or need not.
+
+    An admittance whose controller does not listen to the force sensor is as stiff as the arm,
+    whatever its parameters are.
+    """
+    if not profile.controller.hears_wrench or profile.wrench is None:
+        return ""
+    sensor = node.absolute(name_of(profile.wrench, robot))
+    controller = node.absolute(controller_node(robot, profile))
+    listeners = node.handle.get_subscriptions_info_by_topic(sensor)
+    if any(
+        f"{each.node_namespace.rstrip('/')}/{each.node_name}" == controller for each in listeners
+    ):
+        return ""
+    return f"{controller} does not listen to {sensor}: its stiffness bounds no force"
 
 
 def _check(remote: Remote, node: str, wanted: Mapping[str, Value]) -> None:

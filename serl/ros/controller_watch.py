@@ -6,13 +6,14 @@ For a process that must not wait, the guard's. Whoever sets them is in `serl.ros
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 from rcl_interfaces.srv import GetParameters
 from rclpy.parameter import parameter_value_to_python
 
 from serl.arm_profile import ArmProfile, differences
-from serl.ros.controller import controller_node
+from serl.ros.controller import controller_node, unfelt
 from serl.ros.node import RosNode
 
 _ASK_S = 0.5
@@ -34,6 +35,7 @@ class ControllerWatch:
 
     def __init__(self, node: RosNode, robot: str, profile: ArmProfile) -> None:
         self._controller = profile.controller
+        self._unfelt = partial(unfelt, node, robot, profile)
         soft = self._controller.compliance
         self._soft_gains = {} if soft is None else soft.parameters
         known = self._controller.parameters | self._controller.expected | self._soft_gains
@@ -56,7 +58,7 @@ class ControllerWatch:
             return ""
         if time.monotonic() - self._answered_s > _OLD_S:
             return f"{self._node}: the controller does not tell its parameters"
-        return f"{self._node}: {self._wrong}" if self._wrong else ""
+        return f"{self._node}: {self._wrong}" if self._wrong else self._unfelt()
 
     @property
     def left_soft(self) -> str:

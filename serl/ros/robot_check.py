@@ -13,6 +13,7 @@ from serl.first_day import GRIPPER_HZ, LEAST_HZ
 from serl.graph_seen import Endpoint, TopicSeen, mismatch
 from serl.ros.arm_faults import fault_topic, fault_words
 from serl.ros.arm_topics import SENSOR, message_type, name_of, topic_of
+from serl.ros.controller import unfelt
 from serl.ros.conversions import (
     gripper_of,
     joints_of,
@@ -86,7 +87,8 @@ class RobotCheck:
         if profile.recover is not None:
             yield self._service("recovery", profile.recover.name, profile.recover.type)
         yield from self._controller()
-        yield Finding(True, "contact", f"after a stop by one: {profile.after_contact}")
+        deaf = unfelt(self._node, self._arm, profile)
+        yield Finding(not deaf, "contact", deaf or f"after a stop by one: {profile.after_contact}")
 
     def _packages(self) -> Iterator[Finding]:
         types = sorted({channel.type for channel in self._profile.channels})

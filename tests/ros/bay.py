@@ -14,11 +14,13 @@ from serl import plugins
 from serl.arm_profile import ArmProfile
 from serl.errors import Silent
 from serl.reading import POSE
+from serl.real_arm import within_workspace
 from serl.ros.arm import RosArm
 from serl.ros.arm_topics import topic_of
-from serl.ros.controller import settle_controller
+from serl.ros.controller import controller_node, settle_controller
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
+from serl.safety import Motion
 from serl.specs import ObservationSpec
 from serl.tasks.reach import ReachConfig
 from serl.types import Observation, Outcome
@@ -52,8 +54,9 @@ def profile_of(name: str) -> ArmProfile:
 class Bay:
     """A family's fake, a guard of it with changes of its profile, and an actor's end."""
 
-    def __init__(self, folder: Path, name: str, **changes: Any) -> None:
+    def __init__(self, folder: Path, name: str, motion: Motion = MOTION, **changes: Any) -> None:
         self.name, self.profile = name, profile_of(name)
+        self.motion = within_workspace(motion, self.profile)
         self.cell = Cell(folder)
         limits = config(
             frame=self.profile.base_frame,
@@ -62,7 +65,7 @@ class Bay:
             joint_high_rad=self.profile.joint_high_rad,
             wrench=self.profile.wrench is not None,
             reference=DOWN,
-        ).model_copy(update={"motion": MOTION})
+        ).model_copy(update={"motion": self.motion})
         (folder / "guard.yaml").write_text(json.dumps(limits.model_dump(mode="json")))
         self._file = folder / "family.py"
         self._file.write_text(
@@ -78,7 +81,7 @@ class Bay:
         self.node.__enter__()
         self.cell.start_fake(FAMILIES[self.name])
         self.cell.start_guard("--arm", str(self._file))
-        self.arm = RosArm(self.node, ROBOT, self.profile, ReachConfig(motion=MOTION))
+        self.arm = RosArm(self.node, ROBOT, self.profile, ReachConfig(motion=self.motion))
         self.node.every(0.015, self.arm.beat)  # whatever the tests wait for
         settle_controller(self.arm.remote, ROBOT, self.profile)
         self.cell.until("disarmed")
@@ -89,9 +92,12 @@ class Bay:
         self.cell.__exit__(None, None, None)
 
     def misbehave(self, fault: str) -> None:
-        node = self.profile.controller.node
-        node = node if node.startswith("/") else f"{ROBOT}/{node}"
-        self.arm.remote.set_parameters(node, {"fault": fault})
+        self.set(fault=fault)
+
+    def set(self, **parameters: Any) -> None:
+        """Set parameters of the controller."""
+        node = controller_node(ROBOT, self.profile)
+        self.arm.remote.set_parameters(node, parameters)
 
     def take(self) -> None:
         """Have the guard take the arm, which is well."""

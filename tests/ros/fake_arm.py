@@ -3,14 +3,15 @@
     python fake_arm.py FAMILY NAMESPACE
 
 It has exactly the topics, types, parameters and quality of service that `data/FAMILY.yaml` has from
-the driver's sources, and it can misbehave. Its parameter `fault` says how: late (stamps of a second
-ago), frozen (the same stamp again and again), nan, silent (no pose), dropped (commands are lost),
-stuck (it does not move), reflex (it stops, and says so on the topic for that, or feels 60 N where
-there is none), stubborn (parameters are refused),
-forgetful (they are taken, and kept otherwise), numb (the gripper does nothing), mirrored (targets
-have another x), runaway (it drifts, whatever is commanded), mute (what tells of its errors ended,
-while all else goes on), misframed (twist and wrench say that they are in the world's frame),
-whirling (its second joint turns at 2 rad/s, while the tool follows).
+the driver's sources, moves by the law of its controller (`laws`), and can misbehave. Its parameter
+`fault` selects how: deaf (its controller does not listen to the force sensor), late (stamps of a
+second ago), frozen (the same stamp again and again), nan, silent (no pose), dropped (commands are
+lost), stuck (it does not move), reflex (it stops, and says so on the topic for that, or feels 60 N
+where there is none), stubborn (parameters are refused), forgetful (they are taken, and kept
+otherwise), numb (the gripper does nothing), mirrored (targets have another x), runaway (it drifts,
+whatever is commanded), mute (what tells of its errors ended, while all else goes on), misframed
+(twist and wrench say that they are in the world's frame), whirling (its second joint turns at 2
+rad/s, while the tool follows).
 """
 
 from __future__ import annotations
@@ -19,28 +20,28 @@ import importlib
 import importlib.util
 import math
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import rclpy
 import yaml
+from laws import LAWS, PERIOD_S, Tool  # type: ignore[import-not-found]
 from rcl_interfaces.msg import SetParametersResult
 from rclpy.executors import ExternalShutdownException
 from rclpy.parameter import Parameter
-from rclpy.qos import DurabilityPolicy, QoSProfile
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
-PERIOD_S = 0.01
-CLIP_M = 0.010
-HALT_S = 0.1
-LAG = 0.2
 DRIFT_M = 0.0004
 WHIRL_RAD_S = 2.0
 HOME = (0.3069, 0.0, 0.4869)
+DOWN = (1.0, 0.0, 0.0, 0.0)
+OPEN_RATIO = 0.07 / 0.08
+"""A Franka hand that is wider open counts as open for its adapter."""
 
 
 class FakeArm:
-    """A point that goes where or how fast it is told, with its tool down."""
+    """A tool that its controller moves."""
 
     def __init__(self, driver: dict[str, Any], namespace: str) -> None:
         place, _, name = driver["node"]["name"].rpartition("/")
@@ -52,13 +53,14 @@ class FakeArm:
         joints = driver["joints"]
         count = joints.get("count", 0)
         self._names = joints.get("names") or [f"{joints['prefix']}{n + 1}" for n in range(count)]
-        self._place, self._target = list(HOME), list(HOME)
-        self._speed, self._told_s = [0.0, 0.0, 0.0], -math.inf
-        self._wanted = [0.0, 0.0, 0.0]
+        self._tool = self._shown = Tool(np.array(HOME), np.array(DOWN))
+        self._wrench = np.zeros(6)
+        self._sensor: Any = None
         self._ill: bool | None = None
         self._whirled = 0.0
         gripper = driver["gripper"]
         self._finger = self._finger_target = gripper["open"]
+        self._closing = False
         self._stamp = self._now()
         self._publishers = {
             role: self._publisher(row) for role, row in driver["channels"].items() if role in FILL
@@ -69,9 +71,13 @@ class FakeArm:
             self._node.create_service(kind_of(recover), name, self._recover)
         self._reports = self._reporter(driver["channels"].get("fault"))
         self._reported = self._reports is not None
-        self._listen()
-        for key, value in {"fault": "", **driver["parameters"]["values"]}.items():
+        self._values: dict[str, Any] = {"fault": "", **driver["parameters"]["values"]}
+        for key, value in self._values.items():
             self._node.declare_parameter(key, value)
+        self._node.add_post_set_parameters_callback(self._keep)
+        law = LAWS[driver["law"]["name"]]
+        self._law = law(self._values.__getitem__, self._tool, driver["frame"]["name"])
+        self._listen()
         self._node.add_on_set_parameters_callback(self._on_parameters)
         self._node.add_pre_set_parameters_callback(self._forget)
         self._node.create_timer(PERIOD_S, self._tick)
@@ -79,12 +85,13 @@ class FakeArm:
     def spin(self) -> None:
         rclpy.spin(self._node)
 
+    def _keep(self, parameters: list[Any]) -> None:
+        self._values.update({each.name: each.value for each in parameters})
+
     def _listen(self) -> None:
         target, command = self._driver["channels"]["target"], self._driver["gripper"]["command"]
-        kind = kind_of(target)
-        take = self._on_pose if kind.__name__ == "PoseStamped" else self._on_twist
         name = self._absolute(target["name"])
-        self._node.create_subscription(kind, name, take, target["depth"])  # reliable
+        self._node.create_subscription(kind_of(target), name, self._on_target, target["depth"])
         if "/msg/" in command["type"]:
             name = self._absolute(command["name"])
             self._node.create_subscription(kind_of(command), name, self._on_gripper, 1)
@@ -136,32 +143,50 @@ class FakeArm:
 
     @property
     def fault(self) -> str:
-        return str(self._node.get_parameter("fault").value)
+        return str(self._values["fault"])
 
     def _absolute(self, name: str) -> str:
         return name if name.startswith("/") else f"{self._namespace}/{name}"
 
     def _publisher(self, row: dict[str, Any]) -> Any:
-        return self._node.create_publisher(kind_of(row), self._absolute(row["name"]), 10)
+        qos = QoSProfile(depth=10)
+        if row.get("best_effort"):
+            qos.reliability = ReliabilityPolicy.BEST_EFFORT
+        return self._node.create_publisher(kind_of(row), self._absolute(row["name"]), qos)
 
     def _now(self) -> Any:
         return self._node.get_clock().now().to_msg()
 
-    def _on_pose(self, message: Any) -> None:
+    def _on_target(self, message: Any) -> None:
+        if self.fault == "mirrored":
+            message.pose.position.x = 2 * HOME[0] - message.pose.position.x
         if self.fault != "dropped":
-            place = message.pose.position
-            x = 2 * HOME[0] - place.x if self.fault == "mirrored" else place.x
-            self._target = [x, place.y, place.z]
+            name = self._absolute(self._driver["channels"]["target"]["name"])
+            self._law.hear(message, self._node.count_publishers(name))
 
-    def _on_twist(self, message: Any) -> None:
-        if self.fault != "dropped":
-            linear = message.twist.linear
-            self._wanted = [linear.x, linear.y, linear.z]
-            self._told_s = time.monotonic()
+    def _listen_to_sensor(self, fault: str) -> None:
+        """Have the controller listen to the force sensor, if it does; not when it is deaf."""
+        if fault == "deaf" and self._sensor is not None:
+            self._node.destroy_subscription(self._sensor)
+            self._sensor = None
+        elif fault != "deaf" and self._sensor is None and "hears_wrench" in self._driver:
+            row = self._driver["channels"]["wrench"]
+            name = self._absolute(row["name"])
+            self._sensor = self._node.create_subscription(kind_of(row), name, self._on_wrench, 10)
+
+    def _on_wrench(self, message: Any) -> None:
+        rows = [message.wrench.force, message.wrench.torque]
+        self._wrench = np.array([[each.x, each.y, each.z] for each in rows]).reshape(6)
 
     def _on_gripper(self, message: Any) -> None:
-        if self.fault != "numb":
-            self._finger_target = message.data[0]
+        """As the Franka hand's adapter does: it knows open and closed alone."""
+        wanted, is_open = message.data[0], self._finger > OPEN_RATIO
+        if self.fault == "numb":
+            return
+        if wanted <= 0.5 and is_open and not self._closing:
+            self._finger_target, self._closing = 0.0, True
+        elif wanted > 0.5 and not is_open and self._closing:
+            self._finger_target, self._closing = 1.0, False
 
     def _on_parameters(self, parameters: list[Any]) -> Any:
         own = [parameter for parameter in parameters if parameter.name != "fault"]
@@ -178,9 +203,15 @@ class FakeArm:
 
     def _tick(self) -> None:
         fault = self.fault
-        step = [0.0, 0.0, 0.0] if fault in ("stuck", "reflex") else self._step()
-        self._place = [a + b for a, b in zip(self._place, step, strict=True)]
-        self._speed = [value / PERIOD_S for value in step]
+        self._listen_to_sensor(fault)
+        sent = self._law.step(
+            self._tool, self._wrench, self._node.get_clock().now().nanoseconds / 1e9
+        )
+        if fault == "runaway":
+            sent = self._tool.moved(np.array([0.0, 0.0, DRIFT_M, 0.0, 0.0, 0.0]))
+        if fault not in ("stuck", "reflex"):
+            self._tool = sent
+        self._shown = sent if self._law.shows_command else self._tool
         if fault != "frozen":
             self._stamp = self._now()
         if fault == "late":
@@ -190,24 +221,9 @@ class FakeArm:
         self._tell(fault)
         self._report(fault)
 
-    def _step(self) -> list[float]:
-        if self.fault == "runaway":
-            return [0.0, 0.0, DRIFT_M]
-        if "Twist" in self._driver["channels"]["target"]["type"]:
-            halted = time.monotonic() - self._told_s > HALT_S
-            wanted = [0.0, 0.0, 0.0] if halted else self._wanted
-            return [
-                PERIOD_S * (old + LAG * (new - old))
-                for old, new in zip(self._speed, wanted, strict=True)
-            ]
-        return [
-            0.3 * max(-CLIP_M, min(CLIP_M, target - place))
-            for target, place in zip(self._target, self._place, strict=True)
-        ]
-
     def _tell(self, fault: str) -> None:
         for role, publisher in self._publishers.items():
-            if (role, fault) == ("pose", "silent"):
+            if (role, fault) == ("pose", "silent") or not self._law.publishes(role):
                 continue
             message = kind_of(self._driver["channels"][role])()
             message.header.stamp = self._stamp
@@ -224,12 +240,12 @@ class FakeArm:
 
     def _fill_pose(self, message: Any, fault: str) -> None:
         place, turn = message.pose.position, message.pose.orientation
-        place.x, place.y, place.z = [math.nan] * 3 if fault == "nan" else self._place
-        turn.x, turn.w = 1.0, 0.0
+        place.x, place.y, place.z = [math.nan] * 3 if fault == "nan" else self._shown.place
+        turn.x, turn.y, turn.z, turn.w = self._shown.turn
 
     def _fill_twist(self, message: Any, fault: str) -> None:
-        linear = message.twist.linear
-        linear.x, linear.y, linear.z = self._speed
+        linear, angular = message.twist.linear, message.twist.angular
+        linear.x, linear.y, linear.z, angular.x, angular.y, angular.z = self._law.twist
 
     def _fill_wrench(self, message: Any, fault: str) -> None:
         message.wrench.force.z = 60.0 if fault == "reflex" and not self._reported else 0.0

@@ -13,7 +13,7 @@ from rclpy.serialization import serialize_message
 from std_msgs.msg import Bool
 
 from serl import plugins
-from serl.arm_profile import RUNNING, ArmProfile, Channel
+from serl.arm_profile import FRANKA_STATE, RUNNING, ArmProfile, Channel
 from serl.ros.arm_faults import FaultWatch, fault_words
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
@@ -176,12 +176,13 @@ def test_a_franka_says_in_which_mode_it_is_and_which_errors_it_has(
     state: str, expected: str
 ) -> None:
     """A message of the shape that the fixture cites: franka_msgs is in no wheel."""
-    row = facts(FAMILIES["franka_ros2"])["fault_message"][state]
+    row = facts(FAMILIES["franka"])["fault_message"][state]
     names = ["joint_reflex", "cartesian_reflex", "communication_constraints_violation"]
     told = {name: name in row["current_errors"] for name in sorted(names)}
     errors = SimpleNamespace(**told, get_fields_and_field_types=lambda: told)
     message = SimpleNamespace(robot_mode=row["robot_mode"], current_errors=errors)
-    assert words("franka_ros2", message) == expected
+    channel = Channel(name="franka_robot_state_broadcaster/robot_state", type=FRANKA_STATE)
+    assert fault_words(channel, message) == expected
 
 
 @pytest.mark.parametrize(

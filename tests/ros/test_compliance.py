@@ -230,7 +230,7 @@ def test_an_arm_that_cannot_get_soft_says_so_and_is_left_alone(
     assert bool(controller.told) == (not changes)
 
 
-@pytest.mark.parametrize("name", ["franka", "franka_ros2", "ur5e"])
+@pytest.mark.parametrize("name", ["franka", "ur5e"])
 def test_the_arms_whose_controllers_take_gains_can_get_soft(name: str) -> None:
     profile: ArmProfile = plugins.load("robot", name)
     assert profile.after_contact == "200 N/m"

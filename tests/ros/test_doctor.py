@@ -15,7 +15,7 @@ from geometry_msgs.msg import PoseStamped, TwistStamped
 from std_msgs.msg import Bool, Float64MultiArray, String
 
 from serl import cli, plugins
-from serl.arm_profile import RUNNING, Channel, ControllerProfile
+from serl.arm_profile import RUNNING, TWIST, Channel, ControllerProfile
 from serl.config import resolve
 from serl.doctor import Finding
 from serl.ros.arm_faults import fault_topic
@@ -36,7 +36,6 @@ FRANKA = plugins.load("robot", "franka")
 EVERY_CHECK = [
     "messages",
     "pose",
-    "twist",
     "wrench",
     "joints",
     "fingers",
@@ -86,7 +85,7 @@ def test_an_arm_as_its_profile_says_passes_every_check(bench: Bench) -> None:
     assert sorted(found) == sorted(EVERY_CHECK)
     wrong = [str(each) for each in found.values() if not each.sound and "a second" not in each.text]
     assert not wrong, wrong  # a busy machine hears less often
-    assert "limit_error is False, will be True" in found["gains"].text
+    assert "use_local_jacobian is False, will be True" in found["gains"].text
     assert found["contact"].text == "after a stop by one: 200 N/m"
 
 
@@ -109,15 +108,14 @@ def test_a_driver_that_misbehaves_is_wrong_in_one_line(
     assert "\n" not in str(pose)
 
 
-def test_twists_and_wrenches_of_another_frame_are_named_before_anything_moves(
-    bench: Bench,
-) -> None:
+def test_wrenches_of_another_frame_are_named_before_anything_moves(bench: Bench) -> None:
     bench.misbehave("misframed")
     found = bench.findings()
-    assert not found["twist"].sound
-    assert found["twist"].text.endswith("current_twist: in the frame 'world', expected 'base'")
     assert not found["wrench"].sound
-    assert "external_wrench: in the frame 'world', expected 'base'" in found["wrench"].text
+    assert (
+        "external_wrench_in_base_frame: in the frame 'world', expected 'base'"
+        in found["wrench"].text
+    )
     assert found["pose"].sound
     bench.misbehave("")
 
@@ -152,9 +150,9 @@ WITHOUT_GAIN = ControllerProfile(node=FRANKA.controller.node, parameters={"gain"
         ),
         (
             _changed(
-                pose=FRANKA.twist.model_copy(update={"name": "current_pose"}),
+                pose=Channel(name="current_pose", type=TWIST),
                 joint_high_rad=(-0.1,) * 7,
-                target=Channel(name="target_pose", type=FRANKA.twist.type),
+                target=Channel(name="target_pose", type=TWIST),
                 controller=WITHOUT_GAIN,
             ),
             {
@@ -235,8 +233,8 @@ def test_a_graph_is_shown_with_types_rates_and_who_hears_whom(
 ) -> None:
     assert cli.main(["doctor", "--graph"]) == cli.DONE
     said = capfd.readouterr().out
-    row = next(line for line in said.splitlines() if "current_twist" in line).split()
-    assert row[1] == "TwistStamped", said
+    row = next(line for line in said.splitlines() if "external_wrench" in line).split()
+    assert row[1] == "WrenchStamped", said
     assert row[2] != "-", said
     assert float(row[2]) > 1.0
     assert row[3].startswith("cartesian")
