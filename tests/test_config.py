@@ -77,7 +77,7 @@ def test_words_that_are_no_overrides_are_refused(words: list[str], message: str)
         ({"agent": {"utd": "many"}}, "agent.utd: input should be a valid integer", "'many'"),
         ({"agent": {"utd": 0}}, "agent.utd: input should be greater than or equal to 1", "0"),
         ({"agent": 5}, "agent: ", "5"),
-        ({"intervention": "me"}, "intervention: input should be 'scripted' or 'none'", "'me'"),
+        ({"intervention": "me"}, "intervention: unknown person 'me': expected", "scripted"),
         ({"actors": 17}, "actors: input should be less than or equal to 16", "17"),
     ],
 )

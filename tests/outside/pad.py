@@ -1,0 +1,53 @@
+"""A pad that pushes by itself after some looks, and is then unplugged."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from pydantic import Field
+
+from serl.errors import BadInput
+from serl.teleop.device import DeviceLost, Report
+from serl.teleop.mapping import Axis, MappingConfig, Scale
+
+
+class PadConfig(MappingConfig):
+    """The mapping of the pad, and when it is unplugged.
+
+    Attributes:
+        looks: after so many it is gone.
+    """
+
+    axes: dict[str, tuple[Axis, Scale]] = Field({"stick": ("x", 1.0)})
+    deadman: str | None = "hold"
+    looks: int = Field(3, ge=1, le=1_000_000)
+
+
+class Pad:
+    """A device; see `serl.teleop.device.Device`."""
+
+    Config = PadConfig
+    name = "a pad from outside"
+
+    def __init__(self, looks: int) -> None:
+        self._left = looks
+
+    @classmethod
+    def open(cls, path: Path | None, config: MappingConfig) -> Pad:
+        assert isinstance(config, PadConfig)
+        if path is not None:
+            raise BadInput(f"{path}: no pad")
+        return cls(config.looks)
+
+    def read(self) -> Report | None:
+        self._left -= 1
+        if self._left < 0:
+            raise DeviceLost("the pad is unplugged")
+        return Report({"stick": 1.0}, frozenset({"hold"}), (), time.monotonic())
+
+    def close(self) -> None:
+        pass
+
+
+device = Pad
