@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from serl.robot import Truth
 from serl.task import SimulatedTask
-from serl.types import Action, End, Source
+from serl.types import Action, End, Observation, Source
 
 
 class Event(StrEnum):
@@ -71,6 +71,10 @@ class Teleop(Protocol):
 
 class Seen(Protocol):
     """What a simulated person sees of the simulation."""
+
+    def observe(self) -> Observation:
+        """See `serl.robot.Robot`."""
+        ...
 
     def truth(self) -> Truth:
         """See `serl.robot.SimulatedRobot`."""

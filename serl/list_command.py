@@ -113,7 +113,8 @@ def _installed_line(kind: plugins.Kind, plugin: plugins.Installed) -> str:
     """Of which package it is, and what it is or why it cannot be used."""
     of = f"[{plugin.package}]"
     if plugin.name in plugins.known(kind):
-        return f"{of} not used: serl has a {kind} of that name"
+        article = "an" if kind == "agent" else "a"
+        return f"{of} not used: serl has {article} {kind} of that name"
     try:
         return f"{of} {_summary(plugins.load(kind, plugin.name), '')}".rstrip()
     except SerlError as error:

@@ -209,8 +209,8 @@ class Once:
 
     def _checked(self, record: Arrival) -> Arrival:
         """The record as the wire format would bring it: within bounds, and fitting the spec."""
-        lost = isinstance(record, Lost)
-        return decode_arrival(encode_lost(record) if lost else encode_record(record), self._spec)
+        data = encode_lost(record) if isinstance(record, Lost) else encode_record(record)
+        return decode_arrival(data, self._spec)
 
     def _is_next(self, record: Arrival) -> bool:
         key = record.key

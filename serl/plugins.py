@@ -103,7 +103,7 @@ def installed(kind: Kind) -> list[Installed]:
 
     A name that serl has itself, or that two packages have, is among them: see `load`.
     """
-    found = {}
+    found: dict[tuple[str, str], Installed] = {}
     for package, entry in _entries():
         if entry.group == GROUPS.get(kind):
             found.setdefault((entry.name, package), Installed(entry.name, package, entry))

@@ -188,9 +188,7 @@ class Link:
         }
 
 
-def _sender(
-    node: RosNode, run_folder: Path, config: TransportConfig
-) -> StreamSender | PlainSender:
+def _sender(node: RosNode, run_folder: Path, config: TransportConfig) -> StreamSender | PlainSender:
     """The actor's end of the run's transport."""
     if config.kind == DDS:
         return StreamSender(node)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from serl import plugins
 
-robot = replace(plugins.load("robot", "ur5e"), summary="UR10e from outside")
+robot = plugins.load("robot", "ur5e").model_copy(update={"summary": "UR10e from outside"})

@@ -1,4 +1,4 @@
-"""A pad that pushes by itself after some looks, and is then unplugged."""
+"""A pad that rests, pushes and says success, again and again, until it is unplugged."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import Field
 
 from serl.errors import BadInput
+from serl.intervention import Event
 from serl.teleop.device import DeviceLost, Report
 from serl.teleop.mapping import Axis, MappingConfig, Scale
 
@@ -21,7 +22,8 @@ class PadConfig(MappingConfig):
 
     axes: dict[str, tuple[Axis, Scale]] = Field({"stick": ("x", 1.0)})
     deadman: str | None = "hold"
-    looks: int = Field(3, ge=1, le=1_000_000)
+    events: dict[str, Event] = Field({"yes": Event.SUCCESS})
+    looks: int = Field(1_000_000, ge=1, le=1_000_000)
 
 
 class Pad:
@@ -31,7 +33,7 @@ class Pad:
     name = "a pad from outside"
 
     def __init__(self, looks: int) -> None:
-        self._left = looks
+        self._left, self._turn = looks, -1
 
     @classmethod
     def open(cls, path: Path | None, config: MappingConfig) -> Pad:
@@ -44,7 +46,10 @@ class Pad:
         self._left -= 1
         if self._left < 0:
             raise DeviceLost("the pad is unplugged")
-        return Report({"stick": 1.0}, frozenset({"hold"}), (), time.monotonic())
+        self._turn = (self._turn + 1) % 10
+        held = frozenset({"hold"} if self._turn >= 4 else ())
+        presses = {4: ("hold",), 9: ("yes",)}.get(self._turn, ())
+        return Report({"stick": 1.0}, held, presses, time.monotonic())
 
     def close(self) -> None:
         pass

@@ -119,7 +119,7 @@ def test_a_name_of_serls_own_wins_and_that_is_said(
     assert plugins.load("agent", "sac").__module__ == "serl.agents.sac"
     cli.main(["list"])
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "[clashing]" in line]
-    assert line.split() == "agent sac [clashing] not used: serl has a agent of that name".split()
+    assert " ".join(line.split()) == "agent sac [clashing] not used: serl has an agent of that name"
 
 
 def test_a_name_of_two_packages_is_refused(lab: Path) -> None:
@@ -134,5 +134,5 @@ def test_metadata_that_cannot_be_read_breaks_nothing(lab: Path) -> None:
 
 
 def test_the_names_in_an_error_are_also_those_of_packages(lab: Path) -> None:
-    with pytest.raises(BadInput, match="expected one of bc, hybrid, lab_td3, sac, or a .py file"):
+    with pytest.raises(BadInput, match=r"one of bc, hybrid, lab_td3, sac, or a \.py file"):
         plugins.load("agent", "nobody")
