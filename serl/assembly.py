@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from serl import plugins
 from serl.actor import Actor
 from serl.agents.agent import Agent, State
-from serl.agents.config import SACConfig
+from serl.agents.config import AgentConfig
 from serl.assignment import make_judged_task, make_spec, make_task
 from serl.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.checkpoint import Checkpoint
@@ -22,7 +22,7 @@ from serl.curriculum import Curriculum
 from serl.evaluation import Purpose, start_seed
 from serl.features import FrameEncoder, feature_bytes
 from serl.frames import frame_bytes
-from serl.intervention import Teleop
+from serl.intervention import Attended, Seen, Teleop
 from serl.learned_policy import LearnedPolicy
 from serl.learner import Learner, LearnerConfig
 from serl.metrics import Metrics
@@ -36,7 +36,6 @@ from serl.successes import LastFrames, with_labelled
 from serl.task import SimulatedTask
 from serl.teleop.onlooker import Onlooker
 from serl.teleop.resting import Resting
-from serl.teleop.scripted import ScriptedHuman, Seen
 from serl.tool_log import ToolLog
 from serl.transport import LearnerEnd, WeightSource
 from serl.truth_log import TruthLog
@@ -63,7 +62,7 @@ def make_acting_agent(config: TrainConfig, spec: Spec, seed: int) -> Agent:
     return _agent(spec, config.agent.model_copy(update=acting), seed)
 
 
-def _agent(spec: Spec, config: SACConfig, seed: int) -> Agent:
+def _agent(spec: Spec, config: AgentConfig, seed: int) -> Agent:
     agent: Agent = plugins.load("agent", config.algorithm).create(spec, config, seed)
     return agent
 
@@ -94,11 +93,10 @@ def make_human(
     steps_before: int = 0,
     trained: Callable[[], int] = lambda: 0,
 ) -> Teleop | None:
-    """The person of the configuration, or None; see `ScriptedHuman` for the arguments."""
+    """The simulated person of the configuration, or None; see `Attended` for the arguments."""
     if config.intervention == "none":
         return None
-    return ScriptedHuman(
-        config.human,
+    training = Attended(
         task,
         robot,
         planned_steps=config.steps,
@@ -107,6 +105,8 @@ def make_human(
         labels=config.reward.kind == "human",
         seed=start_seed(Purpose.TRAINING, config.seed, f"{actor}/human", steps_before),
     )
+    human: Teleop = plugins.load("person", config.intervention).create(config.human, training)
+    return human
 
 
 class Driven(NamedTuple):

@@ -69,6 +69,9 @@ def make_judged_task(config: TrainConfig) -> SimulatedTask:
     if kind == "pose":
         check_one_tool(task)
         return Judged(task, PoseReward(config.reward), apart=apart)
+    if kind != "classifier":
+        own = plugins.load("reward", kind).create(config.reward, task)
+        return Judged(task, own, apart=apart)
     reward = plugins.load("reward", "classifier")(config.reward, task, drawn_by(config))
     witnesses = logged_views(config).keys() - task.config.policy_views.keys()
     views = {name: task.config.all_views[name] for name in sorted(witnesses)}

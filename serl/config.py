@@ -13,23 +13,36 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from serl.actor import ActorConfig
-from serl.agents.config import SACConfig, VICEConfig
+from serl.agents.config import AgentConfig, SACConfig, VICEConfig
 from serl.arm_profile import is_real
 from serl.curriculum import CurriculumConfig
 from serl.errors import BadInput, CorruptData
 from serl.fields import short
 from serl.files import read_bounded
+from serl.intervention import PersonConfig
 from serl.learner import LearnerConfig
 from serl.merging import merge
 from serl.network import NetworkConfig
 from serl.origin import OriginConfig
+from serl.plugin_settings import CHOICES, unknown_setting
+from serl.plugins import PluginName
 from serl.recording import LogConfig
 from serl.reward import RewardConfig
 from serl.teleop.config import TeleopConfig
 from serl.teleop.scripted import ScriptedHumanConfig
+from serl.transport import TransportConfig
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -79,7 +92,10 @@ class TrainConfig(BaseModel):
         demo_paths: ... recordings to use instead, which may also be given as `demos`.
         init_from: another run, and what this one starts with of it.
         curriculum: whether episodes begin nearer to the goal at first.
-        intervention: who may take over during training.
+        intervention: the simulated person that may take over during training: "scripted"; "none";
+            the name of one that an installed package brings; or the path of a .py file.
+        human: settings of that person.
+        transport: what carries steps to the learner and weights to the actors.
         trials: unassisted trials of the final evaluation; of a real arm on it, or none for 0.
         required_success_rate: share of those trials for exit code 0; None asks for nothing.
         selection_trials: trials per checkpoint when the best of the last ones is chosen.
@@ -92,7 +108,7 @@ class TrainConfig(BaseModel):
     task_config: dict[str, Any] = {}
     stages: dict[StageName, Stage] | None = None
     observe: Literal["state", "pixels"] | None = None
-    reward: RewardConfig = RewardConfig()
+    reward: SerializeAsAny[RewardConfig] = RewardConfig()
     vice: VICEConfig = VICEConfig()
     seed: int = Field(0, ge=0, lt=2**32)
     steps: int = Field(15_000, ge=1)
@@ -102,19 +118,29 @@ class TrainConfig(BaseModel):
     demos: int = Field(20, ge=0, le=100_000)
     demo_paths: tuple[Path, ...] = ()
     init_from: OriginConfig = OriginConfig()
-    intervention: Literal["scripted", "none"] = "scripted"
+    intervention: PluginName = "scripted"
     trials: int = Field(50, ge=0, le=100_000)
     required_success_rate: float | None = Field(None, ge=0, le=1)
     selection_trials: int = Field(30, ge=1, le=100_000)
     selection_checkpoints: int = Field(5, ge=1, le=1000)
-    agent: SACConfig = SACConfig()
+    agent: SerializeAsAny[AgentConfig] = SACConfig()
     learner: LearnerConfig = LearnerConfig()
     actor: ActorConfig = ActorConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
-    human: ScriptedHumanConfig = ScriptedHumanConfig()
+    human: SerializeAsAny[PersonConfig] = Field(
+        default_factory=ScriptedHumanConfig, validate_default=True
+    )
+    transport: SerializeAsAny[TransportConfig] = TransportConfig()
     teleop: TeleopConfig = TeleopConfig()
     network: NetworkConfig = NetworkConfig()
     log: LogConfig = LogConfig()
+
+    @field_validator("agent", "reward", "human", "transport", mode="before")
+    @classmethod
+    def _of_plugin(cls, given: Any, info: ValidationInfo) -> Any:
+        """Validate the settings of a plug-in by the model that it brings."""
+        assert info.field_name is not None
+        return CHOICES[info.field_name].validated(given, info.data)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -305,7 +331,7 @@ def _first_line(model: type[BaseModel], error: ValidationError) -> str:
         for part in first["loc"][:-1]:
             if part in owner.model_fields:  # or it is the name of one of several models
                 owner = _model_in(owner.model_fields[str(part)].annotation) or owner
-        return f"{where}: unknown setting; known ones: {', '.join(sorted(owner.model_fields))}"
+        return f"{where}: {unknown_setting(owner)}"
     if first["type"] == "value_error":  # of a check over several settings, which it names itself
         return f"{where}: {first['ctx']['error']}" if where else str(first["ctx"]["error"])
     if not where:

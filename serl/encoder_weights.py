@@ -14,7 +14,7 @@ from typing import Any, get_args
 from safetensors import safe_open
 
 from serl import plugins
-from serl.agents.config import Packaged, SACConfig
+from serl.agents.config import AgentConfig, Packaged
 from serl.camera import image_specs
 from serl.errors import BadInput
 from serl.files import digest_of
@@ -36,7 +36,7 @@ def weights_file(chosen: Path | str) -> Path:
     return Path(__file__).parent / "agents" / f"{chosen}.safetensors"
 
 
-def starting_file(config: SACConfig, cameras: Cameras) -> Path | None:
+def starting_file(config: AgentConfig, cameras: Cameras) -> Path | None:
     """What the encoder of a fresh agent starts from; None for random weights.
 
     Raises:
@@ -55,13 +55,13 @@ def starting_file(config: SACConfig, cameras: Cameras) -> Path | None:
     return path
 
 
-def fitting(config: SACConfig, cameras: Sequence[Cameras]) -> Packaged | None:
+def fitting(config: AgentConfig, cameras: Sequence[Cameras]) -> Packaged | None:
     """The first packaged weights that agents of all these cameras can start from."""
     fits = (name for name in PACKAGED if not any(misfit(name, config, each) for each in cameras))
     return next(fits, None)
 
 
-def is_pretrained_on(task: Task, config: SACConfig) -> bool:
+def is_pretrained_on(task: Task, config: AgentConfig) -> bool:
     """Whether weights that come with serl were made on what this task shows.
 
     The task is ours, and what it says of the scene and of cameras is as usual.
@@ -84,7 +84,7 @@ def views_of(task: Task) -> dict[str, Any]:
     return {name: view.model_dump(mode="json") for name, view in views.items()}
 
 
-def misfit(packaged: Packaged, config: SACConfig, cameras: Cameras) -> str:
+def misfit(packaged: Packaged, config: AgentConfig, cameras: Cameras) -> str:
     """Why an agent of these cameras cannot start from packaged weights; empty where it can."""
     if not cameras or config.encoder != "small":
         return "there is no small encoder"
@@ -104,8 +104,8 @@ def misfit(packaged: Packaged, config: SACConfig, cameras: Cameras) -> str:
 
 
 def with_encoder(
-    config: SACConfig, cameras: Sequence[Cameras], inherited: bool = False
-) -> SACConfig:
+    config: AgentConfig, cameras: Sequence[Cameras], inherited: bool = False
+) -> AgentConfig:
     """A configuration that names the weights, and what is in them; nothing is left open.
 
     Args:
@@ -135,7 +135,7 @@ def with_encoder(
     return config.model_copy(update=found)
 
 
-def told(config: SACConfig, cameras: Cameras) -> str:
+def told(config: AgentConfig, cameras: Cameras) -> str:
     """A line on what an encoder starts from, if there is one, of a settled configuration.
 
     Behind a frozen ResNet-10 it says what is given up where its features are kept.
@@ -158,7 +158,7 @@ def told(config: SACConfig, cameras: Cameras) -> str:
     return f"the encoder starts untrained: {_why(config, [cameras])}"
 
 
-def _why(config: SACConfig, cameras: Sequence[Cameras]) -> str:
+def _why(config: AgentConfig, cameras: Sequence[Cameras]) -> str:
     """Why there are no weights: of the packaged ones that are for cameras of these names."""
     for each in cameras:
         reasons = {name: misfit(name, config, each) for name in PACKAGED}

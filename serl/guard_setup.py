@@ -105,7 +105,7 @@ def check_fits(config: GuardConfig, profile: ArmProfile) -> None:
 
 def _too_fast(limits: Limits, profile: ArmProfile) -> str:
     """Which speed of the limits the arm's controller would scale down; empty if none."""
-    able = within_reach_of(limits, profile)
+    able = limits_of(limits, profile)
     for name in ("speed_m_s", "angular_speed_rad_s"):
         asked, most = getattr(limits, name), getattr(able, name)
         if asked > most:

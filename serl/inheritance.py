@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, get_args
 
 from serl.agents.agent import State
-from serl.agents.config import SACConfig
+from serl.agents.config import AgentConfig
 from serl.assembly import make_agent
 from serl.assignment import make_spec, make_task
 from serl.checkpoint import Checkpoint, best, load, load_latest
@@ -132,7 +132,7 @@ def _misfit(part: Part, theirs: Spec, spec: Spec, arrays: State, mine: State) ->
     return f"{unknown[0]}: expected nothing, found {_shape(found[unknown[0]])}" if unknown else ""
 
 
-def _other_trunk(theirs: SACConfig, mine: SACConfig) -> str:
+def _other_trunk(theirs: AgentConfig, mine: AgentConfig) -> str:
     """Why what was trained behind their frozen trunk is of no use behind mine; empty if it is."""
     there, here = digest_of_trunk(theirs), digest_of_trunk(mine)
     if there == here:
@@ -210,7 +210,7 @@ def _lines(
     mine: State,
     whole: bool,
     pretrained: bool,
-    agent: SACConfig,
+    agent: AgentConfig,
 ) -> tuple[str, ...]:
     loaded = origin.load or ()
     there = [part for part in _ARRAYS if any(name.startswith(_ARRAYS[part]) for name in mine)]

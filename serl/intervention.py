@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict
 
-from serl.types import Action, End, Source
+from serl.robot import Truth
+from serl.task import SimulatedTask
+from serl.types import Action, End, Observation, Source
 
 
 class Event(StrEnum):
@@ -61,6 +66,64 @@ class Teleop(Protocol):
 
     def events(self) -> tuple[Event, ...]:
         """Events since the last call."""
+        ...
+
+
+class Seen(Protocol):
+    """What a simulated person sees of the simulation."""
+
+    def observe(self) -> Observation:
+        """See `serl.robot.Robot`."""
+        ...
+
+    def truth(self) -> Truth:
+        """See `serl.robot.SimulatedRobot`."""
+        ...
+
+
+class PersonConfig(BaseModel):
+    """Settings of every simulated person: none.
+
+    A simulated person with settings of its own subclasses this, and names the subclass `Config`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class Attended:
+    """The training that a simulated person attends, at one actor.
+
+    Attributes:
+        task: the task, with its progress and its expert.
+        robot: shows the truth of the simulation.
+        planned_steps: online steps of the whole training, of all actors.
+        seed: of everything random in the person.
+        steps_before: online steps that this actor made before it was restarted.
+        trained: how many steps of all actors were trained on, as far as this actor knows.
+        labels: nothing but the person says of a success that it is one.
+    """
+
+    task: SimulatedTask
+    robot: Seen
+    planned_steps: int
+    seed: int
+    steps_before: int = 0
+    trained: Callable[[], int] = lambda: 0
+    labels: bool = False
+
+
+class Person(Protocol):
+    """What a module names as its `person`; a class has `create` as a class method.
+
+    Attributes:
+        Config: its settings, `human.*`; without it there are none.
+    """
+
+    Config: ClassVar[type[PersonConfig]]
+
+    def create(self, config: PersonConfig, training: Attended) -> Teleop:
+        """A simulated person for one actor; equal arguments give equal ones."""
         ...
 
 

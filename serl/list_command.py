@@ -1,18 +1,24 @@
-"""`serl list`: tasks, robots, and every setting with its value and what it means."""
+"""`serl list`: all plug-ins, and every setting with its value and what it means."""
 
 from __future__ import annotations
 
 import argparse
+import ast
 import inspect
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from serl import plugins
-from serl.config import TrainConfig
+from serl.config import TrainConfig, resolve
+from serl.errors import SerlError
+from serl.plugin_settings import CHOICES
+from serl.teleop.config import TeleopConfig
+from serl.teleop_commands import mapping_of
 
 DONE = 0
 
@@ -20,32 +26,109 @@ DONE = 0
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Of the command."""
     parser.add_argument(
-        "task", nargs="?", help="show settings as a training of this task would have them"
+        "task",
+        nargs="?",
+        metavar="NAME",
+        help="a task: show settings as a training of it would have them; any other plug-in: show "
+        "what it is, and its own settings; or a .py file with one",
     )
 
 
 def show(options: argparse.Namespace) -> int:
-    """Print the list; of a task, its settings alone.
+    """Print the list; of one plug-in, its settings alone.
 
     Raises:
-        BadInput: there is no such task.
+        BadInput: there is no such plug-in.
     """
     if options.task is not None:
-        return _show_tuned(options.task)
-    for kind in ("task", "robot"):
-        for name in plugins.names(kind):
-            made = plugins.load(kind, name)
-            first = getattr(made, "summary", made.__doc__ or "").strip().splitlines()[0]
-            print(f"{kind:8} {name:30} {first}")  # noqa: T201
+        return _show_one(options.task)
+    for kind in plugins.GROUPS:
+        for name in plugins.known(kind):
+            print(f"{kind:9} {name:29} {_own_line(kind, name)}".rstrip())  # noqa: T201
+        for plugin in plugins.installed(kind):
+            print(f"{kind:9} {plugin.name:29} {_installed_line(kind, plugin)}")  # noqa: T201
     _show(TrainConfig(), "setting", {})
     print("a task has values of its own for some of these: serl list TASK")  # noqa: T201
     return DONE
 
 
+def _show_one(name: str) -> int:
+    """A plug-in of whatever kind has this name; a task is looked for first."""
+    if name.endswith(".py"):
+        kinds = plugins.kinds_in(Path(name))
+    else:
+        kinds = [kind for kind in plugins.GROUPS if name in _all_names(kind)]
+        if not name.endswith(".yaml") and not kinds:
+            plugins.load("task", name)  # which says what there is
+        kinds = kinds or ["robot"]
+    if "task" in kinds:
+        return _show_tuned(name)
+    for kind in kinds:
+        _show_plugin(kind, name)
+    return DONE
+
+
+def _all_names(kind: plugins.Kind) -> list[str]:
+    return [*plugins.known(kind), *(plugin.name for plugin in plugins.installed(kind))]
+
+
+def _show_plugin(kind: plugins.Kind, name: str) -> None:
+    """What a plug-in is, and its settings with their values by default."""
+    builtin = name in plugins.known(kind)
+    line = _own_line(kind, name) if builtin else _summary(plugins.load(kind, name), "")
+    print(f"{kind:9} {name:29} {line}".rstrip())  # noqa: T201
+    choice = next((each for each in CHOICES.values() if each.kind == kind), None)
+    if choice is not None:
+        config = resolve(choice.selecting(name))
+        _show(getattr(config, choice.field), "setting", {}, f"{choice.field}.")
+    elif kind == "device" and name not in TeleopConfig.model_fields:
+        _show(mapping_of(TeleopConfig(), name), "setting", {}, "teleop.device.")
+    elif kind == "device":
+        _show(mapping_of(TeleopConfig(), name), "setting", {}, f"teleop.{name}.")
+
+
+def _own_line(kind: plugins.Kind, name: str) -> str:
+    """The first line on a plug-in of serl's own; of what needs other packages, without its import.
+
+    That is the docstring of its module.
+    """
+    if line := _WITHOUT_MODULE.get((kind, name)):
+        return line
+    if kind in ("task", "robot"):
+        return _summary(plugins.load(kind, name), "")
+    text = Path(plugins.file_of(kind, name)).read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+
+
+_WITHOUT_MODULE = {
+    ("person", "none"): "Nobody takes over.",
+    ("reward", "human"): "A person's keys for success and failure.",
+    ("reward", "pose"): "The place and the orientation of the tool.",
+    ("reward", "task"): "The task's own outcome.",
+    ("transport", "dds"): "Topics of ROS 2, acknowledged.",
+}
+
+
+def _installed_line(kind: plugins.Kind, plugin: plugins.Installed) -> str:
+    """Of which package it is, and what it is or why it cannot be used."""
+    of = f"[{plugin.package}]"
+    if plugin.name in plugins.known(kind):
+        article = "an" if kind == "agent" else "a"
+        return f"{of} not used: serl has {article} {kind} of that name"
+    try:
+        return f"{of} {_summary(plugins.load(kind, plugin.name), '')}".rstrip()
+    except SerlError as error:
+        return f"{of} cannot be used: {error}"
+
+
+def _summary(made: Any, default: str) -> str:
+    text = getattr(made, "summary", made.__doc__ or "") or default
+    return next(iter(str(text).strip().splitlines()), default)
+
+
 def _show_tuned(task: str) -> int:
     """Each setting of a task's training, and of the task itself; * where it differs."""
     from serl.assignment import make_task
-    from serl.config import resolve
 
     made = make_task(resolve({"task": task}))
     config = resolve(made.training_defaults(), {"task": task})
@@ -58,6 +141,9 @@ def _show_tuned(task: str) -> int:
 
 def _show(config: BaseModel, kind: str, defaults: Mapping[str, Any], prefix: str = "") -> None:
     told = meanings(type(config), prefix)
+    for name in type(config).model_fields:
+        if isinstance(value := getattr(config, name), BaseModel):
+            told |= meanings(type(value), f"{prefix}{name}.")
     for name, value in leaves(config.model_dump(mode="json"), prefix):
         mark = "*" if name in defaults and defaults[name] != value else " "
         shown = textwrap.shorten(str(value), 60, placeholder=" ...]")

@@ -1,6 +1,8 @@
-"""Tasks, robots, simulators and agents by name or by file: the only way in which they are loaded.
+"""Loading of plug-ins by name, by path or by entry point: the only way in which they are loaded.
 
-A plug-in is a module with an attribute of its kind's name: `task = PickCube`.
+A plug-in is a module with an attribute of its kind's name: `task = PickCube`. An installed package
+offers one by an entry point in the group of its kind (see `GROUPS`), which names that module, or
+the object in it: `td3 = "mypackage.td3"`.
 """
 
 from __future__ import annotations
@@ -10,15 +12,23 @@ import importlib.util
 import pkgutil
 import re
 import sys
+from collections.abc import Iterator, Sequence
+from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+
+from pydantic import AfterValidator, BaseModel
 
 from serl.errors import BadInput, SerlError
 from serl.robot import SimulatedRobot
 from serl.task import SimulatedTask
 
-Kind = Literal["task", "robot", "sim", "renderer", "agent", "reward"]
+Kind = Literal[
+    "task", "robot", "sim", "renderer", "agent", "reward", "device", "person", "transport"
+]
+Settings = TypeVar("Settings", bound=BaseModel)
+
 _PACKAGES: dict[Kind, str] = {
     "task": "serl.tasks",
     "robot": "serl.robots",
@@ -26,12 +36,55 @@ _PACKAGES: dict[Kind, str] = {
     "renderer": "serl.sim",
     "agent": "serl.agents",
     "reward": "serl.agents",
+    "device": "serl.teleop",
+    "person": "serl.teleop",
+    "transport": "serl.ros",
 }
+GROUPS: dict[Kind, str] = {
+    "task": "serl.tasks",
+    "robot": "serl.robots",
+    "agent": "serl.agents",
+    "device": "serl.devices",
+    "person": "serl.people",
+    "transport": "serl.transports",
+    "reward": "serl.rewards",
+}
+"""The entry point groups of installed packages."""
+
+_WITHOUT_MODULE: dict[Kind, tuple[str, ...]] = {
+    "person": ("none",),
+    "reward": ("human", "pose", "task"),
+    "transport": ("dds",),
+}
+"""Names that the core implements itself."""
+
+_METHODS: dict[Kind, tuple[str, ...]] = {
+    "agent": ("create",),
+    "reward": ("create",),
+    "device": ("open",),
+    "person": ("create",),
+    "transport": ("actor_end", "learner_end"),
+}
+"""What a plug-in from outside must have, besides being there."""
+
+
+class Installed(NamedTuple):
+    """A plug-in of an installed package.
+
+    Attributes:
+        name: its name.
+        package: the name of the package.
+        entry: leads to it.
+    """
+
+    name: str
+    package: str
+    entry: EntryPoint
 
 
 def names(kind: Kind) -> list[str]:
-    """The names that `load` knows for this kind, sorted; imports none of them."""
-    folder = Path(next(iter(importlib.import_module(_PACKAGES[kind]).__path__)))
+    """The names of the modules of serl that are plug-ins of this kind, sorted; imports none."""
+    folder = _folder(kind)
     declaration = re.compile(rf"^{kind} = ", re.MULTILINE)
     return sorted(
         module.name
@@ -40,8 +93,30 @@ def names(kind: Kind) -> list[str]:
     )
 
 
+def known(kind: Kind) -> list[str]:
+    """All names of serl's own for this kind, sorted, with those that are no module."""
+    return sorted([*names(kind), *_WITHOUT_MODULE.get(kind, ())])
+
+
+def installed(kind: Kind) -> list[Installed]:
+    """The plug-ins of this kind that installed packages offer, by name; imports none of them.
+
+    A name that serl has itself, or that two packages have, is among them: see `load`.
+    """
+    found: dict[tuple[str, str], Installed] = {}
+    for package, entry in _entries():
+        if entry.group == GROUPS.get(kind):
+            found.setdefault((entry.name, package), Installed(entry.name, package, entry))
+    return [found[key] for key in sorted(found)]
+
+
+def file_of(kind: Kind, name: str) -> Path:
+    """The file of a plug-in of serl's own, one of `names`."""
+    return _folder(kind) / f"{name}.py"
+
+
 def folders() -> list[str]:
-    """Where plug-ins that are known by name lie."""
+    """The folders in which plug-ins that are known by name lie."""
     return [
         next(iter(importlib.import_module(package).__path__))
         for package in sorted(set(_PACKAGES.values()))
@@ -57,17 +132,23 @@ def absolute(name_or_path: str) -> str:
     )
 
 
+PluginName = Annotated[str, AfterValidator(absolute)]
+"""A setting that names a plug-in; the path of a file becomes an absolute one."""
+
+
 def load(kind: Kind, name_or_path: str) -> Any:
     """The attribute `<kind>` of a plug-in's module: a class, or of a robot its `ArmProfile`.
 
+    A name of serl's own comes before the same name of an installed package.
+
     Args:
         kind: what is wanted.
-        name_or_path: a known name, or the path of a `.py` file; of a robot also of a `.yaml`, as
-            `serl setup` writes it.
+        name_or_path: a known name, that of an entry point of an installed package, or the path of a
+            `.py` file; of a robot also of a `.yaml`, as `serl setup` writes it.
 
     Raises:
-        BadInput: no such name or file, a file that cannot be loaded, or a module without the
-            attribute `<kind>`.
+        BadInput: no such name or file, a file or an entry point that cannot be loaded, a name that
+            two packages have, or a module without the attribute `<kind>`.
         ImportError: a plug-in of ours needs something that is not installed.
         SerlError: what it needs does not work as this machine is set up; the line says why.
     """
@@ -76,16 +157,58 @@ def load(kind: Kind, name_or_path: str) -> Any:
 
         return read_robot(Path(name_or_path))
     if name_or_path.endswith(".py"):
-        module = _load_file(Path(name_or_path))
-    elif name_or_path in (known := names(kind)):
-        module = _import(_PACKAGES[kind], name_or_path)
-    else:
-        listed = ", ".join(known) or "none"
-        file = "a .py or .yaml file" if kind == "robot" else "a .py file"
-        raise BadInput(f"unknown {kind} {name_or_path!r}: expected one of {listed}, or {file}")
-    if not hasattr(module, kind):
-        raise BadInput(f"{name_or_path}: expected a module with the attribute {kind!r}")
-    return getattr(module, kind)
+        return _attribute(kind, load_file(Path(name_or_path)), name_or_path)
+    if name_or_path in names(kind):
+        return getattr(_import(_PACKAGES[kind], name_or_path), kind)
+    found = [each for each in installed(kind) if each.name == name_or_path]
+    if len(found) > 1:
+        packages = " and ".join(each.package for each in found)
+        raise BadInput(f"{kind} {name_or_path!r}: the packages {packages} both have one")
+    if found:
+        return load_installed(kind, found[0])
+    listed = ", ".join(sorted({*known(kind), *(each.name for each in installed(kind))})) or "none"
+    file = "a .py or .yaml file" if kind == "robot" else "a .py file"
+    raise BadInput(f"unknown {kind} {name_or_path!r}: expected one of {listed}, or {file}")
+
+
+def load_installed(kind: Kind, plugin: Installed) -> Any:
+    """The plug-in of an installed package; raises `BadInput` that names the package."""
+    what = f"{kind} {plugin.name!r} of the package {plugin.package}"
+    try:
+        made = plugin.entry.load()
+    except (Exception, SystemExit) as error:  # each package fails in its own way
+        raise BadInput(f"{what}: {_cause(error)}") from error
+    return _attribute(kind, made, what) if isinstance(made, ModuleType) else _fit(kind, made, what)
+
+
+def settings(
+    kind: Kind, name_or_path: str, contract: type[Settings], default: type[Settings]
+) -> type[Settings]:
+    """The settings model of a plug-in: its attribute `Config`, else `default`.
+
+    A plug-in of serl's own is imported only if its text declares one.
+
+    Raises:
+        BadInput: as `load`, or its `Config` is no subclass of `contract`.
+    """
+    if name_or_path in known(kind) and not _declares_config(kind, name_or_path):
+        return default
+    model = getattr(load(kind, name_or_path), "Config", default)
+    if isinstance(model, type) and issubclass(model, contract):
+        return model
+    raise BadInput(f"{name_or_path}: Config: expected a subclass of {_path_of(contract)}")
+
+
+def kinds_in(path: Path) -> list[Kind]:
+    """The kinds of plug-ins that a `.py` file has, in the order of `GROUPS`.
+
+    Raises:
+        BadInput: the file cannot be loaded, or has none.
+    """
+    module = load_file(path)
+    if found := [kind for kind in GROUPS if hasattr(module, kind)]:
+        return found
+    raise BadInput(f"{path}: expected a module with one of the attributes {', '.join(GROUPS)}")
 
 
 def make_simulation(task: SimulatedTask) -> SimulatedRobot:
@@ -111,8 +234,8 @@ def _import(package: str, name: str) -> ModuleType:
         raise
 
 
-def _load_file(path: Path) -> ModuleType:
-    """The module of a file, loaded once for each absolute path."""
+def load_file(path: Path) -> ModuleType:
+    """The module of a file, loaded once for each absolute path; raises `BadInput`."""
     path = path.resolve()
     name = f"serl_plugin:{path}"
     if name in sys.modules:
@@ -126,7 +249,57 @@ def _load_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise BadInput(f"{path}: {type(error).__name__}: {error}") from error
+        raise BadInput(f"{path}: {_cause(error)}") from error
     return module
+
+
+def _entries() -> Iterator[tuple[str, EntryPoint]]:
+    """The entry points of all installed packages; unreadable ones of a package are left out."""
+    for package in distributions():
+        try:
+            entries: Sequence[EntryPoint] = tuple(package.entry_points)
+            name = package.metadata["Name"] or "unknown"
+        except Exception:
+            continue
+        yield from ((name, entry) for entry in entries)
+
+
+def _attribute(kind: Kind, module: ModuleType, what: str) -> Any:
+    """The attribute of the kind's name; raises `BadInput` that says what the module has instead."""
+    if not hasattr(module, kind):
+        others = [other for other in GROUPS if hasattr(module, other)]
+        has = f", found {' and '.join(map(repr, others))}" if others else ""
+        raise BadInput(f"{what}: expected a module with the attribute {kind!r}{has}")
+    return _fit(kind, getattr(module, kind), what)
+
+
+def _fit(kind: Kind, made: Any, what: str) -> Any:
+    """The plug-in itself, if it has what its kind needs; else `BadInput`."""
+    if missing := [name for name in _METHODS.get(kind, ()) if not hasattr(made, name)]:
+        raise BadInput(f"{what}: expected {kind!r} with the method {missing[0]!r}")
+    return made
+
+
+def _declares_config(kind: Kind, name: str) -> bool:
+    """Whether the text of a module of serl's own declares `Config` in a class."""
+    path = file_of(kind, name)
+    if name in _WITHOUT_MODULE.get(kind, ()):
+        return False
+    return bool(
+        re.search(r"^    (class )?Config\b", path.read_text(encoding="utf-8"), re.MULTILINE)
+    )
+
+
+def _folder(kind: Kind) -> Path:
+    return Path(next(iter(importlib.import_module(_PACKAGES[kind]).__path__)))
+
+
+def _path_of(model: type[BaseModel]) -> str:
+    return f"{model.__module__}.{model.__qualname__}"
+
+
+def _cause(error: BaseException) -> str:
+    """An error as one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -31,7 +31,7 @@ def provenance(config: TrainConfig, spec: Spec) -> dict[str, Any]:
     return {
         "spec": spec.digest,
         "settings": config.model_dump(mode="json", include=_SETTINGS),
-        "code": f"{__version__}+{_code_digest(config.task)}",
+        "code": f"{__version__}+{_code_digest(config)}",
     }
 
 
@@ -56,15 +56,19 @@ def check_provenance(info: Mapping[str, Any], expected: Mapping[str, Any]) -> st
     return ""
 
 
-def _code_digest(task: str) -> str:
-    """Of serl, of the folders that an editable install has beside it, and of a task's own file."""
+def _code_digest(config: TrainConfig) -> str:
+    """A digest of serl, of folders that an editable install has beside it, and of plug-in files.
+
+    Those are the files of the task, the algorithm and the reward, which parameters depend on.
+    """
     digest = hashlib.sha256()
     for folder in sorted({Path(__file__).parent, *map(Path, plugins.folders())}):
         for path in sorted(folder.rglob("*.py")):
             digest.update(f"{folder.name}/{path.relative_to(folder)}\0".encode())
             digest.update(hashlib.sha256(path.read_bytes()).digest())
-    if task.endswith(".py"):
-        digest.update(Path(task).read_bytes())
+    for plugin in (config.task, config.agent.algorithm, config.reward.kind):
+        if plugin.endswith(".py"):
+            digest.update(Path(plugin).read_bytes())
     return digest.hexdigest()[:12]
 
 

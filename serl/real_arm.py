@@ -50,10 +50,10 @@ def is_judged_apart(task: SimulatedTask) -> bool:
 
 def check_trainable(config: TrainConfig, task: SimulatedTask) -> None:
     """Raise `BadInput`, naming the setting, for what only a simulation can give a training."""
-    if config.intervention == "scripted":
+    if config.intervention != "none":
         raise BadInput(
-            "intervention: scripted: no simulated human takes over on a real arm; people do, by "
-            "their devices or the console: none"
+            f"intervention: {config.intervention}: no simulated human takes over on a real arm; "
+            "people do, by their devices or the console: none"
         )
     if config.demos and not config.demo_paths:
         raise BadInput(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from serl import plugins, teleop_commands
 from serl.arm_profile import is_real
-from serl.config import TrainConfig, parse_overrides, resolve
+from serl.config import TrainConfig, checked, parse_overrides, resolve
 from serl.episodes import episode_paths
 from serl.errors import BadInput
 from serl.guard_setup import guarded_arm
@@ -21,6 +21,7 @@ from serl.loop import EpisodeKey, Result
 from serl.real_arm import NO_JUDGE, is_judged_apart
 from serl.robot_command import checked_namespace
 from serl.run_folder import CONFIG, RunFolder
+from serl.teleop.config import TeleopConfig
 from serl.terminal_person import at_the_terminal
 
 if TYPE_CHECKING:
@@ -48,8 +49,7 @@ def add_person(parser: argparse.ArgumentParser) -> None:
     """How a person takes part, and at which arm."""
     parser.add_argument("--console", action="store_true", help="a person drives, by a web page")
     parser.add_argument("--console-port", type=int, default=teleop_commands.PORT)
-    devices = teleop_commands.device_names()
-    parser.add_argument("--device", choices=devices, help="... or by a device of this machine")
+    teleop_commands.add_device(parser)
     teleop_commands.add_places(parser)
     parser.add_argument(
         "--robot",
@@ -156,7 +156,9 @@ def open_device(options: argparse.Namespace) -> tuple[Device, ...] | None:
         require_ros()
     if not options.device:
         return None
-    return teleop_commands.open_devices(options)
+    asked = parse_overrides(options.overrides).get("teleop", {})
+    mapping = teleop_commands.mapping_of(checked(TeleopConfig, asked), options.device)
+    return teleop_commands.open_devices(options, mapping)
 
 
 def persons_folder(

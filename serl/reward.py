@@ -7,13 +7,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Protocol, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from serl.camera import View, image_specs
 from serl.errors import BadInput, SerlError
+from serl.plugins import PluginName
 from serl.policy import Policy
 from serl.robot import Truth
 from serl.rotations import between, normalized
@@ -53,12 +54,15 @@ class ToolPlace(BaseModel):
 
 
 class RewardConfig(BaseModel):
-    """Who says what is a success.
+    """What judges success.
+
+    A kind of reward with settings of its own subclasses this, and names the subclass `Config`.
 
     Attributes:
         kind: the task's own outcome, a classifier of images, the pose of the tool, a person
             alone, who presses keys for success and failure, or "vice": the learner, which learns
-            the reward as it trains (`serl.agents.vice`); its episodes last until the time limit.
+            the reward as it trains (`serl.agents.vice`); its episodes last until the time limit;
+            the name of one that an installed package brings; or the path of a .py file.
         model: of a classifier: the file that `serl reward train` wrote ...
         sha256: ... and what it held when the run was made; None for anything.
         transfer: of a classifier: it may have been trained for another task, whose cameras are the
@@ -74,7 +78,7 @@ class RewardConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    kind: Literal["task", "classifier", "pose", "human", "vice"] = "task"
+    kind: PluginName = "task"
     model: Path | None = None
     sha256: str | None = None
     transfer: bool = False
@@ -144,6 +148,24 @@ class Reward(Protocol):
 
     def __call__(self, reading: Observation) -> Judgement:
         """Judge the reading after a step."""
+        ...
+
+
+class RewardKind(Protocol):
+    """What a module names as its `reward`.
+
+    Attributes:
+        Config: its settings, `reward.*`; without it they are those of `RewardConfig`.
+    """
+
+    Config: ClassVar[type[RewardConfig]]
+
+    def create(self, config: RewardConfig, task: SimulatedTask) -> Reward:
+        """A new one, which judges episodes of `task`; a class has this as a class method.
+
+        Raises:
+            BadInput: it cannot judge this task.
+        """
         ...
 
 

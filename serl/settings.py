@@ -17,6 +17,7 @@ from serl.files import digest_of
 from serl.guard_setup import guarded_arm
 from serl.inheritance import inherit
 from serl.merging import merge
+from serl.plugin_settings import fitting
 from serl.real_arm import check_trainable, load_robot, tuned_settings
 from serl.reward import RewardConfig
 from serl.specs import Spec
@@ -46,7 +47,7 @@ def _resolved(
     """All layers merged; the task and a robot's profile are found from anywhere."""
     named: Mapping[str, Any] = {"task": task} if task else {}
     asked = resolve(_of_task(merge(file, overrides)), named)
-    tuned = tuned_settings(asked, make_task(asked))
+    tuned = fitting(tuned_settings(asked, make_task(asked)), asked)
     alone = {"intervention": "none"} if is_real(asked.robot) else {}  # no simulated human there
     robot = asked.robot and plugins.absolute(asked.robot)
     kept = tuned.get("agent", {}).get("cached_features", asked.agent.cached_features)
@@ -155,11 +156,13 @@ _TUNED_FOR = (
     "observe",
     "robot",
     "init_from",
+    "intervention",
     "demos",
     "demo_paths",
     "vice",
 )
 _TUNED_FOR_AGENT = (
+    "algorithm",
     "cached_features",
     "encoder",
     "encoder_weights",

@@ -23,7 +23,7 @@ from serl.first_day import Left
 from serl.guard_command import place_of
 from serl.real_arm import load_robot
 from serl.robot_file import latch_path, read_robot, write_robot
-from serl.teleop_commands import device_names, opened_device
+from serl.teleop_commands import add_device, opened_device
 from serl.typed import Typed, TypedNoMore
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="FILE", help="the profile; ROBOT.cell.yaml")
     parser.add_argument("--namespace", default="/", help="of the driver, such as /right; the root")
     parser.add_argument("--repeat", action="append", default=[], metavar="STEP", help="once more")
-    parser.add_argument("--device", choices=device_names(), help="of this machine, to take over")
+    add_device(parser)
     parser.add_argument("--path", type=Path, help="of the device, such as /dev/input/event3")
 
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from serl import plugins
 from serl.config import checked, parse_overrides
 from serl.console.door import Door, read_door, remove_door
 from serl.errors import BadInput, SerlError
@@ -24,21 +25,15 @@ from serl.recorded import read_session
 from serl.run_folder import RunFolder
 from serl.specs import ArraySpec
 from serl.supervisor import Supervisor
-from serl.teleop import gamepad, keyboard, spacemouse
 from serl.teleop.config import TeleopConfig
 from serl.teleop.device import Device, DeviceLost
-from serl.teleop.mapping import AXES, MappingConfig, Wish, read_wish
+from serl.teleop.mapping import AXES, DeviceKind, MappingConfig, Wish, read_wish
 from serl.teleop.operator import arm_count
 from serl.teleop.remote import who_drives
 
 PORT = 8765
 BEAT_S = 0.02
 _OPENS_S = 30.0
-DEVICES: dict[str, Callable[[Path | None], Device]] = {
-    "keyboard": keyboard.open_keyboard,
-    "gamepad": gamepad.open_gamepad,
-    "spacemouse": spacemouse.open_spacemouse,
-}
 
 
 def add_console(parser: argparse.ArgumentParser) -> None:
@@ -51,10 +46,23 @@ def add_console(parser: argparse.ArgumentParser) -> None:
 def add_teleop(parser: argparse.ArgumentParser) -> None:
     """`serl teleop`."""
     parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help="folder of the run")
-    parser.add_argument("--device", choices=device_names(), default="gamepad")
+    add_device(parser, default="gamepad")
     add_places(parser)
     parser.add_argument("--actor", default="actor0", help="who is driven")
     parser.add_argument("--check", action="store_true", help="only show what the device says")
+
+
+def add_device(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """The option that names a kind of device."""
+    kinds = (
+        f"a device of this machine to drive with: {', '.join(plugins.names('device'))}, the name"
+    )
+    parser.add_argument(
+        "--device",
+        default=default,
+        metavar="NAME",
+        help=f"{kinds} of one that an installed package brings, or a .py file",
+    )
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:
@@ -140,7 +148,7 @@ def teleop(options: argparse.Namespace) -> int:
     if options.run is None and not options.check:
         raise BadInput("serl teleop: give the folder of a run, or --check to only look")
     mapping = mapping_of(_settings(options), options.device)
-    devices = open_devices(options)
+    devices = open_devices(options, mapping)
     try:
         if options.check:
             _check(devices, mapping)
@@ -152,39 +160,50 @@ def teleop(options: argparse.Namespace) -> int:
     return 0
 
 
-def device_names() -> list[str]:
-    """Kinds of devices that a machine may have."""
-    return sorted(DEVICES)
+def mapping_of(config: TeleopConfig, device: str) -> MappingConfig:
+    """What the reports of a kind of device mean, with its own settings.
 
-
-def mapping_of(config: TeleopConfig, kind: str) -> MappingConfig:
-    """What the reports of a kind of device mean."""
-    mapping: MappingConfig = getattr(config, kind)
-    return mapping
+    Raises:
+        BadInput: there is no such device, or it does not have these settings.
+    """
+    if device in TeleopConfig.model_fields and device in plugins.names("device"):
+        mapping: MappingConfig = getattr(config, device)
+        return mapping
+    model = plugins.settings("device", device, MappingConfig, MappingConfig)
+    defaults = {
+        name: field.default
+        for name, field in model.model_fields.items()
+        if isinstance(field.default, Mapping)
+    }
+    try:
+        return checked(model, merge(defaults, config.device))
+    except BadInput as error:
+        raise BadInput(f"teleop.device.{error}") from None
 
 
 def opened_device(name: str, path: Path | None) -> tuple[Device, MappingConfig]:
     """A device of this machine, and what its reports mean; raises `BadInput` without it."""
-    return DEVICES[name](path), mapping_of(TeleopConfig(), name)
+    mapping = mapping_of(TeleopConfig(), name)
+    return plugins.load("device", name).open(path, mapping), mapping
 
 
-def open_devices(options: argparse.Namespace) -> tuple[Device, ...]:
+def open_devices(options: argparse.Namespace, mapping: MappingConfig) -> tuple[Device, ...]:
     """The device that was asked for, or the left arm's and the right one's.
 
     Raises:
         BadInput: one of them is not there, or it is not said which is whose.
     """
-    opened = DEVICES[options.device]
+    kind: DeviceKind = plugins.load("device", options.device)
     left, right = options.left, options.right
     if (left is None) != (right is None) or (left and options.path):
         raise BadInput("two arms: give --left and --right, and no --path")
     if left is not None and left == right:
         raise BadInput(f"two arms: --left and --right are both {left}")
     if left is None:
-        return (opened(options.path),)
-    first = opened(left)
+        return (kind.open(options.path, mapping),)
+    first = kind.open(left, mapping)
     try:
-        return first, opened(right)
+        return first, kind.open(right, mapping)
     except BadInput:
         first.close()
         raise

@@ -33,6 +33,7 @@ from serl.ros.graph import actor_names, all_processes, arms_behind_guards, prefi
 from serl.run_command import deploy, deployment
 from serl.run_folder import RunFolder
 from serl.stages_report import write_stages_report
+from serl.teleop.scripted import ScriptedHumanConfig
 from serl.terminal_person import at_the_terminal
 from serl.trials import Examiner, choose
 from serl.video import write_video
@@ -121,7 +122,7 @@ def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambd
     ]
     learners = [f"{prefix(stage)}learner" for stage in parts]
     told, deserted_s = 0, math.inf
-    if run.config.intervention == "scripted":
+    if run.config.intervention != "none":
         display.say(_simulated_human(run.config))
     if line := asked_where(run.config, make_task(run.config)):
         display.say(line)
@@ -157,6 +158,8 @@ def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambd
 
 def _simulated_human(config: TrainConfig) -> str:
     human = config.human
+    if not isinstance(human, ScriptedHumanConfig):
+        return f"a simulated human may drive: {config.intervention}"
     mean = 0.75 * 0.5 * (human.share + human.final_share) + 0.25 * human.final_share
     return (
         f"a simulated human may drive {human.share:.0%} of the steps at first, falling to "

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict
 
-from serl.types import Arrival, Record
+from serl.plugins import PluginName
+from serl.specs import Spec
+from serl.types import Arrival
 
 Weights = Mapping[str, np.ndarray[Any, Any]]
+
+DDS = "dds"
+"""The kind of transport that serl brings: the topics of ROS 2."""
 
 MAX_VERSION = 10**9
 """Highest version of weights that is believed: more than a learner can publish in three years."""
@@ -63,11 +70,66 @@ class LearnerEnd(Protocol):
         ...
 
 
-class Transport(WeightSource, LearnerEnd, Protocol):
+class ActorEnd(WeightSource, Protocol):
+    """What an actor's link uses of a transport."""
+
+    def send(self, records: Sequence[Arrival]) -> None:
+        """Actor: hand over records in order; never blocks on the learner."""
+        ...
+
+
+class Transport(ActorEnd, LearnerEnd, Protocol):
     """Both directions between actors and a learner."""
 
-    def send(self, records: Sequence[Record]) -> None:
-        """Actor: hand over records in order; never blocks on the learner."""
+
+class TransportConfig(BaseModel):
+    """What carries steps and weights.
+
+    A transport with settings of its own subclasses this, and names the subclass `Config`.
+
+    Attributes:
+        kind: "dds" for the topics of ROS 2; the name of one that an installed package brings; or
+            the path of a .py file.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    kind: PluginName = DDS
+
+
+class Meeting(NamedTuple):
+    """Where actors and the learner of a run meet.
+
+    Attributes:
+        folder: of the run, on the host of the process that asks.
+        run: its name.
+        spec: what records fit.
+    """
+
+    folder: Path
+    run: str
+    spec: Spec
+
+
+class TransportKind(Protocol):
+    """What a module names as its `transport`: both ends, which are in different processes.
+
+    Records that an actor's end took arrive in order. A link that starts anew sends all records of
+    its actor again; those that the learner has already are left out (`serl.plain_link`). An end
+    that has a method `close` is closed at last.
+
+    Attributes:
+        Config: its settings, `transport.*`; without it there are none but `kind`.
+    """
+
+    Config: ClassVar[type[TransportConfig]]
+
+    def actor_end(self, config: TransportConfig, meeting: Meeting, actor: str) -> ActorEnd:
+        """The end of one actor; a class has this as a class method."""
+        ...
+
+    def learner_end(self, config: TransportConfig, meeting: Meeting) -> LearnerEnd:
+        """The learner's end; a class has this as a class method."""
         ...
 
 
@@ -75,16 +137,16 @@ class InProcess:
     """Actor and learner in one process; safe between threads."""
 
     def __init__(self) -> None:
-        self._records: deque[Record] = deque()
+        self._records: deque[Arrival] = deque()
         self._snapshot: Snapshot | None = None
         self._lock = Lock()
 
-    def send(self, records: Sequence[Record]) -> None:
+    def send(self, records: Sequence[Arrival]) -> None:
         """Append to the queue."""
         with self._lock:
             self._records.extend(records)
 
-    def receive(self) -> Sequence[Record]:
+    def receive(self) -> Sequence[Arrival]:
         """Empty the queue."""
         with self._lock:
             records = list(self._records)

@@ -18,7 +18,7 @@ import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError, safe_open
 
-from serl.agents.config import SACConfig
+from serl.agents.config import AgentConfig
 from serl.errors import BadInput, CorruptData, SerlError, SpecMismatch
 from serl.fields import check_fields, short
 from serl.files import digest_of, make_folder, open_regular, read_bounded, write_atomic
@@ -97,7 +97,7 @@ def import_trunk(source: Path, out: Path) -> TrunkWeights:
     return weights
 
 
-def trunk_file(config: SACConfig) -> Path | None:
+def trunk_file(config: AgentConfig) -> Path | None:
     """Where the weights are of the trunk that an agent is to have; None for the small encoder.
 
     That is taken, too, and it is said, where nobody named a file and none was ever imported.
@@ -119,7 +119,7 @@ def trunk_file(config: SACConfig) -> Path | None:
     return None
 
 
-def with_trunk(config: SACConfig) -> SACConfig:
+def with_trunk(config: AgentConfig) -> AgentConfig:
     """A configuration whose trunk is found from anywhere, and known by what is in it.
 
     Raises:
@@ -136,7 +136,7 @@ def with_trunk(config: SACConfig) -> SACConfig:
     return config.model_copy(update={"trunk": path, "trunk_sha256": digest_of(path)})
 
 
-def digest_of_trunk(config: SACConfig) -> str:
+def digest_of_trunk(config: AgentConfig) -> str:
     """The sha256 of the trunk's file that an agent stands on; empty where it has none.
 
     Raises:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serl import cli, teleop_commands
+from serl import cli
 from serl.assignment import make_spec, make_task
 from serl.episodes import episode_paths, read_episode
 from serl.recorded import UNDONE
@@ -46,7 +46,7 @@ class Played:
 def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the person says, in order."""
     words: list[str] = []
-    monkeypatch.setitem(teleop_commands.DEVICES, "gamepad", lambda path: Played(words))
+    monkeypatch.setattr("serl.teleop.gamepad.open_gamepad", lambda path: Played(words))
     return words
 
 

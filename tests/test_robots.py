@@ -112,9 +112,9 @@ def test_an_arm_is_asked_for_no_speed_at_which_its_controller_scales_commands_do
     controller = profile("ur5e_servo").controller
     assert controller.fastest_m_s == controller.expected["moveit_servo.scale.linear"]
     assert controller.fastest_rad_s == controller.expected["moveit_servo.scale.rotational"]
-    lowered = within_reach_of(Limits(), profile("ur5e_servo"))
+    lowered = limits_of(Limits(), profile("ur5e_servo"))
     assert (lowered.speed_m_s, lowered.angular_speed_rad_s) == (0.15, 0.8)
-    assert within_reach_of(Limits(), profile("ur5e")) == Limits()
+    assert limits_of(Limits(), profile("ur5e")) == Limits()
 
 
 def test_grippers_and_joints_of_the_others() -> None:

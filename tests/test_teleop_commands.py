@@ -124,7 +124,7 @@ def test_a_check_shows_both_of_two_devices_until_one_dies(
         Path("a"): Dying("mouse a", {"x": 1.0}, 3),
         Path("b"): Dying("mouse b", {"z": -1.0}, 2),
     }
-    monkeypatch.setitem(teleop_commands.DEVICES, "spacemouse", made.__getitem__)
+    monkeypatch.setattr("serl.teleop.spacemouse.open_spacemouse", made.__getitem__)
     words = ["teleop", "--check", "--device", "spacemouse", "--left", "a", "--right", "b"]
     assert cli.main([*words, "--teleop.spacemouse.axes.x=[y, -0.5]"]) == cli.BAD_INPUT
     out, error = capsys.readouterr()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from serl.agents.config import AgentConfig
+from serl.specs import Spec
 from serl.types import Action, Array, Batch, Observation
 
 State = Mapping[str, np.ndarray[Any, Any]]
@@ -49,4 +51,27 @@ class Agent(Protocol):
 
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict`; raises `SpecMismatch` and changes nothing on a mismatch."""
+        ...
+
+
+class Algorithm(Protocol):
+    """What a module names as its `agent`; a class has `create` as a class method.
+
+    Attributes:
+        Config: its settings, `agent.*`; without it they are those of `SACConfig`.
+    """
+
+    Config: ClassVar[type[AgentConfig]]
+
+    def create(self, spec: Spec, config: AgentConfig, seed: int) -> Agent:
+        """A fresh agent; equal arguments give equal parameters.
+
+        Args:
+            spec: what it sees and does.
+            config: an instance of `Config`.
+            seed: of everything random in it.
+
+        Raises:
+            BadInput: the configuration contradicts itself or does not fit the spec.
+        """
         ...

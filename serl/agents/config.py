@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from serl.plugins import PluginName
 from serl.vectors import Vector
 
 Network = Literal["actor", "encoder"]
@@ -21,36 +22,19 @@ EncoderWeights = Annotated[
 ]
 
 
-class SACConfig(BaseModel):
-    """Hyper-parameters of `SAC`, and of `BC`, which has its actor.
+class AgentConfig(BaseModel):
+    """Settings of every algorithm: those that other parts of serl read.
+
+    An algorithm with settings of its own subclasses this, and names the subclass `Config`.
 
     Attributes:
         algorithm: "sac"; "hybrid", with a discrete critic beside it of the grippers that the action
-            moves, of one arm or two, and the same as "sac" where it moves none; or "bc", to clone
-            demonstrations and human steps and learn nothing else.
-        hidden: widths of the hidden layers of actor and critics.
-        critics: size of the critic ensemble; 10 is worth it on a GPU.
-        subset: how many target critics, drawn anew per step, the minimum is over (REDQ).
+            moves, of one arm or two, and the same as "sac" where it moves none; "bc", to clone
+            demonstrations and human steps and learn nothing else; the name of one that an installed
+            package brings; or the path of a .py file.
         discount: gamma; used by the replay.
-        tau: share of the critic that its target takes over per critic step.
-        learning_rate: of Adam, for actor, critic and temperature.
         batch_size: transitions per critic step.
         utd: critic steps per `update`; the actor and the temperature take one.
-        temperature: initial weight of the entropy.
-        target_entropy: in nats; None for minus half the size of the action.
-        return_bounds: least and greatest possible return; the critic's target is clipped to it.
-        backup_entropy: count the entropy of the next action in the critic's target.
-        layer_norm: LayerNorm in actor and critics.
-        normalise: scale observations by the statistics given to `fit_normaliser`.
-        bc_weight: weight of the squared error to actions of demonstrations and humans in the
-            actor's loss; changes linearly to `bc_final_weight` over `bc_steps` updates.
-        bc_final_weight: see `bc_weight`.
-        bc_steps: see `bc_weight`.
-        grasp_penalty: what it costs the grasp critic to switch a gripper.
-        bc_warm_start: so many first updates train the actor by cloning alone.
-        metrics_every: updates between two reports of metrics.
-        matmul: products in float32, or in bfloat16 (TF32 on CUDA); "auto" for the latter where
-            the processor has units for it.
         encoder: of images: a small one that is trained, or SERL's frozen ResNet-10 below a small
             trained one; see `serl encoder import`.
         trunk: file of the ResNet-10's weights; None for where `serl encoder import` puts them.
@@ -80,28 +64,10 @@ class SACConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    algorithm: Literal["sac", "hybrid", "bc"] = "sac"
-    hidden: tuple[Width, ...] = Field((256, 256), min_length=1, max_length=8)
-    critics: int = Field(2, ge=1, le=100)
-    subset: int = Field(2, ge=1, le=100)
+    algorithm: PluginName = "sac"
     discount: float = Field(0.97, gt=0.0, le=1.0)
-    tau: float = Field(0.005, gt=0.0, le=1.0)
-    learning_rate: float = Field(3e-4, gt=0.0, le=1.0)
     batch_size: int = Field(256, ge=1, le=65_536)
     utd: int = Field(4, ge=1, le=1000)
-    temperature: float = Field(0.01, gt=0.0, le=1000.0)
-    target_entropy: float | None = None
-    return_bounds: tuple[float, float] | None = None
-    backup_entropy: bool = False
-    layer_norm: bool = True
-    normalise: bool = True
-    bc_weight: float = Field(0.0, ge=0.0, le=1e6)
-    bc_final_weight: float = Field(0.0, ge=0.0, le=1e6)
-    bc_steps: int = Field(0, ge=0)
-    grasp_penalty: float = Field(0.02, ge=0, le=1000)
-    bc_warm_start: int = Field(0, ge=0)
-    metrics_every: int = Field(50, ge=1)
-    matmul: Literal["auto", "float32", "bfloat16"] = "auto"
     encoder: Literal["small", "resnet10"] = "small"
     trunk: Path | None = None
     trunk_sha256: str | None = None
@@ -123,6 +89,52 @@ class SACConfig(BaseModel):
         Until one number was both, runs named it `latent`; their networks are as they were.
         """
         return self.latent or (256 if trunk else 64), self.state_latent or self.latent or 64
+
+
+class SACConfig(AgentConfig):
+    """Hyper-parameters of `SAC`, and of `BC`, which has its actor.
+
+    Attributes:
+        hidden: widths of the hidden layers of actor and critics.
+        critics: size of the critic ensemble; 10 is worth it on a GPU.
+        subset: how many target critics, drawn anew per step, the minimum is over (REDQ).
+        tau: share of the critic that its target takes over per critic step.
+        learning_rate: of Adam, for actor, critic and temperature.
+        temperature: initial weight of the entropy.
+        target_entropy: in nats; None for minus half the size of the action.
+        return_bounds: least and greatest possible return; the critic's target is clipped to it.
+        backup_entropy: count the entropy of the next action in the critic's target.
+        layer_norm: LayerNorm in actor and critics.
+        normalise: scale observations by the statistics given to `fit_normaliser`.
+        bc_weight: weight of the squared error to actions of demonstrations and humans in the
+            actor's loss; changes linearly to `bc_final_weight` over `bc_steps` updates.
+        bc_final_weight: see `bc_weight`.
+        bc_steps: see `bc_weight`.
+        grasp_penalty: what it costs the grasp critic to switch a gripper.
+        bc_warm_start: so many first updates train the actor by cloning alone.
+        metrics_every: updates between two reports of metrics.
+        matmul: products in float32, or in bfloat16 (TF32 on CUDA); "auto" for the latter where
+            the processor has units for it.
+    """
+
+    hidden: tuple[Width, ...] = Field((256, 256), min_length=1, max_length=8)
+    critics: int = Field(2, ge=1, le=100)
+    subset: int = Field(2, ge=1, le=100)
+    tau: float = Field(0.005, gt=0.0, le=1.0)
+    learning_rate: float = Field(3e-4, gt=0.0, le=1.0)
+    temperature: float = Field(0.01, gt=0.0, le=1000.0)
+    target_entropy: float | None = None
+    return_bounds: tuple[float, float] | None = None
+    backup_entropy: bool = False
+    layer_norm: bool = True
+    normalise: bool = True
+    bc_weight: float = Field(0.0, ge=0.0, le=1e6)
+    bc_final_weight: float = Field(0.0, ge=0.0, le=1e6)
+    bc_steps: int = Field(0, ge=0)
+    grasp_penalty: float = Field(0.02, ge=0, le=1000)
+    bc_warm_start: int = Field(0, ge=0)
+    metrics_every: int = Field(50, ge=1)
+    matmul: Literal["auto", "float32", "bfloat16"] = "auto"
 
 
 class ClassifierConfig(BaseModel):

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from serl.agents.agent import State
+from serl.agents.agent import Agent, State
 from serl.agents.config import VICEConfig
 from serl.agents.device import moved
 from serl.agents.encoders import Encoder
@@ -50,10 +50,12 @@ class VICE:
         seed: of everything random here.
 
     Raises:
-        BadInput: there are no successes.
+        BadInput: there are no successes, or the agent is none that it can judge for.
     """
 
-    def __init__(self, agent: SAC, config: VICEConfig, successes: Successes, seed: int) -> None:
+    def __init__(self, agent: Agent, config: VICEConfig, successes: Successes, seed: int) -> None:
+        if not isinstance(agent, SAC):
+            raise BadInput("reward vice: expected the algorithm sac, hybrid or bc")
         if not len(successes):
             raise BadInput(
                 "reward vice: no successes to learn from: expected demonstrations that succeed, "

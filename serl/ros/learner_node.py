@@ -11,13 +11,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
+from serl import plugins
 from serl.config import TrainConfig
 from serl.continuation import Continuation
 from serl.learner import Learner
+from serl.link import read_home
 from serl.metrics import MetricsWriter
+from serl.plain_link import Once, close_end
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.parameters import Described
 from serl.ros.services import Request
@@ -25,6 +28,7 @@ from serl.ros.stats import WELL, Health, Stats, Value
 from serl.ros.transport import LearnerTransport
 from serl.run_folder import RunFolder
 from serl.supervisor import orphaned
+from serl.transport import DDS, Meeting
 
 _LOOK_S = 0.1
 
@@ -50,7 +54,7 @@ class LearnerNode:
     def __init__(self, node: RosNode, folder: RunFolder) -> None:
         self._node, self._folder = node, folder
         self._learner: Learner | None = None  # once it is loaded
-        self._transport: LearnerTransport | None = None
+        self._transport: LearnerTransport | Once | None = None
         self._save = Request(node, "save")
         Stats(node, "learner", self._numbers, self._health)
         node.handle.manage()
@@ -65,21 +69,38 @@ class LearnerNode:
         with (
             MetricsWriter(folder.path) as metrics,
             closing(Continuation(folder, metrics)) as continuation,
+            ExitStack() as stack,
         ):
-            index = continuation.index
-            transport = LearnerTransport(
-                node,
-                continuation.spec,
+            transport = self._open_end(continuation)
+            stack.callback(close_end, transport)
+            learner = continuation.learner(transport)
+            self._transport, self._learner = transport, learner
+            learner.run(folder.config.steps, lambda: self._interrupted(learner))
+            transport.flush()  # the last weights say that the training is over
+
+    def _open_end(self, continuation: Continuation) -> LearnerTransport | Once:
+        """The learner's end of the run's transport."""
+        folder, index, spec = self._folder, continuation.index, continuation.spec
+        config = folder.config.transport
+        if config.kind == DDS:
+            return LearnerTransport(
+                self._node,
+                spec,
                 folder.name,
                 index.cursors,
                 continuation.claim,
                 index.places,
                 folder.config.actors,
             )
-            learner = continuation.learner(transport)
-            self._transport, self._learner = transport, learner
-            learner.run(folder.config.steps, lambda: self._interrupted(learner))
-            transport.flush()  # the last weights say that the training is over
+
+        def admit(actor: str) -> str:
+            home = read_home(folder.link(actor))
+            here = continuation.claim(actor, home, str(folder.link(actor).resolve()))
+            return here if home else f"{actor}: is not at {folder.path}, as this transport needs it"
+
+        kind = plugins.load("transport", config.kind)
+        end = kind.learner_end(config, Meeting(folder.path, folder.name, spec))
+        return Once(end, spec, folder.name, index.cursors, index.places, admit)
 
     def _interrupted(self, learner: Learner) -> bool:
         """Save when asked; while the node is not active, do nothing but take records."""

@@ -19,13 +19,16 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+from serl import plugins
 from serl.compaction import Compactor
+from serl.config import TrainConfig
 from serl.episodes import episode_name, episode_paths
 from serl.errors import BadInput
 from serl.fields import MAX_JSON_BYTES
 from serl.files import FileLock, checked_name, is_alive, read_bounded
 from serl.link import HELLO
 from serl.link_status import PERIOD_S, LinkStatus, write_status
+from serl.plain_link import PlainSender, PlainWeights
 from serl.quarantine import encoded_losses
 from serl.recording import LogConfig
 from serl.ros.names import link_name
@@ -37,6 +40,7 @@ from serl.ros.weights import WeightsReceiver
 from serl.run_folder import CONFIG, LEARNER_LOCK, RunFolder
 from serl.supervisor import orphaned
 from serl.tail import Tail
+from serl.transport import DDS, ActorEnd, Meeting, TransportConfig
 from serl.wire import Hello, decode_hello
 
 logger = logging.getLogger(__name__)
@@ -61,16 +65,24 @@ class Link:
         run_folder: the run.
         actor: name of the actor.
         log: how its log is kept.
+        transport: what carries its records; None for the topics of ROS 2.
     """
 
-    def __init__(self, node: RosNode, run_folder: Path, actor: str, log: LogConfig) -> None:
+    def __init__(
+        self,
+        node: RosNode,
+        run_folder: Path,
+        actor: str,
+        log: LogConfig,
+        transport: TransportConfig | None = None,
+    ) -> None:
         self._node = node
         self._folder = link_folder(run_folder, actor)
         self._episodes = run_folder / "episodes" / actor
         self._actor = actor
-        self._sender = StreamSender(node)
+        self._sender = _sender(node, run_folder, transport or TransportConfig())
         self._compactor = Compactor(self._episodes, log)
-        self._weights: WeightsReceiver | None = None
+        self._weights: WeightsReceiver | PlainWeights | None = None
         self._waiting: deque[Hello] = deque()
         self._newest: Hello | None = None
         self._arrived = (0, 0)  # version of the weights and refused messages, at the last look
@@ -143,11 +155,11 @@ class Link:
         if hello.actor != self._actor:
             raise BadInput(f"{self._folder}: hello of {hello.actor!r}, expected {self._actor!r}")
         if self._newest is None:
-            self._weights = WeightsReceiver(
-                self._node,
-                self._folder / "weights.safetensors",
-                hello.spec.digest,
-                lambda: self._sender.offered,
+            path, digest = self._folder / "weights.safetensors", hello.spec.digest
+            self._weights = (
+                PlainWeights(self._sender, path, digest)
+                if isinstance(self._sender, PlainSender)
+                else WeightsReceiver(self._node, path, digest, lambda: self._sender.offered)
             )
         known = self._newest.epoch if self._newest else -1
         if hello.epoch > known:
@@ -176,9 +188,24 @@ class Link:
         }
 
 
-def log_of(run_folder: Path) -> LogConfig:
-    """How the logs of a run are kept; as by default in a folder without configuration."""
-    return RunFolder.open(run_folder).config.log if (run_folder / CONFIG).exists() else LogConfig()
+def _sender(node: RosNode, run_folder: Path, config: TransportConfig) -> StreamSender | PlainSender:
+    """The actor's end of the run's transport."""
+    if config.kind == DDS:
+        return StreamSender(node)
+    kind = plugins.load("transport", config.kind)
+
+    def open_end(hello: Hello) -> ActorEnd:
+        end: ActorEnd = kind.actor_end(
+            config, Meeting(run_folder, hello.run, hello.spec), hello.actor
+        )
+        return end
+
+    return PlainSender(open_end, run_folder / LEARNER_LOCK)
+
+
+def _settings_of(run_folder: Path) -> TrainConfig:
+    """The settings of a run; those by default in a folder without configuration."""
+    return RunFolder.open(run_folder).config if (run_folder / CONFIG).exists() else TrainConfig()
 
 
 def run(run_folder: Path, actor: str) -> None:
@@ -195,10 +222,11 @@ def run(run_folder: Path, actor: str) -> None:
 
 def _join(run_folder: Path, actor: str, deaf_s: float, again: bool) -> bool:
     """Be the link until told to stop, or until cut off: then True, and it joins `again`."""
+    config = _settings_of(run_folder)
     parameters = {"actor": Described(actor, "whose log is shipped, and who gets weights")}
     with (
         RosNode(link_name(actor), run_folder, parameters=parameters, managed=True) as node,
-        closing(Link(node, run_folder, actor, log_of(run_folder))) as link,
+        closing(Link(node, run_folder, actor, config.log, config.transport)) as link,
     ):
         node.handle.manage(again=again)
         while not (node.stopping or orphaned()):

@@ -55,6 +55,7 @@ class TeleopConfig(BaseModel):
         keyboard: what the keys of a keyboard of this machine mean ...
         gamepad: ... the sticks and buttons of a gamepad ...
         spacemouse: ... and a SpaceMouse.
+        device: settings of a device from outside, which `--device` names: its own, and its mapping.
         joy: what axes and buttons of `<actor>/joy` mean: axis0, axis1, ..., button0, ...
         twist: what `<actor>/teleop/twist` means.
         leader: what `<actor>/leader` means, poses of a leader arm's tool in a frame that looks as
@@ -69,6 +70,7 @@ class TeleopConfig(BaseModel):
     keyboard: MappingConfig = keyboard.MAPPING
     gamepad: MappingConfig = gamepad.MAPPING
     spacemouse: MappingConfig = spacemouse.MAPPING
+    device: dict[str, Any] = {}
     joy: MappingConfig = JOY
     twist: MappingConfig = TWIST
     leader: MappingConfig = LEADER

@@ -66,3 +66,17 @@ def open_gamepad(path: Path | None = None) -> Device:
     if path is None and find_spec("evdev") is None:
         return open_pygame_pad()
     return open_input(NAMES, {_SOUTH}, "gamepad", path)
+
+
+class Gamepad:
+    """See `serl.teleop.mapping.DeviceKind`; the mapping is `teleop.gamepad`."""
+
+    Config = MappingConfig
+
+    @staticmethod
+    def open(path: Path | None, config: MappingConfig) -> Device:
+        """As `open_gamepad`."""
+        return open_gamepad(path)
+
+
+device = Gamepad

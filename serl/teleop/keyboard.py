@@ -73,3 +73,17 @@ MAPPING = MappingConfig(
 def open_keyboard(path: Path | None = None) -> InputDevice:
     """The first keyboard, or the one at `path`; raises as `open_input`."""
     return open_input(NAMES, {17, 30, 57}, "keyboard", path)
+
+
+class Keyboard:
+    """See `serl.teleop.mapping.DeviceKind`; the mapping is `teleop.keyboard`."""
+
+    Config = MappingConfig
+
+    @staticmethod
+    def open(path: Path | None, config: MappingConfig) -> InputDevice:
+        """As `open_keyboard`."""
+        return open_keyboard(path)
+
+
+device = Keyboard

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, NamedTuple
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from serl.intervention import Event
-from serl.teleop.device import Report
+from serl.teleop.device import Device, Report
 
 AXES = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")
 Axis = Literal["x", "y", "z", "roll", "pitch", "yaw", "gripper"]
@@ -17,6 +18,9 @@ Scale = Annotated[float, Field(ge=-1, le=1)]
 
 class MappingConfig(BaseModel):
     """What a device's axes and buttons mean. A person stands behind the robot and looks forward.
+
+    A device from outside names a subclass `Config`, with its own mapping as defaults, and with
+    fields for settings of its own.
 
     Attributes:
         axes: for an axis of the device the axis of motion, and its scale; below 0 it is reversed.
@@ -36,6 +40,24 @@ class MappingConfig(BaseModel):
     deadman: str | None = None
     threshold: float | None = Field(None, gt=0, lt=1)
     events: dict[str, Event] = {}
+
+
+class DeviceKind(Protocol):
+    """What a module names as its `device`; a class has `open` as a class method.
+
+    Attributes:
+        Config: its mapping and its settings, `teleop.device.*`.
+    """
+
+    Config: ClassVar[type[MappingConfig]]
+
+    def open(self, path: Path | None, config: MappingConfig) -> Device:
+        """Open the first device of this kind, or the one at `path`.
+
+        Raises:
+            BadInput: it is not there.
+        """
+        ...
 
 
 class Wish(NamedTuple):

@@ -8,19 +8,18 @@ out of its box, and hands back as soon as it has helped.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from serl.intervention import Event
+from serl.intervention import Attended, Event, PersonConfig, Seen
 from serl.robot import Truth
 from serl.safety import Motion
 from serl.task import SimulatedTask
-from serl.types import Action, Array, Observation
+from serl.types import Action, Array
 
 
-class ScriptedHumanConfig(BaseModel):
+class ScriptedHumanConfig(PersonConfig):
     """When a simulated person takes over, how well it drives, and how much it may.
 
     Attributes:
@@ -39,8 +38,6 @@ class ScriptedHumanConfig(BaseModel):
         final_share: ... to this share at three quarters of the planned steps.
         bucket_steps: unused budget is kept up to this many steps.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     patience_steps: int = Field(15, ge=1)
     regress: float = Field(0.15, gt=0, le=1000)
@@ -110,18 +107,6 @@ class Budget:
         return self._tokens >= steps
 
 
-class Seen(Protocol):
-    """What this person sees of a robot."""
-
-    def observe(self) -> Observation:
-        """See `serl.robot.Robot`."""
-        ...
-
-    def truth(self) -> Truth:
-        """See `serl.robot.SimulatedRobot`."""
-        ...
-
-
 class ScriptedHuman:
     """A `Teleop` that sees the simulation's truth and knows an expert's way.
 
@@ -135,6 +120,8 @@ class ScriptedHuman:
         trained: as of `Budget`.
         labels: says of a success that it is one, when nothing else does.
     """
+
+    Config = ScriptedHumanConfig
 
     def __init__(
         self,
@@ -154,6 +141,12 @@ class ScriptedHuman:
         self._robot = robot
         self._rng: np.random.Generator = np.random.default_rng(seed)
         self.begin()
+
+    @classmethod
+    def create(cls, config: PersonConfig, training: Attended) -> ScriptedHuman:
+        """See `serl.intervention.Person`."""
+        assert isinstance(config, ScriptedHumanConfig)
+        return cls(config, **vars(training))
 
     def begin(self) -> None:
         """An episode starts: hands off."""
@@ -232,3 +225,6 @@ def _is_inside(position: Array, motion: Motion, margin_m: float) -> bool:
         low[axis] + margin_m <= value <= high[axis] - margin_m
         for axis, value in enumerate(position.tolist())
     )
+
+
+person = ScriptedHuman

@@ -183,3 +183,17 @@ def _find() -> list[Found]:
 def _shares(body: bytes) -> tuple[float, float, float]:
     a, b, c = struct.unpack("<3h", body)
     return a / _FULL, b / _FULL, c / _FULL
+
+
+class SpaceMice:
+    """See `serl.teleop.mapping.DeviceKind`; the mapping is `teleop.spacemouse`."""
+
+    Config = MappingConfig
+
+    @staticmethod
+    def open(path: Path | None, config: MappingConfig) -> SpaceMouse:
+        """As `open_spacemouse`."""
+        return open_spacemouse(path)
+
+
+device = SpaceMice

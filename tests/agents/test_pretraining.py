@@ -10,7 +10,7 @@ import safetensors.numpy
 import torch
 
 from serl import plugins
-from serl.agents.config import PretrainingConfig
+from serl.agents.config import PretrainingConfig, SACConfig
 from serl.agents.pretraining import (
     Pretrained,
     Sights,
@@ -38,6 +38,8 @@ RUN = resolve(
         "agent": {"encoder_channels": [8, 8], "latent": 8, "device": "cpu", "threads": 1},
     }
 )
+assert isinstance(RUN.agent, SACConfig)
+AGENT = RUN.agent
 
 
 FROM_STATE = resolve({"task": "pick_cube", "observe": "state"})
@@ -171,8 +173,8 @@ def test_an_agent_starts_from_the_file(tmp_path: Path) -> None:
     targets = {"place": rng.normal(size=(100, 3)).astype(np.float32)}
     made = pretrain({"noise": Sights(frames, targets)}, config)
     save_encoder(path, made, {"seed": 0})
-    plain = SAC.create(spec, RUN.agent, 0)
-    started = SAC.create(spec, RUN.agent.model_copy(update={"encoder_weights": path}), 0)
+    plain = SAC.create(spec, AGENT, 0)
+    started = SAC.create(spec, AGENT.model_copy(update={"encoder_weights": path}), 0)
     mine = started.actor_weights()
     for name, array in made.arrays.items():
         assert np.array_equal(mine[f"encoder.{name}"][0], array)
@@ -184,7 +186,7 @@ def test_an_agent_starts_from_the_file(tmp_path: Path) -> None:
 
 def test_files_that_do_not_fit_are_refused_with_one_line(tmp_path: Path) -> None:
     path = tmp_path / "e.safetensors"
-    agent = SAC.create(make_spec(make_task(RUN)), RUN.agent, 0)
+    agent = SAC.create(make_spec(make_task(RUN)), AGENT, 0)
     encoder, flat = agent.networks.encoder, agent.encoder.flat.detach().clone()
     before = flat.clone()
     with pytest.raises(BadInput, match="No such file"):
@@ -223,7 +225,7 @@ def test_files_that_do_not_fit_are_refused_with_one_line(tmp_path: Path) -> None
 
 def test_a_task_without_cameras_has_no_use_for_an_encoder(tmp_path: Path) -> None:
     blind = RUN.model_copy(update={"observe": None, "task_config": {}})
-    config = RUN.agent.model_copy(update={"encoder_weights": tmp_path / "e"})
+    config = AGENT.model_copy(update={"encoder_weights": tmp_path / "e"})
     with pytest.raises(BadInput, match="the task has no cameras"):
         SAC.create(make_spec(make_task(blind)), config, 0)
 

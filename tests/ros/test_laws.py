@@ -11,7 +11,7 @@ import pytest
 
 from serl import plugins
 from serl.arm_profile import ArmProfile
-from serl.real_arm import within_reach_of
+from serl.real_arm import limits_of
 from serl.rotations import between, from_rotation_vector, multiply
 from serl.safety import Limits, Pose
 
@@ -209,7 +209,7 @@ def test_servo_and_its_guard_stay_together_in_a_turn_with_the_scale_that_is_comp
 ) -> None:
     """With a smaller one the arm falls behind what the guard sends."""
     profile: ArmProfile = plugins.load("robot", "ur5e_servo")
-    loop = Loop(motion={"limits": within_reach_of(Limits(), profile)})
+    loop = Loop(motion={"limits": limits_of(Limits(), profile)})
     arm = Servoed(loop, {"moveit_servo.scale.rotational": scale})
     loop.fake = arm  # type: ignore[assignment]
     loop.tick(20)

@@ -1,0 +1,48 @@
+"""A simulated person who takes over every so many steps."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from serl.intervention import Attended, Event, PersonConfig
+from serl.types import Action, Observation
+
+
+class LazyConfig(PersonConfig):
+    """Habits.
+
+    Attributes:
+        every: takes over for one of so many steps.
+    """
+
+    every: int = Field(5, ge=2, le=1000)
+
+
+class Lazy:
+    """A person; see `serl.intervention.Teleop`."""
+
+    Config = LazyConfig
+
+    def __init__(self, config: LazyConfig, training: Attended) -> None:
+        self._config, self._training = config, training
+        self._steps = 0
+        self.begin()
+
+    @classmethod
+    def create(cls, config: PersonConfig, training: Attended) -> Lazy:
+        assert isinstance(config, LazyConfig)
+        return cls(config, training)
+
+    def begin(self) -> None:
+        training = self._training
+        self._expert = training.task.expert(training.robot.truth, training.seed)
+
+    def __call__(self) -> Action | None:
+        self._steps += 1
+        return None if self._steps % self._config.every else self._expert(Observation({}))
+
+    def events(self) -> tuple[Event, ...]:
+        return ()
+
+
+person = Lazy

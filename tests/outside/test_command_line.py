@@ -1,0 +1,194 @@
+"""Each row of CONTRIBUTING's table: a file from outside the tree, through the command line."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from serl import cli, plugins
+from serl.assembly import make_acting_agent, make_human
+from serl.assignment import make_judged_task, make_spec, make_task
+from serl.config import TrainConfig, resolve
+from serl.episodes import episode_paths, read_episode
+from serl.errors import BadInput
+from serl.run_folder import RunFolder
+from serl.settings import run_settings
+
+HERE = Path(__file__).parent
+SETTINGS = {
+    "td3": "agent.width",
+    "lazy_person": "human.every",
+    "high_reward": "reward.height_m",
+    "spool": "transport.subfolder",
+    "pad": "teleop.device.looks",
+    "near": "task_config.reach_m",
+}
+NAMED_BY = {
+    "td3": "agent.algorithm",
+    "lazy_person": "intervention",
+    "high_reward": "reward.kind",
+    "spool": "transport.kind",
+}
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder of somebody who has these files, and no clone."""
+    for path in HERE.glob("*.py"):
+        if not path.name.startswith(("test_", "__")):
+            shutil.copy(path, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("name", "setting"), SETTINGS.items())
+def test_a_file_is_listed_with_its_own_settings(
+    name: str, setting: str, outside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["list", f"./{name}.py"]) == cli.DONE
+    lines = capsys.readouterr().out.splitlines()
+    listed = {line.split()[1]: line for line in lines if line.startswith("setting")}
+    assert len(listed[setting].split()) > 3, "what it means"
+
+
+def test_a_profile_is_listed_as_what_it_is(
+    outside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["list", "./my_arm.py"]) == cli.DONE
+    assert capsys.readouterr().out.split()[:2] == ["robot", "./my_arm.py"]
+
+
+def test_a_device_from_outside_is_read_with_its_own_settings(
+    outside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["teleop", "--check", "--device", "./pad.py", "--teleop.device.looks=2"]
+    assert cli.main([*words, "--teleop.device.axes.stick=[y, -0.5]"]) == cli.BAD_INPUT
+    out, error = capsys.readouterr()
+    assert "a pad from outside" in out
+    assert re.search(r"^y .*-0\.50", out, re.MULTILINE), "y, as the settings say"
+    assert error == "serl: the pad is unplugged\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--device", "./pad.py", "--teleop.device.lucks=2"), "teleop.device.lucks: unknown sett"),
+        (
+            ("--device", "pod"),
+            "unknown device 'pod': expected one of gamepad, keyboard, spacemouse",
+        ),
+        (("--device", "./td3.py"), "expected a module with the attribute 'device', found 'agent'"),
+        (("--device", "./pad.py", "--path", "x"), "x: no pad"),
+    ],
+)
+@pytest.mark.parametrize("command", [("teleop", "--check"), ("record", "reach")])
+def test_a_device_that_cannot_be_used_is_one_line(
+    command: tuple[str, ...],
+    words: tuple[str, ...],
+    line: str,
+    outside: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main([*command, *words]) == cli.BAD_INPUT
+    error = capsys.readouterr().err
+    assert line in error
+    assert error.count("\n") == 1
+    assert not (outside / "runs").exists()
+
+
+def test_a_person_records_with_a_device_from_outside(outside: Path) -> None:
+    words = ["record", "./near.py", "--device", "./pad.py", "--demos", "1", "--out", "out"]
+    more = ["--reward.kind=human", "--teleop.device.dead_zone=0.2", "--log.min_free_bytes=1000000"]
+    assert cli.main([*words, *more]) == cli.DONE
+    run = RunFolder.open(outside / "out")
+    assert run.config.teleop.device == {"dead_zone": 0.2}
+    (path,) = episode_paths(run.path)
+    assert read_episode(path, make_spec(make_task(run.config))).success
+
+
+def test_a_task_from_outside_is_recorded(outside: Path) -> None:
+    assert cli.main(["record", "./near.py", "--demos", "1", "--out", "demos"]) == cli.DONE
+    task = make_task(resolve({"task": str(outside / "near.py")}))
+    (path,) = episode_paths(outside / "demos")
+    assert read_episode(path, make_spec(task)).success
+
+
+@pytest.mark.parametrize(("name", "named"), NAMED_BY.items())
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ("nonsense=1", "nonsense: unknown setting; known ones: "),
+        ("={}", "input should be"),
+    ],
+)
+def test_its_settings_are_checked(
+    name: str,
+    named: str,
+    more: str,
+    line: str,
+    outside: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    setting = SETTINGS[name]
+    wrong = f"--{setting}{more}" if more == "={}" else f"--{setting.partition('.')[0]}.{more}"
+    assert cli.main(["train", "reach", f"--{named}=./{name}.py", wrong]) == cli.BAD_INPUT
+    error = capsys.readouterr().err
+    assert line in error
+    assert error.count("\n") == 1
+    if more != "={}":
+        assert setting.partition(".")[2] in error, "its own settings are among the known ones"
+    assert not (outside / "runs").exists()
+
+
+@pytest.mark.parametrize(("name", "named"), NAMED_BY.items())
+def test_an_unknown_name_lists_the_known_ones(
+    name: str, named: str, outside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["train", "reach", f"--{named}=nobody"]) == cli.BAD_INPUT
+    error = capsys.readouterr().err
+    assert re.match(rf"serl: {named}: unknown \w+ 'nobody': expected one of .*, or a .py f", error)
+    assert error.count("\n") == 1
+
+
+def test_settings_of_plugins_are_saved_and_read_again(outside: Path) -> None:
+    config = _of_all(outside)
+    run = RunFolder.create(outside / "runs", config, datetime.now())
+    again = RunFolder.open(run.path).config
+    assert again == config
+    assert again.agent.model_dump()["width"] == 16
+    assert again.human.model_dump() == {"every": 4}
+    assert again.agent.algorithm == str(outside / "td3.py"), "from anywhere"
+    assert make_acting_agent(again, make_spec(make_task(again)), 0).actor_weights()
+    task = make_judged_task(again)
+    robot = plugins.make_simulation(task)
+    assert type(make_human(again, task, robot, "actor0")).__name__ == "Lazy"
+
+
+def test_tuned_settings_that_an_algorithm_does_not_have_are_left_out(outside: Path) -> None:
+    tuned = run_settings("pick_cube", {}, {})
+    own = run_settings("pick_cube", {}, {"agent": {"algorithm": "./td3.py"}})
+    assert own.steps == tuned.steps, "the task's own"
+    assert "bc_weight" in tuned.agent.model_dump()
+    assert "bc_weight" not in own.agent.model_dump()
+
+
+def test_a_file_that_is_gone_is_named(outside: Path) -> None:
+    run = RunFolder.create(outside / "runs", _of_all(outside), datetime.now())
+    with pytest.raises(BadInput, match=r"unknown|attribute|no such file"):
+        plugins.load("agent", str(outside / "gone.py"))
+    assert RunFolder.open(run.path)
+
+
+def _of_all(outside: Path) -> TrainConfig:
+    overrides = {
+        "agent": {"algorithm": "./td3.py", "width": 16, "device": "cpu"},
+        "intervention": "./lazy_person.py",
+        "human": {"every": 4},
+        "reward": {"kind": "./high_reward.py", "height_m": 0.24},
+        "transport": {"kind": "./spool.py", "subfolder": "box"},
+    }
+    return run_settings("./near.py", {}, overrides)

@@ -1,0 +1,138 @@
+"""Plug-ins of installed packages, found by the metadata of a distribution on the path."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from serl import cli, plugins
+from serl.config import resolve
+from serl.errors import BadInput
+
+HERE = Path(__file__).parent
+
+
+def install(folder: Path, package: str, entries: str, **modules: str) -> None:
+    """What `pip install --target` leaves of a package, but for its record."""
+    info = folder / f"{package}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entries)
+    for name, text in modules.items():
+        (folder / f"{name}.py").write_text(text)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of packages that Python looks into."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+KINDS = {
+    "task": ("near", "near"),
+    "robot": ("my_arm", "my_arm"),
+    "agent": ("td3", "td3:TD3"),
+    "device": ("pad", "pad"),
+    "person": ("lazy_person", "lazy_person:Lazy"),
+    "transport": ("spool", "spool"),
+    "reward": ("high_reward", "high_reward:High"),
+}
+
+
+@pytest.fixture
+def lab(site: Path) -> Path:
+    """A package with a plug-in of each kind."""
+    entries = "".join(
+        f"[{plugins.GROUPS[kind]}]\nlab_{name} = {value}\n"  # type: ignore[index]
+        for kind, (name, value) in KINDS.items()
+    )
+    install(site, "labrobots", entries)
+    for name, _ in KINDS.values():
+        shutil.copy(HERE / f"{name}.py", site)
+    return site
+
+
+@pytest.mark.parametrize("kind", list(plugins.GROUPS))
+def test_each_kind_is_loaded_by_the_name_of_its_entry_point(kind: plugins.Kind, lab: Path) -> None:
+    name, _ = KINDS[kind]
+    made = plugins.load(kind, f"lab_{name}")
+    assert getattr(made, "__module__", name) in (name, "serl.arm_profile")
+    assert [each.package for each in plugins.installed(kind)] == ["labrobots"]
+
+
+def test_all_are_listed_with_their_package(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list"]) == cli.DONE
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    found = {words[0]: words[1:3] for words in lines if "[labrobots]" in words}
+    assert found == {kind: [f"lab_{name}", "[labrobots]"] for kind, (name, _) in KINDS.items()}
+    own = {words[0] for words in lines if len(words) > 2 and "[labrobots]" not in words}
+    assert own >= plugins.GROUPS.keys(), "and those of serl"
+
+
+def test_settings_of_an_installed_algorithm_are_settings_of_the_agent(lab: Path) -> None:
+    config = resolve({"agent": {"algorithm": "lab_td3", "width": 8}})
+    assert config.agent.model_dump()["width"] == 8
+    with pytest.raises(BadInput, match=r"agent\.wide: unknown setting; known ones: .*width"):
+        resolve({"agent": {"algorithm": "lab_td3", "wide": 8}})
+
+
+@pytest.mark.parametrize(
+    ("entry", "module", "why"),
+    [
+        ("broken", "import not_there\n", "ModuleNotFoundError: No module named 'not_there'"),
+        ("broken", "raise SystemExit('bye')\n", "SystemExit: bye"),
+        ("broken", "x = 1\n", "expected a module with the attribute 'agent'"),
+        ("broken:Missing", "x = 1\n", "AttributeError: "),
+        ("broken:x", "x = 1\n", "expected 'agent' with the method 'create'"),
+        ("absent", "", "ModuleNotFoundError: No module named 'absent'"),
+    ],
+)
+def test_a_broken_one_is_one_line_that_names_its_package(
+    entry: str,
+    module: str,
+    why: str,
+    site: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    install(site, "faulty", f"[serl.agents]\nwrong = {entry}\n", broken=module)
+    assert cli.main(["list"]) == cli.DONE
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "[faulty]" in line]
+    assert "cannot be used: agent 'wrong' of the package faulty" in line
+    assert why in line
+    assert cli.main(["train", "reach", "--agent.algorithm=wrong"]) == cli.BAD_INPUT
+    error = capsys.readouterr().err
+    assert "package faulty" in error
+    assert error.count("\n") == 1
+    assert plugins.load("agent", "sac"), "the others are as they were"
+
+
+def test_a_name_of_serls_own_wins_and_that_is_said(
+    lab: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(lab, "clashing", "[serl.agents]\nsac = td3\n")
+    assert plugins.load("agent", "sac").__module__ == "serl.agents.sac"
+    cli.main(["list"])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "[clashing]" in line]
+    assert " ".join(line.split()) == "agent sac [clashing] not used: serl has an agent of that name"
+
+
+def test_a_name_of_two_packages_is_refused(lab: Path) -> None:
+    install(lab, "another", "[serl.agents]\nlab_td3 = td3\n")
+    with pytest.raises(BadInput, match="the packages another and labrobots both have one"):
+        plugins.load("agent", "lab_td3")
+
+
+def test_metadata_that_cannot_be_read_breaks_nothing(lab: Path) -> None:
+    install(lab, "garbled", "[serl.agents]\nwithout an equals sign\n")
+    assert [each.name for each in plugins.installed("agent")] == ["lab_td3"]
+
+
+def test_the_names_in_an_error_are_also_those_of_packages(lab: Path) -> None:
+    with pytest.raises(BadInput, match=r"one of bc, hybrid, lab_td3, sac, or a \.py file"):
+        plugins.load("agent", "nobody")

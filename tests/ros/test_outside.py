@@ -1,0 +1,70 @@
+"""A training whose task, algorithm, person, reward and transport are files from outside."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serl import cli
+from serl.assignment import make_spec, make_task
+from serl.episodes import read_records
+from serl.types import Source, Step
+
+from .test_training import TINY, Command, assert_sound, trained
+
+pytestmark = pytest.mark.ros
+
+FILES = Path(__file__).parents[1] / "outside"
+FROM_OUTSIDE = {
+    **{name: value for name, value in TINY.items() if name != "agent.hidden"},
+    "agent.algorithm": "./td3.py",
+    "agent.width": 16,
+    "intervention": "./lazy_person.py",
+    "human.every": 4,
+    "reward.kind": "./high_reward.py",
+    "reward.height_m": 0.24,
+    "transport.kind": "./spool.py",
+    "transport.subfolder": "box",
+}
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for path in FILES.glob("[!_]*.py"):
+        shutil.copy(path, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_training_of_plugins_from_outside_survives_its_learners_death(
+    outside: Path, commands: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = Command(outside, "train", "./near.py", **FROM_OUTSIDE, steps=300)
+    commands.append(command)
+    run = command.run_folder()
+    command.until(lambda: trained(run))
+    command.child("serl.ros.learner_node").kill()
+    assert command.wait() == 0, command.output
+    assert sum(trained(run).values()) == 300
+    assert_sound(run)
+    assert (run.path / "box" / "weights").is_file(), "weights went through the transport"
+    spec = make_spec(make_task(run.config))
+    records = [
+        each for each in read_records(run.episodes("actor0"), spec) if isinstance(each, Step)
+    ]
+    share = sum(record.source is Source.HUMAN for record in records) / len(records)
+    assert 0.2 < share < 0.3, "every fourth step is the person's"
+    assert any(record.reward_provenance == "high" for record in records)
+    assert cli.main(["eval", str(run.path), "--trials", "1"]) == cli.DONE
+    assert "1 trial" in capsys.readouterr().out
+
+
+def test_an_arm_from_outside_is_examined(outside: Path, commands: list[Any]) -> None:
+    command = Command(outside, "doctor", "--robot", "./my_arm.py")
+    commands.append(command)
+    assert command.wait() == cli.FAILED, "there is no driver"
+    assert "UR10e from outside" in command.output
+    assert "Traceback" not in command.output
