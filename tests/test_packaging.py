@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
+import os
 import shutil
 import subprocess
 import sys
@@ -21,11 +23,28 @@ import serl
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
-OTHERS = ("pyproject.toml", "README.md", "LICENSE")
+OTHERS = ("pyproject.toml", "README.md", "LICENSE", "setup.py", "setup.cfg")
 SHARED = {
     folder: [str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern)]
     for folder, patterns in SETUPTOOLS["data-files"].items()
 }
+# How colcon reads a package: it evaluates what this prints. What it leaves out is left out here.
+COLCON_READS = """
+from distutils.core import run_setup
+found = run_setup("setup.py", script_args=("--dry-run",), stop_after="config")
+kept = {
+    key: value for key, value in found.__dict__.items()
+    if not key.startswith("_") and not callable(value)
+    and key not in ("cmdclass", "distclass", "ext_modules", "metadata")
+    and key not in found.display_option_names
+}
+kept["metadata"] = {
+    key: value for key, value in found.metadata.__dict__.items()
+    if key not in ("license_files", "provides_extras")
+}
+print(repr(kept))
+"""
+COLCON = ("colcon-core", "colcon-ros", "colcon-python-setup-py", "setuptools==68.1.2")  # of Jazzy
 LINKS = ("robots", "tasks", "sim")
 FOLDERS = ("serl", *(f"serl/{name}" for name in LINKS))
 
@@ -161,3 +180,42 @@ def requirement_name(text: str) -> str:
 def test_ros_knows_the_version() -> None:
     manifest = ElementTree.parse(ROOT / "package.xml").getroot()
     assert (manifest.findtext("name"), manifest.findtext("version")) == ("serl", serl.__version__)
+
+
+def test_colcon_can_read_the_package(tmp_path: Path) -> None:
+    copy_of_sources(tmp_path)
+    command = [sys.executable, "-W", "ignore", "-c", "import setuptools\n" + COLCON_READS]
+    read = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert read.returncode == 0, read.stderr
+    found = ast.literal_eval(read.stdout.splitlines()[-1])
+    assert found["metadata"]["name"] == "serl"
+    assert found["metadata"]["version"] == serl.__version__
+    assert set(found["packages"]) == set(SETUPTOOLS["packages"])
+    options = found["command_options"]
+    assert options["install"]["install_scripts"][1] == "$base/lib/serl"
+    assert options["develop"]["script_dir"][1] == "$base/lib/serl"
+
+
+@pytest.mark.slow  # installs colcon from the package index
+@pytest.mark.parametrize("how", [[], ["--symlink-install"]])
+def test_colcon_builds_a_workspace_with_a_clone(tmp_path: Path, how: list[str]) -> None:
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv/bin/python"
+    subprocess.run([python, "-m", "pip", "install", "-q", *COLCON], check=True)
+    (tmp_path / "src/serl").mkdir(parents=True)
+    copy_of_sources(tmp_path / "src/serl")
+    path = f"{python.parent}:{os.environ['PATH']}"
+    subprocess.run(
+        [python.parent / "colcon", "build", *how],
+        cwd=tmp_path, check=True, env={**os.environ, "PATH": path},
+    )  # fmt: skip
+    needed = sysconfig.get_path("purelib")
+    ended = subprocess.run(
+        ["bash", "-c", f". install/setup.sh && export PYTHONPATH=$PYTHONPATH:{needed}"
+         " && $AMENT_PREFIX_PATH/lib/serl/serl list reach"],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    shared = tmp_path / "install/serl/share"
+    assert (shared / "ament_index/resource_index/packages/serl").exists()
+    assert (shared / "serl/launch/train.launch.py").exists()
