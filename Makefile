@@ -30,13 +30,14 @@ check: .venv/ready
 	.venv/bin/mypy
 	.venv/bin/codespell
 
+# All are run, also where one fails; those that failed are named at the end.
 bench: .venv/ready-bench
-	for script in simulation update pixels link actor stream log faults guard resume console latency periods bystanders; do
-	  .venv/bin/python tests/bench/bench_$$script.py
+	failed=
+	for script in simulation update pixels link actor stream log faults guard resume console latency periods bystanders "training --ablations" habits person; do
+	  set -- $$script
+	  .venv/bin/python tests/bench/bench_$$1.py $${2:-} || failed="$$failed $$1"
 	done
-	.venv/bin/python tests/bench/bench_training.py --ablations
-	.venv/bin/python tests/bench/bench_habits.py
-	.venv/bin/python tests/bench/bench_person.py
+	if [ "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
 soak: .venv/ready
 	.venv/bin/pytest -m slow

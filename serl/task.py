@@ -56,10 +56,10 @@ class TaskConfig(BaseModel):
             a real arm (`sim/ranges.py`).
         auto_reset: between episodes the arm restores the scene by itself, as `Task.reset` says; a
             simulation places it for the first one only. Not every task can.
-        renderer: of simulated cameras. "ray" draws the same everywhere; "gl" has other light, and
-            is faster on a GPU and for large pictures; "auto" takes what is faster here, so that
-            policies and reward models of one machine may not fit another; with "none" there are no
-            images at all.
+        renderer: of simulated cameras. "ray" draws the same everywhere, but no textures; "gl" has
+            other light, and is faster on a GPU and for large pictures; "auto" takes what is faster
+            here, so that policies and reward models of one machine may not fit another; with "none"
+            there are no images at all.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

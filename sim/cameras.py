@@ -32,7 +32,8 @@ class Cameras:
         lens: what a camera, by name, makes of its picture.
 
     Raises:
-        BadInput: a view of a camera that the scene does not have.
+        BadInput: a view of a camera that the scene does not have, or "ray" for a scene with
+            textures or partial transparency.
         SerlError: "gl" was asked for and cannot be used here.
     """
 
@@ -77,13 +78,17 @@ class Cameras:
 def _renderer(
     model: mujoco.MjModel, data: mujoco.MjData, views: Mapping[str, View], name: str
 ) -> Any:
+    not_drawn = ray.not_drawn(model)
     largest = max(max(view.capture_size) for view in views.values())
-    if name == "ray" or (name == "auto" and largest <= _RAY_PX and not _has_gpu()):
+    small = largest <= _RAY_PX and not _has_gpu()
+    if name == "ray" or (name == "auto" and small and not not_drawn):
+        if not_drawn:
+            raise BadInput(not_drawn)
         return ray.Renderer(model, data, shadows=False)
     try:
         return gl.Renderer(model, data, shadows=False)
     except SerlError as error:
-        if name == "gl":
+        if name == "gl" or not_drawn:
             raise
         logger.warning("%s; drawing with rays", error)
         return ray.Renderer(model, data, shadows=False)

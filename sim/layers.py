@@ -14,7 +14,7 @@ import numpy as np
 
 from serl.sim.cast import cast, for_rays
 from serl.sim.flats import Flats, is_flat
-from serl.sim.light import looks_fields, looks_of
+from serl.sim.light import floor_of, looks_fields, looks_of
 from serl.sim.outlines import Geoms, Outline, pixels_inside
 from serl.sim.pinhole import Eye, Pinhole, Values, eye_of, pixel_directions
 from serl.sim.shading import (
@@ -44,7 +44,7 @@ class Layers:
 
     def __init__(self, model: mujoco.MjModel, data: mujoco.MjData) -> None:
         self._model, self._data = model, data
-        self._floor = model.geom("table").id
+        self._floor = floor_of(model)
         self._watched = (
             model.geom_rgba, model.geom_size, model.geom_aabb, model.geom_matid,
             *looks_fields(model),
@@ -77,18 +77,15 @@ class Layers:
         self._stills.clear()
         model = self._model
         self._looks = looks_of(model)
-        self._colors: Colors = model.geom_rgba[:, :3].astype(np.float32)
-        alpha = model.geom_rgba[:, 3].copy()
-        made_of = model.geom_matid >= 0
-        alpha[made_of] = model.mat_rgba[model.geom_matid[made_of], 3]
+        self._shown = for_rays(model)
+        colors = self._shown.geom_rgba.copy()
+        self._colors: Colors = colors[:, :3]
         moves = model.body_dofnum[model.body_weldid[model.geom_bodyid]] > 0
-        shown = alpha != 0.0
+        shown = colors[:, 3] != 0.0
         self._all, self._still, self._moving = (
             Geoms(model, np.flatnonzero(some)) for some in (shown, shown & ~moves, shown & moves)
         )
         self._movers = set(self._moving.ids.tolist())
-        self._shown = for_rays(model)  # rays meet what is not transparent
-        self._shown.geom_matid[:] = -1
 
     def _draw_still(self, eye: Eye, outlines: Mapping[int, Outline]) -> _Layer:
         """What stands still, before the sky."""

@@ -47,27 +47,48 @@ LOOKS = f"""
 
 # What looks down gets a tenth too much of the sky, for no light is negative.
 LIGHTS = f"""
-<light directional="true" dir="{_text(-part for part in TOWARDS_LIGHT)}"
+<light name="serl_key" directional="true" dir="{_text(-part for part in TOWARDS_LIGHT)}"
   ambient="{_grey(FILL * SKY_LIGHT[0])}" diffuse="{_grey(KEY)}" specular="0 0 0"/>
-<light directional="true" dir="0 0 -1" castshadow="false"
+<light name="serl_sky" directional="true" dir="0 0 -1" castshadow="false"
   ambient="0 0 0" diffuse="{_grey(FILL * SKY_LIGHT[1])}" specular="0 0 0"/>
 """
 """For the body of the world."""
 
 
 def looks_of(model: mujoco.MjModel) -> Looks:
-    """The lights and the floor of a model as they are now; of one without, as usual."""
-    if model.nlight < 2 or model.nmat < 1:
-        return PLAIN
-    x, y, z = (-_LENGTH * model.light_dir[0]).tolist()
-    floor = model.geom("table").matid[0]
-    return Looks(
-        towards_light=(x, y, z),
-        key=float(model.light_diffuse[0, 0]),
-        sky=(float(model.light_ambient[0, 0]), float(model.light_diffuse[1, 0])),
-        floor=FLOOR * model.mat_rgba[floor, :3],
-        tiles_m=float(model.mat_texrepeat[floor, 0]),
-    )
+    """Return the lights and the floor that `LIGHTS` and `LOOKS` gave a model, as they are now.
+
+    A model without these lights or this floor gets the usual ones (`PLAIN`).
+    """
+    looks, floor = PLAIN, floor_of(model)
+    key, sky = (_number(model, _LIGHT, name) for name in ("serl_key", "serl_sky"))
+    if key >= 0 and sky >= 0:
+        x, y, z = (-_LENGTH * model.light_dir[key]).tolist()
+        looks = looks._replace(
+            towards_light=(x, y, z),
+            key=float(model.light_diffuse[key, 0]),
+            sky=(float(model.light_ambient[key, 0]), float(model.light_diffuse[sky, 0])),
+        )
+    if floor >= 0:
+        tiles = model.geom_matid[floor]
+        looks = looks._replace(
+            floor=FLOOR * model.mat_rgba[tiles, :3],
+            tiles_m=float(model.mat_texrepeat[tiles, 0]),
+        )
+    return looks
+
+
+def floor_of(model: mujoco.MjModel) -> int:
+    """Return the number of the plane made of the material `tiles`; -1 without one."""
+    tiles = _number(model, mujoco.mjtObj.mjOBJ_MATERIAL, "tiles")
+    plane = model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE
+    found = np.flatnonzero(plane & (model.geom_matid == tiles)).tolist()
+    return int(found[0]) if tiles >= 0 and found else -1
+
+
+def _number(model: mujoco.MjModel, kind: Any, name: str) -> int:
+    """Return the number of a named element, or -1."""
+    return int(mujoco.mj_name2id(model, kind, name))
 
 
 def lamp_light(shift_m: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -86,4 +107,5 @@ def looks_fields(model: mujoco.MjModel) -> tuple[np.ndarray[Any, Any], ...]:
 
 
 _LAMP_M = 2.0
+_LIGHT = mujoco.mjtObj.mjOBJ_LIGHT
 _LENGTH = math.sqrt(sum(part * part for part in TOWARDS_LIGHT))  # MuJoCo's directions are of norm 1

@@ -8,9 +8,9 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from serl.sim.cast import cast, for_rays
+from serl.sim.cast import cast, colors_of, for_rays
 from serl.sim.layers import Layers
-from serl.sim.light import looks_of
+from serl.sim.light import floor_of, looks_of
 from serl.sim.pinhole import Eye, Pinhole, Rays, Values, eye_of, pixel_directions
 from serl.sim.scene import camera_index
 from serl.sim.shading import (
@@ -33,6 +33,10 @@ _EDGE = 0.025
 class Renderer:
     """Pictures of a simulation: Lambert shading with a soft sky light and hard shadows.
 
+    Geoms have the colours of their materials as in MuJoCo, but neither their textures nor partial
+    transparency (see `not_drawn`). The background is always the same. The light is that of
+    `sim/light.py`: a model's other lights are ignored.
+
     Args:
         model: of the scene.
         data: its state, as it changes.
@@ -50,7 +54,7 @@ class Renderer:
     ) -> None:
         self._model, self._data = model, data
         self._supersampling, self._shadows = supersampling, shadows
-        self._floor = model.geom("table").id
+        self._floor = floor_of(model)
         self._matt = model.geom_bodyid == 0
         self._layers = Layers(model, data)
 
@@ -96,7 +100,7 @@ class Renderer:
         if self._shadows:
             return self._shade(eye.origin, rays)
         hits = cast(self._seen, self._data, eye.origin, rays)
-        colors = self._model.geom_rgba[:, :3]
+        colors = self._seen.geom_rgba[:, :3]
         shaded = shade_plainly(eye.origin, rays, hits, colors, self._floor, self._looks)
         return shaded.clip(0.0, 1.0)
 
@@ -105,7 +109,7 @@ class Renderer:
         geoms, distances, normals = cast(self._seen, self._data, origin, rays)
         hit = geoms >= 0
         points = origin + rays * distances[:, None]
-        colors: Colors = self._model.geom_rgba[geoms, :3]
+        colors: Colors = self._seen.geom_rgba[geoms, :3]
         floor = geoms == self._floor
         x_m, y_m = points[:, 0], points[:, 1]
         looks = self._looks
@@ -132,6 +136,24 @@ class Renderer:
         half /= np.linalg.norm(half, axis=1, keepdims=True)
         shine = np.einsum("ij,ij->i", normals, half).clip(0.0, 1.0) ** 40
         return np.where(matt, 0.0, 0.18 * shine * (key > _SHADOW)).astype(np.float32)
+
+
+def not_drawn(model: mujoco.MjModel) -> str:
+    """Name the first geom that the rays show otherwise than it is, in one line; "" if none."""
+    alphas, floor = colors_of(model)[:, 3], floor_of(model)
+    for geom in np.flatnonzero(alphas > 0.0).tolist():
+        name, material = model.geom(geom).name or str(geom), model.geom_matid[geom]
+        if geom != floor and material >= 0 and (model.mat_texid[material] >= 0).any():
+            what = f"the texture of its material {model.mat(material).name!r}"
+        elif alphas[geom] < 1.0:
+            what = f"its transparency (alpha {alphas[geom]:g})"
+        else:
+            continue
+        return (
+            f"renderer ray does not draw geom {name!r} with {what}: expected --task_config.renderer"
+            " gl, or a scene without"
+        )
+    return ""
 
 
 def _edges(picture: Colors) -> Any:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
+import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tomllib
+import venv
 import zipfile
 from pathlib import Path
 from xml.etree import ElementTree
@@ -19,16 +23,34 @@ import serl
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
-OTHERS = ("pyproject.toml", "README.md", "LICENSE")
+OTHERS = ("pyproject.toml", "README.md", "LICENSE", "setup.py", "setup.cfg")
 SHARED = {
     folder: [str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern)]
     for folder, patterns in SETUPTOOLS["data-files"].items()
 }
-FOLDERS = {folder: name for name, folder in SETUPTOOLS["package-dir"].items()}
+# How colcon reads a package: it evaluates what this prints. What it leaves out is left out here.
+COLCON_READS = """
+from distutils.core import run_setup
+found = run_setup("setup.py", script_args=("--dry-run",), stop_after="config")
+kept = {
+    key: value for key, value in found.__dict__.items()
+    if not key.startswith("_") and not callable(value)
+    and key not in ("cmdclass", "distclass", "ext_modules", "metadata")
+    and key not in found.display_option_names
+}
+kept["metadata"] = {
+    key: value for key, value in found.metadata.__dict__.items()
+    if key not in ("license_files", "provides_extras")
+}
+print(repr(kept))
+"""
+COLCON = ("colcon-core", "colcon-ros", "colcon-python-setup-py", "setuptools==68.1.2")  # of Jazzy
+LINKS = ("robots", "tasks", "sim")
+FOLDERS = ("serl", *(f"serl/{name}" for name in LINKS))
 
 
 def source_files() -> set[str]:
-    """All files of the source folders, relative to the root."""
+    """All files of the packages, relative to the root; `rglob` does not follow the links."""
     return {
         str(path.relative_to(ROOT))
         for folder in FOLDERS
@@ -37,15 +59,21 @@ def source_files() -> set[str]:
     }
 
 
+def copy_of_sources(copy: Path) -> None:
+    """Make what a clone holds, links included, but tests and documents."""
+    for folder in ("serl", *LINKS):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / folder, copy / folder, symlinks=True, ignore=ignored)
+    for file in (*OTHERS, *(name for names in SHARED.values() for name in names)):
+        (copy / file).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / file, copy / file)
+
+
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An sdist, and the wheel built from it, of a copy of the sources; without a network."""
     copy = tmp_path_factory.mktemp("source")
-    for folder in FOLDERS:
-        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in (*OTHERS, *(name for names in SHARED.values() for name in names)):
-        (copy / file).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / file, copy / file)
+    copy_of_sources(copy)
     subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", copy], check=True, capture_output=True
     )
@@ -54,8 +82,8 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_package_is_listed() -> None:
     found = {
-        ".".join([name, *init.parent.relative_to(ROOT / folder).parts])
-        for folder, name in FOLDERS.items()
+        ".".join(init.parent.relative_to(ROOT).parts)
+        for folder in FOLDERS
         for init in (ROOT / folder).rglob("__init__.py")
     }
     assert found == set(SETUPTOOLS["packages"])
@@ -72,10 +100,6 @@ def test_every_folder_with_python_is_a_package() -> None:
 
 
 def test_the_wheel_holds_every_file(archives: Path) -> None:
-    expected = {
-        str(Path(FOLDERS[file.split("/")[0]].replace(".", "/"), *Path(file).parts[1:]))
-        for file in source_files()
-    }
     with zipfile.ZipFile(next(archives.glob("*.whl"))) as wheel:
         names = set(wheel.namelist())
     ros = {
@@ -84,7 +108,7 @@ def test_the_wheel_holds_every_file(archives: Path) -> None:
         for file in files
     }
     assert len(ros) == 2 + len(list((ROOT / "launch").iterdir()))
-    assert expected | ros == {name for name in names if ".dist-info/" not in name}
+    assert source_files() | ros == {name for name in names if ".dist-info/" not in name}
     assert "serl/py.typed" in names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
@@ -106,11 +130,32 @@ def test_the_changelog_knows_the_version() -> None:
     assert f"## [{serl.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_type_checkers_find_the_folders_at_the_top() -> None:
-    links = ROOT / "tests/typings/serl"
-    assert {path.name: path.resolve() for path in links.iterdir()} == {
-        folder: ROOT / folder for folder in FOLDERS if folder != "serl"
-    }
+def test_the_folders_at_the_top_are_packages_of_serl() -> None:
+    links = [path for path in (ROOT / "serl").iterdir() if path.is_symlink()]
+    assert {path.name: path.resolve() for path in links} == {name: ROOT / name for name in LINKS}
+
+
+def test_a_script_beside_its_clone_imports_what_is_installed(tmp_path: Path) -> None:
+    clone = tmp_path / "work" / "serl"
+    clone.mkdir(parents=True)
+    copy_of_sources(clone)
+    build = "import setuptools.build_meta as b, sys; print(b.build_editable(sys.argv[1]))"
+    made = [sys.executable, "-c", build, str(tmp_path)]
+    subprocess.run(made, cwd=clone, check=True, capture_output=True)
+    venv.create(tmp_path / "venv", with_pip=False)
+    python = tmp_path / "venv/bin/python"
+    scheme = {"base": str(tmp_path / "venv"), "platbase": str(tmp_path / "venv")}
+    site = Path(sysconfig.get_path("purelib", "venv", scheme))
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        wheel.extractall(site)
+    (site / "needed.pth").write_text(sysconfig.get_path("purelib"))
+    script = clone.parent / "script.py"
+    script.write_text(
+        'import gymnasium\nimport serl\ngymnasium.make("serl/PickCube-v0")\nprint(serl.__file__)'
+    )
+    for folder in (clone.parent, clone, tmp_path):
+        ended = subprocess.run([python, script], cwd=folder, capture_output=True, text=True)
+        assert ended.stdout.strip() == str(clone / "serl/__init__.py"), ended.stderr
 
 
 def test_constraints_pin_every_dependency() -> None:
@@ -135,3 +180,42 @@ def requirement_name(text: str) -> str:
 def test_ros_knows_the_version() -> None:
     manifest = ElementTree.parse(ROOT / "package.xml").getroot()
     assert (manifest.findtext("name"), manifest.findtext("version")) == ("serl", serl.__version__)
+
+
+def test_colcon_can_read_the_package(tmp_path: Path) -> None:
+    copy_of_sources(tmp_path)
+    command = [sys.executable, "-W", "ignore", "-c", "import setuptools\n" + COLCON_READS]
+    read = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert read.returncode == 0, read.stderr
+    found = ast.literal_eval(read.stdout.splitlines()[-1])
+    assert found["metadata"]["name"] == "serl"
+    assert found["metadata"]["version"] == serl.__version__
+    assert set(found["packages"]) == set(SETUPTOOLS["packages"])
+    options = found["command_options"]
+    assert options["install"]["install_scripts"][1] == "$base/lib/serl"
+    assert options["develop"]["script_dir"][1] == "$base/lib/serl"
+
+
+@pytest.mark.slow  # installs colcon from the package index
+@pytest.mark.parametrize("how", [[], ["--symlink-install"]])
+def test_colcon_builds_a_workspace_with_a_clone(tmp_path: Path, how: list[str]) -> None:
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv/bin/python"
+    subprocess.run([python, "-m", "pip", "install", "-q", *COLCON], check=True)
+    (tmp_path / "src/serl").mkdir(parents=True)
+    copy_of_sources(tmp_path / "src/serl")
+    path = f"{python.parent}:{os.environ['PATH']}"
+    subprocess.run(
+        [python.parent / "colcon", "build", *how],
+        cwd=tmp_path, check=True, env={**os.environ, "PATH": path},
+    )  # fmt: skip
+    needed = sysconfig.get_path("purelib")
+    ended = subprocess.run(
+        ["bash", "-c", f". install/setup.sh && export PYTHONPATH=$PYTHONPATH:{needed}"
+         " && $AMENT_PREFIX_PATH/lib/serl/serl list reach"],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    shared = tmp_path / "install/serl/share"
+    assert (shared / "ament_index/resource_index/packages/serl").exists()
+    assert (shared / "serl/launch/train.launch.py").exists()

@@ -24,7 +24,7 @@ from rich.console import Console
 
 from serl import plugins
 from serl.actor import Actor
-from serl.assembly import make_actor
+from serl.assembly import Driven, make_actor
 from serl.assignment import make_spec, make_task
 from serl.clock import VirtualClock
 from serl.config import resolve
@@ -70,7 +70,7 @@ def main() -> None:
         demonstrate(run, Display(Console(quiet=True)))
         specs = [*learner_processes(run), actor_processes(run, NAME)[0]]
         with started(run, specs) as supervisor:
-            measure(run, supervisor, rounds=5 if options.short else 60)
+            measure(run, supervisor, rounds=1 if options.short else 60)
 
 
 def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
@@ -82,7 +82,9 @@ def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
         RosNode(NAME, run.path) as node,
         EpisodeLog(run.episodes(NAME), spec, run.name, NAME, epoch) as log,
     ):
-        alone = Timed(make_actor(config, run.name, NAME, local, drop))
+        robots = [plugins.make_simulation(make_task(config)) for _ in range(2)]
+        actor = make_actor(config, run.name, NAME, local, drop, driven=Driven(robots[0]))
+        alone = Timed(actor, robots[0])
         linked = Timed(
             make_actor(
                 config,
@@ -93,7 +95,9 @@ def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
                 stopping=lambda: node.stopping or orphaned(),
                 epoch=epoch,
                 admit=log.admit,
-            )
+                driven=Driven(robots[1]),
+            ),
+            robots[1],
         )
         policy = linked.actor.policy
         Stats(node, f"actor {NAME}", lambda: {"version": policy.version})
@@ -130,16 +134,15 @@ def drop(record: Record) -> None:
 class Timed:
     """An actor whose steps are timed, from one control period to the next."""
 
-    def __init__(self, actor: Actor) -> None:
+    def __init__(self, actor: Actor, robot: SimulatedRobot) -> None:
         self.actor = actor
         self.steps = 0
         self.laps_s: list[tuple[float, float]] = []  # passed, of the thread
         self._sink = actor.sink
         self._since_s: tuple[float, float] | None = None
-        assert isinstance(actor.robot, SimulatedRobot)
         rate_hz = actor.task.config.rate_hz
         actor.sink = self._record
-        actor.clock = VirtualClock(actor.robot.advance, rate_hz, self._lap)
+        actor.clock = VirtualClock(robot.advance, rate_hz, self._lap)
 
     def run_episode(self) -> None:
         """Run one episode."""

@@ -27,8 +27,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from serl.actor import Actor
-from serl.assembly import make_actor
+from serl import plugins
+from serl.assembly import Driven, make_actor
 from serl.assignment import make_spec, make_task
 from serl.clock import WallClock
 from serl.config import resolve
@@ -51,7 +51,7 @@ SETTINGS = {
     "demos": 0,
     "intervention": "none",
     "steps": 10_000_000,
-    "task_config": {"time_limit_s": 2.0, "hold_steps": 10_000},  # all episodes are of equal length
+    "task_config": {"time_limit_s": 2.0, "hold_steps": 1000},  # all episodes are of equal length
     "agent": {"utd": 1, "batch_size": 64, "threads": 1},
     "log": {"min_free_bytes": 0},
 }
@@ -73,7 +73,7 @@ def main() -> None:
         run = RunFolder.create(Path(folder), config, datetime.now())
         specs = [*learner_processes(run), actor_processes(run, NAME)[0]]
         with started(run, [replace(spec, restarts=FOREVER) for spec in specs]) as supervisor:
-            measure(run, supervisor, rounds=3 if options.short else 20)
+            measure(run, supervisor, rounds=1 if options.short else 20)
 
 
 def hold_up(pid: int) -> None:
@@ -119,6 +119,8 @@ def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
         RosNode(NAME, run.path, local=True) as node,
         EpisodeLog(run.episodes(NAME), spec, run.name, NAME, epoch, config.log) as log,
     ):
+        task = make_task(config)
+        robot = plugins.make_simulation(task)
         actor = make_actor(
             config,
             run.name,
@@ -128,10 +130,11 @@ def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
             stopping=lambda: node.stopping or orphaned(),
             epoch=epoch,
             admit=log.admit,
+            driven=Driven(robot),
         )
         announce(run.link(NAME), run.name, NAME, epoch, spec)
         wait_for(supervisor, actor.policy.refresh)
-        clocks = {name: _clock(actor) for name in STATES}
+        clocks = {name: Laps(robot, task.config.rate_hz) for name in STATES}
         for turn in range(rounds + 1):
             for name, state in STATES.items():
                 wait_for(supervisor, partial(is_connected, run))
@@ -142,11 +145,6 @@ def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
                     clocks[name].times_s.clear()
                     clocks[name].overruns = 0
         report(clocks)
-
-
-def _clock(actor: Actor) -> Laps:
-    assert isinstance(actor.robot, SimulatedRobot)
-    return Laps(actor.robot, actor.task.config.rate_hz)
 
 
 def is_connected(run: RunFolder) -> bool:

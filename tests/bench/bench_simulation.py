@@ -43,9 +43,9 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="fewer episodes")
     short = parser.parse_args().short
     scenes = {name: _scene(name) for name in TASKS}
-    experts(scenes, episodes=10 if short else 100)
-    speed(scenes, rounds=5 if short else 40)
-    pictures(scenes, frames=5 if short else 40)
+    experts(scenes, episodes=1 if short else 100)
+    speed(scenes, rounds=1 if short else 40)
+    pictures(scenes, frames=1 if short else 40)
 
 
 Scenes = dict[str, tuple[SimulatedTask, SimArm]]

@@ -13,6 +13,7 @@ from serl import plugins
 from serl.sim import layers, ray
 from serl.sim.arm import SimArm
 from serl.sim.cast import Hits, cast
+from serl.sim.light import LOOKS
 from serl.sim.shading import shade_plainly
 from serl.types import Image
 
@@ -30,9 +31,10 @@ KINDS = {
 }
 SCENE = """
 <mujoco>
+{looks}
 <asset><mesh name="rock" vertex="0 0 0  .1 0 0  0 .08 0  0 0 .09  .07 .07 .07"/></asset>
 <worldbody>
-  <geom name="table" type="plane" size="2 2 .01"/>
+  <geom name="table" type="plane" size="2 2 .01" material="tiles"/>
   <geom name="wall" type="plane" pos="-1 0 0" quat=".7 0 .7 .1" size="0.8 0 .01"/>
   <camera name="fixed" pos="1 -.2 .8" xyaxes="0.2 1 0 -.6 .1 .7" fovy="50"/>
   <body name="head" mocap="true" pos="0 0 1"><camera name="free" fovy="70"/></body>
@@ -52,7 +54,7 @@ def make_scene() -> tuple[mujoco.MjModel, mujoco.MjData]:
             geom = f'<geom name="{name}{row}" {kind} {place if row == 0 else ""}/>'
             joint = "<freejoint/>" if row == 2 else ""
             geoms.append(around.format(geom if row == 0 else f"{place}>{joint}{geom}"))
-    model = mujoco.MjModel.from_xml_string(SCENE.format(geoms="".join(geoms)))
+    model = mujoco.MjModel.from_xml_string(SCENE.format(looks=LOOKS, geoms="".join(geoms)))
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
     return model, data

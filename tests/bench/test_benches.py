@@ -1,0 +1,88 @@
+"""Each bench runs: at its smallest, those that take long in `make soak`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.console.browser import CHROMIUM
+
+FOLDER = Path(__file__).parent
+QUICK = {
+    "log": ["--steps=2"],
+    "simulation": ["--short"],
+}
+LONG = {
+    "actor": ["--short", "--task=reach"],
+    "bystanders": ["--seconds=1", "--rounds=1"],
+    "console": [],
+    "disk": ["--gb=0.1"],
+    "faults": ["--short"],
+    "guard": ["--trials=1", "--burners=0", "--only=actor"],
+    "habits": ["--task=reach", "--seeds=0", "--habits=early", "--steps=100", "--out=habits"],
+    "latency": ["--presses=2"],
+    "link": ["--short"],
+    "periods": ["--steps=20", "--rounds=1"],
+    "person": ["--demos=1", "--seeds", "--out=person"],
+    "pixels": ["--rounds=1"],
+    "resume": ["--steps=1500", "--task=reach"],
+    "reward": ["pick_cube", "--episodes=1", "--epochs=1"],
+    "stream": ["--short", "--kills=1"],
+    "training": ["--short", "--out=training"],
+    "update": ["--rounds=1", "--eager"],
+}
+OF_A_RUN = {"modes", "practice"}  # they measure a run that somebody trained
+NEEDED = {"stream": "zmq", "update": "stable_baselines3"}
+WATCHED = {"latency", "periods", "person"}  # by a browser
+TELLS_SLOWNESS = {"bystanders", "guard", "training"}  # 1: ran, but was too slow here, or too bad
+
+
+def run(name: str, options: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(FOLDER / f"bench_{name}.py"), *options],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(FOLDER.parents[1])},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_every_bench_is_run_at_its_smallest() -> None:
+    found = {path.stem.removeprefix("bench_") for path in FOLDER.glob("bench_*.py")}
+    assert found == QUICK.keys() | LONG.keys() | OF_A_RUN
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_bench_prints_its_table(name: str, tmp_path: Path) -> None:
+    ended = run(name, QUICK[name], tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert len(ended.stdout.splitlines()) > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_bench_runs(name: str, tmp_path: Path) -> None:
+    if name in WATCHED and not CHROMIUM:
+        pytest.skip("NOT TESTED on this machine: there is no Chromium")
+    if (package := NEEDED.get(name)) and importlib.util.find_spec(package) is None:
+        pytest.skip(f"NOT TESTED here: {package} is not installed (make .venv/ready-bench)")
+    ended = run(name, LONG[name], tmp_path)
+    assert ended.returncode in ({0, 1} if name in TELLS_SLOWNESS else {0}), ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert ended.stdout
+
+
+@pytest.mark.parametrize("name", [*LONG, *OF_A_RUN])
+def test_a_bench_can_be_read(name: str) -> None:
+    path = FOLDER / f"bench_{name}.py"
+    if (package := NEEDED.get(name)) and importlib.util.find_spec(package) is None:
+        pytest.skip(f"NOT TESTED here: {package} is not installed (make .venv/ready-bench)")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+
+from serl.errors import BadInput
+from serl.sim import ray
+from serl.sim.arm import SimArm
+from serl.sim.cameras import Cameras
+from serl.sim.cast import colors_of
+from serl.tasks.pick_cube import PickCube
+
+RED = '<asset><material name="red" rgba="1 0 0 1"/></asset>'
+WOOD = (
+    '<asset><texture name="grain" type="2d" builtin="checker" width="8" height="8"'
+    ' rgb1="1 0 0" rgb2="0 0 1"/><material name="wood" texture="grain"/></asset>'
+)
+# Each combination of a material, a colour of its own and a group that MuJoCo tells apart.
+PAINTS = """
+<mujoco>
+<asset>
+  <material name="red" rgba="1 0 0 1"/><material name="glass" rgba="0 0 1 0.4"/>
+  <material name="air" rgba="0 1 0 0"/>
+</asset>
+<worldbody>
+  <camera name="above" pos="0 0 3" fovy="60"/>
+  <geom size=".1" pos="-.9 0 0"/>
+  <geom size=".1" pos="-.6 0 0" rgba="0.2 0.9 0.3 1"/>
+  <geom size=".1" pos="-.3 0 0" material="red"/>
+  <geom size=".1" pos="0 0 0" material="red" rgba="0.1 0.2 0.9 1"/>
+  <geom size=".1" pos=".3 0 0" material="red" rgba="0.5 0.5 0.5 1"/>
+  <geom size=".1" pos=".6 0 0" material="glass"/>
+  <geom size=".1" pos=".9 0 0" material="glass" rgba="0.5 0.5 0.5 0.7"/>
+  <geom size=".1" pos="-.9 .4 0" material="air"/>
+  <geom size=".1" pos="-.6 .4 0" material="air" rgba="0.9 0.9 0.1 1"/>
+  <geom size=".1" pos="-.3 .4 0" material="red" rgba="0.5 0.5 0.5 0"/>
+  <geom size=".1" pos="0 .4 0" rgba="1 1 1 0"/>
+  <geom size=".1" pos=".3 .4 0" material="red" group="2"/>
+  <geom size=".1" pos=".6 .4 0" material="red" group="3"/>
+</worldbody>
+</mujoco>
+"""
+
+
+def arm_with(slab: str, extra: str, **settings: Any) -> SimArm:
+    """A picking arm beside a slab of that look."""
+    task = PickCube()
+    body = f'<geom name="slab" type="box" pos="0.5 0.2 0.1" size="0.1 0.02 0.1" {slab}/>'
+    scene = task.scene
+    scene = dataclasses.replace(scene, bodies=scene.bodies + body, extra=scene.extra + extra)
+    arm = SimArm(scene, task.config.model_copy(update=settings))
+    arm.reset(1)
+    return arm
+
+
+def ready(text: str) -> tuple[Any, Any]:
+    model = mujoco.MjModel.from_xml_string(text)
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    return model, data
+
+
+@pytest.mark.parametrize("shadows", [False, True])
+def test_a_material_colours_a_geom_as_its_own_colour_does(shadows: bool) -> None:
+    looks = [('rgba="1 0 0 1"', RED), ('material="red"', RED), ("", RED)]
+    own, material, grey = (
+        ray.Renderer(arm.model, arm.data, shadows=shadows).frame("front", 64, 64).astype(int)
+        for arm in (arm_with(*look) for look in looks)
+    )
+    assert np.array_equal(own, material)
+    red = (material[..., 0] > material[..., 1] + 60) & (material[..., 2] < 60)
+    assert red.sum() > 50
+    assert (grey != material).any(axis=2).sum() > 50
+
+
+def test_colours_are_those_that_mujoco_draws() -> None:
+    model, data = ready(PAINTS)
+    scene = mujoco.MjvScene(model, 100)
+    everything = mujoco.mjtCatBit.mjCAT_ALL
+    mujoco.mjv_updateScene(
+        model, data, mujoco.MjvOption(), None, mujoco.MjvCamera(), everything, scene
+    )
+    expected = np.zeros((model.ngeom, 4), np.float32)
+    for drawn in scene.geoms[: scene.ngeom]:
+        if drawn.objtype == mujoco.mjtObj.mjOBJ_GEOM:
+            expected[drawn.objid] = drawn.rgba
+    assert (expected[:, 3] > 0).sum() == 9
+    colors = colors_of(model)
+    assert np.array_equal(colors[:, 3], expected[:, 3])
+    seen = expected[:, 3] > 0
+    assert np.array_equal(colors[seen], expected[seen])
+
+
+@pytest.mark.parametrize("shadows", [False, True])
+def test_what_mujoco_does_not_draw_is_not_seen_and_no_table_is_needed(shadows: bool) -> None:
+    model, data = ready(PAINTS)
+    picture = ray.Renderer(model, data, shadows=shadows).frame("above", 120, 120)
+    background = picture[0, 0]
+    seen = (picture != background).any(axis=2)
+    slope = 2 * np.tan(np.radians(30)) * 3 / 120  # metres a pixel, at the height of the middles
+    for geom, alpha in enumerate(colors_of(model)[:, 3].tolist()):
+        x, y = data.geom_xpos[geom, :2]
+        assert seen[int(60 - y / slope), int(60 + x / slope)] == (alpha > 0), geom
+
+
+def test_a_material_may_change_its_colour() -> None:
+    arm = arm_with('material="red"', RED)
+    renderer = ray.Renderer(arm.model, arm.data, shadows=False)
+    red = renderer.frame("front", 64, 64)
+    arm.model.mat_rgba[arm.model.material("red").id] = (0, 0, 1, 1)
+    blue = renderer.frame("front", 64, 64)
+    changed = (red != blue).any(axis=2)
+    assert changed.sum() > 50
+    assert (blue[changed, 2] > blue[changed, 0]).all()
+
+
+@pytest.mark.parametrize(
+    ("slab", "extra", "what"),
+    [
+        ('material="wood"', WOOD, "the texture of its material 'wood'"),
+        ('rgba="1 0 0 0.5"', "", r"its transparency \(alpha 0.5\)"),
+    ],
+)
+def test_what_rays_cannot_draw_is_refused_for_the_cameras_of_a_policy(
+    slab: str, extra: str, what: str
+) -> None:
+    with pytest.raises(BadInput, match=rf"'slab' with {what}.*renderer gl") as raised:
+        arm_with(slab, extra, observe="pixels")
+    assert "\n" not in str(raised.value)
+    arm_with(slab, extra)  # nobody learns from pictures
+    arm_with(f'{slab} group="3"', extra, observe="pixels")  # nor does gl draw it
+
+
+def test_auto_draws_textures_with_opengl(monkeypatch: pytest.MonkeyPatch) -> None:
+    arm = arm_with('material="wood"', WOOD)
+    made = []
+    monkeypatch.setattr("serl.sim.gl.Renderer", lambda *_, **__: made.append("gl"))
+    Cameras(arm.model, arm.data, PickCube().config.views, "auto")
+    assert made == ["gl"]
+
+
+def test_the_scenes_of_serl_are_drawn_as_they_are() -> None:
+    assert ray.not_drawn(arm_with("", "").model) == ""
