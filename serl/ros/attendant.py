@@ -35,7 +35,9 @@ class Attendant:
 
     def __init__(self, run: RunFolder, arms: Mapping[str, str]) -> None:
         self._run, self._names = run, arms
-        self._unheard_s = _UNHEARD_S
+        self._unheard_s, self._question = _UNHEARD_S, ""
+        self._arms: list[Attended]
+        self._asked: Attended
         self._join()
 
     def __enter__(self) -> Self:
