@@ -11,6 +11,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import NamedTuple
 
+from serl.errors import BadInput, SerlError
+
 _LISTENING = {"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07"}
 """State by table: TCP that accepts connections, UDP that takes datagrams from anybody."""
 
@@ -43,6 +45,28 @@ def open_sockets(process: int | None = None) -> list[Socket]:
         if found_state == state and inode in own
     ]
     return sorted(found, key=str)
+
+
+def check_reach(name: str, addresses: set[IPv4Address]) -> None:
+    """Check that this process can be reached at these addresses and within this host alone.
+
+    Args:
+        name: of the process, for the complaint.
+        addresses: of this host; none for a process that only this host may reach.
+
+    Raises:
+        BadInput: others can reach it as well.
+        SerlError: it is not bound to one of the addresses.
+    """
+    sockets = open_sockets()
+    expected = ", ".join(sorted(map(str, addresses))) or "this host alone"
+    if strange := [
+        each for each in sockets if not each.address.is_loopback and each.address not in addresses
+    ]:
+        found = ", ".join(map(str, strange))
+        raise BadInput(f"{name}: can be reached at {found}; expected {expected}")
+    if not addresses <= {found.address for found in sockets}:
+        raise SerlError(f"{name}: cannot be reached at {expected}: did its network go down?")
 
 
 def close_inherited_sockets() -> None:

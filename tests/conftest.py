@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import sys
 from pathlib import Path
 
 import serl.sim  # noqa: F401 (says by which library to draw; before any test imports MuJoCo)
@@ -11,6 +12,11 @@ import serl.sim  # noqa: F401 (says by which library to draw; before any test im
 _AUDIT = Path(__file__).with_name("audit")
 
 runpy.run_path(str(_AUDIT / "sitecustomize.py"))
+# Some hundred processes would compile the package anew, and pytest its tests, where this is set.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Two workers on two cores: threads of OpenMP that wait for each other only burn time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [str(_AUDIT), os.environ.get("PYTHONPATH")])
 )

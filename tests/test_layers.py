@@ -7,9 +7,12 @@ import graphlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+pytestmark = pytest.mark.xdist_group("layers")  # each source is parsed once
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = {"serl": "serl", "robots": "serl.robots", "tasks": "serl.tasks", "sim": "serl.sim"}
@@ -39,8 +42,13 @@ def module_name(root: Path, path: Path) -> str:
     return ".".join([PACKAGES[folder], *(part for part in rest if part != "__init__")])
 
 
-def imports(root: Path, path: Path) -> Iterator[str]:
+@cache
+def imports(root: Path, path: Path) -> frozenset[str]:
     """Every module that a file may import, `from a import b` as both `a` and `a.b`."""
+    return frozenset(_imports(root, path))
+
+
+def _imports(root: Path, path: Path) -> Iterator[str]:
     package = module_name(root, path).split(".")
     if path.name != "__init__.py":
         package.pop()
@@ -66,7 +74,7 @@ def violations(root: Path) -> list[str]:
         f"{path.relative_to(root)} imports {name}"
         for pattern, forbidden in MAY_NOT_IMPORT.items()
         for path in sorted(root.glob(pattern))
-        for name in sorted(set(imports(root, path)))
+        for name in sorted(imports(root, path))
         if any(name == bad or name.startswith(bad + ".") for bad in forbidden | NOBODY)
     ]
 
@@ -144,7 +152,7 @@ def test_importing_the_core_loads_no_framework() -> None:
 
 def test_modules_do_not_import_each_other_in_circles() -> None:
     files = [path for folder in PACKAGES for path in (ROOT / folder).rglob("*.py")]
-    graph = {module_name(ROOT, path): set(imports(ROOT, path)) for path in files}
+    graph = {module_name(ROOT, path): imports(ROOT, path) for path in files}
     own = graph.keys() - {"serl"}
     sorter = graphlib.TopologicalSorter(
         {name: (names & own) - {name} for name, names in graph.items() if name in own}

@@ -23,7 +23,7 @@ from serl.pickles import decode_pickle, read_pickle
 from .mutations import mutated
 
 FILES = sorted(Path(__file__).with_name("data").glob("*.pkl"))
-MUTANTS = 3_000
+MUTANTS = 1_200
 PROGRAMS = 1_000
 GRID = np.arange(6, dtype=np.float32).reshape(2, 3)
 SEEN = {
@@ -284,9 +284,9 @@ def test_an_array_that_does_not_fit_is_refused(data: bytes, part: str) -> None:
 
 
 @pytest.mark.parametrize("path", [*FILES[:4], FILES[-5], FILES[-1]], ids=lambda path: path.stem)
-def test_every_cut_and_every_continuation_is_refused(path: Path) -> None:
+def test_cuts_and_every_continuation_are_refused(path: Path) -> None:
     data = path.read_bytes()
-    for cut in range(len(data)):
+    for cut in range(0, len(data), 3):
         refusal(data[:cut])
     refusal(data + b"\0")
 

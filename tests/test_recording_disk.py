@@ -224,7 +224,7 @@ def mount(*options):
 
 records = random_records(*[10] * 10)
 expected = encoded(records)
-for kib in range(8, 308, 12):
+for kib in range(8, 308, 27):
     folder = Path(sys.argv[1]) / str(kib)
     folder.mkdir()
     mount(f"size={kib}k", "tmpfs", str(folder))

@@ -89,7 +89,7 @@ def test_mutated_configs_raise_nothing_undeclared(tmp_path: Path) -> None:
     data = path.read_bytes()
     rng = np.random.default_rng(0)
     refused = 0
-    for _ in range(100):
+    for _ in range(40):
         damaged = bytearray(data)
         place = int(rng.integers(len(data)))
         damaged[place : place + int(rng.integers(1, 6))] = rng.bytes(int(rng.integers(4)))
@@ -98,7 +98,7 @@ def test_mutated_configs_raise_nothing_undeclared(tmp_path: Path) -> None:
             RunFolder.open(path.parent)
         except BadInput:
             refused += 1
-    assert refused > 50
+    assert refused > 20
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "/etc", ".hidden", "a b", "ä", "x" * 65, "a\n"])

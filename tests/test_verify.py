@@ -148,7 +148,7 @@ def test_records_of_another_actor_are_noticed(run: RunFolder) -> None:
 
 def test_a_flipped_bit_is_named_with_its_file_and_a_byte(run: RunFolder) -> None:
     path = run.episodes(ACTOR) / FIRST
-    for place in np.linspace(0, 0.999, 40):
+    for place in np.linspace(0, 0.999, 16):
         good = path.read_bytes()
         flip(path, place)
         report = verify(run.path)

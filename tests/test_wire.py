@@ -243,12 +243,12 @@ def test_mutated_bytes_raise_nothing_undeclared(name: str) -> None:
     data, decode = ENCODED[name]
     rng = np.random.default_rng(len(name))
     refused = 0
-    for _ in range(4_000):
+    for _ in range(1_500):
         try:
             decode(mutated(data, rng))
         except (CorruptData, SpecMismatch):
             refused += 1
-    assert refused > 2_000
+    assert refused > 750
 
 
 def mutated(data: bytes, rng: np.random.Generator) -> bytes:

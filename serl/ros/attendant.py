@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -19,7 +22,10 @@ from serl.ros.remote import Remote
 from serl.run_folder import RunFolder
 from serl.signed_order import key_path
 
+logger = logging.getLogger(__name__)
+
 _LIMIT_S, _MOMENT_S = 5.0, 1.0
+_UNHEARD_S = 10.0
 _SEEN = "noted; next: end the guard's stop"
 
 
@@ -32,10 +38,11 @@ class Attendant:
     """
 
     def __init__(self, run: RunFolder, arms: Mapping[str, GuardedArm]) -> None:
-        self._node = RosNode("attendant", run.path, local=True)
-        self._remote = Remote(self._node, lambda: None)
-        self._arms = [Attended(self._node, self._remote, run, *each) for each in arms.items()]
-        self._asked, self._question = self._arms[0], ""
+        self._run, self._guarded = run, arms
+        self._unheard_s, self._question = _UNHEARD_S, ""
+        self._arms: list[Attended]
+        self._asked: Attended
+        self._join()
 
     def __enter__(self) -> Self:
         self._node.__enter__()
@@ -52,7 +59,7 @@ class Attendant:
     @property
     def asked_to_end(self) -> bool:
         """Ctrl-C, which the node of a process takes."""
-        return self._node.stopping
+        return self._node.stopping and not self._node.deaf
 
     def question(self) -> str:
         """What a person has to say before an arm moves; empty when nothing is asked.
@@ -60,6 +67,7 @@ class Attendant:
         Of one arm after the other: it is asked about the same one until that is answered, and only
         where an answer helps.
         """
+        self._rejoin_if_deaf()
         if not self._question or self._asked.question() != self._question:
             able = [arm for arm in self._arms if arm.question() and not arm.hindrance()]
             self._asked = able[0] if able else self._asked
@@ -97,6 +105,32 @@ class Attendant:
         said = arm.answer(question)
         self._remote.wait(lambda: arm.question() != question, _MOMENT_S)
         return said
+
+    def _join(self) -> None:
+        self._node = RosNode("attendant", self._run.path, local=True)
+        self._remote = Remote(self._node, lambda: None)
+        self._arms = [
+            Attended(self._node, self._remote, self._run, *each) for each in self._guarded.items()
+        ]
+        self._asked, self._question = self._arms[0], ""
+        self._heard_s = time.monotonic()
+
+    def _rejoin_if_deaf(self) -> None:
+        """Join anew when no guard was heard for long: two nodes may have missed each other.
+
+        Fast DDS can leave two participants that never match, however long both are there. The
+        pauses between attempts double, as there may be no guard yet.
+        """
+        if any(arm.is_heard for arm in self._arms):
+            self._heard_s, self._unheard_s = time.monotonic(), _UNHEARD_S
+        if time.monotonic() - self._heard_s < self._unheard_s and not self._node.deaf:
+            return
+        logger.info("no guard is heard: joining the ROS domain again")
+        with suppress(SerlError):
+            self._node.__exit__(None, None, None)
+        self._join()
+        self._node.__enter__()
+        self._unheard_s *= 2.0
 
     def _named(self, arm: Attended, text: str) -> str:
         return f"{arm.actor}: {text}" if text and len(self._arms) > 1 else text
@@ -153,6 +187,11 @@ class Attended:
         self._seen = False  # an emergency stop was acknowledged here
         self._guard = GuardClient(node, self._arm, remote)
         node.subscribe(control_topic(actor), self._hear)
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether the arm's guard says what it does."""
+        return self._guard.standing is not None
 
     def question(self) -> str:
         """What it waits for; empty for nothing."""

@@ -29,22 +29,22 @@ from rclpy.utilities import remove_ros_args
 
 from serl.authentication import load_key, run_key, topic_key
 from serl.errors import BadInput, SerlError
-from serl.network import is_up
-from serl.ros.environment import LOCAL, domain_id_of, network_of, settle
+from serl.ros.environment import LOCAL, domain_id_of, network_of, settle, wait_until_up
 from serl.ros.lifecycle import AUTOSTART, AUTOSTARTS, INACTIVE, ManagedNode
 from serl.ros.memory import keep_freed_memory
 from serl.ros.names import ros_name
 from serl.ros.parameters import Described, declare
+from serl.ros.ports import hears_domain, read_ports, removed_ports
 from serl.ros.tags import Signer, opened
 from serl.ros.topics import Topic
-from serl.sockets import Socket, close_inherited_sockets, open_sockets
-from serl.supervisor import orphaned, supervised
+from serl.sockets import check_reach, close_inherited_sockets
+from serl.supervisor import supervised
 
 logger = logging.getLogger(__name__)
 
 _TIMELESS = "use_sim_time is true, and nobody tells the time on /clock"
-_TIME_S = 5.0
-_RETRY_S = 1.0
+_LOOK_S = 5.0
+_JOIN_S, _AGAIN_S = 20.0, 0.1
 _ECHO_S = 1.0
 """A Ctrl-C comes twice where a terminal sends it to all, and `ros2 launch` to each as well."""
 _STEADY = Clock(clock_type=ClockType.STEADY_TIME)
@@ -73,14 +73,15 @@ class RosNode:
         managed: the handle is a `serl.ros.lifecycle.ManagedNode`; call its `manage`.
 
     Attributes:
-        stopping: the process was asked to end, or a callback failed.
+        stopping: the process was asked to end, a callback failed, or the node is deaf.
+        deaf: why the node hears nobody any more; empty as long as it can hear.
         handle: the rclpy node.
         signed: all messages bear a tag: the run has several hosts.
 
     Raises:
         BadInput: this host is none of the run's, its key is missing, or ROS 2 opened a socket
             that others can reach.
-        SerlError: the network went down meanwhile.
+        SerlError: the network went down meanwhile, or another process keeps the domain's port.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class RosNode:
         network = LOCAL if local else network_of(run_folder)
         self._key = None if network.local else load_key(network.key_file)
         self.signed = self._key is not None
-        self.stopping = False
+        self.stopping, self.deaf, self._removed = False, "", set[str]()
         self._strangers: Counter[str] = Counter()
         self._failure: Exception | None = None
         self._leaving = False
@@ -112,7 +113,7 @@ class RosNode:
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self.handle)
         self._told_time = False
-        self.every(_TIME_S, self._tell_time)
+        self.every(_LOOK_S, self._look)
         self._thread = threading.Thread(target=self._spin, name="ros", daemon=True)
         self._previous: dict[int, Any] = {}
         self._asked_s = math.inf  # when it was first asked to end
@@ -210,7 +211,22 @@ class RosNode:
 
     def _join(self, name: str, addresses: set[IPv4Address]) -> None:
         """Create the node, once its addresses are up, and see where it can be reached."""
-        _wait_until_up(addresses)
+        wait_until_up(addresses)
+        deadline_s = time.monotonic() + _JOIN_S
+        while not self._create(name):  # another process held its port for a moment
+            if time.monotonic() > deadline_s:
+                raise SerlError(f"{name}: another process keeps the port of its ROS domain locked")
+            time.sleep(_AGAIN_S)
+        try:
+            self._declare(name)
+            check_reach(name, addresses)
+        except SerlError:
+            self._leave()
+            raise
+
+    def _create(self, name: str) -> bool:
+        """Create the node; return False, with none, where it would not hear of its domain."""
+        before = read_ports()
         self._context = Context()
         rclpy.init(context=self._context)
         own = "/".join(filter(None, (self._namespace, self._robot)))
@@ -225,16 +241,10 @@ class RosNode:
             start_parameter_services=bool(self._parameters) and not self.signed,
             parameter_overrides=[Parameter("start_type_description_service", value=False)],
         )
-        self._declare(name)
-        sockets = open_sockets()
-        expected = ", ".join(sorted(map(str, addresses))) or "this host alone"
-        if strange := [s for s in sockets if not _is_allowed(s, addresses)]:
+        new = {fd: lock for fd, lock in read_ports().items() if before.get(fd) != lock}
+        if deaf := new and not hears_domain(new, self._context.get_domain_id()):
             self._leave()
-            found = ", ".join(map(str, strange))
-            raise BadInput(f"{name}: can be reached at {found}; expected {expected}")
-        if not addresses <= {found.address for found in sockets}:
-            self._leave()
-            raise SerlError(f"{name}: cannot be reached at {expected}: did its network go down?")
+        return not deaf
 
     def _declare(self, name: str) -> None:
         handle, alone = self.handle, self._managed and self.signed
@@ -243,13 +253,18 @@ class RosNode:
             if alone and not handle.get_parameter(AUTOSTART).value:
                 raise BadInput(f"{AUTOSTART}: expected true: nobody can manage it over a network")
         except (ParameterException, BadInput) as error:
-            self._leave()
             raise BadInput(f"{name}: {error}") from None
 
-    def _tell_time(self) -> None:
+    def _look(self) -> None:
+        """Say that the time is unknown; end a node that is deaf, as at two looks in a row."""
         if self.timeless and not self._told_time:
             self._told_time = True
             logger.warning("%s: %s", self.handle.get_fully_qualified_name(), _TIMELESS)
+        removed = removed_ports(self._context.get_domain_id())
+        if lasting := sorted(removed & self._removed):
+            self.deaf = f"{self.handle.get_name()}: deaf: another process removed {lasting[0]}"
+            self._failure, self.stopping = SerlError(self.deaf), True
+        self._removed = removed
 
     def _leave(self) -> None:
         self.handle.destroy_node()
@@ -298,21 +313,6 @@ class RosNode:
     def _restore_signals(self) -> None:
         while self._previous:
             signal.signal(*self._previous.popitem())
-
-
-def _wait_until_up(addresses: set[IPv4Address]) -> None:
-    """Fast DDS looks at the interfaces once in the life of a process (measured, 2.14.5).
-
-    A process whose supervisor died meanwhile waits no longer, and ends at the next check.
-    """
-    if not all(map(is_up, addresses)):
-        logger.warning("waiting until the network of %s is up", ", ".join(map(str, addresses)))
-    while not all(map(is_up, addresses)) and not orphaned():
-        time.sleep(_RETRY_S)
-
-
-def _is_allowed(found: Socket, addresses: set[IPv4Address]) -> bool:
-    return found.address.is_loopback or found.address in addresses
 
 
 class _Taker:

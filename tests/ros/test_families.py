@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +28,9 @@ from .bay import HAS_ACTIONS, MOTION, Bay, Watching
 from .cell import ROBOT, eventually
 
 pytestmark = pytest.mark.ros
+
+TRIES = 5
+"""A busy machine delays; a defect shows at every try."""
 
 GRIPPING = [
     name for name in FAMILIES if facts(FAMILIES[name])["gripper"]["command"]["type"] == GRIP
@@ -189,11 +193,32 @@ def test_an_arm_whose_joint_runs_while_the_tool_follows_is_held_then_stopped(cri
 def test_an_episode_in_which_the_arm_is_stuck_ends_and_what_it_did_not_follow_is_not_learned(
     crisp: Bay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(crisp.arm, "guard", GuardClient(crisp.node, ROBOT, crisp.arm.remote))
+    reasons = []
+    for _ in range(TRIES):
+        records, learned = _stuck_episode(crisp)
+        reasons.append(f"{_reason(records)}; {learned} steps learned")
+        if _reason(records) == f"the guard holds the arm: {STUCK}" and learned <= 6:
+            break  # at most those in which it moved
+    else:
+        raise AssertionError(reasons)
+    assert len(records) > 20  # all of it is logged
+    crisp.misbehave("")
+    crisp.take()
+
+
+def _reason(records: list[Record]) -> str:
+    end = records[-1]
+    assert isinstance(end, End)
+    return end.reason
+
+
+def _stuck_episode(crisp: Bay) -> tuple[list[Record], int]:
+    """Run an episode whose arm is stuck from its fifth step on; its records, and steps learned."""
     crisp.misbehave("")
     crisp.take()
     crisp.recover()
     arm = crisp.arm
-    monkeypatch.setattr(arm, "guard", GuardClient(crisp.node, ROBOT, arm.remote))
     side = -1.0 if arm.observe_when_fresh(30.0).state["tcp_pose"][1] > 0.0 else 1.0
     records: list[Record] = []
 
@@ -207,19 +232,13 @@ def test_an_episode_in_which_the_arm_is_stuck_ends_and_what_it_did_not_follow_is
 
     task, clock = Watching(), WallClock(10.0, arm.beat)
     run(arm, task, aside, clock, EpisodeKey("run", "actor", 0, 0), sink)
-    end = records[-1]
-    assert isinstance(end, End)
-    assert end.reason == f"the guard holds the arm: {STUCK}"
-    assert len(records) > 20  # all of it is logged
     spec = Spec(
         task="watch", observation=task.observation_spec, action=arm.action_spec, rate_hz=10.0
     )
     replay = Replay(spec, 1000, 0.9)
     for record in records:
         replay.add(record)
-    assert len(replay) <= 6  # in which it moved
-    crisp.misbehave("")
-    crisp.take()
+    return records, len(replay)
 
 
 def test_the_guard_does_not_take_an_arm_whose_controller_is_set_otherwise(crisp: Bay) -> None:
@@ -235,16 +254,13 @@ def test_the_guard_does_not_take_an_arm_whose_controller_is_set_otherwise(crisp:
 
 
 def test_gains_switch_while_it_runs_and_are_read_back(crisp: Bay) -> None:
-    crisp.misbehave("")
-    crisp.take()
-    crisp.recover()
     node, modes = f"{ROBOT}/cartesian_impedance_controller", crisp.profile.controller.modes
-    for mode in ("compliance", "precision"):
-        since = len(crisp.cell.states)
-        crisp.arm.switch(mode)
-        assert not crisp.said("protective stop", since)  # on their way, gains are none of these
-        wanted = modes[mode].parameters
-        assert crisp.arm.remote.get_parameters(node, list(wanted)) == wanted
+    _undisturbed(crisp, lambda: crisp.arm.switch("compliance"))
+    wanted = modes["compliance"].parameters
+    assert crisp.arm.remote.get_parameters(node, list(wanted)) == wanted
+    _undisturbed(crisp, lambda: crisp.arm.switch("precision"))
+    wanted = modes["precision"].parameters
+    assert crisp.arm.remote.get_parameters(node, list(wanted)) == wanted
     for fault, complaint in (
         ("forgetful", "task.k_pos_x is 100.0, expected 200.0"),
         ("stubborn", "controller is active"),
@@ -258,18 +274,39 @@ def test_gains_switch_while_it_runs_and_are_read_back(crisp: Bay) -> None:
     settle_controller(crisp.arm.remote, ROBOT, crisp.profile)
 
 
+def _undisturbed(crisp: Bay, change: Callable[[], object]) -> None:
+    """Change the gains of an arm that the guard has taken: on their way they are no fault.
+
+    A guard stops an arm whose gains are on their way for two seconds, as on a busy machine; it has
+    seen them at rest at most half a second before. Only then it is tried again.
+    """
+    for _ in range(TRIES):
+        crisp.misbehave("")
+        crisp.take()
+        crisp.recover()
+        since, begun_s = len(crisp.cell.states), time.monotonic()
+        change()
+        took_s = time.monotonic() - begun_s
+        if not crisp.said("protective stop", since):
+            return
+        assert took_s > 1.5, crisp.cell.states[since:]
+    raise AssertionError(f"gains took {took_s:.1f} s at the last of {TRIES} tries")
+
+
 def test_gains_go_back_to_those_of_the_start_over_half_a_second(crisp: Bay) -> None:
     """An actor that starts beside an armed guard, after another one that was compliant."""
-    crisp.misbehave("")
-    crisp.take()
-    crisp.recover()
-    crisp.arm.switch("compliance")
-    since, told = len(crisp.cell.states), crisp.told("task.k_pos_x")
-    settle_controller(crisp.arm.remote, ROBOT, crisp.profile)
+    told = crisp.told("task.k_pos_x")
+
+    def settle() -> None:
+        crisp.arm.switch("compliance")
+        eventually(lambda: told[-1:] == [200.0], found=lambda: str(told))
+        told.clear()
+        settle_controller(crisp.arm.remote, ROBOT, crisp.profile)
+
+    _undisturbed(crisp, settle)
     eventually(lambda: told[-1:] == [2000.0], found=lambda: str(told))
     assert told == sorted(told)
     assert max(b - a for a, b in pairwise([200.0, *told])) < 200.0
-    assert not crisp.said("protective stop", since)
 
 
 def test_a_stop_after_a_contact_gets_soft_over_half_a_second_and_stiff_again_after_it(
