@@ -21,7 +21,7 @@ from rclpy.qos import qos_profile_sensor_data
 DRIFT_M_S, FORCE_N, RATE_HZ = 0.03, 40.0, 200.0
 
 
-class Forger(Node):
+class Forger(Node):  # type: ignore[misc]
     def __init__(self, prefix: str) -> None:
         super().__init__("forger")
         self._begun: tuple[float, Any] | None = None

@@ -115,7 +115,7 @@ def test_a_guard_that_starts_after_the_attendant_went_deaf_is_heard(
     monkeypatch.setattr(attendant_module, "_UNHEARD_S", 2.0)
     cell.start_arm()
     before = read_ports()
-    with Attendant(run, {"actor0": cell.prefix}) as attendant:
+    with Attendant(run, {"actor0": GuardedArm(cell.prefix, cell.latch)}) as attendant:
         locks = [lock for number, lock in read_ports().items() if before.get(number) != lock]
         for lock in locks:
             if lock.endswith("_el"):
