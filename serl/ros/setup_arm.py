@@ -43,13 +43,11 @@ logger = logging.getLogger(__name__)
 RATE_HZ = 20.0
 SPEED_M_S = 0.05
 AROUND_M = 0.06
-THERE_M = 0.004
-_STEP_M = SPEED_M_S / RATE_HZ
+THERE_M, _STEP_M = 0.004, SPEED_M_S / RATE_HZ
 _SLOW = Limits(speed_m_s=SPEED_M_S, angular_speed_rad_s=0.25)
 _FRESH_S, _GUARD_S, _TAKE_S, _LEAVE_S = 15.0, 30.0, 20.0, 5.0
 _RETRY_S, _CHANGE_S, _PRESS_S = 0.2, 5.0, 5.0
-_PROGRESS_M, _STUCK_S = 0.0005, 8.0
-_STILL_M = 0.0015
+_PROGRESS_M, _STUCK_S, _STILL_M = 0.0005, 8.0, 0.0015
 
 
 class SetupArm:
@@ -79,7 +77,6 @@ class SetupArm:
     ) -> None:
         self.node, self.place, self.profile = node, place, profile
         self._folder, self._latch, self._asker = folder, latch, asker
-        self._key = key_path(latch)
         self.driver = RosArm(
             node, place.robot, profile, _task((-9.0,) * 3, (9.0,) * 3), lease="setup"
         )
@@ -202,7 +199,8 @@ class SetupArm:
 
     def call(self, service: str) -> str:
         """Give the guard an order; raises `SerlError` when it refuses."""
-        return self.driver.remote.order(f"{self.place.robot}/guard/{service}", self._key)
+        name = f"{self.place.robot}/guard/{service}"
+        return self.driver.remote.order(name, key_path(self._latch))
 
     def standing(self) -> Standing:
         """What the guard says."""
