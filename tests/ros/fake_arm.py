@@ -32,7 +32,7 @@ from rclpy.executors import ExternalShutdownException
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
-DRIFT_M = 0.0004
+DRIFT_M_S = 0.04
 WHIRL_RAD_S = 2.0
 HOME = (0.3069, 0.0, 0.4869)
 DOWN = (1.0, 0.0, 0.0, 0.0)
@@ -55,6 +55,7 @@ class FakeArm:
         self._names = joints.get("names") or [f"{joints['prefix']}{n + 1}" for n in range(count)]
         self._tool = self._shown = Tool(np.array(HOME), np.array(DOWN))
         self._wrench = np.zeros(6)
+        self._ticked_s = 1e-9 * self._node.get_clock().now().nanoseconds
         self._sensor: Any = None
         self._ill: bool | None = None
         self._whirled = 0.0
@@ -204,11 +205,12 @@ class FakeArm:
     def _tick(self) -> None:
         fault = self.fault
         self._listen_to_sensor(fault)
-        sent = self._law.step(
-            self._tool, self._wrench, self._node.get_clock().now().nanoseconds / 1e9
-        )
+        now_s = 1e-9 * self._node.get_clock().now().nanoseconds
+        sent = self._law.step(self._tool, self._wrench, now_s)
         if fault == "runaway":
-            sent = self._tool.moved(np.array([0.0, 0.0, DRIFT_M, 0.0, 0.0, 0.0]))
+            drift_m = DRIFT_M_S * (now_s - self._ticked_s)  # on a machine that is late as well
+            sent = self._tool.moved(np.array([0.0, 0.0, drift_m, 0.0, 0.0, 0.0]))
+        self._ticked_s = now_s
         if fault not in ("stuck", "reflex"):
             self._tool = sent
         self._shown = sent if self._law.shows_command else self._tool
