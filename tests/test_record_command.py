@@ -118,8 +118,8 @@ FULL = "--log.min_free_bytes=100000000000000000"
 @pytest.mark.parametrize(
     "words",
     [
-        ("record", "reach"),
-        ("record", "reach", "--device", "gamepad", "--reward.kind=human", *MAPPING),
+        ("record", "reach", "--demos=1"),
+        ("record", "reach", "--demos=1", "--device", "gamepad", "--reward.kind=human", *MAPPING),
         ("reward", "collect", "pick_cube"),
         ("reward", "collect", "pick_cube", "--device", "gamepad", *MAPPING),
     ],
@@ -127,6 +127,7 @@ FULL = "--log.min_free_bytes=100000000000000000"
 def test_whatever_is_recorded_leaves_the_disk_the_space_that_was_asked_for(
     tmp_path: Path, played: list[str], capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
+    played += ["yes"]
     assert cli.main([*words, "--out", str(tmp_path / "out"), FULL]) == cli.BAD_INPUT
     assert "100000000.00 GB at least (log.min_free_bytes)" in capsys.readouterr().err
     assert not list((tmp_path / "out").rglob("*.mcap"))
