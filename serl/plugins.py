@@ -40,6 +40,7 @@ _PACKAGES: dict[Kind, str] = {
     "person": "serl.teleop",
     "transport": "serl.ros",
 }
+_ROBOT_FILES = "serl.robot_file"  # by name: it reads settings, whose models plug-ins bring
 GROUPS: dict[Kind, str] = {
     "task": "serl.tasks",
     "robot": "serl.robots",
@@ -153,9 +154,7 @@ def load(kind: Kind, name_or_path: str) -> Any:
         SerlError: what it needs does not work as this machine is set up; the line says why.
     """
     if kind == "robot" and name_or_path.endswith(".yaml"):
-        from serl.robot_file import read_robot  # which knows more than names
-
-        return read_robot(Path(name_or_path))
+        return importlib.import_module(_ROBOT_FILES).read_robot(Path(name_or_path))
     if name_or_path.endswith(".py"):
         return _attribute(kind, load_file(Path(name_or_path)), name_or_path)
     if name_or_path in names(kind):
