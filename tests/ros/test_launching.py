@@ -230,7 +230,7 @@ def test_a_simulated_arm_and_its_guard_are_launched_apart(tmp_path: Path) -> Non
     graph = launching._simulated({**new, "rtf": "2.0", "lockstep": "false"})
     (arm,) = graph.processes
     assert arm.module == "serl.ros.sim_node"
-    assert arm.arguments[2:] == ("--robot", "left", "--rtf", "2.0", "--clock")
+    assert arm.arguments[2:] == ("--robot", "left", "--rtf", "2.0")  # no /clock unless asked
     again = {**NOTHING, "run": str(graph.run.path), "name": "left"}
     rest = {"profile": "sim", "arm_namespace": "/"}
     (guard,) = launching._guarded({**again, **rest}).processes
