@@ -97,7 +97,8 @@ class TrainConfig(BaseModel):
         human: settings of that person.
         transport: what carries steps to the learner and weights to the actors.
         trials: unassisted trials of the final evaluation; of a real arm on it, or none for 0.
-        required_success_rate: share of those trials for exit code 0; None asks for nothing.
+        required_success_rate: share of those trials for exit code 0; None, or no trials, asks for
+            nothing.
         selection_trials: trials per checkpoint when the best of the last ones is chosen.
         selection_checkpoints: how many of the last checkpoints are compared.
     """
@@ -171,8 +172,6 @@ class TrainConfig(BaseModel):
             raise ValueError(
                 "trials: expected at least 1; only those on a real arm can be left out"
             )
-        if self.trials == 0 and self.required_success_rate is not None:
-            raise ValueError("required_success_rate: of 0 trials there is none")
         return self
 
 

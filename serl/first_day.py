@@ -45,7 +45,7 @@ class Asker(Protocol):
         What was typed before it was asked is none.
 
         Raises:
-            Left: the person is gone.
+            Left: the person answered `q`, or is gone.
         """
         ...
 
@@ -70,11 +70,12 @@ def begun(asker: Asker, key: str, question: str) -> None:
 
 
 def seen_direction(asker: Asker, key: str, question: str) -> str:
-    """One of `DIRECTIONS`, as the person saw it."""
+    """Ask for one of `DIRECTIONS`, or its first letter, as the person saw it."""
     while True:
         answer = asker.ask(key, f"{question} [{' '.join(DIRECTIONS)}]").lower()
-        if answer in DIRECTIONS:
-            return answer
+        found = [direction for direction in DIRECTIONS if answer in (direction, direction[0])]
+        if found:
+            return found[0]
         asker.tell(f"{answer!r}: expected one of {', '.join(DIRECTIONS)}")
 
 

@@ -32,6 +32,7 @@ from serl.task import Demonstrated
 from serl.trunk_weights import digest_of_trunk
 from serl.types import Episode, Source
 
+_PARTS, _PART_CHARS = 3, 80  # of a difference between specs
 _ARRAYS: dict[Part, tuple[str, ...]] = {
     "actor": ("actor.",),
     "critics": ("critic.", "target.", "grasp.", "grasp_target."),
@@ -97,7 +98,7 @@ def inherit(config: TrainConfig) -> Inheritance:
         if reasons[part]:
             raise SpecMismatch(f"{path}: cannot start from its {part}: {reasons[part]}")
     if config.init_from.data != "none" and (difference := _useless(run.config, config)):
-        raise SpecMismatch(f"{path}: its steps are of no use here: {difference}")
+        raise SpecMismatch(f"{path}: its steps are of no use here: {_shortened(difference)}")
     whole = all(part in wanted for part in ("actor", "critics"))
     taken = tuple(name for part in wanted for name in _ARRAYS[part])
     taken += _OF_THE_WHOLE if whole else ()
@@ -117,7 +118,7 @@ def _checkpoint(run: RunFolder) -> Checkpoint:
 def _misfit(part: Part, theirs: Spec, spec: Spec, arrays: State, mine: State) -> str:
     """Why the other run's part does not fit; empty when it does."""
     if difference := _difference(theirs, spec, _NEEDS.get(part, set())):
-        return f"its spec != this task's: {difference}"
+        return f"its spec != this task's: {_seen(theirs, spec)}{_shortened(difference)}"
     found, needed = (
         {name: array for name, array in state.items() if name.startswith(_ARRAYS[part])}
         for state in (arrays, mine)
@@ -155,6 +156,22 @@ def _difference(theirs: Spec, mine: Spec, needed: set[str]) -> str:
     fields = (needed or set(Spec.model_fields)) - {"task"}
     others = {name: getattr(mine, name) for name in set(Spec.model_fields) - fields}
     return theirs.model_copy(update=others).difference(mine)
+
+
+def _seen(theirs: Spec, mine: Spec) -> str:
+    """Say that one of them sees cameras and the other does not; "" where both see alike."""
+    there, here = (
+        "cameras" if spec.observation.images else "the state of the scene"
+        for spec in (theirs, mine)
+    )
+    return "" if there == here else f"that run sees {there}, this one {here}: "
+
+
+def _shortened(difference: str) -> str:
+    """Keep the first differences of `Spec.difference`, and the number of the others."""
+    parts = difference.split("; ")
+    shown = "; ".join(part[:_PART_CHARS] for part in parts[:_PARTS])
+    return shown + (f"; and {len(parts) - _PARTS} more" if len(parts) > _PARTS else "")
 
 
 def _useless(theirs: TrainConfig, mine: TrainConfig) -> str:

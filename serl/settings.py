@@ -58,10 +58,11 @@ def _resolved(
 def _checked(config: TrainConfig) -> list[Spec]:
     """What the run, or each of its stages, sees and does; raises `BadInput` if that is no run."""
     for each in (config, *stage_configs(config).values()):
+        if each.robot is not None:
+            check_topics(make_task(each))
         judged = make_judged_task(each)
         _check_homing(each, judged)
         if each.robot is not None:
-            check_topics(judged)
             _check_arm(each)
     stages = list(stage_configs(config).values()) or [config]
     specs = [make_spec(make_task(stage)) for stage in stages]

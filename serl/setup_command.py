@@ -44,11 +44,13 @@ class Terminal:
         print(text, flush=True)  # noqa: T201
 
     def ask(self, key: str, question: str) -> str:
-        """Ask, and wait for a line; the end of input is a person who left."""
+        """Ask, and wait for a line; `q` and the end of input are a person who left."""
         self._looked_for = ""
         self._typed.drop()
         print(question, end=" ", flush=True)  # noqa: T201
-        return self._line(None) or ""
+        if (answer := self._line(None) or "") == "q":
+            raise Left("by choice")
+        return answer
 
     def pressed(self, key: str) -> bool:
         """Whether a line is there; it is read then."""
@@ -145,8 +147,6 @@ def _tried(session: Session, step: SetupStep, now: Callable[[], datetime]) -> Tr
     """What came of a step, tried until it is well or the person skips it."""
     while True:
         answer = session.asker.ask(step.name, _CHOICE)
-        if answer == "q":
-            raise Left("by choice")
         if answer == "s" or answer.startswith("s "):
             if reason := answer[1:].strip():
                 return Trial(at=_stamp(now()), skipped=reason)

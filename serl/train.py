@@ -86,8 +86,13 @@ def _conclude(stage: str, run: RunFolder, display: Display) -> bool:
         report=write_report(run.path),
     )
     print_summary(display.console, summary)
-    required = run.config.required_success_rate
-    if required is None:
+    return suffices(run.config, evaluation)
+
+
+def suffices(config: TrainConfig, evaluation: Evaluation | None) -> bool:
+    """Return whether the final trials reached what a run asks for; without trials, True."""
+    required = config.required_success_rate
+    if required is None or not config.trials:
         return True
     return evaluation is not None and evaluation.success_rate >= required
 

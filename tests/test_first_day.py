@@ -45,6 +45,9 @@ def test_a_question_is_asked_until_it_is_answered(answer: str, meaning: bool) ->
 def test_directions_have_names() -> None:
     scribe = Scribe("north", "Forward")
     assert seen_direction(scribe, "key", "Which?") == "forward"
+    letters = Scribe("f", "b", "l", "r", "u", "d")
+    seen = [seen_direction(letters, "key", "Which?") for _ in range(6)]
+    assert seen == ["forward", "back", "left", "right", "up", "down"]
     assert scribe.said == ["'north': expected one of forward, back, left, right, up, down"]
 
 

@@ -129,6 +129,15 @@ def episodes(spec: Spec) -> Iterator[Record]:
     yield End(replace(key, index=20), step.observation, False, "time limit", 1.0, 1.0)
 
 
+def test_a_run_that_sees_otherwise_is_refused_in_a_short_line(tmp_path: Path) -> None:
+    run = saved_run(tmp_path, {**SETTINGS, "task": "pick_cube"})
+    pixels = {"task": "pick_cube", "observe": "pixels", "init_from": run.path}
+    seen = "that run sees the state of the scene, this one cameras: "
+    with pytest.raises(SpecMismatch, match=rf"{seen}.*; and \d+ more$") as raised:
+        inherit(resolve(SETTINGS, pixels))
+    assert len(str(raised.value).removeprefix(str(run.path))) < 500
+
+
 def test_the_chosen_checkpoint_is_taken_before_a_newer_one(tmp_path: Path) -> None:
     run = saved_run(tmp_path)
     agent = make_agent(run.config, make_spec(make_task(run.config)), seed=6)

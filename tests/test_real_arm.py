@@ -23,6 +23,7 @@ from serl.reward import RewardConfig, ToolPlace
 from serl.settings import run_settings
 from serl.task import SimulatedTask
 from serl.task_runs import _overrides
+from serl.train import suffices
 
 FRANKA: ArmProfile = plugins.load("robot", "franka")
 WORKSPACE = Workspace(
@@ -77,7 +78,6 @@ def test_a_run_on_an_arm_has_people_and_no_simulated_human() -> None:
         ({"demos": 0, "namespace": "left"}, "namespace: "),
         ({"robot": "sim", "task_config": {"rate_hz": 3.0}}, "rate_hz: 3: a guard waits"),
         ({"demos": 0, "actor": {"home_every": 2}}, "actor.home_every: only an arm in"),
-        ({"demos": 0, "trials": 0, "required_success_rate": 0.9}, "of 0 trials there is none"),
         ({"demos": 0, "trials": 0, "robot": "sim"}, "trials: expected at least 1"),
     ],
 )
@@ -103,6 +103,21 @@ def test_what_nothing_measures_judges_no_training(settings: dict[str, Any], comp
     values = {"robot": "franka", "demos": 0, **PIXELS, **settings}
     with pytest.raises(BadInput, match=complaint):
         run_settings("pick_cube", values, {})
+
+
+def test_a_pair_of_arms_is_refused_before_its_scene_is_looked_at() -> None:
+    with pytest.raises(BadInput, match=r"^handover: driven by 'pair' in this process only"):
+        run_settings("handover", {"robot": "franka", "demos": 0}, {})
+
+
+def test_a_tuned_task_may_be_trained_on_an_arm_without_trials() -> None:
+    motion = {"motion": {"box_low_m": [0.4, -0.1, 0.1], "box_high_m": [0.6, 0.1, 0.4]}}
+    values = {"robot": "franka", "demos": 0, "trials": 0, **PIXELS, "reward": {"kind": "human"}}
+    asked = {"task_config": motion, "required_success_rate": 0.9}
+    config = run_settings("pick_cube", {**values, **asked}, {})
+    assert suffices(config, None)
+    assert not suffices(config.model_copy(update={"trials": 1}), None)
+    assert config.required_success_rate is not None, "of a tuned task; nothing is asked of 0 trials"
 
 
 def test_a_task_that_is_judged_apart_is_asked_for_nothing_that_nobody_tells() -> None:

@@ -21,6 +21,7 @@ from serl.errors import BadInput
 from serl.first_day import Left, StepFailed, begun
 from serl.robot_file import read_robot, write_robot
 from serl.setup_command import Terminal, walk
+from serl.typed import TypedNoMore
 
 SIM: ArmProfile = plugins.load("robot", "sim")
 
@@ -48,9 +49,9 @@ class Sitting:
         self.said.append(text)
 
     def ask(self, key: str, question: str) -> str:
-        if not self.answers:
+        if not self.answers or (answer := self.answers.pop(0)) == "q":
             raise Left("gone")
-        return self.answers.pop(0)
+        return answer
 
     def pressed(self, key: str) -> bool:
         return False
@@ -236,3 +237,23 @@ def test_a_terminal_that_ends_is_a_person_who_left(monkeypatch: pytest.MonkeyPat
             Terminal().ask("key", "Well?")
         with pytest.raises(Left):
             Terminal().pressed("key")
+
+
+@pytest.mark.parametrize("typed", ["q\n", ""])
+def test_q_and_the_end_of_input_leave_at_any_question(
+    typed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    lines = iter(["n", *typed.split()])
+
+    def line(timeout_s: float | None) -> str:
+        try:
+            return next(lines)
+        except StopIteration:
+            raise TypedNoMore from None
+
+    monkeypatch.setattr(terminal._typed, "line", line)
+    monkeypatch.setattr(terminal._typed, "drop", lambda: None)
+    assert terminal.ask("free", "Is the way free?") == "n"
+    with pytest.raises(Left):
+        begun(terminal, "move", "The arm will move. Enter begins")

@@ -150,7 +150,7 @@ def _simulated(given: Arguments) -> _Graph:
     steps = ("--lockstep",) if _is_true(given, "lockstep") else ()
     name = checked_name(given["name"], "robot")
     run = _run_of(given)
-    spec = sim_process(run, name, "--rtf", given["rtf"], _CLOCK, *steps)
+    spec = sim_process(run, name, "--rtf", given["rtf"], *steps)
     return _ready(run, [spec], frozenset())
 
 

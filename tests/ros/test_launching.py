@@ -230,7 +230,7 @@ def test_a_simulated_arm_and_its_guard_are_launched_apart(tmp_path: Path) -> Non
     graph = launching._simulated({**new, "rtf": "2.0", "lockstep": "false"})
     (arm,) = graph.processes
     assert arm.module == "serl.ros.sim_node"
-    assert arm.arguments[2:] == ("--robot", "left", "--rtf", "2.0", "--clock")
+    assert arm.arguments[2:] == ("--robot", "left", "--rtf", "2.0")  # no /clock unless asked
     again = {**NOTHING, "run": str(graph.run.path), "name": "left"}
     rest = {"profile": "sim", "arm_namespace": "/"}
     (guard,) = launching._guarded({**again, **rest}).processes
@@ -386,7 +386,7 @@ def test_an_arm_and_its_guard_are_launched_apart_under_other_names(
     guarding = tmp_path / "guard.out"
     eventually(lambda: "serl guard of /cell/left" in guarding.read_text(), 120)
     seen = subprocess.run(
-        [sys.executable, "-c", WITNESS, "/plant/pose", "/cell/left/guard/state", "/clock"],
+        [sys.executable, "-c", WITNESS, "/plant/pose", "/cell/left/guard/state"],
         env={**os.environ, "SERL_SHARED_MEMORY": ""},
         capture_output=True,
         text=True,
@@ -395,6 +395,7 @@ def test_an_arm_and_its_guard_are_launched_apart_under_other_names(
     assert seen.returncode == 0, seen.stderr
     assert "/cell/left/wrench" in seen.stdout
     assert "/cell/left/current_pose" not in seen.stdout.split()
+    assert "/clock" not in seen.stdout.split(), "nobody asked for use_sim_time"
     second = launch("guard.launch.py", *given, out="second.out")
     assert second.wait(120) == 1, "two guards of one arm"
     assert "the arm of this latch" in (tmp_path / "second.out").read_text()
