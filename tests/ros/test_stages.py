@@ -27,7 +27,7 @@ STAGES = "{near: {then: nearer}, nearer: {then: near, config: {task_config: {rea
 def test_one_command_trains_both_stages_and_goes_on_after_an_interruption(
     tmp_path: Path, commands: list[Command], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = Command(tmp_path, "train", "reach", **TINY | FEW, steps=120, stages=STAGES)
+    first = Command(tmp_path, "train", "reach", **TINY | FEW, steps=400, stages=STAGES)
     commands.append(first)
     run = first.run_folder()
     parts = run.parts()
@@ -38,9 +38,9 @@ def test_one_command_trains_both_stages_and_goes_on_after_an_interruption(
 
     second = Command(tmp_path, "train", "--resume", run.path)
     commands.append(second)
-    assert second.process.wait(8 * LIMIT_S) == 0, second.output
+    assert second.process.wait(20 * LIMIT_S) == 0, second.output
     for name, part in parts.items():
-        assert sum(trained(part).values()) == 120
+        assert sum(trained(part).values()) == 400
         assert part.config.task_config["reach_m"] == {"near": 0.05, "nearer": 0.04}[name]
         assert [row["purpose"] for row in rows(part, "evaluation")][-1] == "final"
         assert_sound(part)

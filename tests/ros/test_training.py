@@ -74,7 +74,7 @@ class Command:
 
     def until(self, condition: Callable[[], object]) -> None:
         """Return once the condition holds; fail when the command ends before."""
-        eventually(lambda: self.process.poll() is not None or condition(), 2 * LIMIT_S)
+        eventually(lambda: self.process.poll() is not None or condition(), 8 * LIMIT_S)
         assert condition(), self.output
 
     def children(self) -> list[psutil.Process]:
@@ -92,10 +92,10 @@ class Command:
     def interrupt(self, number: signal.Signals = signal.SIGINT) -> None:
         """Press Ctrl-C, or send another signal, and wait."""
         self.process.send_signal(number)
-        self.process.wait(LIMIT_S)
+        self.process.wait(4 * LIMIT_S)
 
     def wait(self) -> int:
-        return self.process.wait(4 * LIMIT_S)
+        return self.process.wait(20 * LIMIT_S)
 
 
 def _command_line(process: psutil.Process) -> list[str]:
@@ -190,6 +190,7 @@ class Watch:
 def test_two_actors_share_a_learner_one_is_killed_and_the_run_is_interrupted_and_resumed(
     tmp_path: Path, commands: list[Command]
 ) -> None:
+    """Resumed from the last checkpoint but one, as the newest one is damaged meanwhile."""
     command = Command(tmp_path, "train", "reach", **TINY, steps=3000, actors=2)
     commands.append(command)
     run = command.run_folder()
@@ -222,18 +223,24 @@ def test_two_actors_share_a_learner_one_is_killed_and_the_run_is_interrupted_and
 
     children = command.children()
     assert len(children) == 5
-    command.interrupt()
-    assert command.process.returncode == 130, command.output
+    command.interrupt(signal.SIGTERM)
+    assert command.process.returncode == 130, command.output  # as after Ctrl-C
     assert not any(child.is_running() for child in children)
     assert f"to go on: serl train --resume {run.path.relative_to(tmp_path)}" in command.output
-    trained_before = sum(trained(run).values())
-    assert 100 < trained_before < run.config.steps
+    older, newest = checkpoint_paths(run.checkpoints)[-2:]
+    trained_before = sum(load(older).info["trained"].values())
+    assert 100 <= trained_before < sum(trained(run).values()) < run.config.steps
+    weights = newest / "agent.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
 
     resumed = Command(tmp_path, "train", "--resume", run.path)
     commands.append(resumed)
     assert resumed.wait() == 0, resumed.output
     assert sum(trained(run).values()) == run.config.steps
     assert any(f"resumed at {trained_before:,} steps" == row["text"] for row in rows(run, "event"))
+    told = next(line for line in resumed.output.splitlines() if str(weights) in line)
+    assert told.endswith(f"going on from {older.name}")
+    assert any(told == row["text"] for row in rows(run, "event"))
     assert run.report.exists()
     assert_sound(run)
 
@@ -302,25 +309,3 @@ def test_demonstrations_of_another_spec_or_task_are_refused(
     assert learner.wait() == 2
     line = learner.output.splitlines()[-1]
     assert line == f"serl: demos: demonstrates something else: {difference}"
-
-
-def test_a_damaged_newest_checkpoint_is_passed_over_loudly(
-    tmp_path: Path, commands: list[Command]
-) -> None:
-    command = Command(tmp_path, "train", "reach", **TINY, steps=400)
-    commands.append(command)
-    run = command.run_folder()
-    command.until(lambda: len(checkpoint_paths(run.checkpoints)) == 2)
-    command.interrupt(signal.SIGTERM)
-    assert command.process.returncode == 130, command.output  # as after Ctrl-C
-    older, newest = checkpoint_paths(run.checkpoints)[-2:]
-    weights = newest / "agent.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1])
-
-    resumed = Command(tmp_path, "train", "--resume", run.path)
-    commands.append(resumed)
-    assert resumed.wait() == 0, resumed.output
-    assert sum(trained(run).values()) == run.config.steps
-    told = next(line for line in resumed.output.splitlines() if str(weights) in line)
-    assert told.endswith(f"going on from {older.name}")
-    assert any(told == row["text"] for row in rows(run, "event"))
