@@ -77,7 +77,7 @@ def test_a_node_whose_port_is_removed_ends_in_one_line(
     monkeypatch.setattr(node_module, "_LOOK_S", 0.1)
     with pytest.raises(SerlError, match="first: deaf: another process removed"):
         _lose(domain, tmp_path)
-    assert not removed_ports(domain.id), "it has left"
+    assert not removed_ports(domain.id, read_ports().values()), "it has left"
 
 
 def _lose(domain: Domain, folder: Path) -> None:
