@@ -100,7 +100,7 @@ class RosNode:
         self.stopping, self.deaf, self._removed = False, "", set[str]()
         self._strangers: Counter[str] = Counter()
         self._failure: Exception | None = None
-        self._leaving = False
+        self._leaving = self._told_time = False
         self._arrived = threading.Event()
         self._folder, self._namespace = run_folder, namespace(run_folder, robot)
         self._robot, self._parameters = robot, parameters or {}
@@ -112,7 +112,6 @@ class RosNode:
         self._join(ros_name(name), set() if network.local else set(network.own_addresses()))
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self.handle)
-        self._told_time = False
         self.every(_LOOK_S, self._look)
         self._thread = threading.Thread(target=self._spin, name="ros", daemon=True)
         self._previous: dict[int, Any] = {}
@@ -242,6 +241,7 @@ class RosNode:
             parameter_overrides=[Parameter("start_type_description_service", value=False)],
         )
         new = {fd: lock for fd, lock in read_ports().items() if before.get(fd) != lock}
+        self._locks = set(new.values())
         if deaf := new and not hears_domain(new, self._context.get_domain_id()):
             self._leave()
         return not deaf
@@ -260,11 +260,11 @@ class RosNode:
         if self.timeless and not self._told_time:
             self._told_time = True
             logger.warning("%s: %s", self.handle.get_fully_qualified_name(), _TIMELESS)
-        removed = removed_ports(self._context.get_domain_id())
-        if lasting := sorted(removed & self._removed):
+        before, domain = self._removed, self._context.get_domain_id()
+        self._removed = removed_ports(domain, self._locks)
+        if lasting := sorted(before & self._removed):
             self.deaf = f"{self.handle.get_name()}: deaf: another process removed {lasting[0]}"
             self._failure, self.stopping = SerlError(self.deaf), True
-        self._removed = removed
 
     def _leave(self) -> None:
         self.handle.destroy_node()

@@ -13,6 +13,7 @@ speaks and never hears (Fast DDS 2.14.5, `SharedMemGlobal::open_port_internal`):
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,11 +37,15 @@ def hears_domain(ports: dict[int, str], domain_id: int) -> bool:
     return f"{_PORT}{discovery_port(domain_id)}_sl" in ports.values()
 
 
-def removed_ports(domain_id: int) -> set[str]:
-    """List the ports of a domain that this process reads, and that another process has removed."""
+def removed_ports(domain_id: int, locks: Iterable[str]) -> set[str]:
+    """List those of a node's ports in its domain that another process has removed.
+
+    Args:
+        domain_id: of the node.
+        locks: of the ports that the node reads.
+    """
     lines = Path("/proc/self/maps").read_text().splitlines()
     gone = {path.removesuffix(_DELETED) for path in map(_mapped, lines) if path.endswith(_DELETED)}
-    locks = {lock.removesuffix(_DELETED) for lock in read_ports().values()}
     first = discovery_port(domain_id)
     ports = {f"{_PORT}{number}" for number in range(first, first + _PORTS_OF_DOMAIN)}
     return {lock.rpartition("_")[0] for lock in locks} & gone & ports
