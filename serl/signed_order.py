@@ -1,8 +1,9 @@
 """Orders that end a stop or arm a guard, signed with a key that only the user who runs it can read.
 
 An order is the text `WORD STAMP SIGNATURE`: the monotonic clock of the host in nanoseconds, and an
-HMAC-SHA256 over the full name of the service and the stamp. It counts once, within `MOST_AGE_S`,
-and never for a process that started after it was signed, so that a copy of it is worth nothing.
+HMAC-SHA256 over the full name of the service, the stamp and the id of the host's boot, as the clock
+begins anew with each boot. It counts once, within `MOST_AGE_S`, and never for a process that
+started after it was signed, so that a copy of it is worth nothing.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from pathlib import Path
 
 from serl.authentication import load_key, new_key, topic_key
 from serl.errors import BadInput, SerlError
+from serl.files import read_bounded
 
 MOST_AGE_S = 10.0
 """Age at which an order is refused: it bounds for how long a rogue service can withhold one."""
 
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _ORDER = re.compile(r"([a-z]{1,16}) ([0-9]{1,19}) ([0-9a-f]{64})")
 
 
@@ -106,4 +109,5 @@ class OrderCheck:
 
 
 def _signature(key: bytes, service: str, stamp: str) -> str:
-    return hmac.digest(topic_key(key, service), stamp.encode(), "sha256").hex()
+    boot = read_bounded(_BOOT_ID, 64)
+    return hmac.digest(topic_key(key, service), stamp.encode() + b" " + boot, "sha256").hex()

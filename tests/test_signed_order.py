@@ -100,3 +100,15 @@ def test_a_key_that_another_user_made_is_refused(tmp_path: Path) -> None:
     os.chown(path, 65534, 65534)
     with pytest.raises(BadInput, match="belongs to another user"):
         OrderCheck(path)
+
+
+def test_an_order_of_an_earlier_boot_is_refused(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The monotonic clock begins anew, so that it comes to the stamp of an old order again."""
+    text, boot = desk.signed(), tmp_path / "boot_id"
+    boot.write_text("another-boot\n")
+    monkeypatch.setattr("serl.signed_order._BOOT_ID", boot)
+    with pytest.raises(SerlError, match="not signed"):
+        desk.check.word(PLACE, text)
+    assert desk.check.word(PLACE, desk.signed()) == "ack"
