@@ -104,6 +104,11 @@ class Guard:
         self._touched = False  # in a protective stop, or it was stopped for that
 
     @property
+    def active(self) -> bool:
+        """Whether it was armed and has not been disarmed since: it drives the arm or holds it."""
+        return self._active
+
+    @property
     def yields(self) -> bool:
         """Whether a touch was felt in a protective stop, so that the controller is to be soft.
 

@@ -114,7 +114,8 @@ class GuardInbox:
             return self._guard.measured.is_resumed(self._kinds[topic], now_s, _RESUMED_S)
 
         joints = [topic for topic, kind in self._kinds.items() if kind == "joints"]
-        rivals = self._doubles.look(resumed, joints if self._shares_joints else ())
+        shared = joints if self._shares_joints else ()
+        rivals = self._doubles.look(resumed, shared, not self._guard.active)
         with self._lock:
             self._guard.measured.unwatched = unwatched
             self._guard.doubt(rivals)

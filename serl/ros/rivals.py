@@ -139,20 +139,32 @@ class Doubles:
     ) -> None:
         self._handle, self._now_s = node.handle, now_s
         self._seen: dict[str, dict[bytes, _Seen]] = {topic: {} for topic in topics}
+        self._members: dict[str, set[str]] = {topic: set() for topic in topics}
 
-    def look(self, resumed: Callable[[str], bool], shared: Collection[str] = ()) -> str:
+    def look(
+        self, resumed: Callable[[str], bool], shared: Collection[str] = (), accepts: bool = False
+    ) -> str:
         """Return which topics several nodes publish, and their names; empty for none.
 
         A node whose name is not known yet counts from the second look on: most are by then.
 
         Args:
             resumed: whether what a topic tells is missing, or was a moment ago.
-            shared: topics on which other nodes publish as well, about something else.
+            shared: topics on which several nodes publish by design, each about other joints. Nodes
+                that publish them later than at the last look that accepted are a fault there, too.
+            accepts: no arm is driven or held, so that present publishers may stay.
         """
-        found = [self._look_at(topic, resumed) for topic in self._seen if topic not in shared]
+        found = []
+        for topic in self._seen:
+            words, names = self._look_at(topic, resumed)
+            if accepts:
+                self._members[topic] = names
+            if topic not in shared or not names <= self._members[topic]:
+                found.append(words)
         return "; ".join(filter(None, found))
 
-    def _look_at(self, topic: str, resumed: Callable[[str], bool]) -> str:
+    def _look_at(self, topic: str, resumed: Callable[[str], bool]) -> tuple[str, set[str]]:
+        """Which nodes publish a topic, if they are several, and the names of all."""
         before, now_s = self._seen[topic], self._now_s()
         seen: dict[bytes, _Seen] = {}
         for each in self._handle.get_publishers_info_by_topic(topic):
@@ -167,7 +179,8 @@ class Doubles:
         names = sorted({each.name for each in seen.values()} - {""})
         twice = [f"another {name}" for name in names if _is_doubled(name, seen, now_s)]
         nodes = ", ".join([*names, *twice])
-        return f"several nodes publish {topic}: {nodes}" if len(names) + len(twice) > 1 else ""
+        several = len(names) + len(twice) > 1
+        return f"several nodes publish {topic}: {nodes}" if several else "", {*names}
 
 
 class _Seen(NamedTuple):

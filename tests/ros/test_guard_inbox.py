@@ -102,3 +102,32 @@ def test_a_guard_that_was_busy_hears_of_a_blow_that_is_over(
             eventually(lambda: waiting.newest().wrench.force.z == 3.0)
         eventually(lambda: heard and heard[-1] == 3.0)
     assert heard == [1.0, 40.0, 2.0, 3.0]
+
+
+def test_a_message_about_other_joints_hides_no_node_that_comes_while_the_arm_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard, topic = Guard(config()), topic_of(PROFILE.joint_states, ROBOT, SENSOR)
+    with (
+        RosNode("guard", tmp_path, local=True) as node,
+        RosNode("arm", tmp_path, local=True) as arm,
+        RosNode("forger", tmp_path, local=True) as forger,
+    ):
+        inbox = GuardInbox(node, ROBOT, PROFILE, ARM, guard, threading.Lock())
+        arm.publisher(topic)
+        eventually(lambda: node.handle.count_publishers(node.absolute(topic.name)) == 1)
+        inbox.look()
+        monkeypatch.setattr(Guard, "active", property(lambda _: True))
+        forged = forger.publisher(topic)
+
+        def is_taken() -> bool:
+            forged.publish(JointState(name=list(GRIPPER), position=[0.0]))
+            return inbox._shares_joints
+
+        eventually(is_taken)
+
+        def is_named() -> bool:
+            inbox.look()
+            return "/forger" in guard.measured.rivals
+
+        eventually(is_named)

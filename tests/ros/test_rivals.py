@@ -34,9 +34,11 @@ class Graph:
             for process, name in self.publishers[topic]
         ]
 
-    def look(self, later_s: float = 0.5, shared: tuple[str, ...] = ()) -> str:
+    def look(
+        self, later_s: float = 0.5, shared: tuple[str, ...] = (), accepts: bool = False
+    ) -> str:
         self.now_s += later_s
-        return self.doubles.look(self.missing.__contains__, shared)
+        return self.doubles.look(self.missing.__contains__, shared, accepts)
 
 
 def test_one_node_that_publishes_several_topics_is_alone() -> None:
@@ -53,9 +55,23 @@ def test_a_second_node_is_named_with_its_topic_until_it_is_gone(process: int) ->
     graph.look()
     graph.publishers[WRENCH].append((process, "stranger"))
     assert graph.look() == f"several nodes publish {WRENCH}: /driver, /stranger"
-    assert graph.look(shared=(WRENCH,)) == ""
     graph.publishers[WRENCH].pop()
     assert graph.look() == ""
+
+
+def test_a_node_that_comes_to_a_shared_topic_while_the_arm_is_held_is_a_fault() -> None:
+    """One message about other joints, from anybody, makes a topic a shared one."""
+    graph = Graph()
+    graph.publishers[WRENCH] = [(1, "driver"), (2, "gripper")]
+    assert graph.look(shared=(WRENCH,), accepts=True) == ""
+    assert graph.look(shared=(WRENCH,)) == ""
+    graph.publishers[WRENCH][1] = (3, "gripper")  # it was started anew
+    assert graph.look(shared=(WRENCH,)) == ""
+    graph.publishers[WRENCH].append((4, "stranger"))
+    words = f"several nodes publish {WRENCH}: /driver, /gripper, /stranger"
+    assert graph.look(shared=(WRENCH,)) == words
+    assert graph.look(shared=(WRENCH,)) == words
+    assert graph.look(shared=(WRENCH,), accepts=True) == ""
 
 
 def test_a_node_without_a_name_counts_from_the_second_look_on() -> None:
