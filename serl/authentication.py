@@ -51,6 +51,10 @@ def new_key(path: Path) -> None:
         raise BadInput(f"{path}: no key was written: {error.strerror}") from None
     try:
         write_all(descriptor, f"{secrets.token_hex(KEY_BYTES)}\n".encode())
+        os.fsync(descriptor)
+    except OSError as error:
+        path.unlink()
+        raise BadInput(f"{path}: no key was written: {error.strerror}") from None
     finally:
         os.close(descriptor)
 
@@ -83,16 +87,20 @@ def load_key(path: Path, absent: str = "") -> bytes:
 
 
 def run_key(run_folder: Path) -> bytes:
-    """Load the key of a run on one host, and make one first in a run that has none.
+    """Load the key of a run on one host, and make one first in a run that has none."""
+    return own_key(run_folder / RUN_KEY)
 
-    Processes that start at the same time get the same key.
+
+def own_key(path: Path) -> bytes:
+    """Load a key, and make one first where there is none.
+
+    Processes that start at the same time get the same key, and one that is killed leaves no half.
 
     Raises:
         BadInput: the file is no key, others than its owner can read it, or none can be written.
     """
-    path = run_folder / RUN_KEY
     if not path.exists():
-        scratch = path.with_name(f".{RUN_KEY}.{secrets.token_hex(8)}.tmp")
+        scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
         new_key(scratch)
         try:
             with suppress(FileExistsError):  # another process was faster

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from serl.authentication import load_key, new_key, topic_key
+from serl.authentication import load_key, own_key, topic_key
 from serl.errors import BadInput, SerlError
 from serl.files import read_bounded
 
@@ -68,9 +68,7 @@ class OrderCheck:
 
     def __init__(self, path: Path, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._path, self._now_ns = path.absolute(), now_ns
-        if not path.exists():
-            new_key(path)
-        self._key = load_order_key(path)
+        self._key = own_key(path)
         if path.stat().st_uid not in (os.geteuid(), path.parent.stat().st_uid):
             raise BadInput(f"{path}: this key belongs to another user: remove it, and start again")
         self._start_ns = now_ns()

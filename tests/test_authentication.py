@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import hmac
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from serl.authentication import (
     TAG_BYTES,
     load_key,
     new_key,
+    own_key,
     run_key,
     sign,
     topic_key,
@@ -38,6 +41,22 @@ def test_a_new_key_is_random_private_and_overwrites_nothing(tmp_path: Path) -> N
     with pytest.raises(BadInput, match="exists"):
         new_key(path)
     assert load_key(path) == key
+
+
+def test_a_full_disk_leaves_no_half_of_a_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A half would be refused at each later start."""
+
+    def write(descriptor: int, data: bytes) -> None:
+        os.write(descriptor, data[:10])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("serl.authentication.write_all", write)
+    for make in (new_key, own_key):
+        with pytest.raises(BadInput, match="no key was written: No space left"):
+            make(tmp_path / "key")
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_run_without_a_key_gets_one_that_stays(tmp_path: Path) -> None:
