@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
 from pathlib import Path
 
 import pytest
 
+from serl import actor_command
 from serl.actor_command import await_learner
+from serl.cli import DONE
 from serl.config import TrainConfig
 from serl.errors import BadInput
+from serl.link_status import LinkStatus, write_status
 from serl.run_folder import LEARNER_LOCK, RunFolder
+from serl.supervisor import Supervisor
 
 
 @pytest.fixture
@@ -47,3 +52,38 @@ def test_where_no_learner_lives_an_actor_says_so(run: RunFolder, lock: str | Non
     seconds = count()
     with pytest.raises(BadInput, match=f"no learner was started yet: serl learner {run.path}"):
         await_learner(run, lambda: float(next(seconds)), lambda _: None)
+
+
+@dataclass
+class Waiting(Supervisor):
+    """Processes of which one is done after so many looks."""
+
+    looks: int = 1
+
+    def finished(self, name: str) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+    def check(self) -> None:
+        """Nothing has died."""
+
+
+@pytest.mark.parametrize("connected", [None, False, True])
+def test_an_actor_without_a_learner_is_told(
+    connected: bool | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(actor_command, "_LOOK_S", 0.0)
+    if connected is not None:
+        write_status(tmp_path, LinkStatus(0, 0, connected))
+    processes = Waiting([], {}, tmp_path, events=["actor0 started"])
+    assert actor_command.attend(processes, "actor0", tmp_path) == DONE
+    told = capsys.readouterr().out.splitlines()
+    missing = [] if connected else ["no learner of this run answers; does `serl learner` run?"]
+    assert told == [*missing, "actor0 started"]
+    processes = Waiting([], {}, tmp_path)
+    actor_command.attend(processes, "actor0", tmp_path, learning=lambda: True)
+    busy = "the learner does not answer yet: it starts, or trains on demonstrations first"
+    assert capsys.readouterr().out.splitlines() == ([] if connected else [busy])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -14,9 +13,7 @@ from serl import actor_command, cli, train_command
 from serl.assembly import make_agent
 from serl.assignment import make_spec, make_task
 from serl.config import TrainConfig, resolve
-from serl.link_status import LinkStatus, write_status
 from serl.run_folder import RunFolder
-from serl.supervisor import Supervisor
 from serl.video import read_video
 
 from .agents.resnet10_reference import stand_in
@@ -188,41 +185,6 @@ def test_a_run_without_a_learner_cannot_be_joined(
     assert "expected a number from 0 to 101" in refused(serl, "actor", run.path)
     (run.path / "ros_domain").write_bytes(b"\xff\xfe7")
     assert "ros_domain: damaged; expected the number" in refused(serl, "actor", run.path)
-
-
-@dataclass
-class Waiting(Supervisor):
-    """Processes of which one is done after so many looks."""
-
-    looks: int = 1
-
-    def finished(self, name: str) -> bool:
-        self.looks -= 1
-        return self.looks < 0
-
-    def check(self) -> None:
-        """Nothing has died."""
-
-
-@pytest.mark.parametrize("connected", [None, False, True])
-def test_an_actor_without_a_learner_is_told(
-    connected: bool | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(actor_command, "_LOOK_S", 0.0)
-    if connected is not None:
-        write_status(tmp_path, LinkStatus(0, 0, connected))
-    processes = Waiting([], {}, tmp_path, events=["actor0 started"])
-    assert actor_command.attend(processes, "actor0", tmp_path) == cli.DONE
-    told = capsys.readouterr().out.splitlines()
-    missing = [] if connected else ["no learner of this run answers; does `serl learner` run?"]
-    assert told == [*missing, "actor0 started"]
-    processes = Waiting([], {}, tmp_path)
-    actor_command.attend(processes, "actor0", tmp_path, learning=lambda: True)
-    busy = "the learner does not answer yet: it starts, or trains on demonstrations first"
-    assert capsys.readouterr().out.splitlines() == ([] if connected else [busy])
 
 
 def test_a_second_learner_of_a_run_is_refused(serl: Serl, tmp_path: Path) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import sqlite3
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serl.content import BLOCK_RECORDS, checksum
-from serl.database import DamagedDatabase, bounded, connect
 from serl.errors import BadInput, CorruptData, SerlError
 from serl.index import Index, Span, Stream, read_index
 from serl.order import accepted, open_index
@@ -359,101 +355,3 @@ def test_an_index_of_format_1_is_read_and_goes_on_as_format_2(tmp_path: Path) ->
         assert index.claim("a", "other", "there")
     assert [*held(path)["a", 1]] == [7, 8, 9]
     assert read_index(path)[0] == [Span("a", 1, 0, 10)]
-
-
-ENDLESS = """(
-    WITH RECURSIVE more(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM more)
-    SELECT id, 'a' actor, 1 epoch, 0 first, 1 length, 0 next_episode, 0 next_step FROM more
-)"""
-
-
-def replace_by_a_view(path: Path) -> None:
-    execute(path, f"DROP TABLE span; CREATE VIEW span AS SELECT * FROM {ENDLESS};")
-
-
-def add_a_trigger(path: Path) -> None:
-    execute(path, f"CREATE TRIGGER t AFTER INSERT ON span BEGIN SELECT max(id) FROM {ENDLESS}; END")
-
-
-def add_a_generated_column(path: Path) -> None:
-    execute(path, "ALTER TABLE span ADD COLUMN x INTEGER AS (length + 1)")
-
-
-def add_a_default(path: Path) -> None:
-    execute(path, "ALTER TABLE home ADD COLUMN x TEXT DEFAULT (1)")
-
-
-def add_an_index(path: Path) -> None:
-    execute(path, "CREATE INDEX i ON span (actor) WHERE length(actor) > 1")
-
-
-def add_a_virtual_table(path: Path) -> None:
-    execute(path, "DROP TABLE home; CREATE VIRTUAL TABLE home USING fts5(actor, x, place)")
-
-
-def name_in_no_utf8(path: Path) -> None:
-    execute(path, "UPDATE span SET actor = CAST(x'ff41' AS TEXT)")
-
-
-def home_in_no_utf8(path: Path) -> None:
-    execute(path, "INSERT INTO home VALUES (CAST(x'ff41' AS TEXT), 'x', 'y')")
-
-
-def name_of_a_megabyte(path: Path) -> None:
-    execute(path, "UPDATE span SET actor = printf('%.*c', 1000000, 'a')")
-
-
-def execute(path: Path, script: str) -> None:
-    with closing(sqlite3.connect(path)) as database:
-        database.executescript(script)
-
-
-HOSTILE = [
-    *(replace_by_a_view, add_a_trigger, add_a_generated_column, add_a_default, add_an_index),
-    *(add_a_virtual_table, name_in_no_utf8, home_in_no_utf8, name_of_a_megabyte),
-]
-
-
-@pytest.mark.parametrize("harm", HOSTILE)
-def test_an_index_that_serl_did_not_make_is_refused_in_one_line(
-    tmp_path: Path, harm: Callable[[Path], None]
-) -> None:
-    path = tmp_path / "index.sqlite"
-    with Index(path) as index:
-        index.accept(records("a", 1, 7))
-    harm(path)
-    readers = (Index,) if harm is home_in_no_utf8 else (Index, read_index)
-    for read in readers:
-        with pytest.raises(CorruptData, match=r"index\.sqlite: ") as refusal:
-            read(path)
-        assert "\n" not in str(refusal.value)
-    opened = open_index(path, {("a", 1): 7}, {("a", 1): 5})
-    with opened.index as index:
-        assert "rebuilt from the log, 7 records" in opened.notices[0]
-        assert index.cursors == {("a", 1): 7}
-
-
-def test_reading_takes_no_more_work_than_a_sound_file_can(tmp_path: Path) -> None:
-    with closing(connect(tmp_path / "index.sqlite")) as database:
-        began_s = time.process_time()
-        with pytest.raises(DamagedDatabase, match="takes more work"):  # noqa: SIM117
-            with bounded(database, tmp_path / "index.sqlite"):
-                database.execute(f"SELECT max(id) FROM {ENDLESS}").fetchone()
-        assert time.process_time() - began_s < 20
-        database.execute("SELECT 1")  # the bound has ended
-
-
-def test_a_signal_ends_reading_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite does not return to Python in between; SIGTERM raises as Ctrl-C does in commands."""
-    monkeypatch.setattr("serl.database._FIRST_CALLS", 10**9)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sent = threading.Timer(0.3, signal.raise_signal, [signal.SIGTERM])
-    try:
-        with closing(connect(tmp_path / "index.sqlite")) as database:
-            sent.start()
-            with pytest.raises(KeyboardInterrupt):  # noqa: SIM117
-                with bounded(database, tmp_path / "index.sqlite"):
-                    database.execute(f"SELECT max(id) FROM {ENDLESS}").fetchone()
-    finally:
-        sent.join()
-        signal.signal(signal.SIGTERM, before)
