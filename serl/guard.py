@@ -38,18 +38,14 @@ from collections.abc import Sequence
 from serl.errors import BadInput
 from serl.guard_chain import (
     Heard,
-    Refused,
-    can_stop_clear,
-    can_stop_inside,
     check_command,
-    check_opening,
     far_outside,
-    is_apart,
     is_inside,
-    is_kept_out,
+    may_be,
 )
 from serl.guard_config import LATCHED, MOVING, GuardConfig, GuardState
 from serl.guard_following import Following
+from serl.guard_gripper import GripperCommand
 from serl.guard_inputs import Lease, MeasuredArm, Nonsense, Source
 from serl.guard_standing import Standing
 from serl.latch import Latch
@@ -75,23 +71,20 @@ class Guard:
         state, cause: what it is doing, and why, of a hold or a stop.
         lease: who drives.
         measured: what the arm says of itself.
-        opening: of the gripper, as commanded since it was armed: 1 open, 0 closed; None before the
-            first command.
         counts: refusals and other incidents by reason.
     """
 
     def __init__(self, config: GuardConfig, latch: Latch | None = None) -> None:
         self.counts: Counter[str] = Counter()
         self.state, self.cause = latch or Latch()
-        self.opening: float | None = None
         self._config = config
         self._limits, self._slow = config.motion.limits, config.slow
         self.measured = MeasuredArm(config, self.counts)
         self.lease = Lease(config, self.counts)
         self._command = Source("command", config.command_s, self.counts)
-        self._gripper = Source("gripper", math.inf, self.counts)
+        self._gripper = GripperCommand(config, self.counts)
         self._nonsense = Nonsense(3, "commands that are not finite")
-        self._switched_s = self._ticked_s = -math.inf
+        self._ticked_s = -math.inf
         self._awake_s = -math.inf  # armed, or awake, since then
         self._following = Following(config)
         self._target: Pose | None = None
@@ -102,6 +95,11 @@ class Guard:
         self._braking = self._disarming = False
         self._lost_human = self._recovering = self._acknowledged = False
         self._touched = False  # in a protective stop, or it was stopped for that
+
+    @property
+    def opening(self) -> float | None:
+        """Commanded opening of the gripper: 1 open, 0 closed; None before the first since `arm`."""
+        return self._gripper.opening
 
     @property
     def active(self) -> bool:
@@ -152,16 +150,7 @@ class Guard:
     def gripper(self, values: Sequence[float], heard: Heard) -> None:
         """Open (1) or close (0) the gripper; not late, nor while the arm holds, nor too often."""
         self._note_not_finite(values, heard)
-        with self._gripper.hearing(heard.now_s):
-            opening = check_opening(values, heard, self._config)
-            if not self._config.motion.gripper:
-                raise Refused("none", "gripper: the task moves none")
-            if self.state not in MOVING:
-                raise Refused("holding", "gripper: the arm holds")
-            if opening != self.opening:
-                if heard.now_s - self._switched_s < self._config.motion.gripper_interval_s:
-                    raise Refused("too soon", "gripper: switches too often")
-                self.opening, self._switched_s = opening, heard.now_s
+        self._gripper.hear(values, heard, self.state in MOVING)
 
     def pose(self, values: Sequence[float], heard: Heard) -> None:
         """Where the tool is: base_T_tcp."""
@@ -263,11 +252,9 @@ class Guard:
             return ""
         if trouble := self.measured.trouble(now_s):
             return trouble
-        if self.yields and self._setpoint is not None and self._is_away(self._setpoint.pose):
-            if not self._is_away(self._standing.place or self._setpoint.pose):
-                return "the arm was moved: its setpoint is on its way there"
-            most_mm = 1e3 * self._limits.yield_m
-            return f"the arm was moved by more than {most_mm:.0f} mm: push it back"
+        resting = self._setpoint.pose if self.yields and self._setpoint is not None else None
+        if resting is not None and (away := self._standing.displacement(resting)):
+            return away
         if self.state is GuardState.DISARMED and self.measured.pose is not None:
             far = far_outside(self.measured.pose, self._config)
             return f"{far}: bring the arm there by hand" if far else ""
@@ -354,7 +341,7 @@ class Guard:
         if not self._braking:
             goal, limits = self._goal(now_s)
             after = advance_setpoint(before, goal, limits, PROFILE_PERIOD_S)
-            if self._may_be(after):
+            if may_be(after, before.pose, self._config):
                 self._setpoint = after
                 return after
             self._braking = True  # a path that would leave the box, or enter one to keep out of
@@ -364,19 +351,6 @@ class Guard:
             self._standing.rest(after.pose, self.state, now_s)
         return after
 
-    def _may_be(self, after: Setpoint) -> bool:
-        """Whether the setpoint may be there: a stop would still end inside, and in no keep-out box.
-
-        One that is outside is led back, around nothing: a keep-out box on its way ends that. Nor
-        does it get farther outside than the guard takes an arm from.
-        """
-        assert self._setpoint is not None
-        config, before = self._config, self._setpoint.pose
-        if can_stop_inside(after, config):
-            return True
-        led_back = not is_inside(before, config) and not far_outside(after.pose, config)
-        return led_back and (is_kept_out(before, config) or can_stop_clear(after, config))
-
     def _goal(self, now_s: float) -> tuple[Pose, Limits]:
         """Where the setpoint goes, and within which limits."""
         pose, pace = self.measured.fresh_pose(now_s), self.pace
@@ -385,11 +359,6 @@ class Guard:
         assert self._setpoint is not None
         place = self._setpoint.pose
         return self._standing.find(place, self.state, self.yields, now_s), self._slow
-
-    def _is_away(self, place: Pose) -> bool:
-        """Whether the arm is further from there than a setpoint may be ahead of it."""
-        pose, limits = self.measured.pose, self._limits
-        return pose is not None and is_apart(pose, place, limits.lead_m, limits.lead_rad)
 
     def _watch_arm(self, now_s: float) -> None:
         """Stop an arm that is silent, or elsewhere than it should be, for longer than it may."""
@@ -468,7 +437,7 @@ class Guard:
 
     def _disarmed(self) -> str:
         self.state, self.cause = GuardState.DISARMED, ""
-        self._setpoint = self._last = self.opening = None
+        self._setpoint = self._last = self._gripper.opening = None
         self._standing.forget()
         self._following.begin()
         self._active = self._braking = self._disarming = self._acknowledged = False

@@ -198,6 +198,23 @@ def can_stop_clear(state: Setpoint, config: GuardConfig) -> bool:
     return not any(is_kept_out(pose, config) for pose in _stop(state, config.motion.limits))
 
 
+def may_be(after: Setpoint, before: Pose, config: GuardConfig) -> bool:
+    """Whether a setpoint is allowed: a stop from it ends inside, and enters no keep-out box.
+
+    A setpoint that is outside the box is led back, but around nothing: a keep-out box on the way
+    ends that. It gets no farther outside than the guard takes an arm from.
+
+    Args:
+        after: the setpoint.
+        before: pose of the one before it.
+        config: of the guard.
+    """
+    if can_stop_inside(after, config):
+        return True
+    led_back = not is_inside(before, config) and not far_outside(after.pose, config)
+    return led_back and (is_kept_out(before, config) or can_stop_clear(after, config))
+
+
 def is_kept_out(pose: Pose, config: GuardConfig) -> bool:
     """Whether it is in a box to keep out of."""
     return _in_keep_out(pose.position, config, 0.0)

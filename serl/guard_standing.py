@@ -78,9 +78,18 @@ class Standing:
         pose = self._measured.fresh_pose(now_s)
         if pose is not None and not self._measured.rivals:
             settles = self._settles and self._has_settled(pose, now_s)
-            if settles or self._gives_way(pose, setpoint, state, soft, now_s):
+            if settles or self._gives_way(setpoint, state, soft, now_s):
                 self._move(pose)
         return self.place or setpoint
+
+    def displacement(self, setpoint: Pose) -> str:
+        """Why a soft arm is not let go of: it is away from its setpoint; empty when it is not."""
+        if not self._is_away(setpoint):
+            return ""
+        if not self._is_away(self.place or setpoint):
+            return "the arm was moved: its setpoint is on its way there"
+        most_mm = 1e3 * self._config.motion.limits.yield_m
+        return f"the arm was moved by more than {most_mm:.0f} mm: push it back"
 
     def is_behind(self, pose: Pose, setpoint: Pose) -> bool:
         """Whether an arm that is held up may be there when its setpoint has come to rest."""
@@ -98,18 +107,19 @@ class Standing:
             ),
         )
 
-    def _gives_way(
-        self, pose: Pose, setpoint: Pose, state: GuardState, soft: bool, now_s: float
-    ) -> bool:
+    def _is_away(self, place: Pose) -> bool:
+        """Whether the arm is further from there than a setpoint may be ahead of it."""
+        pose, limits = self._measured.pose, self._config.motion.limits
+        return pose is not None and is_apart(pose, place, limits.lead_m, limits.lead_rad)
+
+    def _gives_way(self, setpoint: Pose, state: GuardState, soft: bool, now_s: float) -> bool:
         """Whether something pushes the arm of a protective stop, by what is measured now."""
         if state is not GuardState.PROTECTIVE_STOP or self.moved:
             return False
         if self._measured.hindrance(now_s):
             return False
-        limits = self._config.motion.limits
         # A soft spring lets itself be pushed far by little, and is to get stiff again near there.
-        place = self.place or setpoint
-        away = soft and is_apart(pose, place, limits.lead_m, limits.lead_rad)
+        away = soft and self._is_away(self.place or setpoint)
         return away or bool(self._measured.touch)
 
     def _has_settled(self, pose: Pose, now_s: float) -> bool:
