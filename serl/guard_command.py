@@ -16,9 +16,8 @@ from serl.config import resolve
 from serl.files import write_atomic
 from serl.guard_config import GuardConfig
 from serl.guard_setup import guard_of, guarded_arm
-from serl.real_arm import load_robot
 from serl.robot_command import checked_namespace
-from serl.robot_file import latch_path, write_robot
+from serl.robot_file import latch_path, load_robot, write_robot
 
 
 class Place(NamedTuple):

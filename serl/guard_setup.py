@@ -15,7 +15,8 @@ from serl.errors import BadInput
 from serl.files import make_folder, write_atomic
 from serl.guard_config import GuardConfig
 from serl.latch import Latch, LatchFile
-from serl.real_arm import check_place, limits_of, load_robot, within_workspace
+from serl.real_arm import check_place, limits_of, within_workspace
+from serl.robot_file import load_robot
 from serl.rotations import between
 from serl.safety import Limits, Motion, pose_from
 from serl.task import SimulatedTask

@@ -17,6 +17,7 @@ from serl import plugins
 from serl.config import TrainConfig, resolve
 from serl.errors import SerlError
 from serl.plugin_settings import CHOICES
+from serl.robot_file import load_robot
 from serl.teleop.config import TeleopConfig
 from serl.teleop_commands import mapping_of
 
@@ -75,7 +76,7 @@ def _all_names(kind: plugins.Kind) -> list[str]:
 def _show_plugin(kind: plugins.Kind, name: str) -> None:
     """What a plug-in is, and its settings with their values by default."""
     builtin = name in plugins.known(kind)
-    line = _own_line(kind, name) if builtin else _summary(plugins.load(kind, name), "")
+    line = _own_line(kind, name) if builtin else _summary(_load(kind, name), "")
     print(f"{kind:9} {name:29} {line}".rstrip())  # noqa: T201
     choice = next((each for each in CHOICES.values() if each.kind == kind), None)
     if choice is not None:
@@ -85,6 +86,10 @@ def _show_plugin(kind: plugins.Kind, name: str) -> None:
         _show(mapping_of(TeleopConfig(), name), "setting", {}, "teleop.device.")
     elif kind == "device":
         _show(mapping_of(TeleopConfig(), name), "setting", {}, f"teleop.{name}.")
+
+
+def _load(kind: plugins.Kind, name: str) -> Any:
+    return load_robot(name) if kind == "robot" else plugins.load(kind, name)
 
 
 def _own_line(kind: plugins.Kind, name: str) -> str:

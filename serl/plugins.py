@@ -40,7 +40,6 @@ _PACKAGES: dict[Kind, str] = {
     "person": "serl.teleop",
     "transport": "serl.ros",
 }
-_ROBOT_FILES = "serl.robot_file"  # by name: it reads settings, whose models plug-ins bring
 GROUPS: dict[Kind, str] = {
     "task": "serl.tasks",
     "robot": "serl.robots",
@@ -145,7 +144,7 @@ def load(kind: Kind, name_or_path: str) -> Any:
     Args:
         kind: what is wanted.
         name_or_path: a known name, that of an entry point of an installed package, or the path of a
-            `.py` file; of a robot also of a `.yaml`, as `serl setup` writes it.
+            `.py` file. A robot's `.yaml`, as `serl setup` writes it: see `serl.robot_file`.
 
     Raises:
         BadInput: no such name or file, a file or an entry point that cannot be loaded, a name that
@@ -153,8 +152,6 @@ def load(kind: Kind, name_or_path: str) -> Any:
         ImportError: a plug-in of ours needs something that is not installed.
         SerlError: what it needs does not work as this machine is set up; the line says why.
     """
-    if kind == "robot" and name_or_path.endswith(".yaml"):
-        return importlib.import_module(_ROBOT_FILES).read_robot(Path(name_or_path))
     if name_or_path.endswith(".py"):
         return _attribute(kind, load_file(Path(name_or_path)), name_or_path)
     if name_or_path in names(kind):

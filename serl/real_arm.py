@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from serl import plugins
 from serl.arm_profile import ArmProfile, is_real
 from serl.config import TrainConfig
 from serl.encoder_weights import is_pretrained_on
@@ -22,14 +21,6 @@ from serl.types import Observation
 
 NO_JUDGE = "nothing tells this arm when the task is done: a person says success or failure"
 _LEAST_M = 0.02
-
-
-def load_robot(robot: str) -> ArmProfile:
-    """The profile of a known name, of a `.py` or of a `.yaml` file."""
-    profile = plugins.load("robot", robot)
-    if not isinstance(profile, ArmProfile):
-        raise BadInput(f"robot {robot}: expected an ArmProfile, got {type(profile).__name__}")
-    return profile
 
 
 def bodies_seen(task: SimulatedTask) -> tuple[str, ...]:

@@ -8,9 +8,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from serl import plugins
 from serl.doctor import Finding
 from serl.errors import BadInput
+from serl.robot_file import load_robot
 
 _NAMESPACE = re.compile(r"/|(/[A-Za-z][A-Za-z0-9_]*)+/?")
 
@@ -26,13 +26,13 @@ def robot_findings(robot: str, namespace: str) -> Iterator[Finding]:
     """Listen to an arm's driver, and ask it for its parameters; nothing is commanded or set.
 
     Args:
-        robot: name of a profile, or path of a .py file.
+        robot: name of a profile, or path of a .py or .yaml file.
         namespace: of the driver's topics, from the root.
 
     Raises:
         BadInput: there is no such robot, or ROS 2 is missing.
     """
-    profile, arm = plugins.load("robot", robot), checked_namespace(namespace).rstrip("/")
+    profile, arm = load_robot(robot), checked_namespace(namespace).rstrip("/")
     from serl.ros.environment import domain_id_of, meet_others
     from serl.ros.graph import require_ros
 

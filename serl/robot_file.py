@@ -7,10 +7,25 @@ from pathlib import Path
 
 import yaml
 
+from serl import plugins
 from serl.arm_profile import ArmProfile
 from serl.config import checked, read_yaml
 from serl.errors import BadInput
 from serl.files import make_folder, write_atomic
+
+
+def load_robot(robot: str) -> ArmProfile:
+    """Load the profile of a known name, of a `.py` file or of a `.yaml` file.
+
+    Raises:
+        BadInput: as `plugins.load` and `read_robot`, or the plug-in is no profile.
+    """
+    if robot.endswith(".yaml"):
+        return read_robot(Path(robot))
+    profile = plugins.load("robot", robot)
+    if not isinstance(profile, ArmProfile):
+        raise BadInput(f"robot {robot}: expected an ArmProfile, got {type(profile).__name__}")
+    return profile
 
 
 def read_robot(path: Path) -> ArmProfile:

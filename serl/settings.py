@@ -18,8 +18,9 @@ from serl.guard_setup import guarded_arm
 from serl.inheritance import inherit
 from serl.merging import merge
 from serl.plugin_settings import fitting
-from serl.real_arm import check_trainable, load_robot, tuned_settings
+from serl.real_arm import check_trainable, tuned_settings
 from serl.reward import RewardConfig
+from serl.robot_file import load_robot
 from serl.specs import Spec
 from serl.successes import LastFrames, with_labelled
 from serl.task import SimulatedTask

@@ -8,7 +8,7 @@ from serl import plugins
 from serl.arm_profile import ArmProfile
 from serl.cell import CellCamera, Trial, Workspace
 from serl.errors import BadInput
-from serl.robot_file import latch_path, read_robot, write_robot
+from serl.robot_file import latch_path, load_robot, read_robot, write_robot
 
 SIM: ArmProfile = plugins.load("robot", "sim")
 TAUGHT = SIM.model_copy(
@@ -35,7 +35,7 @@ def test_every_profile_is_the_same_after_a_file(name: str, tmp_path: Path) -> No
 def test_what_was_taught_is_loaded_wherever_a_robot_is(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     write_robot(path, TAUGHT)
-    assert plugins.load("robot", str(path)) == TAUGHT
+    assert load_robot(str(path)) == TAUGHT
     assert not list(tmp_path.glob(".*")), "a scratch file is left"
 
 
@@ -54,11 +54,11 @@ def test_a_file_that_is_no_profile_is_one_line(text: str, line: str, tmp_path: P
     whole = path.read_text()
     path.write_text(whole + text if text.startswith("colour") else text)
     with pytest.raises(BadInput, match=line) as caught:
-        plugins.load("robot", str(path))
+        load_robot(str(path))
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
     with pytest.raises(BadInput, match=r"no\.yaml: cannot be read"):
-        plugins.load("robot", str(tmp_path / "no.yaml"))
+        load_robot(str(tmp_path / "no.yaml"))
 
 
 def test_names_are_put_into_the_namespace_of_a_driver() -> None:

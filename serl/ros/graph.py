@@ -21,8 +21,7 @@ from serl.guard_setup import (
     write_guard,
 )
 from serl.latch import GuardedArm
-from serl.real_arm import load_robot
-from serl.robot_file import latch_path
+from serl.robot_file import latch_path, load_robot
 from serl.ros.environment import (
     choose_transport,
     clean_shared_memory,

@@ -24,7 +24,6 @@ from pathlib import Path
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 from rclpy.time_source import USE_SIM_TIME_NAME
 
-from serl import plugins
 from serl.arm_profile import ArmProfile
 from serl.clock import WallClock
 from serl.config import checked, read_yaml
@@ -33,6 +32,7 @@ from serl.files import FileLock, make_folder
 from serl.guard import LATCHED, MOVING, Guard, GuardConfig, GuardState
 from serl.guard_setup import check_fits
 from serl.latch import LatchFile
+from serl.robot_file import load_robot
 from serl.ros.arm_commander import ArmCommander
 from serl.ros.arm_topics import check_types, commanded, name_of, of_robot
 from serl.ros.compliance import Compliance
@@ -336,7 +336,7 @@ def describe(config: GuardConfig) -> dict[str, Described]:
 
 def run(folder: Path, robot: str, arm: str, settings: Path, latch: Path) -> None:
     """Guard an arm until told to stop."""
-    profile = plugins.load("robot", arm)
+    profile = load_robot(arm)
     config = checked(GuardConfig, read_yaml(settings))
     make_folder(latch.parent)
     own = robot.startswith("/")  # a namespace from the root, "/" for the root itself

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 from rclpy.time_source import USE_SIM_TIME_NAME
 
-from serl import plugins
 from serl.config import checked, parse_overrides, read_yaml
 from serl.display import Display
 from serl.errors import BadInput, SerlError
 from serl.files import checked_name
 from serl.graph_config import GraphConfig
+from serl.robot_file import load_robot
 from serl.ros.environment import domain_id_of, environment, meet_others
 from serl.ros.graph import (
     RealArm,
@@ -155,7 +155,7 @@ def _simulated(given: Arguments) -> _Graph:
 
 
 def _guarded(given: Arguments) -> _Graph:
-    plugins.load("robot", given["profile"])
+    load_robot(given["profile"])
     run, name = _run_of(given), checked_name(given["name"], "robot")
     if given["profile"] == "sim":
         return _ready(run, arm_processes(run, name)[1:], frozenset())

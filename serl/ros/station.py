@@ -13,7 +13,8 @@ from serl.errors import Silent
 from serl.guard_config import LATCHED, GuardState
 from serl.guard_setup import GUARD_FOLDER, simulated_latch
 from serl.hold import Hold
-from serl.real_arm import bodies_seen, load_robot, within_workspace
+from serl.real_arm import bodies_seen, within_workspace
+from serl.robot_file import load_robot
 from serl.ros.arm import RosArm
 from serl.ros.gain_services import GainServices
 from serl.ros.node import RosNode

@@ -14,8 +14,7 @@ from serl.guard_command import Place, guard_arguments, place_of
 from serl.guard_config import GuardState
 from serl.guard_setup import guard_of
 from serl.latch import LatchFile
-from serl.real_arm import load_robot
-from serl.robot_file import write_robot
+from serl.robot_file import load_robot, write_robot
 from serl.ros.environment import meet_others
 from serl.ros.guard_client import GuardClient
 from serl.ros.node import RosNode

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from serl.guard_setup import guard_of
-from serl.real_arm import load_robot
-from serl.robot_file import read_robot
+from serl.robot_file import load_robot, read_robot
 from serl.ros.setup_steps import STEPS
 
 from .conftest import eventually
