@@ -330,7 +330,7 @@ def _verify(options: argparse.Namespace) -> int:
     from serl.verify import verify
 
     sound = True
-    for part in RunFolder.open(options.run).parts().values():
+    for part in RunFolder.open(options.run, data_only=True).parts().values():
         report = verify(part.path)
         print(report)
         sound &= report.sound

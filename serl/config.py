@@ -50,6 +50,10 @@ StageName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 MAX_YAML_BYTES = 64 << 10
 
 
+DATA_ONLY = "data only"
+"""Validation context of a configuration that must execute nothing; see `RunFolder.open`."""
+
+
 class Stage(BaseModel):
     """One task of several that reset each other.
 
@@ -139,9 +143,14 @@ class TrainConfig(BaseModel):
     @field_validator("agent", "reward", "human", "transport", mode="before")
     @classmethod
     def _of_plugin(cls, given: Any, info: ValidationInfo) -> Any:
-        """Validate the settings of a plug-in by the model that it brings."""
+        """Validate the settings of a plug-in by the model that it brings.
+
+        With the context `DATA_ONLY`, plug-ins from outside are not loaded: that runs their code.
+        """
         assert info.field_name is not None
-        return CHOICES[info.field_name].validated(given, info.data)
+        choice = CHOICES[info.field_name]
+        read = choice.unloaded if info.context == DATA_ONLY else choice.validated
+        return read(given, info.data)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -306,5 +306,5 @@ def _config(file: Path, task: str) -> TrainConfig:
     """The configuration of the run that a file lies in; of a recording on its own, the default."""
     for folder in file.resolve().parents[1:3]:
         if (folder / CONFIG).is_file():
-            return RunFolder.open(folder).config
+            return RunFolder.open(folder, data_only=True).config
     return TrainConfig(task=task)

@@ -47,23 +47,34 @@ class Choice(NamedTuple):
             BadInput: there is no such plug-in, or it cannot be loaded.
             ValidationError: it does not know these settings.
         """
-        if self.setting not in self.own.model_fields:
-            name = run.get(self.setting)
-        elif isinstance(given, Mapping):
-            name = given.get(self.setting, self.own.model_fields[self.setting].default)
-        else:
-            name = getattr(given, self.setting, None)
+        name = self._name(given, run)
         return (
             _validated(given, self.model(plugins.absolute(name)))
             if isinstance(name, str)
             else given
         )
 
+    def unloaded(self, given: Any, run: Mapping[str, Any]) -> Any:
+        """As `validated`, but without the code of others: such a plug-in has default settings."""
+        name = self._name(given, run)
+        if isinstance(name, str) and name not in plugins.known(self.kind):
+            own_setting = self.setting in self.own.model_fields
+            return self.bare().model_copy(update={self.setting: name} if own_setting else {})
+        return self.validated(given, run)
+
     def selecting(self, name: str) -> dict[str, Any]:
         """The settings of a run that select a plug-in."""
         if self.setting in self.own.model_fields:
             return {self.field: {self.setting: name}}
         return {self.setting: name}
+
+    def _name(self, given: Any, run: Mapping[str, Any]) -> Any:
+        """The name of the plug-in, unchecked."""
+        if self.setting not in self.own.model_fields:
+            return run.get(self.setting)
+        if isinstance(given, Mapping):
+            return given.get(self.setting, self.own.model_fields[self.setting].default)
+        return getattr(given, self.setting, None)
 
     def model(self, name: str) -> type[BaseModel]:
         """The model of a plug-in, by its name or path; raises `BadInput` that names the setting."""

@@ -66,7 +66,7 @@ def recordings(folder: Path) -> list[Recording]:
     """
     if episode_paths(folder):
         return _recordings(folder.resolve().name, folder)
-    run = RunFolder.open(folder)
+    run = RunFolder.open(folder, data_only=True)
     found = [item for actor in run.actors() for item in _recordings(actor, run.episodes(actor))]
     if not found:
         raise BadInput(f"{folder}: no episode was recorded yet")

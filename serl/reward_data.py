@@ -167,7 +167,7 @@ def episode_folders(paths: Sequence[Path]) -> list[Path]:
         if (path / VIEWS).exists() or not (path / CONFIG).exists():
             folders.append(path)
             continue
-        parts = RunFolder.open(path).parts().values()
+        parts = RunFolder.open(path, data_only=True).parts().values()
         found = [part.episodes(actor) for part in parts for actor in part.actors()]
         if not found:
             raise BadInput(f"{path}: no actor of this run has recorded an episode")

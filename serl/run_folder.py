@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from serl import checkpoint
 from serl.authentication import RUN_KEY, new_key
 from serl.commit import commit
-from serl.config import TrainConfig, read_yaml, stage_configs
+from serl.config import DATA_ONLY, TrainConfig, read_yaml, stage_configs
 from serl.errors import BadInput, CorruptData
 from serl.fields import short
 from serl.files import FileLock, checked_name, make_folder, sync_folder, write_atomic
@@ -52,9 +52,10 @@ class RunInfo(BaseModel):
 class RunFolder:
     """Paths and files of one run. Made by `create` or `open`."""
 
-    def __init__(self, path: Path, info: RunInfo) -> None:
+    def __init__(self, path: Path, info: RunInfo, data_only: bool = False) -> None:
         self.path = path
         self.info = info
+        self._data_only = data_only
 
     @classmethod
     def create(cls, root: Path, config: TrainConfig, now: datetime) -> RunFolder:
@@ -98,8 +99,13 @@ class RunFolder:
         return cls(path, info)
 
     @classmethod
-    def open(cls, path: Path) -> RunFolder:
+    def open(cls, path: Path, data_only: bool = False) -> RunFolder:
         """Open an existing run.
+
+        Args:
+            path: of its folder.
+            data_only: execute no plug-in that its configuration names by a path or an entry point,
+                as the folder may be of others; the settings of such plug-ins are then the defaults.
 
         Raises:
             BadInput: there is no such folder, or it is none of ours.
@@ -116,14 +122,14 @@ class RunFolder:
             found = short(values.get("format"))
             raise CorruptData(f"{file}: expected format {FORMAT}, found {found}")
         try:
-            info = RunInfo.model_validate(values)
+            info = RunInfo.model_validate(values, context=DATA_ONLY if data_only else None)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             raise CorruptData(
                 f"{file}: {where}: {first['msg']}, found {short(first['input'])}"
             ) from error
-        return cls(path, info)
+        return cls(path, info, data_only)
 
     def writable(self) -> RunFolder:
         """The run itself; raises `BadInput` when nothing can be written into its folder."""
@@ -142,7 +148,8 @@ class RunFolder:
         """
         if self.config.stages is None:
             return {"": self}
-        return {name: self.open(self.path / STAGES / name) for name in self.config.stages}
+        stages = self.path / STAGES
+        return {name: self.open(stages / name, self._data_only) for name in self.config.stages}
 
     @property
     def name(self) -> str:

@@ -105,7 +105,7 @@ def verify(path: Path) -> Report:
     Raises:
         BadInput: it is not a run.
     """
-    run = RunFolder.open(path)
+    run = RunFolder.open(path, data_only=True)
     findings: list[str] = []
     checkpoints = checkpoint.checkpoint_paths(run.checkpoints)
     pointer = run.checkpoints / checkpoint.LATEST

@@ -13,7 +13,9 @@ import yaml
 from serl.config import TrainConfig
 from serl.errors import BadInput, CorruptData
 from serl.files import checked_name, write_atomic
+from serl.review import recordings
 from serl.run_folder import RunFolder
+from serl.verify import verify
 
 NOW = datetime(2026, 11, 21, 10, 0, 5)
 CONFIG = TrainConfig(task="reach", seed=7, demo_paths=(Path("a/b"),))
@@ -180,3 +182,31 @@ def test_a_new_run_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.Monk
     parent = run.path.parent
     assert synced[:2] == [tmp_path.stat().st_ino, parent.parent.stat().st_ino]
     assert synced[-1] == parent.stat().st_ino
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"intervention": "evil.py"},
+        {"agent": {"algorithm": "evil.py", "own": 1}},
+        {"reward": {"kind": "evil.py"}},
+        {"transport": {"kind": "evil.py"}},
+    ],
+)
+def test_a_run_of_others_is_verified_and_replayed_without_the_code_that_it_names(
+    tmp_path: Path, named: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text("open('executed', 'w').close()")
+    run = RunFolder.create(tmp_path, TrainConfig(), datetime(2026, 11, 23))
+    values = yaml.safe_load((run.path / "config.yaml").read_text())
+    values["config"] |= named
+    (run.path / "config.yaml").write_text(yaml.safe_dump(values))
+    for part in RunFolder.open(run.path, data_only=True).parts().values():
+        assert verify(part.path).sound
+    with pytest.raises(BadInput, match="no episode was recorded yet"):
+        recordings(run.path)
+    assert not (tmp_path / "executed").exists()
+    with pytest.raises(BadInput, match=r"evil\.py: expected a module with the attribute"):
+        RunFolder.open(run.path)
+    assert (tmp_path / "executed").exists()
