@@ -336,8 +336,11 @@ class ArmProfile(BaseModel):
     @property
     def wrench_headers(self) -> tuple[str, ...]:
         """And a wrench."""
-        own = self.tool_frame if self.wrench_frame == "tool" else self.base_frame
-        return self.wrench_frames or (own,)
+        return self.wrench_frames or (self.frame_name(self.wrench_frame),)
+
+    def frame_name(self, frame: Literal["base", "tool"]) -> str:
+        """Return the name that headers give the base frame or the tool frame."""
+        return self.tool_frame if frame == "tool" else self.base_frame
 
     @property
     def channels(self) -> tuple[Channel, ...]:

@@ -33,7 +33,7 @@ from serl.quarantine import read_logged, survey
 from serl.recording import EpisodeLog
 from serl.recovery import recover
 from serl.robot import SimulatedRobot
-from serl.ros.control import People, describe
+from serl.ros.control import People, action_frame, describe
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.services import serve
 from serl.ros.station import RESTORE, Station, make_arm
@@ -64,7 +64,8 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
         ) as node,
         ExitStack() as logs,
     ):
-        people = People(node, name, folder.config.teleop, folder.link(name))
+        frame = action_frame(folder.config, robot)
+        people = People(node, name, folder.config.teleop, frame, folder.link(name))
         people.manage()
 
         def ending() -> bool:

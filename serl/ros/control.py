@@ -19,6 +19,7 @@ from serl.desk import Desk, LastWord
 from serl.errors import SerlError
 from serl.hold import STOP_FILE, Hold
 from serl.intervention import Event, Teleop
+from serl.real_arm import load_robot
 from serl.robot import SimulatedRobot
 from serl.ros.lifecycle import INACTIVE
 from serl.ros.node import RosNode
@@ -56,6 +57,18 @@ def describe(config: TrainConfig) -> dict[str, Described]:
     }
 
 
+def action_frame(config: TrainConfig, robot: str | None = None) -> str:
+    """Return the name of the frame in which the actions of a run are meant.
+
+    Args:
+        config: settings of the run.
+        robot: profile of the arm, where it is not that of the run. A simulation without an arm
+            behind ROS 2 has the frames of the simulated arm.
+    """
+    profile = load_robot(robot or config.robot or "sim")
+    return profile.frame_name(make_task(config).config.motion.frame)
+
+
 class People:
     """Everybody who has a say in what a process drives, in whatever stage.
 
@@ -63,17 +76,20 @@ class People:
         node: the actor's node.
         actor: its name.
         config: how devices may drive.
+        frame: name of the frame in which the actions are meant: see `action_frame`.
         link: a folder of the actor's, for a stop that outlives it.
 
     Attributes:
         hold: why it holds.
     """
 
-    def __init__(self, node: RosNode, actor: str, config: TeleopConfig, link: Path) -> None:
+    def __init__(
+        self, node: RosNode, actor: str, config: TeleopConfig, frame: str, link: Path
+    ) -> None:
         link.mkdir(parents=True, exist_ok=True)
         self.hold = Hold(link / STOP_FILE)
         self._node, self._actor = node, actor
-        self._devices = TopicDevices(node, actor, config)
+        self._devices = TopicDevices(node, actor, config, frame)
         self._control: Control | None = None
         self._desk: Desk | None = None  # of the stage that runs
         self._last_word = LastWord()

@@ -228,16 +228,17 @@ def console_processes(
     """The console beside an actor, whose STOP goes to the guard of the arm as well.
 
     That is the given real arm, else the one that the actor drove last, else that of the run.
+    A note of another form, as older versions left it, counts as none.
     """
     arguments: tuple[str, ...] = ("--run", str(run.path), "--actor", actor, "--port", str(port))
-    guarded: GuardedArm | None
+    note, lines, guarded = _arm_note(run, actor), list[str](), None
     if arm is not None:
         guarded = arm.guarded
-    elif (note := _arm_note(run, actor)).exists():
-        text = read_bounded(note, _MAX_NOTE_BYTES).decode(errors="replace")
-        namespace, latch = text.splitlines()
-        guarded = GuardedArm(namespace, Path(latch))
-    else:
+    elif note.exists():
+        lines = read_bounded(note, _MAX_NOTE_BYTES).decode(errors="replace").splitlines()
+    if len(lines) == 2:
+        guarded = GuardedArm(lines[0], Path(lines[1]))
+    elif guarded is None:
         guarded = arms_behind_guards(run, [actor]).get(actor)
     if guarded is not None:
         arguments += ("--guard", guarded.namespace, "--latch", str(guarded.latch))

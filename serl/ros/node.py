@@ -35,6 +35,7 @@ from serl.ros.memory import keep_freed_memory
 from serl.ros.names import ros_name
 from serl.ros.parameters import Described, declare
 from serl.ros.ports import hears_domain, read_ports, removed_ports
+from serl.ros.rosout import DRAIN_S, ROSOUT, RosoutHandler
 from serl.ros.tags import Signer, opened
 from serl.ros.topics import Topic
 from serl.sockets import check_reach, close_inherited_sockets
@@ -113,6 +114,11 @@ class RosNode:
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self.handle)
         self.every(_LOOK_S, self._look)
+        self._rosout: RosoutHandler | None = None
+        if not self.signed:  # nobody but its run could read a message that bears a tag
+            logger_name = self.handle.get_logger().name
+            self._rosout = RosoutHandler(logger_name, self.publisher(ROSOUT))
+            self.every(DRAIN_S, self._rosout.drain)
         self._thread = threading.Thread(target=self._spin, name="ros", daemon=True)
         self._previous: dict[int, Any] = {}
         self._asked_s = math.inf  # when it was first asked to end
@@ -121,6 +127,8 @@ class RosNode:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._previous[number] = signal.signal(number, self._stop)
+        if self._rosout is not None:
+            self._rosout.attach()
         self._thread.start()
         return self
 
@@ -133,6 +141,10 @@ class RosNode:
         self._leaving = True
         self._executor.shutdown()
         self._thread.join()
+        if self._rosout is not None:
+            self._rosout.detach()
+            if self._context.ok():
+                self._rosout.drain()
         self._leave()
         self._restore_signals()
         if self._failure is not None and error is None:
@@ -236,7 +248,7 @@ class RosNode:
             context=self._context,
             cli_args=["--ros-args", "-r", f"__ns:={own}"],  # before that of the command line
             namespace=own,
-            enable_rosout=False,
+            enable_rosout=False,  # of rcl's own log; `RosoutHandler` publishes Python's
             start_parameter_services=bool(self._parameters) and not self.signed,
             parameter_overrides=[Parameter("start_type_description_service", value=False)],
         )

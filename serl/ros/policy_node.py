@@ -31,7 +31,7 @@ from serl.evaluation import Purpose, start_seed
 from serl.learned_policy import LearnedPolicy
 from serl.loop import Result
 from serl.recording import EpisodeLog
-from serl.ros.control import People, describe
+from serl.ros.control import People, action_frame, describe
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.services import serve
 from serl.ros.station import RESTORE, Station, make_arm
@@ -64,7 +64,8 @@ def run(
         ) as node,
         ExitStack() as opened,
     ):
-        people = People(node, name, folder.config.teleop, folder.link(name))
+        frame = action_frame(folder.config)
+        people = People(node, name, folder.config.teleop, frame, folder.link(name))
         people.manage()
         deployed = _Deployed(node, folder, name, people)
         serve(node, "stop", deployed.end)

@@ -15,7 +15,7 @@ from serl.hold import Hold
 from serl.person import ACTOR, Stand
 from serl.robot import SimulatedRobot
 from serl.ros.arm import RosArm
-from serl.ros.control import Control
+from serl.ros.control import Control, action_frame
 from serl.ros.node import RosNode
 from serl.ros.services import serve
 from serl.ros.station import RESTORE, Station, make_arm
@@ -112,7 +112,7 @@ def _heard(
     """Where people are heard by devices, topics and services; and who is told of records."""
     link = run.link(ACTOR)
     link.mkdir(parents=True, exist_ok=True)
-    devices = TopicDevices(node, ACTOR, run.config.teleop)
+    devices = TopicDevices(node, ACTOR, run.config.teleop, action_frame(run.config))
     people = OneOwner([*devices.people(robot.action_spec), *operators])
     desk = Desk(people, Hold(link / "stopped"), run.path)
     control = Control(node, ACTOR, desk, lambda: True, robot)

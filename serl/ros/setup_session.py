@@ -56,5 +56,5 @@ class Session:
         here = [
             Operator(device, mapping, config.operator, spec) for device, mapping in self.devices
         ]
-        topics = TopicDevices(self.node, self.arm.place.robot, config)
+        topics = TopicDevices(self.node, self.arm.place.robot, config, self.profile.base_frame)
         return OneOwner([*here, *topics.people(spec)])

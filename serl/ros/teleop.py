@@ -12,6 +12,7 @@ from geometry_msgs.msg import PoseStamped, TwistStamped
 from sensor_msgs.msg import Joy
 
 from serl.errors import BadInput
+from serl.fields import printable
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic, latest_only
 from serl.specs import ArraySpec
@@ -23,6 +24,8 @@ from serl.teleop.mapping import AXES, MappingConfig, Wish
 from serl.teleop.operator import Operator, arm_count
 
 logger = logging.getLogger(__name__)
+
+_MAX_NAMES, _MAX_NAME = 8, 64
 
 
 class TopicDevice:
@@ -106,9 +109,10 @@ class TopicDevices:
         node: the actor's node.
         actor: its name.
         config: what the topics mean.
+        frame: name of the frame in which the actions are meant; a twist in another is ignored.
     """
 
-    def __init__(self, node: RosNode, actor: str, config: TeleopConfig) -> None:
+    def __init__(self, node: RosNode, actor: str, config: TeleopConfig, frame: str) -> None:
         self._config, self._node, self._actor = config, node, actor
         self._pair: tuple[TopicDevice, TopicDevice] | None = None
         self._devices: list[tuple[TopicDevice, MappingConfig]] = []
@@ -118,7 +122,7 @@ class TopicDevices:
         joy = TopicDevice("the joystick", JOY_AXES, JOY_BUTTONS)
         node.subscribe(joy_topic(actor), _joy_into(joy))
         twist = TopicDevice("the twist topic", TWIST_AXES)
-        node.subscribe(twist_topic(actor), _twist_into(twist))
+        node.subscribe(twist_topic(actor), _twist_into(twist, frame))
         self._devices += [(joy, config.joy), (twist, config.twist)]
         self._leader = LeaderArm(config.leader_m, config.leader_rad)
         node.subscribe(leader_topic(actor), _pose_into(self._leader))
@@ -193,8 +197,26 @@ def _pose_into(arm: LeaderArm) -> Callable[[Any], None]:
     return take
 
 
-def _twist_into(device: TopicDevice) -> Callable[[Any], None]:
+def _twist_into(device: TopicDevice, frame: str) -> Callable[[Any], None]:
+    """Return a callback that takes twists in `frame` or without a frame, and warns of others.
+
+    It warns once per frame name, of eight names at most: any node can send as many as it likes.
+    """
+    foreign: set[str] = set()
+
     def take(message: Any) -> None:
+        given = message.header.frame_id
+        if given not in ("", frame):
+            name = printable(given, _MAX_NAME)
+            if name not in foreign and len(foreign) < _MAX_NAMES:
+                foreign.add(name)
+                logger.warning(
+                    "%s: ignored a twist in the frame '%s': expected '%s' or no frame",
+                    device.name,
+                    name,
+                    frame,
+                )
+            return
         linear, angular = message.twist.linear, message.twist.angular
         device.hear([linear.x, linear.y, linear.z, angular.x, angular.y, angular.z])
 

@@ -47,7 +47,8 @@ class Driven:
     """An actor of a robot in this process that people reach over DDS; its policy always moves."""
 
     def __init__(self, folder: Path, node: RosNode) -> None:
-        devices = TopicDevices(node, ACTOR, TeleopConfig(operator=OperatorConfig(lost_s=HOLDS_S)))
+        config = TeleopConfig(operator=OperatorConfig(lost_s=HOLDS_S))
+        devices = TopicDevices(node, ACTOR, config, "base")
         self.robot = FakeRobot()
         people = OneOwner(devices.people(self.robot.action_spec))
         self.desk = Desk(people, Hold(folder / "stopped"), folder)

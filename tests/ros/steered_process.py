@@ -32,7 +32,8 @@ def main() -> None:
     task = ReachConfig(motion=motion)
     with RosNode(f"actor_{robot}", folder, local=True) as node:
         arm = RosArm(node, robot, profile.model_copy(update={"gripper": None}), task)
-        people = OneOwner(TopicDevices(node, robot, TeleopConfig()).people(arm.action_spec))
+        devices = TopicDevices(node, robot, TeleopConfig(), profile.base_frame)
+        people = OneOwner(devices.people(arm.action_spec))
         arm.silence_s = lambda: people.silence_s
         clock = WallClock(task.rate_hz, arm.beat)
         while not (node.stopping or orphaned()):

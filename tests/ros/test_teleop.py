@@ -9,16 +9,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from geometry_msgs.msg import PoseStamped, TwistStamped
+import rclpy
+from geometry_msgs.msg import PoseStamped, Twist, TwistStamped, Vector3
 from sensor_msgs.msg import Joy
+from std_msgs.msg import Header
 
+from serl.config import resolve
 from serl.intervention import Event
-from serl.ros.control import People
+from serl.ros.control import People, action_frame
 from serl.ros.node import RosNode
 from serl.ros.teleop import (
     RemoteHand,
     TopicDevice,
     TopicDevices,
+    _twist_into,
     console_topic,
     device_topics,
     joy_topic,
@@ -96,7 +100,7 @@ def ends(tmp_path: Path) -> Iterator[tuple[TopicDevices, RosNode]]:
     folder = tmp_path / "2026-11-22_10-00-00"
     folder.mkdir()
     with RosNode("actor0", folder) as node, RosNode("other", folder) as other:
-        yield TopicDevices(node, "actor0", TeleopConfig()), other
+        yield TopicDevices(node, "actor0", TeleopConfig(), "base"), other
 
 
 def test_hands_at_the_console_drive_over_dds_and_silence_holds(
@@ -127,7 +131,7 @@ def test_a_silence_is_known_at_the_desk_of_the_stage_that_runs(tmp_path: Path) -
     folder = tmp_path / "2026-11-22_10-00-00"
     folder.mkdir()
     with RosNode("actor0", folder) as node, RosNode("other", folder) as other:
-        people = People(node, "actor0", TeleopConfig(), folder / "link")
+        people = People(node, "actor0", TeleopConfig(), "base", folder / "link")
         hand = RemoteHand(other, console_topic("actor0"))
         assert people.silence_s() == 0.0, "nobody has a desk yet"
         first, second = (people.desk(FakeRobot(), None, folder / stage) for stage in "ab")
@@ -191,19 +195,82 @@ def test_a_joy_node_and_a_twist_drive_as_well(ends: tuple[TopicDevices, RosNode]
     np.testing.assert_allclose(np.array(one()), np.array([1.0, 0.0, 0.0]))
     eventually(lambda: not pad(0))
 
-    def command(x: float) -> bool:
-        message = TwistStamped()
+    def command(x: float, frame: str = "base") -> bool:
+        message = TwistStamped(header=Header(frame_id=frame))
         message.twist.linear.x = x
         twist.publish(message)
         time.sleep(0.02)
         return one() is not None
 
     eventually(lambda: not command(0.0))
+    eventually(lambda: command(0.525, ""))
+    eventually(lambda: not command(0.0))
     eventually(lambda: command(0.525))
     assert one.owner is not None
     assert one.owner.name == "the twist topic"
     np.testing.assert_allclose(np.array(one()), np.array([0.5, 0.0, 0.0]), atol=1e-6)
     eventually(lambda: command(float("nan")) and one.silent)
+
+
+def _forward(x: float) -> Twist:
+    return Twist(linear=Vector3(x=x))
+
+
+def test_a_twist_in_a_foreign_frame_is_no_input_and_is_named_once(
+    ends: tuple[TopicDevices, RosNode], caplog: pytest.LogCaptureFixture
+) -> None:
+    devices, other = ends
+    one = OneOwner(devices.people(SPEC))
+    stock = rclpy.create_node("stock", context=other.handle.context)
+    twist = stock.create_publisher(TwistStamped, other.absolute("actor0/teleop/twist"), 10)
+
+    def command(x: float, frame: str) -> bool:
+        twist.publish(TwistStamped(header=Header(frame_id=frame), twist=_forward(x)))
+        time.sleep(0.02)
+        return one() is not None
+
+    def named() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "frame" in record.getMessage()]
+
+    eventually(lambda: not command(0.0, "camera\x1b[31m") and named())
+    for _ in range(10):
+        assert not command(0.5, "camera\x1b[31m")
+    assert not devices.attended
+    expected = "the twist topic: ignored a twist in the frame '{}': expected 'base' or no frame"
+    assert named() == [expected.format("camera\\x1b[31m")]
+    eventually(lambda: not command(0.0, "base") and devices.attended)
+    eventually(lambda: command(0.5, "base"))
+    eventually(lambda: command(0.5, "camera") and one.silent)
+    stock.destroy_node()
+
+
+def test_frame_names_without_end_are_warned_of_eight_times(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    device = TopicDevice("the twist topic", TWIST_AXES)
+    take = _twist_into(device, "base")
+    for number in range(100):
+        take(TwistStamped(header=Header(frame_id=f"camera{number}" * 50)))
+    assert device.read() is None
+    assert len(caplog.records) == 8
+    assert max(len(record.getMessage()) for record in caplog.records) < 200
+
+
+@pytest.mark.parametrize(
+    ("robot", "frame", "name"),
+    [
+        (None, "base", "base"),
+        (None, "tool", "tcp"),
+        ("ur5e", "base", "base"),
+        ("ur5e", "tool", "tool0"),
+        ("xarm7", "base", "link_base"),
+    ],
+)
+def test_the_frame_of_actions_is_named_as_the_arms_driver_does(
+    robot: str | None, frame: str, name: str
+) -> None:
+    config = resolve({"task": "reach", "task_config": {"motion": {"frame": frame}}})
+    assert action_frame(config, robot) == name
 
 
 def test_a_leader_arm_drives_as_far_as_it_is_moved(ends: tuple[TopicDevices, RosNode]) -> None:

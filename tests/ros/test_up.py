@@ -109,6 +109,9 @@ def test_a_part_of_a_graph_can_be_started_alone(tmp_path: Path) -> None:
     noted = RealArm("franka", "/left").guarded
     arguments = ("--guard", "/left", "--latch", str(noted.latch))
     assert console_processes(run, "arm", 8765)[0].arguments[-4:] == arguments
+    for older in ("/left\n", "", "/left\nlatch\nmore\n"):
+        (run.path / "guard" / "left.arm").write_text(older)
+        assert console_processes(run, "left", 8765)[0].arguments[-4:] == simulated
     given = RealArm("franka", "/right")
     arguments = ("--guard", "/right", "--latch", str(given.guarded.latch))
     assert console_processes(run, "left", 8765, given)[0].arguments[-4:] == arguments

@@ -1,0 +1,97 @@
+"""Forwards what a process logs to `/rosout`, where the log viewers of ROS 2 look."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Any
+
+from builtin_interfaces.msg import Time
+from rcl_interfaces.msg import Log
+from rclpy.duration import Duration
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+
+from serl.fields import printable
+from serl.ros.topics import Topic
+
+MOST = 100
+DRAIN_S = 0.2
+ROSOUT = Topic(
+    "/rosout",
+    Log,
+    QoSProfile(
+        depth=MOST,
+        reliability=ReliabilityPolicy.RELIABLE,
+        durability=DurabilityPolicy.TRANSIENT_LOCAL,
+        lifespan=Duration(seconds=10),
+    ),
+)
+"""The quality of service is that of ROS 2's own publishers on it, but for the depth."""
+
+_LEVELS = ((logging.CRITICAL, Log.FATAL), (logging.ERROR, Log.ERROR), (logging.WARNING, Log.WARN))
+
+
+class RosoutHandler(logging.Handler):
+    """Queues records of Python's `logging`, which `drain` publishes.
+
+    A thread that logs never waits for ROS 2: of a full queue the oldest record is dropped and
+    counted. Records below INFO are not forwarded.
+
+    Args:
+        name: name of the logger in the messages: that of the node, by which viewers group.
+        publisher: of `ROSOUT`.
+
+    Attributes:
+        dropped: number of records that the queue had no room for.
+    """
+
+    def __init__(self, name: str, publisher: Any) -> None:
+        super().__init__(logging.INFO)
+        self.dropped = 0
+        self._logger_name, self._publisher = name, publisher
+        self._queue: deque[Log] = deque(maxlen=MOST)
+        self._reported = 0
+
+    def attach(self) -> None:
+        """Hear all loggers; a process without another handler goes on printing its warnings."""
+        if not logging.root.handlers and logging.lastResort is not None:
+            logging.root.addHandler(logging.lastResort)
+        logging.root.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue a record; called with the handler's lock, which `drain` never takes."""
+        try:
+            message = self._message(record)
+        except Exception:  # a defect in a logging call, which `logging` reports by itself
+            self.handleError(record)
+            return
+        self.dropped += len(self._queue) == MOST
+        self._queue.append(message)
+
+    def drain(self) -> None:
+        """Publish what was queued before this call; one thread at a time, which may block."""
+        for _ in range(len(self._queue)):
+            self._publisher.publish(self._queue.popleft())
+        if (missing := self.dropped - self._reported) > 0:
+            self._reported += missing
+            words = f"{missing} messages were logged too fast for /rosout and are missing here"
+            record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, words, (), None)
+            self._publisher.publish(self._message(record))
+
+    def detach(self) -> None:
+        """Hear nothing more; what is queued is still there to `drain`."""
+        logging.root.removeHandler(self)
+
+    def _message(self, record: logging.LogRecord) -> Log:
+        """Convert a record; text of other programs is escaped, line by line."""
+        level = next((of_ros for least, of_ros in _LEVELS if record.levelno >= least), Log.INFO)
+        seconds = int(record.created)
+        return Log(
+            stamp=Time(sec=seconds, nanosec=int(1e9 * (record.created - seconds))),
+            level=level,
+            name=self._logger_name,
+            msg="\n".join(map(printable, self.format(record).split("\n"))),
+            file=printable(record.pathname),
+            function=printable(record.funcName or ""),
+            line=record.lineno,
+        )
