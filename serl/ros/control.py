@@ -19,8 +19,8 @@ from serl.desk import Desk, LastWord
 from serl.errors import SerlError
 from serl.hold import STOP_FILE, Hold
 from serl.intervention import Event, Teleop
-from serl.real_arm import load_robot
 from serl.robot import SimulatedRobot
+from serl.robot_file import load_robot
 from serl.ros.lifecycle import INACTIVE
 from serl.ros.node import RosNode
 from serl.ros.parameters import Described
