@@ -194,14 +194,12 @@ def test_an_episode_in_which_the_arm_is_stuck_ends_and_what_it_did_not_follow_is
     crisp: Bay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(crisp.arm, "guard", GuardClient(crisp.node, ROBOT, crisp.arm.remote))
-    reasons = []
     for _ in range(TRIES):
         records, learned = _stuck_episode(crisp)
-        reasons.append(f"{_reason(records)}; {learned} steps learned")
-        if _reason(records) == f"the guard holds the arm: {STUCK}" and learned <= 6:
-            break  # at most those in which it moved
-    else:
-        raise AssertionError(reasons)
+        if "its newest message is" not in _reason(records):
+            break  # only a late message of a busy machine is a reason to try again
+    assert _reason(records) == f"the guard holds the arm: {STUCK}"
+    assert learned <= 6  # at most those in which it moved
     assert len(records) > 20  # all of it is logged
     crisp.misbehave("")
     crisp.take()

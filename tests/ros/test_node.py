@@ -136,7 +136,7 @@ def test_bulk_messages_carry_their_payload(size: int) -> None:
     payload = os.urandom(size)
     message = to_cdr(payload)
     assert from_cdr(message) == payload
-    for bad in (message[:-1], message[:10], b"\x00\x00" + message[2:], message + bytes(4)):
+    for bad in (message[:-4], message[:10], b"\x00\x00" + message[2:], message + bytes(4)):
         with pytest.raises(CorruptData):
             from_cdr(bad)
 
