@@ -12,8 +12,8 @@ from pathlib import Path
 from serl.config import TrainConfig
 from serl.errors import BadInput
 from serl.files import checked_name, is_alive
+from serl.graph_config import checked_namespace
 from serl.link_status import read_status
-from serl.robot_command import checked_namespace
 from serl.run_folder import LEARNER_LOCK, RunFolder
 from serl.supervisor import Supervisor
 from serl.terminal_person import at_the_terminal
@@ -42,8 +42,8 @@ def actor(options: argparse.Namespace) -> int:
         BadInput: there is no such run or arm, or the run is finished.
         SerlError: a process failed for good.
     """
+    from serl.continuation import trained_steps
     from serl.ros.graph import actor_processes, arm_of, arms_behind_guards, chosen_arm, joined
-    from serl.train import trained_steps
 
     run, name = RunFolder.open(options.run).writable(), checked_name(options.name, "actor")
     without_stages(run.config)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from serl.guard_config import Box
-from serl.safety import Motion, Pose, check_action, next_gripper, next_target
+from serl.safety import Box, Motion, Pose, check_action, next_gripper, next_target
 from serl.types import Action
 from serl.vectors import is_between
 

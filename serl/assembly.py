@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from serl import plugins
 from serl.actor import Actor
-from serl.agents.agent import Agent, State
-from serl.agents.config import AgentConfig
+from serl.agents.agent import Agent, AgentConfig, State
 from serl.assignment import make_judged_task, make_spec, make_task
 from serl.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.checkpoint import Checkpoint
@@ -29,10 +28,11 @@ from serl.metrics import Metrics
 from serl.pace import Pace
 from serl.replay import Replay
 from serl.reward import Judged
+from serl.reward_data import with_labelled
 from serl.robot import Homing, SimulatedRobot
 from serl.scene_setter import SceneSetter
 from serl.specs import Spec
-from serl.successes import LastFrames, with_labelled
+from serl.successes import LastFrames
 from serl.task import SimulatedTask
 from serl.teleop.onlooker import Onlooker
 from serl.teleop.resting import Resting
@@ -270,8 +270,7 @@ def _make_pace(
     def over() -> bool:
         return stopping() or policy.trained_steps >= config.steps
 
-    pacing = config.actor.model_copy(update={"max_lead_steps": lead})
-    return Pace(pacing, policy, name, over, steps_before)
+    return Pace(lead, config.actor.patience_s, policy, name, over, steps_before)
 
 
 def _learner_config(config: TrainConfig, agent: Agent) -> LearnerConfig:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from serl import plugins
 from serl.arm_profile import is_real
 from serl.camera import REAL, View
-from serl.config import TrainConfig, checked
+from serl.config import TrainConfig
 from serl.errors import BadInput
-from serl.merging import merge
+from serl.merging import checked, merge
 from serl.real_arm import is_judged_apart
 from serl.reward import Judged, NoReward, PoseReward
 from serl.safety import check_targets

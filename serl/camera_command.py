@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from serl.camera import View
-from serl.config import checked
 from serl.errors import BadInput
+from serl.merging import checked
 from serl.usb_camera import (
     CaptureConfig,
     Film,

@@ -7,8 +7,8 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from serl.guard_config import Box
 from serl.rotations import UnitQuaternion
+from serl.safety import Box
 from serl.vectors import Vector, is_between
 
 LEAST_SIDE_M, LARGEST_SIDE_M = 0.04, 1.5

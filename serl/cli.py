@@ -18,7 +18,6 @@ from typing import NamedTuple
 from rich.console import Console
 
 from serl import (
-    __version__,
     actor_command,
     bench_command,
     camera_command,
@@ -45,6 +44,7 @@ from serl.config import TrainConfig
 from serl.errors import BadInput, SerlError
 from serl.fields import short
 from serl.run_folder import RunFolder
+from serl.version import __version__
 
 _ALL_KEPT = "everything is stopped and saved"
 _STOPPED = "everything is stopped"

@@ -13,7 +13,13 @@ from typing import Any
 from serl.agents.agent import State
 from serl.assembly import make_learner
 from serl.assignment import make_spec, make_task
-from serl.checkpoint import Arrays, Checkpoint, load_latest, saved_before
+from serl.checkpoint import (
+    Arrays,
+    Checkpoint,
+    checkpoint_paths,
+    load_latest,
+    saved_before,
+)
 from serl.demonstrations import read_demonstrations
 from serl.encoder_weights import told
 from serl.episodes import episode_paths
@@ -197,3 +203,9 @@ class Continuation:
             yield from (episode.end,) if episode.end else ()
             episodes, steps = episodes + 1, steps + len(episode.steps)
         self._tell(f"{episodes} episodes, {steps:,} steps of {origin.run} are {what}")
+
+
+def trained_steps(run: RunFolder) -> int:
+    """Online steps of the newest checkpoint; 0 before the first."""
+    paths = checkpoint_paths(run.checkpoints)
+    return int(paths[-1].name) if paths else 0

@@ -10,9 +10,9 @@ from serl.errors import CorruptData
 from serl.fields import check_fields, dump_object, parse_object
 from serl.files import read_bounded
 
-_FILE = "control.json"
+_CONTROL_FILE = "control.json"
 _MAX_BYTES = 4096
-_FIELDS = {"periods": int, "late": int, "delayed": int}
+_CONTROL_FIELDS = {"periods": int, "late": int, "delayed": int}
 
 
 class ControlStatus(NamedTuple):
@@ -36,16 +36,16 @@ class ControlStatus(NamedTuple):
 
 def write_control_status(folder: Path, status: ControlStatus) -> None:
     """Replace the status in the folder where an actor and its link meet; a full disk keeps it."""
-    scratch = folder / f".{_FILE}"
+    scratch = folder / f".{_CONTROL_FILE}"
     with suppress(OSError):
         scratch.write_bytes(dump_object(status._asdict()))
-        scratch.replace(folder / _FILE)
+        scratch.replace(folder / _CONTROL_FILE)
 
 
 def read_control_status(folder: Path) -> ControlStatus | None:
     """The status, or None when there is none, or a damaged one."""
     with suppress(OSError, CorruptData):
-        fields = parse_object(read_bounded(folder / _FILE, _MAX_BYTES), _FILE)
-        check_fields(fields, _FIELDS, _FILE)
+        fields = parse_object(read_bounded(folder / _CONTROL_FILE, _MAX_BYTES), _CONTROL_FILE)
+        check_fields(fields, _CONTROL_FIELDS, _CONTROL_FILE)
         return ControlStatus(**fields)
     return None

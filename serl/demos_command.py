@@ -7,8 +7,9 @@ from datetime import datetime
 from pathlib import Path
 
 from serl.command_group import group
-from serl.config import checked, parse_overrides, read_yaml, resolve
+from serl.config import parse_overrides, resolve
 from serl.errors import BadInput
+from serl.merging import checked, read_yaml
 
 DONE = 0
 

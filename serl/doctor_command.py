@@ -52,7 +52,7 @@ def examine(options: argparse.Namespace) -> int:
         )
         return 0
     if options.graph is not None:
-        return 0 if graph_command.examine(options.graph) else 1
+        return 0 if graph_command.examine_graph(options.graph) else 1
     sound = True
     for finding in _findings(options):
         print(finding, flush=True)  # noqa: T201

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from serl import plugins
 from serl.command_group import group
-from serl.config import checked, parse_overrides, resolve
+from serl.config import parse_overrides, resolve
 from serl.countdown import Countdown
 from serl.encoder_weights import views_of
 from serl.errors import BadInput
 from serl.files import check_destination
+from serl.merging import checked
 from serl.run_folder import versions
 from serl.specs import ArraySpec
 

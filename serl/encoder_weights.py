@@ -14,7 +14,7 @@ from typing import Any, get_args
 from safetensors import safe_open
 
 from serl import plugins
-from serl.agents.config import AgentConfig, Packaged
+from serl.agents.agent import AgentConfig, Packaged
 from serl.camera import image_specs
 from serl.errors import BadInput
 from serl.files import digest_of

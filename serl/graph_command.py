@@ -28,7 +28,7 @@ _WAYS = {
 """By the setting that makes a process talk so."""
 
 
-def examine(target: str, seconds: float = LISTEN_S) -> bool:
+def examine_graph(target: str, seconds: float = LISTEN_S) -> bool:
     """Print a table of topics and a line for each problem; whether there is none.
 
     A domain is looked at in both ways in which programs of a host talk, one after the other: who

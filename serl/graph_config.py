@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from serl.arm_profile import SIM, is_real
+from serl.errors import BadInput
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 
@@ -124,3 +126,13 @@ class GraphConfig(BaseModel):
         if first is not None and is_real(first.profile):
             driven["namespace"] = first.namespace
         return {**self.settings, "actors": max(1, len(self.actors)), **driven}
+
+
+_NAMESPACE = re.compile(r"/|(/[A-Za-z][A-Za-z0-9_]*)+/?")
+
+
+def checked_namespace(text: str) -> str:
+    """A namespace from the root, "/" for the root itself; raises `BadInput`."""
+    if not _NAMESPACE.fullmatch(text):
+        raise BadInput(f"--namespace {text!r}: expected one such as /left, or /")
+    return text

@@ -5,44 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-import yaml
-
-from serl.arm_profile import ArmProfile
 from serl.config import resolve
-from serl.files import write_atomic
-from serl.guard_config import GuardConfig
-from serl.guard_setup import guard_of, guarded_arm
-from serl.robot_command import checked_namespace
-from serl.robot_file import latch_path, load_robot, write_robot
-
-
-class Place(NamedTuple):
-    """Where an arm is in the ROS graph.
-
-    Attributes:
-        cell: name of the folder of its nodes, and so their namespace.
-        robot: the arm's own namespace: below that of the cell, or from the root where it begins
-            with a slash; empty for the root itself.
-    """
-
-    cell: str
-    robot: str
-
-    @property
-    def namespace(self) -> str:
-        """Of the arm, from the root; "/" for the root itself."""
-        if self.robot and not self.robot.startswith("/"):
-            return f"/{self.cell}/{self.robot}"
-        return self.robot or "/"
-
-    @property
-    def prefix(self) -> str:
-        """What its names begin with, from the root, before their first slash."""
-        return self.namespace.rstrip("/")
+from serl.guard_setup import guard_arguments, guard_of, guarded_arm, place_of
+from serl.robot_file import latch_path, load_robot
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -87,25 +54,3 @@ def guard(options: argparse.Namespace) -> int:
         )
         arguments = guard_arguments(folder, place, profile, config, latch)
         return guard_node.main([*arguments, *fifo])
-
-
-def guard_arguments(
-    folder: Path, place: Place, profile: ArmProfile, config: GuardConfig, latch: Path
-) -> Sequence[str]:
-    """What the guard's process is started with; what it reads is written for it."""
-    settings, arm = folder / "guard.yaml", folder / "arm.yaml"
-    write_atomic(settings, yaml.safe_dump(config.model_dump(mode="json")).encode())
-    write_robot(arm, profile)
-    where = ("--run", str(folder), "--robot", place.robot or "/", "--arm", str(arm))
-    return (*where, "--config", str(settings), "--latch", str(latch))
-
-
-def place_of(profile: ArmProfile, namespace: str | None) -> Place:
-    """Where an arm is: in the namespace that was asked for, or beside other arms of the cell.
-
-    Raises:
-        BadInput: it is no namespace.
-    """
-    if namespace is None:
-        return Place("cell", profile.name)
-    return Place("cell", checked_namespace(namespace).rstrip("/"))

@@ -9,8 +9,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from serl.rotations import UnitQuaternion
-from serl.safety import FARTHEST_RAD, Limits, Motion
-from serl.vectors import Vector
+from serl.safety import FARTHEST_RAD, Box, Limits, Motion
 
 
 class GuardState(StrEnum):
@@ -27,21 +26,6 @@ class GuardState(StrEnum):
 
 MOVING = frozenset((GuardState.POLICY, GuardState.TELEOP, GuardState.RESET))
 LATCHED = frozenset((GuardState.PROTECTIVE_STOP, GuardState.ESTOP))
-
-
-class Box(BaseModel):
-    """A box in the base frame that the tool must not enter."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    low_m: Vector
-    high_m: Vector
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if not all(low < high for low, high in zip(self.low_m, self.high_m, strict=True)):
-            raise ValueError(f"low_m {self.low_m} must be below high_m {self.high_m}")
-        return self
 
 
 class GuardConfig(BaseModel):

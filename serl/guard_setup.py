@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import yaml
@@ -13,10 +15,11 @@ from serl.assignment import check_topics, make_task
 from serl.config import TrainConfig
 from serl.errors import BadInput
 from serl.files import make_folder, write_atomic
+from serl.graph_config import checked_namespace
 from serl.guard_config import GuardConfig
 from serl.latch import Latch, LatchFile
 from serl.real_arm import check_place, limits_of, within_workspace
-from serl.robot_file import load_robot
+from serl.robot_file import load_robot, write_robot
 from serl.rotations import between
 from serl.safety import Limits, Motion, pose_from
 from serl.task import SimulatedTask
@@ -173,3 +176,50 @@ def write_guard(folder: Path, robot: str, config: GuardConfig) -> Path:
     settings = folder / f"{robot}.yaml"
     write_atomic(settings, yaml.safe_dump(config.model_dump(mode="json")).encode())
     return settings
+
+
+class Place(NamedTuple):
+    """Where an arm is in the ROS graph.
+
+    Attributes:
+        cell: name of the folder of its nodes, and so their namespace.
+        robot: the arm's own namespace: below that of the cell, or from the root where it begins
+            with a slash; empty for the root itself.
+    """
+
+    cell: str
+    robot: str
+
+    @property
+    def namespace(self) -> str:
+        """Of the arm, from the root; "/" for the root itself."""
+        if self.robot and not self.robot.startswith("/"):
+            return f"/{self.cell}/{self.robot}"
+        return self.robot or "/"
+
+    @property
+    def prefix(self) -> str:
+        """What its names begin with, from the root, before their first slash."""
+        return self.namespace.rstrip("/")
+
+
+def guard_arguments(
+    folder: Path, place: Place, profile: ArmProfile, config: GuardConfig, latch: Path
+) -> Sequence[str]:
+    """What the guard's process is started with; what it reads is written for it."""
+    settings, arm = folder / "guard.yaml", folder / "arm.yaml"
+    write_atomic(settings, yaml.safe_dump(config.model_dump(mode="json")).encode())
+    write_robot(arm, profile)
+    where = ("--run", str(folder), "--robot", place.robot or "/", "--arm", str(arm))
+    return (*where, "--config", str(settings), "--latch", str(latch))
+
+
+def place_of(profile: ArmProfile, namespace: str | None) -> Place:
+    """Where an arm is: in the namespace that was asked for, or beside other arms of the cell.
+
+    Raises:
+        BadInput: it is no namespace.
+    """
+    if namespace is None:
+        return Place("cell", profile.name)
+    return Place("cell", checked_namespace(namespace).rstrip("/"))

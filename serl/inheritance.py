@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from serl.agents.agent import State
-from serl.agents.config import AgentConfig
+from serl.agents.agent import AgentConfig, State
 from serl.assembly import make_agent
 from serl.assignment import make_spec, make_task
 from serl.checkpoint import Checkpoint, best, load, load_latest

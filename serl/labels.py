@@ -9,16 +9,26 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
+
+import numpy as np
 
 from serl.errors import BadInput, CorruptData
 from serl.fields import check_fields, read_objects, short
 from serl.files import open_regular
+from serl.types import Image
 
-FILE = "labels.jsonl"
-_FIELDS = {"epoch": int, "episode": int, "step": int, "label": int, "by": str, "wall_s": float}
+LABELS_FILE = "labels.jsonl"
+_LABEL_FIELDS = {
+    "epoch": int,
+    "episode": int,
+    "step": int,
+    "label": int,
+    "by": str,
+    "wall_s": float,
+}
 _MAX_LABEL = 63
 
 
@@ -44,7 +54,7 @@ def append_labels(
     labels: Iterable[tuple[Place, int]],
     by: str,
     now_s: float | None = None,
-    file: str = FILE,
+    file: str = LABELS_FILE,
 ) -> int:
     """Say of steps what they are: 0 for nothing, 1 for success or a first stage, and so on.
 
@@ -78,12 +88,12 @@ def drop_cut_line(path: Path) -> None:
         os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
 
 
-def read_labels(folder: Path, file: str = FILE) -> dict[Place, int]:
+def read_labels(folder: Path, file: str = LABELS_FILE) -> dict[Place, int]:
     """The label of each step that has one, the last that was said; raises as `read_words`."""
     return {word.place: word.label for word in read_words(folder, file)}
 
 
-def read_words(folder: Path, file: str = FILE) -> Iterator[Word]:
+def read_words(folder: Path, file: str = LABELS_FILE) -> Iterator[Word]:
     """All that was ever said of steps, in its order; nothing without a file.
 
     A last line that was cut is left out.
@@ -97,9 +107,44 @@ def read_words(folder: Path, file: str = FILE) -> Iterator[Word]:
     if not path.is_file():
         raise BadInput(f"{path}: expected a file")
     for where, fields in read_objects(path):
-        check_fields(fields, _FIELDS, where)
+        check_fields(fields, _LABEL_FIELDS, where)
         label = fields["label"]
         if not 0 <= label <= _MAX_LABEL:
             raise CorruptData(f"{where}: label {short(label)}, allowed 0 to {_MAX_LABEL}")
         place = Place(fields["epoch"], fields["episode"], fields["step"])
         yield Word(place, label, fields["by"], fields["wall_s"])
+
+
+class Origin(NamedTuple):
+    """Where a sample comes from."""
+
+    folder: Path
+    place: Place
+
+
+class Samples(NamedTuple):
+    """Labelled frames of several episodes.
+
+    Attributes:
+        images: by view.  # (N, H, W, 3)
+        labels: classes.  # (N,)
+        episodes: number of the episode that each is of.  # (N,)
+        origins: where each comes from.
+        tools_m: where the tool was, base frame; not a number where nobody wrote it down.  # (N, 3)
+    """
+
+    images: Mapping[str, Image]
+    labels: np.ndarray[Any, np.dtype[np.int64]]
+    episodes: np.ndarray[Any, np.dtype[np.int64]]
+    origins: tuple[Origin, ...]
+    tools_m: np.ndarray[Any, np.dtype[np.float32]]
+
+    def where(self, kept: np.ndarray[Any, np.dtype[np.bool_]]) -> Self:
+        """Those that are kept."""
+        return type(self)(
+            {name: frames[kept] for name, frames in self.images.items()},
+            self.labels[kept],
+            self.episodes[kept],
+            tuple(self.origins[row] for row in np.flatnonzero(kept)),
+            self.tools_m[kept],
+        )

@@ -15,10 +15,10 @@ from serl.files import read_bounded
 PERIOD_S = 1.0
 """The link process tells its status this often."""
 
-_FILE = "status.json"
+_LINK_FILE = "status.json"
 _FRESH_S = 4.0
 _MAX_BYTES = 4096
-_FIELDS = {"acknowledged": int, "waiting": int, "connected": bool}
+_LINK_FIELDS = {"acknowledged": int, "waiting": int, "connected": bool}
 
 
 class LinkStatus(NamedTuple):
@@ -40,17 +40,17 @@ def write_status(folder: Path, status: LinkStatus) -> None:
 
     Nothing depends on it, so it need not survive a power cut either.
     """
-    scratch = folder / f".{_FILE}"
+    scratch = folder / f".{_LINK_FILE}"
     with suppress(OSError):
         scratch.write_bytes(dump_object(status._asdict()))
-        scratch.replace(folder / _FILE)
+        scratch.replace(folder / _LINK_FILE)
 
 
 def read_status(folder: Path, wall_s: Callable[[], float] = time.time) -> LinkStatus | None:
     """The status, or None when it is absent, out of date or damaged."""
     with suppress(OSError, CorruptData):
-        fields = parse_object(read_bounded(folder / _FILE, _MAX_BYTES), _FILE)
-        check_fields(fields, _FIELDS, _FILE)
-        if wall_s() - (folder / _FILE).stat().st_mtime <= _FRESH_S:
+        fields = parse_object(read_bounded(folder / _LINK_FILE, _MAX_BYTES), _LINK_FILE)
+        check_fields(fields, _LINK_FIELDS, _LINK_FILE)
+        if wall_s() - (folder / _LINK_FILE).stat().st_mtime <= _FRESH_S:
             return LinkStatus(**fields)
     return None

@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Callable
 
-from serl.actor import ActorConfig
 from serl.learned_policy import LearnedPolicy
 from serl.types import Record, is_online
 
@@ -18,7 +17,8 @@ class Pace:
     """Lets simulated time stand still while the learner is behind; never used on a real arm.
 
     Args:
-        config: how far ahead, and for how long to wait.
+        max_lead_steps: online steps that the simulation may be ahead of the learner.
+        patience_s: time without news from the learner after which a warning is logged.
         policy: knows what the learner has trained on.
         actor: name of this actor.
         stopping: asked while waiting.
@@ -27,13 +27,15 @@ class Pace:
 
     def __init__(
         self,
-        config: ActorConfig,
+        max_lead_steps: int,
+        patience_s: float,
         policy: LearnedPolicy,
         actor: str,
         stopping: Callable[[], bool],
         sent_before: int = 0,
     ) -> None:
-        self._config = config
+        self._max_lead_steps = max_lead_steps
+        self._patience_s = patience_s
         self._policy = policy
         self._actor = actor
         self._stopping = stopping
@@ -45,7 +47,7 @@ class Pace:
 
     def __call__(self) -> None:
         """Return once there are weights and the learner is near enough, or when stopping."""
-        patience_s = self._config.patience_s
+        patience_s = self._patience_s
         deadline_s = time.monotonic() + patience_s
         while self._is_ahead() and not self._stopping():
             if self._policy.refresh():
@@ -59,4 +61,4 @@ class Pace:
         snapshot = self._policy.snapshot
         if snapshot is None:
             return True
-        return self._sent - snapshot.trained.get(self._actor, 0) > self._config.max_lead_steps
+        return self._sent - snapshot.trained.get(self._actor, 0) > self._max_lead_steps

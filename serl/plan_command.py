@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from serl.assignment import make_task
-from serl.config import TrainConfig, parse_overrides, read_yaml
+from serl.config import TrainConfig, parse_overrides
 from serl.errors import BadInput
+from serl.merging import read_yaml
 from serl.plan import Conditions, Plan, Rates, make_plan
 from serl.rates import measure
 from serl.settings import run_settings

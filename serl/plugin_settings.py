@@ -9,9 +9,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from serl import plugins
-from serl.agents.config import AgentConfig, SACConfig
+from serl.agents.agent import AgentConfig
+from serl.agents.config import SACConfig
 from serl.errors import BadInput
 from serl.intervention import PersonConfig
+from serl.merging import unknown_setting
 from serl.reward import RewardConfig
 from serl.teleop.scripted import ScriptedHumanConfig
 from serl.transport import TransportConfig
@@ -112,11 +114,6 @@ def fitting(layer: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:
         own = fitting(stage.get("config", {}), config)
         kept["stages"] = {**kept["stages"], name: {**stage, "config": own}}
     return kept
-
-
-def unknown_setting(model: type[BaseModel]) -> str:
-    """What is said of a setting that a model does not have."""
-    return f"unknown setting; known ones: {', '.join(sorted(model.model_fields))}"
 
 
 def _validated(given: Any, model: type[BaseModel]) -> Any:

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from serl import __version__, plugins
 from serl.config import TrainConfig
 from serl.errors import BadInput
 from serl.fields import short
 from serl.specs import Spec
+from serl.version import __version__
 
 _SETTINGS = {
     "task",
@@ -31,7 +31,7 @@ def provenance(config: TrainConfig, spec: Spec) -> dict[str, Any]:
     return {
         "spec": spec.digest,
         "settings": config.model_dump(mode="json", include=_SETTINGS),
-        "code": f"{__version__}+{_code_digest(config)}",
+        "code": _code(config),
     }
 
 
@@ -51,25 +51,21 @@ def check_provenance(info: Mapping[str, Any], expected: Mapping[str, Any]) -> st
     differences = list(_differences(saved if isinstance(saved, dict) else {}, expected["settings"]))
     if differences:
         raise BadInput(f"checkpoint: made with other settings: {'; '.join(differences)}")
-    if info.get("code") != expected["code"]:
+    # Versions before 0.1.0 was released append a digest of their sources.
+    if not str(info.get("code")).startswith(expected["code"]):
         return f"checkpoint: made by serl {short(info.get('code'))}, this is {expected['code']}"
     return ""
 
 
-def _code_digest(config: TrainConfig) -> str:
-    """A digest of serl, of folders that an editable install has beside it, and of plug-in files.
+def _code(config: TrainConfig) -> str:
+    """Return the version of serl, with a digest of plug-in files where there are some.
 
     Those are the files of the task, the algorithm and the reward, which parameters depend on.
     """
-    digest = hashlib.sha256()
-    for folder in sorted({Path(__file__).parent, *map(Path, plugins.folders())}):
-        for path in sorted(folder.rglob("*.py")):
-            digest.update(f"{folder.name}/{path.relative_to(folder)}\0".encode())
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
-    for plugin in (config.task, config.agent.algorithm, config.reward.kind):
-        if plugin.endswith(".py"):
-            digest.update(Path(plugin).read_bytes())
-    return digest.hexdigest()[:12]
+    plugins = (config.task, config.agent.algorithm, config.reward.kind)
+    files = [Path(plugin).read_bytes() for plugin in plugins if plugin.endswith(".py")]
+    digest = f"+{hashlib.sha256(b''.join(files)).hexdigest()[:12]}" if files else ""
+    return f"{__version__}{digest}"
 
 
 def _differences(

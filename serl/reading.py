@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
-from serl.camera import image_specs
+from serl.camera import View, image_specs
 from serl.specs import ArraySpec, ObservationSpec
-from serl.task import TaskConfig
 
 POSE = ArraySpec(shape=(7,), unit="m, quaternion xyzw, base frame")
 
 
-def reading_spec(joints: int, tracked: Iterable[str], config: TaskConfig) -> ObservationSpec:
+def reading_spec(joints: int, tracked: Iterable[str], views: Mapping[str, View]) -> ObservationSpec:
     """The spec of an arm's readings.
 
     Args:
         joints: how many the arm has.
         tracked: names of bodies whose pose a reading carries as `<name>_pose`.
-        config: of the task, whose `all_views` are the images.
+        views: of the task, by name; each gives an image.
     """
     state = state_spec(joints)
     state.update({f"{name}_pose": POSE for name in tracked})
-    return ObservationSpec(state=state, images=image_specs(config.all_views))
+    return ObservationSpec(state=state, images=image_specs(views))
 
 
 def state_spec(joints: int) -> dict[str, ArraySpec]:

@@ -190,7 +190,7 @@ class _Shown:
     """A reading of an arm at rest in a scene, for looking at who looks at it."""
 
     def __init__(self, task: SimulatedTask) -> None:
-        spec = reading_spec(7, task.scene.tracked, task.config)
+        spec = reading_spec(7, task.scene.tracked, task.config.all_views)
         self.state = _Asked(
             {name: np.zeros(each.shape, np.float32) for name, each in spec.state.items()}
         )

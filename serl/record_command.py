@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from serl import plugins, teleop_commands
 from serl.arm_profile import is_real
-from serl.config import TrainConfig, checked, parse_overrides, resolve
+from serl.config import TrainConfig, parse_overrides, resolve
+from serl.console import lease
 from serl.episodes import episode_paths
 from serl.errors import BadInput
+from serl.graph_config import checked_namespace
 from serl.guard_setup import guarded_arm
 from serl.loop import EpisodeKey, Result
+from serl.merging import checked
 from serl.real_arm import NO_JUDGE, is_judged_apart
-from serl.robot_command import checked_namespace
 from serl.run_folder import CONFIG, RunFolder
 from serl.teleop.config import TeleopConfig
 from serl.terminal_person import at_the_terminal
@@ -48,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def add_person(parser: argparse.ArgumentParser) -> None:
     """How a person takes part, and at which arm."""
     parser.add_argument("--console", action="store_true", help="a person drives, by a web page")
-    parser.add_argument("--console-port", type=int, default=teleop_commands.PORT)
+    parser.add_argument("--console-port", type=int, default=lease.PORT)
     teleop_commands.add_device(parser)
     teleop_commands.add_places(parser)
     parser.add_argument(

@@ -14,7 +14,6 @@ import numpy as np
 
 from serl import page
 from serl.assistance import Assistance, assistance
-from serl.config import parse_yaml
 from serl.curves import (
     WINDOW,
     Quarter,
@@ -30,6 +29,7 @@ from serl.demonstrations import mean_duration_s
 from serl.errors import BadInput, SerlError
 from serl.evaluation import wilson
 from serl.files import write_atomic
+from serl.merging import parse_yaml
 from serl.metrics import FILE, MetricsRow, read_metrics
 from serl.plots import Colour, Trace, plot
 

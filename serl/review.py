@@ -18,7 +18,7 @@ from rich.text import Text
 from serl.clock import Clock, VirtualClock
 from serl.episodes import episode_name, episode_paths, read_episode, read_spec
 from serl.errors import BadInput
-from serl.labels import FILE, read_words
+from serl.labels import LABELS_FILE, read_words
 from serl.loop import Result
 from serl.replay_robot import replay
 from serl.run_folder import RunFolder
@@ -218,7 +218,7 @@ def _said(shown: Replayed, most: int = 8) -> Iterator[Text]:
         words, key=lambda word: (word.place.step, word.label, word.by)
     ):
         if (most := most - 1) < 0:
-            yield Text(f"{'':20}... {len(words)} words in all, in {FILE}", _QUIET)
+            yield Text(f"{'':20}... {len(words)} words in all, in {LABELS_FILE}", _QUIET)
             return
         said_s = list(group)[-1].wall_s
         when = datetime.fromtimestamp(said_s).strftime("%Y-%m-%d %H:%M:%S")

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from serl.evaluation import wilson
+from serl.labels import Origin
 from serl.reward import RewardConfig, StageReward
-from serl.reward_data import Origin
 from serl.reward_truth import UNKNOWN, Told, between
 from serl.types import Observation
 

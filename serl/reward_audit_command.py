@@ -10,20 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from serl.config import checked, parse_overrides
+from serl.config import parse_overrides
 from serl.contact_sheet import PER_ROW, contact_sheet
 from serl.errors import BadInput
 from serl.files import check_destination
-from serl.merging import merge
+from serl.labels import Origin
+from serl.merging import checked, merge
 from serl.reward import RewardConfig
 from serl.reward_audit import audit, endings
-from serl.reward_data import (
-    Origin,
-    episode_folders,
-    read_images,
-    read_sight,
-    task_of,
-)
+from serl.reward_data import episode_folders, read_images, read_sight, task_of
 from serl.reward_truth import UNKNOWN, Told, told_episodes
 from serl.tuned_reward import tuned_reward
 from serl.types import Image
@@ -37,7 +32,7 @@ _LISTED = 5
 _SHOWN = 4 * PER_ROW
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_audit_options(parser: argparse.ArgumentParser) -> None:
     """Of the command."""
     parser.add_argument("model", type=Path, help="file that `serl reward train` wrote")
     parser.add_argument(
@@ -49,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sheet", type=Path, help="write the worst mistakes to this .png file")
 
 
-def execute(options: argparse.Namespace) -> int:
+def execute_audit(options: argparse.Namespace) -> int:
     """Print how a model does, as the reward of a training would use it.
 
     Raises:

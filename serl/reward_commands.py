@@ -16,7 +16,7 @@ from serl.countdown import Countdown
 from serl.episodes import episode_name, episode_paths, read_spec
 from serl.errors import BadInput
 from serl.files import check_destination
-from serl.labels import FILE, Place, append_labels, read_labels
+from serl.labels import LABELS_FILE, Place, append_labels, read_labels
 
 DONE = 0
 
@@ -145,7 +145,7 @@ def _label(options: argparse.Namespace) -> int:
     places = [(Place(epoch, options.episode, step), options.label) for step in steps]
     count = append_labels(folder, places, "person")
     total = len(read_labels(folder))
-    print(f"{count} steps are labelled {options.label}; {total} labels in {folder / FILE}")
+    print(f"{count} steps are labelled {options.label}; {total} labels in {folder / LABELS_FILE}")
     return DONE
 
 
@@ -163,7 +163,7 @@ def _train(options: argparse.Namespace) -> int:
     from serl.agents.classifier import Card
     from serl.agents.classifier_training import train_classifier
     from serl.agents.config import ClassifierConfig
-    from serl.config import checked
+    from serl.merging import checked
     from serl.reward_audit import audit
     from serl.reward_data import episode_folders, read_samples, read_sight, task_of
     from serl.tuned_reward import tuned_reward

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
@@ -17,8 +17,9 @@ from serl.episodes import EpisodeName, episode_name, episode_paths, read_episode
 from serl.errors import BadInput, CorruptData, SerlError, SpecMismatch
 from serl.fields import MAX_JSON_BYTES, parse_object
 from serl.files import read_bounded, write_atomic
-from serl.labels import Place, read_labels
+from serl.labels import Origin, Place, Samples, read_labels
 from serl.run_folder import CONFIG, RunFolder
+from serl.successes import Successes
 from serl.tool_log import read_tools
 from serl.types import Array, Episode, Image, Observation
 
@@ -32,41 +33,6 @@ class Sight(NamedTuple):
 
     views: dict[str, View]
     renderer: str
-
-
-class Origin(NamedTuple):
-    """Where a sample comes from."""
-
-    folder: Path
-    place: Place
-
-
-class Samples(NamedTuple):
-    """Labelled frames of several episodes.
-
-    Attributes:
-        images: by view.  # (N, H, W, 3)
-        labels: classes.  # (N,)
-        episodes: number of the episode that each is of.  # (N,)
-        origins: where each comes from.
-        tools_m: where the tool was, base frame; not a number where nobody wrote it down.  # (N, 3)
-    """
-
-    images: Mapping[str, Image]
-    labels: np.ndarray[Any, np.dtype[np.int64]]
-    episodes: np.ndarray[Any, np.dtype[np.int64]]
-    origins: tuple[Origin, ...]
-    tools_m: np.ndarray[Any, np.dtype[np.float32]]
-
-    def where(self, kept: np.ndarray[Any, np.dtype[np.bool_]]) -> Self:
-        """Those that are kept."""
-        return type(self)(
-            {name: frames[kept] for name, frames in self.images.items()},
-            self.labels[kept],
-            self.episodes[kept],
-            tuple(self.origins[row] for row in np.flatnonzero(kept)),
-            self.tools_m[kept],
-        )
 
 
 class Recorded(NamedTuple):
@@ -291,3 +257,41 @@ def read_samples(
     arrays = {name: np.stack(frames) for name, frames in images.items()}
     found_m = np.array(tools_m, np.float32)
     return Samples(arrays, np.array(labels), np.array(episodes), tuple(origins), found_m), wanted
+
+
+def with_labelled(
+    successes: Successes, folders: Sequence[Path], views: Mapping[str, View]
+) -> Successes:
+    """These, and the steps of collections that are labelled as successes.
+
+    In each that is the highest label: it may tell stages on the way as well.
+
+    Args:
+        successes: of demonstrations.
+        folders: collections, or runs.
+        views: what the policy sees.
+
+    Raises:
+        BadInput: the policy sees no images, or a folder holds no labelled success.
+        CorruptData: an episode or a label is damaged.
+        SpecMismatch: the images are of other views.
+    """
+    from serl.reward_data import episode_folders, read_samples  # make tasks, by what needs this
+
+    if not folders:
+        return successes
+    if not views:
+        raise BadInput("vice.positives: are images, and the policy sees none (--observe pixels)")
+    images = {name: [frames] for name, frames in successes.images.items()}
+    for folder in folders:
+        samples, _ = read_samples(episode_folders([folder]), views)
+        if not (highest := samples.labels.max()):
+            raise BadInput(
+                f"vice.positives: {folder}: none of its {len(samples.labels)} labelled steps is a "
+                "success (serl reward label FOLDER ... --label 1)"
+            )
+        for name, frames in images.items():
+            frames.append(samples.images[name][samples.labels == highest])
+    joined = {name: np.concatenate(frames) for name, frames in images.items()}
+    count = len(next(iter(joined.values())))
+    return Successes(np.zeros((count, 0), np.float32), joined)

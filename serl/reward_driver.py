@@ -18,7 +18,7 @@ _HELD_STEPS = 6  # before it is dropped
 _SHAKING = 0.4
 _KEEP, _OPEN, _CLOSE = 0.0, 1.0, -1.0  # last entry of an action, of a task with a gripper
 
-Place = np.ndarray[Any, np.dtype[np.float32]]
+Position = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Kind(StrEnum):
@@ -63,7 +63,7 @@ class Driver:
         task: SimulatedTask,
         seed: int,
         kind: Kind,
-        place: Place | None = None,
+        place: Position | None = None,
     ) -> None:
         self.successes: list[bool] = []
         self.place = place
@@ -104,7 +104,7 @@ class Driver:
         """It has lingered for long enough."""
         return self._left <= 0
 
-    def _towards(self, pose: Place) -> Action:
+    def _towards(self, pose: Position) -> Action:
         """Straight to where the tool was at a success."""
         assert self.place is not None  # else it is left to chance
         shift = ((self.place - pose[:3]) / self._motion.translation_m).tolist()

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from serl.camera import View
-from serl.labels import read_labels
+from serl.labels import Origin, read_labels
 from serl.reward import RewardConfig, may_be_there
-from serl.reward_data import Origin, Recorded, recordings, run_of
-from serl.truth_log import FILE
+from serl.reward_data import Recorded, recordings, run_of
+from serl.truth_log import TRUTH_FILE
 from serl.types import Image, Source
 
 UNKNOWN = -1
@@ -72,7 +72,7 @@ def told_episodes(
     for folder in folders:
         run = run_of(folder)
         judged = run is not None and run.config.reward.kind == "task"
-        witnessed = read_labels(folder, FILE)
+        witnessed = read_labels(folder, TRUTH_FILE)
         for recorded in recordings(folder, views, labelled=False):
             # Logs of before hold words on resets, too: always no, as nobody had looked.
             asked = witnessed if _is_judged(recorded) else {}

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from serl.doctor import Finding
-from serl.errors import BadInput
+from serl.graph_config import checked_namespace
 from serl.robot_file import load_robot
-
-_NAMESPACE = re.compile(r"/|(/[A-Za-z][A-Za-z0-9_]*)+/?")
-
-
-def checked_namespace(text: str) -> str:
-    """A namespace from the root, "/" for the root itself; raises `BadInput`."""
-    if not _NAMESPACE.fullmatch(text):
-        raise BadInput(f"--namespace {text!r}: expected one such as /left, or /")
-    return text
 
 
 def robot_findings(robot: str, namespace: str) -> Iterator[Finding]:

@@ -13,11 +13,12 @@ from serl import plugins, teleop_commands
 from serl.assignment import make_task
 from serl.checkpoint import pick
 from serl.config import TrainConfig
+from serl.console import lease
 from serl.deployment import FOLDER, load_fitting, read_tried, summary
 from serl.errors import BadInput
+from serl.graph_config import checked_namespace
 from serl.guard_setup import guarded_arm
 from serl.real_arm import NO_JUDGE, asked_where, is_judged_apart
-from serl.robot_command import checked_namespace
 from serl.run_folder import RunFolder
 from serl.supervisor import Supervisor
 from serl.terminal_person import at_the_terminal
@@ -42,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--episodes", type=int, help="how many; else until Ctrl-C")
     parser.add_argument("--out", type=Path, help=f"folder of its episodes; else RUN/{FOLDER}/...")
     parser.add_argument("--console", action="store_true", help="with a web page beside it")
-    parser.add_argument("--console-port", type=int, default=teleop_commands.PORT)
+    parser.add_argument("--console-port", type=int, default=lease.PORT)
 
 
 def execute(options: argparse.Namespace) -> int:

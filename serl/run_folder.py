@@ -18,10 +18,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from serl import checkpoint
 from serl.authentication import RUN_KEY, new_key
 from serl.commit import commit
-from serl.config import DATA_ONLY, TrainConfig, read_yaml, stage_configs
+from serl.config import DATA_ONLY, TrainConfig, stage_configs
 from serl.errors import BadInput, CorruptData
 from serl.fields import short
 from serl.files import FileLock, checked_name, make_folder, sync_folder, write_atomic
+from serl.merging import read_yaml
 
 FORMAT = 1
 CONFIG = "config.yaml"

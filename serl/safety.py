@@ -301,3 +301,18 @@ def _clamped(v: Vector, low: Vector, high: Vector) -> Vector:
         return v
     x, y, z = (min(high[i], max(low[i], v[i])) for i in range(3))
     return x, y, z
+
+
+class Box(BaseModel):
+    """A box in the base frame that the tool must not enter."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    low_m: Vector
+    high_m: Vector
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not all(low < high for low, high in zip(self.low_m, self.high_m, strict=True)):
+            raise ValueError(f"low_m {self.low_m} must be below high_m {self.high_m}")
+        return self

@@ -20,9 +20,10 @@ from serl.merging import merge
 from serl.plugin_settings import fitting
 from serl.real_arm import check_trainable, tuned_settings
 from serl.reward import RewardConfig
+from serl.reward_data import with_labelled
 from serl.robot_file import load_robot
 from serl.specs import Spec
-from serl.successes import LastFrames, with_labelled
+from serl.successes import LastFrames
 from serl.task import SimulatedTask
 from serl.trunk_weights import with_trunk
 

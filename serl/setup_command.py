@@ -20,7 +20,7 @@ from serl.cell import Trial
 from serl.errors import BadInput, SerlError
 from serl.files import check_destination
 from serl.first_day import Left
-from serl.guard_command import place_of
+from serl.guard_setup import place_of
 from serl.robot_file import latch_path, load_robot, read_robot, write_robot
 from serl.teleop_commands import add_device, opened_device
 from serl.typed import Typed, TypedNoMore

@@ -7,8 +7,9 @@ import os
 import tempfile
 from pathlib import Path
 
-from serl.config import parse_overrides, read_yaml, resolve
+from serl.config import parse_overrides, resolve
 from serl.errors import BadInput
+from serl.merging import read_yaml
 
 ROBOT = "arm"
 _FASTEST = 100.0

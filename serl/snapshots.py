@@ -22,7 +22,7 @@ FORMAT = "2"
 MAX_SNAPSHOT_BYTES = 512 << 20
 MAX_TENSORS = 4096
 
-_FIELDS = dict.fromkeys(("format", "version", "trained", "spec", "crc32"), str)
+_SNAPSHOT_FIELDS = dict.fromkeys(("format", "version", "trained", "spec", "crc32"), str)
 _TENSOR_TYPES = {"F16", "F32", "F64", "I32", "I64", "U8", "BOOL"}
 
 
@@ -85,7 +85,7 @@ def _read_header(data: bytes) -> dict[str, str]:
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
         found = short(metadata.get("format") if isinstance(metadata, dict) else metadata)
         raise CorruptData(f"weights: format {found}, this version reads {FORMAT!r}")
-    check_fields(metadata, _FIELDS, "weights metadata")
+    check_fields(metadata, _SNAPSHOT_FIELDS, "weights metadata")
     if len(header) > MAX_TENSORS:
         raise CorruptData(f"weights: {len(header)} arrays, allowed {MAX_TENSORS}")
     for name, entry in header.items():

@@ -18,9 +18,15 @@ done goes on acting, for the others need it; what it does then is logged and no 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+)
 
 from serl.actor import Actor
-from serl.config import Stage
 from serl.loop import Result
 
 
@@ -44,3 +50,24 @@ def take_turns(
             after = stages[stage]
             stage = after.then if result.success else after.otherwise or after.then
             failures = 0
+
+
+StageName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+
+
+class Stage(BaseModel):
+    """One task of several that reset each other.
+
+    Attributes:
+        then: the stage that begins where this one has succeeded.
+        tries: failures in a row after which another begins all the same, after its own reset:
+        otherwise: that one; None for the one that follows on a success.
+        config: settings that differ from those of the run, such as the task's direction.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    then: str
+    tries: int = Field(3, ge=1, le=1000)
+    otherwise: str | None = None
+    config: dict[str, Any] = {}

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from serl.camera import View
-from serl.errors import BadInput
 from serl.specs import ObservationSpec
 from serl.types import Array, End, Image, Observation, Record
 
@@ -60,41 +57,3 @@ class LastFrames:
         states = [self._spec.flatten(each) for each in self._kept]
         shape = len(states), self._spec.state_size
         return Successes(np.array(states, np.float32).reshape(shape), {})
-
-
-def with_labelled(
-    successes: Successes, folders: Sequence[Path], views: Mapping[str, View]
-) -> Successes:
-    """These, and the steps of collections that are labelled as successes.
-
-    In each that is the highest label: it may tell stages on the way as well.
-
-    Args:
-        successes: of demonstrations.
-        folders: collections, or runs.
-        views: what the policy sees.
-
-    Raises:
-        BadInput: the policy sees no images, or a folder holds no labelled success.
-        CorruptData: an episode or a label is damaged.
-        SpecMismatch: the images are of other views.
-    """
-    from serl.reward_data import episode_folders, read_samples  # make tasks, by what needs this
-
-    if not folders:
-        return successes
-    if not views:
-        raise BadInput("vice.positives: are images, and the policy sees none (--observe pixels)")
-    images = {name: [frames] for name, frames in successes.images.items()}
-    for folder in folders:
-        samples, _ = read_samples(episode_folders([folder]), views)
-        if not (highest := samples.labels.max()):
-            raise BadInput(
-                f"vice.positives: {folder}: none of its {len(samples.labels)} labelled steps is a "
-                "success (serl reward label FOLDER ... --label 1)"
-            )
-        for name, frames in images.items():
-            frames.append(samples.images[name][samples.labels == highest])
-    joined = {name: np.concatenate(frames) for name, frames in images.items()}
-    count = len(next(iter(joined.values())))
-    return Successes(np.zeros((count, 0), np.float32), joined)

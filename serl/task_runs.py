@@ -96,7 +96,7 @@ def shown_by(
             told(f"passed over: {error}")
     for each in sorted(finished, key=lambda each: each.run.info.created):
         groups[each.task, each.command][each.run.config.seed] = each
-    return [_shown([runs[seed] for seed in sorted(runs)]) for runs in groups.values()]
+    return [_shown_seeds([runs[seed] for seed in sorted(runs)]) for runs in groups.values()]
 
 
 def _finished(run: RunFolder, commit: str) -> Iterator[Finished]:
@@ -109,7 +109,7 @@ def _finished(run: RunFolder, commit: str) -> Iterator[Finished]:
         yield Finished(task, command, part, made_with, data, data.finals[-1]["time_s"])
 
 
-def _shown(runs: Sequence[Finished]) -> Shown:
+def _shown_seeds(runs: Sequence[Finished]) -> Shown:
     """Of runs that differ in their seeds."""
     first = runs[0]
     finals = [run.data.finals[-1] for run in runs]

@@ -17,10 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from serl import plugins
-from serl.config import checked, parse_overrides
+from serl.config import parse_overrides
 from serl.console.door import Door, read_door, remove_door
+from serl.console.lease import PORT
 from serl.errors import BadInput, SerlError
-from serl.merging import merge
+from serl.merging import checked, merge
 from serl.recorded import read_session
 from serl.run_folder import RunFolder
 from serl.specs import ArraySpec
@@ -31,7 +32,6 @@ from serl.teleop.mapping import AXES, DeviceKind, MappingConfig, Wish, read_wish
 from serl.teleop.operator import arm_count
 from serl.teleop.remote import who_drives
 
-PORT = 8765
 BEAT_S = 0.02
 _OPENS_S = 30.0
 

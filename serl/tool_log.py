@@ -21,8 +21,8 @@ from serl.files import open_regular
 from serl.labels import drop_cut_line
 from serl.types import Array, Observation, Record, Step
 
-FILE = "tools.jsonl"
-_FIELDS = {"epoch": int, "episode": int, "tools_m": list}
+TOOLS_FILE = "tools.jsonl"
+_TOOL_FIELDS = {"epoch": int, "episode": int, "tools_m": list}
 _LINE_PLACES = 10_000  # below 100 bytes each, so that a line can be read again
 _NOWHERE = [None, None, None]
 
@@ -62,11 +62,11 @@ class ToolLog:
             for first in range(0, len(self._tools_m), _LINE_PLACES)
         ]
         try:
-            with open_regular(self._folder / FILE, mode="ab") as stream:
-                drop_cut_line(self._folder / FILE)
+            with open_regular(self._folder / TOOLS_FILE, mode="ab") as stream:
+                drop_cut_line(self._folder / TOOLS_FILE)
                 stream.write(b"".join(lines))
         except (OSError, CorruptData) as error:  # an audit will miss it, nothing else does
-            logger.warning("%s: %s", self._folder / FILE, error)
+            logger.warning("%s: %s", self._folder / TOOLS_FILE, error)
 
 
 def read_tools(folder: Path) -> dict[EpisodeName, Array]:
@@ -77,12 +77,12 @@ def read_tools(folder: Path) -> dict[EpisodeName, Array]:
     Raises:
         CorruptData: another line is damaged; the error names it.
     """
-    path = folder / FILE
+    path = folder / TOOLS_FILE
     found: dict[EpisodeName, Array] = {}
     if not path.is_file():
         return found
     for where, fields in read_objects(path):
-        check_fields(fields, _FIELDS, where)
+        check_fields(fields, _TOOL_FIELDS, where)
         name = EpisodeName(fields["epoch"], fields["episode"])
         places = _places(fields["tools_m"], where)
         found[name] = np.concatenate([found[name], places]) if name in found else places

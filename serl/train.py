@@ -15,6 +15,7 @@ from serl.assignment import make_judged_task, make_spec, make_task
 from serl.assistance import assistance
 from serl.checkpoint import Checkpoint, checkpoint_paths, load, mark_best, pick
 from serl.config import TrainConfig
+from serl.continuation import trained_steps
 from serl.control_status import read_control_status
 from serl.curves import quarters
 from serl.demonstrations import EXPERT, record_expert
@@ -44,7 +45,9 @@ FILM_TRIALS = 3
 FILM_SIZE = (320, 240)
 
 
-def train(run: RunFolder, display: Display, beside: Callable[[], object] = lambda: None) -> bool:
+def train_run(
+    run: RunFolder, display: Display, beside: Callable[[], object] = lambda: None
+) -> bool:
     """Train to the end, or go on where the run was interrupted.
 
     Args:
@@ -267,12 +270,6 @@ def _sound(paths: Sequence[Path], display: Display) -> dict[int, Checkpoint]:
 
 def _title(run: RunFolder, stage: str) -> str:
     return f"{run.config.task} {stage}".strip()
-
-
-def trained_steps(run: RunFolder) -> int:
-    """Online steps of the newest checkpoint; 0 before the first."""
-    paths = checkpoint_paths(run.checkpoints)
-    return int(paths[-1].name) if paths else 0
 
 
 def _episodes(rows: list[MetricsRow]) -> list[MetricsRow]:

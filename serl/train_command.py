@@ -8,9 +8,11 @@ from datetime import datetime
 from pathlib import Path
 
 from serl import actor_command, teleop_commands
-from serl.config import TrainConfig, parse_overrides, read_yaml
+from serl.config import TrainConfig, parse_overrides
+from serl.console import lease
 from serl.display import Display
 from serl.errors import BadInput, SerlError
+from serl.merging import read_yaml
 from serl.run_folder import RunFolder
 
 DONE, FAILED = 0, 1
@@ -27,7 +29,7 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
     _configured(parser)
     parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with this run")
     parser.add_argument("--console", action="store_true", help="with a web page beside it")
-    parser.add_argument("--console-port", type=int, default=teleop_commands.PORT)
+    parser.add_argument("--console-port", type=int, default=lease.PORT)
 
 
 def add_learner_options(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +58,7 @@ def train(options: argparse.Namespace) -> int:
         SerlError: training stopped; how to go on has been said.
     """
     from serl.ros.graph import check_one_arm, require_ros
-    from serl.train import train as train_run
+    from serl.train import train_run
 
     require_ros()
     if options.resume:

@@ -18,7 +18,7 @@ import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError, safe_open
 
-from serl.agents.config import AgentConfig
+from serl.agents.agent import AgentConfig
 from serl.errors import BadInput, CorruptData, SerlError, SpecMismatch
 from serl.fields import check_fields, short
 from serl.files import digest_of, make_folder, open_regular, read_bounded, write_atomic

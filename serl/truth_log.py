@@ -13,7 +13,7 @@ from serl.errors import BadInput
 from serl.labels import Place, append_labels
 from serl.types import Record, Source, Step
 
-FILE = "truth.jsonl"
+TRUTH_FILE = "truth.jsonl"
 _BY = "simulation"
 
 logger = logging.getLogger(__name__)
@@ -53,6 +53,6 @@ class TruthLog:
         said = dict([*self._said, self._newest])
         self._said, self._newest = [], None
         try:
-            append_labels(self._folder, said.items(), _BY, file=FILE)
+            append_labels(self._folder, said.items(), _BY, file=TRUTH_FILE)
         except BadInput as error:  # an audit will miss it, nothing else does
             logger.warning("%s", error)

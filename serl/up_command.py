@@ -10,12 +10,13 @@ from pathlib import Path
 
 from serl import teleop_commands
 from serl.arm_profile import is_real
-from serl.config import TrainConfig, checked, read_yaml
+from serl.config import TrainConfig
 from serl.console.door import remove_door
 from serl.display import Display
 from serl.errors import BadInput
 from serl.graph_config import GraphConfig
 from serl.guard_setup import guarded_arm
+from serl.merging import checked, read_yaml
 from serl.robot_file import latch_path
 from serl.run_folder import RunFolder
 from serl.supervisor import Supervisor

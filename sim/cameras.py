@@ -12,7 +12,7 @@ import mujoco
 from serl.camera import View
 from serl.errors import BadInput, SerlError
 from serl.sim import gl, ray
-from serl.sim.scene import camera_index
+from serl.sim.pinhole import camera_index
 from serl.types import Image
 
 logger = logging.getLogger(__name__)

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import mujoco
 import numpy as np
 
+from serl.errors import BadInput
+
 Values = np.ndarray[Any, np.dtype[np.float64]]
 Rays = np.ndarray[Any, np.dtype[np.float64]]  # (N, 3)
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -79,3 +81,11 @@ class Eye(NamedTuple):
 def eye_of(data: mujoco.MjData, index: int, pinhole: Pinhole) -> Eye:
     """Camera number `index`, now."""
     return Eye(data.cam_xpos[index], data.cam_xmat[index].reshape(3, 3), pinhole)
+
+
+def camera_index(model: mujoco.MjModel, name: str) -> int:
+    """The number of a camera; raises `BadInput`, with the known ones, when there is none."""
+    known = [model.camera(index).name for index in range(model.ncam)]
+    if name not in known:
+        raise BadInput(f"unknown camera {name!r}: expected one of {', '.join(known)}")
+    return known.index(name)

@@ -11,8 +11,7 @@ import numpy as np
 from serl.sim.cast import cast, colors_of, for_rays
 from serl.sim.layers import Layers
 from serl.sim.light import floor_of, looks_of
-from serl.sim.pinhole import Eye, Pinhole, Rays, Values, eye_of, pixel_directions
-from serl.sim.scene import camera_index
+from serl.sim.pinhole import Eye, Pinhole, Rays, Values, camera_index, eye_of, pixel_directions
 from serl.sim.shading import (
     SKY,
     TOWARDS_LIGHT,

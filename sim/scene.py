@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mujoco
 
-from serl.errors import BadInput
 from serl.sim import franka
 from serl.sim.light import LIGHTS, LOOKS
 from serl.sim.randomize import distractors_mjcf
@@ -74,14 +73,6 @@ def build_model(scene: Scene, randomize: str = "none") -> mujoco.MjModel:
             extra=scene.extra,
         )
     )
-
-
-def camera_index(model: mujoco.MjModel, name: str) -> int:
-    """The number of a camera; raises `BadInput`, with the known ones, when there is none."""
-    known = [model.camera(index).name for index in range(model.ncam)]
-    if name not in known:
-        raise BadInput(f"unknown camera {name!r}: expected one of {', '.join(known)}")
-    return known.index(name)
 
 
 def _arm_mjcf(scene: Scene, number: int, prefix: str) -> str:

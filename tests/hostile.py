@@ -7,8 +7,8 @@ from collections.abc import Callable
 from random import Random
 
 from serl.guard import LATCHED, GuardState
-from serl.guard_config import Box
 from serl.rotations import from_rotation_vector, multiply
+from serl.safety import Box
 from serl.testing.arm import FakeArm
 
 from .guarding import DOWN, Loop, armed, config

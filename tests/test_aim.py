@@ -7,8 +7,7 @@ import pytest
 
 from serl.aim import Aim
 from serl.errors import BadInput
-from serl.guard_config import Box
-from serl.safety import Motion, Pose
+from serl.safety import Box, Motion, Pose
 
 MOTION = Motion(
     axes=("x", "y"),

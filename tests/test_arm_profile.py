@@ -6,8 +6,8 @@ import pytest
 
 from serl import plugins
 from serl.arm_profile import JOINTS, ArmProfile, Channel, ControllerProfile, Gains
-from serl.config import checked
 from serl.errors import BadInput
+from serl.merging import checked
 
 SIM: ArmProfile = plugins.load("robot", "sim")
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from serl.cell import CellCamera, Workspace
-from serl.config import checked
 from serl.errors import BadInput
+from serl.merging import checked
 
 GOOD: dict[str, Any] = {
     "low_m": (0.3, -0.2, 0.05),

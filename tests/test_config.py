@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from serl.agents.config import SACConfig
-from serl.config import TrainConfig, checked, parse_overrides, parse_yaml, read_yaml, resolve
+from serl.config import TrainConfig, parse_overrides, resolve
 from serl.errors import BadInput, CorruptData
-from serl.merging import merge
+from serl.merging import checked, merge, parse_yaml, read_yaml
 from serl.tasks.reach import ReachConfig
 
 

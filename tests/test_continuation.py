@@ -15,14 +15,14 @@ import pytest
 from serl.agents.agent import State
 from serl.assignment import make_spec, make_task
 from serl.checkpoint import checkpoint_paths
-from serl.config import TrainConfig, checked, resolve
+from serl.config import TrainConfig, resolve
 from serl.continuation import Continuation
 from serl.episodes import episode_paths
 from serl.errors import BadInput, CorruptData
 from serl.files import sha256_of
 from serl.learner import Learner
 from serl.manifest import MANIFEST, Entry, append_entry
-from serl.merging import merge
+from serl.merging import checked, merge
 from serl.metrics import MetricsRow, MetricsWriter, read_metrics
 from serl.recording import EpisodeLog, LogConfig
 from serl.run_folder import RunFolder

@@ -10,7 +10,7 @@ from serl.clock import RealTime, VirtualClock, WallClock
 from serl.desk import Desk, LastWord
 from serl.hold import Hold
 from serl.intervention import Event, Teleop
-from serl.labels import FILE, Place, read_labels
+from serl.labels import LABELS_FILE, Place, read_labels
 from serl.loop import EpisodeKey, Result, run
 from serl.policy import Hold as Still
 from serl.specs import ArraySpec
@@ -68,7 +68,7 @@ class Office:
         return lambda: self.desk.say(event, "the operator")
 
     def lines(self) -> list[dict[str, object]]:
-        path = self.folder / FILE
+        path = self.folder / LABELS_FILE
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from serl.agents.agent import State
-from serl.agents.config import Packaged, SACConfig
+from serl.agents.agent import Packaged, State
+from serl.agents.config import SACConfig
 from serl.agents.sac import SAC
 from serl.agents.weights import said_by
 from serl.assembly import make_acting_agent, make_agent

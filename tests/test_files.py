@@ -14,7 +14,6 @@ import pytest
 
 from serl.authentication import load_key
 from serl.checkpoint import load as load_checkpoint
-from serl.config import read_yaml
 from serl.deployment import read_tried
 from serl.episodes import read_episode
 from serl.errors import BadInput
@@ -26,6 +25,7 @@ from serl.labels import append_labels, drop_cut_line
 from serl.latch import LatchFile
 from serl.link_status import read_status
 from serl.manifest import read_entries
+from serl.merging import read_yaml
 from serl.metrics import read_metrics
 from serl.testing.logs import SPEC
 from serl.trunk_weights import load_trunk

@@ -34,18 +34,19 @@ from serl.agents.pretraining import Pretrained, load_encoder, save_encoder
 from serl.authentication import load_key, sign, verify
 from serl.camera import View
 from serl.compaction import compact
-from serl.config import TrainConfig, checked, read_yaml, resolve
+from serl.config import TrainConfig, resolve
 from serl.continuation import Continuation
 from serl.episode_writer import EpisodeWriter, metadata_of
 from serl.episodes import PART, EpisodeFile, count_records, read_episode
 from serl.errors import BadInput
 from serl.fields import dump_object, parse_object
-from serl.labels import FILE as LABELS
+from serl.labels import LABELS_FILE as LABELS
 from serl.labels import Place, append_labels, read_labels
 from serl.learner_progress import restore_progress
 from serl.manifest import MANIFEST, read_entries
 from serl.mcap import BLOCK, FOOTER, MAGIC, U32, Opcode
 from serl.mcap_reader import read_chunk, read_metadata
+from serl.merging import checked, read_yaml
 from serl.metrics import MetricsWriter
 from serl.pickles import decode_pickle
 from serl.recording import LogConfig

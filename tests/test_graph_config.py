@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from serl.config import checked
 from serl.errors import BadInput
 from serl.graph_config import GraphConfig
+from serl.merging import checked
 
 TWO = [{"name": "left"}, {"name": "right"}]
 

@@ -18,9 +18,8 @@ from serl.guard_chain import (
     is_inside,
     parse_beat,
 )
-from serl.guard_config import Box
 from serl.rotations import conjugate, from_rotation_vector, multiply, to_rotation_vector
-from serl.safety import Pose
+from serl.safety import Box, Pose
 from serl.setpoint import Setpoint, at_rest, brake_setpoint
 
 from .guarding import DOWN, START, Loop, config, driving, numbers

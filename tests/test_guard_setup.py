@@ -8,11 +8,12 @@ import pytest
 
 from serl import plugins
 from serl.assignment import make_task
-from serl.config import checked, read_yaml, resolve
+from serl.config import resolve
 from serl.errors import BadInput
 from serl.guard_config import GuardConfig, GuardState
 from serl.guard_setup import check_fits, make_guard_config, settle_guard
 from serl.latch import Latch, LatchFile
+from serl.merging import checked, read_yaml
 from serl.rotations import between
 from serl.safety import pose_from
 

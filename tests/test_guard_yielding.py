@@ -10,8 +10,7 @@ import pytest
 from serl.errors import BadInput
 from serl.guard import GuardState
 from serl.guard_chain import is_apart, is_inside
-from serl.guard_config import Box
-from serl.safety import Limits, Pose
+from serl.safety import Box, Limits, Pose
 
 from .guarding import DOWN, START, TICK_S, Loop, armed, driving
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from serl.config import checked, read_yaml
 from serl.graph_config import ConsoleEntry, GraphConfig, RobotEntry
+from serl.merging import checked, read_yaml
 from serl.settings import run_settings
 
 ROOT = Path(__file__).parents[1]

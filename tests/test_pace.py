@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from serl.actor import ActorConfig
 from serl.learned_policy import LearnedPolicy
 from serl.pace import Pace
 from serl.transport import InProcess
@@ -13,9 +12,8 @@ from .acting import Constant, Stage, snapshot
 
 def paced(lead: int, patience_s: float, sent_before: int = 0) -> tuple[Pace, InProcess]:
     weights = InProcess()
-    config = ActorConfig(max_lead_steps=lead, patience_s=patience_s)
     policy = LearnedPolicy(Constant(), weights)
-    return Pace(config, policy, "actor", lambda: False, sent_before), weights
+    return Pace(lead, patience_s, policy, "actor", lambda: False, sent_before), weights
 
 
 def online_steps(count: int) -> list[Step]:

@@ -16,10 +16,10 @@ from serl.cell import Workspace
 from serl.config import resolve
 from serl.errors import BadInput
 from serl.guard_chain import Heard, Refused, check_command
-from serl.guard_config import Box
 from serl.guard_setup import guard_of, make_guard_config
 from serl.real_arm import asked_where, bodies_seen, check_place, is_judged_apart, within_workspace
 from serl.reward import RewardConfig, ToolPlace
+from serl.safety import Box
 from serl.settings import run_settings
 from serl.task import SimulatedTask
 from serl.task_runs import _overrides

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from serl.clock import VirtualClock
 from serl.errors import BadInput, CorruptData
-from serl.labels import FILE, Place, append_labels
+from serl.labels import LABELS_FILE, Place, append_labels
 from serl.loop import EpisodeKey
 from serl.policy import Random
 from serl.recording import EpisodeLog
@@ -150,7 +150,7 @@ def test_a_summary_says_who_said_what_of_it_and_what_they_said_before(tmp_path: 
         ["said", "step", "4:", "0", "by", "person,"],
     ]
     append_labels(folder, [(Place(1, 0, step), step % 2) for step in range(20)], "person", 60.0)
-    assert f"... 22 words in all, in {FILE}" in summary(folder)
+    assert f"... 22 words in all, in {LABELS_FILE}" in summary(folder)
 
 
 def test_a_summary_says_what_limits_took_off(tmp_path: Path) -> None:

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from serl.labels import Place
+from serl.labels import Origin, Place
 from serl.reward import RewardConfig
 from serl.reward_audit import Endings, audit, endings
-from serl.reward_data import Origin
 from serl.reward_truth import UNKNOWN, Told
 
 LABELS = np.array([1, 1, 1, 0, 0, 0, 0])

@@ -11,9 +11,9 @@ from serl import plugins
 from serl.camera import View
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.evaluation import Purpose, evaluation_seeds, start_seed
-from serl.labels import Place, append_labels, read_labels
+from serl.labels import Place, Samples, append_labels, read_labels
 from serl.reward_collection import Counts, _kind, collect
-from serl.reward_data import VIEWS, Samples, read_samples, read_sight
+from serl.reward_data import VIEWS, read_samples, read_sight
 from serl.reward_driver import Kind
 from serl.tasks.pick_cube import PickCube, PickCubeConfig
 from serl.testing import FakeRobot, FakeTask

@@ -15,13 +15,13 @@ from serl.assignment import make_spec, make_task
 from serl.camera import View
 from serl.config import TrainConfig, resolve
 from serl.episodes import PART, SEALED, episode_paths, read_episode, read_spec
-from serl.labels import FILE, Place, append_labels, read_labels
+from serl.labels import LABELS_FILE, Place, append_labels, read_labels
 from serl.recording import EpisodeLog
 from serl.reward import RewardConfig
 from serl.reward_data import read_samples, write_views
 from serl.run_folder import RunFolder
 from serl.specs import Spec
-from serl.truth_log import FILE as TRUTH
+from serl.truth_log import LABELS_FILE as TRUTH
 from serl.types import End, Image, Key, Observation, Source, Step
 
 VIEWS = {
@@ -131,12 +131,12 @@ def test_what_a_person_corrects_is_learned_and_what_was_said_before_stays(
     assert "truth: what people or scripts said of steps, 45 episodes" in text
     assert "0 of 45 episodes end with a false success" in text
 
-    before = (mine / FILE).read_bytes()
+    before = (mine / LABELS_FILE).read_bytes()
     steps = f"--steps=0:{STEPS - 1}"
     for episode in range(15):
         words = [f"--episode={episode}", steps, "--label=0"]
         assert cli.main(["reward", "label", str(run.path), *words]) == 0
-    assert (mine / FILE).read_bytes().startswith(before), "originals stay"
+    assert (mine / LABELS_FILE).read_bytes().startswith(before), "originals stay"
     assert set(read_labels(mine).values()) == {0}, "corrections win"
     assert read_samples([mine])[0].labels.tolist() == [0] * 15 * STEPS
 

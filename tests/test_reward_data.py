@@ -26,7 +26,7 @@ from serl.run_folder import RunFolder
 from serl.testing.samples import equal
 from serl.tool_log import read_tools
 from serl.transport import InProcess, Snapshot
-from serl.truth_log import FILE
+from serl.truth_log import TRUTH_FILE
 from serl.types import Record
 
 JUDGE = View(camera="field", width=16, height=16)
@@ -82,7 +82,7 @@ def test_what_only_the_classifier_sees_can_be_labelled_in_a_runs_own_log(tmp_pat
     run = make_run(tmp_path)
     records, folder = act(run), run.episodes("a")
     assert read_sight(folder) == ({"judge": JUDGE}, "ray")
-    known = read_labels(folder, FILE)
+    known = read_labels(folder, TRUTH_FILE)
     assert known == {Place(1, 0, 1): 0, Place(1, 0, 5): 0}, "of what the simulation knew"
     append_labels(folder, [(Place(1, 0, 0), 1), (Place(1, 0, 3), 0)], "person")
     samples, views = read_samples([folder])

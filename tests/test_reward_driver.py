@@ -11,7 +11,7 @@ from serl import plugins
 from serl.clock import VirtualClock
 from serl.loop import EpisodeKey, run
 from serl.reward_collection import Watching
-from serl.reward_driver import Driver, Kind, Place
+from serl.reward_driver import Driver, Kind, Position
 from serl.robot import SimulatedRobot
 from serl.task import SimulatedTask
 from serl.tasks.peg_insertion import PegInsertion
@@ -32,7 +32,7 @@ def cube() -> Iterator[tuple[SimulatedRobot, SimulatedTask]]:
 def driven(
     cube: tuple[SimulatedRobot, SimulatedTask],
     kind: Kind,
-    place: Place | None = None,
+    place: Position | None = None,
     seed: int = 1,
 ) -> tuple[Driver, list[Step]]:
     """An episode to its end; the robot stays where it ended."""

@@ -19,7 +19,7 @@ from serl.episodes import episode_paths
 from serl.errors import BadInput, SerlError, Silent
 from serl.hold import Hold
 from serl.intervention import Event
-from serl.labels import FILE
+from serl.labels import LABELS_FILE
 from serl.person import Stand
 from serl.recorded import Session, write_session
 from serl.reward_collection import Counts
@@ -85,7 +85,7 @@ def test_marked_steps_are_samples_and_a_session_goes_on(tmp_path: Path) -> None:
     samples, views = read_samples([run.path])
     assert sorted(samples.labels.tolist()) == [0, 0, 0, 1, 1]
     assert set(views) == set(task.config.all_views)
-    lines = (run.path / FILE).read_text().splitlines()
+    lines = (run.path / LABELS_FILE).read_text().splitlines()
     assert len(lines) == 6, "a mark again says nothing new, a correction is kept beside"
     assert all("the operator" in line for line in lines)
     assert len(episode_paths(run.path)) == 2

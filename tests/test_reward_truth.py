@@ -18,8 +18,8 @@ from serl.reward import RewardConfig
 from serl.reward_data import episode_folders, read_images, read_samples, run_of, task_of
 from serl.reward_truth import UNKNOWN, Probabilities, Told, between, told_episodes
 from serl.run_folder import RunFolder
-from serl.tool_log import FILE as TOOLS
-from serl.truth_log import FILE
+from serl.tool_log import TOOLS_FILE as TOOLS
+from serl.truth_log import TRUTH_FILE
 from serl.types import Array, Image, Source
 
 from .test_reward_corrections import CONFIG, NOTHING, STEPS, SUCCESS, VIEWS, record
@@ -73,11 +73,13 @@ def test_of_a_run_that_a_model_judged_nothing_is_known_unless_somebody_knew(tmp_
         assert episode.by == ""
         assert (episode.truths == UNKNOWN).all()
         assert len(episode.probabilities) == 0
-    append_labels(folder, [(Place(1, 0, 1), 0), (Place(1, 0, STEPS), 0)], "simulation", file=FILE)
+    append_labels(
+        folder, [(Place(1, 0, 1), 0), (Place(1, 0, STEPS), 0)], "simulation", file=TRUTH_FILE
+    )
     first, second = told(folder, classes=3)
     assert (first.by, second.by) == ("simulation", "")
     assert first.truths.tolist() == [UNKNOWN, *[0] * STEPS]
-    append_labels(folder, [(Place(1, 1, 4), 1), (Place(1, 1, 6), 1)], "simulation", file=FILE)
+    append_labels(folder, [(Place(1, 1, 4), 1), (Place(1, 1, 6), 1)], "simulation", file=TRUTH_FILE)
     _, second = told(folder, classes=3)
     assert second.truths[4:7].tolist() == [2, 2, 2], "of stages the last is the success"
 
@@ -87,7 +89,9 @@ def test_what_a_simulation_is_said_to_know_of_a_reset_is_not_believed(tmp_path: 
     run = RunFolder.create(tmp_path, CONFIG, datetime.now())
     folder = run.episodes("a")
     record(folder, run.name, "a", [SUCCESS], source=Source.SCRIPT)
-    append_labels(folder, [(Place(1, 0, 1), 0), (Place(1, 0, STEPS), 0)], "simulation", file=FILE)
+    append_labels(
+        folder, [(Place(1, 0, 1), 0), (Place(1, 0, STEPS), 0)], "simulation", file=TRUTH_FILE
+    )
     (reset,) = told(folder)
     assert (reset.by, set(reset.truths)) == ("", {UNKNOWN})
     append_labels(folder, [(Place(1, 0, 3), 1)], "person")
@@ -97,7 +101,9 @@ def test_what_a_simulation_is_said_to_know_of_a_reset_is_not_believed(tmp_path: 
 
 def test_a_label_counts_before_all_else(tmp_path: Path) -> None:
     folder = make_run(tmp_path).episodes("a")
-    append_labels(folder, [(Place(1, 0, 0), 0), (Place(1, 0, STEPS), 1)], "simulation", file=FILE)
+    append_labels(
+        folder, [(Place(1, 0, 0), 0), (Place(1, 0, STEPS), 1)], "simulation", file=TRUTH_FILE
+    )
     append_labels(folder, [(Place(1, 0, STEPS), 0), (Place(1, 0, 99), 1)], "person")
     first, second = told(folder)
     assert (first.by, second.by) == ("labels", "outcome")

@@ -13,9 +13,9 @@ from serl import cli
 from serl.arm_profile import ArmProfile
 from serl.camera_command import _opener, _view
 from serl.cell import Workspace
-from serl.config import checked, parse_overrides
-from serl.guard_command import place_of
-from serl.guard_setup import guard_of
+from serl.config import parse_overrides
+from serl.guard_setup import guard_of, place_of
+from serl.merging import checked
 from serl.plugins import load
 from serl.robot_file import write_robot
 from serl.settings import run_settings

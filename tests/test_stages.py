@@ -14,13 +14,13 @@ from serl.agents.classifier import Card, Classifier
 from serl.assembly import make_agent
 from serl.assignment import make_judged_task, make_spec, make_task
 from serl.camera import View
-from serl.config import Stage, resolve, stage_configs
+from serl.config import resolve, stage_configs
 from serl.errors import BadInput
 from serl.inheritance import inherit
 from serl.loop import Result
 from serl.recording import EpisodeLog, LogConfig
 from serl.run_folder import RunFolder
-from serl.stages import take_turns
+from serl.stages import Stage, take_turns
 from serl.testing.logs import ACTOR, RUN, random_records
 
 JUDGE = View(camera="field", width=16, height=16)

@@ -10,9 +10,9 @@ from serl.camera import View
 from serl.errors import BadInput, SpecMismatch
 from serl.labels import Place, append_labels
 from serl.recording import EpisodeLog, LogConfig
-from serl.reward_data import write_views
+from serl.reward_data import with_labelled, write_views
 from serl.specs import ArraySpec, ObservationSpec, Spec
-from serl.successes import LastFrames, Successes, with_labelled
+from serl.successes import LastFrames, Successes
 from serl.types import End, Key, Observation, Record, Source, Step
 
 SPEC = ObservationSpec(state={"x": ArraySpec(shape=(1,))})

@@ -11,7 +11,7 @@ from serl.errors import CorruptData
 from serl.policy import Hold
 from serl.testing import FakeRobot, FakeTask
 from serl.testing.samples import episode
-from serl.tool_log import FILE, ToolLog, read_tools
+from serl.tool_log import TOOLS_FILE, ToolLog, read_tools
 from serl.types import Observation, Record
 
 RECORDS = [
@@ -41,7 +41,9 @@ def test_every_observation_has_its_place(tmp_path: Path) -> None:
     logged(log, RECORDS)
     later = [replace(r, key=replace(r.key, episode=7)) for r in RECORDS[:4]]
     logged(log, later)
-    assert len((tmp_path / FILE).read_bytes().splitlines()) == 1, "the other one has not ended"
+    assert len((tmp_path / TOOLS_FILE).read_bytes().splitlines()) == 1, (
+        "the other one has not ended"
+    )
     ((name, places),) = read_tools(tmp_path).items()
     assert name == (RECORDS[0].key.epoch, RECORDS[0].key.episode)
     assert places == pytest.approx(np.array([(0.5, 0, 0.01 * i) for i in range(len(RECORDS))]))
@@ -58,12 +60,12 @@ def test_a_robot_without_a_tool_leaves_no_file(tmp_path: Path) -> None:
     for index, record in enumerate(RECORDS):
         log.see(reading(index, pose=False))
         log.take(record)
-    assert not (tmp_path / FILE).exists()
+    assert not (tmp_path / TOOLS_FILE).exists()
     assert read_tools(tmp_path) == {}
 
 
 def test_a_line_that_was_cut_is_written_over_and_not_read(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(b'{"epoch": 1, "epi')
+    (tmp_path / TOOLS_FILE).write_bytes(b'{"epoch": 1, "epi')
     assert read_tools(tmp_path) == {}
     logged(ToolLog(tmp_path), RECORDS)
     assert len(read_tools(tmp_path)) == 1
@@ -90,7 +92,7 @@ def test_a_line_too_long_to_read_is_named_and_not_taken_for_the_last(tmp_path: P
     """As logs of before have them."""
     places = ",".join(["[0.1,0.2,0.3]"] * 100_000)
     line = f'{{"epoch":1,"episode":0,"tools_m":[{places}]}}'
-    (tmp_path / FILE).write_text(f"{line}\n{line}\n")
+    (tmp_path / TOOLS_FILE).write_text(f"{line}\n{line}\n")
     with pytest.raises(CorruptData, match=r"tools\.jsonl: line 1: .* allowed"):
         read_tools(tmp_path)
 
@@ -107,7 +109,7 @@ def test_a_line_too_long_to_read_is_named_and_not_taken_for_the_last(tmp_path: P
     ],
 )
 def test_a_damaged_line_is_named(places: str, reason: str, tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text(f'{{"epoch": 1, "episode": 0, "tools_m": {places}}}\n')
+    (tmp_path / TOOLS_FILE).write_text(f'{{"epoch": 1, "episode": 0, "tools_m": {places}}}\n')
     with pytest.raises(CorruptData, match=rf"tools\.jsonl: line 1.*{reason}"):
         read_tools(tmp_path)
 
@@ -115,7 +117,7 @@ def test_a_damaged_line_is_named(places: str, reason: str, tmp_path: Path) -> No
 def test_a_disk_that_refuses_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / FILE).mkdir()
+    (tmp_path / TOOLS_FILE).mkdir()
     with caplog.at_level(logging.WARNING):
         logged(ToolLog(tmp_path), RECORDS)
-    assert FILE in caplog.text
+    assert TOOLS_FILE in caplog.text

@@ -18,7 +18,7 @@ from serl.reward import Judged, NoReward
 from serl.task import Task
 from serl.testing import FakeRobot, FakeTask
 from serl.testing.samples import episode
-from serl.truth_log import FILE, TruthLog
+from serl.truth_log import TRUTH_FILE, TruthLog
 from serl.types import Record, Source
 
 RECORDS = episode(FakeRobot(), FakeTask(), Hold(FakeRobot().action_spec))
@@ -38,9 +38,9 @@ def test_a_word_is_written_wherever_it_changes_and_at_the_end(tmp_path: Path) ->
     count = len(RECORDS) - 1
     assert count > 8
     written(tmp_path, {4, 5, 6})
-    said = {place.step: label for place, label in read_labels(tmp_path, FILE).items()}
+    said = {place.step: label for place, label in read_labels(tmp_path, TRUTH_FILE).items()}
     assert said == {1: 0, 3: 0, 4: 1, 6: 1, 7: 0, count: 0}
-    assert {word.by for word in read_words(tmp_path, FILE)} == {"simulation"}
+    assert {word.by for word in read_words(tmp_path, TRUTH_FILE)} == {"simulation"}
     assert not read_labels(tmp_path), "it is nobody's label"
 
 
@@ -48,7 +48,7 @@ def test_an_episode_that_never_changes_has_two_words(tmp_path: Path) -> None:
     written(tmp_path, set())
     epoch, number = RECORDS[0].key.epoch, RECORDS[0].key.episode
     last = RECORDS[-1].key.index
-    assert read_labels(tmp_path, FILE) == {
+    assert read_labels(tmp_path, TRUTH_FILE) == {
         Place(epoch, number, 1): 0,
         Place(epoch, number, last): 0,
     }
@@ -77,7 +77,7 @@ def test_of_a_reset_which_nobody_judges_nothing_is_written(tmp_path: Path) -> No
         assert script is not None
         play(reset, lambda seen: script(reset.reading), 1, Source.SCRIPT)
     assert {record.key.episode for record in solved} == {0, 1}, "the reset begins with a success"
-    said = read_labels(tmp_path, FILE)
+    said = read_labels(tmp_path, TRUTH_FILE)
     assert {place.episode for place in said} == {0}
     assert set(said.values()) == {0, 1}
 
@@ -85,7 +85,7 @@ def test_of_a_reset_which_nobody_judges_nothing_is_written(tmp_path: Path) -> No
 def test_a_disk_that_refuses_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / FILE).mkdir()
+    (tmp_path / TRUTH_FILE).mkdir()
     with caplog.at_level(logging.WARNING):
         written(tmp_path, {2})
-    assert FILE in caplog.text
+    assert TRUTH_FILE in caplog.text

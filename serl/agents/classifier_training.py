@@ -19,8 +19,8 @@ from serl.agents.networks import Group, descend
 from serl.agents.resnet import Trunk
 from serl.errors import BadInput
 from serl.frames import brightened, shifted
+from serl.labels import Samples
 from serl.reward import ToolPlace, may_be_there
-from serl.reward_data import Samples
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -65,3 +65,6 @@ class Rate:
             return False
         self._room -= 1
         return True
+
+
+PORT = 8765

@@ -100,7 +100,7 @@ class RosArm:
         self.aim = Aim(config.motion, place.keep_out if place is not None else ())
         self.guard = GuardClient(node, robot, self.remote) if guarded else None
         self._action_spec = config.motion.action_spec
-        self._spec = reading_spec(len(profile.joints), tracked, config)
+        self._spec = reading_spec(len(profile.joints), tracked, config.all_views)
         self._period_s = 1.0 / config.rate_hz
         self._lease, self._beats = lease, time.time_ns() // 1_000_000
         self._lockstep, self._begun = lockstep, False

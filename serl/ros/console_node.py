@@ -26,6 +26,7 @@ from serl.console.cockpit import Picture
 from serl.console.door import Door, remove_door, write_door
 from serl.console.frames import SAYINGS
 from serl.console.gate import Gate, new_token
+from serl.console.lease import PORT
 from serl.console.overview import SILENT
 from serl.console.pictures import DrawnScene, LoggedCameras, Pictures, Placement, Source
 from serl.console.server import Console, listen
@@ -47,7 +48,6 @@ from serl.run_folder import RunFolder
 from serl.signed_order import key_path
 from serl.supervisor import orphaned
 from serl.teleop.mapping import Wish
-from serl.teleop_commands import PORT
 
 _PORTS = 20
 _FRESH_S = 1.0

@@ -26,12 +26,12 @@ from rclpy.time_source import USE_SIM_TIME_NAME
 
 from serl.arm_profile import ArmProfile
 from serl.clock import WallClock
-from serl.config import checked, read_yaml
 from serl.errors import BadInput, SerlError
 from serl.files import FileLock, make_folder
 from serl.guard import LATCHED, MOVING, Guard, GuardConfig, GuardState
 from serl.guard_setup import check_fits
 from serl.latch import LatchFile
+from serl.merging import checked, read_yaml
 from serl.robot_file import load_robot
 from serl.ros.arm_commander import ArmCommander
 from serl.ros.arm_topics import check_types, commanded, name_of, of_robot

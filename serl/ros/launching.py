@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 
 from rclpy.time_source import USE_SIM_TIME_NAME
 
-from serl.config import checked, parse_overrides, read_yaml
+from serl.config import parse_overrides
 from serl.display import Display
 from serl.errors import BadInput, SerlError
 from serl.files import checked_name
 from serl.graph_config import GraphConfig
+from serl.merging import checked, read_yaml
 from serl.robot_file import load_robot
 from serl.ros.environment import domain_id_of, environment, meet_others
 from serl.ros.graph import (

@@ -9,7 +9,7 @@ from std_msgs.msg import Float64MultiArray
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic, latest_only
 
-PERIOD_S = 1 / 15
+SCENE_PERIOD_S = 1 / 15
 
 
 def scene_topic(actor: str) -> Topic:
@@ -30,7 +30,7 @@ class SceneTeller:
         self._placement = getattr(robot, "placement", None)
         if self._placement is not None:
             self._publisher = node.publisher(scene_topic(actor))
-            node.every(PERIOD_S, self._tell)
+            node.every(SCENE_PERIOD_S, self._tell)
 
     def _tell(self) -> None:
         if self._placement is not None and self._publisher.get_subscription_count():

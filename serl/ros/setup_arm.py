@@ -23,9 +23,8 @@ from serl.cell import Workspace
 from serl.clock import WallClock
 from serl.errors import SerlError, Silent
 from serl.first_day import Asker, StepFailed, agreed
-from serl.guard_command import Place, guard_arguments
 from serl.guard_config import LATCHED, GuardConfig, GuardState
-from serl.guard_setup import guard_of
+from serl.guard_setup import Place, guard_arguments, guard_of
 from serl.ros.arm import Mode, RosArm
 from serl.ros.arm_topics import of_robot
 from serl.ros.environment import environment

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from serl.arm_profile import ArmProfile
 from serl.cell import LEAST_SIDE_M, Workspace
-from serl.config import checked
 from serl.errors import BadInput
 from serl.first_day import (
     StepFailed,
@@ -20,6 +19,7 @@ from serl.first_day import (
     place_words,
     seen_direction,
 )
+from serl.merging import checked
 from serl.ros.controller import settle_controller
 from serl.ros.setup_arm import SetupArm
 from serl.ros.setup_cameras import cameras

@@ -24,9 +24,8 @@ from serl.agents.config import ClassifierConfig
 from serl.camera import REAL, View
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.files import digest_of
-from serl.labels import Place
+from serl.labels import Origin, Place, Samples
 from serl.reward import RewardConfig, ToolPlace
-from serl.reward_data import Origin, Samples
 from serl.tasks.pick_cube import PickCube, PickCubeConfig
 from serl.types import Observation
 from serl.vectors import Vector

@@ -21,7 +21,7 @@ from serl.clock import RealTime, VirtualClock, WallClock
 from serl.desk import Desk
 from serl.hold import Hold
 from serl.intervention import Event
-from serl.labels import FILE, Place, append_labels, read_labels
+from serl.labels import LABELS_FILE, Place, append_labels, read_labels
 from serl.loop import EpisodeKey, run
 from serl.ros.environment import environment, free_domain
 from serl.ros.node import RosNode
@@ -249,7 +249,7 @@ def mislabelled(folder: Path) -> None:
     append_labels(folder, [(place, 1)], "the operator", 11.0)
     append_labels(folder, [(place, 0)], "person", 12.0)
     assert read_labels(folder) == {place: 0}
-    lines = [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
+    lines = [json.loads(line) for line in (folder / LABELS_FILE).read_text().splitlines()]
     said = [(line["label"], line["by"], line["wall_s"]) for line in lines]
     assert said == [(1, "the operator", 10.0), (1, "the operator", 11.0), (0, "person", 12.0)]
     desk = Desk(OneOwner([Bench().person]), Hold(folder / "stopped"), folder)

@@ -9,8 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from serl.agents.agent import State
-from serl.agents.config import AgentConfig
+from serl.agents.agent import AgentConfig, State
 from serl.agents.weights import copy_into, to_arrays
 from serl.errors import SpecMismatch
 from serl.specs import Spec

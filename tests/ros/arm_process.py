@@ -24,7 +24,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 
 from serl.clock import WallClock
-from serl.config import read_yaml
+from serl.merging import read_yaml
 from serl.ros.guard_topics import ARM_STATE, GUARD_STATE
 from serl.ros.node import RosNode, namespace
 from serl.ros.topics import Topic

@@ -16,7 +16,7 @@ from std_msgs.msg import Bool
 
 from serl.arm_profile import ArmProfile
 from serl.first_day import Left
-from serl.guard_command import Place
+from serl.guard_setup import Place
 from serl.ros.arm_topics import SENSOR, of_robot, topic_of
 from serl.ros.conversions import pose_message, pose_of
 from serl.ros.guard_topics import ESTOP

@@ -17,7 +17,7 @@ from serl.assignment import make_spec, make_task
 from serl.console.door import Door, read_door
 from serl.desk import TWICE_S
 from serl.episodes import read_records
-from serl.labels import FILE, read_labels
+from serl.labels import LABELS_FILE, read_labels
 from serl.run_folder import RunFolder
 from serl.types import End, Record, Source, Step
 
@@ -189,7 +189,7 @@ def test_a_person_takes_over_labels_hands_back_stops_and_resets(
     judged = [step for step in steps if step.terminated]
     assert [(step.reward, step.reward_provenance) for step in judged] == [(1.0, "human")]
     assert list(read_labels(run.episodes("actor0")).values()) == [1]
-    assert "the operator" in (run.episodes("actor0") / FILE).read_text()
+    assert "the operator" in (run.episodes("actor0") / LABELS_FILE).read_text()
     assert {step.key.episode for step in driven} >= {first.key.episode}
     assert not any(step.action.any() for step in held[-3:]), "a page that is gone holds the robot"
 

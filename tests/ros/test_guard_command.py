@@ -10,9 +10,8 @@ import pytest
 
 from serl import plugins
 from serl.cell import Workspace
-from serl.guard_command import Place, guard_arguments, place_of
 from serl.guard_config import GuardState
-from serl.guard_setup import guard_of
+from serl.guard_setup import Place, guard_arguments, guard_of, place_of
 from serl.latch import LatchFile
 from serl.robot_file import load_robot, write_robot
 from serl.ros.environment import meet_others

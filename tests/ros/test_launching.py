@@ -21,9 +21,10 @@ import pytest
 import yaml
 
 from serl.checkpoint import checkpoint_paths
-from serl.config import checked, parse_overrides
+from serl.config import parse_overrides
 from serl.errors import BadInput
 from serl.graph_config import GraphConfig
+from serl.merging import checked
 from serl.ros import launching
 from serl.ros.graph import all_processes, arm_processes, described_processes
 from serl.run_folder import RunFolder

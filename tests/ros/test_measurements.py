@@ -66,7 +66,7 @@ class Cell:
         node, known = cast(RosNode, self._wire), PROFILE.model_copy(update=profile)
         views = {name: View(camera=name, width=SIDE_PX, height=SIDE_PX) for name in cameras}
         config = ReachConfig(views=views, observe="pixels" if views else "state")
-        self._spec = reading_spec(7, ["cube"], config)
+        self._spec = reading_spec(7, ["cube"], config.all_views)
         self._watch = CameraWatch(self._spec.images)
         self._measured = Measurements(node, "arm", known, config, ["cube"], lockstep)
         self._told = ArmPublisher(node, "arm", known, ["cube"], cameras, SENSOR)

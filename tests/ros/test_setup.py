@@ -14,7 +14,7 @@ from serl.arm_profile import ArmProfile
 from serl.cell import Workspace
 from serl.errors import SerlError
 from serl.first_day import StepFailed
-from serl.guard_command import Place
+from serl.guard_setup import Place
 from serl.ros.arm_topics import SENSOR, topic_of
 from serl.ros.node import RosNode
 from serl.ros.setup_arm import SetupArm

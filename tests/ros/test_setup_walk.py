@@ -13,8 +13,7 @@ import pytest
 
 from serl import plugins
 from serl.config import resolve
-from serl.guard_command import Place
-from serl.guard_setup import guard_of
+from serl.guard_setup import Place, guard_of
 from serl.robot_file import read_robot
 from serl.ros.environment import meet_others
 from serl.ros.names import ros_name

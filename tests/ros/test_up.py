@@ -17,9 +17,10 @@ from geometry_msgs.msg import PoseStamped
 from serl import cli, plugins
 from serl.arm_profile import ArmProfile
 from serl.cell import Workspace
-from serl.config import checked, resolve
+from serl.config import resolve
 from serl.errors import BadInput
 from serl.graph_config import GraphConfig
+from serl.merging import checked
 from serl.robot_file import write_robot
 from serl.ros.graph import (
     RealArm,

@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 from serl.config import resolve
+from serl.continuation import trained_steps
 from serl.ros.graph import all_processes, started
 from serl.run_folder import RunFolder
 from serl.supervisor import Supervisor
-from serl.train import trained_steps
 
 pytestmark = [pytest.mark.slow, pytest.mark.ros]
 
