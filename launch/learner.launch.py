@@ -1,5 +1,5 @@
 """A learner alone: ros2 launch serl learner.launch.py task:=pick_cube."""
 
-from serl.ros.launching import describe_learner as generate_launch_description
+from serl.cli.launch import describe_learner as generate_launch_description
 
 __all__ = ["generate_launch_description"]

@@ -1,5 +1,5 @@
 """The graph of a YAML file: ros2 launch serl up.launch.py file:=cell.yaml."""
 
-from serl.ros.launching import describe_file as generate_launch_description
+from serl.cli.launch import describe_file as generate_launch_description
 
 __all__ = ["generate_launch_description"]

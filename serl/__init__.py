@@ -1,6 +1,6 @@
 """serl: sample-efficient reinforcement learning on real robots, over ROS 2."""
 
-from serl.environment import register
+from serl.gymnasium_env import register
 from serl.version import __version__ as __version__
 
 register()

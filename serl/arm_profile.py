@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from serl.cell import CameraName, CellCamera, Trial, Workspace
+from serl.workspace import CameraName, CellCamera, Trial, Workspace
 from serl.safety import FARTHEST_RAD
 from serl.vectors import Vector
 

@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from serl.guard_chain import Heard, Refused, check_opening
-from serl.guard_config import GuardConfig
-from serl.guard_inputs import Source
+from serl.guard.checks import Heard, Refused, check_opening
+from serl.guard.config import GuardConfig
+from serl.guard.inputs import Source
 
 
 class GripperCommand:

@@ -17,7 +17,7 @@ from serl.errors import BadInput, SerlError
 from serl.plugins import PluginName
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.rotations import between, normalized
+from serl.geometry import between, normalized
 from serl.specs import ObservationSpec
 from serl.task import Scene, SimulatedTask, TaskConfig
 from serl.types import Array, Observation, Outcome

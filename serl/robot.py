@@ -104,7 +104,7 @@ class Guarded(Protocol):
 
 @runtime_checkable
 class ServedRobot(SimulatedRobot, Protocol):
-    """A simulated arm behind the topics of a driver: see `serl.ros.sim_node`."""
+    """A simulated arm behind the topics of a driver: see `serl.ros.nodes.sim`."""
 
     @property
     def target(self) -> tuple[Pose, bool]:

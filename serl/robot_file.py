@@ -10,8 +10,8 @@ import yaml
 from serl import plugins
 from serl.arm_profile import ArmProfile
 from serl.errors import BadInput
-from serl.files import make_folder, write_atomic
-from serl.merging import checked, read_yaml
+from serl.system.files import make_folder, write_atomic
+from serl.system.settings_file import checked, read_yaml
 
 
 def load_robot(robot: str) -> ArmProfile:

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from serl.errors import BadInput
-from serl.rotations import (
+from serl.geometry import (
     Quaternion,
     between,
     conjugate,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from serl.rotations import between, from_rotation_vector, multiply
+from serl.geometry import between, from_rotation_vector, multiply
 from serl.safety import Limits, Pose
 from serl.vectors import Vector, shortened, shortening, subtract
 

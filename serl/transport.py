@@ -115,7 +115,7 @@ class TransportKind(Protocol):
     """What a module names as its `transport`: both ends, which are in different processes.
 
     Records that an actor's end took arrive in order. A link that starts anew sends all records of
-    its actor again; those that the learner has already are left out (`serl.plain_link`). An end
+    its actor again; those that the learner has already are left out (`serl.training.plain_link`). An end
     that has a method `close` is closed at last.
 
     Attributes:

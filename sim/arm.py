@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from serl.safety import Pose
-from serl.sim.stage import Stage
+from serl.sim.world import Stage
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Scene, TaskConfig
 from serl.types import Action, Array, Image, Observation

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from serl.rotations import Quaternion, from_rotation_vector, multiply, rotate
-from serl.sim.ranges import Ranges
+from serl.geometry import Quaternion, from_rotation_vector, multiply, rotate
+from serl.sim.randomization_ranges import Ranges
 from serl.vectors import Vector, add
 
 _TICK_S, _STEP_S = 0.01, 0.002

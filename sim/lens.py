@@ -8,7 +8,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from serl.sim.ranges import Ranges
+from serl.sim.randomization_ranges import Ranges
 from serl.types import Image
 
 _KERNEL = 5  # holds a blur of up to 4 px

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import mujoco
 
-from serl.sim import franka
-from serl.sim.light import LIGHTS, LOOKS
-from serl.sim.randomize import distractors_mjcf
-from serl.sim.wrist import sensors_mjcf
+from serl.sim.physics import franka
+from serl.sim.render.lighting import LIGHTS, LOOKS
+from serl.sim.randomization import distractors_mjcf
+from serl.sim.physics.wrist import sensors_mjcf
 from serl.task import Scene
 
 PHYSICS_DT_S = 0.002

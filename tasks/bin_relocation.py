@@ -13,13 +13,13 @@ from pydantic import Field
 from serl.camera import View, image_specs
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.rotations import from_rotation_vector
+from serl.geometry import from_rotation_vector
 from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
-from serl.tasks.handling import Cube, PutDown, Starts, State, restore
-from serl.tasks.steering import DOWN, rng_at, scalar, yaw
-from serl.tasks.tuning import from_pixels, from_state_at_length
+from serl.tasks.parts.cube import Cube, PutDown, Starts, State, restore
+from serl.tasks.parts.steering import DOWN, rng_at, scalar, yaw
+from serl.tasks.parts.training_defaults import from_pixels, from_state_at_length
 from serl.types import Action, Observation, Outcome
 
 _PART = Cube("part", half_m=0.02, grasp_m=0.012)  # above the walls, even of a part that is at one

@@ -13,12 +13,12 @@ from pydantic import Field
 from serl.camera import View, image_specs
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.rotations import from_rotation_vector, rotate, wrapped
+from serl.geometry import from_rotation_vector, rotate, wrapped
 from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Length, Placement, Scene, TaskConfig, Turns, ViewName
-from serl.tasks.steering import CLOSE, DOWN, OPEN, scalar, steer, yaw
-from serl.tasks.tuning import from_pixels, from_state_at_length
+from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, scalar, steer, yaw
+from serl.tasks.parts.training_defaults import from_pixels, from_state_at_length
 from serl.types import Action, Array, Observation, Outcome
 
 _LINKS = 16

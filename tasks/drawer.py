@@ -16,8 +16,8 @@ from serl.robot import Truth
 from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Length, Placement, Scene, TaskConfig, ViewName
-from serl.tasks.steering import CLOSE, DOWN, OPEN, scalar, steer
-from serl.tasks.tuning import from_pixels, from_state
+from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, scalar, steer
+from serl.tasks.parts.training_defaults import from_pixels, from_state
 from serl.types import Action, Array, Observation, Outcome
 from serl.vectors import Vector
 

@@ -11,14 +11,14 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from serl.camera import View, image_specs
-from serl.pair import LEFT, RIGHT, PairConfig
+from serl.bimanual import LEFT, RIGHT, PairConfig
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.rotations import Quaternion, conjugate, from_rotation_vector, rotate, wrapped
+from serl.geometry import Quaternion, conjugate, from_rotation_vector, rotate, wrapped
 from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, ViewName
-from serl.tasks.facing import (
+from serl.tasks.parts.two_arms import (
     BASES,
     SIDES,
     TOWARDS_LEFT,
@@ -29,8 +29,8 @@ from serl.tasks.facing import (
     arm_spec,
     target,
 )
-from serl.tasks.steering import CLOSE, DOWN, OPEN, scalar, steer, yaw
-from serl.tasks.tuning import from_pixels, from_state_at_length
+from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, scalar, steer, yaw
+from serl.tasks.parts.training_defaults import from_pixels, from_state_at_length
 from serl.types import Action, Array, Observation, Outcome
 
 _HALF_M = (0.10, 0.02, 0.02)  # of the bar

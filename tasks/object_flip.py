@@ -14,12 +14,12 @@ from serl.camera import View, image_specs
 from serl.errors import NeedsPerson
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.rotations import Quaternion, conjugate, multiply, rotate
+from serl.geometry import Quaternion, conjugate, multiply, rotate
 from serl.safety import Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
-from serl.tasks.steering import DOWN, rng_at, scalar
-from serl.tasks.tuning import from_state
+from serl.tasks.parts.steering import DOWN, rng_at, scalar
+from serl.tasks.parts.training_defaults import from_state
 from serl.types import Action, Array, Observation, Outcome
 from serl.vectors import Vector
 

@@ -13,13 +13,13 @@ from pydantic import Field, model_validator
 from serl.camera import View, image_specs
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.rotations import from_rotation_vector, wrapped
+from serl.geometry import from_rotation_vector, wrapped
 from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
-from serl.tasks.handling import Cube, Starts, State, restore
-from serl.tasks.steering import DOWN, scalar, yaw
-from serl.tasks.tuning import from_pixels, from_state, on_features
+from serl.tasks.parts.cube import Cube, Starts, State, restore
+from serl.tasks.parts.steering import DOWN, scalar, yaw
+from serl.tasks.parts.training_defaults import from_pixels, from_state, on_features
 from serl.types import Action, Array, Observation, Outcome
 
 _HALF_M = 0.02

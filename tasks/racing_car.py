@@ -15,11 +15,11 @@ from serl.camera import View, image_specs
 from serl.errors import BadInput
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.rotations import rotate, wrapped
+from serl.geometry import rotate, wrapped
 from serl.safety import Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
-from serl.tasks.course import Checkpoint, Course, Points, checkpoints_of, forwards
+from serl.tasks.parts.track import Checkpoint, Course, Points, checkpoints_of, forwards
 from serl.types import Action, Array, Episode, Observation, Outcome
 
 _HALF_WIDTH_M, _WALLS, _WHEELBASE_M, _SLOW_M_S = 0.5, 72, 0.32, 0.9

@@ -11,14 +11,14 @@ import numpy as np
 from pydantic import Field
 
 from serl.camera import View, image_specs
-from serl.pair import LEFT, RIGHT, PairConfig
+from serl.bimanual import LEFT, RIGHT, PairConfig
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.rotations import from_rotation_vector
+from serl.geometry import from_rotation_vector
 from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Lengths, Placement, Scene, ViewName
-from serl.tasks.belt import (
+from serl.tasks.parts.belt import (
     FIRST,
     HALF_THICK_M,
     HALF_WIDE_M,
@@ -29,7 +29,7 @@ from serl.tasks.belt import (
     links,
     turns,
 )
-from serl.tasks.facing import (
+from serl.tasks.parts.two_arms import (
     BASES,
     SIDES,
     TOWARDS_LEFT,
@@ -40,8 +40,8 @@ from serl.tasks.facing import (
     arm_spec,
     target,
 )
-from serl.tasks.steering import CLOSE, DOWN, OPEN, scalar, steer, yaw
-from serl.tasks.tuning import from_pixels, from_state_at_length
+from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, scalar, steer, yaw
+from serl.tasks.parts.training_defaults import from_pixels, from_state_at_length
 from serl.types import Action, Array, Observation, Outcome
 
 _OUTWARD = {LEFT: 1.0, RIGHT: -1.0}  # along y of the pulleys

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from serl.aim import Aim
+from serl.motion import Aim
 from serl.errors import BadInput
 from serl.safety import Box, Motion, Pose
 

@@ -7,7 +7,7 @@ import pytest
 from serl import plugins
 from serl.arm_profile import JOINTS, ArmProfile, Channel, ControllerProfile, Gains
 from serl.errors import BadInput
-from serl.merging import checked
+from serl.system.settings_file import checked
 
 SIM: ArmProfile = plugins.load("robot", "sim")
 

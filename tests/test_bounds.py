@@ -11,9 +11,9 @@ from pydantic import BaseModel
 
 from serl import plugins
 from serl.agents.config import ClassifierConfig, PretrainingConfig
-from serl.config import TrainConfig, parse_overrides
+from serl.runs.config import TrainConfig, parse_overrides
 from serl.errors import BadInput
-from serl.merging import checked
+from serl.system.settings_file import checked
 
 Place = tuple[str, ...]
 _MODELS: tuple[type[BaseModel], ...] = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serl.agents.agent import Agent
+from serl.agent import Agent
 from serl.agents.bc import BC
 from serl.agents.config import SACConfig
 from serl.agents.hybrid import HybridSAC

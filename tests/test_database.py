@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from serl.database import DamagedDatabase, bounded, connect
+from serl.system.database import DamagedDatabase, bounded, connect
 from serl.errors import CorruptData
-from serl.index import Index, read_index
-from serl.order import open_index
+from serl.log.index import Index, read_index
+from serl.runs.order import open_index
 
 from .test_index import records
 
@@ -103,7 +103,7 @@ def test_reading_takes_no_more_work_than_a_sound_file_can(tmp_path: Path) -> Non
 
 def test_a_signal_ends_reading_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite does not return to Python in between; SIGTERM raises as Ctrl-C does in commands."""
-    monkeypatch.setattr("serl.database._FIRST_CALLS", 10**9)
+    monkeypatch.setattr("serl.system.database._FIRST_CALLS", 10**9)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     sent = threading.Timer(0.3, signal.raise_signal, [signal.SIGTERM])
     try:

@@ -28,35 +28,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 from isal.isal_zlib import crc32
 
-from serl import checkpoint
+from serl.runs import checkpoint
 from serl.agents.classifier import Card, Classifier, networks
 from serl.agents.pretraining import Pretrained, load_encoder, save_encoder
-from serl.authentication import load_key, sign, verify
+from serl.system.authentication import load_key, sign, verify
 from serl.camera import View
-from serl.compaction import compact
-from serl.config import TrainConfig, resolve
-from serl.continuation import Continuation
-from serl.episode_writer import EpisodeWriter, metadata_of
-from serl.episodes import PART, EpisodeFile, count_records, read_episode
+from serl.log.compression import compact
+from serl.runs.config import TrainConfig, resolve
+from serl.runs.resume import Continuation
+from serl.log.episode_writer import EpisodeWriter, metadata_of
+from serl.log.episode_reader import PART, EpisodeFile, count_records, read_episode
 from serl.errors import BadInput
-from serl.fields import dump_object, parse_object
-from serl.labels import LABELS_FILE as LABELS
-from serl.labels import Place, append_labels, read_labels
-from serl.learner_progress import restore_progress
-from serl.manifest import MANIFEST, read_entries
-from serl.mcap import BLOCK, FOOTER, MAGIC, U32, Opcode
-from serl.mcap_reader import read_chunk, read_metadata
-from serl.merging import checked, read_yaml
-from serl.metrics import MetricsWriter
-from serl.pickles import decode_pickle
-from serl.recording import LogConfig
-from serl.reward_data import VIEWS, read_sight, write_views
-from serl.run_folder import RunFolder
-from serl.snapshots import decode_snapshot, encode_snapshot
+from serl.system.json_fields import dump_object, parse_object
+from serl.log.annotations import LABELS_FILE as LABELS
+from serl.log.annotations import Place, append_labels, read_labels
+from serl.training.learner_progress import restore_progress
+from serl.log.manifest import MANIFEST, read_entries
+from serl.log.mcap_writer import BLOCK, FOOTER, MAGIC, U32, Opcode
+from serl.log.mcap_reader import read_chunk, read_metadata
+from serl.system.settings_file import checked, read_yaml
+from serl.log.metrics import MetricsWriter
+from serl.system.pickles import decode_pickle
+from serl.log.episode_log import LogConfig
+from serl.runs.reward_data import VIEWS, read_sight, write_views
+from serl.runs.folder import RunFolder
+from serl.training.snapshots import decode_snapshot, encode_snapshot
 from serl.testing.logs import EPOCH, SPEC, leave_open, random_records, write_log
 from serl.transport import Snapshot
 from serl.types import Key, Lost
-from serl.wire import (
+from serl.log.wire import (
     Frame,
     Hello,
     decode_arrival,

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from serl.graph_config import ConsoleEntry, GraphConfig, RobotEntry
-from serl.merging import checked, read_yaml
-from serl.settings import run_settings
+from serl.runs.graph_file import ConsoleEntry, GraphConfig, RobotEntry
+from serl.system.settings_file import checked, read_yaml
+from serl.runs.settings import run_settings
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/launch.md").read_text(encoding="utf-8")
@@ -45,7 +45,7 @@ def test_every_key_of_the_file_is_explained(model: Any) -> None:
 
 def test_every_launch_file_and_argument_is_explained() -> None:
     pytest.importorskip("rclpy")
-    from serl.ros import launching
+    from serl.cli import launch as launching
 
     for path in (ROOT / "launch").glob("*.launch.py"):
         assert f"| `{path.name}` |" in PAGE

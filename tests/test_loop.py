@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection, Iterator
 import numpy as np
 import pytest
 
-from serl.assignment import make_spec
-from serl.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
+from serl.runs.task_setup import make_spec
+from serl.guard.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.clock import VirtualClock
 from serl.errors import SerlError, SpecMismatch
 from serl.intervention import Event
 from serl.loop import LIVE, EpisodeKey, Result, Sink, run
 from serl.policy import Hold, Policy
-from serl.replay import Replay
+from serl.training.replay import Replay
 from serl.specs import Spec
 from serl.testing import FakeRobot, FakeTask, FakeTaskConfig, episode
 from serl.types import Action, End, Key, Observation, Outcome, Record, Source, Step

@@ -20,13 +20,13 @@ import pytest
 import torch
 
 from serl import plugins
-from serl.agents.agent import State
-from serl.assembly import make_learner
-from serl.assignment import make_task
+from serl.agent import State
+from serl.runs.assembly import make_learner
+from serl.runs.task_setup import make_task
 from serl.clock import VirtualClock
-from serl.config import resolve
-from serl.demonstrations import record_expert
-from serl.guard import GuardState
+from serl.runs.config import resolve
+from serl.runs.demonstrations import record_expert
+from serl.guard.guard import GuardState
 from serl.loop import EpisodeKey, run
 from serl.policy import Random
 from serl.safety import Pose

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from serl import plugins
-from serl.checkpoint import checkpoint_paths
-from serl.episodes import episode_paths
-from serl.run_folder import RunFolder
+from serl.runs.checkpoint import checkpoint_paths
+from serl.log.episode_reader import episode_paths
+from serl.runs.folder import RunFolder
 from serl.testing import SimulatedTaskSuite, episode, failures
 from serl.types import End
 
@@ -105,7 +105,7 @@ class Shell:
         self.folder = folder
         (folder / "bin").mkdir()
         script = folder / "bin" / "serl"
-        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m serl.cli "$@"\n')
+        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m serl.cli.main "$@"\n')
         script.chmod(0o755)
         (folder / "docs").symlink_to(ROOT / "docs")
         path = f"{folder / 'bin'}:{os.environ['PATH']}"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from serl.episodes import PART, episode_paths, read_episode, read_records
+from serl.log.episode_reader import PART, episode_paths, read_episode, read_records
 from serl.errors import BadInput, SerlError
-from serl.files import sha256_of
-from serl.manifest import MANIFEST, read_entries
-from serl.recovery import recover
-from serl.tail import Tail
+from serl.system.files import sha256_of
+from serl.log.manifest import MANIFEST, read_entries
+from serl.log.recovery import recover
+from serl.log.tail import Tail
 from serl.testing.logs import (
     BLIND,
     EPOCH,

@@ -15,7 +15,7 @@ from serl.reward import (
     RewardConfig,
     StageReward,
 )
-from serl.rotations import from_rotation_vector
+from serl.geometry import from_rotation_vector
 from serl.testing import FakeRobot, FakeTask
 from serl.testing.samples import episode
 from serl.types import Observation, Outcome, Step

@@ -6,7 +6,7 @@ import pytest
 
 from serl import plugins
 from serl.arm_profile import ArmProfile
-from serl.cell import CellCamera, Trial, Workspace
+from serl.workspace import CellCamera, Trial, Workspace
 from serl.errors import BadInput
 from serl.robot_file import latch_path, load_robot, read_robot, write_robot
 

@@ -8,9 +8,9 @@ import pytest
 
 from serl import plugins
 from serl.arm_profile import ArmProfile, Channel
-from serl.assignment import make_task
-from serl.config import resolve
-from serl.real_arm import limits_of, within_workspace
+from serl.runs.task_setup import make_task
+from serl.runs.config import resolve
+from serl.runs.real_arm import limits_of, within_workspace
 from serl.safety import Limits
 
 from .upstream import FAMILIES, facts, joint_names

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serl.errors import BadInput
-from serl.rotations import (
+from serl.geometry import (
     align_sign,
     between,
     conjugate,

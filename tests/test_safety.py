@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from serl.errors import BadInput
-from serl.rotations import (
+from serl.geometry import (
     Quaternion,
     conjugate,
     from_rotation_vector,

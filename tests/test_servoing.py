@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from serl.guard import GuardState
+from serl.guard.guard import GuardState
 from serl.safety import Pose
 
 from .guarding import DOWN, TICK_S, Loop

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serl.rotations import (
+from serl.geometry import (
     Quaternion,
     conjugate,
     from_rotation_vector,

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from serl import cli
+from serl.cli import main as cli
 from serl.arm_profile import ArmProfile
-from serl.camera_command import _opener, _view
-from serl.cell import Workspace
-from serl.config import parse_overrides
-from serl.guard_setup import guard_of, place_of
-from serl.merging import checked
+from serl.cli.camera import _opener, _view
+from serl.workspace import Workspace
+from serl.runs.config import parse_overrides
+from serl.runs.guard_setup import guard_of, place_of
+from serl.system.settings_file import checked
 from serl.plugins import load
 from serl.robot_file import write_robot
-from serl.settings import run_settings
+from serl.runs.settings import run_settings
 
 PAGE = (Path(__file__).parents[1] / "docs/setup.md").read_text(encoding="utf-8")
 PLACE = {
@@ -59,7 +59,7 @@ def test_the_workspace_of_the_page_is_one_that_a_guard_takes() -> None:
 
 def test_the_page_names_every_step() -> None:
     pytest.importorskip("rclpy")
-    from serl.ros.setup_steps import STEPS
+    from serl.ros.setup.steps import STEPS
 
     for step in STEPS:
         assert f"| {step.name} |" in PAGE

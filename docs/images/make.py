@@ -15,7 +15,7 @@ from serl.robot import Truth
 from serl.task import SimulatedTask
 from serl.teleop.scripted import ScriptedHuman, ScriptedHumanConfig
 from serl.types import Image, Record, Source, Step
-from serl.video import Caption, draw_caption
+from serl.system.video import Caption, draw_caption
 
 START = 7
 SIZE = (480, 320)

@@ -22,7 +22,7 @@ _EXPLORING_STD = 0.05
 
 
 class BC(SAC):
-    """The agent; see `serl.agents.agent.Agent`. Critics and temperature are never trained."""
+    """The agent; see `serl.agent.Agent`. Critics and temperature are never trained."""
 
     def __init__(self, spec: Spec, config: SACConfig, seed: int) -> None:
         super().__init__(spec, config, seed)

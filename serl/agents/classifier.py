@@ -22,10 +22,10 @@ from serl.agents.resnet import CHANNELS, GRID, Trunk
 from serl.agents.weights import copy_into, said_by, to_arrays
 from serl.camera import View
 from serl.errors import BadInput, CorruptData, SpecMismatch
-from serl.files import digest_of, read_bounded, write_atomic
+from serl.system.files import digest_of, read_bounded, write_atomic
 from serl.reward import RewardConfig, StageReward, ToolPlace
 from serl.task import Task, ViewName
-from serl.trunk_weights import default_path, load_trunk
+from serl.agents.trunk_weights import default_path, load_trunk
 from serl.types import Image, Observation
 
 logger = logging.getLogger(__name__)

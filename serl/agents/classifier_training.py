@@ -18,8 +18,8 @@ from serl.agents.config import ClassifierConfig
 from serl.agents.networks import Group, descend
 from serl.agents.resnet import Trunk
 from serl.errors import BadInput
-from serl.frames import brightened, shifted
-from serl.labels import Samples
+from serl.training.frames import brightened, shifted
+from serl.log.annotations import Samples
 from serl.reward import ToolPlace, may_be_there
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]

@@ -121,7 +121,7 @@ def grasp_loss(
 
 
 class HybridSAC(SAC):
-    """The agent; see `serl.agents.agent.Agent`. Actor and critics see the arm's entries alone."""
+    """The agent; see `serl.agent.Agent`. Actor and critics see the arm's entries alone."""
 
     def __init__(self, spec: Spec, config: SACConfig, seed: int) -> None:
         self.grippers = Grippers.of(spec)

@@ -25,13 +25,13 @@ from serl.agents.encoders import Encoder
 from serl.agents.networks import EnsembleMLP, Group, descend
 from serl.agents.weights import said_by, to_arrays
 from serl.errors import BadInput, CorruptData, SpecMismatch
-from serl.evaluation import Purpose, start_seed
-from serl.fields import parse_object, short
-from serl.files import read_bounded, write_atomic
-from serl.frames import brightened, shifted
+from serl.training.evaluation import Purpose, start_seed
+from serl.system.json_fields import parse_object, short
+from serl.system.files import read_bounded, write_atomic
+from serl.training.frames import brightened, shifted
 from serl.robot import SimulatedRobot
 from serl.task import SimulatedTask
-from serl.trunk_weights import digest_of_arrays
+from serl.agents.trunk_weights import digest_of_arrays
 from serl.types import Array, Image, Observation
 
 FORMAT = "serl encoder 1"

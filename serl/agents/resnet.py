@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from serl.agents import winograd
 from serl.errors import SpecMismatch
-from serl.trunk_weights import WIDTHS, load_trunk
+from serl.agents.trunk_weights import WIDTHS, load_trunk
 
 IMAGE = 128
 """Pixels of a side; images of another size are resized."""
@@ -38,7 +38,7 @@ class Trunk(nn.Module):
     """Features of images before pooling; never trained, and never part of a gradient.
 
     Args:
-        tensors: float32 arrays with the names and shapes of `serl.trunk_weights.SHAPES`.
+        tensors: float32 arrays with the names and shapes of `serl.agents.trunk_weights.SHAPES`.
         dtype: of the computation, float32 or bfloat16; the latter is faster where the processor
             knows it (AVX512-BF16, a GPU), slower elsewhere, and off by some 0.01.
         device: where it runs.
@@ -78,7 +78,7 @@ class Trunk(nn.Module):
         """The trunk in a file that `serl encoder import` wrote.
 
         Raises:
-            BadInput: see `serl.trunk_weights.load_trunk`.
+            BadInput: see `serl.agents.trunk_weights.load_trunk`.
         """
         return cls(load_trunk(path).tensors, dtype, device)
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from serl.agents.agent import State
+from serl.agent import State
 from serl.agents.config import SACConfig
 from serl.agents.device import choose_device, moved, set_matmul
 from serl.agents.encoders import Encoder
@@ -31,12 +31,12 @@ from serl.agents.networks import EnsembleMLP, Group, descend, named_views, split
 from serl.agents.pretraining import load_encoder
 from serl.agents.resnet import CHANNELS, GRID, Trunk
 from serl.agents.weights import copy_into, to_arrays
-from serl.encoder_weights import starting_file
+from serl.agents.encoder_weights import starting_file
 from serl.errors import BadInput, SpecMismatch
-from serl.features import FrameEncoder
-from serl.files import digest_of
+from serl.training.features import FrameEncoder
+from serl.system.files import digest_of
 from serl.specs import Spec
-from serl.trunk_weights import trunk_file
+from serl.agents.trunk_weights import trunk_file
 from serl.types import Action, Array, Batch, Features, Image, Observation
 
 _SMALLEST_STD = 1e-3  # an observation that hardly moved in the demonstrations is not blown up
@@ -54,7 +54,7 @@ def actor_terms(config: SACConfig, updates: int) -> tuple[float, float]:
 
 
 class SAC:
-    """The agent; see `serl.agents.agent.Agent`. Make one with `SAC.create`."""
+    """The agent; see `serl.agent.Agent`. Make one with `SAC.create`."""
 
     def __init__(self, spec: Spec, config: SACConfig, seed: int) -> None:
         if config.subset > config.critics:

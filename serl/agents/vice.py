@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from serl.agents.agent import Agent, State
+from serl.agent import Agent, State
 from serl.agents.config import VICEConfig
 from serl.agents.device import moved
 from serl.agents.encoders import Encoder
@@ -26,15 +26,15 @@ from serl.agents.networks import EnsembleMLP, Group, descend, named_views
 from serl.agents.sac import SAC
 from serl.agents.weights import copy_into, to_arrays
 from serl.errors import BadInput, SpecMismatch
-from serl.frames import shifted
-from serl.successes import Successes
+from serl.training.frames import shifted
+from serl.training.successes import Successes
 from serl.types import Action, Array, Batch, Features, Image, Observation
 
 _PREFIX, _GENERATOR = "vice.", "generator.vice"
 
 
 class VICE:
-    """An agent that judges for itself; see `serl.agents.agent.Agent`.
+    """An agent that judges for itself; see `serl.agent.Agent`.
 
     The reward of a transition is 1 - discount where the classifier takes the next observation for
     a success, else nothing; or that much times how probable a success is, if not `binary`. So

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from serl.agents.agent import State
+from serl.agent import State
 from serl.errors import CorruptData, SpecMismatch
-from serl.fields import MAX_JSON_BYTES, parse_object, short
+from serl.system.json_fields import MAX_JSON_BYTES, parse_object, short
 
 
 def to_arrays(tensors: Mapping[str, Tensor]) -> State:

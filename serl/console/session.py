@@ -6,12 +6,12 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from serl.console.overview import WINDOW, Overview
-from serl.episodes import episode_paths
-from serl.labels import read_labels
-from serl.person import ACTOR
-from serl.recorded import Recorded, Session, read_session
-from serl.run_folder import RunFolder
+from serl.console.status import WINDOW, Overview
+from serl.log.episode_reader import episode_paths
+from serl.log.annotations import read_labels
+from serl.datasets.person import ACTOR
+from serl.datasets.recording_session import Recorded, Session, read_session
+from serl.runs.folder import RunFolder
 
 _PATIENCE = 5
 

@@ -14,7 +14,7 @@ from std_msgs.msg import Float32MultiArray, Float64MultiArray, MultiArrayDimensi
 
 from serl import types
 from serl.errors import BadInput, CorruptData
-from serl.rotations import between, normalized, rotate
+from serl.geometry import between, normalized, rotate
 from serl.safety import Pose
 from serl.types import Array
 

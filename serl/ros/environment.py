@@ -21,12 +21,12 @@ from typing import IO, NamedTuple, Self
 
 from serl.arm_profile import is_real
 from serl.errors import BadInput, CorruptData
-from serl.files import FileLock, open_regular
-from serl.network import NetworkConfig, is_up
+from serl.system.files import FileLock, open_regular
+from serl.runs.network import NetworkConfig, is_up
 from serl.ros.ports import discovery_port
 from serl.ros.profile import write_profile
-from serl.run_folder import CONFIG, RunFolder
-from serl.supervisor import orphaned
+from serl.runs.folder import CONFIG, RunFolder
+from serl.system.supervisor import orphaned
 
 logger = logging.getLogger(__name__)
 

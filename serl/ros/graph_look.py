@@ -10,8 +10,8 @@ from typing import Any
 
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
-from serl.fields import printable
-from serl.graph_seen import Endpoint, GraphSeen, TopicSeen
+from serl.system.json_fields import printable
+from serl.ros.inspection import Endpoint, GraphSeen, TopicSeen
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
 

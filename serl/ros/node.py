@@ -27,7 +27,7 @@ from rclpy.parameter import Parameter
 from rclpy.time_source import USE_SIM_TIME_NAME
 from rclpy.utilities import remove_ros_args
 
-from serl.authentication import load_key, run_key, topic_key
+from serl.system.authentication import load_key, run_key, topic_key
 from serl.errors import BadInput, SerlError
 from serl.ros.environment import LOCAL, domain_id_of, network_of, settle, wait_until_up
 from serl.ros.lifecycle import AUTOSTART, AUTOSTARTS, INACTIVE, ManagedNode
@@ -38,8 +38,8 @@ from serl.ros.ports import hears_domain, read_ports, removed_ports
 from serl.ros.rosout import DRAIN_S, ROSOUT, RosoutHandler
 from serl.ros.tags import Signer, opened
 from serl.ros.topics import Topic
-from serl.sockets import check_reach, close_inherited_sockets
-from serl.supervisor import supervised
+from serl.system.sockets import check_reach, close_inherited_sockets
+from serl.system.supervisor import supervised
 
 logger = logging.getLogger(__name__)
 

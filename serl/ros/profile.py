@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from serl.files import write_atomic
+from serl.system.files import write_atomic
 
 _MOST_PARTICIPANTS = 64
 """Processes of a run on one host: 16 actors with a link each, a learner, and who looks on."""

@@ -15,10 +15,10 @@ from rclpy.parameter import Parameter, parameter_value_to_python
 from std_srvs.srv import Trigger
 
 from serl.errors import SerlError
-from serl.fields import printable
+from serl.system.json_fields import printable
 from serl.ros.node import RosNode
 from serl.ros.services import ORDER
-from serl.signed_order import load_order_key, sign_order
+from serl.system.signed_order import load_order_key, sign_order
 
 _SLICE_S = 0.02
 _AGAIN_S = 3.0

@@ -11,7 +11,7 @@ from rcl_interfaces.msg import Log
 from rclpy.duration import Duration
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
-from serl.fields import printable
+from serl.system.json_fields import printable
 from serl.ros.topics import Topic
 
 MOST = 100

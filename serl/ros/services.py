@@ -11,7 +11,7 @@ from std_srvs.srv import Trigger
 
 from serl.errors import SerlError
 from serl.ros.node import RosNode
-from serl.signed_order import OrderCheck
+from serl.system.signed_order import OrderCheck
 
 ORDER = "order"
 """Service that takes signed orders, beside those whose names are the words of the orders."""

@@ -1,4 +1,4 @@
-"""Messages with tags under the key of a topic; see `serl.authentication`."""
+"""Messages with tags under the key of a topic; see `serl.system.authentication`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rclpy.duration import Duration
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.serialization import deserialize_message, serialize_message
 
-from serl.authentication import sign, verify
+from serl.system.authentication import sign, verify
 
 
 class Signer:

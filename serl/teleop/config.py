@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from serl.intervention import Event
-from serl.merging import merge
+from serl.system.settings_file import merge
 from serl.teleop import gamepad, keyboard, spacemouse
-from serl.teleop.leader import MAPPING as LEADER
+from serl.teleop.leader_arm import MAPPING as LEADER
 from serl.teleop.mapping import MappingConfig
 from serl.teleop.operator import OperatorConfig
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from serl.intervention import Event
 from serl.teleop.device import Device
-from serl.teleop.input_device import Names, open_input
+from serl.teleop.evdev_input import Names, open_input
 from serl.teleop.mapping import MappingConfig
 from serl.teleop.pygame_pad import open_pygame_pad
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from serl.intervention import Event
-from serl.teleop.input_device import InputDevice, Names, open_input
+from serl.teleop.evdev_input import InputDevice, Names, open_input
 from serl.teleop.mapping import MappingConfig
 
 NAMES = Names(

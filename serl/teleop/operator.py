@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from serl.errors import BadInput
 from serl.intervention import Event
-from serl.pair import LEFT, RIGHT
+from serl.bimanual import LEFT, RIGHT
 from serl.specs import ArraySpec
 from serl.teleop.device import Device, DeviceLost, RemoteDevice
 from serl.teleop.mapping import AXES, Axis, MappingConfig, Wish, read_wish

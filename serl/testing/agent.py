@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from serl.agents.agent import Agent, State
+from serl.agent import Agent, State
 from serl.errors import SpecMismatch
 from serl.specs import Spec
 from serl.testing.samples import assert_refused, copies, equal, random_batch, random_observation
@@ -16,7 +16,7 @@ from serl.types import Batch, Observation
 
 
 class AgentSuite(ABC):
-    """What `serl.agents.agent.Agent` promises.
+    """What `serl.agent.Agent` promises.
 
     Attributes:
         rows: transitions that one `update` takes.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from serl.rotations import between, from_rotation_vector, multiply
+from serl.geometry import between, from_rotation_vector, multiply
 from serl.safety import Pose
 
 TIMEOUT_S = 0.1

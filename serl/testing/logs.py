@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from serl.episodes import PART, episode_paths
-from serl.recording import EpisodeLog, LogConfig
+from serl.log.episode_reader import PART, episode_paths
+from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.testing.samples import random_array, random_observation
 from serl.types import End, Key, Record, Source, Step
-from serl.wire import encode_record
+from serl.log.wire import encode_record
 
 STATE = {"tcp_pose": ArraySpec(shape=(7,)), "gripper": ArraySpec(shape=(1,))}
 IMAGES = {name: ArraySpec(shape=(4, 5, 3), dtype="uint8") for name in ("wrist", "front")}

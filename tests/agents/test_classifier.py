@@ -23,8 +23,8 @@ from serl.agents.classifier_training import (
 from serl.agents.config import ClassifierConfig
 from serl.camera import REAL, View
 from serl.errors import BadInput, CorruptData, SpecMismatch
-from serl.files import digest_of
-from serl.labels import Origin, Place, Samples
+from serl.system.files import digest_of
+from serl.log.annotations import Origin, Place, Samples
 from serl.reward import RewardConfig, ToolPlace
 from serl.tasks.pick_cube import PickCube, PickCubeConfig
 from serl.types import Observation

@@ -11,7 +11,7 @@ from serl.agents.classifier import Card, Classifier
 from serl.agents.classifier_training import Trained, train_classifier
 from serl.agents.config import ClassifierConfig
 from serl.errors import BadInput, SpecMismatch
-from serl.trunk_weights import default_path, import_trunk, load_trunk
+from serl.agents.trunk_weights import default_path, import_trunk, load_trunk
 
 from ..pickled import pickled
 from .resnet10_reference import stand_in

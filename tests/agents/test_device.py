@@ -15,11 +15,11 @@ from serl.agents.device import choose_device, moved
 from serl.agents.hybrid import HybridSAC
 from serl.agents.sac import SAC
 from serl.agents.vice import VICE
-from serl.config import resolve
-from serl.prefetch import Prefetch
-from serl.replay import Replay
+from serl.runs.config import resolve
+from serl.training.prefetch import Prefetch
+from serl.training.replay import Replay
 from serl.specs import ArraySpec, ObservationSpec, Spec
-from serl.successes import Successes
+from serl.training.successes import Successes
 from serl.testing import random_batch, random_observation
 from serl.types import Batch, Source
 

@@ -14,7 +14,7 @@ from serl.agents.resnet import Trunk
 from serl.agents.sac import SAC
 from serl.errors import BadInput, SpecMismatch
 from serl.specs import ArraySpec, ObservationSpec, Spec
-from serl.trunk_weights import import_trunk
+from serl.agents.trunk_weights import import_trunk
 from serl.types import Batch, Observation
 
 from ..pickled import pickled

@@ -8,8 +8,8 @@ import torch
 
 from serl.agents.hybrid import Grippers, HybridSAC, grasp_loss, grasp_target
 from serl.agents.networks import EnsembleMLP
-from serl.assembly import make_agent
-from serl.config import resolve
+from serl.runs.assembly import make_agent
+from serl.runs.config import resolve
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.testing import arm_spec, random_batch, random_observation
 from serl.types import Batch, Observation

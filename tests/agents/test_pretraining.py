@@ -20,8 +20,8 @@ from serl.agents.pretraining import (
     sights,
 )
 from serl.agents.sac import SAC
-from serl.assignment import make_spec, make_task
-from serl.config import resolve
+from serl.runs.task_setup import make_spec, make_task
+from serl.runs.config import resolve
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.testing import FakeRobot, FakeTask
 from serl.types import Array, Observation

@@ -14,7 +14,7 @@ from serl.agents.sac import SAC
 from serl.agents.vice import VICE
 from serl.errors import BadInput, SpecMismatch
 from serl.specs import ArraySpec, ObservationSpec
-from serl.successes import Successes
+from serl.training.successes import Successes
 from serl.testing.samples import copies, equal
 from serl.types import Batch
 

@@ -23,23 +23,23 @@ import torch
 from rich.console import Console
 
 from serl import plugins
-from serl.actor import Actor
-from serl.assembly import Driven, make_actor
-from serl.assignment import make_spec, make_task
+from serl.training.actor import Actor
+from serl.runs.assembly import Driven, make_actor
+from serl.runs.task_setup import make_spec, make_task
 from serl.clock import VirtualClock
-from serl.config import resolve
-from serl.display import Display
-from serl.learned_policy import LearnedPolicy
-from serl.link import WeightsFile, announce
-from serl.recording import EpisodeLog
+from serl.runs.config import resolve
+from serl.report.display import Display
+from serl.training.learned_policy import LearnedPolicy
+from serl.training.link import WeightsFile, announce
+from serl.log.episode_log import EpisodeLog
 from serl.robot import SimulatedRobot
 from serl.ros.environment import free_domain
-from serl.ros.graph import actor_processes, learner_processes, started
+from serl.ros.processes import actor_processes, learner_processes, started
 from serl.ros.node import RosNode
 from serl.ros.stats import Stats
-from serl.run_folder import RunFolder
-from serl.supervisor import Supervisor, orphaned
-from serl.train import demonstrate
+from serl.runs.folder import RunFolder
+from serl.system.supervisor import Supervisor, orphaned
+from serl.cli.training import demonstrate
 from serl.transport import InProcess, Snapshot
 from serl.types import End, Record
 

@@ -33,12 +33,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from serl.assignment import make_spec, make_task
-from serl.config import resolve
-from serl.episodes import read_records
-from serl.ros.graph import all_processes, started
-from serl.run_folder import RunFolder
-from serl.supervisor import Supervisor
+from serl.runs.task_setup import make_spec, make_task
+from serl.runs.config import resolve
+from serl.log.episode_reader import read_records
+from serl.ros.processes import all_processes, started
+from serl.runs.folder import RunFolder
+from serl.system.supervisor import Supervisor
 from serl.types import Step
 
 ACTOR = "actor0"

@@ -20,11 +20,11 @@ from pathlib import Path
 import aiohttp
 import numpy as np
 
-from serl.console.cockpit import Picture
+from serl.console.backend import Picture
 from serl.console.gate import Gate, new_token
 from serl.console.pictures import LoggedCameras, Pictures
 from serl.console.server import Console, listen
-from serl.recording import EpisodeLog
+from serl.log.episode_log import EpisodeLog
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.teleop.mapping import Wish
 from serl.types import End, Key, Observation, Source, Step

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from serl.frames import FrameStore, Slots, frame_bytes
+from serl.training.frames import FrameStore, Slots, frame_bytes
 from serl.specs import ArraySpec
 from serl.types import Image
 

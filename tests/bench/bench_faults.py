@@ -28,19 +28,19 @@ import numpy as np
 import torch
 
 from serl import plugins
-from serl.assembly import Driven, make_actor
-from serl.assignment import make_spec, make_task
+from serl.runs.assembly import Driven, make_actor
+from serl.runs.task_setup import make_spec, make_task
 from serl.clock import WallClock
-from serl.config import resolve
-from serl.link import WeightsFile, announce
-from serl.link_status import read_status
-from serl.recording import EpisodeLog
+from serl.runs.config import resolve
+from serl.training.link import WeightsFile, announce
+from serl.training.link_status import read_status
+from serl.log.episode_log import EpisodeLog
 from serl.robot import SimulatedRobot
 from serl.ros.environment import free_domain
-from serl.ros.graph import actor_processes, learner_processes, started
+from serl.ros.processes import actor_processes, learner_processes, started
 from serl.ros.node import RosNode
-from serl.run_folder import RunFolder
-from serl.supervisor import Supervisor, orphaned
+from serl.runs.folder import RunFolder
+from serl.system.supervisor import Supervisor, orphaned
 
 NAME = "actor0"
 QUANTILES = (0.5, 0.99)

@@ -41,7 +41,7 @@ from tests.ros.cell import Cell, Lateness, Stop, eventually
 WATCH = """
 import sys, time
 from pathlib import Path
-from serl.ros.guard_topics import GUARD_STATE
+from serl.ros.arm.guard_topics import GUARD_STATE
 from serl.ros.node import RosNode
 with RosNode("console", Path(sys.argv[1]), local=True) as node:
     node.subscribe(GUARD_STATE._replace(name=sys.argv[2]), lambda message: None)

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from serl.assignment import make_task
-from serl.evaluation import wilson
-from serl.metrics import read_metrics
-from serl.run_folder import RunFolder
+from serl.runs.task_setup import make_task
+from serl.training.evaluation import wilson
+from serl.log.metrics import read_metrics
+from serl.runs.folder import RunFolder
 
 PAGE = Path(__file__).parents[2] / "docs" / "operating.md"
 BEGIN, END = "<!-- habits -->", "<!-- end of habits -->"
@@ -98,7 +98,7 @@ def _measured(result: Result) -> Result:
 def _train(out: Path, arguments: Sequence[str]) -> Result:
     """Run `serl train` to its end; only a refusal or a Ctrl-C ends the bench."""
     out.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "serl.cli", "train", *arguments, "--runs", str(out)]
+    command = [sys.executable, "-m", "serl.cli.main", "train", *arguments, "--runs", str(out)]
     start_s = time.monotonic()
     ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if ended.returncode in (BAD_INPUT, INTERRUPTED):

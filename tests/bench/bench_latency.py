@@ -25,12 +25,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from serl.assignment import make_spec, make_task
-from serl.console.door import Door, read_door
-from serl.episodes import episode_paths, read_records
-from serl.person import ACTOR
-from serl.recorded import FAILURES
-from serl.run_folder import RunFolder
+from serl.runs.task_setup import make_spec, make_task
+from serl.console.access import Door, read_door
+from serl.log.episode_reader import episode_paths, read_records
+from serl.datasets.person import ACTOR
+from serl.datasets.recording_session import FAILURES
+from serl.runs.folder import RunFolder
 from serl.types import Source, Step
 from tests.console.browser import CHROMIUM, Page, browser
 
@@ -98,7 +98,7 @@ def main() -> None:
         out = Path(name) / "demos"
         words = ["record", "reach", "--console", "--out", str(out), "--reward.kind=human"]
         limit = f"--task_config.time_limit_s={60 + 2 * options.presses}"
-        command = [sys.executable, "-m", "serl.cli", *words, limit, *settings]
+        command = [sys.executable, "-m", "serl.cli.main", *words, limit, *settings]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=dict(os.environ))
         try:
             deadline_s = time.monotonic() + START_LIMIT_S

@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from serl.link import WeightsFile, announce
+from serl.training.link import WeightsFile, announce
 from serl.ros.environment import environment, free_domain
 from serl.ros.node import RosNode
-from serl.ros.transport import LearnerTransport
+from serl.ros.link.receiver import LearnerTransport
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.transport import Snapshot
 
@@ -82,7 +82,7 @@ def load(files: list[WeightsFile], transport: LearnerTransport, snapshot: Snapsh
 def links(run: Path, names: list[str]) -> Iterator[list[subprocess.Popen[bytes]]]:
     """A link process for each actor."""
     environ = environment(int(os.environ["ROS_DOMAIN_ID"]), run)
-    command = [sys.executable, "-m", "serl.ros.link_node", "--run", str(run), "--actor"]
+    command = [sys.executable, "-m", "serl.ros.nodes.link", "--run", str(run), "--actor"]
     processes = [subprocess.Popen([*command, name], env=environ) for name in names]
     try:
         yield processes

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import numpy as np
 
-from serl.recording import EpisodeLog, LogConfig
+from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.testing.logs import random_step
 from serl.types import Key, Step
-from serl.wire import encode_record
+from serl.log.wire import encode_record
 
 DISTINCT = 32
 STATE = {

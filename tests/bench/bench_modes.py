@@ -21,17 +21,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from serl import plugins
-from serl.agents.agent import State
-from serl.assignment import make_task
-from serl.checkpoint import pick
-from serl.config import TrainConfig
-from serl.deployment import load_fitting, read_tried
-from serl.evaluation import Purpose, wilson
+from serl.agent import State
+from serl.runs.task_setup import make_task
+from serl.runs.checkpoint import pick
+from serl.runs.config import TrainConfig
+from serl.runs.deployment import load_fitting, read_tried
+from serl.training.evaluation import Purpose, wilson
 from serl.ros.environment import clean_shared_memory, free_domain
 from serl.ros.node import RosNode
-from serl.ros.simulated_arm import SimulatedRosArm
-from serl.run_folder import RunFolder
-from serl.trials import Examiner
+from serl.ros.arm.simulated import SimulatedRosArm
+from serl.runs.folder import RunFolder
+from serl.runs.trials import Examiner
 from tests.ros.conftest import Run
 
 _ARM = "actor0"
@@ -90,7 +90,7 @@ def in_lock_step(folder: Path, config: TrainConfig, weights: State, trials: int)
     """The simulation is a process of its own; its time passes when it is told to."""
     run, task = RunFolder.create(folder, config, datetime.now()), make_task(config)
     processes, profile = Run(run.path), plugins.load("robot", "sim")
-    words = ("-m", "serl.ros.sim_node", "--run", str(run.path), "--robot", _ARM, "--lockstep")
+    words = ("-m", "serl.ros.nodes.sim", "--run", str(run.path), "--robot", _ARM, "--lockstep")
     with RosNode("trials", run.path, local=True) as node:
         processes.start(*words)
         try:
@@ -104,7 +104,7 @@ def in_lock_step(folder: Path, config: TrainConfig, weights: State, trials: int)
 
 def in_real_time(folder: Path, run: Path, checkpoint: int, trials: int) -> Ends:
     """As a user executes a policy."""
-    words = [sys.executable, "-m", "serl.cli", "run", str(run), "--robot", "sim"]
+    words = [sys.executable, "-m", "serl.cli.main", "run", str(run), "--robot", "sim"]
     words += [f"--checkpoint={checkpoint}", f"--episodes={trials}", f"--out={folder / 'real'}"]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     return [(each.success, each.steps) for each in read_tried(folder / "real")]

@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from serl.console.door import read_door
+from serl.console.access import read_door
 from tests.console.browser import CHROMIUM, browser
 
 _LATE = re.compile(r"([\d,]+) of ([\d,]+) control periods began late")
@@ -55,7 +55,7 @@ async def train(folder: Path, steps: int, watched: bool) -> tuple[int, int]:
     words += ["--selection_trials=1", "--selection_checkpoints=1", f"--runs={folder}"]
     words += ["--console"] if watched else []
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "serl.cli", *words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        sys.executable, "-m", "serl.cli.main", *words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     watching = asyncio.create_task(_watch(folder)) if watched else None
     output, _ = await process.communicate()

@@ -23,13 +23,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from serl.assignment import make_task
-from serl.console.door import Door, read_door
-from serl.episodes import PART, EpisodeFile, episode_paths
+from serl.runs.task_setup import make_task
+from serl.console.access import Door, read_door
+from serl.log.episode_reader import PART, EpisodeFile, episode_paths
 from serl.errors import SerlError
-from serl.person import ACTOR
-from serl.recorded import Recorded
-from serl.run_folder import RunFolder
+from serl.datasets.person import ACTOR
+from serl.datasets.recording_session import Recorded
+from serl.runs.folder import RunFolder
 from serl.task import TaskConfig
 from serl.types import Observation
 from tests.console.browser import CHROMIUM, Page, browser
@@ -149,7 +149,7 @@ async def hold(page: Page, motion: list[float], gripper: float, hands: bool) -> 
 def demonstrate(out: Path, demos: int, gain: float, settings: list[str]) -> RunFolder:
     """`serl record`, and the person at its page."""
     words = ["record", "pick_cube", "--console", "--demos", str(demos), "--out", str(out)]
-    process = subprocess.Popen([sys.executable, "-m", "serl.cli", *words, *settings])
+    process = subprocess.Popen([sys.executable, "-m", "serl.cli.main", *words, *settings])
     begin_s = time.monotonic()
     try:
         while (door := read_door(out)) is None:
@@ -181,7 +181,7 @@ def main() -> None:
     run = demonstrate(options.out / "demonstrations", options.demos, options.gain, settings)
     for seed in options.seeds:
         words = ["train", "pick_cube", f"--demos={run.path}", f"--seed={seed}"]
-        command = [sys.executable, "-m", "serl.cli", *words, "--runs", str(options.out)]
+        command = [sys.executable, "-m", "serl.cli.main", *words, "--runs", str(options.out)]
         print(f"seed {seed}: exit code {subprocess.run(command).returncode}", flush=True)
 
 

@@ -26,23 +26,23 @@ import psutil
 from rich.console import Console
 
 from serl import plugins
-from serl.assembly import make_agent
-from serl.assignment import make_spec, make_task
-from serl.checkpoint import checkpoint_paths
-from serl.config import TrainConfig, resolve
-from serl.display import Display
-from serl.episodes import episode_paths, read_records
-from serl.index import Index
-from serl.metrics import read_metrics
-from serl.provenance import provenance
-from serl.recording import EpisodeLog
-from serl.replay import Replay
-from serl.run_folder import RunFolder
+from serl.runs.assembly import make_agent
+from serl.runs.task_setup import make_spec, make_task
+from serl.runs.checkpoint import checkpoint_paths
+from serl.runs.config import TrainConfig, resolve
+from serl.report.display import Display
+from serl.log.episode_reader import episode_paths, read_records
+from serl.log.index import Index
+from serl.log.metrics import read_metrics
+from serl.runs.provenance import provenance
+from serl.log.episode_log import EpisodeLog
+from serl.training.replay import Replay
+from serl.runs.folder import RunFolder
 from serl.specs import Spec
 from serl.testing.logs import random_step
-from serl.train import demonstrate
+from serl.cli.training import demonstrate
 from serl.types import End, Key, Record, Step
-from serl.verify import verify
+from serl.runs.verify import verify
 
 ACTOR, EPISODE, UNSAVED, TEMPLATES = "actor0", 100, 1000, 50
 LIMIT_S = 300.0
@@ -129,7 +129,7 @@ def measure(run: RunFolder) -> None:
 
 def start(run: RunFolder) -> psutil.Popen:
     """`serl train --resume`."""
-    words = [sys.executable, "-m", "serl.cli", "train", "--resume", str(run.path)]
+    words = [sys.executable, "-m", "serl.cli.main", "train", "--resume", str(run.path)]
     return psutil.Popen(words, stdout=subprocess.DEVNULL)  # what goes wrong is told on stderr
 
 
@@ -152,7 +152,7 @@ def until_training(what: str, run: RunFolder, command: psutil.Popen, resumes: in
 
 def learner_of(command: psutil.Popen) -> psutil.Process:
     """The process that learns."""
-    (learner,) = (p for p in command.children() if "serl.ros.learner_node" in p.cmdline())
+    (learner,) = (p for p in command.children() if "serl.ros.nodes.learner" in p.cmdline())
     return learner
 
 

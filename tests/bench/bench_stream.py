@@ -30,18 +30,19 @@ import numpy as np
 import psutil
 import zmq
 
-from serl.index import Index
-from serl.link import WeightsFile, announce
-from serl.recording import EpisodeLog, LogConfig
-from serl.ros import link_node, tags
+from serl.log.index import Index
+from serl.training.link import WeightsFile, announce
+from serl.log.episode_log import EpisodeLog, LogConfig
+from serl.ros import tags
+from serl.ros.nodes import link as link_node
 from serl.ros.environment import environment, free_domain
 from serl.ros.node import RosNode
-from serl.ros.transport import LearnerTransport
+from serl.ros.link.receiver import LearnerTransport
 from serl.specs import ArraySpec, ObservationSpec, Spec
-from serl.supervisor import orphaned
+from serl.system.supervisor import orphaned
 from serl.testing.logs import random_step
 from serl.types import Arrival, End, Key, Record, Source, Step
-from serl.wire import encode_record
+from serl.log.wire import encode_record
 
 CAMERA = ArraySpec(shape=(128, 128, 3), dtype="uint8")
 SPEC = Spec(
@@ -350,7 +351,7 @@ def start_learner(run: Path) -> subprocess.Popen[bytes]:
 def start_link(run: Path, actor: str, tagged: bool = True) -> subprocess.Popen[bytes]:
     if not tagged:
         return _start(run, __file__, "--untagged", str(run), actor)
-    return _start(run, "-m", "serl.ros.link_node", "--run", str(run), "--actor", actor)
+    return _start(run, "-m", "serl.ros.nodes.link", "--run", str(run), "--actor", actor)
 
 
 def _start(run: Path, *arguments: str) -> subprocess.Popen[bytes]:

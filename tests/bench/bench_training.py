@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from serl.curves import WINDOW, quarters, running_mean, series
-from serl.evaluation import wilson
-from serl.metrics import MetricsRow, read_metrics
-from serl.run_folder import RunFolder
+from serl.report.curves import WINDOW, quarters, running_mean, series
+from serl.training.evaluation import wilson
+from serl.log.metrics import MetricsRow, read_metrics
+from serl.runs.folder import RunFolder
 
 BASE = "serl"
 ABLATIONS = {
@@ -83,7 +83,7 @@ def _result(out: Path, variant: str, seed: int, arguments: list[str]) -> Result:
 def _train(out: Path, arguments: list[str]) -> Result:
     """Run `serl train` to its end, however that is: only a refusal or a Ctrl-C ends the bench."""
     out.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "serl.cli", "train", *arguments, "--runs", str(out)]
+    command = [sys.executable, "-m", "serl.cli.main", "train", *arguments, "--runs", str(out)]
     start_s = time.monotonic()
     ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     seconds = time.monotonic() - start_s

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from serl.agents.config import SACConfig
 from serl.agents.sac import SAC
-from serl.replay import Replay
+from serl.training.replay import Replay
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.types import End, Key, Observation, Source, Step
 

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 from aiohttp import WSMsgType
 
-from serl.console.cockpit import Picture
+from serl.console.backend import Picture
 from serl.console.gate import Gate, new_token
 from serl.console.server import Console, listen
 from serl.errors import SerlError

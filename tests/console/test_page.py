@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from serl.errors import SerlError
-from serl.teleop.owner import SIMULATED
+from serl.teleop.mux import SIMULATED
 
 from .browser import CHROMIUM, Page, browser
 from .site import Site, settled, site

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from serl.camera import View
-from serl.config import TrainConfig
-from serl.console.overview import Overview
+from serl.runs.config import TrainConfig
+from serl.console.status import Overview
 from serl.console.pictures import DrawnScene, LoggedCameras, Pictures, Placement
 from serl.errors import BadInput
-from serl.link_status import LinkStatus, write_status
-from serl.metrics import EpisodeRow, EvaluationRow, MetricsWriter, UpdateRow
-from serl.recording import EpisodeLog
-from serl.run_folder import RunFolder
+from serl.training.link_status import LinkStatus, write_status
+from serl.log.metrics import EpisodeRow, EvaluationRow, MetricsWriter, UpdateRow
+from serl.log.episode_log import EpisodeLog
+from serl.runs.folder import RunFolder
 from serl.sim.arm import SimArm
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.tasks.reach import Reach

@@ -13,9 +13,9 @@ from pathlib import Path
 from unittest.mock import patch
 
 from serl.camera import View
-from serl.camera_watch import CameraWatch
+from serl.guard.camera_watch import CameraWatch
 from serl.errors import SerlError
-from serl.ros.camera import RosCamera, picture_topic
+from serl.ros.arm.camera import RosCamera, picture_topic
 from serl.ros.environment import free_domain
 from serl.ros.node import RosNode
 from serl.ros.remote import Remote

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from serl.checkpoint import load, save
-from serl.episodes import read_episode
+from serl.runs.checkpoint import load, save
+from serl.log.episode_reader import read_episode
 from serl.errors import BadInput
-from serl.images import decode, head
-from serl.run_folder import RunFolder
-from serl.snapshots import decode_snapshot
-from serl.wire import Frame, decode_frame, decode_hello, decode_record, encode_frame, encode_record
+from serl.log.images import decode, head
+from serl.runs.folder import RunFolder
+from serl.training.snapshots import decode_snapshot
+from serl.log.wire import Frame, decode_frame, decode_hello, decode_record, encode_frame, encode_record
 
 from .checkpoints import arrays
 from .records import SPEC, episode, write_log

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from serl.errors import CorruptData
-from serl.index import read_index
+from serl.log.index import read_index
 from serl.types import Key
 
 

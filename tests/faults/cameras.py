@@ -13,20 +13,20 @@ import numpy as np
 import torch
 
 from serl.agents.classifier import Card, Classifier, make_reward
-from serl.assembly import Attendance, Driven, make_actor, make_agent
-from serl.assignment import make_spec, make_task
+from serl.runs.assembly import Attendance, Driven, make_actor, make_agent
+from serl.runs.task_setup import make_spec, make_task
 from serl.camera import View
-from serl.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
+from serl.guard.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.clock import VirtualClock
-from serl.config import resolve
-from serl.episodes import episode_paths, read_episode
+from serl.runs.config import resolve
+from serl.log.episode_reader import episode_paths, read_episode
 from serl.errors import BadInput
-from serl.hold import Hold
+from serl.teleop.stop import Hold
 from serl.loop import EpisodeKey, Result, run
 from serl.policy import Random
-from serl.recording import EpisodeLog
+from serl.log.episode_log import EpisodeLog
 from serl.reward import Judged, RewardConfig, StageReward
-from serl.reward_truth import Probabilities
+from serl.datasets.reward_truth import Probabilities
 from serl.sim.arm import SimArm
 from serl.specs import Spec
 from serl.tasks.pick_cube import PickCube, PickCubeConfig

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from serl.checkpoint import LATEST, checkpoint_paths, load, load_latest, save
+from serl.runs.checkpoint import LATEST, checkpoint_paths, load, load_latest, save
 from serl.errors import CorruptData
 
 from .refusal import refusal

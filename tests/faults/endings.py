@@ -8,14 +8,14 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from serl.assignment import make_spec, make_task
-from serl.checkpoint import load_latest
-from serl.config import resolve
-from serl.episodes import PART, episode_paths, read_episode
-from serl.ros.graph import all_processes, started
-from serl.run_folder import RunFolder
-from serl.supervisor import Supervisor
-from serl.verify import verify
+from serl.runs.task_setup import make_spec, make_task
+from serl.runs.checkpoint import load_latest
+from serl.runs.config import resolve
+from serl.log.episode_reader import PART, episode_paths, read_episode
+from serl.ros.processes import all_processes, started
+from serl.runs.folder import RunFolder
+from serl.system.supervisor import Supervisor
+from serl.runs.verify import verify
 
 from .books import count_accepted
 from .registry import REGISTRY, Level

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from serl.errors import BadInput
-from serl.guard import GuardState, Heard
-from serl.guard_chain import Refused, check_command, is_inside
-from serl.latch import LatchFile
+from serl.guard.guard import GuardState, Heard
+from serl.guard.checks import Refused, check_command, is_inside
+from serl.guard.latch import LatchFile
 from serl.safety import Pose
 
 from ..guarding import DOWN, START, TICK_S, Loop, armed, config, driving, numbers

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from serl.ros.node import RosNode
-from serl.ros.teleop import RemoteHand, console_topic
-from serl.supervisor import orphaned
+from serl.ros.people.teleop import RemoteHand, console_topic
+from serl.system.supervisor import orphaned
 from serl.teleop.mapping import AXES, Wish
 
 OFF_BEATS, BEAT_S = 50, 0.02

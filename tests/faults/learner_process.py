@@ -1,6 +1,6 @@
 """The learner of a run, with a stand-in for the networks, which notes down what it received.
 
-Everything else is `serl.ros.learner_node`: index, copies of logs, metrics, checkpoints, resume.
+Everything else is `serl.ros.nodes.learner`: index, copies of logs, metrics, checkpoints, resume.
 
 python -m tests.faults.learner_process RUN_FOLDER
 """
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from serl.index import Cursors
-from serl.ros import learner_node
+from serl.log.index import Cursors
+from serl.ros.nodes import learner as learner_node
 from serl.ros.node import RosNode
-from serl.ros.transport import LearnerTransport
-from serl.run_folder import RunFolder
+from serl.ros.link.receiver import LearnerTransport
+from serl.runs.folder import RunFolder
 from serl.specs import Spec
 from serl.types import Arrival, Key
 

@@ -15,11 +15,11 @@ from random import Random
 from threading import Lock
 from unittest.mock import patch
 
-from serl.episodes import PART, episode_paths, read_episode
+from serl.log.episode_reader import PART, episode_paths, read_episode
 from serl.errors import CorruptData, SerlError
-from serl.index import Index
-from serl.recording import EpisodeLog, LogConfig
-from serl.recovery import recover
+from serl.log.index import Index
+from serl.log.episode_log import EpisodeLog, LogConfig
+from serl.log.recovery import recover
 from serl.testing.logs import ACTOR, RUN
 from serl.types import Key
 
@@ -119,7 +119,7 @@ def _fill_to_the_reserve(folder: Path) -> None:
         warned_at.append(shutil.disk_usage(disk).free)
         return False
 
-    logging.getLogger("serl.recording").addFilter(note)
+    logging.getLogger("serl.log.episode_log").addFilter(note)
     with open_log(disk / ACTOR, LogConfig(min_free_bytes=2_000_000)) as log:
         taken, why = append_until_refused(log)
     assert taken % 21 == 0, "an episode was cut"

@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from serl.ros.arm_topics import of_robot
+from serl.ros.arm.topics import of_robot
 from serl.ros.conversions import pose_message
 from serl.ros.environment import free_domain
-from serl.ros.guard_topics import COMMAND_POSE
+from serl.ros.arm.guard_topics import COMMAND_POSE
 from serl.ros.node import RosNode
 
 from ..ros.cell import ROBOT, Cell, eventually

@@ -18,17 +18,17 @@ from unittest.mock import patch
 import numpy as np
 
 from serl.clock import RealTime, VirtualClock, WallClock
-from serl.desk import Desk
-from serl.hold import Hold
+from serl.teleop.human_input import Desk
+from serl.teleop.stop import Hold
 from serl.intervention import Event
-from serl.labels import LABELS_FILE, Place, append_labels, read_labels
+from serl.log.annotations import LABELS_FILE, Place, append_labels, read_labels
 from serl.loop import EpisodeKey, run
 from serl.ros.environment import environment, free_domain
 from serl.ros.node import RosNode
-from serl.ros.teleop import TopicDevices
+from serl.ros.people.teleop import TopicDevices
 from serl.teleop.config import TeleopConfig
 from serl.teleop.operator import Hands, OperatorConfig
-from serl.teleop.owner import OneOwner
+from serl.teleop.mux import OneOwner
 from serl.testing import FakeRobot, FakeTask
 from serl.types import Action, Observation, Record, Source, Step
 

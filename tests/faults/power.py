@@ -11,9 +11,9 @@ from random import Random
 from stat import S_ISDIR
 from unittest.mock import patch
 
-from serl.episodes import PART, EpisodeFile, episode_paths
-from serl.recording import LogConfig
-from serl.recovery import recover
+from serl.log.episode_reader import PART, EpisodeFile, episode_paths
+from serl.log.episode_log import LogConfig
+from serl.log.recovery import recover
 from serl.types import Key
 
 from .logs import EVERY_STEP, append_until_refused, open_log

@@ -16,15 +16,15 @@ from random import Random
 
 import psutil
 
-from serl.authentication import RUN_KEY
-from serl.episodes import episode_paths, read_episode
-from serl.link import announce
-from serl.link_status import PERIOD_S, read_status
-from serl.recording import LogConfig
+from serl.system.authentication import RUN_KEY
+from serl.log.episode_reader import episode_paths, read_episode
+from serl.training.link import announce
+from serl.training.link_status import PERIOD_S, read_status
+from serl.log.episode_log import LogConfig
 from serl.ros.environment import clean_shared_memory
-from serl.ros.link_node import Link, link_folder
+from serl.ros.nodes.link import Link, link_folder
 from serl.ros.node import RosNode
-from serl.ros.stream_sender import SILENCE_S
+from serl.ros.link.sender import SILENCE_S
 
 from .registry import REGISTRY, Level
 from .system import ALLOWED_GROWTH_MB, FEW, LEARNER, System, link_of, moves, running
@@ -201,7 +201,7 @@ def same_name(folder: Path) -> None:
         system.until(moves(system.accepted, FEW))
         run = system.run.path
         _refused(system, "tests.faults.actor_process", str(run), "actor0", "0")
-        _refused(system, "serl.ros.link_node", "--run", str(run), "--actor", "actor0")
+        _refused(system, "serl.ros.nodes.link", "--run", str(run), "--actor", "actor0")
         elsewhere = folder / "elsewhere" / run.name
         elsewhere.mkdir(parents=True)
         shutil.copy(run / RUN_KEY, elsewhere)  # as in a copy of the whole run

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from serl.episodes import episode_paths, read_episode
-from serl.recording import EpisodeLog, LogConfig
+from serl.log.episode_reader import episode_paths, read_episode
+from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.specs import ArraySpec, Spec
 from serl.testing.logs import ACTOR, BLIND, RUN, random_step
 from serl.types import End, Key, Record, Step

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from serl import plugins
-from serl.actor import Actor, ActorConfig
-from serl.agents.agent import Agent
-from serl.assignment import make_task
+from serl.training.actor import Actor, ActorConfig
+from serl.agent import Agent
+from serl.runs.task_setup import make_task
 from serl.clock import VirtualClock
-from serl.config import resolve
+from serl.runs.config import resolve
 from serl.errors import NeedsPerson
-from serl.learned_policy import LearnedPolicy
+from serl.training.learned_policy import LearnedPolicy
 from serl.policy import Hold
 from serl.transport import InProcess
 from serl.types import Action, End, Observation, Record, Source, Step

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from serl import cli
-from serl.assignment import make_task
-from serl.config import TrainConfig, resolve
+from serl.cli import main as cli
+from serl.runs.task_setup import make_task
+from serl.runs.config import TrainConfig, resolve
 from serl.errors import BadInput
 
 from .refusal import refusal

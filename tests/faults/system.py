@@ -22,16 +22,16 @@ from unittest.mock import patch
 
 import psutil
 
-from serl.assignment import make_spec, make_task
-from serl.authentication import new_key
-from serl.config import resolve
-from serl.episodes import episode_paths, read_records
-from serl.recovery import recover
+from serl.runs.task_setup import make_spec, make_task
+from serl.system.authentication import new_key
+from serl.runs.config import resolve
+from serl.log.episode_reader import episode_paths, read_records
+from serl.log.recovery import recover
 from serl.ros.environment import clean_shared_memory, environment, free_domain
-from serl.run_folder import RunFolder
-from serl.supervisor import ProcessSpec, Supervisor
+from serl.runs.folder import RunFolder
+from serl.system.supervisor import ProcessSpec, Supervisor
 from serl.types import Key
-from serl.verify import verify
+from serl.runs.verify import verify
 
 from ..ros.namespaces import ADDRESSES, Hosts
 from .books import accepted_book, appended_book, count_lines, enough_file, lines_of, read_book
@@ -101,7 +101,7 @@ class System:
         for actor in self.actors:
             link, acting = ("--run", there, "--actor", actor), (there, actor, str(rate_hz))
             specs += [
-                ProcessSpec(link_of(actor), "serl.ros.link_node", link, _FOREVER, ends=False),
+                ProcessSpec(link_of(actor), "serl.ros.nodes.link", link, _FOREVER, ends=False),
                 ProcessSpec(actor, "tests.faults.actor_process", acting, _FOREVER),
             ]
         return specs

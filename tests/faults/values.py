@@ -11,23 +11,23 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from serl.agents.agent import State
+from serl.agent import State
 from serl.agents.config import SACConfig
 from serl.agents.sac import SAC
-from serl.assignment import make_spec
+from serl.runs.task_setup import make_spec
 from serl.clock import VirtualClock
-from serl.episodes import episode_paths, read_episode
+from serl.log.episode_reader import episode_paths, read_episode
 from serl.errors import BadInput
-from serl.learner import Learner, LearnerConfig
+from serl.training.learner import Learner, LearnerConfig
 from serl.loop import EpisodeKey, run
-from serl.metrics import EventRow, Row
+from serl.log.metrics import EventRow, Row
 from serl.policy import Random
-from serl.recording import EpisodeLog
-from serl.replay import Replay
+from serl.log.episode_log import EpisodeLog
+from serl.training.replay import Replay
 from serl.testing import FakeRobot, FakeTask, episode
 from serl.transport import InProcess, Snapshot
 from serl.types import Batch, Observation, Outcome, Record
-from serl.wire import decode_record, encode_record
+from serl.log.wire import decode_record, encode_record
 
 from .records import ANY_DISK
 from .refusal import refusal

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from serl.guard import GuardState
+from serl.guard.guard import GuardState
 from serl.safety import Limits, Pose, pose_from
 from serl.sim.arm import SimArm
 from serl.task import Placement, Scene, TaskConfig

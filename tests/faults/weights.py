@@ -11,12 +11,12 @@ import numpy as np
 
 from serl.agents.config import SACConfig
 from serl.agents.sac import SAC
-from serl.learned_policy import LearnedPolicy
-from serl.link import WeightsFile
+from serl.training.learned_policy import LearnedPolicy
+from serl.training.link import WeightsFile
 from serl.ros.node import RosNode
 from serl.ros.topics import WEIGHTS, to_cdr
-from serl.ros.weights import WeightsReceiver
-from serl.snapshots import encode_snapshot
+from serl.ros.nodes.weights import WeightsReceiver
+from serl.training.snapshots import encode_snapshot
 from serl.testing.logs import BLIND
 from serl.testing.samples import random_observation
 from serl.transport import Snapshot

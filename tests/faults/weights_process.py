@@ -12,7 +12,7 @@ from typing import cast
 
 from serl.ros.node import RosNode
 from serl.ros.topics import WEIGHTS, to_cdr
-from serl.ros.weights import WeightsReceiver
+from serl.ros.nodes.weights import WeightsReceiver
 from serl.testing.logs import BLIND
 
 from .cable import Cable

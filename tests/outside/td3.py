@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from serl.agents.agent import AgentConfig, State
+from serl.agent import AgentConfig, State
 from serl.agents.weights import copy_into, to_arrays
 from serl.errors import SpecMismatch
 from serl.specs import Spec
@@ -29,7 +29,7 @@ class TD3Config(AgentConfig):
 
 
 class TD3:
-    """An agent; see `serl.agents.agent.Agent`."""
+    """An agent; see `serl.agent.Agent`."""
 
     Config = TD3Config
 

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from serl import cli, plugins
-from serl.assembly import make_acting_agent, make_human
-from serl.assignment import make_judged_task, make_spec, make_task
-from serl.config import TrainConfig, resolve
-from serl.episodes import episode_paths, read_episode
+from serl import plugins
+from serl.cli import main as cli
+from serl.runs.assembly import make_acting_agent, make_human
+from serl.runs.task_setup import make_judged_task, make_spec, make_task
+from serl.runs.config import TrainConfig, resolve
+from serl.log.episode_reader import episode_paths, read_episode
 from serl.errors import BadInput
-from serl.run_folder import RunFolder
-from serl.settings import run_settings
+from serl.runs.folder import RunFolder
+from serl.runs.settings import run_settings
 
 HERE = Path(__file__).parent
 SETTINGS = {

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from serl import cli, plugins
-from serl.config import resolve
+from serl import plugins
+from serl.cli import main as cli
+from serl.runs.config import resolve
 from serl.errors import BadInput
 
 HERE = Path(__file__).parent

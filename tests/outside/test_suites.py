@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serl.agents.agent import Agent
+from serl.agent import Agent
 from serl.intervention import Attended, Teleop
 from serl.specs import ArraySpec, Spec
 from serl.testing import AgentSuite, FakeRobot, FakeTask, TeleopSuite, TransportSuite

@@ -17,11 +17,11 @@ import numpy as np
 import psutil
 import pytest
 
-from serl.link import announce
-from serl.recording import EpisodeLog
+from serl.training.link import announce
+from serl.log.episode_log import EpisodeLog
 from serl.ros.environment import clean_shared_memory, environment, free_domain
-from serl.ros.link_node import Link
-from serl.ros.transport import LearnerTransport
+from serl.ros.nodes.link import Link
+from serl.ros.link.receiver import LearnerTransport
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.types import Arrival, End, Key, Observation, Source, Step
 
@@ -98,7 +98,7 @@ class Run:
         return process
 
     def start_link(self, actor: str) -> subprocess.Popen[str]:
-        return self.start("-m", "serl.ros.link_node", "--run", str(self.folder), "--actor", actor)
+        return self.start("-m", "serl.ros.nodes.link", "--run", str(self.folder), "--actor", actor)
 
     def start_learner(self, actor: str) -> subprocess.Popen[str]:
         script = Path(__file__).with_name("learner_process.py")

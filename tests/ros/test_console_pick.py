@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serl.labels import Place, read_words
+from serl.log.annotations import Place, read_words
 from serl.types import End, Source, Step
 
 from ..bench.bench_person import Eyes

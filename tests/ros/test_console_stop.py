@@ -12,10 +12,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from serl.config import resolve
-from serl.console.door import Door, read_door
-from serl.ros.station import RESTORE
-from serl.run_folder import RunFolder
+from serl.runs.config import resolve
+from serl.console.access import Door, read_door
+from serl.ros.arm.station import RESTORE
+from serl.runs.folder import RunFolder
 
 from .cell import LIMIT_S, Cell, eventually
 from .terminal import Terminal

@@ -10,7 +10,7 @@ from sensor_msgs.msg import CompressedImage, JointState
 
 from serl.camera import View
 from serl.errors import BadInput, CorruptData, SpecMismatch
-from serl.ros.camera import compressed_picture_of, cut_any, picture_of
+from serl.ros.arm.camera import compressed_picture_of, cut_any, picture_of
 from serl.ros.conversions import (
     gripper_of,
     image_message,

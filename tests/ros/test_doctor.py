@@ -14,18 +14,19 @@ import pytest
 from geometry_msgs.msg import PoseStamped, TwistStamped
 from std_msgs.msg import Bool, Float64MultiArray, String
 
-from serl import cli, plugins
+from serl import plugins
+from serl.cli import main as cli
 from serl.arm_profile import RUNNING, TWIST, Channel, ControllerProfile
-from serl.config import resolve
-from serl.doctor import Finding
-from serl.ros.arm_faults import fault_topic
-from serl.ros.arm_topics import SENSOR
+from serl.runs.config import resolve
+from serl.ros.doctor import Finding
+from serl.ros.arm.faults import fault_topic
+from serl.ros.arm.topics import SENSOR
 from serl.ros.environment import environment, meet_others
 from serl.ros.node import RosNode
 from serl.ros.remote import Remote
-from serl.ros.robot_check import RobotCheck
+from serl.ros.setup.driver_check import RobotCheck
 from serl.ros.topics import STATS, Topic
-from serl.run_folder import RunFolder
+from serl.runs.folder import RunFolder
 
 from .conftest import Run
 from .franka import start_franka
@@ -262,7 +263,7 @@ def test_the_graph_of_a_run_lacks_its_nodes_until_they_are_started(
 def _idle(folder: Path, domain: int) -> Iterator[None]:
     """A node in a process of its own, which is there while the block runs."""
     node = subprocess.Popen(
-        [sys.executable, "-m", "serl.ros.idle_node", "--run", str(folder)],
+        [sys.executable, "-m", "serl.ros.nodes.idle", "--run", str(folder)],
         env=environment(domain, folder),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from serl.doctor import findings
+from serl.ros.doctor import findings
 from serl.errors import BadInput, CorruptData
-from serl.network import NetworkConfig
+from serl.runs.network import NetworkConfig
 from serl.ros import environment
 from serl.ros.environment import (
     choose_transport,

@@ -15,10 +15,10 @@ from serl.arm_profile import GRIP, RUNNING
 from serl.clock import WallClock
 from serl.errors import SerlError
 from serl.loop import EpisodeKey, run
-from serl.replay import Replay
-from serl.ros.controller import settle_controller
-from serl.ros.gain_services import GainServices
-from serl.ros.guard_client import GuardClient
+from serl.training.replay import Replay
+from serl.ros.arm.controller import settle_controller
+from serl.ros.arm.gain_services import GainServices
+from serl.ros.arm.guard_client import GuardClient
 from serl.specs import Spec
 from serl.stuck import STUCK
 from serl.types import Action, End, Observation, Record

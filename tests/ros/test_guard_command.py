@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from serl import plugins
-from serl.cell import Workspace
-from serl.guard_config import GuardState
-from serl.guard_setup import Place, guard_arguments, guard_of, place_of
-from serl.latch import LatchFile
+from serl.workspace import Workspace
+from serl.guard.config import GuardState
+from serl.runs.guard_setup import Place, guard_arguments, guard_of, place_of
+from serl.guard.latch import LatchFile
 from serl.robot_file import load_robot, write_robot
 from serl.ros.environment import meet_others
-from serl.ros.guard_client import GuardClient
+from serl.ros.arm.guard_client import GuardClient
 from serl.ros.node import RosNode
 from serl.ros.remote import Remote
 
@@ -34,7 +34,7 @@ WORKSPACE = Workspace(
 
 def start(folder: Path, *words: str) -> tuple[Run, subprocess.Popen[str]]:
     processes = Run(folder)
-    return processes, processes.start("-m", "serl.cli", "guard", *words)
+    return processes, processes.start("-m", "serl.cli.main", "guard", *words)
 
 
 def test_it_starts_stopped_and_ends_clean(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_it_starts_stopped_and_ends_clean(tmp_path: Path) -> None:
 def test_what_cannot_be_guarded_is_one_line(
     words: list[str], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from serl.cli import main
+    from serl.cli.main import main
 
     assert main(["guard", *words]) == 2
     said = capsys.readouterr().err.strip()

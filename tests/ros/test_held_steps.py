@@ -10,7 +10,7 @@ import pytest
 from serl.clock import WallClock
 from serl.intervention import HandsOff
 from serl.loop import EpisodeKey, run
-from serl.ros.guard_client import GuardClient
+from serl.ros.arm.guard_client import GuardClient
 from serl.types import Action, Record, Step
 
 from .bay import Bay, Watching

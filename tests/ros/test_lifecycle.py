@@ -13,16 +13,16 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from serl import plugins
-from serl.assignment import make_task
-from serl.config import resolve
+from serl.runs.task_setup import make_task
+from serl.runs.config import resolve
 from serl.errors import SerlError
-from serl.ros.control import control_topic
+from serl.ros.people.control import control_topic
 from serl.ros.lifecycle import INACTIVE
 from serl.ros.names import guard_name
 from serl.ros.node import RosNode
 from serl.ros.remote import Remote
-from serl.ros.simulated_arm import SimulatedRosArm
-from serl.run_folder import RunFolder
+from serl.ros.arm.simulated import SimulatedRosArm
+from serl.runs.folder import RunFolder
 
 from .cell import ROBOT as GUARDED
 from .cell import Cell

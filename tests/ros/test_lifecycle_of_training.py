@@ -13,12 +13,12 @@ import psutil
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 
-from serl.checkpoint import checkpoint_paths
-from serl.config import resolve
-from serl.console.door import read_door
+from serl.runs.checkpoint import checkpoint_paths
+from serl.runs.config import resolve
+from serl.console.access import read_door
 from serl.ros.lifecycle import INACTIVE
 from serl.ros.node import RosNode
-from serl.run_folder import RunFolder
+from serl.runs.folder import RunFolder
 
 from ..test_usb_camera import write_film
 from .conftest import Run, eventually
@@ -133,7 +133,7 @@ def test_a_learner_loads_when_it_is_configured_and_saves_when_it_is_shut_down(
     run = RunFolder.create(tmp_path, config, datetime.now())
     with Run(run.path) as processes, RosNode("tools", run.path, local=True) as node:
         tools = Tools(node)
-        learner = ("-m", "serl.ros.learner_node", "--run", str(run.path), *UNMANAGED)
+        learner = ("-m", "serl.ros.nodes.learner", "--run", str(run.path), *UNMANAGED)
         process = processes.start(*learner)
         assert tools.state("learner") == "unconfigured"
         eventually(lambda: tools.told("learner") and waits(tools, "learner"), LIMIT_S)
@@ -195,7 +195,7 @@ def test_a_camera_has_its_device_only_while_it_is_active(tmp_path: Path) -> None
     given = ("front", "--file", str(film), "--namespace", "/cell/arm", "--loop", *UNMANAGED)
     with Run(folder) as processes, RosNode("tools", folder, local=True) as node:
         tools = Tools(node)
-        process = psutil.Process(processes.start("-m", "serl.cli", "camera", *given).pid)
+        process = psutil.Process(processes.start("-m", "serl.cli.main", "camera", *given).pid)
 
         def holds() -> bool:
             return str(film) in (file.path for file in process.open_files())

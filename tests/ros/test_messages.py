@@ -11,8 +11,8 @@ import pytest
 from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import CompressedImage, Image
 
-from serl.compaction import compact
-from serl.episodes import EpisodeFile, Message
+from serl.log.compression import compact
+from serl.log.episode_reader import EpisodeFile, Message
 from serl.testing.logs import CONFIG, random_records, write_log
 
 pytestmark = pytest.mark.ros

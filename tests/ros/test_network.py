@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 import yaml
 
-from serl.authentication import new_key
-from serl.config import TrainConfig
-from serl.network import NetworkConfig
-from serl.recording import EpisodeLog
-from serl.run_folder import RunInfo
-from serl.snapshots import decode_snapshot
+from serl.system.authentication import new_key
+from serl.runs.config import TrainConfig
+from serl.runs.network import NetworkConfig
+from serl.log.episode_log import EpisodeLog
+from serl.runs.folder import RunInfo
+from serl.training.snapshots import decode_snapshot
 from serl.types import Key
 
 from .conftest import EPISODE_STEPS, LIMIT_S, SPEC, Run, eventually, expected, record
@@ -62,7 +62,7 @@ def counts(run: Run) -> dict[str, float]:
 
 def doctor(folder: Path, *words: str, before: tuple[str, ...] = ()) -> tuple[int, list[str]]:
     """`serl doctor --network` in a folder: its exit code and what it prints."""
-    command = [*before, sys.executable, "-m", "serl.cli", "doctor", "--network", *words]
+    command = [*before, sys.executable, "-m", "serl.cli.main", "doctor", "--network", *words]
     environ = {name: value for name, value in os.environ.items() if name != "ROS_DOMAIN_ID"}
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
     return done.returncode, (done.stdout + done.stderr).splitlines()
@@ -133,7 +133,7 @@ def strange(tmp_path: Path) -> Iterator[Run]:
 
 def test_nobody_manages_a_node_over_a_network(ours: Run) -> None:
     """Its services would not be signed; and one that waits for somebody would wait for ever."""
-    link = ("-m", "serl.ros.link_node", "--run", str(ours.folder), "--actor", "actor0")
+    link = ("-m", "serl.ros.nodes.link", "--run", str(ours.folder), "--actor", "actor0")
     process = ours.start(*link, "--ros-args", "-p", "autostart:=false")
     said = process.communicate(timeout=4 * LIMIT_S)[1]
     assert process.returncode == 2
@@ -152,7 +152,7 @@ def test_who_lacks_the_key_neither_feeds_nor_is_fed(
     strange.announce("actor9", 1)
     hello = str(strange.link_folder("actor9") / "hello.json")
     strange.start(*program, LEARNER, str(strange.folder), hello)
-    link = ("-m", "serl.ros.link_node", "--run", str(strange.folder), "--actor", "actor9")
+    link = ("-m", "serl.ros.nodes.link", "--run", str(strange.folder), "--actor", "actor9")
     strange.start(*program, *link)
     ours.start_link("actor0")
     ours.act("actor0", epoch=1, episodes=4)

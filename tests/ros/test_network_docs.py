@@ -16,10 +16,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from serl.assignment import make_spec, make_task
-from serl.checkpoint import checkpoint_paths, load
-from serl.episodes import episode_paths, read_records
-from serl.run_folder import RunFolder
+from serl.runs.task_setup import make_spec, make_task
+from serl.runs.checkpoint import checkpoint_paths, load
+from serl.log.episode_reader import episode_paths, read_records
+from serl.runs.folder import RunFolder
 from serl.specs import Spec
 from serl.types import Key
 
@@ -45,7 +45,7 @@ TOOLS = {
         '*:*) echo "$HOSTS/${1%%:*}/${1#*:}";; *) echo "$1";; esac; }\n'
         'exec cp -p "$(place "$1")" "$(place "$2")"\n'
     ),
-    "serl": f'#!/bin/sh\nexec {sys.executable} -m serl.cli "$@"\n',
+    "serl": f'#!/bin/sh\nexec {sys.executable} -m serl.cli.main "$@"\n',
 }
 
 
@@ -121,7 +121,7 @@ def test_two_hosts_train_as_the_page_says(pair: tuple[Host, Host]) -> None:
     run = RunFolder.open(here.work / name)
     actor = there.start(re.sub(r"^RUN=.*$", f"RUN={name}", SECOND, flags=re.MULTILINE))
     eventually(lambda: actor.poll() is not None or checkpoint_paths(run.checkpoints), 3 * LIMIT_S)
-    here.kill("serl.ros.learner_node")
+    here.kill("serl.ros.nodes.learner")
     assert learner.wait(4 * LIMIT_S) == 0, here.output + there.output
     assert actor.wait(LIMIT_S) == 0, there.output
     assert "learner was killed by SIGKILL: started again" in here.output

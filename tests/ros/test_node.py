@@ -160,7 +160,7 @@ def test_what_the_disk_refuses_is_one_line(capsys: pytest.CaptureFixture[str]) -
 def test_a_run_is_in_the_namespace_that_ros_was_asked_for(run: Run) -> None:
     words = ("--run", str(run.folder), "--ros-args", "-r", "__ns:=/cell")
     process = subprocess.Popen(
-        [sys.executable, "-m", "serl.ros.idle_node", *words],
+        [sys.executable, "-m", "serl.ros.nodes.idle", *words],
         env=environment(int(os.environ["ROS_DOMAIN_ID"]), run.folder),
         stdin=subprocess.PIPE,
         text=True,

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from serl.cli import main
-from serl.hold import STOP_FILE
-from serl.latch import Latch, LatchFile
+from serl.cli.main import main
+from serl.teleop.stop import STOP_FILE
+from serl.guard.latch import Latch, LatchFile
 from serl.ros.environment import meet_others
 from serl.ros.node import namespace
-from serl.signed_order import key_path
+from serl.system.signed_order import key_path
 
 from ..guarding import config
 from .conftest import Run, eventually
@@ -29,7 +29,7 @@ ACTOR, LIMIT_S = "actor0", 240
 def ordered(*words: str) -> subprocess.CompletedProcess[str]:
     """`serl order`, in a process of its own: this one has its transport."""
     return subprocess.run(
-        [sys.executable, "-m", "serl.cli", "order", *words],
+        [sys.executable, "-m", "serl.cli.main", "order", *words],
         env=stock_environment(),
         capture_output=True,
         text=True,
@@ -50,7 +50,7 @@ def test_another_user_can_stop_an_arm_and_neither_end_the_stop_nor_arm_it(
     stopped, here = run.folder / "link" / ACTOR / STOP_FILE, Path(__file__).parent
     where = ("--run", str(run.folder), "--robot", "panda", "--latch", str(latch))
     run.start(str(here / "arm_process.py"), str(run.folder), "panda")
-    run.start("-m", "serl.ros.guard_node", *where, "--config", str(settings))
+    run.start("-m", "serl.ros.nodes.guard", *where, "--config", str(settings))
     run.start(str(here / "held_process.py"), str(run.folder), ACTOR)
     arm, actor = f"{namespace(run.folder)}/panda", f"{namespace(run.folder)}/{ACTOR}"
     words = (str(here / "neighbour_process.py"), arm, actor, str(key_path(latch)))

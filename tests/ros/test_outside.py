@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from serl import cli
-from serl.assignment import make_spec, make_task
-from serl.episodes import read_records
+from serl.cli import main as cli
+from serl.runs.task_setup import make_spec, make_task
+from serl.log.episode_reader import read_records
 from serl.types import Source, Step
 
 from .test_training import TINY, Command, assert_sound, trained
@@ -46,7 +46,7 @@ def test_a_training_of_plugins_from_outside_survives_its_learners_death(
     commands.append(command)
     run = command.run_folder()
     command.until(lambda: trained(run))
-    command.child("serl.ros.learner_node").kill()
+    command.child("serl.ros.nodes.learner").kill()
     assert command.wait() == 0, command.output
     assert sum(trained(run).values()) == 300
     assert_sound(run)

@@ -13,9 +13,9 @@ import pytest
 
 from serl import plugins
 from serl.errors import SerlError
-from serl.pair import Pair
+from serl.bimanual import Pair
 from serl.robot import Robot
-from serl.ros.arm import RosArm
+from serl.ros.arm.robot import RosArm
 from serl.ros.node import RosNode
 from serl.tasks.reach import ReachConfig
 from serl.testing import RobotSuite

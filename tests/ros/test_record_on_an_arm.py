@@ -9,18 +9,18 @@ import pytest
 from geometry_msgs.msg import PoseStamped
 from sensor_msgs.msg import Joy
 
-from serl import cli
-from serl.assignment import make_judged_task, make_spec, make_task
-from serl.demonstrations import check_recordings
-from serl.episodes import episode_paths, read_episode
-from serl.files import make_folder
-from serl.person import ACTOR
-from serl.recorded import FAILURES
+from serl.cli import main as cli
+from serl.runs.task_setup import make_judged_task, make_spec, make_task
+from serl.runs.demonstrations import check_recordings
+from serl.log.episode_reader import episode_paths, read_episode
+from serl.system.files import make_folder
+from serl.datasets.person import ACTOR
+from serl.datasets.recording_session import FAILURES
 from serl.ros.node import RosNode, namespace
-from serl.ros.station import RESTORE
-from serl.ros.teleop import joy_topic
+from serl.ros.arm.station import RESTORE
+from serl.ros.people.teleop import joy_topic
 from serl.ros.topics import Topic
-from serl.run_folder import RunFolder
+from serl.runs.folder import RunFolder
 from serl.types import Source
 
 from .terminal import Terminal

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from serl.guard_setup import guard_of
+from serl.runs.guard_setup import guard_of
 from serl.robot_file import load_robot, read_robot
-from serl.ros.setup_steps import STEPS
+from serl.ros.setup.steps import STEPS
 
 from .conftest import eventually
 from .terminal import Terminal

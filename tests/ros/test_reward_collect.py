@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serl.console.door import Door, read_door
-from serl.episodes import episode_paths
-from serl.labels import read_labels
-from serl.reward_data import read_samples
+from serl.console.access import Door, read_door
+from serl.log.episode_reader import episode_paths
+from serl.log.annotations import read_labels
+from serl.runs.reward_data import read_samples
 
 from ..console.browser import CHROMIUM, Page, browser
 from .conftest import LIMIT_S, eventually

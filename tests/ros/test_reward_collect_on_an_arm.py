@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from sensor_msgs.msg import Joy
 
-from serl import cli
+from serl.cli import main as cli
 from serl.camera import REAL
-from serl.episodes import episode_paths
-from serl.files import make_folder
-from serl.labels import read_labels
-from serl.person import ACTOR
-from serl.reward_data import read_samples, read_sight
+from serl.log.episode_reader import episode_paths
+from serl.system.files import make_folder
+from serl.log.annotations import read_labels
+from serl.datasets.person import ACTOR
+from serl.runs.reward_data import read_samples, read_sight
 from serl.ros.node import RosNode, namespace
-from serl.ros.teleop import joy_topic
+from serl.ros.people.teleop import joy_topic
 
 from .fake_camera import SIDE_PX
 from .terminal import Terminal

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from serl.errors import SerlError
-from serl.guard_config import GuardState
-from serl.latch import LatchFile
+from serl.guard.config import GuardState
+from serl.guard.latch import LatchFile
 from serl.robot_file import read_robot
-from serl.ros.guard_client import GuardClient
+from serl.ros.arm.guard_client import GuardClient
 from serl.ros.node import RosNode
 from serl.ros.remote import Remote
-from serl.signed_order import key_path
+from serl.system.signed_order import key_path
 
 from .conftest import Run, eventually
 from .franka import start_franka
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.ros
 
 PROFILE = """
 from serl import plugins
-from serl.cell import Workspace
+from serl.workspace import Workspace
 franka = plugins.load("robot", "franka")
 place = Workspace(
     low_m=(-0.2, -0.7, 0), high_m=(0.9, 0.7, 0.9), home_m=(0.3, 0, 0.5), reference=(1, 0, 0, 0)

@@ -8,14 +8,14 @@ import numpy as np
 import psutil
 import pytest
 
-from serl import cli
-from serl.assignment import make_spec, make_task
-from serl.deployment import read_tried
-from serl.episodes import episode_name, episode_paths, read_episode
-from serl.guard_config import GuardState
-from serl.latch import Latch, LatchFile
-from serl.run_folder import RunFolder
-from serl.tool_log import read_tools
+from serl.cli import main as cli
+from serl.runs.task_setup import make_spec, make_task
+from serl.runs.deployment import read_tried
+from serl.log.episode_reader import episode_name, episode_paths, read_episode
+from serl.guard.config import GuardState
+from serl.guard.latch import Latch, LatchFile
+from serl.runs.folder import RunFolder
+from serl.log.tool_log import read_tools
 
 from ..test_deployment import trained
 from .terminal import LIMIT_S, Terminal

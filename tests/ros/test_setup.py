@@ -11,15 +11,15 @@ import pytest
 
 from serl import plugins
 from serl.arm_profile import ArmProfile
-from serl.cell import Workspace
+from serl.workspace import Workspace
 from serl.errors import SerlError
-from serl.first_day import StepFailed
-from serl.guard_setup import Place
-from serl.ros.arm_topics import SENSOR, topic_of
+from serl.ros.setup.checks import StepFailed
+from serl.runs.guard_setup import Place
+from serl.ros.arm.topics import SENSOR, topic_of
 from serl.ros.node import RosNode
-from serl.ros.setup_arm import SetupArm
-from serl.ros.setup_session import Session
-from serl.ros.setup_steps import STEPS
+from serl.ros.setup.arm import SetupArm
+from serl.ros.setup.setup_session import Session
+from serl.ros.setup.steps import STEPS
 from serl.vectors import add, subtract
 
 from .conftest import Run

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from serl import plugins
-from serl.config import resolve
-from serl.guard_setup import Place, guard_of
+from serl.runs.config import resolve
+from serl.runs.guard_setup import Place, guard_of
 from serl.robot_file import read_robot
 from serl.ros.environment import meet_others
 from serl.ros.names import ros_name
 from serl.ros.node import RosNode
-from serl.ros.setup_arm import SetupArm
-from serl.ros.setup_session import Session
-from serl.ros.setup_steps import STEPS
-from serl.run_folder import RunFolder
-from serl.setup_command import walk
+from serl.ros.setup.arm import SetupArm
+from serl.ros.setup.setup_session import Session
+from serl.ros.setup.steps import STEPS
+from serl.runs.folder import RunFolder
+from serl.cli.setup import walk
 from serl.vectors import Vector, add
 
 from ..test_usb_camera import write_film
@@ -58,10 +58,10 @@ def test_a_whole_first_day(tmp_path: Path) -> None:
     place = Place(ros_name(folder.name), ROBOT)
     meet_others(folder)
     processes = Run(folder)
-    processes.start("-m", "serl.ros.sim_node", "--run", str(folder), "--robot", ROBOT)
+    processes.start("-m", "serl.ros.nodes.sim", "--run", str(folder), "--robot", ROBOT)
     film = write_film(tmp_path / "front.avi", 60)
     camera = ("camera", "front", "--file", str(film), "--loop", "--namespace", place.namespace)
-    processes.start("-m", "serl.cli", *camera)
+    processes.start("-m", "serl.cli.main", *camera)
     out = tmp_path / "arm.yaml"
     try:
         with RosNode("setup", folder, local=True) as node, RosNode("me", folder, local=True) as own:

@@ -14,18 +14,18 @@ from rclpy.parameter import Parameter
 from rosgraph_msgs.msg import Clock
 
 from serl import plugins
-from serl.assignment import make_task
+from serl.runs.task_setup import make_task
 from serl.clock import WallClock
-from serl.config import resolve
+from serl.runs.config import resolve
 from serl.errors import SerlError
-from serl.ros.arm_topics import of_robot
-from serl.ros.graph import arm_processes, simulated_arm
-from serl.ros.guard_topics import GUARD_STATE
+from serl.ros.arm.topics import of_robot
+from serl.ros.processes import arm_processes, simulated_arm
+from serl.ros.arm.guard_topics import GUARD_STATE
 from serl.ros.node import RosNode
-from serl.ros.simulated_arm import SimulatedRosArm
+from serl.ros.arm.simulated import SimulatedRosArm
 from serl.ros.topics import Topic
-from serl.run_folder import RunFolder
-from serl.signed_order import key_path
+from serl.runs.folder import RunFolder
+from serl.system.signed_order import key_path
 
 from .conftest import Run, eventually
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from serl import cli
-from serl.assignment import make_spec, make_task
-from serl.checkpoint import checkpoint_paths, load
-from serl.episodes import episode_paths, read_episode
-from serl.run_folder import RunFolder
+from serl.cli import main as cli
+from serl.runs.task_setup import make_spec, make_task
+from serl.runs.checkpoint import checkpoint_paths, load
+from serl.log.episode_reader import episode_paths, read_episode
+from serl.runs.folder import RunFolder
 from serl.types import Source, Step
 
 from .conftest import LIMIT_S

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serl.authentication import RUN_KEY
-from serl.recording import EpisodeLog
-from serl.snapshots import decode_snapshot
+from serl.system.authentication import RUN_KEY
+from serl.log.episode_log import EpisodeLog
+from serl.training.snapshots import decode_snapshot
 from serl.types import Key
 
 from .conftest import EPISODE_STEPS, SPEC, Run, eventually, expected, record

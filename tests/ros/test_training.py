@@ -15,16 +15,16 @@ import psutil
 import pytest
 from std_srvs.srv import Trigger
 
-from serl import cli
-from serl.assignment import make_spec, make_task
-from serl.checkpoint import checkpoint_paths, load
-from serl.episodes import episode_paths, read_episode, read_records
-from serl.metrics import MetricsRow, read_metrics
+from serl.cli import main as cli
+from serl.runs.task_setup import make_spec, make_task
+from serl.runs.checkpoint import checkpoint_paths, load
+from serl.log.episode_reader import episode_paths, read_episode, read_records
+from serl.log.metrics import MetricsRow, read_metrics
 from serl.ros.node import RosNode
 from serl.ros.stats import StatsMonitor
-from serl.run_folder import RunFolder
+from serl.runs.folder import RunFolder
 from serl.types import Source, Step
-from serl.verify import verify
+from serl.runs.verify import verify
 
 from .conftest import LIMIT_S, eventually
 
@@ -54,7 +54,7 @@ class Command:
     def __init__(self, folder: Path, *words: object, **settings: object) -> None:
         dotted = [f"--{name.replace('__', '.')}={value}" for name, value in settings.items()]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "serl.cli", *map(str, words), *dotted],
+            [sys.executable, "-m", "serl.cli.main", *map(str, words), *dotted],
             cwd=folder,
             env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
             stdout=(folder / f"{words[0]}.out").open("ab"),
@@ -136,7 +136,7 @@ def test_a_training_survives_its_learners_death_and_leaves_a_whole_run(
     commands.append(command)
     run = command.run_folder()
     command.until(lambda: trained(run))
-    command.child("serl.ros.learner_node").kill()
+    command.child("serl.ros.nodes.learner").kill()
     assert command.wait() == 0, command.output
     assert "learner was killed by SIGKILL: started again" in command.output
     assert "a simulated human may drive 50% of the steps at first" in command.output
@@ -199,7 +199,7 @@ def test_two_actors_share_a_learner_one_is_killed_and_the_run_is_interrupted_and
         command.until(lambda: all(_received(run)))
         assert _both_contribute(command, run)
 
-        command.child("serl.ros.actor_node", "actor1").kill()
+        command.child("serl.ros.nodes.actor_node", "actor1").kill()
         command.until(lambda: "actor1 was killed by SIGKILL: started again" in command.output)
         at_the_kill = watch.number("learner", "trained")
         command.until(lambda: watch.number("learner", "trained") > at_the_kill + 20)

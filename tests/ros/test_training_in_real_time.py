@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from serl.assignment import make_spec, make_task
-from serl.control_status import read_control_status
-from serl.episodes import read_records
+from serl.runs.task_setup import make_spec, make_task
+from serl.training.control_status import read_control_status
+from serl.log.episode_reader import read_records
 from serl.types import End
 
 from .conftest import eventually
@@ -27,14 +27,14 @@ def test_a_training_in_real_time_goes_through_the_guard_and_survives_its_arms_de
     command = Command(tmp_path, "train", "reach", **settings, steps=80, robot="sim")
     commands.append(command)
     run = command.run_folder()
-    command.child("serl.ros.guard_node", "actor0")
+    command.child("serl.ros.nodes.guard", "actor0")
 
     def is_over() -> bool:
         return command.process.poll() is not None or read_control_status(link) is not None
 
     link = run.link("actor0")
     eventually(is_over, _LIMIT_S)  # an episode
-    command.child("serl.ros.sim_node", "actor0").send_signal(signal.SIGKILL)
+    command.child("serl.ros.nodes.sim", "actor0").send_signal(signal.SIGKILL)
     assert command.process.wait(_LIMIT_S) == 0, command.output
     assert "sim-actor0 was killed by SIGKILL: started again" in command.output
     assert "control periods began late" in command.output

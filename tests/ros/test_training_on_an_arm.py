@@ -9,16 +9,16 @@ import psutil
 import pytest
 from geometry_msgs.msg import PoseStamped
 
-from serl import cli
-from serl.assignment import make_spec, make_task
-from serl.control_status import read_control_status
-from serl.episodes import read_records
+from serl.cli import main as cli
+from serl.runs.task_setup import make_spec, make_task
+from serl.training.control_status import read_control_status
+from serl.log.episode_reader import read_records
 from serl.errors import SerlError
 from serl.ros.node import RosNode
 from serl.ros.remote import Remote
-from serl.ros.station import RESTORE
+from serl.ros.arm.station import RESTORE
 from serl.ros.topics import Topic
-from serl.run_folder import RunFolder
+from serl.runs.folder import RunFolder
 from serl.types import End, Source, Step
 
 from .conftest import eventually

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from serl.ros.graph import started_domain_id
+from serl.ros.processes import started_domain_id
 from serl.ros.node import RosNode
 from serl.ros.remote import Remote
-from serl.run_folder import RunFolder
+from serl.runs.folder import RunFolder
 
 from .conftest import eventually
 from .terminal import LIMIT_S, Terminal

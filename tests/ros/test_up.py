@@ -14,15 +14,16 @@ import pytest
 import yaml
 from geometry_msgs.msg import PoseStamped
 
-from serl import cli, plugins
+from serl import plugins
+from serl.cli import main as cli
 from serl.arm_profile import ArmProfile
-from serl.cell import Workspace
-from serl.config import resolve
+from serl.workspace import Workspace
+from serl.runs.config import resolve
 from serl.errors import BadInput
-from serl.graph_config import GraphConfig
-from serl.merging import checked
+from serl.runs.graph_file import GraphConfig
+from serl.system.settings_file import checked
 from serl.robot_file import write_robot
-from serl.ros.graph import (
+from serl.ros.processes import (
     RealArm,
     actor_processes,
     console_processes,
@@ -33,8 +34,8 @@ from serl.ros.graph import (
 )
 from serl.ros.names import guard_name
 from serl.ros.topics import Topic
-from serl.run_folder import RunFolder
-from serl.verify import verify
+from serl.runs.folder import RunFolder
+from serl.runs.verify import verify
 
 from .conftest import eventually
 from .terminal import Terminal
@@ -89,7 +90,7 @@ def test_the_processes_are_those_of_a_training(tmp_path: Path) -> None:
     ]
     assert described_processes(run, graph) == expected
     assert ends_with(graph) == {"learner"}
-    guards = [spec for spec in expected if spec.module == "serl.ros.guard_node"]
+    guards = [spec for spec in expected if spec.module == "serl.ros.nodes.guard"]
     assert [spec.arguments[3] for spec in guards] == ["left", "right"]
 
 
@@ -168,7 +169,7 @@ def test_two_arms_in_two_namespaces_feed_one_learner(tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump({"task": "reach", "settings": SETTINGS, "robots": ROBOTS}))
     output = tmp_path / "up.out"
     command = subprocess.Popen(
-        [sys.executable, "-m", "serl.cli", "up", str(file)],
+        [sys.executable, "-m", "serl.cli.main", "up", str(file)],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
         stdout=output.open("wb"),

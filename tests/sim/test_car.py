@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from serl import plugins
-from serl.assignment import make_task
+from serl.runs.task_setup import make_task
 from serl.camera import View
-from serl.config import resolve
+from serl.runs.config import resolve
 from serl.errors import BadInput
 from serl.safety import Motion
 from serl.sim.car import SimCar

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from serl.errors import BadInput
-from serl.sim import ray
+from serl.sim.render import ray
 from serl.sim.arm import SimArm
-from serl.sim.cameras import Cameras
-from serl.sim.cast import colors_of
+from serl.sim.render.cameras import Cameras
+from serl.sim.render.projection import colors_of
 from serl.tasks.pick_cube import PickCube
 
 RED = '<asset><material name="red" rgba="1 0 0 1"/></asset>'
@@ -138,7 +138,7 @@ def test_what_rays_cannot_draw_is_refused_for_the_cameras_of_a_policy(
 def test_auto_draws_textures_with_opengl(monkeypatch: pytest.MonkeyPatch) -> None:
     arm = arm_with('material="wood"', WOOD)
     made = []
-    monkeypatch.setattr("serl.sim.gl.Renderer", lambda *_, **__: made.append("gl"))
+    monkeypatch.setattr("serl.sim.render.gl.Renderer", lambda *_, **__: made.append("gl"))
     Cameras(arm.model, arm.data, PickCube().config.views, "auto")
     assert made == ["gl"]
 

@@ -16,11 +16,11 @@ from tempfile import TemporaryDirectory
 import psutil
 import pytest
 
-from serl.config import resolve
-from serl.continuation import trained_steps
-from serl.ros.graph import all_processes, started
-from serl.run_folder import RunFolder
-from serl.supervisor import Supervisor
+from serl.runs.config import resolve
+from serl.runs.resume import trained_steps
+from serl.ros.processes import all_processes, started
+from serl.runs.folder import RunFolder
+from serl.system.supervisor import Supervisor
 
 pytestmark = [pytest.mark.slow, pytest.mark.ros]
 

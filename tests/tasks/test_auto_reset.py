@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from serl import plugins
-from serl.actor import Actor, ActorConfig
-from serl.agents.agent import Agent
-from serl.assignment import make_task
+from serl.training.actor import Actor, ActorConfig
+from serl.agent import Agent
+from serl.runs.task_setup import make_task
 from serl.clock import VirtualClock
-from serl.config import resolve, stage_configs
+from serl.runs.config import resolve, stage_configs
 from serl.errors import BadInput, NeedsPerson, SerlError
-from serl.learned_policy import LearnedPolicy
+from serl.training.learned_policy import LearnedPolicy
 from serl.policy import Hold, Policy, Random
-from serl.settings import run_settings
-from serl.stages import Stage, take_turns
+from serl.runs.settings import run_settings
+from serl.training.stages import Stage, take_turns
 from serl.task import SimulatedTask
 from serl.transport import InProcess
 from serl.types import Action, End, Observation, Record, Source, Step

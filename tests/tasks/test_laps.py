@@ -11,31 +11,31 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serl import cli
-from serl.assembly import make_agent
-from serl.assignment import make_judged_task, make_spec, make_task
+from serl.cli import main as cli
+from serl.runs.assembly import make_agent
+from serl.runs.task_setup import make_judged_task, make_spec, make_task
 from serl.clock import VirtualClock
-from serl.config import TrainConfig, resolve
-from serl.demonstrations import EXPERT, read_demonstrations, record_expert, specs_of
-from serl.desk import Desk
-from serl.episodes import episode_paths, read_episode
+from serl.runs.config import TrainConfig, resolve
+from serl.runs.demonstrations import EXPERT, read_demonstrations, record_expert, specs_of
+from serl.teleop.human_input import Desk
+from serl.log.episode_reader import episode_paths, read_episode
 from serl.errors import SpecMismatch
-from serl.hold import Hold
+from serl.teleop.stop import Hold
 from serl.loop import EpisodeKey
-from serl.person import ACTOR, Stand, record_person
+from serl.datasets.person import ACTOR, Stand, record_person
 from serl.policy import Policy
-from serl.record_command import persons_folder
-from serl.recorded import Recorded
-from serl.recording import EpisodeLog
+from serl.cli.record import persons_folder
+from serl.datasets.recording_session import Recorded
+from serl.log.episode_log import EpisodeLog
 from serl.robot import Truth
-from serl.run_folder import RunFolder
-from serl.settings import run_settings
+from serl.runs.folder import RunFolder
+from serl.runs.settings import run_settings
 from serl.sim.car import SimCar
-from serl.tasks.course import Course, Points
+from serl.tasks.parts.track import Course, Points
 from serl.tasks.racing_car import _WAY_M, RacingCar, RacingCarConfig, _middle, _Pursuit
 from serl.teleop.mapping import Axis, MappingConfig
 from serl.teleop.operator import Operator
-from serl.teleop.owner import OneOwner
+from serl.teleop.mux import OneOwner
 from serl.types import Record, Source
 
 from ..teleop.pad import HABITS, Pad

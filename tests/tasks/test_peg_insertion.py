@@ -7,7 +7,7 @@ from serl import plugins
 from serl.policy import Policy
 from serl.sim.arm import SimArm
 from serl.tasks.connector_insertion import ConnectorInsertion
-from serl.tasks.insertion import Insertion
+from serl.tasks.parts.insertion import Insertion
 from serl.tasks.peg_insertion import PegInsertion, PegInsertionConfig
 from serl.testing import SimulatedTaskSuite
 from serl.types import Outcome

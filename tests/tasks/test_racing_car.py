@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from serl import plugins
 from serl.camera import View
 from serl.sim.car import SimCar
-from serl.tasks.course import checkpoints_of
+from serl.tasks.parts.track import checkpoints_of
 from serl.tasks.racing_car import RacingCar, RacingCarConfig
 from serl.testing import SimulatedTaskSuite
 from serl.testing.samples import episode

@@ -6,11 +6,11 @@ import pytest
 
 from serl import plugins
 from serl.agents.hybrid import Grippers
-from serl.assignment import make_spec, make_task
-from serl.config import resolve
+from serl.runs.task_setup import make_spec, make_task
+from serl.runs.config import resolve
 from serl.policy import Policy
-from serl.sim.pair import SimPair
-from serl.tasks.belt import LINKS, links, turns
+from serl.sim.bimanual import SimPair
+from serl.tasks.parts.belt import LINKS, links, turns
 from serl.tasks.timing_belt import TimingBelt, TimingBeltConfig, is_on, pulley
 from serl.testing import SimulatedTaskSuite
 from serl.testing.samples import episode

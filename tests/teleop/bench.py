@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 from serl.teleop import gamepad, keyboard, spacemouse
-from serl.teleop.input_device import InputDevice, Names
+from serl.teleop.evdev_input import InputDevice, Names
 from serl.teleop.spacemouse import SpaceMouse
 
 STICK, TRIGGER = (-32768, 32767), (0, 1023)

@@ -8,7 +8,7 @@ from serl.intervention import Event
 from serl.teleop.device import Buttons, DeviceLost, Report
 from serl.teleop.mapping import MappingConfig
 from serl.teleop.operator import Operator, OperatorConfig
-from serl.teleop.owner import OneOwner
+from serl.teleop.mux import OneOwner
 from serl.testing import FakeRobot
 from serl.types import Action
 

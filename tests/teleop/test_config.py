@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serl.config import parse_overrides, resolve
+from serl.runs.config import parse_overrides, resolve
 from serl.errors import BadInput
 from serl.teleop import gamepad
 from serl.teleop.config import JOY, TeleopConfig

@@ -7,7 +7,7 @@ import pytest
 
 from serl.errors import BadInput
 from serl.intervention import Event
-from serl.pair import Pair
+from serl.bimanual import Pair
 from serl.teleop import gamepad, spacemouse
 from serl.teleop.operator import Hands, Operator, OperatorConfig
 from serl.testing import FakeRobot

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from serl.agents.agent import Agent, State
+from serl.agent import Agent, State
 from serl.errors import SpecMismatch
 from serl.specs import Spec
 from serl.testing import (

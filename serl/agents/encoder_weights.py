@@ -1,0 +1,183 @@
+"""The weights that a small image encoder starts from: a file, or those that the package brings.
+
+`serl encoder pretrain` made them all; the card in a file says how.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+
+from safetensors import safe_open
+
+from serl import plugins
+from serl.agent import AgentConfig, Packaged
+from serl.camera import image_specs
+from serl.errors import BadInput
+from serl.system.files import digest_of
+from serl.specs import ArraySpec
+from serl.task import Task, TaskConfig
+
+Cameras = Mapping[str, ArraySpec]
+_TRUNK_CACHED = (
+    "agent.cached_features: batches are not shifted at random, whatever learner.crop_px says; what "
+    "that costs behind a ResNet-10 nobody has measured yet"
+)
+PACKAGED: tuple[Packaged, ...] = get_args(Packaged)
+
+
+def weights_file(chosen: Path | str) -> Path:
+    """Where the weights are that `agent.encoder_weights` names."""
+    if isinstance(chosen, Path):
+        return chosen
+    return Path(__file__).parent / "agents" / f"{chosen}.safetensors"
+
+
+def starting_file(config: AgentConfig, cameras: Cameras) -> Path | None:
+    """What the encoder of a fresh agent starts from; None for random weights.
+
+    Raises:
+        BadInput: the task has no cameras, or the file is not the one that the run was made with.
+    """
+    chosen = config.encoder_weights
+    if chosen == "auto":
+        chosen = fitting(config, [cameras])
+    if chosen is None:
+        return None
+    if not cameras:
+        raise BadInput("agent.encoder_weights: the task has no cameras (--observe pixels)")
+    path = weights_file(chosen)
+    if config.encoder_sha256 is not None and digest_of(path) != config.encoder_sha256:
+        raise BadInput(f"{path}: holds another encoder than when the run was made")
+    return path
+
+
+def fitting(config: AgentConfig, cameras: Sequence[Cameras]) -> Packaged | None:
+    """The first packaged weights that agents of all these cameras can start from."""
+    fits = (name for name in PACKAGED if not any(misfit(name, config, each) for each in cameras))
+    return next(fits, None)
+
+
+def is_pretrained_on(task: Task, config: AgentConfig) -> bool:
+    """Whether weights that come with serl were made on what this task shows.
+
+    The task is ours, and what it says of the scene and of cameras is as usual.
+    """
+    name = fitting(config, [image_specs(task.config.policy_views)])
+    ours = task.name in plugins.names("task")
+    if name is None or not ours or type(task) is not plugins.load("task", task.name):
+        return False
+    card, usual = _card(name), type(task)().config
+    worlds = ("none", card["task_config"].get("randomize", "none"))
+    pictured = {"renderer", *(type(usual).model_fields.keys() - TaskConfig.model_fields.keys())}
+    unchanged = all(getattr(task.config, each) == getattr(usual, each) for each in pictured)
+    same = card["views"].get(task.name) == views_of(task)
+    return unchanged and same and task.config.randomize in worlds
+
+
+def views_of(task: Task) -> dict[str, Any]:
+    """What a policy sees of cameras, as cards say it."""
+    views = task.config.policy_views
+    return {name: view.model_dump(mode="json") for name, view in views.items()}
+
+
+def misfit(packaged: Packaged, config: AgentConfig, cameras: Cameras) -> str:
+    """Why an agent of these cameras cannot start from packaged weights; empty where it can."""
+    if not cameras or config.encoder != "small":
+        return "there is no small encoder"
+    card = _card(packaged)
+    sizes = {name: list(image.shape[:2]) for name, image in cameras.items()}
+    if not card["sizes"].items() >= sizes.items():
+        return f"{packaged} is for cameras {_listed(card['sizes'])}, here are {_listed(sizes)}"
+    made = card["config"]
+    for name, mine, theirs in (
+        ("agent.frames", config.frames, 1),
+        ("agent.encoder_channels", list(config.encoder_channels), made["channels"]),
+        ("agent.latent", config.latents(trunk=False)[0], made["latent"]),
+    ):
+        if mine != theirs:
+            return f"{packaged} has {name} {theirs}, here it is {mine}"
+    return ""
+
+
+def with_encoder(
+    config: AgentConfig, cameras: Sequence[Cameras], inherited: bool = False
+) -> AgentConfig:
+    """A configuration that names the weights, and what is in them; nothing is left open.
+
+    Args:
+        config: of the agent.
+        cameras: of each agent that it is for; the packaged weights must fit all.
+        inherited: the encoder comes from another run.
+
+    Raises:
+        BadInput: there is no such file, or features are to be kept of an untrained encoder.
+    """
+    chosen = config.encoder_weights
+    if chosen == "auto":
+        chosen = None if inherited else fitting(config, cameras)
+    if config.cached_features and not all(cameras):
+        raise BadInput("agent.cached_features: the task has no cameras (--observe pixels)")
+    if config.cached_features and config.encoder == "small" and not (inherited or chosen):
+        raise BadInput(
+            f"agent.cached_features: the encoder would stay untrained ({_why(config, cameras)}); "
+            "expected agent.encoder_weights FILE, which serl encoder pretrain makes, or "
+            "agent.cached_features false"
+        )
+    if isinstance(chosen, Path):
+        chosen = chosen.resolve()
+    sha256 = None if chosen is None else digest_of(weights_file(chosen))
+    kept = bool(config.cached_features)
+    found = {"encoder_weights": chosen, "encoder_sha256": sha256, "cached_features": kept}
+    return config.model_copy(update=found)
+
+
+def told(config: AgentConfig, cameras: Cameras) -> str:
+    """A line on what an encoder starts from, if there is one, of a settled configuration.
+
+    Behind a frozen ResNet-10 it says what is given up where its features are kept.
+    """
+    if not cameras:
+        return ""
+    if config.encoder != "small":
+        return _TRUNK_CACHED if config.cached_features else ""
+    named, own = config.encoder_weights, isinstance(config.encoder_weights, Path)
+    if named is not None and config.cached_features:
+        whose = named if own else f"{named}, which comes with serl"
+        return f"the encoder is {whose}, and stays so (else: --agent.cached_features false)"
+    if own:
+        return f"the encoder starts from {named}"
+    if named is not None:
+        return (
+            f"the encoder starts pretrained, from {named} that comes with serl (without: "
+            "--agent.encoder_weights none)"
+        )
+    return f"the encoder starts untrained: {_why(config, [cameras])}"
+
+
+def _why(config: AgentConfig, cameras: Sequence[Cameras]) -> str:
+    """Why there are no weights: of the packaged ones that are for cameras of these names."""
+    for each in cameras:
+        reasons = {name: misfit(name, config, each) for name in PACKAGED}
+        alike = [name for name in PACKAGED if _card(name)["sizes"].keys() >= each.keys()]
+        if reason := reasons[(alike or PACKAGED)[0]]:
+            return reason
+    no_common = config.encoder_weights == "auto"  # one for each, and not for all
+    return "none that comes with serl is for all of these tasks" if no_common else _AS_ASKED
+
+
+_AS_ASKED = "as agent.encoder_weights says"
+
+
+@cache
+def _card(packaged: str) -> Mapping[str, Any]:
+    with safe_open(weights_file(packaged), framework="numpy") as file:
+        card: dict[str, Any] = json.loads(file.metadata()["card"])
+        return card
+
+
+def _listed(sizes: Mapping[str, Sequence[int]]) -> str:
+    return ", ".join(f"{name} {size[0]} x {size[1]}" for name, size in sizes.items())

@@ -1,0 +1,127 @@
+"""`serl actor`: an actor node and its link, which join a run that a learner has begun."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from serl.runs.config import TrainConfig
+from serl.errors import BadInput
+from serl.system.files import checked_name, is_alive
+from serl.runs.graph_file import checked_namespace
+from serl.training.link_status import read_status
+from serl.runs.folder import LEARNER_LOCK, RunFolder
+from serl.system.supervisor import Supervisor
+from serl.cli.terminal_person import at_the_terminal
+
+_LOOK_S = 20.0
+_SILENT = "no learner of this run answers; does `serl learner` run?"
+_BUSY = "the learner does not answer yet: it starts, or trains on demonstrations first"
+_GRACE_S = 5.0  # in which a learner that has just been started takes its lock
+DONE = 0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Of the command."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
+    parser.add_argument("--name", default="actor0", help="unique within the run")
+    parser.add_argument(
+        "--robot", metavar="NAME", help="a real arm, of a run on real arms; else the run's own"
+    )
+    parser.add_argument("--namespace", default="/", help="of that arm's topics, such as /left")
+
+
+def actor(options: argparse.Namespace) -> int:
+    """Run episodes until the training is over, or Ctrl-C.
+
+    Raises:
+        BadInput: there is no such run or arm, or the run is finished.
+        SerlError: a process failed for good.
+    """
+    from serl.runs.resume import trained_steps
+    from serl.ros.processes import actor_processes, arm_of, arms_behind_guards, chosen_arm, joined
+
+    run, name = RunFolder.open(options.run).writable(), checked_name(options.name, "actor")
+    without_stages(run.config)
+    checked_namespace(options.namespace)
+    if trained_steps(run) >= run.config.steps:
+        raise BadInput(f"{run.path}: finished, all {run.config.steps:,} steps are trained on")
+    arm = chosen_arm(run, options.robot, options.namespace) if options.robot else arm_of(run)
+    await_learner(run)
+    lock = run.path / LEARNER_LOCK
+    specs = actor_processes(run, name, arm)
+    try:
+        with (
+            joined(run, specs) as supervisor,
+            at_the_terminal(run, arms_behind_guards(run, [name], arm)) as ask,
+        ):
+            return attend(supervisor, name, run.link(name), ask, partial(is_alive, lock))
+    except KeyboardInterrupt:
+        print(f"to go on: serl actor {run.path} --name {name}", file=sys.stderr)  # noqa: T201
+        raise
+
+
+def await_learner(
+    run: RunFolder,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Wait until the first learner of a run is up; before that it records demonstrations.
+
+    Raises:
+        BadInput: there is none.
+    """
+    from serl.ros.processes import was_started
+
+    lock, told, seen_s = run.path / LEARNER_LOCK, False, now()
+    while not was_started(run):
+        if is_alive(lock):
+            seen_s = now()
+        elif now() > seen_s + _GRACE_S:
+            raise BadInput(f"{run.path}: no learner was started yet: serl learner {run.path}")
+        if not told:
+            print("waits for the learner, which records demonstrations first", flush=True)  # noqa: T201
+            told = True
+        sleep(0.2)
+
+
+def attend(
+    supervisor: Supervisor,
+    name: str,
+    link: Path | None = None,
+    ask: Callable[[], object] = lambda: None,
+    learning: Callable[[], bool] = lambda: False,
+) -> int:
+    """Watch processes until one of them is done; restarts are told, and a link without learner.
+
+    Args:
+        supervisor: of the processes.
+        name: of the one.
+        link: folder of the link that is looked at.
+        ask: called again and again; looks after people.
+        learning: whether a learner of the run lives on this host.
+    """
+    told, look_s = 0, time.monotonic() + _LOOK_S
+    while not supervisor.finished(name):
+        supervisor.check()
+        ask()
+        if link is not None and time.monotonic() > look_s:
+            look_s = time.monotonic() + _LOOK_S
+            if (status := read_status(link)) is None or not status.connected:
+                print(_BUSY if learning() else _SILENT, flush=True)  # noqa: T201
+        for event in supervisor.events[told:]:
+            print(event, flush=True)  # noqa: T201
+        told = len(supervisor.events)
+        time.sleep(0.2)
+    return DONE
+
+
+def without_stages(config: TrainConfig) -> TrainConfig:
+    """The settings; raises `BadInput` for those of stages."""
+    if config.stages:
+        raise BadInput("only `serl train` trains stages; with --stages null it is one task")
+    return config

@@ -1,0 +1,129 @@
+"""`serl camera`: a USB camera, a RealSense or a film as a camera for ROS 2."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from serl.camera import View
+from serl.errors import BadInput
+from serl.system.settings_file import checked
+from serl.system.cameras import (
+    CaptureConfig,
+    Film,
+    FilmEnded,
+    Lasting,
+    RealSense,
+    Source,
+    UsbCamera,
+)
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+_NAMESPACE = re.compile(r"(/[A-Za-z][A-Za-z0-9_]*)*/?")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Of the command."""
+    parser.add_argument("name", help="as views call the camera, such as front")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--device", default="0", help="a number, /dev/videoN or a link to one")
+    source.add_argument("--realsense", metavar="SERIAL", nargs="?", const="", help="a RealSense")
+    source.add_argument("--file", type=Path, metavar="FILM", help="a film in the place of a camera")
+    parser.add_argument("--loop", action="store_true", help="begin a film anew at its end")
+    parser.add_argument("--size", metavar="WxH", default="640x480", help="asked of the device")
+    parser.add_argument("--rate", type=float, help="frames a second; 30, or as the film says")
+    parser.add_argument("--crop", metavar="L,T,R,B", help="the part that is seen, as shares")
+    parser.add_argument("--resize", metavar="WxH", help="size of what is published")
+    parser.add_argument("--jpeg", type=int, metavar="QUALITY", help="compress, 1 to 100")
+    parser.add_argument("--namespace", default="/", help="such as /sim/arm; of the topics")
+    parser.add_argument("--frame-id", help="of the headers; NAME_optical_frame")
+
+
+def camera(options: argparse.Namespace) -> int:
+    """Publish a camera until Ctrl-C, or the end of a film.
+
+    Raises:
+        BadInput: ROS 2 is missing, the camera cannot be opened, or a setting is wrong.
+    """
+    from serl.ros.environment import domain_id_of, meet_others
+    from serl.ros.processes import require_ros
+
+    if not _NAME.fullmatch(options.name):
+        raise BadInput(f"camera {options.name[:80]!r}: expected lower-case letters, digits and _")
+    if not _NAMESPACE.fullmatch(options.namespace):
+        raise BadInput(f"--namespace {options.namespace!r}: expected one such as /sim/arm")
+    view = _view(options)
+    source = Lasting(_opener(options), partial(print, f"camera {options.name}:", flush=True))
+    try:
+        require_ros()
+        from serl.ros.nodes.camera import CameraNode, PublishConfig, describe  # rclpy is there
+        from serl.ros.node import RosNode
+
+        frame = options.frame_id or f"{options.name}_optical_frame"
+        settings = {"frame": frame, "view": view, "jpeg": options.jpeg}
+        config = checked(PublishConfig, settings)
+        base = f"{options.namespace.rstrip('/')}/{options.name}"
+        os.environ["ROS_DOMAIN_ID"] = str(domain_id_of())
+        with ExitStack() as stack:
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="serl-camera-")))
+            meet_others(scratch)
+            name, told = f"camera_{options.name}", describe(source.name, config)
+            node = stack.enter_context(
+                RosNode(name, scratch, local=True, parameters=told, managed=True)
+            )
+            published = CameraNode(node, "", base, config, source)
+            kind = "image_raw" if options.jpeg is None else "image_raw/compressed"
+            domain = os.environ["ROS_DOMAIN_ID"]
+            print(f"{base}/{kind}: ROS_DOMAIN_ID={domain}; Ctrl-C ends it", flush=True)  # noqa: T201
+            published.run(lambda: node.stopping)
+    except FilmEnded as error:
+        print(f"camera {options.name}: {error}", flush=True)  # noqa: T201
+    finally:
+        source.close()
+    return 0
+
+
+def _opener(options: argparse.Namespace) -> Callable[[], Source]:
+    if options.file is not None:
+        if options.rate is not None and not 0.0 < options.rate <= 240.0:
+            raise BadInput(f"--rate {options.rate:g}: expected above 0, at most 240")
+        return partial(Film, options.file, options.rate, options.loop)
+    if options.loop:
+        raise BadInput("--loop is for a film: give --file")
+    width, height = _size(options.size, "--size")
+    asked = {"width": width, "height": height, "rate_hz": options.rate or 30.0}
+    config = checked(CaptureConfig, asked)
+    if options.realsense is not None:
+        return partial(RealSense, options.realsense, config)
+    return partial(UsbCamera, options.device, config)
+
+
+def _view(options: argparse.Namespace) -> View | None:
+    """What of a frame is published; None for all of it."""
+    if options.crop is None and options.resize is None:
+        return None
+    if options.resize is None:
+        raise BadInput("--crop needs --resize WxH: the size of what is published")
+    width, height = _size(options.resize, "--resize")
+    crop = options.crop or "0,0,1,1"
+    try:
+        shares = [float(share) for share in crop.split(",")]
+    except ValueError:
+        shares = []
+    if len(shares) != 4:
+        raise BadInput(f"--crop {crop!r}: expected four shares, such as 0.2,0,0.8,1")
+    values = {"camera": options.name, "width": width, "height": height, "crop": shares}
+    return checked(View, values)
+
+
+def _size(text: str, option: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d{1,4})x(\d{1,4})", text)
+    if found is None:
+        raise BadInput(f"{option} {text!r}: expected a width and a height, such as 640x480")
+    return int(found[1]), int(found[2])

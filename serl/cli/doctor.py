@@ -1,0 +1,69 @@
+"""`serl doctor`: looks at an installation, a ROS graph, or a robot, and says what to mend."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from serl.cli import doctor_graph as graph_command
+from serl.system.authentication import new_key
+from serl.ros.doctor import Finding, findings, network_findings
+from serl.cli.robot_command import robot_findings
+from serl.runs.folder import RunFolder
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Of the command."""
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--network",
+        nargs="?",
+        const="",
+        metavar="RUN",
+        help="list the sockets of a node of a run; of one with the defaults if none is named",
+    )
+    what.add_argument(
+        "--graph",
+        nargs="?",
+        const="",
+        metavar="RUN|DOMAIN",
+        help="who publishes what to whom, how often, and what is wrong; of ROS_DOMAIN_ID if none",
+    )
+    what.add_argument(
+        "--robot", metavar="NAME", help="an arm's driver against its profile; nothing moves"
+    )
+    what.add_argument("--new-key", type=Path, metavar="FILE", help="make a key for several hosts")
+    parser.add_argument(
+        "--namespace", default="/", help="of that arm's topics, such as /left; else the root"
+    )
+
+
+def examine(options: argparse.Namespace) -> int:
+    """Print what was found; 1 when something is wrong.
+
+    Raises:
+        BadInput: what is to be looked at does not exist, or cannot be looked at.
+    """
+    if options.new_key:
+        new_key(options.new_key)
+        print(  # noqa: T201
+            f"a new key is in {options.new_key}; copy it to each host, and to nowhere else"
+        )
+        return 0
+    if options.graph is not None:
+        return 0 if graph_command.examine_graph(options.graph) else 1
+    sound = True
+    for finding in _findings(options):
+        print(finding, flush=True)  # noqa: T201
+        sound &= finding.sound
+    return 0 if sound else 1
+
+
+def _findings(options: argparse.Namespace) -> Iterator[Finding]:
+    if options.robot is not None:
+        return robot_findings(options.robot, options.namespace)
+    if options.network is None:
+        return findings()
+    run = RunFolder.open(Path(options.network)).path if options.network else None
+    return network_findings(run)

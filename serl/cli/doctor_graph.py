@@ -1,0 +1,181 @@
+"""`serl doctor --graph`: who publishes what to whom in a run or a domain, and what is wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from serl.arm_profile import SIM
+from serl.errors import BadInput
+from serl.ros.inspection import Endpoint, GraphSeen, TopicSeen, problems
+from serl.runs.folder import RunFolder
+
+LISTEN_S = 3.0
+_WIDTH = 160
+_NOBODY = 3
+"""Exit code of a look that saw no node."""
+_WAYS = {
+    "": "over 127.0.0.1 (serl sim, guard, camera, setup, ros2 launch; drivers, ros2, rviz2)",
+    "1": "through shared memory alone (the processes of a run without a real arm)",
+}
+"""By the setting that makes a process talk so."""
+
+
+def examine_graph(target: str, seconds: float = LISTEN_S) -> bool:
+    """Print a table of topics and a line for each problem; whether there is none.
+
+    A domain is looked at in both ways in which programs of a host talk, one after the other: who
+    talks in one of them is not seen in the other.
+
+    Args:
+        target: folder of a run, number of a ROS domain, or nothing for that of the environment.
+        seconds: to measure rates for.
+
+    Raises:
+        BadInput: there is no such run or domain, or ROS 2 is missing.
+    """
+    if target and not target.isdecimal():
+        return _examine_run(RunFolder.open(Path(target)), seconds)
+    from serl.ros.environment import SHARED_MEMORY_ALONE, domain_id_of
+    from serl.ros.processes import require_ros
+
+    require_ros()
+    domain = str(domain_id_of({"ROS_DOMAIN_ID": target} if target else os.environ))
+    ways = _WAYS if not os.environ.get(SHARED_MEMORY_ALONE) else {"1": _WAYS["1"]}
+    verdicts = []
+    for setting, way in ways.items():
+        print(f"{way}:", flush=True)  # noqa: T201
+        environ = {**os.environ, "ROS_DOMAIN_ID": domain, SHARED_MEMORY_ALONE: setting}
+        words = [sys.executable, "-m", "serl.cli.doctor_graph", str(seconds)]
+        verdicts.append(subprocess.run(words, env=environ, check=False).returncode)
+    if all(verdict == _NOBODY for verdict in verdicts):
+        _say_bad([f"domain {domain}: no node of this host is there in either way"])
+    return set(verdicts) <= {0, _NOBODY} and 0 in verdicts
+
+
+def look_at_domain(seconds: float) -> int:
+    """Print what is seen in one of both ways, as the environment says; an exit code.
+
+    A process has one way for all its life.
+    """
+    from serl.ros.environment import meet_others
+
+    with tempfile.TemporaryDirectory(prefix="serl-doctor-") as scratch:
+        meet_others(Path(scratch))
+        graph, _ = _seen(Path(scratch), seconds)
+    show(_console(), graph)
+    if not graph.nodes:
+        return _NOBODY
+    return 0 if _judged(graph, list(problems(graph))) else 1
+
+
+def _examine_run(run: RunFolder, seconds: float) -> bool:
+    from serl.ros.processes import require_ros, started_domain_id
+
+    require_ros()
+    if not run.config.network.local:
+        raise BadInput(f"{run.path}: a run of several hosts: look with `serl doctor --network`")
+    domain = os.environ["ROS_DOMAIN_ID"] = str(started_domain_id(run))
+    graph, root = _seen(run.path, seconds)
+    show(_console(), graph, root)
+    if not graph.nodes:
+        return _say_bad([f"{run.path}: none of its processes runs; its domain was {domain}"])
+    return _judged(graph, list(problems(graph, expected_nodes(run, root))))
+
+
+def _seen(folder: Path, seconds: float) -> tuple[GraphSeen, str]:
+    """What a node with the settings of a folder sees, and the namespace of that folder."""
+    from serl.ros.graph_look import Look
+    from serl.ros.node import RosNode
+
+    with RosNode("doctor", folder, local=True) as node:
+        look = Look(node)
+        look.settle()
+        return look.listen(seconds), node.absolute("").rstrip("/")
+
+
+def _judged(graph: GraphSeen, found: list[str]) -> bool:
+    if found:
+        return _say_bad(found)
+    _console().print(f"ok   {len(graph.nodes)} nodes, {len(graph.topics)} topics")
+    return True
+
+
+def _say_bad(lines: list[str]) -> bool:
+    for line in lines:
+        _console().print(Text(f"BAD  {line}", style="red"), soft_wrap=True)
+    return False
+
+
+def _console() -> Console:
+    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _WIDTH)
+
+
+def show(console: Console, graph: GraphSeen, root: str = "") -> None:
+    """Print who is there, and the topics; names below a namespace `root` are told without it."""
+    below = f"{root}/"
+    nodes = ", ".join(name.removeprefix(below) for name in graph.nodes)
+    console.print(f"nodes: {nodes or 'none'}", soft_wrap=True)
+    if not graph.topics:
+        return
+    if root:
+        console.print(f"names that begin without a slash are below {below}", soft_wrap=True)
+    console.print("? sends or takes with best effort, * keeps the last for who comes later")
+    table = Table(box=None, pad_edge=False)
+    for title in ("topic", "type", "Hz", "publishers", "subscriptions"):
+        table.add_column(title, justify="right" if title == "Hz" else "left", overflow="fold")
+    for topic in graph.topics:
+        table.add_row(
+            topic.name.removeprefix(below),
+            " ".join(kind.rpartition("/")[2] for kind in topic.types),
+            _rate(topic),
+            _ends(topic.publishers),
+            _ends(topic.subscriptions),
+        )
+    console.print(table)
+
+
+def expected_nodes(run: RunFolder, root: str) -> list[str]:
+    """Full names of the nodes of a run while it trains, or of the parts of it that were started."""
+    from serl.ros.processes import actor_names
+    from serl.ros.names import guard_name, ros_name
+
+    announced = sorted(path.name for path in run.path.glob("link/*") if path.is_dir())
+    deployed = not (run.path / "index.sqlite").exists() and (run.path / "trials.jsonl").exists()
+    names = [] if deployed else [f"{root}/learner"]
+    for actor in announced or actor_names(run):
+        name = ros_name(actor)
+        names.append(f"{root}/{name}")
+        if not deployed:
+            names.append(f"{root}/link_{name}")
+        if run.config.robot == SIM:
+            names += [f"{root}/guard_{name}", f"{root}/{actor}/arm"]
+        elif run.config.robot and run.config.actors == 1:
+            names.append(f"{root}/{guard_name(run.config.namespace)}")
+    return names
+
+
+def _rate(topic: TopicSeen) -> str:
+    if not topic.publishers or topic.rate_hz is None:
+        return "-"
+    return f"{topic.rate_hz:.1f}"
+
+
+def _ends(ends: tuple[Endpoint, ...]) -> str:
+    """Nodes, those of best effort with a question mark, those that latch with an asterisk."""
+    marks = {
+        end.node.rpartition("/")[2] + ("" if end.reliable else "?") + ("*" if end.latched else "")
+        for end in ends
+    }
+    return ", ".join(sorted(marks)) or "nobody"
+
+
+if __name__ == "__main__":
+    sys.exit(look_at_domain(float(sys.argv[1])))

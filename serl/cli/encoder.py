@@ -1,0 +1,91 @@
+"""`serl encoder`: bring SERL's image trunk here, or pretrain an encoder of our own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+from pathlib import Path
+
+from serl import plugins
+from serl.cli.subcommands import group
+from serl.runs.config import parse_overrides, resolve
+from serl.cli.terminal import Countdown
+from serl.agents.encoder_weights import views_of
+from serl.errors import BadInput
+from serl.system.files import check_destination
+from serl.system.settings_file import checked
+from serl.runs.folder import versions
+from serl.specs import ArraySpec
+
+DONE = 0
+
+
+def add_commands(parser: argparse.ArgumentParser) -> None:
+    """Give `serl encoder` its commands."""
+    command = group(parser)
+    source = command("import", _import, "convert SERL's resnet10_params.pkl; nothing in it is run")
+    source.add_argument("file", type=Path, metavar="FILE")
+    source.add_argument("--out", type=Path, metavar="FILE", help="else in the folder of caches")
+    text = "teach the small encoder where things are, on pictures of tasks in simulation"
+    teach = command("pretrain", _pretrain, text, True)
+    teach.add_argument("tasks", metavar="TASK", nargs="+", help="names, or paths of .py files")
+    teach.add_argument("--out", type=Path, required=True, help="file of the encoder, .safetensors")
+
+
+def _import(options: argparse.Namespace) -> int:
+    from serl.agents import trunk_weights
+
+    out = options.out or trunk_weights.default_path()
+    print(f"trunk: {out}\n{trunk_weights.import_trunk(options.file, out).summary()}")
+    return DONE
+
+
+def _pretrain(options: argparse.Namespace) -> int:
+    from serl.agents.config import PretrainingConfig
+    from serl.agents.pretraining import pretrain, save_encoder, sights
+    from serl.runs.task_setup import make_task
+
+    overrides = parse_overrides(options.overrides)
+    task_config = overrides.pop("task_config", {})
+    config = checked(PretrainingConfig, overrides)
+    if options.out.suffix != ".safetensors":
+        raise BadInput(f"--out {options.out}: must end in .safetensors")
+    check_destination(options.out)
+    shared = {"observe": "pixels", "task_config": task_config}
+    tasks = {name: make_task(resolve({"task": name, **shared})) for name in options.tasks}
+    told, seen = {}, {}
+    for name, task in tasks.items():
+        from_state = make_task(resolve({"task": name, **shared, "observe": "state"}))
+        told[name] = from_state.observation_spec.state
+        with plugins.make_simulation(task) as robot:
+            seen[name] = sights(robot, task, from_state, config)
+    made = pretrain(seen, config, Countdown("epoch", config.epochs))
+    words = ["serl", "encoder", "pretrain", *options.tasks, *options.overrides]
+    said = {
+        "command": shlex.join([*words, "--out", options.out.name]),
+        "versions": versions(),
+        "views": {name: views_of(task) for name, task in tasks.items()},
+        "task_config": task_config,
+        "config": config.model_dump(mode="json"),
+    }
+    save_encoder(options.out, made, said)
+    size = options.out.stat().st_size
+    print(f"{options.out}: {size:,} bytes, sees {', '.join(made.sizes)}")
+    for name, errors in made.errors.items():
+        off = ", ".join(
+            f"{key} {error:.2g} {_unit(told[name][key])}".rstrip() for key, error in errors.items()
+        )
+        print(f"{name}: on pictures that it never saw it is off by {off} (medians)")
+    weights = f"--agent.encoder_weights {options.out} --agent.cached_features true"
+    if views := task_config.get("views"):
+        weights += f" --task_config.views {shlex.quote(json.dumps(views))}"
+    print(f"next: serl train {options.tasks[0]} --observe pixels {weights}")
+    return DONE
+
+
+def _unit(spec: ArraySpec) -> str:
+    """`m` of "m, base frame"; empty where a word begins that is none."""
+    word = re.split(r"[ ,]", spec.unit, maxsplit=1)[0]
+    return word if word in ("m", "rad", "m/s", "rad/s", "N") else ""

@@ -1,0 +1,56 @@
+"""`serl guard`: the guard of one arm, alone; whoever drives the arm comes and goes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+from serl.runs.config import resolve
+from serl.runs.guard_setup import guard_arguments, guard_of, guarded_arm, place_of
+from serl.robot_file import latch_path, load_robot
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Of the command."""
+    parser.add_argument("robot", help="name of an arm, or the path of its profile")
+    parser.add_argument("--task", help="whose limits hold; else those of the profile's workspace")
+    parser.add_argument("--namespace", help="of the arm, such as /sim/arm, or /; /cell/NAME")
+    parser.add_argument("--latch", type=Path, help="file that remembers a stop, else the arm's own")
+    parser.add_argument("--fifo", type=int, metavar="PRIORITY", help="real-time, 1 to 99")
+
+
+def guard(options: argparse.Namespace) -> int:
+    """Guard an arm until Ctrl-C.
+
+    Raises:
+        BadInput: ROS 2 is missing, or a profile, a task or a limit is wrong.
+    """
+    from serl.ros.environment import domain_id_of, meet_others
+    from serl.ros.processes import require_ros
+
+    profile = load_robot(options.robot)
+    place = place_of(profile, options.namespace)
+    if options.task is None:
+        config = guard_of(profile)
+    else:
+        _, config = guarded_arm(resolve({"task": options.task}), options.robot)
+    require_ros()
+    from serl.ros.nodes import guard as guard_node  # rclpy: once it is known to be there
+
+    latch = options.latch or latch_path(options.robot, profile, place.namespace)
+    domain = domain_id_of()
+    os.environ["ROS_DOMAIN_ID"] = str(domain)
+    fifo = () if options.fifo is None else ("--fifo", str(options.fifo))
+    with tempfile.TemporaryDirectory(prefix="serl-guard-") as scratch:
+        folder = Path(scratch) / place.cell
+        folder.mkdir()
+        meet_others(folder)
+        print(  # noqa: T201
+            f"{profile.name}: ROS_DOMAIN_ID={domain}, services under {place.prefix}/guard; "
+            f"latch {latch}; Ctrl-C ends it",
+            flush=True,
+        )
+        arguments = guard_arguments(folder, place, profile, config, latch)
+        return guard_node.main([*arguments, *fifo])

@@ -1,0 +1,328 @@
+"""The processes of a run as actions of ROS 2's `launch`: the list that `serl train` supervises.
+
+`launch` and `launch_ros` belong to a ROS 2 installation; they are imported only when a launch file
+is read, for the package of that name on PyPI is something else.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rclpy.time_source import USE_SIM_TIME_NAME
+
+from serl.runs.config import parse_overrides
+from serl.report.display import Display
+from serl.errors import BadInput, SerlError
+from serl.system.files import checked_name
+from serl.runs.graph_file import GraphConfig
+from serl.system.settings_file import checked, read_yaml
+from serl.robot_file import load_robot
+from serl.ros.environment import domain_id_of, environment, meet_others
+from serl.ros.processes import (
+    RealArm,
+    actor_names,
+    actor_processes,
+    all_processes,
+    arm_processes,
+    described_processes,
+    ends_with,
+    guard_process,
+    learner_processes,
+    prepare,
+    sim_process,
+    started_domain_id,
+)
+from serl.ros.lifecycle import AUTOSTART
+from serl.ros.names import ros_name
+from serl.runs.folder import RunFolder
+from serl.runs.settings import run_settings
+from serl.system.supervisor import BAD_INPUT, ProcessSpec
+from serl.cli.training import demonstrate
+from serl.cli.up import run_of
+
+_CLOCK = "--clock"
+_RUN = {
+    "task": ("", "name of a task, or path of a .py file: makes a new run"),
+    "settings": ("", "of a new run, as on the command line: '--seed 2 --agent.utd 8'"),
+    "config": ("", "YAML file of settings of a new run"),
+    "runs": ("runs", "where runs are kept"),
+    "run": ("", "folder of a run to go on with, instead of a task"),
+}
+_ACTOR = {
+    "run": ("", "folder of the run to join"),
+    "name": ("actor0", "of the actor, unique within the run"),
+}
+_ARM = {
+    **_RUN,
+    "name": ("arm", "of the arm, its namespace within the run"),
+}
+_SIM = {
+    **_ARM,
+    "rtf": ("1.0", "times as fast as the wall clock"),
+    "lockstep": ("false", "true: time passes in the service `advance` only"),
+}
+_GUARD = {
+    **_ARM,
+    "profile": ("sim", "name of a robot, or path of a .py file with its profile"),
+    "arm_namespace": ("/", "of a real arm's own topics, from the root"),
+}
+_FILE = {"file": ("", "YAML file of `serl up`")}
+_EVERYWHERE = {
+    "namespace": ("", "of all nodes, instead of the run's own"),
+    "autostart": ("true", "false: whoever manages the nodes configures and activates them"),
+    "use_sim_time": ("false", "true: nodes go by /clock, which a simulated arm tells then"),
+}
+
+Declared = Mapping[str, tuple[str, str]]
+Arguments = Mapping[str, str]
+
+
+class _Graph(NamedTuple):
+    """What a launch file starts.
+
+    Attributes:
+        run: its folder.
+        domain_id: its ROS domain.
+        processes: in the order of starting.
+        ends_with: everything stops when these are done.
+    """
+
+    run: RunFolder
+    domain_id: int
+    processes: Sequence[ProcessSpec]
+    ends_with: frozenset[str]
+
+
+def describe_training() -> Any:
+    """A learner and all actors of a run."""
+    return _description(_RUN, _training)
+
+
+def describe_learner() -> Any:
+    """The learner of a run."""
+    return _description(_RUN, _learning)
+
+
+def describe_actor() -> Any:
+    """An actor that joins a run, and the link beside it."""
+    return _description(_ACTOR, _joined)
+
+
+def describe_simulation() -> Any:
+    """A simulated arm, for whoever wants to drive one."""
+    return _description(_SIM, _simulated)
+
+
+def describe_guard() -> Any:
+    """The guard of an arm, simulated or real."""
+    return _description(_GUARD, _guarded)
+
+
+def describe_file() -> Any:
+    """The graph of a YAML file, as `serl up` starts it."""
+    return _description(_FILE, _described)
+
+
+def _training(given: Arguments) -> _Graph:
+    return _started(given, all_processes)
+
+
+def _learning(given: Arguments) -> _Graph:
+    return _started(given, learner_processes)
+
+
+def _joined(given: Arguments) -> _Graph:
+    if not given["run"]:
+        raise BadInput("run: expected the folder of a run, as in run:=runs/pick_cube/2026-...")
+    run, name = RunFolder.open(Path(given["run"])), checked_name(given["name"], "actor")
+    specs = actor_processes(run, name)
+    return _Graph(run, started_domain_id(run), specs, frozenset({name}))
+
+
+def _simulated(given: Arguments) -> _Graph:
+    steps = ("--lockstep",) if _is_true(given, "lockstep") else ()
+    name = checked_name(given["name"], "robot")
+    run = _run_of(given)
+    spec = sim_process(run, name, "--rtf", given["rtf"], *steps)
+    return _ready(run, [spec], frozenset())
+
+
+def _guarded(given: Arguments) -> _Graph:
+    load_robot(given["profile"])
+    run, name = _run_of(given), checked_name(given["name"], "robot")
+    if given["profile"] == "sim":
+        return _ready(run, arm_processes(run, name)[1:], frozenset())
+    arm = RealArm(given["profile"], given["arm_namespace"])
+    return _ready(run, [guard_process(run, name, arm)], frozenset())
+
+
+def _described(given: Arguments) -> _Graph:
+    if not given["file"]:
+        raise BadInput("file: expected a YAML file, as in file:=cell.yaml")
+    graph = checked(GraphConfig, read_yaml(Path(given["file"])))
+    run = run_of(graph)
+    specs, ends = described_processes(run, graph), ends_with(graph)
+    if not graph.learner:
+        return _Graph(run, started_domain_id(run), specs, ends)
+    demonstrate(run, Display())
+    return _ready(run, specs, ends)
+
+
+def _started(given: Arguments, processes: Callable[[RunFolder], list[ProcessSpec]]) -> _Graph:
+    """A run in the domain of whoever launches, so that ROS 2's own tools see it."""
+    run = _run_of(given)
+    demonstrate(run, Display())
+    specs = processes(run)
+    names = {spec.name for spec in specs}
+    ends = {"learner"} if "learner" in names else set(actor_names(run))
+    return _ready(run, specs, frozenset(ends))
+
+
+def _ready(run: RunFolder, specs: Sequence[ProcessSpec], ends: frozenset[str]) -> _Graph:
+    """Processes of a run, in the domain of whoever launches, where ROS 2's tools find them."""
+    domain_id = domain_id_of(network=run.config.network)
+    prepare(run, domain_id)
+    for path in {run.path, *(part.path for part in run.parts().values())}:
+        meet_others(path)
+    return _Graph(run, domain_id, specs, ends)
+
+
+def _is_true(given: Arguments, name: str) -> bool:
+    if given[name] not in ("true", "false"):
+        raise BadInput(f"{name}: expected true or false, got {given[name]!r}")
+    return given[name] == "true"
+
+
+def _with_clock(processes: Sequence[ProcessSpec]) -> list[ProcessSpec]:
+    """The processes, of which the first simulated arm tells the time; two would contradict."""
+    tells = next((p for p in processes if p.module == "serl.ros.nodes.sim"), None)
+    if tells is None or _CLOCK in tells.arguments:
+        return list(processes)
+    telling = replace(tells, arguments=(*tells.arguments, _CLOCK))
+    return [telling if process is tells else process for process in processes]
+
+
+def _run_of(given: Arguments) -> RunFolder:
+    """The run that is gone on with, or a new one."""
+    if bool(given["task"]) == bool(given["run"]):
+        raise BadInput("expected task:=NAME for a new run, or run:=FOLDER to go on with one")
+    if given["run"]:
+        if given["settings"] or given["config"]:
+            raise BadInput(f"{given['run']} has its own settings: give no others")
+        return RunFolder.open(Path(given["run"]))
+    file = read_yaml(Path(given["config"])) if given["config"] else {}
+    overrides = parse_overrides(shlex.split(given["settings"]))
+    config = run_settings(given["task"], file, overrides)
+    return RunFolder.create(Path(given["runs"]), config, datetime.now())
+
+
+def _description(arguments: Declared, graph: Callable[[Arguments], _Graph]) -> Any:
+    """A launch description that declares its arguments and builds the graph from their values."""
+    from launch import LaunchDescription
+    from launch.actions import DeclareLaunchArgument, OpaqueFunction
+    from launch.substitutions import LaunchConfiguration
+
+    declared = {**arguments, **_EVERYWHERE}
+
+    def build(context: Any) -> list[Any]:
+        given = {name: LaunchConfiguration(name).perform(context) for name in declared}
+        parameters = {} if _is_true(given, "autostart") else {AUTOSTART: False}
+        made = graph(given)
+        if _is_true(given, USE_SIM_TIME_NAME):
+            parameters[USE_SIM_TIME_NAME] = True
+            made = made._replace(processes=_with_clock(made.processes))
+        pushed = context.launch_configurations.get("ros_namespace", "")
+        namespace = _within(pushed, given["namespace"])
+        return _Launch(made, namespace, parameters).actions()
+
+    return LaunchDescription(
+        [
+            *(
+                DeclareLaunchArgument(name, default_value=default, description=text)
+                for name, (default, text) in declared.items()
+            ),
+            OpaqueFunction(function=build),
+        ]
+    )
+
+
+def _within(pushed: str, namespace: str) -> str:
+    """A namespace from the root, below that of a group of `launch_ros`; empty for none."""
+    names = [namespace] if namespace.startswith("/") else [pushed, namespace]
+    inner = "/".join(filter(None, (name.strip("/") for name in names)))
+    return f"/{inner}" if inner else ""
+
+
+class _Launch:
+    """Actions for the processes of a graph; one that crashes is started again, as often as it may.
+
+    Args:
+        graph: what to start.
+        namespace: of all nodes, from the root; empty for the run's.
+        parameters: of nodes with a lifecycle.
+    """
+
+    def __init__(self, graph: _Graph, namespace: str, parameters: Mapping[str, bool]) -> None:
+        self._graph = graph
+        self._namespace, self._parameters = namespace, parameters
+        self._crashes: Counter[str] = Counter()
+
+    def actions(self) -> list[Any]:
+        """One for each process, and a line that names the run."""
+        from launch.actions import LogInfo
+
+        nodes = [self._node(spec) for spec in self._graph.processes]
+        return [LogInfo(msg=f"run: {self._graph.run.path}"), *nodes]
+
+    def _node(self, spec: ProcessSpec) -> Any:
+        """The action of a process; events of launch change the lifecycle of one that has any."""
+        from launch_ros.actions import LifecycleNode, Node
+
+        run = self._graph.run
+        environ = environment(self._graph.domain_id, run.path, run.config.network)
+        what: dict[str, Any] = {"namespace": self._namespace or None}
+        if spec.node:
+            place, _, name = f"{self._run_namespace}/{spec.node}".rpartition("/")
+            parameters = [dict(self._parameters)] if self._parameters else []
+            what = {"name": name, "namespace": place, "parameters": parameters}
+        return (LifecycleNode if spec.node else Node)(
+            executable=sys.executable,
+            arguments=["-m", spec.module, *spec.arguments],
+            exec_name=spec.name,
+            prefix=f"nice -n {spec.nice}" if spec.nice > 0 else None,
+            env={**environ, "SERL_PARENT": str(os.getpid())},
+            output="both",
+            on_exit=lambda event, context: (
+                [] if context.is_shutdown else self._ended(spec, event.returncode)
+            ),
+            **what,
+        )
+
+    @property
+    def _run_namespace(self) -> str:
+        """From the root."""
+        return self._namespace or f"/{ros_name(self._graph.run.path.name)}"
+
+    def _ended(self, spec: ProcessSpec, code: int) -> Any:
+        """Start it again, end everything, or let it be.
+
+        Raises:
+            SerlError: it failed for good: launch stops all others then, and ends with exit code 1.
+        """
+        from launch.actions import LogInfo, Shutdown
+
+        if code == 0 and spec.ends:
+            done = spec.name in self._graph.ends_with
+            return [Shutdown(reason=f"{spec.name} is done")] if done else []
+        self._crashes[spec.name] += 1
+        if code == BAD_INPUT or self._crashes[spec.name] > spec.restarts:
+            raise SerlError(f"{spec.name} ended with exit code {code}")
+        return [LogInfo(msg=f"{spec.name} is started again"), self._node(spec)]

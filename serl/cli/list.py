@@ -1,0 +1,187 @@
+"""`serl list`: all plug-ins, and every setting with its value and what it means."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from serl import plugins
+from serl.runs.config import TrainConfig, resolve
+from serl.errors import SerlError
+from serl.runs.plugin_settings import CHOICES
+from serl.robot_file import load_robot
+from serl.teleop.config import TeleopConfig
+from serl.cli.teleop import mapping_of
+
+DONE = 0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Of the command."""
+    parser.add_argument(
+        "task",
+        nargs="?",
+        metavar="NAME",
+        help="a task: show settings as a training of it would have them; any other plug-in: show "
+        "what it is, and its own settings; or a .py file with one",
+    )
+
+
+def show(options: argparse.Namespace) -> int:
+    """Print the list; of one plug-in, its settings alone.
+
+    Raises:
+        BadInput: there is no such plug-in.
+    """
+    if options.task is not None:
+        return _show_one(options.task)
+    for kind in plugins.GROUPS:
+        for name in plugins.known(kind):
+            print(f"{kind:9} {name:29} {_own_line(kind, name)}".rstrip())  # noqa: T201
+        for plugin in plugins.installed(kind):
+            print(f"{kind:9} {plugin.name:29} {_installed_line(kind, plugin)}")  # noqa: T201
+    _show(TrainConfig(), "setting", {})
+    print("a task has values of its own for some of these: serl list TASK")  # noqa: T201
+    return DONE
+
+
+def _show_one(name: str) -> int:
+    """A plug-in of whatever kind has this name; a task is looked for first."""
+    if name.endswith(".py"):
+        kinds = plugins.kinds_in(Path(name))
+    else:
+        kinds = [kind for kind in plugins.GROUPS if name in _all_names(kind)]
+        if not name.endswith(".yaml") and not kinds:
+            plugins.load("task", name)  # which says what there is
+        kinds = kinds or ["robot"]
+    if "task" in kinds:
+        return _show_tuned(name)
+    for kind in kinds:
+        _show_plugin(kind, name)
+    return DONE
+
+
+def _all_names(kind: plugins.Kind) -> list[str]:
+    return [*plugins.known(kind), *(plugin.name for plugin in plugins.installed(kind))]
+
+
+def _show_plugin(kind: plugins.Kind, name: str) -> None:
+    """What a plug-in is, and its settings with their values by default."""
+    builtin = name in plugins.known(kind)
+    line = _own_line(kind, name) if builtin else _summary(_load(kind, name), "")
+    print(f"{kind:9} {name:29} {line}".rstrip())  # noqa: T201
+    choice = next((each for each in CHOICES.values() if each.kind == kind), None)
+    if choice is not None:
+        config = resolve(choice.selecting(name))
+        _show(getattr(config, choice.field), "setting", {}, f"{choice.field}.")
+    elif kind == "device" and name not in TeleopConfig.model_fields:
+        _show(mapping_of(TeleopConfig(), name), "setting", {}, "teleop.device.")
+    elif kind == "device":
+        _show(mapping_of(TeleopConfig(), name), "setting", {}, f"teleop.{name}.")
+
+
+def _load(kind: plugins.Kind, name: str) -> Any:
+    return load_robot(name) if kind == "robot" else plugins.load(kind, name)
+
+
+def _own_line(kind: plugins.Kind, name: str) -> str:
+    """The first line on a plug-in of serl's own; of what needs other packages, without its import.
+
+    That is the docstring of its module.
+    """
+    if line := _WITHOUT_MODULE.get((kind, name)):
+        return line
+    if kind in ("task", "robot"):
+        return _summary(plugins.load(kind, name), "")
+    text = Path(plugins.file_of(kind, name)).read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+
+
+_WITHOUT_MODULE = {
+    ("person", "none"): "Nobody takes over.",
+    ("reward", "human"): "A person's keys for success and failure.",
+    ("reward", "pose"): "The place and the orientation of the tool.",
+    ("reward", "task"): "The task's own outcome.",
+    ("transport", "dds"): "Topics of ROS 2, acknowledged.",
+}
+
+
+def _installed_line(kind: plugins.Kind, plugin: plugins.Installed) -> str:
+    """Of which package it is, and what it is or why it cannot be used."""
+    of = f"[{plugin.package}]"
+    if plugin.name in plugins.known(kind):
+        article = "an" if kind == "agent" else "a"
+        return f"{of} not used: serl has {article} {kind} of that name"
+    try:
+        return f"{of} {_summary(plugins.load(kind, plugin.name), '')}".rstrip()
+    except SerlError as error:
+        return f"{of} cannot be used: {error}"
+
+
+def _summary(made: Any, default: str) -> str:
+    text = getattr(made, "summary", made.__doc__ or "") or default
+    return next(iter(str(text).strip().splitlines()), default)
+
+
+def _show_tuned(task: str) -> int:
+    """Each setting of a task's training, and of the task itself; * where it differs."""
+    from serl.runs.task_setup import make_task
+
+    made = make_task(resolve({"task": task}))
+    config = resolve(made.training_defaults(), {"task": task})
+    defaults = dict(leaves(TrainConfig().model_dump(mode="json")))
+    _show(config, "setting", defaults)
+    _show(made.config, "setting", {}, "task_config.")
+    print(f"*: {task}'s own value; without one it is the same for every task")  # noqa: T201
+    return DONE
+
+
+def _show(config: BaseModel, kind: str, defaults: Mapping[str, Any], prefix: str = "") -> None:
+    told = meanings(type(config), prefix)
+    for name in type(config).model_fields:
+        if isinstance(value := getattr(config, name), BaseModel):
+            told |= meanings(type(value), f"{prefix}{name}.")
+    for name, value in leaves(config.model_dump(mode="json"), prefix):
+        mark = "*" if name in defaults and defaults[name] != value else " "
+        shown = textwrap.shorten(str(value), 60, placeholder=" ...]")
+        said = told.get(name, "")
+        print(f"{kind:7}{mark} {name:30} {shown:12} {said}".rstrip())  # noqa: T201
+
+
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Each setting by its dotted name."""
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def meanings(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
+    """What the docstrings of a model, its bases, and the models in it say of each setting."""
+    said: dict[str, str] = {}
+    for each in reversed(model.__mro__):
+        if issubclass(each, BaseModel) and each is not BaseModel:
+            said |= {f"{prefix}{name}": text for name, text in _attributes(each.__doc__ or "")}
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            said |= meanings(field.annotation, f"{prefix}{name}.")
+    return said
+
+
+def _attributes(text: str) -> Iterator[tuple[str, str]]:
+    """The entries of "Attributes:" in a docstring, each as one line."""
+    _, _, listed = inspect.cleandoc(text).partition("Attributes:\n")
+    entries, *_ = listed.split("\n\n")
+    for entry in re.split(r"\n(?=\w)", textwrap.dedent(entries)):
+        name, colon, said = entry.partition(": ")
+        if colon and name.isidentifier():
+            yield name, " ".join(said.split())

@@ -1,0 +1,52 @@
+"""`serl order`: end a stop or arm a guard, signed with the key of that guard or actor."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from serl.errors import BadInput
+from serl.system.signed_order import load_order_key
+
+_LIMIT_S = 20.0
+_SERVICE = re.compile(r"(/[A-Za-z][A-Za-z0-9_]*){2,}")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Of the command."""
+    parser.add_argument(
+        "services", nargs="+", metavar="SERVICE", help="such as /cell/left/guard/ack; in turn"
+    )
+    parser.add_argument("--key", type=Path, required=True, help="of the guard: LATCH.key")
+
+
+def order(options: argparse.Namespace) -> int:
+    """Give signed orders, one after the other, and print the answers.
+
+    Raises:
+        BadInput: ROS 2 is missing, a name is wrong, or the key cannot be read.
+        SerlError: an order was refused, or nobody answered; the rest is not tried.
+    """
+    from serl.ros.environment import domain_id_of, meet_others
+    from serl.ros.processes import require_ros
+
+    for service in options.services:
+        if not _SERVICE.fullmatch(service):
+            raise BadInput(f"{service!r}: expected a service such as /cell/left/guard/ack")
+    load_order_key(options.key)
+    require_ros()
+    os.environ["ROS_DOMAIN_ID"] = str(domain_id_of())
+    from serl.ros.node import RosNode  # rclpy: once it is known to be there
+    from serl.ros.remote import Remote
+
+    with tempfile.TemporaryDirectory(prefix="serl-order-") as scratch:
+        meet_others(Path(scratch))
+        with RosNode("order", Path(scratch), local=True) as node:
+            remote = Remote(node, lambda: None)
+            for service in options.services:
+                answer = remote.order(service, options.key, _LIMIT_S)
+                print(f"{service}: {answer}", flush=True)  # noqa: T201
+    return 0

@@ -1,0 +1,317 @@
+"""`serl record`: demonstrations of the scripted expert, or of a person."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from serl import plugins
+from serl.cli import teleop as teleop_commands
+from serl.arm_profile import is_real
+from serl.runs.config import TrainConfig, parse_overrides, resolve
+from serl.console import lease
+from serl.log.episode_reader import episode_paths
+from serl.errors import BadInput
+from serl.runs.graph_file import checked_namespace
+from serl.runs.guard_setup import guarded_arm
+from serl.loop import EpisodeKey, Result
+from serl.system.settings_file import checked
+from serl.runs.real_arm import NO_JUDGE, is_judged_apart
+from serl.runs.folder import CONFIG, RunFolder
+from serl.teleop.config import TeleopConfig
+from serl.cli.terminal_person import at_the_terminal
+
+if TYPE_CHECKING:
+    from serl.datasets.person import Stand
+    from serl.task import SimulatedTask
+    from serl.teleop.device import Device
+    from serl.teleop.operator import Operator
+
+PERSONS_TIME_S = 60.0
+"""Limit of an episode that a person drives, unless it is set: an expert needs no time to think."""
+
+DONE = 0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Of the command."""
+    parser.add_argument("task", help="name of a task or path of a .py file")
+    parser.add_argument("--demos", type=int, default=20, help="successes to record")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="folder of the recording; a person's goes on")
+    add_person(parser)
+
+
+def add_person(parser: argparse.ArgumentParser) -> None:
+    """How a person takes part, and at which arm."""
+    parser.add_argument("--console", action="store_true", help="a person drives, by a web page")
+    parser.add_argument("--console-port", type=int, default=lease.PORT)
+    teleop_commands.add_device(parser)
+    teleop_commands.add_places(parser)
+    parser.add_argument(
+        "--robot",
+        metavar="NAME",
+        help="a person drives a real arm through its guard: a profile, or a .py or .yaml file",
+    )
+    parser.add_argument("--namespace", default="/", help="of that arm's topics, such as /left")
+
+
+def record(options: argparse.Namespace) -> int:
+    """Record until there are so many successes.
+
+    Raises:
+        BadInput: the folder holds something else, or a setting is wrong.
+        KeyboardInterrupt: Ctrl-C; a person's recording can be gone on with.
+    """
+    if options.demos < 1:
+        raise BadInput(f"--demos {options.demos}: expected at least 1")
+    if options.console or options.device or options.robot:
+        return _record_person(options)
+    return _record_expert(options)
+
+
+def _record_expert(options: argparse.Namespace) -> int:
+    from serl.runs.task_setup import for_recording, make_spec, make_task
+    from serl.runs.demonstrations import EXPERT, record_expert
+    from serl.log.episode_log import EpisodeLog
+
+    overrides = {"task": options.task, **parse_overrides(options.overrides)}
+    config = for_recording(resolve(overrides))
+    task = make_task(config)
+    folder = options.out or _new_folder(task.name, "demonstrations")
+    if episode_paths(folder):
+        raise BadInput(f"{folder}: already holds episodes; give another --out")
+    key = EpisodeKey(folder.resolve().name, EXPERT, time.time_ns(), 0)
+    with (
+        plugins.make_simulation(task) as robot,
+        EpisodeLog(folder, make_spec(task), key.run, key.actor, key.epoch, config.log) as log,
+    ):
+        try:
+            failed = record_expert(robot, task, log.append, options.demos, options.seed, key)
+        except KeyboardInterrupt:
+            print(f"{len(episode_paths(folder))} demonstrations in {folder}", file=sys.stderr)
+            raise
+    print(f"{options.demos} demonstrations in {folder} ({failed} failures left out)")
+    print(f"next: serl train {options.task} --demos {folder}")
+    return DONE
+
+
+def _record_person(options: argparse.Namespace) -> int:
+    from serl.runs.task_setup import make_judged_task, make_task
+    from serl.system.files import FileLock
+    from serl.datasets.person import ACTOR, record_person
+    from serl.datasets.recording_session import Recorded, Session, write_session
+
+    device = open_device(options)
+    run = persons_folder(options, {"task_config": {"time_limit_s": PERSONS_TIME_S}})
+    task = make_judged_task(run.config)
+    apart = options.robot is not None and is_judged_apart(make_task(run.config))
+    if apart and run.config.reward.kind == "task":
+        print(NO_JUDGE, flush=True)
+    with FileLock(run.path / "recorder.lock", f"the recording {run.path}"):
+        recorded = Recorded(run.path, run.episodes(ACTOR))
+        write_session(
+            run.path, Session(purpose="demonstrations", wanted={"demonstrations": options.demos})
+        )
+
+        def tell(result: Result) -> None:
+            counts = recorded.counts
+            print(
+                f"{result.reason}, {result.steps} steps, {result.human_steps} by hand: "
+                f"{counts.kept} of {options.demos} demonstrations, {counts.failures} failures",
+                flush=True,
+            )
+
+        said = {"undo": recorded.undo}
+        with stand(options, run, task, device, said) as place, suppress(KeyboardInterrupt):
+            recorded.recover()
+            print(f"{recorded.counts.kept} of {options.demos} demonstrations so far", flush=True)
+            record_person(place, task, recorded, options.demos, options.seed, tell, run.config.log)
+    counts = recorded.counts
+    print(f"{counts.kept} demonstrations in {run.path}; apart: {counts.failures} failures", end="")
+    print(f", {counts.undone} undone")
+    if counts.kept < options.demos:
+        print(f"to go on: the same command with --out {run.path}")
+        raise KeyboardInterrupt
+    print(f"next: serl train {options.task} --demos {run.path}")
+    return DONE
+
+
+def open_device(options: argparse.Namespace) -> tuple[Device, ...] | None:
+    """What the person drives with besides the page, before anything is written.
+
+    Raises:
+        BadInput: it is not there, or what the page needs is not.
+    """
+    if not options.device and (given := options.path or options.left or options.right):
+        raise BadInput(f"{given}: is a device: say of which kind by --device")
+    if options.console:
+        teleop_commands.require_console()
+    if options.console or options.robot:
+        from serl.ros.processes import require_ros
+
+        require_ros()
+    if not options.device:
+        return None
+    asked = parse_overrides(options.overrides).get("teleop", {})
+    mapping = teleop_commands.mapping_of(checked(TeleopConfig, asked), options.device)
+    return teleop_commands.open_devices(options, mapping)
+
+
+def persons_folder(
+    options: argparse.Namespace, defaults: Mapping[str, Any], kind: str = "demonstrations"
+) -> RunFolder:
+    """A new folder for what a person records, or the one that it goes on in.
+
+    Raises:
+        BadInput: it holds something else, or was begun with other settings.
+    """
+    from serl.runs.task_setup import for_recording, make_judged_task, make_spec
+
+    asked = parse_overrides(options.overrides)
+    name = str(Path(options.task).resolve()) if options.task.endswith(".py") else options.task
+    arm = real_arm(options.robot, options.namespace)
+    config = resolve(defaults, asked, {"task": name, "seed": options.seed} | arm)
+    if config.stages or (config.robot is not None and not arm):
+        raise BadInput("a person records one task in a simulation of its own: no robot, no stages")
+    config = for_recording(config)
+    task = make_judged_task(config)
+    if config.robot is not None:
+        guarded_arm(config, config.robot)
+    teleop_commands.check_arms(options.task, make_spec(task).action, 2 if options.left else 1)
+    folder: Path = options.out or _new_folder(task.name, kind)
+    if (folder / CONFIG).is_file():
+        run = RunFolder.open(folder).writable()
+        _check_same(folder, run.config, config)
+        return run
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput(f"{folder}: holds something else than a person's recording; give another")
+    return RunFolder.create_at(folder, config, datetime.now())
+
+
+def _check_same(folder: Path, before: TrainConfig, now: TrainConfig) -> None:
+    old, new = (_leaves(config.model_dump(mode="json")) for config in (before, now))
+    lines = [
+        f"{name}: {old.get(name, 'absent')} != {new.get(name, 'absent')}"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    ]
+    if lines:
+        raise BadInput(f"{folder}: was recorded with other settings: {'; '.join(lines)}")
+
+
+def _leaves(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    return {
+        name: leaf
+        for key, value in tree.items()
+        for name, leaf in _leaves(value, f"{prefix}.{key}" if prefix else key).items()
+    }
+
+
+def real_arm(robot: str | None, namespace: str) -> dict[str, Any]:
+    """The settings of a recording on a real arm; none without one.
+
+    Raises:
+        BadInput: it is no real arm, or no namespace.
+    """
+    if robot is None:
+        return {}
+    if not is_real(robot):
+        raise BadInput(f"--robot {robot}: expected a real arm; without it a simulation is driven")
+    where = checked_namespace(namespace)
+    return {"robot": plugins.absolute(robot), "namespace": where, "intervention": "none"}
+
+
+@contextmanager
+def stand(
+    options: argparse.Namespace,
+    run: RunFolder,
+    task: SimulatedTask,
+    devices: tuple[Device, ...] | None,
+    services: Mapping[str, Callable[[], str]],
+) -> Iterator[Stand]:
+    """Where the person drives in real time: by a page, by a device, or by both.
+
+    A simulation of this process, or a real arm.
+    """
+    from serl.runs.task_setup import make_spec
+    from serl.clock import RealTime, VirtualClock, WallClock
+    from serl.teleop.human_input import Desk
+    from serl.teleop.stop import Hold
+    from serl.datasets.person import ACTOR, Stand
+    from serl.teleop.operator import Operator
+    from serl.teleop.mux import OneOwner
+
+    operators, rate_hz = [], task.config.rate_hz
+    if devices is not None:
+        people, spec = run.config.teleop, make_spec(task).action
+        mapping = teleop_commands.mapping_of(people, options.device)
+        operators = [Operator(devices, mapping, people.operator, spec)]
+        print(f"{operators[0].name} drives", flush=True)
+    if run.config.robot is not None:
+        with _at_the_arm(options, run, operators, services) as place:
+            yield place
+        return
+    with plugins.make_simulation(task) as robot:
+        pace = RealTime(WallClock(rate_hz), lambda: True)
+        clock = VirtualClock(robot.advance, rate_hz, pace)
+        if not options.console:
+            link = run.link(ACTOR)
+            link.mkdir(parents=True, exist_ok=True)
+            yield Stand(robot, Desk(OneOwner(operators), Hold(link / "stopped"), run.path), clock)
+            return
+        from serl.console.access import remove_door
+        from serl.ros.processes import console_processes, join_here, started
+
+        remove_door(run.path)
+        with started(run, console_processes(run, ACTOR, options.console_port)) as supervisor:
+            join_here(run)
+            from serl.ros.people.recorder import attended  # rclpy: once it is known to be there
+
+            teleop_commands.announce(run, supervisor, options.console_port)
+            with attended(run, robot, clock, operators, services, supervisor.check) as place:
+                yield place
+
+
+@contextmanager
+def _at_the_arm(
+    options: argparse.Namespace,
+    run: RunFolder,
+    operators: list[Operator],
+    services: Mapping[str, Callable[[], str]],
+) -> Iterator[Stand]:
+    """A real arm, its guard beside this process, and a person at the terminal."""
+    from serl.console.access import remove_door
+    from serl.datasets.person import ACTOR
+    from serl.ros.processes import arm_of, console_processes, guard_process, join_here, started
+
+    remove_door(run.path)
+    arm = arm_of(run)
+    assert arm is not None, "the settings of such a recording name one"
+    page = console_processes(run, ACTOR, options.console_port) if options.console else []
+    with started(run, [guard_process(run, ACTOR, arm), *page]) as supervisor:
+        join_here(run)
+        from serl.ros.people.recorder import at_the_arm  # rclpy: once it is known to be there
+
+        if options.console:
+            teleop_commands.announce(run, supervisor, options.console_port)
+        with at_the_terminal(run, {ACTOR: arm.guarded}) as ask:
+
+            def check() -> None:
+                supervisor.check()
+                ask()
+
+            with at_the_arm(run, operators, services, check) as place:
+                yield place
+
+
+def _new_folder(task: str, kind: str) -> Path:
+    return Path("runs") / task / f"{kind}_{datetime.now().strftime('%Y-%m-%d_%H-%M-%S')}"

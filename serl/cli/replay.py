@@ -1,0 +1,50 @@
+"""`serl replay`: recorded episodes as a table, one at a glance, step by step, or as a film."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from serl.clock import WallClock
+from serl.errors import BadInput
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Of the command."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run, or a folder of episodes")
+    parser.add_argument("--actor", help="only what this actor recorded")
+    parser.add_argument("--last", type=int, metavar="N", help="only the last N episodes")
+    parser.add_argument("--episode", type=int, metavar="N", help="show one, at a glance")
+    parser.add_argument("--follow", action="store_true", help="... step by step in real time")
+    parser.add_argument("--video", type=Path, metavar="FILE", help="... as a film, a .webm file")
+
+
+def replay(options: argparse.Namespace) -> int:
+    """Show what was recorded; raises `BadInput` when that cannot be shown."""
+    from serl.report import review
+
+    console = Console(highlight=False)
+    found = review.of_actor(review.recordings(options.run), options.actor)
+    if options.episode is None:
+        if options.follow or options.video:
+            raise BadInput("--follow and --video show one episode: choose it with --episode N")
+        if options.last is not None and options.last < 1:
+            raise BadInput(f"--last: expected at least 1, got {options.last}")
+        review.print_table(console, found[-options.last :] if options.last else found)
+        return 0
+    shown = review.replayed(review.pick(found, options.episode))
+    if shown is None:
+        raise BadInput(f"episode {options.episode}: no step was recorded yet")
+    if options.video:
+        from serl.report.film import write_film
+
+        with console.status("drawing the film"):
+            origin = write_film(shown, options.video)
+        print(f"video: {options.video} ({origin})")  # noqa: T201
+    elif options.follow:
+        review.follow(console, shown, WallClock(shown.spec.rate_hz))
+    else:
+        review.print_summary(console, shown)
+    return 0

@@ -1,0 +1,150 @@
+"""`serl run`: execute a trained policy, on a simulated arm or a real one, without a learner."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from serl import plugins
+from serl.cli import teleop as teleop_commands
+from serl.runs.task_setup import make_task
+from serl.runs.checkpoint import pick
+from serl.runs.config import TrainConfig
+from serl.console import lease
+from serl.runs.deployment import FOLDER, load_fitting, read_tried, summary
+from serl.errors import BadInput
+from serl.runs.graph_file import checked_namespace
+from serl.runs.guard_setup import guarded_arm
+from serl.runs.real_arm import NO_JUDGE, asked_where, is_judged_apart
+from serl.runs.folder import RunFolder
+from serl.system.supervisor import Supervisor
+from serl.cli.terminal_person import at_the_terminal
+
+ACTOR = "actor0"
+_POLL_S = 0.1
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Of the command."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run that was trained")
+    parser.add_argument(
+        "--robot",
+        metavar="NAME",
+        help="sim for the simulated arm behind ROS 2 and its guard, in real time; a profile, or a "
+        ".py or .yaml file with one, for a real arm; else a simulation as fast as it goes",
+    )
+    parser.add_argument(
+        "--namespace", default="/", help="of a real arm's topics, such as /left; else the root"
+    )
+    parser.add_argument("--checkpoint", type=int, help="steps of a checkpoint; else the best")
+    parser.add_argument("--episodes", type=int, help="how many; else until Ctrl-C")
+    parser.add_argument("--out", type=Path, help=f"folder of its episodes; else RUN/{FOLDER}/...")
+    parser.add_argument("--console", action="store_true", help="with a web page beside it")
+    parser.add_argument("--console-port", type=int, default=lease.PORT)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run episodes, say what came of each, and at the end how many succeeded.
+
+    Raises:
+        BadInput: there is no such run, checkpoint or robot, or the policy was made for others.
+        SerlError: a process failed.
+    """
+    from serl.ros.processes import require_ros
+
+    if options.episodes is not None and options.episodes < 1:
+        raise BadInput(f"--episodes: expected at least 1, got {options.episodes}")
+    checked_namespace(options.namespace)
+    require_ros()
+    trained = RunFolder.open(options.run)
+    if stages := trained.config.stages:
+        one = options.run / "stages" / next(iter(stages))
+        raise BadInput(f"{options.run} has stages: give the folder of one, such as {one}")
+    checkpoint = pick(trained.checkpoints, options.checkpoint).resolve()
+    config = _deployed(trained.config, options.robot, options.namespace)
+    load_fitting(checkpoint, config)
+    run = deployment(trained, config, options.out)
+    print(f"deployment: {run.path}", flush=True)  # noqa: T201
+    try:
+        with _beside(run, options):
+            deploy(run, checkpoint, options.episodes)
+    finally:
+        if tried := read_tried(run.path):
+            print(summary(tried), flush=True)  # noqa: T201
+    return 0
+
+
+def deploy(run: RunFolder, checkpoint: Path, episodes: int | None) -> None:
+    """Have the processes of a deployment execute a policy, and say what came of each episode.
+
+    Raises:
+        SerlError: a process failed, or there is nobody to ask about a real arm.
+        KeyboardInterrupt: Ctrl-C.
+    """
+    from serl.ros.processes import arm_of, arms_behind_guards, policy_processes, started
+
+    print(f"policy: checkpoint {int(checkpoint.name):,}", flush=True)  # noqa: T201
+    arm = arm_of(run)
+    apart = arm is not None and is_judged_apart(make_task(run.config))
+    if apart and run.config.reward.kind == "task":
+        print(NO_JUDGE, flush=True)  # noqa: T201
+    if line := asked_where(run.config, make_task(run.config)):
+        print(line, flush=True)  # noqa: T201
+    arms = arms_behind_guards(run, [ACTOR], arm)
+    specs = policy_processes(run, ACTOR, checkpoint, episodes)
+    with started(run, specs) as supervisor, at_the_terminal(run, arms) as attend:
+        _follow(run, supervisor, attend)
+
+
+def _deployed(config: TrainConfig, robot: str | None, namespace: str) -> TrainConfig:
+    """The settings of the run, with nobody but people beside the policy.
+
+    Raises:
+        BadInput: there is no such robot, or its box is elsewhere than the task's.
+    """
+    if robot is not None:
+        guarded_arm(config, robot)
+        robot = plugins.absolute(robot)
+    alone = {"robot": robot, "namespace": namespace, "intervention": "none", "actors": 1}
+    return config.model_copy(update=alone)
+
+
+def deployment(trained: RunFolder, config: TrainConfig, out: Path | None = None) -> RunFolder:
+    """A new folder for the episodes of a policy; raises `BadInput` when `out` is there already."""
+    now = datetime.now()
+    if out is None:
+        return RunFolder.make(trained.path / FOLDER, now.strftime("%Y-%m-%d_%H-%M-%S"), config, now)
+    if out.exists():
+        raise BadInput(f"--out {out}: is there already; give the name of a new folder")
+    return RunFolder.make(out.resolve().parent, out.name, config, now)
+
+
+@contextmanager
+def _beside(run: RunFolder, options: argparse.Namespace) -> Iterator[None]:
+    """The console, where it is asked for."""
+    if not options.console:
+        yield
+        return
+    with teleop_commands.console_of(run, options.console_port):
+        yield
+
+
+def _follow(run: RunFolder, supervisor: Supervisor, attend: Callable[[], object]) -> None:
+    """Print each episode as it ends, until the policy's process is done."""
+    told, events, over = 0, 0, False
+    while not over:
+        over = supervisor.finished(ACTOR)
+        if not over:
+            supervisor.check()
+        for tried in read_tried(run.path)[told:]:
+            print(tried, flush=True)  # noqa: T201
+            told += 1
+        for event in supervisor.events[events:]:
+            print(event, flush=True)  # noqa: T201
+            events += 1
+        attend()
+        time.sleep(_POLL_S)

@@ -1,0 +1,188 @@
+"""`serl setup`: the first day with an arm, step by step, into the profile of that arm.
+
+What was done is written after each step, so that the next call goes on where this one was left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from serl.arm_profile import ArmProfile
+from serl.workspace import Trial
+from serl.errors import BadInput, SerlError
+from serl.system.files import check_destination
+from serl.ros.setup.checks import Left
+from serl.runs.guard_setup import place_of
+from serl.robot_file import latch_path, load_robot, read_robot, write_robot
+from serl.cli.teleop import add_device, opened_device
+from serl.system.terminal import Typed, TypedNoMore
+
+if TYPE_CHECKING:
+    from serl.ros.setup.setup_session import Session
+    from serl.ros.setup.steps import SetupStep
+
+_CHOICE = "[Enter] begin   [s REASON] skip   [q] leave, and go on another time"
+
+
+class Terminal:
+    """The person at this terminal; see `serl.ros.setup.checks.Asker`."""
+
+    def __init__(self) -> None:
+        self._typed, self._looked_for = Typed(), ""
+
+    def tell(self, text: str) -> None:
+        """Print it."""
+        print(text, flush=True)  # noqa: T201
+
+    def ask(self, key: str, question: str) -> str:
+        """Ask, and wait for a line; `q` and the end of input are a person who left."""
+        self._looked_for = ""
+        self._typed.drop()
+        print(question, end=" ", flush=True)  # noqa: T201
+        if (answer := self._line(None) or "") == "q":
+            raise Left("by choice")
+        return answer
+
+    def pressed(self, key: str) -> bool:
+        """Whether a line is there; it is read then."""
+        if key != self._looked_for:
+            self._looked_for = key
+            self._typed.drop()
+        return self._line(0.0) is not None
+
+    def _line(self, timeout_s: float | None) -> str | None:
+        try:
+            return self._typed.line(timeout_s)
+        except TypedNoMore:
+            raise Left("no more answers") from None
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Of the command."""
+    parser.add_argument("robot", help="name of an arm, or the path of a profile to go on with")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the profile; ROBOT.cell.yaml")
+    parser.add_argument("--namespace", default="/", help="of the driver, such as /right; the root")
+    parser.add_argument("--repeat", action="append", default=[], metavar="STEP", help="once more")
+    add_device(parser)
+    parser.add_argument("--path", type=Path, help="of the device, such as /dev/input/event3")
+
+
+def setup(options: argparse.Namespace) -> int:
+    """Walk a person through the first day; 1 while steps are left.
+
+    Raises:
+        BadInput: ROS 2 is missing, or the profile is wrong.
+    """
+    from serl.ros.environment import domain_id_of, meet_others
+    from serl.ros.processes import require_ros
+
+    out = _destination(options.robot, options.out)
+    profile = read_robot(out) if out.exists() else load_robot(options.robot)
+    place = place_of(profile, options.namespace)
+    profile = profile.within(place.namespace)
+    require_ros()
+    from serl.ros.node import RosNode  # rclpy: once it is known to be there
+    from serl.ros.setup.arm import SetupArm
+    from serl.ros.setup.setup_session import Session
+    from serl.ros.setup.steps import STEPS
+
+    profile = _without(profile, options.repeat, [step.name for step in STEPS])
+    os.environ["ROS_DOMAIN_ID"] = str(domain_id_of())
+    asker = Terminal()
+    with ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="serl-setup-"))
+        folder = Path(scratch) / place.cell
+        folder.mkdir()
+        meet_others(folder)
+        device = opened_device(options.device, options.path) if options.device else None
+        if device is not None:
+            stack.callback(device[0].close)
+        node = stack.enter_context(RosNode(f"setup_{place.robot}", folder, local=True))
+        for number in (signal.SIGINT, signal.SIGTERM):  # at once, also while a question waits
+            signal.signal(number, signal.default_int_handler)
+        latch = latch_path(str(out), profile, place.namespace)
+        arm = stack.enter_context(SetupArm(node, place, profile, folder, latch, asker))
+        session = Session(node, arm, asker, out, (device,) if device else ())
+        asker.tell(f"{profile.summary}: {place.namespace}, {len(STEPS)} steps, into {out}")
+        return 0 if walk(session, STEPS) else 1
+
+
+def walk(
+    session: Session,
+    steps: Sequence[SetupStep],
+    now: Callable[[], datetime] = datetime.now,
+) -> bool:
+    """Do what is left of the steps; whether none is."""
+    asker = session.asker
+    try:
+        for number, step in enumerate(steps, 1):
+            before = session.profile.setup.get(step.name)
+            heading = f"\n{number}/{len(steps)} {step.name}: {step.title}"
+            if before is not None:
+                asker.tell(f"{heading}: {_words(before)}")
+                continue
+            asker.tell(heading)
+            trial = _tried(session, step, now)
+            tried = {**session.profile.setup, step.name: trial}
+            session.profile = session.profile.model_copy(update={"setup": tried})
+            write_robot(session.out, session.profile)
+            asker.tell(f"  {_words(trial)}")
+    except Left:
+        asker.tell(f"left; to go on: serl setup {session.out}")
+        return False
+    asker.tell(f"\nall steps: {session.out}\nto guard the arm: serl guard {session.out}")
+    return True
+
+
+def _tried(session: Session, step: SetupStep, now: Callable[[], datetime]) -> Trial:
+    """What came of a step, tried until it is well or the person skips it."""
+    while True:
+        answer = session.asker.ask(step.name, _CHOICE)
+        if answer == "s" or answer.startswith("s "):
+            if reason := answer[1:].strip():
+                return Trial(at=_stamp(now()), skipped=reason)
+            session.asker.tell("a skipped step needs a reason: s no camera in this cell")
+        elif answer:
+            session.asker.tell(f"{answer!r}: expected Enter, s and a reason, or q")
+        else:
+            try:
+                found = step.run(session)
+                return Trial(at=_stamp(now()), found=found)  # when it was done, not begun
+            except Left:
+                raise
+            except SerlError as error:
+                session.asker.tell(f"  not yet: {error}")
+
+
+def _stamp(now: datetime) -> str:
+    return now.strftime("%Y-%m-%d %H:%M")
+
+
+def _words(trial: Trial) -> str:
+    return f"skipped: {trial.skipped}" if trial.skipped else f"done {trial.at}: {trial.found}"
+
+
+def _destination(robot: str, out: Path | None) -> Path:
+    """The file of the profile: as asked, or the one to go on with, or one in this folder."""
+    path = out or Path(robot if robot.endswith(".yaml") else f"{Path(robot).stem}.cell.yaml")
+    if path.suffix != ".yaml":
+        raise BadInput(f"--out {path}: expected a .yaml file")
+    check_destination(path)
+    return path
+
+
+def _without(profile: ArmProfile, repeated: Sequence[str], steps: Sequence[str]) -> ArmProfile:
+    """The profile, with some steps to do again."""
+    for name in repeated:
+        if name not in steps:
+            raise BadInput(f"--repeat {name}: expected one of {', '.join(steps)}")
+    kept = {name: trial for name, trial in profile.setup.items() if name not in repeated}
+    return profile.model_copy(update={"setup": kept})

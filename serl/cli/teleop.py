@@ -1,0 +1,297 @@
+"""`serl console` and `serl teleop`: people at a run that is under way."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from serl import plugins
+from serl.runs.config import parse_overrides
+from serl.console.access import Door, read_door, remove_door
+from serl.console.lease import PORT
+from serl.errors import BadInput, SerlError
+from serl.system.settings_file import checked, merge
+from serl.datasets.recording_session import read_session
+from serl.runs.folder import RunFolder
+from serl.specs import ArraySpec
+from serl.system.supervisor import Supervisor
+from serl.teleop.config import TeleopConfig
+from serl.teleop.device import Device, DeviceLost
+from serl.teleop.mapping import AXES, DeviceKind, MappingConfig, Wish, read_wish
+from serl.teleop.operator import arm_count
+from serl.teleop.remote import who_drives
+
+BEAT_S = 0.02
+_OPENS_S = 30.0
+
+
+def add_console(parser: argparse.ArgumentParser) -> None:
+    """`serl console RUN`."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
+    parser.add_argument("--actor", default="actor0", help="the actor beside it")
+    parser.add_argument("--port", type=int, default=PORT, help="the first to be tried")
+
+
+def add_teleop(parser: argparse.ArgumentParser) -> None:
+    """`serl teleop`."""
+    parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help="folder of the run")
+    add_device(parser, default="gamepad")
+    add_places(parser)
+    parser.add_argument("--actor", default="actor0", help="who is driven")
+    parser.add_argument("--check", action="store_true", help="only show what the device says")
+
+
+def add_device(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """The option that names a kind of device."""
+    kinds = (
+        f"a device of this machine to drive with: {', '.join(plugins.names('device'))}, the name"
+    )
+    parser.add_argument(
+        "--device",
+        default=default,
+        metavar="NAME",
+        help=f"{kinds} of one that an installed package brings, or a .py file",
+    )
+
+
+def add_places(parser: argparse.ArgumentParser) -> None:
+    """Which device, where there are several."""
+    which = "such as /dev/input/event3 or /dev/hidraw0; a SpaceMouse also by serial number or port"
+    parser.add_argument("--path", type=Path, metavar="DEVICE", help=which)
+    parser.add_argument("--left", type=Path, metavar="DEVICE", help="... of two: the left arm's")
+    parser.add_argument("--right", type=Path, metavar="DEVICE", help="... and the right arm's")
+
+
+def console(options: argparse.Namespace) -> int:
+    """Serve the console of a run until Ctrl-C."""
+    require_console()
+    from serl.ros.processes import console_processes, joined
+
+    run = RunFolder.open(options.run).writable()
+    remove_door(run.path)
+    with joined(run, console_processes(run, options.actor, options.port)) as supervisor:
+        announce(run, supervisor, options.port)
+        attend(supervisor)
+    return 0
+
+
+@contextmanager
+def console_of(run: RunFolder, port: int) -> Iterator[Supervisor]:
+    """A console beside all that is started in the block."""
+    require_console()
+    from serl.ros.processes import arm_of, beside, console_processes
+
+    remove_door(run.path)
+    with beside(run, console_processes(run, "actor0", port, arm_of(run))) as supervisor:
+        announce(run, supervisor, port)
+        yield supervisor
+
+
+def require_console() -> None:
+    """Raise `BadInput` unless the package that it needs is there."""
+    try:
+        import aiohttp  # noqa: F401
+    except ImportError:
+        raise BadInput('console: needs aiohttp: pip install "serl[console]"') from None
+
+
+def announce(run: RunFolder, supervisor: Supervisor, port: int) -> None:
+    """Say where the console is, once it is there, and that it is not at the port asked for."""
+    deadline_s = time.monotonic() + _OPENS_S
+    while (door := read_door(run.path)) is None:
+        supervisor.check()
+        if time.monotonic() > deadline_s:
+            raise SerlError(f"the console did not open in {_OPENS_S:g} s; see {run.log}")
+        time.sleep(0.1)
+    if elsewhere := _elsewhere(door, port):
+        print(elsewhere, flush=True)
+    print(f"console: {door.url}  token: {door.token}", flush=True)
+
+
+def _elsewhere(door: Door, port: int) -> str:
+    """That a port was taken, and which one a tunnel leads to; empty if it was not."""
+    opened = urlsplit(door.url).port
+    if opened == port:
+        return ""
+    tunnel = f"ssh -L {opened}:127.0.0.1:{opened} HOST"
+    return f"console: port {port} is taken; it is at {opened} (from elsewhere: {tunnel})"
+
+
+def attend(supervisor: Supervisor) -> None:
+    """Keep processes running until Ctrl-C."""
+    print("the console stays open until Ctrl-C", flush=True)
+    while True:
+        supervisor.check()
+        time.sleep(0.2)
+
+
+def stay(supervisor: Supervisor) -> None:
+    """After a training: keep the console open for whoever sits at a terminal."""
+    if sys.stdout.isatty():
+        with suppress(KeyboardInterrupt):
+            attend(supervisor)
+
+
+def teleop(options: argparse.Namespace) -> int:
+    """Show what a device says, or drive an actor with it, until Ctrl-C."""
+    if options.run is None and not options.check:
+        raise BadInput("serl teleop: give the folder of a run, or --check to only look")
+    mapping = mapping_of(_settings(options), options.device)
+    devices = open_devices(options, mapping)
+    try:
+        if options.check:
+            _check(devices, mapping)
+        else:
+            _drive(options, devices, mapping)
+    finally:
+        for device in devices:
+            device.close()
+    return 0
+
+
+def mapping_of(config: TeleopConfig, device: str) -> MappingConfig:
+    """What the reports of a kind of device mean, with its own settings.
+
+    Raises:
+        BadInput: there is no such device, or it does not have these settings.
+    """
+    if device in TeleopConfig.model_fields and device in plugins.names("device"):
+        mapping: MappingConfig = getattr(config, device)
+        return mapping
+    model = plugins.settings("device", device, MappingConfig, MappingConfig)
+    defaults = {
+        name: field.default
+        for name, field in model.model_fields.items()
+        if isinstance(field.default, Mapping)
+    }
+    try:
+        return checked(model, merge(defaults, config.device))
+    except BadInput as error:
+        raise BadInput(f"teleop.device.{error}") from None
+
+
+def opened_device(name: str, path: Path | None) -> tuple[Device, MappingConfig]:
+    """A device of this machine, and what its reports mean; raises `BadInput` without it."""
+    mapping = mapping_of(TeleopConfig(), name)
+    return plugins.load("device", name).open(path, mapping), mapping
+
+
+def open_devices(options: argparse.Namespace, mapping: MappingConfig) -> tuple[Device, ...]:
+    """The device that was asked for, or the left arm's and the right one's.
+
+    Raises:
+        BadInput: one of them is not there, or it is not said which is whose.
+    """
+    kind: DeviceKind = plugins.load("device", options.device)
+    left, right = options.left, options.right
+    if (left is None) != (right is None) or (left and options.path):
+        raise BadInput("two arms: give --left and --right, and no --path")
+    if left is not None and left == right:
+        raise BadInput(f"two arms: --left and --right are both {left}")
+    if left is None:
+        return (kind.open(options.path, mapping),)
+    first = kind.open(left, mapping)
+    try:
+        return first, kind.open(right, mapping)
+    except BadInput:
+        first.close()
+        raise
+
+
+def _settings(options: argparse.Namespace) -> TeleopConfig:
+    """Those of the run, if there is one, and what is given over them."""
+    asked = parse_overrides(options.overrides)
+    if others := sorted(asked.keys() - {"teleop"}):
+        raise BadInput(f"serl teleop: --{others[0]}: expected settings of teleop alone")
+    run = {} if options.run is None else RunFolder.open(options.run).config.teleop.model_dump()
+    return checked(TeleopConfig, merge(run, asked.get("teleop", {})))
+
+
+def _drive(
+    options: argparse.Namespace, devices: tuple[Device, ...], mapping: MappingConfig
+) -> None:
+    """Every beat is one look at each device; when one is lost there are no more."""
+    from serl.runs.task_setup import make_spec, make_task
+    from serl.ros.people.control import control_topic
+    from serl.ros.processes import join_here
+    from serl.ros.node import RosNode
+    from serl.ros.people.teleop import RemoteHand, device_topics
+
+    run = RunFolder.open(options.run).writable()
+    spec = make_spec(make_task(run.config)).action
+    check_arms(str(run.path), spec, len(devices))
+    records = read_session(run.path) is not None
+    join_here(run)
+    with RosNode("teleop", run.path, local=True) as node:
+        hands = [RemoteHand(node, topic) for topic in device_topics(options.actor, len(devices))]
+        names = " and ".join(device.name for device in devices)
+        print(f"{names}: at {options.actor} of {run.path}; Ctrl-C ends it", flush=True)
+        tidings: deque[str] = deque(maxlen=1)  # what the actor said last
+        node.subscribe(
+            control_topic(options.actor),
+            lambda message: tidings.append(
+                who_drives({pair.key: pair.value for pair in message.values}, records)
+            ),
+        )
+        known = ""
+        while not node.stopping:
+            if tidings and tidings[0] != known:
+                known = tidings[0]
+                print(known, flush=True)
+            for hand, wish in zip(hands, [_wish(each, mapping) for each in devices], strict=True):
+                if wish is not None:
+                    hand.send(wish)
+            time.sleep(BEAT_S)
+
+
+def check_arms(name: str, spec: ArraySpec, devices: int) -> None:
+    """Raise `BadInput` unless there is a device for each arm that actions of `spec` move."""
+    if (arms := arm_count(spec)) != devices:
+        asked = "two arms: give --left and --right" if arms == 2 else "one arm: give one device"
+        raise BadInput(f"{name}: its actions move {asked}")
+
+
+def _wish(device: Device, mapping: MappingConfig) -> Wish | None:
+    report = device.read()
+    return read_wish(report, mapping) if report else None
+
+
+def _check(devices: tuple[Device, ...], mapping: MappingConfig) -> None:
+    sides = ("left: ", "right: ") if len(devices) == 2 else ("",)
+    pictures: dict[str, Table] = {}
+    with Live(console=Console(highlight=False), refresh_per_second=20) as live:
+        while True:
+            for side, device in zip(sides, devices, strict=True):
+                try:
+                    report = device.read()
+                except DeviceLost as error:
+                    raise BadInput(f"{side}{error}") from error
+                wish = read_wish(report, mapping) if report else None
+                if report is not None and wish is not None:
+                    name = f"{side}{device.name}"
+                    pictures[side] = picture(name, wish, sorted(report.buttons))
+            live.update(Group(*pictures.values()))
+            time.sleep(BEAT_S)
+
+
+def picture(name: str, wish: Wish, buttons: list[str]) -> Table:
+    """What a device wants now: a bar for each axis, hands, and the buttons that are down."""
+    table = Table.grid(padding=(0, 2))
+    table.add_row(Text(name, style="bold"), Text("hands on" if wish.hands else "hands off"))
+    for axis, value in zip(AXES, wish.motion, strict=True):
+        place = round(20 * (value + 1) / 2)
+        bar = "".join("●" if spot == place else "│" if spot == 10 else "·" for spot in range(21))
+        table.add_row(axis, bar, f"{value:+.2f}")
+    table.add_row("buttons", " ".join(buttons) or "-")
+    return table

@@ -1,0 +1,115 @@
+"""`serl train` and `serl learner`: a run, whole or its learner alone."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import datetime
+from pathlib import Path
+
+from serl.cli import actor as actor_command
+from serl.cli import teleop as teleop_commands
+from serl.runs.config import TrainConfig, parse_overrides
+from serl.console import lease
+from serl.report.display import Display
+from serl.errors import BadInput, SerlError
+from serl.system.settings_file import read_yaml
+from serl.runs.folder import RunFolder
+
+DONE, FAILED = 0, 1
+
+
+def _configured(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, help="YAML file of settings")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where runs are kept")
+
+
+def add_train_options(parser: argparse.ArgumentParser) -> None:
+    """Of `serl train`."""
+    parser.add_argument("task", nargs="?", help="name of a task or path of a .py file")
+    _configured(parser)
+    parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with this run")
+    parser.add_argument("--console", action="store_true", help="with a web page beside it")
+    parser.add_argument("--console-port", type=int, default=lease.PORT)
+
+
+def add_learner_options(parser: argparse.ArgumentParser) -> None:
+    """Of `serl learner`."""
+    parser.add_argument("task", metavar="TASK|RUN", help="a task, or the folder of a run")
+    _configured(parser)
+
+
+def settings(options: argparse.Namespace) -> TrainConfig:
+    """Of a new run: the task's own, those of a file, and those that were given.
+
+    Raises:
+        BadInput: there is no such task or file, or a setting cannot be used.
+    """
+    from serl.runs.settings import run_settings  # mujoco and the parts of a run: not for `serl list`
+
+    file = read_yaml(options.config) if options.config else {}
+    return run_settings(options.task, file, parse_overrides(options.overrides))
+
+
+def train(options: argparse.Namespace) -> int:
+    """Train to the end.
+
+    Raises:
+        BadInput: a setting cannot be used, or the run cannot be gone on with.
+        SerlError: training stopped; how to go on has been said.
+    """
+    from serl.ros.processes import check_one_arm, require_ros
+    from serl.cli.training import train_run
+
+    require_ros()
+    if options.resume:
+        if options.overrides or options.task or options.config:
+            raise BadInput("--resume goes on with the run's own settings: give no others")
+        run = RunFolder.open(options.resume).writable()
+    else:
+        config = settings(options)
+        check_one_arm(config)
+        run = RunFolder.create(options.runs, config, datetime.now())
+    print(f"run: {run.path}", flush=True)
+    try:
+        if not options.console:
+            return DONE if train_run(run, Display()) else FAILED
+        with teleop_commands.console_of(run, options.console_port) as console:
+            done = train_run(run, Display(), console.check)
+            teleop_commands.stay(console)
+        return DONE if done else FAILED
+    except BadInput:
+        raise
+    except (SerlError, KeyboardInterrupt):
+        print(f"to go on: serl train --resume {run.path}", file=sys.stderr)
+        raise
+
+
+def learner(options: argparse.Namespace) -> int:
+    """Be the learner of a new run or an old one, and say how actors join it.
+
+    Raises:
+        BadInput: a setting cannot be used, or the run cannot be gone on with.
+        SerlError: the learner failed.
+    """
+    from serl.ros.processes import learner_processes, require_ros, started
+    from serl.cli.training import demonstrate
+
+    require_ros()
+    if (path := Path(options.task)).is_dir():
+        if options.overrides or options.config:
+            raise BadInput(f"{path} has its own settings: give no others")
+        run = RunFolder.open(path).writable()
+        actor_command.without_stages(run.config)
+    else:
+        config = actor_command.without_stages(settings(options))
+        run = RunFolder.create(options.runs, config, datetime.now())
+    print(f"run: {run.path}")
+    print(f"to join with an actor: serl actor {run.path} --name actor0", flush=True)
+    try:
+        demonstrate(run, Display())
+        with started(run, learner_processes(run)) as supervisor:
+            return actor_command.attend(supervisor, "learner")
+    except KeyboardInterrupt:
+        print(f"to go on: serl learner {run.path}", file=sys.stderr)
+        raise

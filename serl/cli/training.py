@@ -1,0 +1,286 @@
+"""`serl train`: demonstrations, a learner and actors over ROS 2, the final trials, the report."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from serl import plugins
+from serl.agent import State
+from serl.arm_profile import is_real
+from serl.runs.task_setup import make_judged_task, make_spec, make_task
+from serl.report.assistance import assistance
+from serl.runs.checkpoint import Checkpoint, checkpoint_paths, load, mark_best, pick
+from serl.runs.config import TrainConfig
+from serl.runs.resume import trained_steps
+from serl.training.control_status import read_control_status
+from serl.report.curves import quarters
+from serl.runs.demonstrations import EXPERT, record_expert
+from serl.runs.deployment import read_tried, unassisted
+from serl.report.display import Display, Summary, print_summary
+from serl.log.episode_reader import episode_paths
+from serl.errors import BadInput, CorruptData, SerlError
+from serl.training.evaluation import Evaluation, Purpose, evaluation_seeds
+from serl.loop import EpisodeKey
+from serl.log.metrics import EvaluationRow, MetricsRow, MetricsWriter, read_metrics
+from serl.report.progress import ProgressReader, with_waiting
+from serl.runs.real_arm import asked_where
+from serl.log.episode_log import EpisodeLog
+from serl.report.report import write_report
+from serl.ros.processes import actor_names, all_processes, arms_behind_guards, prefix, started
+from serl.cli.run import deploy, deployment
+from serl.runs.folder import RunFolder
+from serl.report.stages import write_stages_report
+from serl.teleop.scripted import ScriptedHumanConfig
+from serl.cli.terminal_person import at_the_terminal
+from serl.runs.trials import Examiner, choose
+from serl.system.video import write_video
+
+POLL_S = 0.25
+GRACE_S = 30.0  # for a learner to end after its actors
+FILM_TRIALS = 3
+FILM_SIZE = (320, 240)
+
+
+def train_run(
+    run: RunFolder, display: Display, beside: Callable[[], object] = lambda: None
+) -> bool:
+    """Train to the end, or go on where the run was interrupted.
+
+    Args:
+        run: what to train.
+        display: shows how it goes.
+        beside: called again and again while processes run; looks after others.
+
+    Returns:
+        Whether the final trials reached `required_success_rate`.
+
+    Raises:
+        SerlError: a process failed for good; the run can be resumed.
+        KeyboardInterrupt: Ctrl-C; everything was stopped cleanly, the run can be resumed.
+    """
+    parts = run.parts()
+    for part in parts.values():
+        demonstrate(part, display)
+    if any(trained_steps(part) < part.config.steps for part in parts.values()):
+        learn(run, display, beside)
+    good = all([_conclude(stage, part, display) for stage, part in parts.items()])
+    if run.config.stages:
+        display.say(f"all stages: {write_stages_report(run)}\nreport: {run.report}")
+    return good
+
+
+def _conclude(stage: str, run: RunFolder, display: Display) -> bool:
+    """Try what was learned, and report; returns whether it is good enough."""
+    real = is_real(run.config.robot)
+    evaluation = try_on_arm(run, display) if real else examine(run, display)
+    rows = read_metrics(run.metrics)
+    summary = Summary(
+        task=_title(run, stage),
+        folder=run.path,
+        evaluation=evaluation,
+        steps=trained_steps(run),
+        duration_s=rows[-1]["time_s"],
+        human_shares=[quarter.human_share for quarter in quarters(_episodes(rows))],
+        help=assistance(rows),
+        report=write_report(run.path),
+    )
+    print_summary(display.console, summary)
+    return suffices(run.config, evaluation)
+
+
+def suffices(config: TrainConfig, evaluation: Evaluation | None) -> bool:
+    """Return whether the final trials reached what a run asks for; without trials, True."""
+    required = config.required_success_rate
+    if required is None or not config.trials:
+        return True
+    return evaluation is not None and evaluation.success_rate >= required
+
+
+def demonstrate(run: RunFolder, display: Display) -> None:
+    """Record the expert's demonstrations, all or none; an interrupted recording starts anew.
+
+    Raises:
+        BadInput: another process is at it.
+    """
+    config = run.config
+    if config.demo_paths or episode_paths(run.demonstrations) or not config.demos:
+        return
+    display.say(f"recording {config.demos} demonstrations of the scripted expert")
+    unjudged = config.reward.kind in ("human", "vice")  # an expert knows when it has succeeded
+    task = make_task(config) if unjudged else make_judged_task(config)
+    key = EpisodeKey(run.name, EXPERT, time.time_ns(), 0)
+    scratch = run.path / ".demonstrations"
+    with run.lock_learner(), plugins.make_simulation(task) as robot:
+        shutil.rmtree(scratch, ignore_errors=True)
+        with EpisodeLog(scratch, make_spec(task), key.run, key.actor, key.epoch, config.log) as log:
+            record_expert(robot, task, log.append, config.demos, config.seed, key)
+        scratch.rename(run.demonstrations)
+
+
+def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambda: None) -> None:
+    """Run learners and actors over ROS 2 until all steps, of each stage, are trained on."""
+    parts = run.parts()
+    readers = [
+        ProgressReader(_title(part, stage), part.path, part.config.steps, f"{prefix(stage)}link-")
+        for stage, part in parts.items()
+    ]
+    learners = [f"{prefix(stage)}learner" for stage in parts]
+    told, deserted_s = 0, math.inf
+    if run.config.intervention != "none":
+        display.say(_simulated_human(run.config))
+    if line := asked_where(run.config, make_task(run.config)):
+        display.say(line)
+    with (
+        started(run, all_processes(run)) as supervisor,
+        at_the_terminal(run, arms_behind_guards(run, actor_names(run))) as attend,
+        display,
+    ):
+        while not all(map(supervisor.finished, learners)):
+            supervisor.check()
+            beside()
+            waiting = attend()
+            if not all(supervisor.finished(name) for name in actor_names(run)):
+                deserted_s = time.monotonic() + GRACE_S
+            elif time.monotonic() > deserted_s:
+                raise SerlError("every actor was asked to stop before the training was over")
+            progress = [reader.read(supervisor) for reader in readers]
+            behind = min(progress, key=lambda each: each.steps or 0)
+            display.update(with_waiting(behind, waiting))
+            news = [event for reader in readers for event in reader.news()]
+            for event in (*supervisor.events[told:], *news):
+                display.say(event)
+            told = len(supervisor.events)
+            time.sleep(POLL_S)
+    for name in actor_names(run):
+        if control := read_control_status(run.link(name)):
+            display.say(
+                f"{name}: {control.late:,} of {control.periods:,} control periods began late by "
+                f"over a tenth of a period ({control.share:.1%}), "
+                f"{control.delayed:,} actions came more than 1.5 periods late"
+            )
+
+
+def _simulated_human(config: TrainConfig) -> str:
+    human = config.human
+    if not isinstance(human, ScriptedHumanConfig):
+        return f"a simulated human may drive: {config.intervention}"
+    mean = 0.75 * 0.5 * (human.share + human.final_share) + 0.25 * human.final_share
+    return (
+        f"a simulated human may drive {human.share:.0%} of the steps at first, falling to "
+        f"{human.final_share:.0%} at three quarters of them: at most "
+        f"{mean * config.steps + human.bucket_steps:,.0f} of {config.steps:,}"
+    )
+
+
+def examine(run: RunFolder, display: Display) -> Evaluation:
+    """Choose the best of the last checkpoints, run the final trials on it once, film some."""
+    config = run.config
+    paths = checkpoint_paths(run.checkpoints)[-config.selection_checkpoints :]
+    if not paths:
+        raise BadInput(f"{run.path}: no checkpoint to evaluate")
+    candidates = _sound(paths, display)
+    display.say(f"comparing checkpoints ({len(candidates)}), then {config.trials} trials")
+    examiner = Examiner(config)
+    with run.lock_learner(), MetricsWriter(run.path) as metrics:
+
+        def told(step: int, evaluation: Evaluation, purpose: str = "selection") -> None:
+            metrics.write(trained_steps(run), _row(step, evaluation, purpose))
+            won, trials = evaluation.successes, len(evaluation.trials)
+            display.say(f"checkpoint {step:,}: {won} of {trials} {purpose} trials succeeded")
+
+        weights = [(step, found.arrays["actor"]) for step, found in candidates.items()]
+        chosen = choose(config, examiner, weights, told)
+        mark_best(candidates[chosen].path)
+        winner = candidates[chosen].arrays["actor"]
+        evaluation = examiner.evaluate(winner, Purpose.FINAL, config.trials)
+        told(chosen, evaluation, "final")
+    film(run, examiner, winner, run.videos / "final.webm")
+    return evaluation
+
+
+def try_on_arm(run: RunFolder, display: Display) -> Evaluation | None:
+    """Trials of the newest policy on the real arm that it was trained on; None without any.
+
+    Nothing is compared: trials on an arm cost a person's time. A simulation says nothing about it.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C; going on begins the trials anew.
+    """
+    config = run.config
+    command = f"serl run {run.path} --robot {config.robot} --namespace {config.namespace}"
+    if not config.trials:
+        display.say(f"no trials were asked for; on the arm: {command}")
+        return None
+    checkpoint = pick(run.checkpoints)
+    display.say(f"{config.trials} unassisted trials on the arm, as by {command}")
+    tried_in = deployment(run, config)
+    deploy(tried_in, checkpoint, config.trials)
+    evaluation = unassisted(read_tried(tried_in.path))
+    if evaluation is not None:
+        with run.lock_learner(), MetricsWriter(run.path) as metrics:
+            step = int(checkpoint.name)
+            metrics.write(trained_steps(run), _row(step, evaluation, "final"))
+    return evaluation
+
+
+def evaluate(
+    run: RunFolder, trials: int, step: int | None
+) -> tuple[Evaluation, Callable[[], Path]]:
+    """Trials of a checkpoint (the best by default) on the final starts, and what films some.
+
+    Raises:
+        BadInput: there is no such checkpoint, or it is one of a real arm.
+    """
+    if is_real(robot := run.config.robot):
+        raise BadInput(
+            f"{run.path}: was trained on {robot}, of which a simulation says nothing; on the arm: "
+            f"serl run {run.path} --robot {robot} --namespace {run.config.namespace}"
+        )
+    path = pick(run.checkpoints, step)
+    examiner, weights = Examiner(run.config), load(path).arrays["actor"]
+    evaluation = examiner.evaluate(weights, Purpose.FINAL, trials)
+    video = run.videos / f"eval-{path.name}.webm"
+    return evaluation, lambda: film(run, examiner, weights, video)
+
+
+def film(run: RunFolder, examiner: Examiner, weights: State, path: Path) -> Path:
+    """A film of the first final trials, at twice their speed: of every second step."""
+    seeds = evaluation_seeds(Purpose.FINAL, run.config.seed, FILM_TRIALS)
+    frames = examiner.film(weights, seeds, FILM_SIZE)
+    write_video(path, frames, make_task(run.config).config.rate_hz)
+    return path
+
+
+def _sound(paths: Sequence[Path], display: Display) -> dict[int, Checkpoint]:
+    """Checkpoints by step; damaged ones are told and passed over while another one is sound."""
+    found = {}
+    for path in paths:
+        try:
+            found[int(path.name)] = load(path)
+        except CorruptData as error:
+            display.say(f"passed over: {error}")
+            if path == paths[-1] and not found:
+                raise
+    return found
+
+
+def _title(run: RunFolder, stage: str) -> str:
+    return f"{run.config.task} {stage}".strip()
+
+
+def _episodes(rows: list[MetricsRow]) -> list[MetricsRow]:
+    return [row for row in rows if row["kind"] == "episode"]
+
+
+def _row(step: int, evaluation: Evaluation, purpose: str) -> EvaluationRow:
+    return EvaluationRow(
+        checkpoint=step,
+        trials=len(evaluation.trials),
+        successes=evaluation.successes,
+        cycle_time_s=evaluation.cycle_time_s,
+        purpose="final" if purpose == "final" else "selection",
+    )

@@ -1,0 +1,132 @@
+"""`serl up FILE`: start a graph that a YAML file describes, and keep it up until it is done."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from serl.cli import teleop as teleop_commands
+from serl.arm_profile import is_real
+from serl.runs.config import TrainConfig
+from serl.console.access import remove_door
+from serl.report.display import Display
+from serl.errors import BadInput
+from serl.runs.graph_file import GraphConfig
+from serl.runs.guard_setup import guarded_arm
+from serl.system.settings_file import checked, read_yaml
+from serl.robot_file import latch_path
+from serl.runs.folder import RunFolder
+from serl.system.supervisor import Supervisor
+from serl.cli.terminal_person import at_the_terminal
+
+_POLL_S = 0.2
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Of the command."""
+    parser.add_argument("file", type=Path, help="YAML file: task, robots, learner, console")
+
+
+def bring_up(options: argparse.Namespace) -> int:
+    """Run the processes of a file until they are done, or Ctrl-C.
+
+    Raises:
+        BadInput: the file, or what it names, cannot be used.
+        SerlError: a process failed for good.
+    """
+    from serl.ros.processes import (
+        described_processes,
+        ends_with,
+        joined,
+        real_arm_of,
+        require_ros,
+        simulated_arm,
+        started,
+    )
+    from serl.cli.training import demonstrate
+
+    graph = checked(GraphConfig, read_yaml(options.file))
+    require_ros()
+    if graph.console is not None:
+        teleop_commands.require_console()
+    run = run_of(graph)
+    specs = described_processes(run, graph)
+    if graph.learner:
+        demonstrate(run, Display())
+    print(f"run: {run.path}", flush=True)  # noqa: T201
+    for spec in specs:
+        print(f"starts {spec.name} ({spec.module})", flush=True)  # noqa: T201
+    remove_door(run.path)
+    arms = {
+        each.name: real.guarded if (real := real_arm_of(each)) else simulated_arm(run, each.name)
+        for each in graph.robots
+        if each.actor and each.profile is not None
+    }
+    with (
+        started(run, specs) if graph.learner else joined(run, specs) as supervisor,
+        at_the_terminal(run, arms) as ask,
+    ):
+        if graph.console is not None:
+            teleop_commands.announce(run, supervisor, graph.console.port)
+        _attend(supervisor, ends_with(graph), ask)
+    print(f"done: serl {'run' if is_real(run.config.robot) else 'eval'} {run.path}", flush=True)  # noqa: T201
+    return 0
+
+
+def run_of(graph: GraphConfig) -> RunFolder:
+    """The run that a graph goes on with, or a new one.
+
+    Raises:
+        BadInput: it cannot be opened or made, has stages, which only `serl train` trains, or one
+            of the arms cannot be used.
+    """
+    from serl.runs.settings import run_settings
+
+    if graph.run is not None:
+        run = RunFolder.open(graph.run).writable()
+        if run.config.stages:
+            raise BadInput(f"{run.path}: only `serl train` trains stages")
+        check_arms(graph, run.config)
+        return run
+    config = run_settings(graph.task, graph.run_settings, {})
+    if config.stages:
+        raise BadInput("only `serl train` trains stages; with settings.stages null it is one")
+    check_arms(graph, config)
+    return RunFolder.create(graph.runs, config, datetime.now())
+
+
+def check_arms(graph: GraphConfig, config: TrainConfig) -> None:
+    """Look at every real arm of a graph before anything is made or moves.
+
+    Raises:
+        BadInput: an arm cannot do the task or be guarded, or is there twice; names the entry.
+    """
+    from serl.ros.arm.topics import check_types  # rclpy: once it is known to be there
+
+    entries: dict[Path, str] = {}
+    for robot in graph.robots:
+        if robot.profile is None or not is_real(robot.profile):
+            continue
+        try:
+            profile, _ = guarded_arm(config, robot.profile)
+            check_types(profile)
+        except BadInput as error:
+            raise BadInput(f"robots.{robot.name}.profile: {error}") from None
+        latch = latch_path(robot.profile, profile, robot.namespace)
+        if (other := entries.setdefault(latch, robot.name)) != robot.name:
+            raise BadInput(f"robots.{robot.name}: its profile is of the same arm as {other}'s")
+
+
+def _attend(supervisor: Supervisor, ends: frozenset[str], ask: Callable[[], object]) -> None:
+    """Until those that end it are done; what is started again is told, and people are asked."""
+    told = 0
+    while not ends or not all(map(supervisor.finished, ends)):
+        supervisor.check()
+        ask()
+        for event in supervisor.events[told:]:
+            print(event, flush=True)  # noqa: T201
+            told += 1
+        time.sleep(_POLL_S)

@@ -1,0 +1,72 @@
+"""What a page may say: frames of JSON, each checked in full."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from serl.errors import CorruptData
+from serl.system.json_fields import parse_object, short
+from serl.teleop.mapping import AXES, Wish
+
+MAX_BYTES = 64 << 10
+SAYINGS = (
+    *("success", "failure", "discard", "reset", "estop", "release", "pause", "resume"),
+    *("reward", "penalty"),  # of the step
+    *("undo", "positive", "negative"),  # while a person records
+)
+
+
+class Yes(NamedTuple):
+    """The answer to what the guard of the arm asks."""
+
+    question: str
+
+
+class Take:
+    """The page wants to operate."""
+
+
+class Give:
+    """The page operates no more."""
+
+
+Frame = Wish | str | Yes | Take | Give
+"""A beat with a wish, one of `SAYINGS`, an answer, or about the lease."""
+
+
+def read_token(text: str) -> object:
+    """What the first frame says is the token; raises `CorruptData` for any other frame."""
+    fields = parse_object(text.encode(), "frame")
+    if fields.keys() != {"token"}:
+        raise CorruptData("frame: expected the token first")
+    return fields["token"]
+
+
+def read_frame(text: str) -> Frame:
+    """A frame after the first.
+
+    Raises:
+        CorruptData: it is none.
+    """
+    fields = parse_object(text.encode(), "frame")
+    match fields:
+        case {"type": "drive", "motion": list(motion), "hands": bool(hands), **rest} if not rest:
+            return Wish(_motion(motion), hands, ())
+        case {"type": "say", "what": str(what), **rest} if not rest and what in SAYINGS:
+            return what
+        case {"type": "yes", "question": str(question), **rest} if not rest:
+            return Yes(question)
+        case {"type": "take", **rest} if not rest:
+            return Take()
+        case {"type": "give", **rest} if not rest:
+            return Give()
+    raise CorruptData(f"frame: unknown: {short(fields)}")
+
+
+def _motion(values: list[Any]) -> tuple[float, ...]:
+    if len(values) != len(AXES):
+        raise CorruptData(f"frame: motion: expected {len(AXES)} numbers, got {len(values)}")
+    for value in values:
+        if type(value) not in {int, float} or not -1 <= value <= 1:
+            raise CorruptData(f"frame: motion: expected numbers in [-1, 1], got {short(value)}")
+    return tuple(map(float, values))

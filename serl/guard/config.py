@@ -1,0 +1,131 @@
+"""What the guard is told, and the states it can be in."""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from serl.geometry import UnitQuaternion
+from serl.safety import FARTHEST_RAD, Box, Limits, Motion
+
+
+class GuardState(StrEnum):
+    """What the guard is doing; it publishes nothing while it is disarmed."""
+
+    DISARMED = "disarmed"
+    HOLD = "hold"
+    POLICY = "policy"
+    TELEOP = "teleop"
+    RESET = "reset"
+    PROTECTIVE_STOP = "protective stop"
+    ESTOP = "estop"
+
+
+MOVING = frozenset((GuardState.POLICY, GuardState.TELEOP, GuardState.RESET))
+LATCHED = frozenset((GuardState.PROTECTIVE_STOP, GuardState.ESTOP))
+
+
+class GuardConfig(BaseModel):
+    """The numbers of the guard; deadlines can be made shorter, not longer.
+
+    Attributes:
+        motion: of the task: box, largest rotation, limits, and how often the gripper may switch.
+        reference: orientation of the tool (xyzw) about which rotations are limited.
+        frame: what every pose's header must say.
+        joint_low_rad: lower limits of the joints, in the order of the joint states.
+        joint_high_rad: upper limits.
+        joint_margin_rad: a policy is held this close to a joint's limit, and half as close every
+            motion is stopped; twice as close all motion is slow.
+        joint_speed_rad_s: a joint that turns faster, as near a singular pose, has all motion held,
+            and stopped when it goes on; from two thirds of it all motion is slow.
+        joint_names: which joints of a message are the arm's; empty: all, in their order.
+        keep_out: boxes that the tool must not enter.
+        wrench: the arm measures forces, and without them it holds.
+        slow_speed_m_s: top speed while something is touched, near a joint's limit, while holding,
+            and on the way back after a stop.
+        slow_angular_speed_rad_s: the same for rotations.
+        heartbeat_s: age at which the actor's heartbeat is lost.
+        device_s: silence of a person's device at which the arm holds, as the heartbeat tells it.
+        command_s: age at which a command is stale; at least 1.5 control periods.
+        state_s: age at which a measurement is stale, and the arm holds ...
+        lost_s: ... and at which a person has to look at it.
+        ahead_s: how far a stamp may be in the future.
+        lease_s: silence after which another actor may take the place of the last one.
+        release_s: rest between a person and a policy.
+        silent_s: silence after which the guard disarms.
+        following_m: distance of the arm from its setpoint that is not tolerated for long.
+        following_rad: the same for rotations.
+        following_s: how long it is.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    motion: Motion
+    reference: UnitQuaternion
+    frame: str = Field("base", min_length=1, max_length=128)
+    joint_low_rad: tuple[float, ...] = Field(min_length=1, max_length=64)
+    joint_high_rad: tuple[float, ...]
+    joint_margin_rad: float = Field(0.1, gt=0, le=0.5)
+    joint_speed_rad_s: float = Field(1.5, gt=0, le=2.0)
+    joint_names: tuple[str, ...] = ()
+    keep_out: tuple[Box, ...] = Field((), max_length=64)
+    wrench: bool = True
+    slow_speed_m_s: float = Field(0.05, gt=0, le=0.05)
+    slow_angular_speed_rad_s: float = Field(0.25, gt=0, le=0.25)
+    heartbeat_s: float = Field(0.1, gt=0, le=0.1)
+    device_s: float = Field(0.11, gt=0, le=0.11)
+    command_s: float = Field(0.15, gt=0, le=0.3)
+    state_s: float = Field(0.1, gt=0, le=0.1)
+    lost_s: float = Field(1.0, ge=0.2, le=2.0)
+    ahead_s: float = Field(0.05, gt=0, le=0.05)
+    lease_s: float = Field(1.0, ge=0.2, le=10.0)
+    release_s: float = Field(0.5, ge=0.5, le=5.0)
+    silent_s: float = Field(60.0, gt=0, le=600.0)
+    following_m: float = Field(0.05, gt=0, le=0.05)
+    following_rad: float = Field(0.3, gt=0, le=0.3)
+    following_s: float = Field(0.3, gt=0, le=0.3)
+
+    @field_validator("motion")
+    @classmethod
+    def _by_targets(cls, motion: Motion) -> Motion:
+        if motion.action_mode == "wrench":
+            raise ValueError("action_mode wrench: a guard checks targets, and sends no forces")
+        return motion
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        low, high, names = self.joint_low_rad, self.joint_high_rad, self.joint_names
+        room = 4.0 * self.joint_margin_rad
+        if len(low) != len(high) or not all(a + room < b for a, b in zip(low, high, strict=True)):
+            raise ValueError(
+                f"joint_low_rad {low} must be below joint_high_rad {high}, one for one, by more "
+                f"than four times joint_margin_rad {self.joint_margin_rad}"
+            )
+        if max(map(abs, (*low, *high))) > FARTHEST_RAD:
+            raise ValueError(f"joint_low_rad {low}, joint_high_rad {high}: expected radians")
+        if names and (len(names) != len(low) or len(set(names)) != len(names)):
+            raise ValueError(f"joint_names {names}: expected {len(low)} different names, or none")
+        return self
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hex digits that differ when any number differs."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
+
+    @property
+    def slow(self) -> Limits:
+        """The limits with the slow speeds."""
+        limits = self.motion.limits
+        speeds = {
+            "speed_m_s": min(self.slow_speed_m_s, limits.speed_m_s),
+            "angular_speed_rad_s": min(self.slow_angular_speed_rad_s, limits.angular_speed_rad_s),
+        }
+        return limits.model_copy(update=speeds)
+
+    @property
+    def worst_travel_m(self) -> float:
+        """How far the arm goes at full speed from a fault until it stands, within 250 ms."""
+        return 0.25 * self.motion.limits.speed_m_s

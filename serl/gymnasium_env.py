@@ -1,0 +1,112 @@
+"""Any simulated task as a Gymnasium environment, for outside code.
+
+Importing `serl` registers the tasks: `gymnasium.make("serl/PickCube-v0")` works after it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from serl import plugins
+from serl.runs.task_setup import make_task
+from serl.runs.config import resolve
+from serl.specs import ObservationSpec
+from serl.task import SimulatedTask
+from serl.types import Action, Array, Image, Observation
+
+Seen = Array | dict[str, Array | Image]
+
+
+class TaskEnv(gymnasium.Env[Seen, Action]):
+    """A task with its simulated arm; observations are the flat state vector of the task.
+
+    With `observe="pixels"` they are a dict: that vector as "state", and the image of each view,
+    uint8 (H, W, 3), by its name.
+
+    The time limit is the task's own: it truncates. `info["is_success"]` is the ground truth at
+    this instant, `info["success"]` what the task concluded.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+
+    def __init__(
+        self,
+        task: str | SimulatedTask,
+        render_mode: str | None = None,
+        image_size: int = 256,
+        observe: str = "state",
+    ) -> None:
+        if isinstance(task, str):
+            task = make_task(resolve({"task": task, "observe": observe}))
+        self.task: SimulatedTask = task
+        self.robot = plugins.make_simulation(self.task)
+        self.render_mode = render_mode
+        self._renderer: Any = None
+        self._image_size = image_size
+        self._dt_s = 1.0 / self.task.config.rate_hz
+        self._index = 0
+        self.observation_space = _space(self.task.observation_spec)
+        self.action_space = spaces.Box(-1.0, 1.0, self.robot.action_spec.shape, np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Seen, dict[str, Any]]:
+        """Draw a new start; the same seed gives the same sequence of starts."""
+        super().reset(seed=seed)
+        reading = self.robot.reset(int(self.np_random.integers(2**31)))
+        self.task.begin(reading)
+        self._index = 0
+        return self._seen(reading), self._info(success=False)
+
+    def step(self, action: Action) -> tuple[Seen, float, bool, bool, dict[str, Any]]:
+        """Act for one control period; raises `BadInput` for a wrong or non-finite action."""
+        executed = self.robot.act(np.asarray(action, np.float32))
+        self.robot.advance(self._dt_s)
+        reading = self.robot.observe()
+        outcome = self.task.outcome(reading, self._index)
+        self._index += 1
+        info = {**self._info(outcome.success), "executed_action": executed}
+        seen = self._seen(reading)
+        return seen, outcome.reward, outcome.terminated, outcome.truncated, info
+
+    def render(self) -> Any:
+        """The front camera's image, (H, W, 3) uint8, in the mode "rgb_array"."""
+        if self.render_mode is None:
+            return None
+        if self._renderer is None:
+            self._renderer = plugins.make_renderer(self.robot, supersampling=2)
+        return self._renderer.frame("front", self._image_size, self._image_size)
+
+    def close(self) -> None:
+        """Let go of the simulation's cameras."""
+        self.robot.__exit__(None, None, None)
+
+    def _seen(self, reading: Observation) -> Seen:
+        observation = self.task.observation(reading)
+        flat = self.task.observation_spec.flatten(observation)
+        return {"state": flat, **observation.images} if observation.images else flat
+
+    def _info(self, success: bool) -> dict[str, Any]:
+        return {"is_success": self.task.is_success(self.robot.truth()), "success": success}
+
+
+def _space(spec: ObservationSpec) -> spaces.Space[Any]:
+    state = spaces.Box(-np.inf, np.inf, (spec.state_size,), np.float32)
+    if not spec.images:
+        return state
+    images = {n: spaces.Box(0, 255, image.shape, np.uint8) for n, image in spec.images.items()}
+    return spaces.Dict({"state": state, **images})
+
+
+def register() -> None:
+    """Make every task known to `gymnasium.make`, as `serl/PickCube-v0` for `pick_cube`."""
+    for name in plugins.names("task"):
+        gymnasium.register(
+            id=f"serl/{name.title().replace('_', '')}-v0",
+            entry_point="serl.gymnasium_env:TaskEnv",
+            kwargs={"task": name},
+        )

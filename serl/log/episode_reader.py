@@ -1,0 +1,312 @@
+"""Reading episode files: one at a time, or all of a folder. `serl.log.tail` follows a growing one.
+
+The format is MCAP as `serl.log.episode_writer` writes it: one uncompressed chunk for each record,
+holding one JSON message (channel 1 for a step, 2 for an end) and then one message for each image.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from isal.isal_zlib import crc32
+from pydantic import ValidationError
+
+from serl.errors import BadInput, CorruptData, SpecMismatch
+from serl.system.json_fields import dump_object, short
+from serl.log.images import ENCODINGS, decode
+from serl.log.mcap_writer import Opcode
+from serl.log.mcap_reader import Block, McapReader, read_chunk, read_metadata
+from serl.specs import Spec
+from serl.types import End, Episode, Key, Record, Step, limited
+from serl.log.wire import END, MAX_RECORD_BYTES, STEP, Parts, decode_record, join_parts
+
+FORMAT = "2"
+FIRST_IMAGE = 3  # channel
+PART, SEALED = ".part.mcap", ".mcap"
+
+_NAME = re.compile(r"(\d{1,20})-(\d{6,9})(\.part)?\.mcap")
+_MAX_BLOCK_BYTES = MAX_RECORD_BYTES + (1 << 20)
+_METADATA_FIELDS = {"format", "run", "actor", "epoch", "episode", "images", "spec", "crc32"}
+
+
+class EpisodeName(NamedTuple):
+    """Where an episode lies in an actor's stream; the name of its file."""
+
+    epoch: int
+    episode: int
+
+    def path(self, folder: Path, suffix: str) -> Path:
+        """The file in `folder`."""
+        return folder / f"{self.epoch}-{self.episode:06d}{suffix}"
+
+
+class Message(NamedTuple):
+    """A record as it is stored: its kind, its JSON text, its images in their encoding.
+
+    `time_ns` counts from 1970; `offset` is the byte of the file at which it starts.
+    """
+
+    kind: int
+    text: bytes
+    images: tuple[memoryview, ...]
+    time_ns: int
+    offset: int
+
+
+def metadata_crc(metadata: Mapping[str, str]) -> str:
+    """The checksum of the metadata; until a file is sealed they have no other one."""
+    return f"{crc32(dump_object(metadata)):08x}"
+
+
+class EpisodeFile:
+    """Reads the records of one file in order, also while it is being written.
+
+    Args:
+        path: of the file.
+        checksum: check every byte, not only those of the records.
+
+    Attributes:
+        metadata: run, actor, epoch, episode, images, spec, format; empty until they are written.
+        spec: what the records fit; None until it is written.
+    """
+
+    def __init__(self, path: Path, checksum: bool = False) -> None:
+        self.path = path
+        self.metadata: dict[str, str] = {}
+        self.spec: Spec | None = None
+        self._reader = McapReader(path, _MAX_BLOCK_BYTES, checksum)
+        self._count = 0
+
+    def close(self) -> None:
+        """Close the file."""
+        self._reader.close()
+
+    @property
+    def sealed(self) -> bool:
+        """All records were read, and the file says that no more will come."""
+        return self._reader.ended
+
+    @property
+    def offset(self) -> int:
+        """Where the next unread byte is."""
+        return self._reader.offset
+
+    def key(self, index: int) -> Key:
+        """The key of the record `index` of this file, once its metadata were read."""
+        name, metadata = episode_name(self.path), self.metadata
+        return Key(metadata["run"], metadata["actor"], name.epoch, name.episode, index)
+
+    def next_message(self) -> Message | None:
+        """The next record, or None when no further one is complete.
+
+        Raises:
+            CorruptData: damaged or foreign; the line names the file and the byte.
+        """
+        while (block := self._reader.next_block()) is not None:
+            try:
+                if block.opcode == Opcode.CHUNK:
+                    return self._message(block)
+                self._take_metadata(block.body)
+            except CorruptData as error:
+                raise self._reader.corrupt(block.start, str(error)) from error
+        return None
+
+    def parts(self, message: Message) -> Parts:
+        """The record of a message of this file, its images decoded.
+
+        Raises:
+            CorruptData: an image is damaged, or not of the declared shape.
+        """
+        assert self.spec is not None  # there was a message
+        images = sorted(self.spec.observation.images.items())
+        try:
+            if len(message.images) != len(images):
+                raise CorruptData(f"{len(message.images)} images, expected {len(images)}")
+            pixels = tuple(
+                decode(stored, self._encoding, name, image.shape)
+                for (name, image), stored in zip(images, message.images, strict=True)
+            )
+        except CorruptData as error:
+            raise self._reader.corrupt(message.offset, str(error)) from error
+        return Parts(message.kind, message.text, pixels)
+
+    def record(self, message: Message) -> Record:
+        """The decoded record of a message of this file; raises `CorruptData` or `SpecMismatch`."""
+        data = join_parts(self.parts(message))
+        assert self.spec is not None
+        try:
+            return decode_record(data, self.spec)
+        except (CorruptData, SpecMismatch) as error:
+            raise type(error)(f"{self.path}: byte {message.offset}: {error}") from error
+
+    def prefix(self) -> Iterator[Message]:
+        """The records up to the first damage or the end."""
+        with suppress(CorruptData):
+            while (message := self.next_message()) is not None:
+                yield message
+
+    def whole(self) -> Iterator[Message]:
+        """The records of a sealed file.
+
+        Raises:
+            CorruptData: damaged, foreign or cut, found at the latest after the last record.
+        """
+        while (message := self.next_message()) is not None:
+            yield message
+        if not self.sealed:
+            raise self._reader.corrupt(self.offset, "cut")
+        if (counted := self.count()) != self._count:
+            raise self._reader.corrupt(self.offset, f"{self._count} records, expected {counted}")
+
+    def count(self) -> int:
+        """The number of records of a sealed file, from its summary alone.
+
+        Raises:
+            CorruptData: cut, or the summary is damaged.
+        """
+        counts = self._reader.summary_counts()
+        return counts.get(STEP, 0) + counts.get(END, 0)
+
+    def _message(self, block: Block) -> Message:
+        """The record in a chunk; one that is missing before it is noticed."""
+        if self.spec is None:
+            raise CorruptData("records before the metadata")
+        chunk = read_chunk(block.body)
+        images = list(range(FIRST_IMAGE, FIRST_IMAGE + len(chunk.channels) - 1))
+        if chunk.channels[:1] not in ([STEP], [END]) or chunk.channels[1:] != images:
+            raise CorruptData(f"a chunk with the channels {short(chunk.channels)}")
+        if chunk.sequence != self._count:
+            raise CorruptData(f"expected record {self._count}, found {chunk.sequence}")
+        self._count += 1
+        kind, text, stored = chunk.channels[0], bytes(chunk.data[0]), tuple(chunk.data[1:])
+        return Message(kind, text, stored, chunk.time_ns, block.start)
+
+    def _take_metadata(self, body: memoryview) -> None:
+        """Keep the metadata once they are known to belong to this file."""
+        name, metadata = read_metadata(body)
+        if name != "serl" or metadata.keys() != _METADATA_FIELDS:
+            raise CorruptData(f"expected metadata 'serl' with {sorted(_METADATA_FIELDS)}")
+        if metadata["format"] != FORMAT:
+            found = short(metadata["format"])
+            raise CorruptData(f"format {found}, this version reads {FORMAT!r}")
+        if metadata.pop("crc32") != metadata_crc(metadata):
+            raise CorruptData("the checksum of the metadata does not match")
+        place = episode_name(self.path)
+        if (metadata["epoch"], metadata["episode"]) != (str(place.epoch), str(place.episode)):
+            found = short(metadata["episode"])
+            raise CorruptData(f"holds episode {found}, named as another")
+        if metadata["images"] not in ENCODINGS:
+            raise CorruptData(f"images in an unknown encoding: {short(metadata['images'])}")
+        try:
+            self.spec = Spec.model_validate_json(metadata["spec"])
+        except ValidationError as error:
+            raise CorruptData("the spec cannot be read") from error
+        self.metadata = metadata
+        self._encoding = ENCODINGS[metadata["images"]]
+
+
+def episode_name(path: Path) -> EpisodeName:
+    """Epoch and episode of a file; raises `BadInput` when it is not named like one."""
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        raise BadInput(f"{path}: expected an episode file, <epoch>-<episode>.mcap")
+    return EpisodeName(int(match[1]), int(match[2]))
+
+
+def episode_paths(folder: Path) -> list[Path]:
+    """Episode files of one actor, sealed and open ones, by epoch and episode."""
+    paths = [path for path in folder.glob("*.mcap") if _NAME.fullmatch(path.name)]
+    # A crash inside `recover` can leave both forms of one episode: the sealed one stands.
+    paths.sort(key=lambda path: path.name.endswith(PART), reverse=True)
+    return [path for _, path in sorted({episode_name(path): path for path in paths}.items())]
+
+
+def next_epoch(folder: Path, now_ns: Callable[[], int] = time.time_ns) -> int:
+    """An epoch above all that the folder has episodes of, also after a clock that went back."""
+    newest = max((episode_name(path).epoch for path in episode_paths(folder)), default=0)
+    return max(now_ns(), newest + 1)
+
+
+def read_episode(path: Path, spec: Spec) -> Episode:
+    """All steps of one file. An open file (`.part.mcap`) gives its undamaged beginning.
+
+    Images that the spec does not ask for, such as those of a reward model alone, are left out.
+
+    Raises:
+        CorruptData: a sealed file is damaged; the line names the file and the byte.
+        SpecMismatch: recorded with another spec; the line says what differs.
+    """
+    with closing(open_episode(path)) as file:
+        stored = list(file.prefix() if file.path.name.endswith(PART) else file.whole())
+        if file.spec is None:
+            return Episode((), None)
+        images = [name for name in file.spec.observation.images if name in spec.observation.images]
+        if difference := file.spec.limited_to(images).difference(spec):
+            raise SpecMismatch(f"{path}: recorded != expected: {difference}")
+        records = [limited(file.record(message), images) for message in stored]
+        return _assemble(records, file)
+
+
+def read_spec(path: Path) -> Spec | None:
+    """What the records of a file fit; None when an open file does not say so yet.
+
+    Raises:
+        CorruptData: a sealed file is damaged; the line names the file and the byte.
+    """
+    with closing(open_episode(path)) as file:
+        messages = file.prefix() if file.path.name.endswith(PART) else file.whole()
+        next(messages, None)
+        return file.spec
+
+
+def count_records(path: Path) -> int:
+    """How many records a file holds; a sealed one is not read for that.
+
+    Raises:
+        CorruptData: a sealed file is damaged where it says so; the line names the file.
+    """
+    with closing(open_episode(path)) as file:
+        if file.path.name.endswith(PART):
+            return sum(1 for _ in file.prefix())
+        return file.count()
+
+
+def read_records(paths: Path | Iterable[Path], spec: Spec) -> Iterator[Record]:
+    """The records of several files, or of a folder; one episode at a time is held in memory.
+
+    Raises:
+        CorruptData: a sealed file is damaged; none of its records is yielded.
+        SpecMismatch: recorded with another spec; the line says what differs.
+    """
+    for path in episode_paths(paths) if isinstance(paths, Path) else paths:
+        episode = read_episode(path, spec)
+        yield from episode.steps
+        if episode.end is not None:
+            yield episode.end
+
+
+def open_episode(path: Path) -> EpisodeFile:
+    """Open a file, under its final name if it was sealed since it was listed."""
+    try:
+        with suppress(FileNotFoundError):
+            return EpisodeFile(path, checksum=not path.name.endswith(PART))
+        return EpisodeFile(episode_name(path).path(path.parent, SEALED), checksum=True)
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
+
+
+def _assemble(records: list[Record], file: EpisodeFile) -> Episode:
+    """Steps and the end, after a check that they are the ones that belong here."""
+    for index, record in enumerate(records):
+        if record.key != (expected := file.key(index)):
+            raise CorruptData(f"{file.path}: expected {expected}, got {record.key}")
+    end = records[-1] if records and isinstance(records[-1], End) else None
+    steps = tuple(record for record in records if isinstance(record, Step))
+    if len(steps) + (end is not None) < len(records):
+        raise CorruptData(f"{file.path}: an end before the last record")
+    return Episode(steps, end)

@@ -1,0 +1,384 @@
+"""Which records the learner accepted, in which order: `index.sqlite` of a run.
+
+The order makes learning repeatable: replay is rebuilt, and learning goes on, in this order. It is
+a cache: without it, it is rebuilt from the episode files. Beside the order it keeps a checksum of
+each accepted record, for `serl verify`; one that was rebuilt, or made by format 1, lacks them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
+from typing import NamedTuple, Self
+
+from serl.log.content import CHECKSUM, Block, extend
+from serl.system.database import (
+    BESIDE,
+    DamagedDatabase,
+    bounded,
+    check,
+    connect,
+    read_rows,
+    refused,
+    schema_of,
+)
+from serl.errors import BadInput, CorruptData
+from serl.system.files import checked_name, sync_folder
+from serl.types import Arrival, place_after
+
+Stream = tuple[str, int]
+"""An actor's name and one of its epochs; a record's ordinal in it is its sequence number."""
+
+Cursors = Mapping[Stream, int]
+"""By stream: the sequence number of the first record that is not held."""
+
+FORMAT = 2
+_ORDER = """
+CREATE TABLE span (
+    id INTEGER PRIMARY KEY, actor TEXT NOT NULL, epoch INTEGER NOT NULL,
+    first INTEGER NOT NULL, length INTEGER NOT NULL,
+    next_episode INTEGER, next_step INTEGER  -- what follows it; NULL when it is not known
+) STRICT;
+CREATE TABLE home (
+    actor TEXT PRIMARY KEY, home TEXT NOT NULL, place TEXT NOT NULL
+) STRICT;
+"""
+_CONTENT = f"""
+CREATE TABLE content (
+    actor TEXT NOT NULL, epoch INTEGER NOT NULL, first INTEGER NOT NULL,
+    cameras TEXT NOT NULL,  -- names of the images that the checksums are of, one a line
+    checksums BLOB NOT NULL,  -- of the records from `first` on, 8 bytes each
+    PRIMARY KEY (actor, epoch, first)
+) STRICT, WITHOUT ROWID;
+PRAGMA user_version = {FORMAT};
+"""
+_SCHEMAS = {1: schema_of(_ORDER), FORMAT: schema_of(_ORDER + _CONTENT)}
+_SPANS = "SELECT actor, epoch, first, length FROM span ORDER BY id"
+
+
+class Span(NamedTuple):
+    """`length` records of one stream from the sequence number `first` on, accepted in a row."""
+
+    actor: str
+    epoch: int
+    first: int
+    length: int
+
+    @property
+    def stream(self) -> Stream:
+        """The stream that it is of."""
+        return self.actor, self.epoch
+
+
+class _Place(NamedTuple):
+    """Where a stream stands: its records so far, and episode and step of the next one.
+
+    The episode is None when it is not known, after a rebuild.
+    """
+
+    length: int = 0
+    episode: int | None = 0
+    step: int = 0
+
+    def after(self, record: Arrival) -> _Place:
+        """The place behind the record; raises `BadInput` when it is not the next one."""
+        key, expected = record.key, (self.episode, self.step)
+        found = key.episode, key.index
+        if self.episode is not None and found != expected:
+            stream = f"{key.actor}/{key.epoch}"
+            raise BadInput(f"index: expected record {expected} of {stream}, got {found}")
+        return _Place(self.length + 1, *place_after(record))
+
+
+class Index:
+    """The accepted records as spans, and the home of each actor; every change is durable at once.
+
+    Safe between threads.
+
+    Args:
+        path: of the database; made if absent.
+
+    Raises:
+        DamagedDatabase: it can be rebuilt, see `open_index`.
+        CorruptData: made by another version of serl.
+        SerlError: the disk refused.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = Lock()
+        if not path.exists():
+            _make(path)
+        self._places: dict[Stream, _Place] = {}
+        self._blocks: dict[Stream, Block] = {}  # the last row of each stream, since the start
+        self._last = (0, Span("", 0, 0, 0))
+        try:
+            self._database = connect(path)
+            with self._closed_on_error(), bounded(self._database, path):
+                self._prepare()
+                self._load()
+                self._homes = {
+                    actor: (home, place)
+                    for actor, home, place in read_rows(self._database, path, "SELECT * FROM home")
+                }
+        except sqlite3.OperationalError as error:
+            raise refused(path, error) from error
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            raise DamagedDatabase(f"{path}: {error}") from error
+
+    @property
+    def cursors(self) -> dict[Stream, int]:
+        """How many records of each stream were accepted."""
+        with self._lock:
+            return {stream: place.length for stream, place in self._places.items()}
+
+    @property
+    def places(self) -> dict[Stream, tuple[int, int]]:
+        """Episode and step of the next record of each stream; only where they are known."""
+        with self._lock:
+            return {
+                stream: (place.episode, place.step)
+                for stream, place in self._places.items()
+                if place.episode is not None
+            }
+
+    def spans(self) -> list[Span]:
+        """The order in which records were accepted."""
+        return [Span(*row) for row in self._database.execute(_SPANS).fetchall()]
+
+    def accept(self, records: Sequence[Arrival]) -> None:
+        """Append records to the order; on the disk when this returns, all of them or none.
+
+        Raises:
+            BadInput: a record that is not the next one of its stream; nothing was accepted.
+            SerlError: the disk refused; nothing was accepted.
+        """
+        places: dict[Stream, _Place] = {}
+        spans: list[Span] = []
+        blocks: dict[Stream, list[Block]] = {}
+        for record in records:
+            stream = record.key.actor, record.key.epoch
+            before = places.get(stream) or self._places.get(stream, _Place())
+            places[stream] = before.after(record)
+            if spans and spans[-1].stream == stream:
+                spans[-1] = spans[-1]._replace(length=spans[-1].length + 1)
+            else:
+                spans.append(Span(*stream, before.length, 1))
+            if stream not in blocks:
+                blocks[stream] = [self._blocks[stream]] if stream in self._blocks else []
+            extend(blocks[stream], before.length, record)
+        self._append(spans, places, blocks)
+
+    def claim(self, actor: str, home: str, place: str) -> str:
+        """Why an actor cannot have this name; empty when it can.
+
+        Args:
+            actor: its name; belongs for good to the home that asked first.
+            home: what tells its folder from all others.
+            place: where that is, for people.
+        """
+        with self._lock:
+            owner, known_place = self._homes.get(actor, (home, ""))
+            if owner != home:
+                return f"actor {actor!r} of this run is at {known_place}; choose another --name"
+            if known_place != place:
+                with self._transaction():
+                    row = (actor, home, place)
+                    self._database.execute("INSERT OR REPLACE INTO home VALUES (?, ?, ?)", row)
+                self._homes[actor] = (home, place)
+        return ""
+
+    def cut(self, held: Cursors) -> dict[Stream, int]:
+        """Forget what the log does not hold; returns how many records of which streams that is."""
+        lost = {
+            stream: cursor - held.get(stream, 0)
+            for stream, cursor in self.cursors.items()
+            if cursor > held.get(stream, 0)
+        }
+        with self._lock, self._transaction():
+            for stream in lost:
+                end = held.get(stream, 0)
+                mine = "WHERE actor = ? AND epoch = ? AND"
+                self._database.execute(f"DELETE FROM span {mine} first >= ?", (*stream, end))
+                self._database.execute(
+                    "UPDATE span SET length = ? - first, next_episode = NULL, next_step = NULL "
+                    f"{mine} first + length >= ?",
+                    (end, *stream, end),
+                )
+                self._database.execute(f"DELETE FROM content {mine} first >= ?", (*stream, end))
+                self._database.execute(
+                    "UPDATE content SET checksums = substr(checksums, 1, ? * (? - first)) "
+                    f"{mine} length(checksums) > ? * (? - first)",
+                    (CHECKSUM.size, end, *stream, CHECKSUM.size, end),
+                )
+                self._blocks.pop(stream, None)
+        if lost:
+            self._load()
+        return lost
+
+    def rebuild(self, taken: Cursors, logged: Cursors) -> None:
+        """Fill an empty index: what was taken comes first, then what else is logged."""
+        spans = [Span(*stream, 0, taken[stream]) for stream in sorted(taken, key=_by_epoch)]
+        for stream in sorted(logged, key=_by_epoch):
+            first = taken.get(stream, 0)
+            spans.append(Span(*stream, first, logged[stream] - first))
+        places = {stream: _Place(cursor, None) for stream, cursor in logged.items()}
+        self._append([span for span in spans if span.length], places, {})
+
+    def close(self) -> None:
+        """Close the database; a second call does nothing."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self) -> None:
+        database = self._database
+        version = check(database, self.path, _SCHEMAS)
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        if version < FORMAT:
+            with self._transaction():
+                for statement in _CONTENT.split(";")[:-1]:
+                    database.execute(statement)
+
+    def _load(self) -> None:
+        """Read where each stream stands; spans that do not follow each other are damage."""
+        rows = read_rows(self._database, self.path, "SELECT * FROM span ORDER BY id")
+        self._places, self._last = {}, (0, Span("", 0, 0, 0))
+        for number, actor, epoch, first, length, episode, step in rows:
+            span = Span(actor, epoch, first, length)
+            if length < 1 or first != self._places.get(span.stream, _Place()).length:
+                raise DamagedDatabase(f"{self.path}: {span} does not follow the ones before it")
+            self._places[span.stream] = _Place(first + length, episode, step or 0)
+            self._last = number, span
+
+    def _append(
+        self,
+        spans: Sequence[Span],
+        places: Mapping[Stream, _Place],
+        blocks: Mapping[Stream, Sequence[Block]],
+    ) -> None:
+        """One transaction; the first span may continue the last one."""
+        if not spans:
+            return
+        number, last = self._last
+        follows = last.stream == spans[0].stream
+        if follows:
+            grown = last.length + spans[0].length
+            spans = [Span(*last.stream, last.first, grown), *spans[1:]]
+        numbers = count(number if follows else number + 1)
+        rows = [
+            (number, *span, places[span.stream].episode, places[span.stream].step)
+            for number, span in zip(numbers, spans, strict=False)
+        ]
+        with self._lock:
+            with self._transaction():
+                insert = "INSERT OR REPLACE INTO span VALUES (?, ?, ?, ?, ?, ?, ?)"
+                self._database.executemany(insert, rows)
+                self._database.executemany(
+                    "INSERT OR REPLACE INTO content VALUES (?, ?, ?, ?, ?)",
+                    [
+                        (*stream, block.first, "\n".join(block.cameras), block.checksums)
+                        for stream, mine in blocks.items()
+                        for block in mine
+                    ],
+                )
+            self._blocks.update({stream: mine[-1] for stream, mine in blocks.items()})
+            self._last = rows[-1][0], spans[-1]
+            self._places.update(places)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            yield
+            self._database.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise refused(self.path, error) from error
+
+
+def _make(path: Path) -> None:
+    """An empty index under its name all at once: nobody ever sees a part of one."""
+    scratch = path.with_name(f".{path.name}.tmp")
+    scratch.unlink(missing_ok=True)
+    os.close(os.open(scratch, os.O_RDWR | os.O_CREAT, 0o600))
+    try:
+        with closing(sqlite3.connect(scratch, isolation_level=None)) as database:
+            database.executescript(f"BEGIN; {_ORDER} {_CONTENT} COMMIT;")
+    except sqlite3.Error as error:
+        raise refused(path, error) from error
+    for suffix in BESIDE:  # of a database that is gone; they would be replayed into it
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    scratch.rename(path)
+    sync_folder(path.parent)
+
+
+def read_index(path: Path) -> tuple[list[Span], dict[Stream, list[Block]]]:
+    """Read the spans as they are stored, unchecked, and the checksums; nothing without an index.
+
+    Changes nothing.
+
+    Raises:
+        CorruptData: not an index, damaged, or of another version.
+    """
+    try:
+        try:
+            return _read(path) if path.exists() else ([], {})
+        except sqlite3.OperationalError:
+            with TemporaryDirectory() as scratch:
+                return _read(_copied(path, Path(scratch)))
+    except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
+        raise CorruptData(f"{path}: {error}") from error
+
+
+def _read(path: Path) -> tuple[list[Span], dict[Stream, list[Block]]]:
+    blocks: dict[Stream, list[Block]] = {}
+    with closing(connect(path, read_only=True)) as database, bounded(database, path):
+        version = check(database, path, _SCHEMAS)
+        spans = [Span(*row) for row in read_rows(database, path, _SPANS)]
+        for actor in {span.actor for span in spans}:
+            checked_name(actor, f"{path}: actor")
+        content = read_rows(database, path, "SELECT * FROM content") if version == FORMAT else ()
+        for actor, epoch, first, cameras, checksums in content:
+            block = Block(first, tuple(filter(None, cameras.split("\n"))), checksums)
+            blocks.setdefault((actor, epoch), []).append(block)
+    return spans, blocks
+
+
+def _copied(path: Path, folder: Path) -> Path:
+    """A copy of the database with what is not in its file yet.
+
+    SQLite reads a database with a write-ahead log only where it can write beside it; an archive
+    may be read-only. (Its `immutable` would pass over the log.)
+    """
+    log = path.with_name(f"{path.name}-wal")
+    for file in (path, log):
+        if file.exists():
+            shutil.copyfile(file, folder / file.name)
+    return folder / path.name
+
+
+def _by_epoch(stream: Stream) -> tuple[int, str]:
+    """Streams in the order in which their actors started."""
+    return stream[1], stream[0]

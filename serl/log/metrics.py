@@ -1,0 +1,313 @@
+"""What a run tells about itself: one JSON line per row, and the same numbers for TensorBoard.
+
+A row of `metrics.jsonl` is the fields of one of the row classes below and "kind", "time_s" and
+"steps" (online environment steps of all actors so far).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import compress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Literal, Protocol, Self
+
+from serl.errors import CorruptData, SerlError
+from serl.system.json_fields import MAX_JSON_BYTES
+from serl.system.files import open_regular, write_all
+
+FILE = "metrics.jsonl"
+MetricsRow = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeRow:
+    """One online episode.
+
+    Attributes:
+        actor: name of the actor.
+        episode: number of the episode at this actor.
+        length: steps.
+        success: the task was solved.
+        assisted: a human drove at least one step.
+        reward: return, not discounted.
+        human_steps: steps that a human drove.
+        interventions: takeovers, that is segments of human steps.
+        reason: why it ended.
+        duration_s: task time.
+        weight_age: versions that the actor's weights were behind at the end.
+    """
+
+    kind: ClassVar[str] = "episode"
+    actor: str
+    episode: int
+    length: int
+    success: bool
+    assisted: bool
+    reward: float
+    human_steps: int
+    interventions: int
+    reason: str
+    duration_s: float
+    weight_age: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRow:
+    """The learner's state after an update; None where it has no value yet.
+
+    Attributes:
+        updates: outer updates so far.
+        updates_per_s: rate since the last row.
+        utd: critic updates per online step, achieved since the start.
+        critic_loss: mean over the ensemble.
+        actor_loss: of the last batch.
+        q: mean value of the batch's actions.
+        temperature: of the entropy bonus.
+        entropy: of the policy, in nats.
+        vice_good: of a reward that is learned beside: how probable it takes successes to be one ...
+        vice_visited: ... and what the policy visits, before it learns from both ...
+        vice_reward: ... and the mean reward of the batch.
+        lag: online steps received and not yet trained on.
+        weights_version: of the newest published weights.
+    """
+
+    kind: ClassVar[str] = "update"
+    updates: int
+    updates_per_s: float
+    utd: float
+    critic_loss: float | None = None
+    actor_loss: float | None = None
+    q: float | None = None
+    temperature: float | None = None
+    entropy: float | None = None
+    vice_good: float | None = None
+    vice_visited: float | None = None
+    vice_reward: float | None = None
+    lag: int = 0
+    weights_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRow:
+    """Unassisted trials of one checkpoint.
+
+    Attributes:
+        checkpoint: online steps of the checkpoint.
+        trials: how many.
+        successes: how many of them solved the task.
+        cycle_time_s: mean task time of the successes; None without any.
+        purpose: to choose a checkpoint, or to report on the chosen one.
+    """
+
+    kind: ClassVar[str] = "evaluation"
+    checkpoint: int
+    trials: int
+    successes: int
+    cycle_time_s: float | None
+    purpose: Literal["selection", "final"]
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """Something a person should know of: a start, a resume, a restart, a warning."""
+
+    kind: ClassVar[str] = "event"
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRow:
+    """A robot could not restore its scene by itself.
+
+    Attributes:
+        actor: name of the actor.
+        text: what it asked a person for.
+    """
+
+    kind: ClassVar[str] = "request"
+    actor: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeRow:
+    """A learner went on from a checkpoint: what was learned after it is learned again.
+
+    Attributes:
+        rows: rows there were when the checkpoint was saved; episodes, updates and requests that
+            came after them and before this row are superseded.
+    """
+
+    kind: ClassVar[str] = "resume"
+    rows: int
+
+
+Row = EpisodeRow | UpdateRow | EvaluationRow | EventRow | RequestRow | ResumeRow
+
+_MAX_BYTES = 16 << 30
+_REPEATED = {EpisodeRow.kind, UpdateRow.kind, RequestRow.kind}
+
+
+class Metrics(Protocol):
+    """Takes rows of measurements; `MetricsWriter` is one."""
+
+    def write(self, steps: int, row: Row) -> None:
+        """Append a row."""
+        ...
+
+
+class MetricsWriter:
+    """Appends rows to `metrics.jsonl` and to event files under `tensorboard/`.
+
+    A row is one write of one line, so a kill costs at most the line being written; opening a run
+    again drops such a cut line. Other damaged lines stay, and count as rows. Not for several
+    threads.
+
+    Args:
+        folder: the run folder; made if absent.
+        monotonic_s: monotonic seconds.
+
+    Attributes:
+        rows: rows in the file.
+
+    Raises:
+        OSError: the disk refused.
+    """
+
+    def __init__(self, folder: Path, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        from serl.log.event_files import EventFiles  # costly; who only reads metrics never needs it
+
+        path = folder / FILE
+        folder.mkdir(parents=True, exist_ok=True)
+        rows, end = read_rows(path)
+        self.rows = len(rows)
+        self._now_s = monotonic_s
+        self._origin_s = monotonic_s() - (rows[-1]["time_s"] if rows else 0.0)
+        self._path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        os.ftruncate(self._file, end)
+        self._events = EventFiles(folder / "tensorboard")
+
+    @property
+    def time_s(self) -> float:
+        """Seconds that the run has been running, over all its resumes."""
+        return self._now_s() - self._origin_s
+
+    def write(self, steps: int, row: Row) -> None:
+        """Append a row, as of now and `steps` online environment steps.
+
+        Raises:
+            SerlError: the disk refused.
+        """
+        fields = {name: _finite(value) for name, value in asdict(row).items()}
+        line = {"kind": row.kind, "time_s": round(self.time_s, 3), "steps": steps, **fields}
+        try:
+            write_all(self._file, (json.dumps(line, allow_nan=False) + "\n").encode())
+        except OSError as error:
+            raise SerlError(f"{self._path}: {error.strerror}") from error
+        self.rows += 1
+        if isinstance(row, ResumeRow):  # TensorBoard, too, drops what is superseded
+            self._events.restart(steps)
+            return
+        scalars = {
+            f"{row.kind}/{name}": value
+            for name, value in fields.items()
+            if isinstance(value, int | float)
+        }
+        if scalars:
+            self._events.add(steps, scalars)
+
+    def close(self) -> None:
+        """Write out what is still held."""
+        os.close(self._file)
+        self._events.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read_metrics(path: Path) -> list[MetricsRow]:
+    """The rows of a `metrics.jsonl`, in order, without superseded ones; no file has no rows.
+
+    A cut last line is left out; another line that is not a row is an event that says so.
+    """
+    return standing(read_rows(path)[0])
+
+
+def standing(rows: Sequence[MetricsRow]) -> list[MetricsRow]:
+    """All rows of a file without the superseded ones, see `ResumeRow`."""
+    kept = [True] * len(rows)
+    for number, row in enumerate(rows):
+        if row["kind"] == ResumeRow.kind:
+            for after in range(int(row["rows"]), number):
+                kept[after] &= rows[after]["kind"] not in _REPEATED
+    return list(compress(rows, kept))
+
+
+def read_rows(path: Path, start: int = 0) -> tuple[list[MetricsRow], int]:
+    """The rows from a byte on, superseded ones included, and the byte behind them.
+
+    No file has no rows. A last line without an end is left for later; another line that is not a
+    row, or each MiB of an endless one, is an event that says so.
+    """
+    rows: list[MetricsRow] = []
+    with suppress(FileNotFoundError), open_regular(path, _MAX_BYTES) as file:
+        file.seek(start)
+        while line := file.readline(MAX_JSON_BYTES):
+            if len(line) < MAX_JSON_BYTES and not line.endswith(b"\n"):
+                break
+            try:
+                rows.append(_row(line, f"{path}: byte {start}"))
+            except CorruptData as error:  # it counts, since a `ResumeRow` counts rows
+                before = rows[-1] if rows else {"time_s": 0.0, "steps": 0}
+                row = {"time_s": before["time_s"], "steps": before["steps"], "text": str(error)}
+                rows.append({"kind": EventRow.kind, **row})
+            start += len(line)
+    return rows, start
+
+
+def _row(line: bytes, where: str) -> MetricsRow:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise CorruptData(f"{where} is not JSON: {error}") from None
+    if not isinstance(row, dict) or not isinstance(row.get("kind"), str):
+        raise CorruptData(f'{where}: expected an object with "kind", got {line[:60]!r}')
+    resumes = row["kind"] == ResumeRow.kind
+    for name in ("time_s", "steps", "rows") if resumes else ("time_s", "steps"):
+        value = row.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
+            raise CorruptData(f"{where}: {name} must be a number from 0, got {value!r}")
+    return row
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: such a value is absent."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Rate:
+    """Steps per second between two calls."""
+
+    def __init__(self) -> None:
+        self._at: tuple[int, float] | None = None
+
+    def of(self, steps: int, now_s: float) -> float:
+        """Since the last call; 0 at the first."""
+        before, self._at = self._at, (steps, now_s)
+        return (steps - before[0]) / max(now_s - before[1], 1e-9) if before else 0.0

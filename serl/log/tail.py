@@ -1,0 +1,210 @@
+"""Following an actor's log while it is written, for those who pass its records on."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from serl.log.episode_reader import (
+    PART,
+    SEALED,
+    EpisodeFile,
+    EpisodeName,
+    Message,
+    episode_name,
+    episode_paths,
+)
+from serl.errors import CorruptData
+from serl.system.files import FolderWatch
+from serl.specs import Spec
+from serl.types import limited
+from serl.log.wire import encode_record, join_parts
+
+Losses = Callable[[EpisodeName], Sequence[bytes]]
+"""What stands for the records of a damaged or missing episode; empty when it is not known."""
+
+
+class Tail:
+    """Follows the records of one epoch while they are written, file after file.
+
+    The ordinal of a record in its epoch is its sequence number.
+
+    Args:
+        folder: the actor's episodes; need not exist yet.
+        epoch: the actor's start that is followed.
+        start: the sequence number of the first record to give.
+        losses: asked when a sealed episode is damaged or missing.
+        spec: what the records are to fit: images that it does not have are left out; None for all.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        epoch: int,
+        start: int = 0,
+        losses: Losses = lambda name: (),
+        spec: Spec | None = None,
+    ) -> None:
+        self._folder = folder
+        self._name = EpisodeName(epoch, 0)
+        self._file: EpisodeFile | None = None
+        self._start = start
+        self._spec = spec
+        self._position = 0
+        self._losses = losses
+        self._lost: deque[bytes] = deque()  # given before anything else
+        self._file_start = 0  # the position at the first record of the file
+        self._damaged = False  # the file, which is an open one
+        self._awaited: EpisodeName | None = None  # at the last look there was none from it on
+        self._watch = FolderWatch(folder)
+
+    @property
+    def position(self) -> int:
+        """The sequence number of the next record that `read` gives."""
+        return max(self._position, self._start)
+
+    def read(self, limit_bytes: int) -> list[bytes]:
+        """The next complete records, encoded; stops once they reach `limit_bytes`.
+
+        What follows the undamaged beginning of an open file is no record, or none yet: its actor
+        may have died, and recovers the file when it starts again.
+
+        Raises:
+            CorruptData: a sealed file is damaged or missing, and nobody knows what it held; the
+                line names it.
+        """
+        records: list[bytes] = []
+        size = 0
+        while size < limit_bytes and (record := self._next()) is not None:
+            self._position += 1
+            if self._position > self._start:
+                records.append(record if isinstance(record, bytes) else self._encoded(record))
+                size += len(records[-1])
+        return records
+
+    def close(self) -> None:
+        """Close the file that is being followed; a second call does nothing."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _encoded(self, message: Message) -> bytes:
+        file = self._file
+        assert file is not None  # it gave the message
+        assert file.spec is not None
+        images = (self._spec or file.spec).observation.images
+        if file.spec.observation.images.keys() <= images.keys():
+            return join_parts(file.parts(message))
+        return encode_record(limited(file.record(message), images))
+
+    def _next(self) -> Message | bytes | None:
+        """The next record of the file, or what stands for a lost one."""
+        while not self._lost and (file := self._current()) is not None:
+            try:
+                message = self._read_file(file)
+            except CorruptData as error:
+                self._stand_in(error)
+                continue
+            if message is not None:
+                return message
+            if self._file is file:
+                return None
+        return self._lost.popleft() if self._lost else None
+
+    def _read_file(self, file: EpisodeFile) -> Message | None:
+        """The next record of the file. None: there is none yet, or the file was left."""
+        if not self._damaged:
+            try:
+                return self._next_message(file)
+            except CorruptData:
+                if not file.path.name.endswith(PART):
+                    raise
+                self._damaged = True
+        if not file.path.exists():  # it was recovered, or sealed: what was given comes again
+            self.close()
+            self._damaged = False
+            self._start, self._position = self.position, self._file_start
+        return None
+
+    def _next_message(self, file: EpisodeFile) -> Message | None:
+        following = self._following()
+        if (message := file.next_message()) is not None:
+            return message
+        if not (_exists(self._folder, following) or self._overtaken(following)):
+            return None
+        # A later file exists, so this one is complete; look again for what came since.
+        if (message := file.next_message()) is not None:
+            return message
+        if not (file.sealed or file.path.name.endswith(PART)):
+            raise CorruptData(f"{file.path}: byte {file.offset}: cut")
+        self.close()
+        self._name = following
+        return None
+
+    def _current(self) -> EpisodeFile | None:
+        """The file that is being followed; those that end before the start are passed over."""
+        while self._file is None:
+            file = _open(self._folder, self._name)
+            if file is None:
+                if not self._overtaken(self._name):
+                    return None
+                file = _open(self._folder, self._name)  # it may have come before the later one
+            if file is None:
+                path = self._name.path(self._folder, SEALED)
+                self._file_start = self._position
+                self._stand_in(CorruptData(f"{path}: missing, though later episodes are there"))
+                return None
+            if self._ends_before_start(file):
+                file.close()
+                self._name = self._following()
+            else:
+                self._file, self._file_start = file, self._position
+        return self._file
+
+    def _following(self) -> EpisodeName:
+        return self._name._replace(episode=self._name.episode + 1)
+
+    def _stand_in(self, error: CorruptData) -> None:
+        """Go on behind an episode that cannot be read; raises the error when that is impossible."""
+        lost = self._losses(self._name)
+        if not lost:
+            raise error
+        self._lost.extend(lost[self._position - self._file_start :])
+        self.close()
+        self._name = self._following()
+
+    def _overtaken(self, name: EpisodeName) -> bool:
+        """Later episodes than an absent one are there."""
+        changed = self._watch.changed()
+        if name == self._awaited and not changed:
+            return False
+        names = map(episode_name, episode_paths(self._folder))
+        later = any(other.epoch == name.epoch and other > name for other in names)
+        if not later:
+            self._awaited = name
+        return later
+
+    def _ends_before_start(self, file: EpisodeFile) -> bool:
+        """Of a sealed file the summary says how much is in it; then nothing else is read."""
+        if self._position >= self._start or file.path.name.endswith(PART):
+            return False
+        with suppress(CorruptData):
+            end = self._position + file.count()
+            if end <= self._start:
+                self._position = end
+                return True
+        return False
+
+
+def _open(folder: Path, name: EpisodeName) -> EpisodeFile | None:
+    """Open a file under whichever name it has; sealing renames it from the first."""
+    for suffix in (PART, SEALED):
+        with suppress(FileNotFoundError):
+            return EpisodeFile(name.path(folder, suffix))
+    return None
+
+
+def _exists(folder: Path, name: EpisodeName) -> bool:
+    return any(name.path(folder, suffix).exists() for suffix in (PART, SEALED))

@@ -1,0 +1,112 @@
+"""The numbers behind a run's plots and tables, drawn from the rows of its metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serl.log.metrics import MetricsRow
+
+Values = NDArray[np.float64]
+
+WINDOW = 20
+"""Episodes of a running mean."""
+
+
+def number(row: MetricsRow, name: str) -> float:
+    """A field as a number (True is 1); NaN where it is absent or not a number."""
+    value: Any = row.get(name)
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def series(rows: Sequence[MetricsRow], name: str) -> Values:
+    """One field of all rows, NaN where absent; shape (N,)."""
+    return np.array([number(row, name) for row in rows], np.float64)
+
+
+def running_ratio(part: Values, whole: Values, window: int = WINDOW) -> Values:
+    """Sum of `part` over sum of `whole`, over the last `window` entries at each; shape (N,)."""
+    ratio: Values = np.full(len(part), math.nan)
+    totals = _running_sum(whole, window)
+    np.divide(_running_sum(part, window), totals, out=ratio, where=totals > 0)
+    return ratio
+
+
+def running_mean(values: Values, window: int = WINDOW) -> Values:
+    """Mean of the last `window` entries up to here, NaN left out; shape (N,)."""
+    return running_ratio(values, np.isfinite(values).astype(np.float64), window)
+
+
+def _running_sum(values: Values, window: int) -> Values:
+    sums = np.concatenate([[0.0], np.cumsum(np.nan_to_num(values))])
+    ends = np.arange(1, len(sums))
+    last: Values = sums[ends] - sums[np.maximum(ends - window, 0)]
+    return last
+
+
+def thinned(x: Values, y: Values, most: int) -> tuple[Values, Values]:
+    """At most `most` points: means of neighbours; points that are not finite are left out."""
+    kept = np.isfinite(x) & np.isfinite(y)
+    x, y = x[kept], y[kept]
+    if len(x) <= most:
+        return x, y
+    starts = np.linspace(0, len(x), most, endpoint=False).astype(int)
+    sizes = np.diff(np.append(starts, len(x)))
+    return np.add.reduceat(x, starts) / sizes, np.add.reduceat(y, starts) / sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Quarter:
+    """A quarter of a run's online steps; an episode belongs to the quarter that it ends in.
+
+    Attributes:
+        last_step: online steps at its end.
+        episodes: how many ended in it.
+        human_share: share of its steps that a human drove; NaN without any step.
+        interventions: takeovers per episode; NaN without any episode.
+        unassisted: (successes, episodes) without a human step.
+        assisted: (successes, episodes) with one.
+    """
+
+    last_step: int
+    episodes: int
+    human_share: float
+    interventions: float
+    unassisted: tuple[int, int]
+    assisted: tuple[int, int]
+
+
+def quarters(episodes: Sequence[MetricsRow]) -> list[Quarter]:
+    """Four quarters of the online steps of a run's episode rows; none without episodes."""
+    total = int(max((row["steps"] for row in episodes), default=0))
+    if total == 0:
+        return []
+    edges = [math.ceil(total * part / 4) for part in range(5)]
+    return [
+        _quarter([row for row in episodes if first < row["steps"] <= last], last)
+        for first, last in pairwise(edges)
+    ]
+
+
+def _quarter(episodes: list[MetricsRow], last_step: int) -> Quarter:
+    steps = np.nansum(series(episodes, "length"))
+    human = np.nansum(series(episodes, "human_steps"))
+    takeovers = np.nansum(series(episodes, "interventions"))
+    return Quarter(
+        last_step=last_step,
+        episodes=len(episodes),
+        human_share=float(human / steps) if steps else math.nan,
+        interventions=float(takeovers / len(episodes)) if episodes else math.nan,
+        unassisted=_successes([row for row in episodes if not row.get("assisted")]),
+        assisted=_successes([row for row in episodes if row.get("assisted")]),
+    )
+
+
+def _successes(episodes: list[MetricsRow]) -> tuple[int, int]:
+    return sum(bool(row.get("success")) for row in episodes), len(episodes)

@@ -1,0 +1,362 @@
+"""What `serl train` shows: a live panel on a terminal, else plain lines; a table at the end."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from serl.report.assistance import Assistance
+from serl.training.control_status import ControlStatus
+from serl.training.evaluation import Evaluation
+from serl.training.link_status import LinkStatus
+
+WIDTH = 80
+LINE_PERIOD_S = 10.0
+
+GOOD, BAD, QUIET = "green", "bold red", "bright_black"
+POLICY, HUMAN = "blue", "yellow"
+PROCESS_STYLES = {"running": GOOD, "finished": QUIET}
+THIN_SPACE = "\N{NARROW NO-BREAK SPACE}"
+
+
+@dataclass(frozen=True, slots=True)
+class ActorProgress:
+    """One actor as the learner sees it.
+
+    Attributes:
+        name: of the actor.
+        running: its link process runs.
+        link: what that process says of itself; None while it says nothing.
+        weights_age: versions that its weights are behind the newest.
+        control: how it keeps its rate; None where time passes as it is asked to.
+        waits: what it waits for a person to do, and why; empty when it does not.
+    """
+
+    name: str
+    running: bool = True
+    link: LinkStatus | None = None
+    weights_age: int | None = None
+    control: ControlStatus | None = None
+    waits: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessProgress:
+    """One process of the run: "running", "finished" or what went wrong."""
+
+    name: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run stands. What is None is not known yet, and shown as such.
+
+    Attributes:
+        task: name of the task.
+        elapsed_s: time that the run has been running.
+        left_s: estimate of the time left.
+        steps: online environment steps so far.
+        total_steps: online environment steps to go to.
+        episodes: online episodes so far.
+        unassisted_success: share of successes of the last 20 episodes without a human step.
+        assisted_success: the same for the last 20 with one.
+        human_share: share of human steps in the last 20 episodes.
+        updates_per_s: of the learner.
+        utd: critic updates per online step, achieved.
+        weights_version: newest version that the learner published.
+        actors: one entry per actor.
+        processes: one entry per process.
+    """
+
+    task: str | None = None
+    elapsed_s: float | None = None
+    left_s: float | None = None
+    steps: int | None = None
+    total_steps: int | None = None
+    episodes: int | None = None
+    unassisted_success: float | None = None
+    assisted_success: float | None = None
+    human_share: float | None = None
+    updates_per_s: float | None = None
+    utd: float | None = None
+    weights_version: int | None = None
+    actors: tuple[ActorProgress, ...] = ()
+    processes: tuple[ProcessProgress, ...] = ()
+
+
+class Display:
+    """Shows progress: a panel that is redrawn on a terminal, else one line every ten seconds.
+
+    Args:
+        console: where to; standard output by default.
+        now_s: monotonic seconds.
+    """
+
+    def __init__(
+        self, console: Console | None = None, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.console = console or Console(highlight=False)
+        self._now_s = now_s
+        self._next_line_s = now_s()
+        self._live = Live(console=self.console, auto_refresh=False)
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.console.is_terminal:
+            self._live.stop()
+
+    def update(self, progress: Progress) -> None:
+        """Show the newest state; call it as often as you like."""
+        if self.console.is_terminal:
+            self._live.update(panel(progress), refresh=True)
+        elif self._now_s() >= self._next_line_s:
+            self._next_line_s = self._now_s() + LINE_PERIOD_S
+            self.console.print(line(progress), markup=False, soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        """Print one line at once, above the panel: a start, a restart, a warning."""
+        self.console.print(text, markup=False, soft_wrap=True)
+
+
+def panel(progress: Progress) -> RenderableType:
+    """The live panel, at most 80 columns wide."""
+    times = f"{_clock(progress.elapsed_s)} elapsed"
+    if progress.left_s:
+        times += f" · about {_clock(progress.left_s)} left"
+    rows: list[RenderableType] = [_steps(progress), Text(), _numbers(progress)]
+    if progress.actors or progress.processes:
+        rows += [Text(), _parts(progress)]
+    return Panel(
+        Padding(Group(*rows), (1, 1)),
+        title=Text.assemble("serl ", (progress.task or "starting", "bold")),
+        title_align="left",
+        subtitle=Text(times),
+        subtitle_align="right",
+        border_style=QUIET,
+        width=WIDTH,
+    )
+
+
+def line(progress: Progress) -> str:
+    """The state in one plain line."""
+    parts = [
+        _clock(progress.elapsed_s),
+        f"steps {_whole(progress.steps)}/{_whole(progress.total_steps)}",
+        f"episodes {_whole(progress.episodes)}",
+        f"success of unassisted episodes {_percent(progress.unassisted_success)}",
+        f"of assisted {_percent(progress.assisted_success)}",
+        f"human {_percent(progress.human_share)}",
+        f"updates/s {_number(progress.updates_per_s)}",
+        f"utd {_number(progress.utd)}",
+        f"weights v{_whole(progress.weights_version)}",
+        *(_actor(actor) for actor in progress.actors),
+        *(f"{part.name} {part.state}" for part in progress.processes if part.state != "running"),
+        f"left {_clock(progress.left_s)}",
+    ]
+    return " | ".join(parts).replace(THIN_SPACE, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How a run went.
+
+    Attributes:
+        task: name of the task.
+        folder: of the run.
+        evaluation: final unassisted trials; None when there were none.
+        steps: online environment steps.
+        duration_s: time that the run has been running.
+        human_shares: share of human steps in each quarter of the steps; empty when unknown.
+        report: the page to look at; None when there is none.
+        help: takeovers and requests for a person; None when unknown.
+    """
+
+    task: str
+    folder: Path
+    evaluation: Evaluation | None
+    steps: int
+    duration_s: float
+    human_shares: Sequence[float] = ()
+    report: Path | None = None
+    help: Assistance | None = None
+
+
+def print_summary(console: Console, summary: Summary) -> None:
+    """Print the table that a run ends with; paths stay whole, to be copied."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style=QUIET, justify="right")
+    table.add_column()
+    table.add_row("task", Text(summary.task, style="bold"))
+    table.add_row("unassisted success", _result(summary.evaluation))
+    if summary.evaluation and summary.evaluation.cycle_time_s is not None:
+        table.add_row("cycle time", f"{summary.evaluation.cycle_time_s:.1f} s")
+    table.add_row("environment steps", _whole(summary.steps))
+    table.add_row("time", _clock(summary.duration_s))
+    if summary.human_shares:
+        shares = " → ".join(_percent(share) for share in summary.human_shares)
+        table.add_row("human steps", f"{shares}  (quarters of the steps)")
+    if summary.help is not None:
+        table.add_row("help", str(summary.help))
+    console.print(Padding(table, (1, 1)))
+    for name, path in (("run", summary.folder), ("report", summary.report)):
+        if path is not None:
+            console.print(f" {name:>18}  {path}", markup=False, soft_wrap=True)
+
+
+def _result(evaluation: Evaluation | None) -> Text:
+    if evaluation is None:
+        return Text("not evaluated")
+    low, high = evaluation.interval
+    return Text.assemble(
+        (f"{evaluation.success_rate:.0%}", "bold"),
+        f"  {evaluation.successes} of {len(evaluation.trials)} trials, "
+        f"95 % interval {low:.0%} to {high:.0%}",
+    )
+
+
+def _steps(progress: Progress) -> RenderableType:
+    grid = Table.grid(expand=True, padding=(0, 2, 0, 0))
+    grid.add_column(ratio=1)
+    grid.add_column(justify="right", no_wrap=True)
+    total = progress.total_steps or 0
+    bar = ProgressBar(
+        total=max(total, 1),
+        completed=min(progress.steps or 0, total),
+        complete_style=POLICY,
+        finished_style=POLICY,
+    )
+    grid.add_row(bar, f"{_whole(progress.steps)} of {_whole(progress.total_steps)} steps")
+    return grid
+
+
+def _numbers(progress: Progress) -> RenderableType:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style=QUIET, justify="right", min_width=18)
+    grid.add_column(width=20)
+    grid.add_column(justify="right", width=4)
+    grid.add_column(style=QUIET, justify="right", width=14)
+    grid.add_column(justify="right", width=7)
+    rows = (
+        ("unassisted success", progress.unassisted_success, POLICY),
+        ("assisted success", progress.assisted_success, HUMAN),
+        ("human steps", progress.human_share, HUMAN),
+    )
+    numbers = (
+        ("episodes", _whole(progress.episodes)),
+        ("updates/s", _number(progress.updates_per_s)),
+        ("updates/step", _number(progress.utd)),
+    )
+    for (name, share, colour), (label, number) in zip(rows, numbers, strict=True):
+        bar = ProgressBar(
+            total=1.0, completed=share or 0.0, complete_style=colour, finished_style=colour
+        )
+        grid.add_row(name, bar, _percent(share), label, number)
+    grid.add_row("", Text("last 20 of each kind", style=QUIET))
+    return grid
+
+
+def _parts(progress: Progress) -> RenderableType:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style=QUIET, justify="right", min_width=18)
+    grid.add_column()
+    version = progress.weights_version
+    grid.add_row("weights", "-" if version is None else f"v{_whole(version)}")
+    for actor in progress.actors:
+        state = Text.assemble(
+            ("● ", _link_style(actor)), f"{_link(actor)} ", (f"· {_condition(actor)}", QUIET)
+        )
+        grid.add_row(actor.name, Text(f"● {_waits(actor)}", style=BAD) if actor.waits else state)
+    well = [part for part in progress.processes if part.state in PROCESS_STYLES]
+    if well:
+        grid.add_row("processes", Text("   ").join(_process(part) for part in well))
+    for part in progress.processes:
+        if part not in well:
+            grid.add_row("", _process(part))
+    return grid
+
+
+def _process(process: ProcessProgress) -> Text:
+    style = PROCESS_STYLES.get(process.state, BAD)
+    shown = "" if process.state == "running" else f" {process.state}"
+    return Text.assemble(("● ", style), process.name, (shown, style))
+
+
+def _actor(actor: ActorProgress) -> str:
+    state = _waits(actor) if actor.waits else f"{_link(actor)} ({_condition(actor)})"
+    return f"{actor.name} {state}"
+
+
+def _waits(actor: ActorProgress) -> str:
+    return f"waits for a person: {actor.waits}"
+
+
+def _link(actor: ActorProgress) -> str:
+    if not actor.running:
+        return "link down"
+    if actor.link is None:
+        return "link starting"
+    if not actor.link.connected:
+        return "waiting for the learner"
+    return f"acked {_whole(actor.link.acknowledged)}, {_whole(actor.link.waiting)} waiting"
+
+
+def _link_style(actor: ActorProgress) -> str:
+    if not actor.running:
+        return BAD
+    if actor.link is None:
+        return QUIET
+    return GOOD if actor.link.connected else HUMAN
+
+
+def _age(actor: ActorProgress) -> str:
+    if actor.weights_age is None:
+        return "no weights yet"
+    return f"{actor.weights_age} behind" if actor.weights_age else "newest weights"
+
+
+def _condition(actor: ActorProgress) -> str:
+    late = "" if actor.control is None else f", {actor.control.share:.1%} of periods late"
+    return _age(actor) + late
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None or math.isnan(share) else f"{share:.0%}"
+
+
+def _whole(number: int | None) -> str:
+    return "-" if number is None else f"{number:,}".replace(",", THIN_SPACE)
+
+
+def _number(number: float | None) -> str:
+    return "-" if number is None else f"{number:.1f}"
+
+
+def _clock(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

@@ -1,0 +1,310 @@
+"""A recorded episode as a film: what was seen, who acted, what was asked for, done and rewarded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from PIL import Image as Picture
+from PIL import ImageDraw
+
+from serl.runs.config import TrainConfig
+from serl.errors import SerlError
+from serl.loop import Result
+from serl.report.reenactment import reenact
+from serl.report.review import Replayed
+from serl.runs.folder import CONFIG, RunFolder
+from serl.specs import Spec
+from serl.types import Episode, Image, Step
+from serl.system.video import GREEN, INK, QUIET, SOURCE_COLOURS, check_name, font, write_video
+
+Values = np.ndarray[Any, np.dtype[np.float64]]
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+Colour = tuple[int, int, int]
+
+SIZE = (800, 480)
+VIEW = (480, 360)
+"""Width and height of a film, and of the part of it that shows the scene."""
+
+_SCALE = 2  # drawn larger, then averaged: smooth edges
+_PAPER, _CARD, _RULE = (16, 19, 25), (25, 29, 37), (58, 65, 78)
+_RED = (248, 113, 113)
+_CURVES: tuple[Colour, ...] = ((96, 165, 250), (244, 114, 182), (250, 204, 21), (45, 212, 191))
+_LEFT, _RIGHT = 500, 784  # of the panel beside the view
+_TIME = (92, 784)  # where the timeline begins and ends
+_LANES = {"acting": (382, 394), "reward": (404, 428), "difference": (438, 462)}
+_MOST = 8  # actions and plots that there is room for
+_LAST_FRAMES = 10
+
+
+class Film:
+    """Draws the frames of one episode.
+
+    Args:
+        spec: of the recording.
+        episode: what happened; at least one step.
+        result: how it went.
+        title: who recorded it, in words.
+        views: pictures of the scene, one for each observation, the final one included. By default
+            the recorded images of the cameras, or plots of the state where there are none.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        episode: Episode,
+        result: Result,
+        title: str,
+        views: Sequence[Image] | None = None,
+    ) -> None:
+        self._spec, self._steps, self._result, self._views = spec, episode.steps, result, views
+        last = episode.end.observation if episode.end else episode.steps[-1].observation
+        self._seen = (*(step.observation for step in episode.steps), last)
+        self._plots = {} if views or spec.observation.images else self._state()
+        self._returns = np.cumsum([step.reward for step in episode.steps])
+        self._base = Picture.new("RGB", (SIZE[0] * _SCALE, SIZE[1] * _SCALE), _PAPER)
+        self._draw_base(_Pen(self._base), title)
+
+    def frames(self) -> Iterator[Image]:
+        """One frame a step, then the last observation for a while."""
+        count = len(self._steps)
+        for index in (*range(count), *[count] * _LAST_FRAMES):
+            yield self.frame(index)
+
+    def frame(self, index: int) -> Image:
+        """The observation `index` and what was done there; uint8 (480, 800, 3)."""
+        picture = self._base.copy()
+        pen = _Pen(picture)
+        self._draw_panel(pen, index)
+        self._draw_now(pen, index)
+        for box, values in self._plots.values():
+            _draw_curves(pen, box, values, until=index)
+        frame = np.asarray(picture.reduce(_SCALE)).copy()
+        images = [self._views[index]] if self._views else list(self._seen[index].images.values())
+        if images:
+            frame[: VIEW[1], : VIEW[0]] = tiled(images, VIEW)
+        return frame
+
+    def _state(self) -> dict[str, tuple[Box, Values]]:
+        """Where each state array is plotted, and its values over time (N, D)."""
+        names = list(self._spec.observation.state)[:_MOST]
+        columns = 1 if len(names) <= 2 else 2
+        rows = max(1, -(-len(names) // columns))
+        wide, high = VIEW[0] / columns, VIEW[1] / rows
+        plots = {}
+        for place, name in enumerate(names):
+            left, top = 16 + place % columns * wide, 16 + place // columns * high
+            values = np.array([seen.state[name].ravel() for seen in self._seen], np.float64)
+            plots[name] = ((left, top + 14, left + wide - 24, top + high - 18), values)
+        return plots
+
+    def _draw_base(self, pen: _Pen, title: str) -> None:
+        """What stays the same all the time."""
+        pen.text((_LEFT, 28), self._spec.task, 20, INK, fit=_RIGHT - _LEFT)
+        pen.text((_LEFT, 50), title, 13, QUIET, fit=_RIGHT - _LEFT)
+        for lane, (top, bottom) in _LANES.items():
+            pen.text((_TIME[0] - 12, (top + bottom) / 2), lane, 12, QUIET, "rm")
+        for source, steps in groupby(enumerate(self._steps), lambda item: item[1].source):
+            indices = [index for index, _ in steps]
+            top, bottom = _LANES["acting"]
+            span = (self._x(indices[0]), top, self._x(indices[-1] + 1), bottom)
+            pen.box(span, SOURCE_COLOURS[source])
+        rewards = np.array([step.reward for step in self._steps], np.float64)
+        self._draw_area(pen, "reward", rewards, GREEN)
+        apart = [np.abs(step.requested - step.action).mean() for step in self._steps]
+        self._draw_area(pen, "difference", np.array(apart, np.float64), _RED, at_least=0.5)
+        for name, (box, values) in self._plots.items():
+            unit = self._spec.observation.state[name].unit.split(",")[0]
+            pen.text((box[0], box[1] - 10), name, 12, INK)
+            pen.text((box[2], box[1] - 10), unit, 11, QUIET, "rm")
+            pen.box(box, _CARD)
+            _draw_curves(pen, box, values)
+
+    def _draw_area(
+        self, pen: _Pen, lane: str, values: Values, colour: Colour, at_least: float = 0.0
+    ) -> None:
+        """One bar for each step, from zero."""
+        top, bottom = _LANES[lane]
+        pen.box((_TIME[0], top, _TIME[1], bottom), _CARD)
+        low, high = min(0.0, values.min()), max(0.0, values.max(), at_least)
+        scale = (bottom - top) / (high - low) if high > low else 0.0
+        zero = bottom + low * scale
+        for index, value in enumerate(values.tolist()):
+            if value:
+                edges = sorted((zero, zero - value * scale))
+                pen.box((self._x(index), edges[0], self._x(index + 1), edges[1]), colour)
+
+    def _draw_now(self, pen: _Pen, index: int) -> None:
+        """Where in time we are."""
+        x = self._x(index)
+        pen.line([(x, 376), (x, 466)], INK, 1.5)
+        pen.line([(x - 4, 374), (x, 379), (x + 4, 374)], INK, 2)
+
+    def _draw_panel(self, pen: _Pen, index: int) -> None:
+        """Who acts, what was asked for and done, and what it brought."""
+        count, rate_hz = len(self._steps), self._spec.rate_hz
+        over = index == count
+        step = self._steps[min(index, count - 1)]
+        colour = SOURCE_COLOURS[step.source]
+        said = step.source.value
+        if over:
+            colour, said = (GREEN if self._result.success else QUIET), self._result.reason
+        width = min(pen.width(said, 15), _RIGHT - _LEFT - 24)
+        pen.box((_LEFT, 70, _LEFT + width + 24, 98), colour, radius=14)
+        pen.text((_LEFT + 12, 84), said, 15, _PAPER, fit=width)
+        time = f"{index / rate_hz:.1f} s"
+        if not over:
+            pen.text((_RIGHT, 84), f"step {index} of {count}", 14, INK, "rm")
+        pen.text((_RIGHT, 106), f"{count} steps, {time}" if over else time, 13, QUIET, "rm")
+        if over:
+            self._draw_shares(pen)
+        else:
+            self._draw_actions(pen, step, colour)
+        pen.text((_LEFT, 320), f"reward {step.reward:g}", 14, GREEN if step.reward > 0 else INK)
+        total = f"return {self._returns[min(index, count - 1)]:.4g}"
+        pen.text((_RIGHT, 320), total, 14, INK, "rm")
+
+    def _draw_shares(self, pen: _Pen) -> None:
+        """How many steps each source made."""
+        made = Counter(step.source for step in self._steps)
+        for row, (source, steps) in enumerate(made.most_common()):
+            y = 140 + 26 * row
+            pen.box((_LEFT, y - 5, _LEFT + 10, y + 5), SOURCE_COLOURS[source], radius=5)
+            pen.text((_LEFT + 20, y), f"{source.value}, {steps} steps", 14, INK)
+
+    def _draw_actions(self, pen: _Pen, step: Step, colour: Colour) -> None:
+        """A bar from -1 to 1 for each entry of the action."""
+        names = self._spec.action_names[:_MOST]
+        high = min(26.0, 176.0 / len(names))
+        left, right = _LEFT + 76, _RIGHT - 48
+        middle, half = (left + right) / 2, (right - left) / 2
+        for row, name in enumerate(names):
+            top, bottom = 126 + row * high, 126 + (row + 1) * high - 6
+            asked, done = float(step.requested[row]), float(step.action[row])
+            pen.text((_LEFT, (top + bottom) / 2), name, 13, QUIET, fit=70)
+            pen.box((left, top, right, bottom), _CARD)
+            for value, fill, outline in ((done, colour, None), (asked, None, INK)):
+                ends = sorted((middle, middle + value * half))
+                pen.box((ends[0], top, ends[1], bottom), fill, outline)
+            pen.line([(middle, top - 1), (middle, bottom + 1)], QUIET)
+            pen.text((_RIGHT, (top + bottom) / 2), f"{done:+.2f}", 12, INK, "rm")
+        pen.text((_LEFT, 344), "filled: done    outlined: asked for", 11, QUIET)
+
+    def _x(self, index: int) -> float:
+        """Where on the timeline the observation `index` is."""
+        return _TIME[0] + (_TIME[1] - _TIME[0]) * index / len(self._steps)
+
+
+class _Pen:
+    """Draws on a picture that is `_SCALE` times as large as its coordinates say."""
+
+    def __init__(self, picture: Picture.Image) -> None:
+        self._draw = ImageDraw.Draw(picture)
+
+    def text(
+        self,
+        at: tuple[float, float],
+        text: str,
+        size: int,
+        ink: Colour,
+        anchor: str = "lm",
+        fit: float | None = None,
+    ) -> None:
+        """A line of text; what is wider than `fit` loses its end."""
+        while fit is not None and len(text) > 1 and self.width(text, size) > fit + 0.5:
+            text = text[:-1]
+        face = font(size * _SCALE)
+        self._draw.text((at[0] * _SCALE, at[1] * _SCALE), text, ink, face, anchor)
+
+    def width(self, text: str, size: int) -> float:
+        """Of a line of text."""
+        return self._draw.textlength(text, font(size * _SCALE)) / _SCALE
+
+    def line(self, points: Sequence[tuple[float, float]], ink: Colour, width: float = 1.0) -> None:
+        """From point to point."""
+        scaled = [(x * _SCALE, y * _SCALE) for x, y in points]
+        self._draw.line(scaled, ink, round(width * _SCALE), joint="curve")
+
+    def box(
+        self, box: Box, fill: Colour | None, outline: Colour | None = None, radius: float = 0.0
+    ) -> None:
+        """A rectangle, its corners rounded."""
+        left, top, right, bottom = (value * _SCALE for value in box)
+        corners = (left, top, max(left, right - 1), max(top, bottom - 1))
+        self._draw.rounded_rectangle(corners, radius * _SCALE, fill, outline, _SCALE)
+
+
+def _draw_curves(pen: _Pen, box: Box, values: Values, until: int | None = None) -> None:
+    """The columns of `values` (N, D) over time: faint, or bright up to the row `until`."""
+    left, top, right, bottom = box[0] + 2, box[1] + 3, box[2] - 2, box[3] - 3
+    low, span = values.min(), max(np.ptp(values), 1e-6)
+    x = left + (right - left) * np.arange(len(values)) / max(1, len(values) - 1)
+    y = bottom - (bottom - top) * (values - low) / span
+    shown = len(values) if until is None else until + 1
+    for column in range(values.shape[1]):
+        colour = _CURVES[column % len(_CURVES)]
+        points = list(zip(x[:shown].tolist(), y[:shown, column].tolist(), strict=True))
+        if until is None:
+            faint = tuple((3 * paper + ink) // 4 for paper, ink in zip(_CARD, colour, strict=True))
+            pen.line(points, (faint[0], faint[1], faint[2]))
+        else:
+            pen.line(points, colour, 1.5)
+            (px, py) = points[-1]
+            pen.box((px - 2.5, py - 2.5, px + 3, py + 3), colour, radius=2.5)
+
+
+def tiled(images: Sequence[Image], size: tuple[int, int]) -> Image:
+    """Images side by side, each as large as fits; uint8 (H, W, 3)."""
+    columns = int(np.ceil(np.sqrt(len(images))))
+    rows = -(-len(images) // columns)
+    wide, high = size[0] // columns, size[1] // rows
+    canvas = np.full((size[1], size[0], 3), _PAPER, np.uint8)
+    for place, image in enumerate(images):
+        scale = min(wide / image.shape[1], high / image.shape[0])
+        width, height = round(image.shape[1] * scale), round(image.shape[0] * scale)
+        resized = cv2.resize(
+            image, (width, height), interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_NEAREST
+        )
+        left = place % columns * wide + (wide - width) // 2
+        top = place // columns * high + (high - height) // 2
+        canvas[top : top + height, left : left + width] = resized
+    return canvas
+
+
+def write_film(shown: Replayed, path: Path) -> str:
+    """Write an episode as a film in real time; says in words what its pictures are.
+
+    Raises:
+        BadInput: `path` cannot be the name of a film.
+    """
+    check_name(path)
+    actor, number, _ = shown.recording
+    views, origin = _views(shown)
+    film = Film(shown.spec, shown.episode, shown.result, f"{actor} · episode {number}", views)
+    write_video(path, film.frames(), shown.spec.rate_hz)
+    return origin
+
+
+def _views(shown: Replayed) -> tuple[list[Image] | None, str]:
+    """Pictures of the scene where the recording itself has none; what a film then shows."""
+    if shown.spec.observation.images:
+        return None, "with the recorded images"
+    config = _config(shown.recording.path, shown.spec.task)
+    try:
+        views = reenact(shown.episode, shown.spec, config, shown.recording.number, VIEW)
+    except SerlError as error:
+        return None, f"with plots, for there are no pictures: {error}"
+    return views, "simulated again for its pictures"
+
+
+def _config(file: Path, task: str) -> TrainConfig:
+    """The configuration of the run that a file lies in; of a recording on its own, the default."""
+    for folder in file.resolve().parents[1:3]:
+        if (folder / CONFIG).is_file():
+            return RunFolder.open(folder, data_only=True).config
+    return TrainConfig(task=task)

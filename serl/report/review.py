@@ -1,0 +1,326 @@
+"""Recorded episodes in a terminal: a table, one episode at a glance, one in real time."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple
+from datetime import datetime
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from serl.clock import Clock, VirtualClock
+from serl.log.episode_reader import episode_name, episode_paths, read_episode, read_spec
+from serl.errors import BadInput
+from serl.log.annotations import LABELS_FILE, read_words
+from serl.loop import Result
+from serl.report.playback import replay
+from serl.runs.folder import RunFolder
+from serl.specs import ArraySpec, Spec
+from serl.types import Episode, Record, Source, Step
+
+Values = np.ndarray[Any, np.dtype[np.float64]]
+
+STYLES = {Source.POLICY: "blue", Source.HUMAN: "yellow", Source.SCRIPT: "bright_black"}
+_MARKS = {Source.POLICY: "─", Source.HUMAN: "█", Source.SCRIPT: "┄"}
+_LEVELS = "▁▂▃▄▅▆▇█"
+_CELLS = 36
+_HEAD = ("actor", "episode", "steps", "time", "return", "human", "success", "ended by")
+_GOOD, _QUIET = "green", "bright_black"
+
+
+class Recording(NamedTuple):
+    """Where an episode lies.
+
+    Attributes:
+        actor: who recorded it.
+        number: counts the actor's episodes over all of its starts, from 0.
+        path: the file.
+    """
+
+    actor: str
+    number: int
+    path: Path
+
+
+class Replayed(NamedTuple):
+    """An episode that was read in full and replayed."""
+
+    recording: Recording
+    spec: Spec
+    episode: Episode
+    result: Result
+
+
+def recordings(folder: Path) -> list[Recording]:
+    """The episodes of a run, or of a folder of episode files, by actor, then by time.
+
+    Raises:
+        BadInput: neither of the two, or there is no episode yet.
+    """
+    if episode_paths(folder):
+        return _recordings(folder.resolve().name, folder)
+    run = RunFolder.open(folder, data_only=True)
+    found = [item for actor in run.actors() for item in _recordings(actor, run.episodes(actor))]
+    if not found:
+        raise BadInput(f"{folder}: no episode was recorded yet")
+    return found
+
+
+def _recordings(actor: str, folder: Path) -> list[Recording]:
+    return [Recording(actor, number, path) for number, path in enumerate(episode_paths(folder))]
+
+
+def of_actor(found: Sequence[Recording], actor: str | None) -> list[Recording]:
+    """Those of one actor; all of them when it is None.
+
+    Raises:
+        BadInput: there is no such actor; the line names the known ones.
+    """
+    if actor is None:
+        return list(found)
+    known = list(dict.fromkeys(recording.actor for recording in found))
+    if actor not in known:
+        raise BadInput(f"no actor {actor!r}: expected one of {', '.join(known)}")
+    return [recording for recording in found if recording.actor == actor]
+
+
+def pick(found: Sequence[Recording], number: int) -> Recording:
+    """The episode `number`.
+
+    Raises:
+        BadInput: there is none, or several actors have one; the line names what there is.
+    """
+    chosen = [recording for recording in found if recording.number == number]
+    if len(chosen) > 1:
+        names = ", ".join(recording.actor for recording in chosen)
+        raise BadInput(
+            f"several actors have an episode {number}: choose one with --actor ({names})"
+        )
+    if not chosen:
+        known = ", ".join(
+            f"{actor} 0 to {max(recording.number for recording in group)}"
+            for actor, group in groupby(found, key=lambda recording: recording.actor)
+        )
+        raise BadInput(f"no episode {number}: there are {known}")
+    return chosen[0]
+
+
+def replayed(recording: Recording) -> Replayed | None:
+    """Read an episode and run the loop on it; None when it has no step yet.
+
+    Raises:
+        CorruptData: the file is damaged; the line names the file and the byte.
+    """
+    spec = read_spec(recording.path)
+    if spec is None:
+        return None
+    episode = read_episode(recording.path, spec)
+    if not episode.steps:
+        return None
+    clock = VirtualClock(lambda dt_s: None, spec.rate_hz)
+    return Replayed(recording, spec, episode, replay(episode, spec, clock, lambda record: None))
+
+
+def print_table(console: Console, found: Sequence[Recording]) -> None:
+    """One line an episode, as it is read: the same columns on a terminal and in a pipe."""
+    widest = max(len(recording.actor) for recording in found)
+    widths = (-max(widest, len(_HEAD[0])), 7, 5, 8, 8, 5, -7, 0)
+    console.print(_line([(name, _QUIET) for name in _HEAD], widths), soft_wrap=True)
+    for recording in found:
+        name = [(recording.actor, ""), (str(recording.number), "")]
+        console.print(_line([*name, *_cells(replayed(recording))], widths), soft_wrap=True)
+
+
+def _cells(shown: Replayed | None) -> list[tuple[str, str]]:
+    """Texts and styles of an episode's line."""
+    if shown is None:
+        return [*[("-", _QUIET)] * 5, ("no step was recorded yet", _QUIET)]
+    steps, reward, success, human, reason = astuple(shown.result)
+    return [
+        (str(steps), ""),
+        (f"{steps / shown.spec.rate_hz:.1f} s", ""),
+        (f"{reward:.3g}", ""),
+        (str(human), STYLES[Source.HUMAN] if human else _QUIET),
+        ("yes", _GOOD) if success else ("no", ""),
+        (reason, ""),
+    ]
+
+
+def _line(cells: Sequence[tuple[str, str]], widths: Sequence[int]) -> Text:
+    """Cells in columns, flush left where the width is negative."""
+    line = Text()
+    for (text, style), width in zip(cells, widths, strict=True):
+        line.append(text.ljust(-width) if width < 0 else text.rjust(width), style)
+        line.append("  ")
+    line.rstrip()
+    return line
+
+
+def print_summary(console: Console, shown: Replayed) -> None:
+    """An episode at a glance: how it ended, who acted, what was asked for, what was seen."""
+    lines = [
+        *_headline(shown),
+        *_said(shown),
+        Text(),
+        *_course(shown),
+        Text(),
+        *_actions(shown),
+        Text(),
+    ]
+    for line in [*lines, *_seen(shown)]:
+        console.print(line, soft_wrap=True)
+
+
+def follow(console: Console, shown: Replayed, clock: Clock) -> None:
+    """Print each step when it is made: the control loop on the recording, at the clock's pace."""
+    names = shown.spec.action_names
+
+    def tell(record: Record) -> None:
+        if isinstance(record, Step):
+            acted = "  ".join(
+                f"{name} {value:+.2f}" for name, value in zip(names, record.action, strict=True)
+            )
+            line = Text(f"{record.key.index:5} ")
+            line.append(f"{record.source.value:7}", STYLES[record.source])
+            line.append(f" {acted}  reward {record.reward:g}")
+            console.print(line, soft_wrap=True)
+
+    replay(shown.episode, shown.spec, clock, tell)
+
+
+def _headline(shown: Replayed) -> Iterator[Text]:
+    (actor, number, path), result = shown.recording, shown.result
+    yield Text.assemble((shown.spec.task, "bold"), f" · {actor} · episode {number}")
+    ending = Text.assemble((result.reason, _GOOD if result.success else "bold"))
+    ending.append(f" after {result.steps} steps, {result.steps / shown.spec.rate_hz:.1f} s")
+    ending.append(f" · return {result.reward:g}")
+    versions = [step.policy_version for step in shown.episode.steps if step.policy_version]
+    if versions:
+        first, last = min(versions), max(versions)
+        ending.append(f" · weights v{first}" + (f" to v{last}" if last > first else ""))
+    yield ending
+    yield Text(str(path), _QUIET)
+
+
+def _said(shown: Replayed, most: int = 8) -> Iterator[Text]:
+    """What people and scripts said of its steps, every word in its order, the last one counts."""
+    path = shown.recording.path
+    here = tuple(episode_name(path))
+    words = [word for word in read_words(path.parent) if word.place[:2] == here]
+    for (step, label, by), group in groupby(
+        words, key=lambda word: (word.place.step, word.label, word.by)
+    ):
+        if (most := most - 1) < 0:
+            yield Text(f"{'':20}... {len(words)} words in all, in {LABELS_FILE}", _QUIET)
+            return
+        said_s = list(group)[-1].wall_s
+        when = datetime.fromtimestamp(said_s).strftime("%Y-%m-%d %H:%M:%S")
+        yield _row("said", Text(f"step {step}: {label}"), Text(f"by {by}, {when}"))
+
+
+def _course(shown: Replayed) -> Iterator[Text]:
+    """Who acted, and the reward, over time."""
+    steps = shown.episode.steps
+    strip = Text()
+    for part in _parts(len(steps)):
+        # What is rare and matters must not vanish in a long episode.
+        sources = {step.source for step in steps[part]}
+        source = Source.HUMAN if Source.HUMAN in sources else steps[part][0].source
+        strip.append(_MARKS[source], STYLES[source])
+    counts = " · ".join(
+        f"{source.value} {count}" for source in Source if (count := shown.episode.count(source))
+    )
+    yield _row("who acted", strip, Text(counts))
+    if takeovers := _takeovers(steps):
+        yield Text(f"{'':20}human: steps {takeovers}", STYLES[Source.HUMAN])
+    rewards = np.array([step.reward for step in steps])
+    yield _row("reward", _sparkline(rewards, peaks=True), Text(f"sum {rewards.sum():g}"))
+
+
+def _takeovers(steps: Sequence[Step], most: int = 6) -> str:
+    """The steps at which a human drove: "3-7, 12-20"."""
+    spans = []
+    for source, group in groupby(steps, key=lambda step: step.source):
+        indices = [step.key.index for step in group]
+        if source is Source.HUMAN:
+            spans.append(f"{indices[0]}-{indices[-1]}" if len(indices) > 1 else f"{indices[0]}")
+    left = len(spans) - most
+    return ", ".join(spans[:most]) + (f" and {left} more" if left > 0 else "")
+
+
+def _actions(shown: Replayed) -> Iterator[Text]:
+    """What was executed, and how far it was from what the policy asked for."""
+    steps = shown.episode.steps
+    executed = np.array([step.action for step in steps], np.float64)  # (N, A)
+    apart = np.abs(executed - np.array([step.requested for step in steps]))  # (N, A)
+    human = np.array([step.source is Source.HUMAN for step in steps])
+    told = f"{'cut':>5} {'human':>7}" if human.any() else f"{'cut':>5}"
+    yield _row("action", Text("executed, from -1 to 1", _QUIET), Text(told, _QUIET))
+    for index, name in enumerate(shown.spec.action_names):
+        told = f"{_mean(apart[~human, index])} "
+        told += f"{_mean(apart[human, index]):>7}" if human.any() else ""
+        yield _row(name, _sparkline(executed[:, index], -1.0, 1.0), Text(told))
+    apart_from = "by limits, human: from the policy's" if human.any() else "by limits"
+    yield Text(f"{'':20}mean change; cut: {apart_from}", _QUIET)
+
+
+def _seen(shown: Replayed) -> Iterator[Text]:
+    """Of each state array the entry that moved most; the cameras."""
+    spec = shown.spec.observation
+    if spec.state:
+        yield _row("state", Text("the entry that moved most", _QUIET), Text())
+    for name, array in spec.state.items():
+        values = np.array([step.observation.state[name].ravel() for step in shown.episode.steps])
+        if not values.shape[1]:
+            continue
+        entry = int(np.ptp(values, axis=0).argmax())
+        curve = values[:, entry].astype(np.float64)
+        label = f"{name}[{entry}]" if values.shape[1] > 1 else name
+        span = float(np.ptp(curve)) or 1.0
+        digits = max(0, 2 - math.floor(math.log10(span)))
+        told = f"{curve[0]:z.{digits}f} → {curve[-1]:z.{digits}f} {_unit(array)}"
+        yield _row(label, _sparkline(curve), Text(told))
+    for name, image in spec.images.items():
+        yield _row(name, Text(f"camera, {image.shape[1]} x {image.shape[0]}", _QUIET), Text())
+
+
+def _unit(array: ArraySpec) -> str:
+    """The first word: "m, base frame" is metres."""
+    return re.split(r"[ ,]", array.unit)[0]
+
+
+def _row(label: str, strip: Text, told: Text) -> Text:
+    strip.pad_right(_CELLS - len(strip))
+    row = Text.assemble((f"{label:>18}  ", _QUIET), strip, "  ", told)
+    row.rstrip()
+    return row
+
+
+def _sparkline(
+    values: Values, low: float | None = None, high: float | None = None, peaks: bool = False
+) -> Text:
+    """One cell for each part of `values`, showing its mean, or its highest value."""
+    cells = [values[part].max() if peaks else values[part].mean() for part in _parts(len(values))]
+    low = float(values.min()) if low is None else low
+    high = float(values.max()) if high is None else high
+    scale = (len(_LEVELS) - 1) / (high - low) if high > low else 0.0
+    return Text(
+        "".join(_LEVELS[round((min(max(cell, low), high) - low) * scale)] for cell in cells)
+    )
+
+
+def _parts(count: int) -> list[slice]:
+    """`count` entries in at most `_CELLS` even parts, none of them empty."""
+    edges = np.linspace(0, count, min(count, _CELLS) + 1).astype(int).tolist()
+    return [slice(first, last) for first, last in pairwise(edges)]
+
+
+def _mean(values: Values) -> str:
+    return f"{values.mean():.2f}" if values.size else "-"

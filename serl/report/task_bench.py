@@ -1,0 +1,242 @@
+"""What each task is worth: its expert's successes, its speed, what training from state has shown.
+
+Measurements are kept in `tasks.json` and shown by `serl.report.task_page`.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from serl import plugins
+from serl.runs.task_setup import make_task
+from serl.clock import VirtualClock
+from serl.system.git import commit
+from serl.runs.config import resolve, stage_configs
+from serl.errors import CorruptData
+from serl.system.files import read_bounded
+from serl.loop import EpisodeKey, Result, run
+from serl.policy import Random
+from serl.report.random_walk import Walk, walk
+from serl.robot import SimulatedRobot
+from serl.task import SimulatedTask
+from serl.types import Action, Image, Source
+
+DATA = "tasks.json"
+_MAX_BYTES = 1 << 20
+_SIZE_PX = (360, 240)
+_SHOT = 0.5  # of the expert's first episode: the moment of a picture
+_ROUNDS = 3
+
+
+class Training(BaseModel):
+    """What trainings of a task from state have shown; of all seeds together.
+
+    Attributes:
+        command: shows it again, for one seed.
+        recorded_in: the commit of the code, or the one that says so.
+        seeds: of the runs.
+        steps: online environment steps of each.
+        minutes: that one took, at most, trials included; None if nobody noted it.
+        successes: of the final trials ...
+        trials: ... unassisted, from starts that training has not seen.
+        curve: a plot of it, in the folder of the pictures; empty without one.
+        cycle_s: mean task time of the successful trials, s.
+        demonstrated_s: that of the demonstrations, s.
+        robot_minutes: that the robot moved in one run, at most, resets included; its own time.
+        episodes: online ones of all runs.
+        takeovers: by a human, in them.
+        requests: for a person, where a robot could not restore its scene.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    command: str
+    recorded_in: str
+    seeds: tuple[int, ...]
+    steps: int = Field(ge=1)
+    minutes: float | None = Field(None, gt=0)
+    successes: int = Field(ge=0)
+    trials: int = Field(ge=1)
+    curve: str = Field("", pattern=r"^[\w.-]*$")
+    cycle_s: float | None = None
+    demonstrated_s: float | None = None
+    robot_minutes: float | None = None
+    episodes: int | None = None
+    takeovers: int | None = None
+    requests: int | None = None
+
+    @property
+    def settings(self) -> str:
+        """The command without its seed: what trainings of the same thing share."""
+        return re.sub(r" --seed \d+$", "", self.command)
+
+    @property
+    def is_tuned(self) -> bool:
+        """With the settings that its task is tuned to."""
+        return " --" not in self.settings
+
+
+class TaskRecord(BaseModel):
+    """What is known of a task.
+
+    Attributes:
+        expert_successes: of the scripted expert ...
+        expert_trials: ... from so many starts; 0 if nobody has looked.
+        expert_steps: that it needs, mean.
+        steps_per_s: environment steps with random actions, per second of one core's time.
+        walk: what came of random actions for a long time; None if nobody has looked.
+        trainings: from state.
+        reason: why they do not reach 95 %, where they do not; written by hand.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    expert_successes: int = Field(0, ge=0)
+    expert_trials: int = Field(0, ge=0)
+    expert_steps: float = Field(0.0, ge=0)
+    steps_per_s: float = Field(0.0, ge=0)
+    walk: Walk | None = None
+    trainings: tuple[Training, ...] = ()
+    reason: str = ""
+
+    @property
+    def training(self) -> Training | None:
+        """Of those with tuned settings the one of the most seeds, the newest of equals."""
+        tuned = [training for training in self.trainings if training.is_tuned]
+        return max(reversed(tuned), key=lambda each: len(each.seeds), default=None)
+
+    def with_training(self, new: Training) -> TaskRecord:
+        """Another training; it takes the place of those that showed the same with its seeds."""
+        kept = [
+            old
+            for old in self.trainings
+            if old.settings != new.settings or not set(old.seeds) <= set(new.seeds)
+        ]
+        return self.model_copy(update={"trainings": (*kept, new)})
+
+
+_RECORDS = TypeAdapter(dict[str, TaskRecord])
+
+
+def find_tasks(names: Iterable[str]) -> Iterator[SimulatedTask]:
+    """The tasks of these names; of one that is trained in stages, each stage's."""
+    for name in names:
+        named = {"task": name}
+        config = resolve(make_task(resolve(named)).training_defaults(), named)
+        for each in (stage_configs(config) or {"": config}).values():
+            yield make_task(each)
+
+
+def summaries() -> dict[str, str]:
+    """One line on each task that is known by name."""
+    tasks = find_tasks(plugins.names("task"))
+    return {each.name: (type(each).__doc__ or "").strip().splitlines()[0] for each in tasks}
+
+
+def measure(task: SimulatedTask, trials: int) -> tuple[TaskRecord, Image]:
+    """Let the expert try, then random actions; a picture of the expert at work as well."""
+    with plugins.make_simulation(task) as robot:
+        results = [expert_episode(task, robot, seed) for seed in range(trials)]
+        record = TaskRecord(
+            expert_successes=sum(result.success for result in results),
+            expert_trials=trials,
+            expert_steps=round(statistics.mean(result.steps for result in results), 1),
+            steps_per_s=round(speed(task, robot)),
+        )
+        return record, shoot(task, robot, round(_SHOT * results[0].steps))
+
+
+def wander(task: SimulatedTask, steps: int) -> Walk:
+    """Make random steps in a simulation of the task, and note with which code."""
+    made_with = commit()  # before: it may take an hour, and files change
+    with plugins.make_simulation(task) as robot:
+        return walk(task, robot, steps).model_copy(update={"recorded_in": made_with})
+
+
+def expert_episode(
+    task: SimulatedTask,
+    robot: SimulatedRobot,
+    seed: int,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Result:
+    """An episode of the expert, from the start of a seed."""
+    robot.reset(seed)
+    clock = VirtualClock(robot.advance, task.config.rate_hz)
+    key = EpisodeKey("bench", "expert", 1, seed)
+    expert = task.expert(robot.truth, seed)
+    return run(
+        robot,
+        task,
+        expert,
+        clock,
+        key,
+        lambda record: None,
+        chosen_by=Source.SCRIPT,
+        interrupted=interrupted,
+    )
+
+
+def speed(task: SimulatedTask, robot: SimulatedRobot, rounds: int = _ROUNDS) -> float:
+    """Environment steps a second, of this thread's own time; the median of some episodes.
+
+    Resets and drawing actions are not counted.
+    """
+    steps = task.config.max_steps
+    seconds = []
+    for seed in range(rounds):
+        choose = Random(robot.action_spec, seed)
+        reading = robot.reset(seed)
+        task.begin(reading)
+        actions = [choose(reading) for _ in range(steps)]
+        seconds.append(thread_s(partial(play, task, robot, actions)))
+    return steps / statistics.median(seconds)
+
+
+def play(task: SimulatedTask, robot: SimulatedRobot, actions: list[Action]) -> None:
+    """Execute actions one after the other, whatever comes of it."""
+    dt_s = 1.0 / task.config.rate_hz
+    for index, action in enumerate(actions):
+        robot.act(action)
+        robot.advance(dt_s)
+        reading = robot.observe()
+        task.outcome(reading, index)
+        task.observation(reading)
+
+
+def thread_s(function: Callable[[], object]) -> float:
+    """The time that this thread spends in a call, seconds: others that run do not count."""
+    start_s = time.thread_time()
+    function()
+    return time.thread_time() - start_s
+
+
+def shoot(task: SimulatedTask, robot: SimulatedRobot, step: int) -> Image:
+    """The expert at work, after some steps from the first start.  # (H, W, 3) uint8."""
+    left = iter(range(step))
+    expert_episode(task, robot, 0, lambda: next(left, None) is None)
+    picture: Image = plugins.make_renderer(robot, supersampling=2).frame("front", *_SIZE_PX)
+    return picture
+
+
+def load_records(docs: Path) -> dict[str, TaskRecord]:
+    """What is known of tasks, by name; nothing if there is no file yet.
+
+    Raises:
+        CorruptData: the file is damaged.
+    """
+    path = docs / DATA
+    if not path.exists():
+        return {}
+    try:
+        return _RECORDS.validate_json(read_bounded(path, _MAX_BYTES))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise CorruptData(f"{path}: {where}: {first['msg']}") from None

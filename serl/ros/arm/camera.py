@@ -1,0 +1,204 @@
+"""Cameras as topics: pictures, raw or compressed, become the views that a task asks for."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from sensor_msgs.msg import CameraInfo, CompressedImage
+from sensor_msgs.msg import Image as ImageMessage
+
+from serl.guard.camera_monitor import Alike
+from serl.camera import View
+from serl.workspace import WHOLE, CellCamera, Crop
+from serl.errors import CorruptData, Silent
+from serl.ros.arm.topics import SENSOR
+from serl.ros.conversions import nanoseconds_of
+from serl.ros.feed import Feed
+from serl.ros.node import RosNode
+from serl.ros.topics import Topic
+from serl.types import Image
+
+_MAX_SIDE_PX = 4096
+_MAX_COMPRESSED_BYTES = 16 << 20
+_PNG = b"\x89PNG\r\n\x1a\n"
+_JPEG_FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive
+_CHANNELS = {"rgb8": 3, "bgr8": 3, "mono8": 1, "rgba8": 4, "bgra8": 4}
+
+
+def picture_topic(robot: str, camera: str, qos: Any = SENSOR, compressed: bool = False) -> Topic:
+    """A camera's pictures; a name that begins with a slash belongs to no namespace."""
+    base = _base(robot, camera)
+    if compressed:
+        return Topic(f"{base}/image_raw/compressed", CompressedImage, qos)
+    return Topic(f"{base}/image_raw", ImageMessage, qos)
+
+
+def info_topic(robot: str, camera: str, qos: Any = SENSOR) -> Topic:
+    """The size and calibration that go with them."""
+    return Topic(f"{_base(robot, camera)}/camera_info", CameraInfo, qos)
+
+
+def _base(robot: str, camera: str) -> str:
+    return camera if camera.startswith("/") else f"{robot}/{camera}"
+
+
+class RosCamera:
+    """The newest picture of one camera, cut into views.
+
+    Args:
+        node: the process's node.
+        topic: see `picture_topic`.
+        views: of this camera, by name.
+        oldest_s: as of `serl.ros.feed.Feed`.
+        crop: of the picture, before any view; as shares.
+        still: equal pictures are no fault, as those of a simulation.
+
+    Attributes:
+        feed: of its pictures.
+    """
+
+    def __init__(
+        self,
+        node: RosNode,
+        topic: Topic,
+        views: Mapping[str, View],
+        oldest_s: float | None,
+        crop: Crop = WHOLE,
+        still: bool = True,
+    ) -> None:
+        self._views, self._crop, self._name = views, crop, topic.name
+        self._alike = None if still else Alike()
+        decode = compressed_picture_of if topic.kind is CompressedImage else picture_of
+
+        def heed(message: Any) -> Image:
+            if self._alike is not None:
+                self._alike.add(bytes(message.data), 1e-9 * nanoseconds_of(message.header.stamp))
+            return decode(message)
+
+        self.feed: Feed[Image] = Feed(node, topic, heed, oldest_s)
+        self._cut: tuple[int, dict[str, Image]] = (-1, {})
+
+    def images(self) -> tuple[dict[str, Image], float]:
+        """Each view of the newest picture, and when it was taken.
+
+        Raises:
+            SerlError: there is none, it is stale or frozen, or it has another size than the views
+                expect.
+        """
+        sample = self.feed.newest()
+        if self._alike is not None and self._alike.frozen:
+            raise Silent(f"{self._name}: frozen: {self._alike.count} equal pictures in a row")
+        if self._cut[0] != sample.stamp_ns:
+            picture = cropped(sample.value, self._crop)
+            cut = {name: cut_any(view, picture) for name, view in self._views.items()}
+            self._cut = (sample.stamp_ns, cut)
+        return self._cut[1], sample.taken_s
+
+
+def cell_camera(
+    node: RosNode,
+    robot: str,
+    camera: str,
+    views: Mapping[str, View],
+    oldest_s: float | None,
+    known: CellCamera | None = None,
+    qos: Any = SENSOR,
+    still: bool = True,
+) -> RosCamera:
+    """A camera of a cell whose profile knows it, else the one of this name beside the robot."""
+    if known is None:
+        topic = picture_topic(robot, camera, qos)
+        return RosCamera(node, topic, views, oldest_s, still=still)
+    topic = picture_topic(robot, known.topic, qos, known.compressed)
+    return RosCamera(node, topic, views, oldest_s, known.crop, still)
+
+
+def cropped(picture: Image, crop: Crop) -> Image:
+    """The part of a picture, (H, W, 3), that is seen; never empty."""
+    height, width, _ = picture.shape
+    left, top, right, bottom = crop
+    rows = slice(round(top * height), max(round(bottom * height), round(top * height) + 1))
+    columns = slice(round(left * width), max(round(right * width), round(left * width) + 1))
+    return picture[rows, columns]
+
+
+def cut_any(view: View, picture: Image) -> Image:
+    """The view of a picture of any size, unless the view says which size it is to have."""
+    if view.capture is None:
+        height, width, _ = picture.shape
+        view = view.model_copy(update={"capture": (width, height)})
+    return view.cut(picture)
+
+
+def picture_of(message: Any) -> Image:
+    """A raw image as uint8 (H, W, 3) RGB.
+
+    Raises:
+        CorruptData: an encoding that is not known, or sizes that do not fit each other.
+    """
+    height, width, step = int(message.height), int(message.width), int(message.step)
+    if message.encoding not in _CHANNELS:
+        known = ", ".join(_CHANNELS)
+        raise CorruptData(f"image encoding {message.encoding[:32]!r}: expected one of {known}")
+    channels = _CHANNELS[message.encoding]
+    if not (0 < height <= _MAX_SIDE_PX and 0 < width <= _MAX_SIDE_PX):
+        raise CorruptData(f"image of {width} x {height} pixels: expected 1 to {_MAX_SIDE_PX}")
+    if step < width * channels or len(message.data) != step * height:
+        raise CorruptData(
+            f"image of {width} x {height} {message.encoding}: {len(message.data)} bytes in rows "
+            f"of {step}"
+        )
+    rows = np.frombuffer(message.data, np.uint8).reshape(height, step)
+    pixels = rows[:, : width * channels].reshape(height, width, channels)
+    if channels == 1:
+        return np.repeat(pixels, 3, axis=2)
+    order = [2, 1, 0] if message.encoding.startswith("bgr") else [0, 1, 2]
+    return np.ascontiguousarray(pixels[:, :, order])
+
+
+def compressed_picture_of(message: Any) -> Image:
+    """A JPEG or PNG as uint8 (H, W, 3) RGB.
+
+    Raises:
+        CorruptData: it is too large, or none of these, or damaged.
+    """
+    import cv2  # half a second: not where no camera is compressed
+
+    data = bytes(message.data)
+    if len(data) > _MAX_COMPRESSED_BYTES:
+        raise CorruptData(f"compressed image of {len(data)} bytes")
+    width, height = _declared_size(data)  # before anything is allocated for it
+    if not (0 < height <= _MAX_SIDE_PX and 0 < width <= _MAX_SIDE_PX):
+        raise CorruptData(f"image of {width} x {height} pixels: expected 1 to {_MAX_SIDE_PX}")
+    flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+    try:
+        picture = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    except cv2.error:
+        picture = None
+    if picture is None:
+        raise CorruptData("compressed image: damaged")
+    return np.ascontiguousarray(picture[:, :, ::-1], np.uint8)
+
+
+def _declared_size(data: bytes) -> tuple[int, int]:
+    """Width and height that a PNG or JPEG says it has."""
+    try:
+        if data.startswith(_PNG):
+            width, height = struct.unpack_from(">II", data, len(_PNG) + 8)
+            return width, height
+        if data.startswith(b"\xff\xd8"):
+            place = 2
+            while True:
+                start, marker, length = struct.unpack_from(">BBH", data, place)
+                if start != 0xFF or length < 2:
+                    break
+                if marker in _JPEG_FRAMES:
+                    height, width = struct.unpack_from(">HH", data, place + 5)
+                    return width, height
+                place += 2 + length
+    except struct.error:
+        raise CorruptData("compressed image: cut") from None
+    raise CorruptData("compressed image: expected JPEG or PNG")

@@ -1,0 +1,201 @@
+"""Other nodes that command an arm, beside its guard or its actor, or measure beside its driver."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from serl.system.json_fields import printable
+from serl.ros.node import RosNode
+
+_UNKNOWN = "_NODE_NAME_UNKNOWN_"  # of rmw: its publisher was discovered before its node
+_LOOK_S, _NAMED_S = 0.02, 1.0
+_BURIED_S = 30.0
+_NAMELESS = "one without a name"
+_PARTICIPANT = 12  # bytes of an endpoint's id that all of its process begin with
+
+
+class Rivals:
+    """Looks at the publishers of topics.
+
+    Args:
+        node: the process's node.
+        topics: names of the topics, from the root.
+
+    Attributes:
+        own: how many publishers of each this node has made itself.
+    """
+
+    def __init__(self, node: RosNode, *topics: str) -> None:
+        self.own = 0
+        self._handle, self._topics = node.handle, topics
+
+    @property
+    def words(self) -> str:
+        """Who publishes as well, by the names that are known by now; empty for nobody."""
+        return "; ".join(filter(None, map(self._words_of, self._topics)))
+
+    def named_words(self, hurries: Callable[[], bool] = lambda: False) -> str:
+        """The same, once all names are known; waits for them, a second at most."""
+        deadline_s = time.monotonic() + _NAMED_S
+        while self._are_unknown() and time.monotonic() < deadline_s and not hurries():
+            time.sleep(_LOOK_S)
+        return self.words
+
+    def _words_of(self, topic: str) -> str:
+        found = self._found(topic)
+        if len(found) <= self.own:
+            return ""
+        names = ", ".join(self._names(found))
+        return f"others publish {topic}{': ' if names else ''}{names}"
+
+    def _found(self, topic: str) -> list[Any]:
+        return list(self._handle.get_publishers_info_by_topic(topic))
+
+    def _are_unknown(self) -> bool:
+        found = (each for topic in self._topics for each in self._found(topic))
+        return any(each.node_name == _UNKNOWN for each in found)
+
+    def _names(self, found: list[Any]) -> Iterator[str]:
+        names = Counter(_name(each) for each in found if each.node_name != _UNKNOWN)
+        names[self._handle.get_fully_qualified_name()] -= self.own
+        yield from sorted(+names)
+
+
+class Commanders:
+    """Looks at who publishes what only one actor at a time may.
+
+    One that died is seen for up to 20 s, and its successor goes by its name. So two of one name are
+    no harm for a while, when both were there as the later one began to drive.
+
+    Args:
+        node: the process's node.
+        topics: names of the topics, from the root.
+        now_s: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        node: RosNode,
+        topics: Sequence[str],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._handle, self._topics, self._now_s = node.handle, topics, now_s
+        self._nameless: set[bytes] = set()
+        self._since_s, self._known = math.nan, set[bytes]()  # processes, as somebody began
+
+    def look(self, since_s: float) -> str:
+        """Who they are, when they are several; empty otherwise.
+
+        One whose name is not known yet counts from the second look on: most are by then.
+
+        Args:
+            since_s: when who drives now began to.
+        """
+        names: dict[bytes, str] = {}
+        for topic in self._topics:
+            for each in self._handle.get_publishers_info_by_topic(topic):
+                known = _name(each) if each.node_name != _UNKNOWN else ""
+                process = bytes(each.endpoint_gid[:_PARTICIPANT])
+                names[process] = known or names.get(process, "")
+        if since_s != self._since_s:
+            self._since_s, self._known = since_s, {*names}
+        nameless = {process for process, name in names.items() if not name}
+        stays = "one without a name" if nameless & self._nameless else ""
+        self._nameless = nameless
+        found = sorted({*names.values(), stays, self._namesake(names)} - {""})
+        return f"several nodes command: {', '.join(found)}" if len(found) > 1 else ""
+
+    def _namesake(self, names: Mapping[bytes, str]) -> str:
+        """Another process by the name of one; empty when it may be a predecessor that died."""
+        lasts = self._now_s() - self._since_s > _BURIED_S
+        named = Counter(filter(None, names.values()))
+        came = {name for process, name in names.items() if process not in self._known}
+        twice = [name for name, count in named.items() if count > 1 and (lasts or name in came)]
+        return f"another {twice[0]}" if twice else ""
+
+
+class Doubles:
+    """Looks for a second publisher on topics on which an arm's driver alone measures.
+
+    A driver that was killed is seen for up to 20 s, and its successor bears its name. So two
+    processes of one name are no fault for 30 s, when the later one came while what they publish was
+    missing.
+
+    Args:
+        node: the process's node.
+        topics: names of the topics, from the root.
+        now_s: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        node: RosNode,
+        topics: Sequence[str],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._handle, self._now_s = node.handle, now_s
+        self._seen: dict[str, dict[bytes, _Seen]] = {topic: {} for topic in topics}
+        self._members: dict[str, set[str]] = {topic: set() for topic in topics}
+
+    def look(
+        self, resumed: Callable[[str], bool], shared: Collection[str] = (), accepts: bool = False
+    ) -> str:
+        """Return which topics several nodes publish, and their names; empty for none.
+
+        A node whose name is not known yet counts from the second look on: most are by then.
+
+        Args:
+            resumed: whether what a topic tells is missing, or was a moment ago.
+            shared: topics on which several nodes publish by design, each about other joints. Nodes
+                that publish them later than at the last look that accepted are a fault there, too.
+            accepts: no arm is driven or held, so that present publishers may stay.
+        """
+        found = []
+        for topic in self._seen:
+            words, names = self._look_at(topic, resumed)
+            if accepts:
+                self._members[topic] = names
+            if topic not in shared or not names <= self._members[topic]:
+                found.append(words)
+        return "; ".join(filter(None, found))
+
+    def _look_at(self, topic: str, resumed: Callable[[str], bool]) -> tuple[str, set[str]]:
+        """Which nodes publish a topic, if they are several, and the names of all."""
+        before, now_s = self._seen[topic], self._now_s()
+        seen: dict[bytes, _Seen] = {}
+        for each in self._handle.get_publishers_info_by_topic(topic):
+            known = _name(each) if each.node_name != _UNKNOWN else ""
+            endpoint = bytes(each.endpoint_gid)
+            if (old := before.get(endpoint)) is None:
+                succeeds = not before or resumed(topic)
+                seen[endpoint] = _Seen(known, now_s + (_BURIED_S if succeeds else 0.0))
+            else:
+                seen[endpoint] = old._replace(name=known or old.name or _NAMELESS)
+        self._seen[topic] = seen
+        names = sorted({each.name for each in seen.values()} - {""})
+        twice = [f"another {name}" for name in names if _is_doubled(name, seen, now_s)]
+        nodes = ", ".join([*names, *twice])
+        several = len(names) + len(twice) > 1
+        return f"several nodes publish {topic}: {nodes}" if several else "", {*names}
+
+
+class _Seen(NamedTuple):
+    """A publisher: its node, and until when it may be the successor of a node that died."""
+
+    name: str
+    until_s: float
+
+
+def _is_doubled(name: str, seen: Mapping[bytes, _Seen], now_s: float) -> bool:
+    """Whether two processes of this name publish, and neither is taken for dead."""
+    same = {endpoint: each for endpoint, each in seen.items() if each.name == name}
+    several = len({endpoint[:_PARTICIPANT] for endpoint in same}) > 1
+    return several and now_s >= max(each.until_s for each in same.values())
+
+
+def _name(endpoint: Any) -> str:
+    return printable(f"{endpoint.node_namespace.rstrip('/')}/{endpoint.node_name}")

@@ -1,0 +1,152 @@
+"""What a guard hears: the messages of arm and actor, as numbers with when they came."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticStatus
+
+from serl.arm_profile import ArmProfile, Channel
+from serl.system.json_fields import printable
+from serl.guard.guard import Guard, Heard
+from serl.ros.arm.faults import FaultWatch, fault_topic, fault_words
+from serl.ros.arm.topics import NEWEST, SENSOR, measured, name_of, of_robot, topic_of
+from serl.ros.arm.guard_topics import ARM_STATE, COMMAND_GRIPPER, COMMAND_POSE, ESTOP, HEARTBEAT
+from serl.ros.node import RosNode
+from serl.ros.arm.competitors import Doubles
+from serl.ros.topics import Topic
+
+_RESUMED_S = 3.0
+"""A driver that is started is discovered this long after its first message, at most."""
+
+
+class GuardInbox:
+    """Hands every message over to a guard, in the executor's thread, and looks at who sends them.
+
+    Args:
+        node: the process's node.
+        prefix: namespace of the arm, from the root.
+        profile: of the arm: what it tells, and in which types.
+        joint_names: of the joints that count, in their order; empty: all, as they come.
+        guard: is told.
+        lock: held meanwhile.
+    """
+
+    def __init__(
+        self,
+        node: RosNode,
+        prefix: str,
+        profile: ArmProfile,
+        joint_names: tuple[str, ...],
+        guard: Guard,
+        lock: threading.Lock,
+    ) -> None:
+        self._node, self._prefix, self._lock = node, prefix, lock
+        self._guard, self._joint_names = guard, joint_names
+        self._clock = node.handle.get_clock()
+        self._shares_joints = False
+        self._kinds = {
+            node.absolute(name_of(channel, prefix)): kind
+            for kind, channel in reversed(measured(profile).items())
+        }
+        if profile.fault is None:
+            self._kinds[node.absolute(of_robot(ARM_STATE, prefix).name)] = "fault"
+        self._doubles = Doubles(node, list(self._kinds))
+        self._faults = self._listen_to_faults(profile.fault)
+        self._listen_to_arm(profile)
+        self._listen_to_actor()
+        self.look()
+
+    def _listen_to_arm(self, profile: ArmProfile) -> None:
+        guard = self._guard
+        pose = topic_of(profile.pose, self._prefix, NEWEST)
+        self._subscribe(pose, lambda m: guard.pose(_pose(m), self._heard(m.header)))
+        self._take_all(profile.joint_states, self._on_joints)
+        if profile.wrench is not None:
+            wrench = profile.wrench
+            self._take_all(wrench, lambda m: guard.wrench(_wrench(m), self._heard(m.header)))
+
+    def _listen_to_faults(self, channel: Channel | None) -> FaultWatch:
+        """What the arm's profile names, or the topic on which anybody may tell."""
+        if channel is None:
+            topic = of_robot(ARM_STATE, self._prefix)
+            return FaultWatch(self._node, topic, _error, self._on_fault, needed=False)
+        topic, words = fault_topic(channel, self._prefix), partial(fault_words, channel)
+        return FaultWatch(self._node, topic, words, self._on_fault)
+
+    def _listen_to_actor(self) -> None:
+        guard, hear = self._guard, self._hear
+        hear(COMMAND_POSE, lambda m: guard.command(_pose(m), self._heard(m.header)))
+        hear(COMMAND_GRIPPER, lambda m: guard.gripper(m.position, self._heard(m.header)))
+        hear(HEARTBEAT, lambda m: guard.heartbeat(m.frame_id, self._heard(m)))
+        hear(ESTOP, lambda m: guard.estop("the topic estop") if m.data else None)
+
+    def _take_all(self, channel: Channel, take: Callable[[Any], None]) -> None:
+        """Each message: the newest may be about a gripper's joint, and a blow is short."""
+        self._subscribe(topic_of(channel, self._prefix, SENSOR), take, drain=True)
+
+    def _hear(self, topic: Topic, take: Callable[[Any], None]) -> None:
+        self._subscribe(of_robot(topic, self._prefix), take)
+
+    def _subscribe(self, topic: Topic, take: Callable[[Any], None], *, drain: bool = False) -> None:
+        def taken(message: Any) -> None:
+            with self._lock:
+                take(message)
+
+        self._node.subscribe(topic, taken, drain=drain)
+
+    def _on_fault(self, text: str) -> None:
+        with self._lock:
+            self._guard.robot_error(text)
+
+    def look(self) -> None:
+        """Tell the guard whether any node says that the arm is well, and which measure beside it.
+
+        To be called a few times a second.
+        """
+        unwatched, now_s = self._faults.look(), time.monotonic()
+
+        def resumed(topic: str) -> bool:
+            return self._guard.measured.is_resumed(self._kinds[topic], now_s, _RESUMED_S)
+
+        joints = [topic for topic, kind in self._kinds.items() if kind == "joints"]
+        shared = joints if self._shares_joints else ()
+        rivals = self._doubles.look(resumed, shared, not self._guard.active)
+        with self._lock:
+            self._guard.measured.unwatched = unwatched
+            self._guard.doubt(rivals)
+
+    def _on_joints(self, message: Any) -> None:
+        values, names = list(message.position), self._joint_names
+        if names:
+            known = dict(zip(message.name, values, strict=False))
+            if not any(name in known for name in names):
+                self._shares_joints = True  # as a gripper's driver does
+                return
+            values = [known[name] for name in names if name in known]
+        self._guard.joints(values, self._heard(message.header))
+
+    def _heard(self, header: Any) -> Heard:
+        wall_s = 1e-9 * self._clock.now().nanoseconds
+        stamp_s = header.stamp.sec + 1e-9 * header.stamp.nanosec
+        return Heard(time.monotonic(), stamp_s, wall_s, header.frame_id)
+
+
+def _pose(message: Any) -> tuple[float, ...]:
+    place, turn = message.pose.position, message.pose.orientation
+    return place.x, place.y, place.z, turn.x, turn.y, turn.z, turn.w
+
+
+def _wrench(message: Any) -> tuple[float, ...]:
+    force, torque = message.wrench.force, message.wrench.torque
+    return force.x, force.y, force.z, torque.x, torque.y, torque.z
+
+
+def _error(message: Any) -> str:
+    """What an arm reports; empty when it is well."""
+    ill = message.level >= DiagnosticStatus.ERROR
+    return (printable(message.message) or "an error") if ill else ""

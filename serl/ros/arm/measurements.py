@@ -1,0 +1,185 @@
+"""What an arm and its cameras tell of one instant, as the numbers of `serl.reading`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from serl.arm_profile import ArmProfile
+from serl.ros.arm.topics import EXACT, NEWEST, SENSOR, topic_of, tracked_pose
+from serl.ros.arm.camera import cell_camera
+from serl.ros.conversions import (
+    gripper_of,
+    joints_of,
+    pose_of,
+    turned,
+    twist_between,
+    twist_of,
+    wrench_of,
+)
+from serl.ros.feed import Feed
+from serl.ros.node import RosNode
+from serl.safety import Pose
+from serl.task import TaskConfig
+from serl.types import Image
+
+_STATE_AGE_S = 0.1
+_IMAGE_AGE_S = 0.2
+_KEEP = 512
+"""Samples to remember: as long as an image may be old, and 100 ms to average, at 1 kHz."""
+
+
+class Measurements:
+    """The feeds of an arm, of what is tracked beside it, and of its cameras.
+
+    A camera's picture arrives tens of milliseconds after what the arm told of that instant. So the
+    numbers of a reading are those nearest in time to its newest picture, by their stamps: a policy
+    sees picture and state of one instant, and both are as old as the fastest camera makes them. A
+    picture of a slower camera is older than the state; by how much is checked, as it is between
+    cameras (`serl.guard.camera_watch`). Without cameras, the numbers are the newest ones. In lock-step
+    too: there a reading is what the simulation says, pictures that are late on purpose included.
+
+    Args:
+        node: the process's node.
+        robot: the arm's namespace within the run.
+        profile: its family.
+        config: of the task.
+        tracked: bodies whose pose an object tracker tells.
+        lockstep: nothing grows old, and nothing is lost.
+        still: equal pictures in a row are no fault.
+
+    Attributes:
+        pose: of the tool; its newest is what an arm is commanded by.
+    """
+
+    def __init__(
+        self,
+        node: RosNode,
+        robot: str,
+        profile: ArmProfile,
+        config: TaskConfig,
+        tracked: Sequence[str] = (),
+        lockstep: bool = False,
+        still: bool = False,
+    ) -> None:
+        frame, gripper = profile.base_frame, profile.gripper
+        qos = EXACT if lockstep else SENSOR
+        age_s = None if lockstep else _STATE_AGE_S
+        self._profile, self._lockstep = profile, lockstep
+        self._period_s = 1.0 / config.rate_hz
+
+        def feed(channel: Any, decode: Any) -> Feed[Any]:
+            return Feed(node, topic_of(channel, robot, qos), decode, age_s, _KEEP)
+
+        def pose(message: Any) -> Pose:
+            return pose_of(message, frame)
+
+        def joints(message: Any) -> tuple[list[float], list[float]] | None:
+            return joints_of(message, profile.joints)
+
+        def twist(message: Any) -> list[float]:
+            return twist_of(message, profile.twist_headers)
+
+        def wrench(message: Any) -> list[float]:
+            return wrench_of(message, profile.wrench_headers)
+
+        self.pose: Feed[Pose] = feed(profile.pose, pose)
+        self._twist = feed(profile.twist, twist) if profile.twist else None
+        self._wrench = feed(profile.wrench, wrench) if profile.wrench else None
+        self._joints: Feed[tuple[list[float], list[float]]] = feed(profile.joint_states, joints)
+        self._gripper = (
+            feed(gripper.state, lambda message: gripper_of(message, gripper.joint))
+            if gripper
+            else None
+        )
+        self._tracked: dict[str, Feed[Pose]] = {
+            name: Feed(node, tracked_pose(robot, name, qos), pose, age_s, _KEEP) for name in tracked
+        }
+        views = config.all_views
+        image_age_s = None if lockstep else _IMAGE_AGE_S
+        self._views = list(views)
+        self._cameras = [
+            cell_camera(
+                node,
+                robot,
+                camera,
+                {name: view for name, view in views.items() if view.camera == camera},
+                image_age_s,
+                profile.cameras.get(camera),
+                EXACT if lockstep else NEWEST,
+                still,
+            )
+            for camera in dict.fromkeys(view.camera for view in views.values())
+        ]
+
+    @property
+    def feeds(self) -> Iterable[Feed[Any]]:
+        """All that a reading is made of."""
+        maybe = (self._twist, self._wrench, self._gripper)
+        found = (feed for feed in maybe if feed is not None)
+        cameras = (camera.feed for camera in self._cameras)
+        return (self.pose, self._joints, *found, *self._tracked.values(), *cameras)
+
+    def opening(self) -> float:
+        """How far open the gripper is now, 0 to 1; 1 where there is none. Raises `Silent`."""
+        return self._opening(None)
+
+    def read(self) -> tuple[dict[str, list[float]], dict[str, Image], dict[str, float]]:
+        """Numbers by name, images by view, and when they were measured.
+
+        Stamps are by this process's monotonic clock, "robot" is that of the pose. The wrench is
+        the mean over the control period before, as the simulated arm's is.
+
+        Raises:
+            SerlError: something is missing, stale or damaged, in one line.
+        """
+        images, stamps = self._images()
+        then_s = max(stamps.values()) if stamps and not self._lockstep else None
+        pose, (q, dq) = self.pose.at(then_s), self._joints.at(then_s).value
+        numbers = {
+            "tcp_pose": numbers_of(pose.value),
+            "tcp_twist": self._measured_twist(then_s),
+            "wrench": self._mean_wrench(pose.value, then_s),
+            "gripper": [self._opening(then_s)],
+            "q": q,
+            "dq": dq,
+        }
+        tracked = self._tracked.items()
+        numbers |= {f"{name}_pose": numbers_of(feed.at(then_s).value) for name, feed in tracked}
+        return numbers, images, {"robot": pose.taken_s, **stamps}
+
+    def _opening(self, then_s: float | None) -> float:
+        gripper = self._profile.gripper
+        if gripper is None or self._gripper is None:
+            return 1.0
+        return gripper.opening(self._gripper.at(then_s).value)
+
+    def _measured_twist(self, then_s: float | None) -> list[float]:
+        if self._twist is not None:
+            twist: list[float] = self._twist.at(then_s).value
+            return twist
+        recent = self.pose.recent(0.5 * self._period_s, then_s)
+        first, last = recent[0], recent[-1]
+        dt_s = 1e-9 * (last.stamp_ns - first.stamp_ns)
+        return twist_between(first.value, last.value, dt_s) if dt_s > 0.0 else [0.0] * 6
+
+    def _mean_wrench(self, pose: Pose, then_s: float | None) -> list[float]:
+        if self._wrench is None:
+            return [0.0] * 6
+        rows = [sample.value for sample in self._wrench.recent(self._period_s, then_s)]
+        mean = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+        return turned(mean, pose) if self._profile.wrench_frame == "tool" else mean
+
+    def _images(self) -> tuple[dict[str, Image], dict[str, float]]:
+        found: dict[str, Image] = {}
+        stamps: dict[str, float] = {}
+        for camera in self._cameras:
+            images, taken_s = camera.images()
+            found |= images
+            stamps |= dict.fromkeys(images, taken_s)
+        return {name: found[name] for name in self._views}, stamps
+
+
+def numbers_of(pose: Pose) -> list[float]:
+    """Position and orientation (xyzw) in one row."""
+    return [*pose.position, *pose.quaternion]

@@ -1,0 +1,103 @@
+"""What an arm tells, as messages on the topics of its profile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from serl.arm_profile import ArmProfile, Channel
+from serl.errors import BadInput
+from serl.ros.arm.topics import topic_of, tracked_pose, truth
+from serl.ros.arm.camera import info_topic, picture_topic
+from serl.ros.conversions import (
+    camera_info_message,
+    image_message,
+    joints_message,
+    pose_message,
+    truth_message,
+    twist_message,
+    wrench_message,
+)
+from serl.ros.node import RosNode
+from serl.types import Array, Image
+
+
+class ArmPublisher:
+    """Publishes the numbers and pictures of one arm.
+
+    Args:
+        node: the process's node.
+        robot: the arm's namespace.
+        profile: names and types.
+        tracked: bodies whose pose is told, as an object tracker would.
+        cameras: whose pictures are told.
+        qos: of all topics.
+    """
+
+    def __init__(
+        self,
+        node: RosNode,
+        robot: str,
+        profile: ArmProfile,
+        tracked: Iterable[str],
+        cameras: Iterable[str],
+        qos: Any,
+    ) -> None:
+        def of(channel: Channel | None) -> Any:
+            return node.publisher(topic_of(channel, robot, qos)) if channel else None
+
+        self._profile = profile
+        self._pose, self._twist = of(profile.pose), of(profile.twist)
+        self._wrench, self._joints = of(profile.wrench), of(profile.joint_states)
+        self._gripper = of(profile.gripper.state if profile.gripper else None)
+        self._truth = node.publisher(truth(robot, qos))
+        self._tracked = {name: node.publisher(tracked_pose(robot, name, qos)) for name in tracked}
+        self._cameras = {
+            name: (
+                node.publisher(picture_topic(robot, name, qos)),
+                node.publisher(info_topic(robot, name, qos)),
+            )
+            for name in cameras
+        }
+
+    def state(self, numbers: Mapping[str, Sequence[float]], stamp_ns: int) -> None:
+        """The numbers of a reading, see `serl.reading`, all of one instant."""
+        frame, gripper = self._profile.base_frame, self._profile.gripper
+        for name, publisher in self._tracked.items():
+            publisher.publish(pose_message(numbers[f"{name}_pose"], frame, stamp_ns))
+        if self._twist:
+            self._twist.publish(twist_message(numbers["tcp_twist"], frame, stamp_ns))
+        if self._wrench:
+            self._wrench.publish(wrench_message(numbers["wrench"], frame, stamp_ns))
+        names, q, dq = self._profile.joints, numbers["q"], numbers["dq"]
+        self._joints.publish(joints_message(names, q, dq, stamp_ns))
+        if gripper:
+            joint = gripper.joint or "gripper"
+            position = [gripper.position(numbers["gripper"][0])]
+            self._gripper.publish(joints_message([joint], position, [0.0], stamp_ns))
+        self._pose.publish(pose_message(numbers["tcp_pose"], frame, stamp_ns))
+
+    def truth(self, arrays: Mapping[str, Array]) -> None:
+        """What only a simulation knows."""
+        self._truth.publish(truth_message(arrays))
+
+    def pictures(
+        self, pictures: Mapping[tuple[str, tuple[int, int]], Image], stamp_ns: int
+    ) -> None:
+        """What the cameras see."""
+        for (name, _), picture in pictures.items():
+            image = image_message(picture, name, stamp_ns)
+            images, infos = self._cameras[name]
+            images.publish(image)
+            infos.publish(camera_info_message(image))
+
+
+def cameras_of(sources: Iterable[tuple[str, tuple[int, int]]]) -> list[str]:
+    """The cameras of some pictures; raises `BadInput` when one is to have two sizes."""
+    names = [name for name, _ in sources]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise BadInput(
+            f"camera {', '.join(twice)}: views ask for different sizes of its picture; "
+            "give them the same capture"
+        )
+    return names

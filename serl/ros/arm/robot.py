@@ -1,0 +1,326 @@
+"""An arm behind topics: the simulated one's node, and every driver that a profile describes."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+from std_msgs.msg import Header
+
+from serl.motion import Aim
+from serl.arm_profile import ArmProfile
+from serl.errors import BadInput, SerlError, Silent
+from serl.guard.monitors import GripperWatch
+from serl.reading import reading_spec
+from serl.ros.arm.topics import EXACT, check_types, of_robot
+from serl.ros.arm.controller import settle_controller, switch_gains
+from serl.ros.conversions import opening_message, pose_message, stamp_of
+from serl.ros.feed import Feed, Sample
+from serl.ros.arm.guard_client import GuardClient
+from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT, sent
+from serl.ros.arm.measurements import Measurements, numbers_of
+from serl.ros.node import RosNode
+from serl.ros.remote import Remote
+from serl.safety import Pose, check_targets
+from serl.specs import ArraySpec, ObservationSpec
+from serl.task import TaskConfig
+from serl.types import Action, Observation, Source
+
+logger = logging.getLogger(__name__)
+
+Mode = Literal["policy", "teleop", "reset", "hold"]
+_MODES: dict[Source, Mode] = {
+    Source.POLICY: "policy",
+    Source.HUMAN: "teleop",
+    Source.SCRIPT: "reset",
+}
+
+_READY_S = 30.0
+_LONGEST_S = 99.0  # that a beat tells
+_PAUSE_PERIODS = 1.3  # before the guard misses a target
+_RELEASE_S = 0.5  # that a guard has the arm rest after a person, at least
+_BEGIN_S = 0.3  # within which a guard goes on that only waited for targets
+
+
+class RosArm:
+    """A `serl.robot.Robot` over topics. It commands the guard, never the arm.
+
+    A reading has the names of `serl.reading`, and is of one instant as far as its cameras allow:
+    see `serl.ros.arm.measurements`. What the arm is commanded by is always its newest pose.
+
+    Args:
+        node: the process's node.
+        robot: the arm's namespace within the run.
+        profile: its family.
+        config: of the task.
+        tracked: bodies whose pose an object tracker tells.
+        lease: who drives, in heartbeats: no spaces, of nobody else.
+        lockstep: time passes when it is asked to, so that nothing grows old, and nothing is lost.
+        guarded: a guard is between, and a reading is none while it has stopped the arm.
+
+    Attributes:
+        stop_reason: why the arm was stopped first; None while motion is allowed.
+        mode: in whose name is driven, as the guard is told.
+        silence_s: asked at each beat while a person drives, how long their device has been silent:
+            the guard is told, as it may fall silent between two actions.
+
+    Raises:
+        BadInput: a message package that the profile needs is not installed, or an action is no
+            motion of a target.
+    """
+
+    still_pictures = False
+    """Equal pictures in a row are no fault."""
+
+    def __init__(
+        self,
+        node: RosNode,
+        robot: str,
+        profile: ArmProfile,
+        config: TaskConfig,
+        tracked: Sequence[str] = (),
+        lease: str = "actor",
+        lockstep: bool = False,
+        guarded: bool = False,
+    ) -> None:
+        check_types(profile)
+        check_targets(f"arm {robot or profile.name}", config.motion)
+        self.stop_reason: str | None = None
+        self.mode: Mode = "policy"
+        self.silence_s: Callable[[], float] = lambda: 0.0
+        self.node, self.robot, self.profile = node, robot, profile
+        self.remote = Remote(node, None if lockstep else self.beat)
+        place = profile.workspace
+        self.aim = Aim(config.motion, place.keep_out if place is not None else ())
+        self.guard = GuardClient(node, robot, self.remote) if guarded else None
+        self._action_spec = config.motion.action_spec
+        self._spec = reading_spec(len(profile.joints), tracked, config.all_views)
+        self._period_s = 1.0 / config.rate_hz
+        self._lease, self._beats = lease, time.time_ns() // 1_000_000
+        self._lockstep, self._begun = lockstep, False
+        self._fault = ""  # that `act` met
+        self._acted_s = self._begun_s = -math.inf  # the last target, and the first after a pause
+        self._person_s = -math.inf  # the last beat in a person's name
+        self._grip_watch = GripperWatch()
+        self._measured = Measurements(
+            node, robot, profile, config, tracked, lockstep, self.still_pictures
+        )
+        self._target, self._grip, self._beat = (
+            node.publisher(
+                of_robot(topic, robot, EXACT) if lockstep else of_robot(sent(topic), robot)
+            )
+            for topic in (COMMAND_POSE, COMMAND_GRIPPER, HEARTBEAT)
+        )
+
+    @property
+    def observation_spec(self) -> ObservationSpec:
+        """See `serl.reading`."""
+        return self._spec
+
+    @property
+    def action_spec(self) -> ArraySpec:
+        """As the task's motion says."""
+        return self._action_spec
+
+    @property
+    def feeds(self) -> Iterable[Feed[Any]]:
+        """All that a reading is made of."""
+        return self._measured.feeds
+
+    def __enter__(self) -> Self:
+        """Settle the controller, and wait for the first message of every topic.
+
+        What the guard has stopped is a matter for later: a person may take their time.
+
+        Raises:
+            SerlError: some of them stay silent, or the controller refuses its gains.
+        """
+        settle_controller(self.remote, self.robot, self.profile)
+        self.remote.wait(lambda: all(feed.is_fresh for feed in self.feeds), _READY_S)
+        for feed in self.feeds:
+            feed.newest()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Say once more that the arm is to hold."""
+        self.mode = "hold"
+        self.beat()
+
+    def observe(self) -> Observation:
+        """The newest reading; never waits.
+
+        Raises:
+            Silent: something is missing or stale, in one line; or it was when `act` needed it; or
+                the guard has stopped the arm.
+        """
+        if self.guard is not None:
+            self.guard.check()
+        if self._fault:
+            raise Silent(self._fault)
+        pose = self._begin_once()
+        self._check_gripper(self._measured.opening(), pose.taken_s)
+        numbers, images, stamps = self._measured.read()
+        numbers["target_pose"] = numbers_of(self.aim.target)
+        state = {name: np.array(numbers[name], np.float32) for name in self._spec.state}
+        return Observation(state, images, stamps)
+
+    def observe_when_fresh(self, limit_s: float) -> Observation:
+        """A reading once there is one; for use between episodes, where waiting harms nobody.
+
+        Raises:
+            SerlError: something is still missing or stale after the limit.
+        """
+        found: list[Observation] = []
+
+        def read() -> bool:
+            with suppress(SerlError):
+                found.append(self.observe())
+            return bool(found)
+
+        self.remote.wait(read, limit_s)
+        return found[0] if found else self.observe()
+
+    def act(self, action: Action) -> Action:
+        """Ask the guard for the target moved by `action`; returns what was executed of it.
+
+        Zeros while stopped, or when the pose is stale: the next reading fails then. Zeros as well
+        while the guard holds the arm: the target stays with it.
+        """
+        self.aim.check(action)
+        if self.stop_reason is not None or self._fault:
+            return np.zeros_like(action)
+        try:
+            pose = self._begin_once()
+        except Silent as error:
+            self._fault = str(error)
+            return np.zeros_like(action)
+        now_s = self._now_s(pose.taken_s)
+        if self._is_paused:
+            self._begun_s = time.monotonic()
+        if self._is_held:
+            self.aim.target, executed = pose.value, np.zeros_like(action)
+        else:
+            executed = self.aim.move(action, pose.value, now_s)
+        stamp_ns = self.node.handle.get_clock().now().nanoseconds
+        values, frame = numbers_of(self.aim.target), self.profile.base_frame
+        self._target.publish(pose_message(values, frame, stamp_ns))
+        self._acted_s = time.monotonic()
+        if self.aim.gripped:  # again with each target: messages are lost
+            self._grip.publish(opening_message(0.0 if self.aim.closed else 1.0, stamp_ns))
+        if self.profile.gripper is not None:
+            with suppress(Silent):  # the next reading fails then
+                self._grip_watch.tell(self.aim.closed, self._measured.opening(), now_s)
+        return executed
+
+    def drive_as(self, source: Source) -> None:
+        """Tell the guard, before it hears of a target, that somebody else drives."""
+        if self.mode != (mode := _MODES[source]):
+            self.mode = mode
+            self.beat()
+
+    def stop(self, reason: str) -> None:
+        """Have the guard hold the arm where it is, until `recover`."""
+        if self.stop_reason is None:
+            self.stop_reason = reason
+            self.beat()
+
+    def recover(self) -> None:
+        """Allow motion again, from where the arm is; what the guard has latched stays latched.
+
+        Raises:
+            Silent: it is not known where the arm is.
+        """
+        if self.stop_reason is not None or self._fault:
+            self.aim.target = self._measured.pose.newest().value
+            self.stop_reason, self._fault = None, ""
+            self._grip_watch.begin(self.aim.closed)
+            self.beat()
+
+    def switch(self, gains: str) -> None:
+        """Make the controller as stiff as a mode of the profile says; it takes half a second.
+
+        Raises:
+            BadInput: the profile has no such mode.
+            SerlError: the controller does not take them, or has others afterwards; the arm is
+                stopped then.
+        """
+        try:
+            switch_gains(self.remote, self.robot, self.profile, gains)
+        except BadInput:
+            raise
+        except SerlError as error:
+            self.stop(str(error))
+            raise
+
+    def begin(self, start: Pose, closed: bool) -> None:
+        """An episode starts here: the target is where the tool is."""
+        self.aim.begin(start, closed)
+        self._begun, self._fault, self._acted_s = True, "", -math.inf
+        self._grip_watch.begin(closed)
+
+    def beat(self) -> None:
+        """Tell the guard that this process lives; called in each slice of the loop's waiting.
+
+        A person whose episode is over or paused does not drive; the guard would take one whose
+        targets end for lost.
+        """
+        self._beats += 1
+        paused = self.mode == "teleop" and self._is_paused
+        mode = "hold" if paused or self.stop_reason is not None else self.mode
+        words = f"{self._lease} {mode} {self._beats}"
+        if mode == "teleop":
+            self._person_s = time.monotonic()
+            words += f" {1e3 * min(self.silence_s(), _LONGEST_S):.0f}"
+        message = Header(frame_id=words)
+        message.stamp = stamp_of(self.node.handle.get_clock().now().nanoseconds)
+        self._beat.publish(message)
+
+    @property
+    def _is_paused(self) -> bool:
+        """Targets have ended, or not begun."""
+        return time.monotonic() - self._acted_s > _PAUSE_PERIODS * self._period_s
+
+    @property
+    def _is_held(self) -> bool:
+        """The guard does not move the arm, whatever is asked for.
+
+        One that only waits moves it once it hears the first targets of an episode, or those after
+        a late one. Between a person and others it rests, of which its word comes after the first.
+        """
+        if self.guard is None:
+            return False
+        now_s = time.monotonic()
+        if self.mode != "teleop" and now_s - self._person_s < _RELEASE_S:
+            return True
+        begins = now_s - self._begun_s < _BEGIN_S and self.guard.waits
+        return not (begins or self.guard.lets_move)
+
+    def _begin_once(self) -> Sample[Pose]:
+        """The newest pose, where an episode begins unless one has; raises `Silent`."""
+        pose = self._measured.pose.newest()
+        if not self._begun:
+            self.begin(pose.value, self._measured.opening() < 0.5)
+        return pose
+
+    def _now_s(self, taken_s: float) -> float:
+        """By the wall's clock, or by that of what was measured last, where time stands still."""
+        return taken_s if self._lockstep else time.monotonic()
+
+    def _check_gripper(self, opening: float, taken_s: float) -> None:
+        """Raise `Silent` when the gripper does nothing of what it was told."""
+        now_s = self._now_s(taken_s)
+        if self.stop_reason is not None or (self.guard is not None and not self.guard.lets_move):
+            self._grip_watch.wait(now_s)
+        if trouble := self._grip_watch.trouble(opening, now_s):
+            raise Silent(trouble)

@@ -1,0 +1,302 @@
+"""What stands between the topics of a robot and the simulated arm, in real time or in lock-step.
+
+Callbacks and the thread that lets time pass take turns by a lock: one of them owns the simulation.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from serl.arm_profile import ArmProfile
+from serl.errors import BadInput, SerlError, Silent
+from serl.robot import ServedRobot
+from serl.ros.arm.publisher import ArmPublisher, cameras_of
+from serl.ros.arm.topics import EXACT, SENSOR, of_robot, topic_of
+from serl.ros.conversions import gripper_of, number_of, pose_of
+from serl.ros.feed import Feed
+from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT
+from serl.ros.node import RosNode
+from serl.ros.telemetry import SceneTeller
+from serl.ros.services import serve
+from serl.safety import Pose
+from serl.setpoint import PROFILE_PERIOD_S
+from serl.ros.arm.stamps import Stamps
+
+logger = logging.getLogger(__name__)
+
+_TICK_NS = round(PROFILE_PERIOD_S * 1e9)
+_TIMEOUT_S = 0.1
+_JUMP_M = 0.05
+_MOST_BEHIND_TICKS = 5
+
+INACTIVE = "the arm's node is not active"
+
+SEED, PERIOD = "seed", "period_s"
+"""Parameters of the node: of the next `reset`, and of each `advance`."""
+
+
+class Driver:
+    """What both modes share: it publishes, and puts the arm into a start.
+
+    Args:
+        node: the process's node, with the parameters.
+        robot: the arm's namespace.
+        arm: the simulation.
+        profile: names and types.
+        tracked: bodies whose pose is told.
+        qos: of all that is told.
+
+    Attributes:
+        active: it follows what it is told; otherwise it holds, or in lock-step time stands still.
+        counts: numbers for diagnostics.
+    """
+
+    def __init__(
+        self,
+        node: RosNode,
+        robot: str,
+        arm: ServedRobot,
+        profile: ArmProfile,
+        tracked: Iterable[str],
+        qos: Any,
+    ) -> None:
+        self.node, self.arm, self.profile = node, arm, profile
+        self.lock = threading.RLock()
+        self.stamp_ns, self.active = 0, True
+        self.counts: dict[str, float] = {}
+        self.told: Callable[[int], None] = lambda stamp_ns: None
+        cameras = cameras_of(arm.pictures())
+        self._publisher = ArmPublisher(node, robot, profile, tracked, cameras, qos)
+        self._scene = SceneTeller(node, robot, arm)
+        serve(node, "reset", self.reset)
+
+    def activate(self, active: bool) -> None:
+        """Follow what is told from now on, or hold."""
+        with self.lock:
+            self.active = active
+
+    def reset(self) -> str:
+        """Place the arm and the scene anew, as the parameter `seed` says."""
+        with self.lock:
+            self.arm.reset(int(self._parameter(SEED)))
+            self.pass_time(1)
+            self.publish()
+            self.publish_pictures()
+            return self._where()
+
+    def pass_time(self, ticks: int) -> None:
+        """So many periods of 10 ms have passed; stamps never stand still."""
+        self.stamp_ns += ticks * _TICK_NS
+
+    def publish(self) -> None:
+        """Tell the numbers of this instant."""
+        self._publisher.truth(self.arm.truth())
+        self._publisher.state(self.arm.measure(), self.stamp_ns)
+        self.told(self.stamp_ns)
+
+    def publish_pictures(self) -> None:
+        """Tell what the cameras see."""
+        self._publisher.pictures(self.arm.pictures(), self.stamp_ns)
+
+    def _parameter(self, name: str) -> Any:
+        return self.node.handle.get_parameter(name).value
+
+    def _where(self) -> str:
+        """The answer to a call: when it is now, and where the arm is to go."""
+        target, closed = self.arm.target
+        answer = {
+            "stamp_ns": self.stamp_ns,
+            "time_s": float(self.arm.truth()["time_s"][0]),
+            "target": [*target.position, *target.quaternion],
+            "closed": closed,
+        }
+        return json.dumps(answer)
+
+
+class LockStep(Driver):
+    """Time passes in the service `advance` only, by the parameter `period_s`.
+
+    It takes the actor's own targets; a heartbeat that says "hold" stops the arm, as a guard would.
+    """
+
+    def __init__(
+        self,
+        node: RosNode,
+        robot: str,
+        arm: ServedRobot,
+        profile: ArmProfile,
+        tracked: Iterable[str],
+    ) -> None:
+        super().__init__(node, robot, arm, profile, tracked, EXACT)
+        takers = (
+            (COMMAND_POSE, self._on_target),
+            (COMMAND_GRIPPER, self._on_gripper),
+            (HEARTBEAT, self._on_beat),
+        )
+        self._taken = 0
+        for topic, take in takers:
+            node.subscribe(of_robot(topic, robot, EXACT), self._counted(take))
+        serve(node, "advance", self.advance)
+        serve(node, "taken", lambda: str(self._taken))
+
+    def advance(self) -> str:
+        """Let a period pass; whoever commands sees to it that its commands were taken before."""
+        with self.lock:
+            if not self.active:
+                raise SerlError(INACTIVE)
+            period_s = float(self._parameter(PERIOD))
+            self.arm.advance(period_s)
+            self.pass_time(round(period_s / PROFILE_PERIOD_S))
+            self.publish()
+            self.publish_pictures()
+            return self._where()
+
+    def _counted(self, take: Callable[[Any], None]) -> Callable[[Any], None]:
+        def count(message: Any) -> None:
+            take(message)
+            self._taken += 1
+
+        return count
+
+    def _on_target(self, message: Any) -> None:
+        try:
+            pose = pose_of(message, self.profile.base_frame)
+        except BadInput as error:
+            logger.warning("command refused: %s", error)
+            return
+        with self.lock:
+            self.arm.aim(pose, self.arm.target[1])
+
+    def _on_gripper(self, message: Any) -> None:
+        try:
+            opening = gripper_of(message, None)
+        except BadInput as error:
+            logger.warning("command refused: %s", error)
+            return
+        with self.lock:
+            self.arm.aim(self.arm.target[0], opening is not None and opening < 0.5)
+
+    def _on_beat(self, message: Any) -> None:
+        with self.lock:
+            if " hold " in message.frame_id:
+                self.arm.stop("the actor holds")
+            else:
+                self.arm.recover()
+
+
+class RealTime(Driver):
+    """Time passes by itself; the arm follows setpoints, and holds when they stop.
+
+    Attributes:
+        timeouts: times that setpoints stopped for 100 ms.
+        jumps: setpoints that were refused, being too far from the tool.
+        lost_ticks: periods that passed without physics, because the machine was busy.
+    """
+
+    def __init__(
+        self,
+        node: RosNode,
+        robot: str,
+        arm: ServedRobot,
+        profile: ArmProfile,
+        tracked: Iterable[str],
+        camera_hz: float,
+    ) -> None:
+        super().__init__(node, robot, arm, profile, tracked, SENSOR)
+        self._stamps = Stamps()
+        self.timeouts = self.jumps = self.lost_ticks = 0
+        self._hold: Pose | None = arm.target[0]
+        self._closed = arm.target[1]
+        self._ticks = 0
+        self._camera_ticks = max(1, round(1.0 / (camera_hz * PROFILE_PERIOD_S)))
+        frame = profile.base_frame
+        self._setpoints: Feed[Pose] = Feed(
+            node,
+            topic_of(profile.target, robot, SENSOR),
+            lambda message: pose_of(message, frame),
+            _TIMEOUT_S,
+        )
+        if profile.gripper is not None:
+            node.subscribe(topic_of(profile.gripper.command, robot, SENSOR), self._on_gripper)
+
+    def reset(self) -> str:
+        """As in lock-step; what was commanded before does not count any more."""
+        with self.lock:
+            answer = super().reset()
+            self._setpoints.forget()
+            self._hold, self._closed = self.arm.target
+            return answer
+
+    def run(self, stopping: Callable[[], bool], speed: float = 1.0) -> None:
+        """Let time pass until stopping, `speed` times as fast as on the wall."""
+        period_s, self._stamps = PROFILE_PERIOD_S / speed, Stamps(speed)
+        due_s = time.monotonic()
+        while not stopping():
+            due_s += period_s
+            early_s = due_s - time.monotonic()
+            if early_s > 0.0:
+                time.sleep(early_s)
+            elif early_s < -_MOST_BEHIND_TICKS * period_s:
+                lost = int(-early_s / period_s)
+                self.lost_ticks += lost
+                due_s += lost * period_s
+            self.tick()
+
+    def tick(self) -> None:
+        """Let 10 ms pass, and tell where the arm is."""
+        with self.lock:
+            if self._closed != self.arm.target[1]:
+                self.arm.grip(self._closed)
+            self.arm.follow(self._setpoint())
+            self.pass_time(1)
+            self._ticks += 1
+            self.counts = {
+                "lost ticks": self.lost_ticks,
+                "timeouts": self.timeouts,
+                "jumps": self.jumps,
+            }
+            self.publish()
+            if self._ticks % self._camera_ticks == 0:
+                self.publish_pictures()
+
+    def pass_time(self, ticks: int) -> None:
+        """Stamps are those of the wall clock, or go `speed` times as fast from the start on."""
+        self.stamp_ns = self._stamps.next_ns()
+
+    def _setpoint(self) -> Pose:
+        """The newest setpoint, or where the tool was when they stopped."""
+        measured = self._measured()
+        try:
+            setpoint = self._setpoints.newest().value
+        except Silent:
+            setpoint = None
+        if not self.active:
+            setpoint = None
+        if setpoint is not None and math.dist(setpoint.position, measured.position) > _JUMP_M:
+            self.jumps += 1
+            setpoint = None
+        if setpoint is not None:
+            self._hold = None
+            return setpoint
+        if self._hold is None:
+            self.timeouts += 1
+            self._hold = measured
+        return self._hold
+
+    def _measured(self) -> Pose:
+        x, y, z, qx, qy, qz, qw = self.arm.measure()["tcp_pose"]
+        return Pose((x, y, z), (qx, qy, qz, qw))
+
+    def _on_gripper(self, message: Any) -> None:
+        gripper = self.profile.gripper
+        assert gripper is not None
+        try:
+            self._closed = gripper.opening(number_of(message)) < 0.5
+        except BadInput as error:
+            logger.warning("command refused: %s", error)

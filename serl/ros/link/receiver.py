@@ -1,0 +1,312 @@
+"""The learner's end of the link: records of admitted actors in, weights out."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rclpy.duration import Duration
+from std_msgs.msg import String, UInt64MultiArray
+
+from serl.errors import BadInput, CorruptData
+from serl.log.index import Cursors, Stream
+from serl.ros.node import RosNode
+from serl.ros.topics import (
+    ACKS,
+    ACTORS,
+    REFUSED,
+    TRANSITIONS,
+    WEIGHTS,
+    Answer,
+    from_cdr,
+    to_cdr,
+)
+from serl.training.snapshots import encode_snapshot
+from serl.specs import Spec
+from serl.transport import MAX_LEAD, Snapshot
+from serl.types import Arrival, Step, place_after
+from serl.log.wire import (
+    Frame,
+    Hello,
+    actor_number,
+    decode_arrival,
+    decode_frame,
+    decode_hello,
+)
+
+Claim = Callable[[str, str, str], str]
+"""Why an actor of this name, home and place is not let in; empty when it is."""
+
+_MAX_ACTORS = 1024
+_MAX_WAITING = 1024  # frames of one stream
+_MAX_WAITING_BYTES = 256 << 20  # of all streams
+_ACK_RECORDS = 16
+_ACK_PERIOD_S = 0.02
+_NACK_PERIOD_S = 0.1
+_FLUSH_S = 2
+
+
+@dataclass
+class _Stream:
+    """One epoch of one actor; `acknowledged` <= `received` <= `expected`.
+
+    Attributes:
+        hello: its introduction.
+        number: the actor in frames.
+        expected: sequence number of the next frame that is let in.
+        received: sequence number after the last record that `receive` took out.
+        acknowledged: what the sender was told.
+        place: episode and index of the record to return next; None while it is not known.
+        frames: let in, not yet returned; bounded, what does not fit is sent again.
+        waiting_bytes: their size.
+        refused: why nothing more is let in; empty while it is.
+        answered_s: when the sender was told last.
+    """
+
+    hello: Hello
+    number: int
+    expected: int
+    received: int
+    acknowledged: int
+    place: tuple[int, int] | None
+    frames: deque[Frame] = field(default_factory=deque)
+    waiting_bytes: int = 0
+    refused: str = ""
+    answered_s: float = float("-inf")
+
+    def due(self, now_s: float) -> bool:
+        """There is something to acknowledge: enough, or for long enough (each costs every link)."""
+        waiting = self.received - self.acknowledged
+        late = now_s - self.answered_s >= _ACK_PERIOD_S
+        return waiting >= _ACK_RECORDS or (waiting > 0 and late)
+
+    @property
+    def key(self) -> Stream:
+        """Actor and epoch."""
+        return self.hello.actor, self.hello.epoch
+
+    def take_frames(self) -> deque[Frame]:
+        """Hand over what was let in."""
+        frames, self.frames, self.waiting_bytes = self.frames, deque(), 0
+        self.received += len(frames)
+        return frames
+
+
+class LearnerTransport:
+    """The two calls that a learner uses of `serl.transport.Transport`, over ROS 2.
+
+    What `receive` returned is not acknowledged before `receive` is called again: a learner that
+    makes its records durable in between (see `serl.log.index`) loses and repeats nothing, whenever it
+    dies. Callbacks check frames and keep them; records are decoded in the thread that calls
+    `receive`. An actor has one stream at a time, that of the epoch it introduced last.
+
+    Args:
+        node: the process's node.
+        spec: what actors must fit.
+        run: name of the run that actors must belong to.
+        cursors: where a predecessor stopped.
+        claim: whether an actor's name is its own.
+        places: episode and index of the record at each cursor, as far as they are known.
+        actors: how many actors are let in; further ones are refused.
+
+    Attributes:
+        counts: frames and hellos by fate: accepted, duplicate, gap, full, corrupt, stranger,
+            refused.
+    """
+
+    def __init__(
+        self,
+        node: RosNode,
+        spec: Spec,
+        run: str,
+        cursors: Cursors | None = None,
+        claim: Claim = lambda actor, home, place: "",
+        places: Mapping[Stream, tuple[int, int]] | None = None,
+        actors: int = _MAX_ACTORS,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self._spec = spec
+        self._run = run
+        self._epoch = time.time_ns()
+        self._version = 0
+        self._cursors = dict(cursors or {})
+        self._places = dict(places or {})
+        self._claim = claim
+        self._most = actors
+        self._streams: dict[int, _Stream] = {}
+        self._lock = threading.Lock()
+        self._acks = node.publisher(ACKS)
+        self._refusals = node.publisher(REFUSED)
+        self._weights = node.publisher(WEIGHTS)
+        node.subscribe(ACTORS, self._on_hello)
+        node.subscribe(TRANSITIONS, self._on_frame, raw=True)
+        node.every(1.0, self._say_hello)
+        self._say_hello()
+
+    def receive(self) -> Sequence[Arrival]:
+        """Acknowledge what earlier calls returned; return what arrived since, in order per actor.
+
+        A stream whose records cannot be decoded is refused from there on, with the reason.
+        """
+        with self._lock:
+            streams = list(self._streams.values())
+            for stream in streams:
+                if stream.due(time.monotonic()):
+                    stream.acknowledged = stream.received
+                    self._answer(stream)
+        return [record for stream in streams for record in self._records(stream)]
+
+    @property
+    def cursors(self) -> dict[Stream, int]:
+        """How far `receive` has returned each stream; a successor's argument."""
+        with self._lock:
+            return dict(self._cursors)
+
+    @property
+    def actors(self) -> set[str]:
+        """Names of the actors that were let in."""
+        with self._lock:
+            return {stream.hello.actor for stream in self._streams.values() if not stream.refused}
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """Offer new weights to all actors, also to those that come later."""
+        self._version = snapshot.version
+        self._weights.publish(to_cdr(encode_snapshot(snapshot, self._spec.digest)))
+
+    def flush(self) -> bool:
+        """Wait until every actor's link has the newest weights; False when one is too slow."""
+        return bool(self._weights.wait_for_all_acked(Duration(seconds=_FLUSH_S)))
+
+    def _records(self, stream: _Stream) -> list[Arrival]:
+        """Decode what was let in; stops at the first payload that is not this stream's record."""
+        records: list[Arrival] = []
+        with self._lock:
+            if self._streams.get(stream.number) is not stream:  # displaced since: sent again
+                return []
+            frames = stream.take_frames()
+            self._cursors[stream.key] = stream.received
+        for frame in frames:
+            try:
+                record = decode_arrival(frame.payload, self._spec)
+                _check(record, stream, self._version + MAX_LEAD)
+            except BadInput as error:
+                with self._lock:
+                    self._cursors[stream.key] = stream.received = frame.sequence
+                    self._refuse_stream(stream, f"record {frame.sequence}: {error}")
+                break
+            stream.place = self._places[stream.key] = place_after(record)
+            records.append(record)
+        return records
+
+    def _on_hello(self, message: Any) -> None:
+        try:
+            hello = decode_hello(message.data.encode())
+        except BadInput:
+            self.counts["corrupt"] += 1
+            return
+        with self._lock:
+            stream = self._streams.get(actor_number(hello.run, hello.actor))
+            known = stream is not None and stream.hello == hello
+            if reason := stream.refused if stream and known else self._objection(hello):
+                self._refuse(hello, reason)
+                return
+            self._answer(stream if stream and known else self._admit(hello))
+
+    def _admit(self, hello: Hello) -> _Stream:
+        """Make the actor's stream; what waits in its last one will be sent again some day."""
+        number = actor_number(hello.run, hello.actor)
+        cursor = self._cursors.get((hello.actor, hello.epoch), 0)
+        place = self._places.get((hello.actor, hello.epoch), None if cursor else (0, 0))
+        stream = self._streams[number] = _Stream(hello, number, cursor, cursor, cursor, place)
+        return stream
+
+    def _objection(self, hello: Hello) -> str:
+        """Why an actor cannot be let in; empty when it can."""
+        if hello.run != self._run:
+            return f"run {hello.run!r}, the learner's is {self._run!r}"
+        if difference := hello.spec.difference(self._spec):
+            return f"spec differs, actor's != learner's: {difference}"
+        known = actor_number(hello.run, hello.actor) in self._streams
+        if len(self._streams) >= self._most and not known:
+            names = ", ".join(sorted(stream.hello.actor for stream in self._streams.values()))
+            return f"the run has its actors: {names}; its setting `actors` allows {self._most}"
+        return self._claim(hello.actor, hello.home, hello.place)
+
+    def _on_frame(self, message: bytes) -> None:
+        try:
+            frame = decode_frame(from_cdr(message))
+        except CorruptData:
+            self.counts["corrupt"] += 1
+            return
+        with self._lock:
+            stream = self._streams.get(frame.actor)
+            if stream is None or stream.hello.epoch != frame.epoch or stream.refused:
+                self.counts["stranger"] += 1
+            else:
+                self._let_in(stream, frame)
+
+    def _let_in(self, stream: _Stream, frame: Frame) -> None:
+        full = self._is_full(stream)
+        if frame.sequence == stream.expected and not full:
+            stream.frames.append(frame)
+            stream.waiting_bytes += len(frame.payload)
+            stream.expected += 1
+            self.counts["accepted"] += 1
+            return
+        gap = frame.sequence > stream.expected
+        self.counts["gap" if gap else "full" if full else "duplicate"] += 1
+        if time.monotonic() - stream.answered_s >= _NACK_PERIOD_S:
+            self._answer(stream, Answer.RESEND if gap and not full else Answer.HELD)
+
+    def _is_full(self, stream: _Stream) -> bool:
+        """No further frame is let in: the learner is slow."""
+        waiting_bytes = sum(other.waiting_bytes for other in self._streams.values())
+        return len(stream.frames) >= _MAX_WAITING or waiting_bytes >= _MAX_WAITING_BYTES
+
+    def _answer(self, stream: _Stream, answer: Answer = Answer.STANDING) -> None:
+        stream.answered_s = time.monotonic()
+        self._send_ack(stream.number, stream.hello.epoch, stream.acknowledged, answer)
+
+    def _say_hello(self) -> None:
+        """Tell actors that a learner is here, and repeat where each stream stands."""
+        self._send_ack(0, 0, self._version)
+        with self._lock:
+            for stream in self._streams.values():
+                if not stream.refused:
+                    self._answer(stream)
+
+    def _send_ack(
+        self, actor: int, epoch: int, held: int, answer: Answer = Answer.STANDING
+    ) -> None:
+        numbers = array("Q", (actor, epoch, held, self._epoch, answer))
+        self._acks.publish(UInt64MultiArray(data=numbers))
+
+    def _refuse_stream(self, stream: _Stream, reason: str) -> None:
+        stream.refused = reason
+        self._refuse(stream.hello, reason)
+
+    def _refuse(self, hello: Hello, reason: str) -> None:
+        self.counts["refused"] += 1
+        text = json.dumps({"actor": hello.actor, "epoch": hello.epoch, "reason": reason})
+        self._refusals.publish(String(data=text))
+
+
+def _check(record: Arrival, stream: _Stream, highest: int) -> None:
+    """Raise `CorruptData` unless the record is the sender's own and the next one.
+
+    The index would not take another one. Its policy has at most the `highest` version.
+    """
+    key = record.key
+    hello, found = stream.hello, (key.episode, key.index)
+    if isinstance(record, Step) and record.policy_version > highest:
+        raise CorruptData(f"policy_version {record.policy_version}, allowed 0-{highest}")
+    if (key.run, key.actor, key.epoch) != (hello.run, hello.actor, hello.epoch):
+        raise CorruptData(f"says to be of {key.run}/{key.actor}/{key.epoch}")
+    if stream.place not in (None, found):
+        raise CorruptData(f"says to be {found}, expected {stream.place} (episode, index)")

@@ -1,0 +1,239 @@
+"""The sending end of the acknowledged stream: an actor's log to the learner, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from std_msgs.msg import String
+
+from serl.system.json_fields import printable
+from serl.ros.node import RosNode
+from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, Answer, to_cdr
+from serl.log.tail import Tail
+from serl.log.wire import Frame, Hello, actor_number, encode_frame, encode_hello
+
+SILENCE_S = 2.0
+"""A learner that was not heard of for this long (it says hello each second) counts as gone."""
+
+_PATIENCE_S = 0.5
+_LONGEST_PATIENCE_S = 8.0
+_HELLO_S = 0.5  # between two, until one is answered: an actor of a name in use hears so in 2 s
+_MOST_IN_VAIN = 28  # hellos, in 14 s; frames sent again count as four, which is 31.5 s
+_READ_BYTES = 1 << 20
+_SMALLEST_WINDOW = 16
+
+
+class StreamSender:
+    """Sends an actor's log, one epoch at a time, and resends until the learner acknowledged it.
+
+    Go-back-N: at most `window` frames are sent and not acknowledged. They are sent again when the
+    learner asks for it, when there was no progress for a while (0.5 s, doubling up to 8 s, since a
+    learner busy for long has them already), and from its cursor on when it restarted. As in TCP,
+    each resend halves the window and each acknowledgement widens it by one, so that many senders
+    share the topic's queue. Beyond the window at most 1 MiB is in memory: a slow or absent learner
+    costs disk.
+
+    Not thread-safe: one thread calls the methods; the executor's callbacks only fill queues.
+
+    Args:
+        node: the process's node.
+        window: most frames in flight; four senders' windows fit the topic's depth of 512.
+
+    Attributes:
+        refused: why the learner does not take this stream; empty while it does.
+        acknowledged: records of this epoch that the learner holds.
+        heard_s: when the learner was heard last, monotonic.
+        offered: version of the weights that it says it published last.
+        sent: frames published, resent ones included.
+        resent: frames published again.
+    """
+
+    def __init__(self, node: RosNode, window: int = 128) -> None:
+        self.refused = ""
+        self.acknowledged = self.sent = self.resent = self.offered = 0
+        self._widest = self._window = window
+        self._hello: Hello | None = None
+        self._number = 0
+        self._open_log: Callable[[int], Tail] | None = None
+        self._log: Tail | None = None
+        self._flight: deque[bytes] = deque()
+        self._published = 0  # frames in flight that are out since the last going back
+        self._log_ended = False  # for now, at the last look
+        self._learner = 0
+        self._welcome = False  # this learner said what it holds of this epoch
+        self.heard_s = self._progress_s = self._announced_s = float("-inf")
+        self._patience_s = _PATIENCE_S
+        self._went_back = False  # and no progress since
+        self._in_vain = 0  # hellos and resent frames in a row that a learner did not answer
+        self._answers: deque[tuple[int, int, int, int, int]] = deque(maxlen=1024)
+        self._refusals: deque[str] = deque(maxlen=64)
+        self._frames = node.publisher(TRANSITIONS)
+        self._hellos = node.publisher(ACTORS)
+        node.subscribe(ACKS, self._on_ack)
+        node.subscribe(REFUSED, lambda message: self._refusals.append(message.data))
+
+    def start(self, hello: Hello, open_log: Callable[[int], Tail]) -> None:
+        """Introduce an epoch and send it; what is left of the epoch before is forgotten.
+
+        Args:
+            hello: introduces the epoch.
+            open_log: opens its log so that the first record read has the given sequence number.
+        """
+        self.refused = ""
+        self._hello, self._open_log = hello, open_log
+        self._number = actor_number(hello.run, hello.actor)
+        self._welcome = False
+        self._begin(0)
+        self._announce()
+
+    @property
+    def in_flight(self) -> int:
+        """Frames in memory: sent, or about to be, and not acknowledged."""
+        return len(self._flight)
+
+    @property
+    def drained(self) -> bool:
+        """The learner holds all that was in the log when `pump` was called last."""
+        return self.connected and self._log_ended and not self._flight
+
+    @property
+    def cut_off(self) -> bool:
+        """A learner is heard, and for long nothing that was sent reached it."""
+        return self._in_vain >= _MOST_IN_VAIN
+
+    @property
+    def connected(self) -> bool:
+        """A learner is there and said where to begin."""
+        return self._welcome and time.monotonic() - self.heard_s <= SILENCE_S
+
+    def pump(self) -> bool:
+        """Take in answers, send what there is room for; False when there was nothing to send.
+
+        Publishing may stall for up to a second when a peer dies: never call this where it matters.
+        """
+        while self._refusals:
+            self._take_refusal(self._refusals.popleft())
+        while self._answers:
+            self._take_answer(*self._answers.popleft())
+        if self.refused or not self.connected:
+            if time.monotonic() - self._announced_s > _HELLO_S and not self.refused:
+                heard = time.monotonic() - self.heard_s <= SILENCE_S
+                self._in_vain += heard and self._hello is not None
+                self._announce()
+            return False
+        if self._published and time.monotonic() - self._progress_s > self._patience_s:
+            self._lose_patience()
+            self._announce()  # an old hello that came again may have taken the stream's place
+        self._fill()
+        return self._publish()
+
+    def close(self) -> None:
+        """Let go of the log."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _announce(self) -> None:
+        if self._hello is not None:
+            self._hellos.publish(String(data=encode_hello(self._hello).decode()))
+            self._announced_s = time.monotonic()
+
+    def _on_ack(self, message: Any) -> None:
+        if len(message.data) == 5:
+            self._answers.append(tuple(message.data))
+
+    def _take_refusal(self, text: str) -> None:
+        with suppress(ValueError, TypeError, KeyError, RecursionError):  # not from a learner
+            answer = json.loads(text)
+            hello = self._hello
+            if hello and (answer["actor"], answer["epoch"]) == (hello.actor, hello.epoch):
+                self.refused = printable(str(answer["reason"])) or "without a reason"
+
+    def _take_answer(self, actor: int, epoch: int, held: int, learner: int, answer: int) -> None:
+        now_s = time.monotonic()
+        if learner != self._learner:
+            if learner < self._learner and now_s - self.heard_s <= SILENCE_S:
+                return  # a predecessor that did not notice its end
+            self._learner = learner
+            self._welcome = False
+        self.heard_s = now_s
+        if actor == 0:
+            self.offered = held
+        if self._hello is None or (actor, epoch) != (self._number, self._hello.epoch):
+            return
+        in_window = self.acknowledged <= held <= self.acknowledged + len(self._flight)
+        if not self._welcome or not in_window:
+            self._begin(held)
+        elif held > self.acknowledged:
+            self._advance(held)
+        self._welcome = True
+        if answer != Answer.STANDING:
+            self._in_vain = 0
+        # After a resend without progress, the resent frames are still on their way.
+        if answer == Answer.RESEND and not self._went_back:
+            self._go_back()
+
+    def _begin(self, held: int) -> None:
+        """(Re)start behind what the learner holds."""
+        self.close()
+        self._flight.clear()
+        self._published = 0
+        self._log_ended = False
+        self.acknowledged = held
+        self._made_progress()
+
+    def _advance(self, held: int) -> None:
+        for _ in range(held - self.acknowledged):
+            self._flight.popleft()
+            self._published = max(0, self._published - 1)
+        self.acknowledged = held
+        self._window = min(self._widest, self._window + 1)
+        self._made_progress()
+
+    def _made_progress(self) -> None:
+        self._went_back = False
+        self._in_vain = 0
+        self._progress_s = time.monotonic()
+        self._patience_s = _PATIENCE_S
+
+    def _lose_patience(self) -> None:
+        self._in_vain += 4
+        self._patience_s = min(2 * self._patience_s, _LONGEST_PATIENCE_S)
+        self._go_back()
+
+    def _go_back(self) -> None:
+        self._went_back = True
+        self._window = max(_SMALLEST_WINDOW, self._window // 2)
+        self.resent += self._published
+        self._published = 0
+        self._progress_s = time.monotonic()
+
+    def _fill(self) -> None:
+        """Read on in the log when the window has room."""
+        if len(self._flight) >= self._window or self._hello is None or self._open_log is None:
+            return
+        if self._log is None:
+            self._log = self._open_log(self.acknowledged)
+        if not self._flight:
+            self._made_progress()
+        first = self.acknowledged + len(self._flight)
+        payloads = self._log.read(_READ_BYTES)
+        self._log_ended = not payloads
+        for sequence, payload in enumerate(payloads, first):
+            frame = Frame(self._number, self._hello.epoch, sequence, payload)
+            self._flight.append(to_cdr(encode_frame(frame)))
+
+    def _publish(self) -> bool:
+        """Send what the window allows."""
+        end = min(self._window, len(self._flight))
+        for index in range(self._published, end):
+            self._frames.publish(self._flight[index])
+        waiting = max(0, end - self._published)
+        self.sent += waiting
+        self._published += waiting
+        return waiting > 0

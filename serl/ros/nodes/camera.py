@@ -1,0 +1,122 @@
+"""A camera as a node: it publishes what a source gives, cut and resized, with its CameraInfo.
+
+While its node is not active the device is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from diagnostic_msgs.msg import DiagnosticStatus
+from pydantic import BaseModel, ConfigDict, Field
+from sensor_msgs.msg import CameraInfo, CompressedImage
+
+from serl.camera import View
+from serl.log.images import compress
+from serl.ros.arm.camera import cut_any, info_topic, picture_topic
+from serl.ros.conversions import image_message
+from serl.ros.node import RosNode
+from serl.ros.parameters import Described
+from serl.ros.stats import WELL, Diagnostics, Health
+from serl.types import Image
+from serl.system.cameras import Lasting
+
+_IDLE_S = 0.1
+
+
+class PublishConfig(BaseModel):
+    """How pictures are published.
+
+    Attributes:
+        frame: of their headers; by REP-103 one of an optical axis.
+        view: what of a frame is published, at which size; None for all of it.
+        jpeg: quality of a `CompressedImage`; None publishes raw images.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    frame: str = Field(min_length=1, max_length=128)
+    view: View | None = None
+    jpeg: int | None = Field(None, ge=1, le=100)
+
+
+def describe(source: str, config: PublishConfig) -> dict[str, Described]:
+    """Parameters that say what a camera publishes."""
+    view, whole = config.view, "its own size"
+    size = whole if view is None else f"{view.width}x{view.height}"
+    return {
+        "source": Described(source, "what gives the pictures"),
+        "frame": Described(config.frame, "of the headers"),
+        "size": Described(size, "of the pictures in px, width x height"),
+        "jpeg": Described(config.jpeg or 0, "quality of compressed pictures; 0: they are raw"),
+    }
+
+
+class CameraNode:
+    """Publishes frames as they come; a stamp is when its frame was there.
+
+    Args:
+        node: the process's node.
+        robot: the namespace.
+        camera: the name, as views call it.
+        config: see `PublishConfig`.
+        source: gives the frames.
+
+    Attributes:
+        frames: published so far.
+    """
+
+    def __init__(
+        self, node: RosNode, robot: str, camera: str, config: PublishConfig, source: Lasting
+    ) -> None:
+        self.frames = 0
+        self._node, self._config, self._source = node, config, source
+        self._clock = node.handle.get_clock()
+        compressed = config.jpeg is not None
+        self._pictures = node.publisher(picture_topic(robot, camera, compressed=compressed))
+        self._infos = node.publisher(info_topic(robot, camera))
+        Diagnostics(node, f"camera {camera}", self._numbers, self._health)
+        node.handle.manage()
+
+    def run(self, stopping: Callable[[], bool]) -> None:
+        """Publish until told to stop.
+
+        Raises:
+            FilmEnded: it was a film, and is over.
+        """
+        try:
+            while not stopping():
+                if self._node.hindrance:
+                    self._source.close()
+                    self._node.wait(_IDLE_S)
+                elif (frame := self._source.read()) is not None:
+                    self.publish(frame)
+                else:
+                    self._node.wait(_IDLE_S)
+        finally:
+            self._source.close()
+
+    def publish(self, frame: Image) -> None:
+        """Publish a frame, uint8 (H, W, 3) RGB, that was taken now."""
+        stamp_ns, view = self._clock.now().nanoseconds, self._config.view
+        picture = frame if view is None else cut_any(view, frame)
+        image = image_message(picture, self._config.frame, stamp_ns)
+        height, width, _ = picture.shape
+        self._infos.publish(CameraInfo(header=image.header, height=height, width=width))
+        if self._config.jpeg is None:
+            self._pictures.publish(image)
+        else:
+            message = CompressedImage(header=image.header, format="jpeg")
+            message.data.frombytes(
+                compress(picture.tobytes(), picture.shape, "jpeg", self._config.jpeg)
+            )
+            self._pictures.publish(message)
+        self.frames += 1
+
+    def _numbers(self) -> Mapping[str, float]:
+        return {"frames": self.frames, "losses": self._source.losses}
+
+    def _health(self) -> Health:
+        if self._node.handle.active and not self._source.is_open:
+            return bytes(DiagnosticStatus.ERROR), "the camera is lost"
+        return WELL

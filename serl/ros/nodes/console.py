@@ -1,0 +1,293 @@
+"""The process that serves the console of a run, beside an actor, on this host alone.
+
+It is no part of the control loop: what a page says goes to the actor as any node's message does.
+
+    python -m serl.ros.nodes.console --run runs/pick_cube/2026-11-21_10-00-00 --actor actor0 \
+        --guard /left --latch left.latch
+
+While its node is not active there is no page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from std_srvs.srv import Trigger
+
+from serl.runs.task_setup import make_task
+from serl.console.backend import Picture
+from serl.console.access import Door, remove_door, write_door
+from serl.console.messages import SAYINGS
+from serl.console.gate import Gate, new_token
+from serl.console.lease import PORT
+from serl.console.status import SILENT
+from serl.console.pictures import DrawnScene, LoggedCameras, Pictures, Placement, Source
+from serl.console.server import Console, listen
+from serl.console.session import SessionOverview, overview_of
+from serl.errors import BadInput, SerlError
+from serl.system.json_fields import printable
+from serl.system.files import FileLock, checked_name
+from serl.teleop.stop import STOP_FILE
+from serl.guard.latch import GuardedArm
+from serl.ros.people.attendant import Attended
+from serl.ros.people.control import control_topic
+from serl.ros.node import RosNode, own_arguments, run_node
+from serl.ros.parameters import Described
+from serl.ros.remote import Remote
+from serl.ros.telemetry import scene_topic
+from serl.ros.stats import Diagnostics, StatsMonitor, Value
+from serl.ros.people.teleop import RemoteHand, console_topic
+from serl.runs.folder import RunFolder
+from serl.system.signed_order import key_path
+from serl.system.supervisor import orphaned
+from serl.teleop.mapping import Wish
+
+_PORTS = 20
+_FRESH_S = 1.0
+_ANSWER_S = 3.0
+_STATS_S = 4.0
+_LOOK_S = 0.1
+_RELEASE = "release"
+_TEXTS = ("driver", "owner", "silent", "stopped", "paused", "last")
+
+
+class RosCockpit:
+    """A `Cockpit` of an actor, over ROS 2.
+
+    Args:
+        node: of this process.
+        run: the run.
+        actor: name of the actor.
+        arm: that it drives behind a guard; None for a simulation in the actor's process.
+    """
+
+    def __init__(self, node: RosNode, run: RunFolder, actor: str, arm: GuardedArm | None) -> None:
+        self._run, self._actor = run, actor
+        self._control: dict[str, str] = {}
+        self._heard_s = self._moved_s = float("-inf")
+        self._placement: Placement | None = None
+        self._overview = overview_of(run, actor)
+        self._hand = RemoteHand(node, console_topic(actor))
+        self._stats = StatsMonitor(node)
+        node.subscribe(control_topic(actor), self._take_control)
+        self._clients = {
+            name: node.handle.create_client(Trigger, f"{actor}/{name}")
+            for name in SAYINGS
+            if name != _RELEASE
+        }
+        self._remote = Remote(node, lambda: None)
+        self._key = key_path(run.link(actor) / STOP_FILE)
+        task = make_task(run.config)
+        session = isinstance(self._overview, SessionOverview)
+        views = task.config.policy_views if session else {}  # a log has none between episodes
+        source: Source = LoggedCameras(run.episodes(actor))
+        if session or not task.config.all_views:
+            source = DrawnScene(task, lambda: self._placement, views)
+            node.subscribe(scene_topic(actor), self._take_scene)
+        self._guard: Any = None
+        self._attended: Attended | None = None
+        if arm is not None:
+            name = node.absolute(f"{arm.namespace.rstrip('/')}/guard/estop")
+            self._guard = node.handle.create_client(Trigger, name)
+            self._attended = Attended(node, self._remote, run, actor, arm)
+        self._pictures = Pictures(source, lambda: self._control.get("attended") == "1")
+
+    def drive(self, wish: Wish) -> None:
+        """Every beat is a message; nothing is repeated by itself."""
+        self._hand.send(wish)
+
+    async def say(self, what: str) -> str:
+        """Call the actor's service of that name; a stop goes to the arm's guard as well.
+
+        Raises:
+            SerlError: nobody did what was said, or the guard of the arm did not stop it.
+        """
+        if what == _RELEASE:
+            order, service = self._remote.order, f"{self._actor}/{_RELEASE}"
+            return await asyncio.to_thread(order, service, self._key, _ANSWER_S)
+        if what != "estop" or self._guard is None:
+            return await _call(self._clients[what], "the actor")
+        guarded, acting = await asyncio.gather(
+            _call(self._guard, "the guard"),
+            _call(self._clients[what], "the actor"),
+            return_exceptions=True,
+        )
+        answers = f"guard: {guarded}; actor: {acting}"
+        if isinstance(guarded, BaseException):  # an actor that holds stops no arm
+            raise SerlError(answers)
+        return answers
+
+    async def answer(self, question: str) -> str:
+        """Tell the guard of the arm yes.
+
+        Raises:
+            SerlError: it refuses, or something else is asked by now.
+        """
+        if self._attended is None or not self._attended.guard_word():
+            raise SerlError("nothing is asked")
+        return await asyncio.to_thread(self._attended.answer, question)
+
+    def state(self) -> Mapping[str, Any]:
+        """As the actor and the guard said last, and whether that of the actor is fresh."""
+        said = self._control
+        return {
+            **{name: said.get(name, "") for name in _TEXTS},
+            "episode": int(said.get("episode", -1)),
+            "step": int(said.get("step", -1)),
+            "fresh": time.monotonic() - self._heard_s < _FRESH_S,
+            "still": time.monotonic() - self._moved_s > _FRESH_S,
+            "over": self._overview.over,
+            **self._asked(),
+        }
+
+    def _asked(self) -> dict[str, str]:
+        """What the guard asks a person, what a yes tells it, and why a yes is of no use yet."""
+        attended = self._attended
+        if attended is None or not (word := attended.guard_word()):
+            return {"question": "", "yes": "", "not_now": ""}
+        question = attended.question()
+        return {"question": question, "yes": word, "not_now": attended.hindrance()}
+
+    def progress(self) -> Mapping[str, Any]:
+        """From the run's files and the processes' own numbers."""
+        states = {
+            source.replace("link ", "link-").replace("actor ", ""): (
+                "running" if reading.age_s < _STATS_S else SILENT
+            )
+            for source, reading in self._stats.latest().items()
+        }
+        return self._overview.read(states)
+
+    def pictures(self) -> list[Picture]:
+        """Of the actor's cameras, or of its simulation."""
+        return self._pictures.newest()
+
+    def report(self) -> Path | None:
+        """Written at the end of a training."""
+        return self._run.report if self._overview.over and self._run.report.exists() else None
+
+    def close(self) -> None:
+        """End what runs beside."""
+        self._pictures.close()
+
+    def _take_control(self, message: Any) -> None:
+        said = {pair.key: pair.value for pair in message.values}
+        self._heard_s = time.monotonic()
+        if said.get("steps") != self._control.get("steps"):
+            self._moved_s = self._heard_s
+        self._control = said
+
+    def _take_scene(self, message: Any) -> None:
+        self._placement = np.array(message.data, np.float64)
+
+
+async def _call(client: Any, who: str) -> str:
+    """Call a service; what it answered. Raises `SerlError` when it refused or nobody did."""
+    deadline_s = time.monotonic() + _ANSWER_S
+    while not client.service_is_ready():
+        if time.monotonic() > deadline_s:
+            raise SerlError(f"{who} does not answer")
+        await asyncio.sleep(0.005)
+    answer = client.call_async(Trigger.Request())
+    while not answer.done():
+        if time.monotonic() > deadline_s:
+            raise SerlError(f"{who} did not answer within {_ANSWER_S:g} s")
+        await asyncio.sleep(0.005)
+    response = answer.result()
+    if not response.success:
+        raise SerlError(printable(response.message))
+    return printable(response.message)
+
+
+def run(run_folder: Path, actor: str, port: int, arm: GuardedArm | None = None) -> None:
+    """Serve until told to stop; raises `BadInput` when the run has a console already."""
+    folder = RunFolder.open(run_folder)
+    checked_name(actor, "actor")
+    parameters = {
+        "actor": Described(actor, "who is shown, and told what people say"),
+        "port": Described(port, "the first of this host's TCP ports that is tried"),
+        "guard": Described(
+            arm.namespace if arm else "",
+            "namespace of the arm whose guard a stop goes to; or empty",
+        ),
+    }
+    with (
+        FileLock(folder.path / "console.lock", f"the console of {folder.path}"),
+        RosNode("console", run_folder, local=True, parameters=parameters, managed=True) as node,
+    ):
+        cockpit = RosCockpit(node, folder, actor, arm)
+        served = _Served(node, folder.path, cockpit, port)
+        Diagnostics(node, f"console of {actor}", served.numbers)
+        node.handle.manage()
+        try:
+            asyncio.run(served.run())
+        finally:
+            cockpit.close()
+
+
+class _Served:
+    """The page of a console, there while its node is active."""
+
+    def __init__(self, node: RosNode, folder: Path, cockpit: RosCockpit, port: int) -> None:
+        self._node, self._folder, self._cockpit = node, folder, cockpit
+        self._first, self._port, self._token = port, 0, new_token()
+
+    def numbers(self) -> dict[str, Value]:
+        """For diagnostics; 0 is no port."""
+        return {"port": float(self._port)}
+
+    async def run(self) -> None:
+        """Serve until told to stop."""
+        while not self._stopping():
+            if self._node.handle.active:
+                await self._serve()
+            await asyncio.sleep(_LOOK_S)
+
+    async def _serve(self) -> None:
+        """Serve at the first port that is free until there is to be no page."""
+        for port in range(self._first, self._first + _PORTS):
+            try:
+                runner = await listen(Console(self._cockpit, Gate(port, self._token)), port)
+            except OSError:
+                continue
+            self._port = port
+            write_door(self._folder, Door(f"http://127.0.0.1:{port}/", self._token))
+            try:
+                while self._node.handle.active and not self._stopping():
+                    await asyncio.sleep(_LOOK_S)
+            finally:
+                self._port = 0
+                remove_door(self._folder)
+                await runner.cleanup()
+            return
+        last = self._first + _PORTS - 1
+        raise BadInput(f"console: no free port from {self._first} to {last} on 127.0.0.1")
+
+    def _stopping(self) -> bool:
+        return self._node.stopping or orphaned()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; exit code 2 on bad input, with one line on why."""
+    parser = argparse.ArgumentParser(prog="python -m serl.ros.nodes.console", description=__doc__)
+    parser.add_argument("--run", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--actor", default="actor0", help="name of the actor")
+    parser.add_argument("--port", type=int, default=PORT, help="the first to be tried")
+    parser.add_argument("--guard", help="namespace of the arm, where a guard is before it")
+    parser.add_argument("--latch", type=Path, help="file of that arm's latch")
+    options = parser.parse_args(own_arguments(arguments))
+    if (options.guard is None) != (options.latch is None):
+        parser.error("--guard and --latch: both, or none")
+    arm = None if options.guard is None else GuardedArm(options.guard, options.latch)
+    return run_node(lambda: run(options.run, options.actor, options.port, arm))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""The process that learns: a ROS 2 node around `serl.training.learner`.
+
+    python -m serl.ros.nodes.learner --run runs/pick_cube/2026-11-21_10-00-00
+
+Configured, it loads the run; active, it updates. While it is not active it saves what it has
+learned, and takes what actors send without learning from it. What was loaded stays loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from serl import plugins
+from serl.runs.config import TrainConfig
+from serl.runs.resume import Continuation
+from serl.training.learner import Learner
+from serl.training.link import read_home
+from serl.log.metrics import MetricsWriter
+from serl.training.plain_link import Once, close_end
+from serl.ros.node import RosNode, own_arguments, run_node
+from serl.ros.parameters import Described
+from serl.ros.services import Request
+from serl.ros.stats import WELL, Health, Stats, Value
+from serl.ros.link.receiver import LearnerTransport
+from serl.runs.folder import RunFolder
+from serl.system.supervisor import orphaned
+from serl.transport import DDS, Meeting
+
+_LOOK_S = 0.1
+
+
+def run(run_folder: Path) -> None:
+    """Learn until the run's steps are done or the process is told to stop."""
+    folder = RunFolder.open(run_folder)
+    with (
+        folder.lock_learner(),
+        RosNode("learner", run_folder, parameters=_described(folder.config), managed=True) as node,
+    ):
+        LearnerNode(node, folder).run()
+
+
+class LearnerNode:
+    """A learner that ROS 2's lifecycle tools manage.
+
+    Args:
+        node: the process's node.
+        folder: the run.
+    """
+
+    def __init__(self, node: RosNode, folder: RunFolder) -> None:
+        self._node, self._folder = node, folder
+        self._learner: Learner | None = None  # once it is loaded
+        self._transport: LearnerTransport | Once | None = None
+        self._save = Request(node, "save")
+        Stats(node, "learner", self._numbers, self._health)
+        node.handle.manage()
+
+    def run(self) -> None:
+        """Load the run once that is wanted, and learn until it is done or told to stop."""
+        node, folder = self._node, self._folder
+        while not node.handle.configured:
+            if self._stopping():
+                return
+            node.wait(_LOOK_S)
+        with (
+            MetricsWriter(folder.path) as metrics,
+            closing(Continuation(folder, metrics)) as continuation,
+            ExitStack() as stack,
+        ):
+            transport = self._open_end(continuation)
+            stack.callback(close_end, transport)
+            learner = continuation.learner(transport)
+            self._transport, self._learner = transport, learner
+            learner.run(folder.config.steps, lambda: self._interrupted(learner))
+            transport.flush()  # the last weights say that the training is over
+
+    def _open_end(self, continuation: Continuation) -> LearnerTransport | Once:
+        """The learner's end of the run's transport."""
+        folder, index, spec = self._folder, continuation.index, continuation.spec
+        config = folder.config.transport
+        if config.kind == DDS:
+            return LearnerTransport(
+                self._node,
+                spec,
+                folder.name,
+                index.cursors,
+                continuation.claim,
+                index.places,
+                folder.config.actors,
+            )
+
+        def admit(actor: str) -> str:
+            home = read_home(folder.link(actor))
+            here = continuation.claim(actor, home, str(folder.link(actor).resolve()))
+            return here if home else f"{actor}: is not at {folder.path}, as this transport needs it"
+
+        kind = plugins.load("transport", config.kind)
+        end = kind.learner_end(config, Meeting(folder.path, folder.name, spec))
+        return Once(end, spec, folder.name, index.cursors, index.places, admit)
+
+    def _interrupted(self, learner: Learner) -> bool:
+        """Save when asked; while the node is not active, do nothing but take records."""
+        if self._save.taken() or not self._node.handle.active:
+            learner.checkpoint()
+        while not (self._node.handle.active or self._stopping()):
+            learner.receive()
+            self._node.wait(_LOOK_S)
+        return self._stopping()
+
+    def _stopping(self) -> bool:
+        return self._node.stopping or orphaned()
+
+    def _health(self) -> Health:
+        loading = self._node.handle.configured and self._learner is None
+        return (WELL[0], "loading") if loading else WELL
+
+    def _numbers(self) -> dict[str, Value]:
+        learner, transport = self._learner, self._transport
+        if learner is None or transport is None:
+            return {}
+        progress = learner.progress
+        return {
+            "received": float(progress.received),
+            "trained": float(progress.steps),
+            "version": float(progress.version),
+            "replay": float(learner.replay.online),
+            "dropped": float(learner.replay.dropped),
+            **{name: float(count) for name, count in transport.counts.items()},
+        }
+
+
+def _described(config: TrainConfig) -> dict[str, Described]:
+    """Parameters that say how it learns; services of the run change nothing of it."""
+    agent = config.agent
+    return {
+        "task": Described(config.task, "name of the task, or path of its file"),
+        "steps": Described(config.steps, "online steps to train on"),
+        "batch_size": Described(agent.batch_size, "transitions of each critic update"),
+        "utd": Described(agent.utd, "critic updates for each online step"),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; exit code 2 on bad input, with one line on why."""
+    parser = argparse.ArgumentParser(prog="python -m serl.ros.nodes.learner", description=__doc__)
+    parser.add_argument("--run", type=Path, required=True, help="folder of the run")
+    options = parser.parse_args(own_arguments(arguments))
+    return run_node(lambda: run(options.run))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

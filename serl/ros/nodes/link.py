@@ -1,0 +1,256 @@
+"""The process beside an actor that ships its log to the learner and fetches weights.
+
+A DDS call may stall for a second when a peer dies; it stalls here and not in the control loop.
+
+    python -m serl.ros.nodes.link --run runs/pick_cube/2026-11-21_10-00-00 --actor actor0
+
+While its node is not active it ships and fetches nothing: all that is logged waits in the log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+from serl import plugins
+from serl.log.compression import Compactor
+from serl.runs.config import TrainConfig
+from serl.log.episode_reader import episode_name, episode_paths
+from serl.errors import BadInput
+from serl.system.json_fields import MAX_JSON_BYTES
+from serl.system.files import FileLock, checked_name, is_alive, read_bounded
+from serl.training.link import HELLO
+from serl.training.link_status import PERIOD_S, LinkStatus, write_status
+from serl.training.plain_link import PlainSender, PlainWeights
+from serl.log.quarantine import encoded_losses
+from serl.log.episode_log import LogConfig
+from serl.ros.names import link_name
+from serl.ros.node import RosNode, own_arguments, run_node
+from serl.ros.parameters import Described
+from serl.ros.stats import Stats, Value
+from serl.ros.link.sender import StreamSender
+from serl.ros.nodes.weights import WeightsReceiver
+from serl.runs.folder import CONFIG, LEARNER_LOCK, RunFolder
+from serl.system.supervisor import orphaned
+from serl.log.tail import Tail
+from serl.transport import DDS, ActorEnd, Meeting, TransportConfig
+from serl.log.wire import Hello, decode_hello
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.01
+
+_HELLO_PERIOD_S = 0.2
+_DEAF_S = 20.0
+_LONGEST_DEAF_S = 320.0
+
+
+def link_folder(run_folder: Path, actor: str) -> Path:
+    """Where an actor and its link meet: `hello.json` one way, `weights.safetensors` the other."""
+    return run_folder / "link" / actor
+
+
+class Link:
+    """Ships all epochs of an actor in order, oldest first; the learner says what it has already.
+
+    Args:
+        node: the process's node.
+        run_folder: the run.
+        actor: name of the actor.
+        log: how its log is kept.
+        transport: what carries its records; None for the topics of ROS 2.
+    """
+
+    def __init__(
+        self,
+        node: RosNode,
+        run_folder: Path,
+        actor: str,
+        log: LogConfig,
+        transport: TransportConfig | None = None,
+    ) -> None:
+        self._node = node
+        self._folder = link_folder(run_folder, actor)
+        self._episodes = run_folder / "episodes" / actor
+        self._actor = actor
+        self._sender = _sender(node, run_folder, transport or TransportConfig())
+        self._compactor = Compactor(self._episodes, log)
+        self._weights: WeightsReceiver | PlainWeights | None = None
+        self._waiting: deque[Hello] = deque()
+        self._newest: Hello | None = None
+        self._arrived = (0, 0)  # version of the weights and refused messages, at the last look
+        self._looked_s = self._told_s = float("-inf")
+        self._began_s = self._weights_s = time.monotonic()
+        self._learner_lock = run_folder / LEARNER_LOCK
+        self._idle = True
+        self._stats = Stats(node, f"link {actor}", self._numbers)
+
+    @property
+    def refused(self) -> str:
+        """Why the learner does not take this actor; empty while it does."""
+        return self._sender.refused
+
+    def step(self) -> bool:
+        """Do what is due; False when there was nothing to send."""
+        if time.monotonic() - self._looked_s > _HELLO_PERIOD_S:
+            self._looked_s = time.monotonic()
+            self._look_for_actor()
+        busy = self._sender.pump()
+        if self._waiting and (self._idle or self._sender.drained):
+            self._start(self._waiting.popleft())
+        if self._weights is not None:
+            self._weights.poll()
+        if self._sender.drained or not self._sender.connected:
+            self._compactor.step()
+        if time.monotonic() - self._told_s > PERIOD_S:
+            self._told_s = time.monotonic()
+            sender = self._sender
+            status = LinkStatus(sender.acknowledged, sender.in_flight, sender.connected)
+            write_status(self._folder, status)
+        return busy
+
+    def is_cut_off(self, deaf_s: float) -> bool:
+        """Nothing has passed in one of the two directions for long, though the learner lives.
+
+        Processes that were killed may leave shared memory behind that a neighbour goes on using
+        (seen, Fast DDS 2.14.5); who joins the network anew is rid of it.
+        """
+        now_s = time.monotonic()
+        silent = now_s - max(self._sender.heard_s, self._began_s) > deaf_s
+        if not self._sender.connected or self._has_newest_weights():
+            self._weights_s = now_s
+        weightless = now_s - self._weights_s > deaf_s
+        return self._sender.cut_off or weightless or (silent and is_alive(self._learner_lock))
+
+    def _has_newest_weights(self) -> bool:
+        """Those that were offered last; or some arrived since the last look, of whatever use."""
+        if self._weights is None:
+            return True
+        arrived = (self._weights.version, self._weights.rejected)
+        news, self._arrived = arrived != self._arrived, arrived
+        return news or self._weights.version >= self._sender.offered
+
+    def rest(self) -> None:
+        """Do nothing; that nothing passes meanwhile does not mean that it is cut off."""
+        self._began_s = self._weights_s = time.monotonic()
+
+    def close(self) -> None:
+        """Let go of the log."""
+        self._sender.close()
+        self._compactor.close()
+
+    def _look_for_actor(self) -> None:
+        """Queue the epoch that the actor announced, and those before it that are not queued yet."""
+        try:
+            hello = decode_hello(read_bounded(self._folder / HELLO, MAX_JSON_BYTES))
+        except FileNotFoundError:
+            return
+        if hello.actor != self._actor:
+            raise BadInput(f"{self._folder}: hello of {hello.actor!r}, expected {self._actor!r}")
+        if self._newest is None:
+            path, digest = self._folder / "weights.safetensors", hello.spec.digest
+            self._weights = (
+                PlainWeights(self._sender, path, digest)
+                if isinstance(self._sender, PlainSender)
+                else WeightsReceiver(self._node, path, digest, lambda: self._sender.offered)
+            )
+        known = self._newest.epoch if self._newest else -1
+        if hello.epoch > known:
+            epochs = {episode_name(path).epoch for path in episode_paths(self._episodes)}
+            missed = sorted(epoch for epoch in epochs if known < epoch < hello.epoch)
+            self._waiting.extend(hello._replace(epoch=epoch) for epoch in missed)
+            self._waiting.append(hello)
+            self._newest = hello
+
+    def _start(self, hello: Hello) -> None:
+        self._idle = False
+        losses = partial(encoded_losses, self._episodes, hello.run, self._actor, logger.warning)
+        tail = partial(Tail, self._episodes, hello.epoch, losses=losses, spec=hello.spec)
+        self._sender.start(hello, tail)
+
+    def _numbers(self) -> dict[str, Value]:
+        sender, weights = self._sender, self._weights
+        return {
+            "sent": sender.sent,
+            "acknowledged": sender.acknowledged,
+            "in_flight": sender.in_flight,
+            "resent": sender.resent,
+            "connected": float(sender.connected),
+            "weights_version": weights.version if weights else 0,
+            "weights_rejected": weights.rejected if weights else 0,
+        }
+
+
+def _sender(node: RosNode, run_folder: Path, config: TransportConfig) -> StreamSender | PlainSender:
+    """The actor's end of the run's transport."""
+    if config.kind == DDS:
+        return StreamSender(node)
+    kind = plugins.load("transport", config.kind)
+
+    def open_end(hello: Hello) -> ActorEnd:
+        end: ActorEnd = kind.actor_end(
+            config, Meeting(run_folder, hello.run, hello.spec), hello.actor
+        )
+        return end
+
+    return PlainSender(open_end, run_folder / LEARNER_LOCK)
+
+
+def _settings_of(run_folder: Path) -> TrainConfig:
+    """The settings of a run; those by default in a folder without configuration."""
+    return RunFolder.open(run_folder).config if (run_folder / CONFIG).exists() else TrainConfig()
+
+
+def run(run_folder: Path, actor: str) -> None:
+    """Link the actor until the process is told to stop; raises `BadInput` when refused."""
+    folder = link_folder(run_folder, checked_name(actor, "actor"))
+    folder.mkdir(parents=True, exist_ok=True)
+    deaf_s, joined_s, again = _DEAF_S, time.monotonic(), False
+    with FileLock(folder / "link.lock", f"the link of actor {actor!r}"):
+        while again := _join(run_folder, actor, deaf_s, again):
+            logger.warning("the learner lives, but is out of reach: joining the network anew")
+            lasted_s, joined_s = time.monotonic() - joined_s, time.monotonic()
+            deaf_s = min(2.0 * deaf_s, _LONGEST_DEAF_S) if lasted_s < 4.0 * deaf_s else _DEAF_S
+
+
+def _join(run_folder: Path, actor: str, deaf_s: float, again: bool) -> bool:
+    """Be the link until told to stop, or until cut off: then True, and it joins `again`."""
+    config = _settings_of(run_folder)
+    parameters = {"actor": Described(actor, "whose log is shipped, and who gets weights")}
+    with (
+        RosNode(link_name(actor), run_folder, parameters=parameters, managed=True) as node,
+        closing(Link(node, run_folder, actor, config.log, config.transport)) as link,
+    ):
+        node.handle.manage(again=again)
+        while not (node.stopping or orphaned()):
+            if not node.handle.active:
+                link.rest()
+                node.wait(_HELLO_PERIOD_S)
+                continue
+            if link.refused:
+                raise BadInput(f"the learner refused actor {actor!r}: {link.refused}")
+            if link.is_cut_off(deaf_s):
+                return True
+            if not link.step():
+                node.wait(POLL_S)
+    return False
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; the exit code is 2 when refused, with one line on why."""
+    parser = argparse.ArgumentParser(prog="python -m serl.ros.nodes.link", description=__doc__)
+    parser.add_argument("--run", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--actor", required=True, help="name of the actor")
+    options = parser.parse_args(own_arguments(arguments))
+    return run_node(lambda: run(options.run, options.actor))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

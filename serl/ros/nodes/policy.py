@@ -1,0 +1,224 @@
+"""The process that executes a trained policy: an actor without a learner.
+
+    python -m serl.ros.nodes.policy --run RUN/deployments/2026-11-22_10-00-00 --checkpoint FOLDER
+
+A person may take over, stop and pause it as any actor. On a real arm it waits, before each
+episode, for the guard to have the arm, and after each one whose scene nothing restores for a
+person.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from serl import plugins
+from serl.training.actor import Actor
+from serl.arm_profile import is_real
+from serl.runs.assembly import make_acting_agent
+from serl.runs.task_setup import make_judged_task, make_spec, make_task
+from serl.guard.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
+from serl.clock import Clock, RealTime, VirtualClock, WallClock
+from serl.runs.config import TrainConfig
+from serl.runs.deployment import FixedWeights, Tried, append_tried, load_fitting
+from serl.errors import BadInput
+from serl.training.evaluation import Purpose, start_seed
+from serl.training.learned_policy import LearnedPolicy
+from serl.loop import Result
+from serl.log.episode_log import EpisodeLog
+from serl.ros.people.control import People, action_frame, describe
+from serl.ros.node import RosNode, own_arguments, run_node
+from serl.ros.services import serve
+from serl.ros.arm.station import RESTORE, Station, make_arm
+from serl.ros.stats import Stats, Value
+from serl.runs.folder import RunFolder
+from serl.system.supervisor import orphaned
+from serl.task import SimulatedTask
+from serl.log.tool_log import ToolLog
+from serl.types import Record
+
+
+def run(
+    folder: RunFolder,
+    name: str,
+    checkpoint: Path,
+    episodes: int | None,
+) -> None:
+    """Run so many episodes, or until told to stop.
+
+    Args:
+        folder: of the deployment, whose settings name the robot.
+        name: of the actor.
+        checkpoint: holds the policy.
+        episodes: how many; None for no end.
+    """
+    policy = make_policy(folder.config, checkpoint)
+    with (
+        RosNode(
+            name, folder.path, local=True, parameters=describe(folder.config), managed=True
+        ) as node,
+        ExitStack() as opened,
+    ):
+        frame = action_frame(folder.config)
+        people = People(node, name, folder.config.teleop, frame, folder.link(name))
+        people.manage()
+        deployed = _Deployed(node, folder, name, people)
+        serve(node, "stop", deployed.end)
+        numbers: dict[str, Value] = {"episodes": 0.0, "successes": 0.0, "version": policy.version}
+        Stats(
+            node,
+            f"actor {name}",
+            lambda: numbers | {"paused": float(bool(people.hold.reason))},
+            lambda: people.health,
+        )
+        opened.enter_context(deployed.robot)
+        actor = deployed.actor(policy, opened)
+        number = 0
+        while number != episodes:
+            if (result := actor.episode()) is None:
+                return
+            tried = deployed.judged(number, result)
+            append_tried(folder.path, tried)
+            number += 1
+            successes = float(numbers["successes"]) + tried.success
+            numbers = numbers | {"episodes": float(number), "successes": successes}
+            if deployed.leaves_the_scene and number != episodes:
+                people.hold.pause(RESTORE)
+
+
+def make_policy(config: TrainConfig, checkpoint: Path) -> LearnedPolicy:
+    """The policy of a checkpoint, acting as in its trials.
+
+    Raises:
+        BadInput: the checkpoint is damaged, or of another spec or network.
+    """
+    agent = make_acting_agent(config, make_spec(make_task(config)), 0)
+    weights = FixedWeights(load_fitting(checkpoint, config))
+    policy = LearnedPolicy(agent, weights, explore=False, frames=config.agent.frames)
+    if not policy.refresh():
+        raise BadInput(f"{checkpoint}: its weights do not fit the agent of these settings")
+    return policy
+
+
+class _Deployed:
+    """An arm in a deployment: simulated here, behind its node, or real.
+
+    Attributes:
+        robot: the arm.
+        simulated: no real one.
+        leaves_the_scene: nothing restores the scene after an episode but a person.
+    """
+
+    def __init__(
+        self,
+        node: RosNode,
+        folder: RunFolder,
+        name: str,
+        people: People,
+    ) -> None:
+        self._node, self._folder, self._name, self._people = node, folder, name, people
+        config, self._epoch = folder.config, time.time_ns()
+        self.simulated = not is_real(config.robot)
+        self._task: SimulatedTask = (
+            make_task(config) if self.simulated else make_judged_task(config)
+        )
+        rate_hz = self._task.config.rate_hz
+        self.robot: Any
+        self._clock: Clock
+        if config.robot:
+            self.robot = make_arm(node, folder, name, self._epoch)
+            self.robot.silence_s = people.silence_s
+            self._clock = WallClock(rate_hz, self.robot.beat)
+        else:
+            self.robot = plugins.make_simulation(self._task)
+            pace = RealTime(WallClock(rate_hz), people.attended)
+            self._clock = VirtualClock(self.robot.advance, rate_hz, pace)
+        self.leaves_the_scene = not (self.simulated or self._task.config.auto_reset)
+        # What is still looks the same in simulation; and what is drawn in this process is of now.
+        still = CameraWatchConfig(frozen_readings=0, stamped=config.robot is not None)
+        watched = still if self.simulated else CameraWatchConfig()
+        self._watch = CameraWatch(self.robot.observation_spec.images, watched)
+
+    def actor(self, policy: LearnedPolicy, opened: ExitStack) -> Actor:
+        """What runs episodes, and logs them; `opened` closes the log."""
+        config, name, people = self._folder.config, self._name, self._people
+        episodes = self._folder.episodes(name)
+        spec = make_spec(self._task)
+        log = opened.enter_context(
+            EpisodeLog(episodes, spec, self._folder.name, name, self._epoch, config.log)
+        )
+        desk = people.desk(self.robot, None, episodes)
+        station = Station(self.robot, people.hold, self._ending, self._watch.begin)
+        tools = ToolLog(episodes)
+
+        def take(record: Record) -> None:
+            log.append(record)
+            tools.take(record)
+            people.take(record, desk)
+
+        return Actor(
+            name=name,
+            run=self._folder.name,
+            robot=WatchedRobot(self.robot, self._watch, tools.see),
+            task=self._task,
+            policy=policy,
+            clock=self._clock,
+            sink=take,
+            config=config.actor,
+            teleop=desk,
+            place=self._place if self.simulated else None,
+            person=people.hold.pause,
+            silent=None if self.simulated else people.hold.pause,
+            epoch=self._epoch,
+            stopping=lambda: people.hold.wait_paused(self._ending),
+            admit=log.admit,
+            standby=self._standby if self.simulated else station.standby,
+        )
+
+    def judged(self, number: int, result: Result) -> Tried:
+        """What came of an episode; what a task concludes, a simulation's truth has to confirm."""
+        success = result.success
+        if success and self.simulated:
+            success = self._task.is_success(self.robot.truth())
+        duration_s = result.steps / self._task.config.rate_hz
+        return Tried(
+            number, success, result.human_steps > 0, result.steps, duration_s, result.reason
+        )
+
+    def end(self) -> str:
+        """The process is asked to end."""
+        self._node.stopping = True
+        return "stopping"
+
+    def _place(self, episode: int) -> None:
+        """The starts of a simulation are those of the final trials, in their order."""
+        self._watch.begin()
+        self.robot.reset(start_seed(Purpose.FINAL, self._folder.config.seed, "evaluation", episode))
+
+    def _standby(self) -> bool:
+        return self._people.hold.wait(self._ending)
+
+    def _ending(self) -> bool:
+        return self._node.stopping or orphaned()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; exit code 2 on bad input, with one line on why."""
+    parser = argparse.ArgumentParser(prog="python -m serl.ros.nodes.policy", description=__doc__)
+    parser.add_argument("--run", type=Path, required=True, help="folder of the deployment")
+    parser.add_argument("--actor", default="actor0", help="its name")
+    parser.add_argument("--checkpoint", type=Path, required=True, help="folder of the checkpoint")
+    parser.add_argument("--episodes", type=int, help="how many; else without end")
+    given = parser.parse_args(own_arguments(arguments))
+    return run_node(
+        lambda: run(RunFolder.open(given.run), given.actor, given.checkpoint, given.episodes)
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""The simulated arm as a ROS 2 robot: it shows what a driver shows and takes what a driver takes.
+
+    serl sim pick_cube                    # in real time, with the names of the profile `sim`
+    python -m serl.ros.nodes.sim --run runs/pick_cube/2026-11-21_10-00-00 --robot actor0
+
+In real time it follows setpoints, 100 a second, that a guard has limited; without a new one for
+100 ms it holds where the tool is. In lock-step time passes in the service `advance` only, and it
+takes the actor's targets themselves, by the same profile as the arm in process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from rcl_interfaces.msg import SetParametersResult
+from rclpy.parameter import Parameter
+from rclpy.time_source import USE_SIM_TIME_NAME
+from rosgraph_msgs.msg import Clock
+
+from serl import plugins
+from serl.runs.task_setup import check_topics, make_task
+from serl.runs.config import TrainConfig
+from serl.errors import BadInput
+from serl.robot import ServedRobot
+from serl.ros.conversions import stamp_of
+from serl.ros.names import ARM_NODE
+from serl.ros.node import RosNode, own_arguments, run_node
+from serl.ros.parameters import Described
+from serl.ros.arm.sim_driver import PERIOD, SEED, Driver, LockStep, RealTime
+from serl.ros.stats import Diagnostics
+from serl.ros.topics import Topic
+from serl.runs.folder import RunFolder
+from serl.system.supervisor import orphaned
+
+logger = logging.getLogger(__name__)
+
+
+def run(
+    folder: Path, config: TrainConfig, robot: str, lockstep: bool, speed: float, clock: bool
+) -> None:
+    """Be the arm of a robot until told to stop.
+
+    Args:
+        folder: of the run; its name is the namespace.
+        config: names the task.
+        robot: the arm's namespace within the run.
+        lockstep: time passes when it is asked to.
+        speed: simulated seconds in a second on the wall.
+        clock: publish `/clock`, for nodes that use simulated time; at another speed it always is.
+
+    Raises:
+        BadInput: the task is not one of an arm that follows targets.
+    """
+    task, profile = make_task(config), plugins.load("robot", "sim")
+    check_topics(task)
+    with plugins.make_simulation(task) as simulation:
+        arm = cast(ServedRobot, simulation)
+        impedance = cast(Any, simulation).impedance
+        parameters = describe(config, 1.0 / task.config.rate_hz, impedance.parameters())
+        with RosNode(
+            ARM_NODE, folder, local=True, robot=robot, parameters=parameters, managed=True
+        ) as node:
+            tracked = task.scene.tracked
+            driver: Driver
+            if lockstep:
+                driver = LockStep(node, robot, arm, profile, tracked)
+            else:
+                driver = RealTime(node, robot, arm, profile, tracked, task.config.rate_hz)
+            node.handle.add_on_set_parameters_callback(Gains(driver, impedance))
+            node.handle.manage(partial(driver.activate, True), partial(driver.activate, False))
+            Diagnostics(node, "simulated arm", lambda: driver.counts)
+            own_time = speed != 1.0 and not lockstep
+            if clock or own_time:
+                publish_clock(node, driver)
+            if own_time:  # so do those who drive it, and their stamps are compared with its own
+                node.handle.set_parameters([Parameter(USE_SIM_TIME_NAME, value=True)])
+            if isinstance(driver, RealTime):
+                driver.run(lambda: node.stopping or orphaned(), speed)
+                _tell(driver)
+            while not (node.stopping or orphaned()):
+                node.wait(0.1)
+
+
+def describe(
+    config: TrainConfig, period_s: float, gains: Mapping[str, float]
+) -> dict[str, Described]:
+    """Parameters of the node: of `reset`, `advance` and the controller, and what it simulates."""
+    return {
+        SEED: Described(0, "of the start that the next `reset` draws, from 0", read_only=False),
+        PERIOD: Described(period_s, "what each `advance` lets pass, in s", read_only=False),
+        "task": Described(config.task, "name of the task, or path of its file"),
+        **{
+            name: Described(
+                value, "of the controller: N/m, Nm/rad, or a clip in m or rad"
+            )._replace(read_only=False)
+            for name, value in gains.items()
+        },
+    }
+
+
+class Gains:
+    """Sets gains and clips of the controller when parameters of the node are set."""
+
+    def __init__(self, driver: Driver, impedance: Any) -> None:
+        self._driver, self._impedance = driver, impedance
+
+    def __call__(self, parameters: Sequence[Any]) -> Any:
+        """Called by rclpy before it changes parameters: all or none."""
+        gains = {p.name: p.value for p in parameters if p.name in self._impedance.parameters()}
+        try:
+            for parameter in parameters:
+                if parameter.name == SEED and parameter.value < 0:
+                    raise BadInput(f"{SEED}: expected at least 0, got {parameter.value}")
+            with self._driver.lock:
+                self._impedance.set(gains)
+        except BadInput as error:
+            return SetParametersResult(successful=False, reason=str(error))
+        return SetParametersResult(successful=True)
+
+
+def publish_clock(node: RosNode, driver: Driver) -> None:
+    """Publish the stamp of each instant on `/clock`."""
+    publisher = node.publisher(Topic("/clock", Clock, 1))
+    driver.told = lambda stamp_ns: publisher.publish(Clock(clock=stamp_of(stamp_ns)))
+
+
+def _tell(driver: RealTime) -> None:
+    """What a person should know of a simulation that is over."""
+    if driver.lost_ticks or driver.jumps:
+        logger.warning(
+            "%d periods of 10 ms passed without physics: the machine was busy; "
+            "%d setpoints were refused, being too far from the tool",
+            driver.lost_ticks,
+            driver.jumps,
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; exit code 2 on bad input, with one line on why."""
+    parser = argparse.ArgumentParser(prog="python -m serl.ros.nodes.sim", description=__doc__)
+    parser.add_argument("--run", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--robot", required=True, help="the arm's namespace within the run")
+    parser.add_argument("--lockstep", action="store_true", help="time passes in `advance` only")
+    parser.add_argument("--rtf", type=float, default=1.0, help="times as fast as the wall clock")
+    parser.add_argument("--clock", action="store_true", help="publish /clock")
+    options = parser.parse_args(own_arguments(arguments))
+    return run_node(
+        lambda: run(
+            options.run,
+            RunFolder.open(options.run).config,
+            options.robot,
+            options.lockstep,
+            options.rtf,
+            options.clock,
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

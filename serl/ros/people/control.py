@@ -1,0 +1,239 @@
+"""An actor's controls: services by which people say things, and a topic on who drives and why not.
+
+Any ROS 2 tool can call the services, but `release`, which needs a signature: see
+`serl.system.signed_order`. None of them waits for the control loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
+
+from serl.runs.task_setup import make_task
+from serl.runs.config import TrainConfig
+from serl.teleop.human_input import Desk, LastWord
+from serl.errors import SerlError
+from serl.teleop.stop import STOP_FILE, Hold
+from serl.intervention import Event, Teleop
+from serl.robot import SimulatedRobot
+from serl.robot_file import load_robot
+from serl.ros.lifecycle import INACTIVE
+from serl.ros.node import RosNode
+from serl.ros.parameters import Described
+from serl.ros.telemetry import SceneTeller
+from serl.ros.services import serve, serve_signed
+from serl.ros.stats import Health
+from serl.ros.people.teleop import TopicDevices
+from serl.ros.topics import Topic, latest_only
+from serl.system.signed_order import OrderCheck, key_path
+from serl.teleop.config import TeleopConfig
+from serl.teleop.mux import SIMULATED, OneOwner
+from serl.types import End, Record, Step
+
+PERIOD_S = 0.1
+SAID = (
+    *(Event.SUCCESS, Event.FAILURE, Event.DISCARD, Event.RESET),
+    *(Event.REWARD, Event.PENALTY),
+)
+
+
+def control_topic(actor: str) -> Topic:
+    """Who drives an actor, or why it holds."""
+    return Topic(f"{actor}/control", DiagnosticStatus, latest_only())
+
+
+def describe(config: TrainConfig) -> dict[str, Described]:
+    """Parameters that say what an actor does."""
+    task = make_task(config).config
+    return {
+        "task": Described(config.task, "name of the task, or path of its file"),
+        "robot": Described(config.robot or "", "the arm behind ROS 2; empty: in this process"),
+        "rate_hz": Described(task.rate_hz, "control rate in Hz"),
+        "time_limit_s": Described(task.time_limit_s, "an episode is cut after so many seconds"),
+    }
+
+
+def action_frame(config: TrainConfig, robot: str | None = None) -> str:
+    """Return the name of the frame in which the actions of a run are meant.
+
+    Args:
+        config: settings of the run.
+        robot: profile of the arm, where it is not that of the run. A simulation without an arm
+            behind ROS 2 has the frames of the simulated arm.
+    """
+    profile = load_robot(robot or config.robot or "sim")
+    return profile.frame_name(make_task(config).config.motion.frame)
+
+
+class People:
+    """Everybody who has a say in what a process drives, in whatever stage.
+
+    Args:
+        node: the actor's node.
+        actor: its name.
+        config: how devices may drive.
+        frame: name of the frame in which the actions are meant: see `action_frame`.
+        link: a folder of the actor's, for a stop that outlives it.
+
+    Attributes:
+        hold: why it holds.
+    """
+
+    def __init__(
+        self, node: RosNode, actor: str, config: TeleopConfig, frame: str, link: Path
+    ) -> None:
+        link.mkdir(parents=True, exist_ok=True)
+        self.hold = Hold(link / STOP_FILE)
+        self._node, self._actor = node, actor
+        self._devices = TopicDevices(node, actor, config, frame)
+        self._control: Control | None = None
+        self._desk: Desk | None = None  # of the stage that runs
+        self._last_word = LastWord()
+
+    def desk(self, robot: SimulatedRobot, script: Teleop | None, episodes: Path) -> Desk:
+        """Where an actor hears them; `script` drives while no person does.
+
+        Args:
+            robot: is driven.
+            script: a simulated human, or nobody.
+            episodes: the folder of the actor's episodes, for labels.
+        """
+        people = OneOwner(self._devices.people(robot.action_spec), script)
+        desk = Desk(people, self.hold, episodes, self._last_word)
+        self._control = self._control or Control(
+            self._node, self._actor, desk, self.attended, robot
+        )
+        self._desk = self._desk or desk
+        return desk
+
+    @property
+    def health(self) -> Health:
+        """For diagnostics: ill while a person has stopped it, not well while it is paused."""
+        return _level(self.hold), self.hold.reason
+
+    def attended(self) -> bool:
+        """Somebody is at a device, hands on or off."""
+        return self._devices.attended
+
+    def silence_s(self) -> float:
+        """How long the device of who drives by hand has been silent: for `RosArm.silence_s`."""
+        return 0.0 if self._desk is None else self._desk.owner.silence_s
+
+    def manage(self) -> None:
+        """Let the tools of ROS 2's lifecycle hold it; a stop or a pause stays one."""
+
+        def activate() -> None:
+            self.hold.inactive = ""
+
+        def deactivate() -> None:
+            self.hold.inactive = INACTIVE
+
+        self._node.handle.manage(activate, deactivate)
+
+    def take(self, record: Record, desk: Desk) -> None:
+        """A record that was logged, of an actor that hears them at this desk."""
+        self._desk = desk
+        desk.watch(record)
+        if self._control is not None:
+            self._control.take(record, desk)
+
+
+class Control:
+    """Services and topic of one actor.
+
+    Args:
+        node: its node.
+        actor: its name.
+        desk: hears what is said.
+        attended: somebody is there, hands on or off.
+        robot: simulated; shows where everything is, if it can.
+    """
+
+    def __init__(
+        self, node: RosNode, actor: str, desk: Desk, attended: Callable[[], bool], robot: Any
+    ) -> None:
+        self._actor, self._desk, self._attended = actor, desk, attended
+        self._driver = ""
+        self._episode = self._step = -1
+        self._last, self._steps = "", 0
+        self._state = node.publisher(control_topic(actor))
+        for event in SAID:
+            serve(node, event.value, partial(self._say, event))
+        serve(node, "estop", lambda: self._say(Event.STOP))
+        place = node.handle.get_fully_qualified_name()
+        orders = OrderCheck(key_path(desk.hold.path))
+        serve_signed(node, place, {"release": self._release}, orders)
+        serve(node, "pause", self._pause)
+        serve(node, "resume", self._resume)
+        node.every(PERIOD_S, self._tell)
+        self._scene = SceneTeller(node, actor, robot)
+
+    def take(self, record: Record, desk: Desk) -> None:
+        """A record that was logged; from now on this desk hears what is said."""
+        self._desk = desk
+        if isinstance(record, Step):
+            self._driver = record.source.value
+            self._step, self._steps = record.key.index, self._steps + 1
+            self._episode = record.key.episode
+        elif isinstance(record, End):
+            self._driver, self._last = "", record.reason
+
+    def _say(self, event: Event) -> str:
+        try:
+            if objection := self._desk.say(event, "the operator"):
+                raise SerlError(objection)
+        except OSError as error:  # it holds all the same
+            return f"{self._desk.hold.reason}, until a restart: {error}"
+        return self._desk.hold.reason or event.value
+
+    def _release(self) -> str:
+        self._desk.hold.release()
+        return self._desk.hold.reason
+
+    def _pause(self) -> str:
+        self._desk.hold.pause("paused")
+        return "paused"
+
+    def _resume(self) -> str:
+        try:
+            self._desk.resume()
+        except SerlError as error:
+            return str(error)
+        return "running"
+
+    def _tell(self) -> None:
+        if not self._state.get_subscription_count():
+            return
+        desk = self._desk
+        values = {
+            "driver": self._driver,
+            "owner": _owner(desk.owner),
+            "silent": desk.owner.trouble,
+            "stopped": desk.hold.stopped,
+            "paused": desk.hold.inactive or desk.hold.paused,
+            "attended": str(int(self._attended())),
+            "episode": str(self._episode),
+            "step": str(self._step),
+            "steps": str(self._steps),
+            "last": self._last,
+        }
+        message = DiagnosticStatus(name=self._actor, message=desk.hold.reason)
+        message.values = [KeyValue(key=key, value=value) for key, value in values.items()]
+        message.level = _level(desk.hold)
+        self._state.publish(message)
+
+
+def _owner(people: OneOwner) -> str:
+    if people.owner is not None:
+        return people.owner.name
+    return SIMULATED if people.scripted else ""
+
+
+def _level(hold: Hold) -> bytes:
+    if hold.stopped:
+        return bytes(DiagnosticStatus.ERROR)
+    return bytes(DiagnosticStatus.WARN if hold.reason else DiagnosticStatus.OK)

@@ -1,0 +1,121 @@
+"""A person's stand that topics and services reach: this process drives, an arm or a simulation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from serl.runs.task_setup import make_task
+from serl.guard.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
+from serl.clock import Clock, WallClock
+from serl.teleop.human_input import Desk
+from serl.teleop.stop import Hold
+from serl.datasets.person import ACTOR, Stand
+from serl.robot import SimulatedRobot
+from serl.ros.arm.robot import RosArm
+from serl.ros.people.control import Control, action_frame
+from serl.ros.node import RosNode
+from serl.ros.services import serve
+from serl.ros.arm.station import RESTORE, Station, make_arm
+from serl.ros.people.teleop import TopicDevices
+from serl.runs.folder import RunFolder
+from serl.teleop.operator import Operator
+from serl.teleop.mux import OneOwner
+from serl.types import Record
+
+
+@contextmanager
+def attended(
+    run: RunFolder,
+    robot: SimulatedRobot,
+    clock: Clock,
+    operators: Sequence[Operator],
+    services: Mapping[str, Callable[[], str]],
+    check: Callable[[], object],
+) -> Iterator[Stand]:
+    """A stand that topics and services reach, in the domain of a run that was started.
+
+    Args:
+        run: the recording.
+        robot: what is driven.
+        clock: keeps the rate.
+        operators: at devices of this process.
+        services: what can be said besides what every actor hears.
+        check: called at every step; raises when a process beside this one failed.
+    """
+    with RosNode(ACTOR, run.path, local=True) as node:
+        desk, told = _heard(node, run, robot, operators, services)
+
+        def stopping() -> bool:
+            check()
+            return node.stopping
+
+        yield Stand(robot, desk, clock, stopping, told)
+
+
+@contextmanager
+def at_the_arm(
+    run: RunFolder,
+    operators: Sequence[Operator],
+    services: Mapping[str, Callable[[], str]],
+    check: Callable[[], object],
+) -> Iterator[Stand]:
+    """A stand at a real arm, driven through its guard; a person restores its scene.
+
+    Args:
+        run: the recording, whose settings name the arm.
+        operators: at devices of this process; topics are heard as well.
+        services: what can be said besides what every actor hears.
+        check: called while waiting and at every step; raises when a process beside this one failed.
+
+    Raises:
+        SerlError: the arm's driver does not tell all that is asked for.
+    """
+    task = make_task(run.config)
+    with RosNode(ACTOR, run.path, local=True) as node:
+        arm: RosArm = make_arm(node, run, ACTOR, time.time_ns())
+        desk, told = _heard(node, run, arm, operators, services)
+        watch = CameraWatch(arm.observation_spec.images, CameraWatchConfig())
+        robot: Any = WatchedRobot(arm, watch)
+
+        def stopping() -> bool:
+            check()
+            return node.stopping
+
+        station = Station(arm, desk.hold, stopping, watch.begin)
+        begun = False
+
+        def place(seed: int) -> None:
+            nonlocal begun
+            if begun:
+                desk.hold.pause(RESTORE)
+            begun = True
+            station.standby()
+
+        def standby(ending: Callable[[], bool]) -> bool:
+            return bool(desk.hold.reason or not station.has_arm) and station.standby(ending)
+
+        with arm:
+            clock = WallClock(task.config.rate_hz, arm.beat)
+            yield Stand(robot, desk, clock, stopping, told, place, standby, desk.hold.pause)
+
+
+def _heard(
+    node: RosNode,
+    run: RunFolder,
+    robot: Any,
+    operators: Sequence[Operator],
+    services: Mapping[str, Callable[[], str]],
+) -> tuple[Desk, Callable[[Record], None]]:
+    """Where people are heard by devices, topics and services; and who is told of records."""
+    link = run.link(ACTOR)
+    link.mkdir(parents=True, exist_ok=True)
+    devices = TopicDevices(node, ACTOR, run.config.teleop, action_frame(run.config))
+    people = OneOwner([*devices.people(robot.action_spec), *operators])
+    desk = Desk(people, Hold(link / "stopped"), run.path)
+    control = Control(node, ACTOR, desk, lambda: True, robot)
+    for name, act in services.items():
+        serve(node, name, act)
+    return desk, lambda record: control.take(record, desk)

@@ -1,0 +1,223 @@
+"""Devices that are topics: what any ROS 2 node sends, and what the console and `serl teleop` do."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from geometry_msgs.msg import PoseStamped, TwistStamped
+from sensor_msgs.msg import Joy
+
+from serl.errors import BadInput
+from serl.system.json_fields import printable
+from serl.ros.node import RosNode
+from serl.ros.topics import Topic, latest_only
+from serl.specs import ArraySpec
+from serl.teleop import remote
+from serl.teleop.config import JOY_AXES, JOY_BUTTONS, TWIST_AXES, TeleopConfig
+from serl.teleop.device import Buttons, Device, Report
+from serl.teleop.leader_arm import LeaderArm
+from serl.teleop.mapping import AXES, MappingConfig, Wish
+from serl.teleop.operator import Operator, arm_count
+
+logger = logging.getLogger(__name__)
+
+_MAX_NAMES, _MAX_NAME = 8, 64
+
+
+class TopicDevice:
+    """A `Device` that somebody sends; its age is that of the last message, by this host's clock.
+
+    Args:
+        name: shown to people.
+        axes: names of the axes, in the order of the message.
+        buttons: names of the buttons.
+        now_s: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        axes: Sequence[str],
+        buttons: Sequence[str] = (),
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self._axis_names, self._button_names, self._now_s = axes, buttons, now_s
+        self._lock = threading.Lock()  # messages arrive in the executor's thread
+        self._axes: dict[str, float] = {}
+        self._buttons = Buttons()
+        self._heard_s: float | None = None
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds since the last message; infinite before the first."""
+        return float("inf") if self._heard_s is None else self._now_s() - self._heard_s
+
+    def read(self) -> Report | None:
+        """What was sent last; None before the first message."""
+        with self._lock:
+            if self._heard_s is None:
+                return None
+            return Report(dict(self._axes), *self._buttons.take(), self._heard_s)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def hear(self, axes: Sequence[float], buttons: Sequence[int] = ()) -> None:
+        """Take a message; axes and buttons without a name are ignored."""
+        with self._lock:
+            self._axes = dict(zip(self._axis_names, map(float, axes), strict=False))
+            pairs = zip(self._button_names, buttons, strict=False)
+            self._buttons.hold(frozenset(name for name, down in pairs if down))
+            self._heard_s = self._now_s()
+
+
+def console_topic(actor: str) -> Topic:
+    """What the console sends to an actor."""
+    return Topic(f"{actor}/console", Joy, latest_only())
+
+
+def device_topics(actor: str, arms: int = 1) -> tuple[Topic, ...]:
+    """What `serl teleop` sends to an actor: of two arms the left one's and the right one's."""
+    names = ("device",) if arms == 1 else ("device/left", "device/right")
+    return tuple(Topic(f"{actor}/{name}", Joy, latest_only()) for name in names)
+
+
+def joy_topic(actor: str) -> Topic:
+    """What a `joy_node` sends, remapped to an actor."""
+    return Topic(f"{actor}/joy", Joy, latest_only())
+
+
+def twist_topic(actor: str) -> Topic:
+    """Commands of any other node."""
+    return Topic(f"{actor}/teleop/twist", TwistStamped, latest_only())
+
+
+def leader_topic(actor: str) -> Topic:
+    """Where the tool of a leader arm is."""
+    return Topic(f"{actor}/leader", PoseStamped, latest_only())
+
+
+class TopicDevices:
+    """All topics by which people drive an actor, as devices.
+
+    Args:
+        node: the actor's node.
+        actor: its name.
+        config: what the topics mean.
+        frame: name of the frame in which the actions are meant; a twist in another is ignored.
+    """
+
+    def __init__(self, node: RosNode, actor: str, config: TeleopConfig, frame: str) -> None:
+        self._config, self._node, self._actor = config, node, actor
+        self._pair: tuple[TopicDevice, TopicDevice] | None = None
+        self._devices: list[tuple[TopicDevice, MappingConfig]] = []
+        topics = {"the console": console_topic(actor), "the device": device_topics(actor)[0]}
+        for name, topic in topics.items():
+            self._devices.append((self._remote(name, topic), remote.MAPPING))
+        joy = TopicDevice("the joystick", JOY_AXES, JOY_BUTTONS)
+        node.subscribe(joy_topic(actor), _joy_into(joy))
+        twist = TopicDevice("the twist topic", TWIST_AXES)
+        node.subscribe(twist_topic(actor), _twist_into(twist, frame))
+        self._devices += [(joy, config.joy), (twist, config.twist)]
+        self._leader = LeaderArm(config.leader_m, config.leader_rad)
+        node.subscribe(leader_topic(actor), _pose_into(self._leader))
+
+    @property
+    def attended(self) -> bool:
+        """Somebody sends, whether hands are on or not."""
+        operator = self._config.operator
+        lost_s = operator.lost_s + 2.0 * operator.stale_s  # until it was told that it is lost
+        devices = (*(device for device, _ in self._devices), *(self._pair or ()), self._leader)
+        return any(device.silence_s <= lost_s for device in devices)
+
+    def people(self, spec: ArraySpec) -> list[Operator]:
+        """One at each device, or one at a pair of them where actions move two arms.
+
+        Nobody where they have an axis that no device can move.
+        """
+        devices: list[tuple[Device | tuple[Device, Device], MappingConfig]]
+        devices = [*self._devices, (self._leader, self._config.leader)]
+        if arm_count(spec) == 2:
+            devices = [(self._two_hands(), remote.MAPPING)]
+        try:
+            return [
+                Operator(device, mapping, self._config.operator, spec)
+                for device, mapping in devices
+            ]
+        except BadInput as error:
+            logger.warning("nobody can drive: %s", error)
+            return []
+
+    def _two_hands(self) -> tuple[TopicDevice, TopicDevice]:
+        if self._pair is None:
+            left, right = device_topics(self._actor, 2)
+            self._pair = self._remote("device", left), self._remote("device", right)
+        return self._pair
+
+    def _remote(self, name: str, topic: Topic) -> TopicDevice:
+        device = TopicDevice(name, AXES, remote.BUTTONS)
+        self._node.subscribe(topic, _joy_into(device))
+        return device
+
+
+class RemoteHand:
+    """Sends what a person at a device of this process wants; every call is a beat."""
+
+    def __init__(self, node: RosNode, topic: Topic) -> None:
+        self._node = node
+        self._publisher = node.publisher(topic)
+
+    @property
+    def heard(self) -> bool:
+        """Somebody listens."""
+        return bool(self._publisher.get_subscription_count())
+
+    def send(self, wish: Wish) -> None:
+        """One beat."""
+        message = Joy()
+        message.header.stamp = self._node.handle.get_clock().now().to_msg()
+        message.axes, message.buttons = remote.to_joystick(wish)
+        self._publisher.publish(message)
+
+
+def _joy_into(device: TopicDevice) -> Callable[[Any], None]:
+    return lambda message: device.hear(message.axes, message.buttons)
+
+
+def _pose_into(arm: LeaderArm) -> Callable[[Any], None]:
+    def take(message: Any) -> None:
+        place, turn = message.pose.position, message.pose.orientation
+        arm.hear((place.x, place.y, place.z), (turn.x, turn.y, turn.z, turn.w))
+
+    return take
+
+
+def _twist_into(device: TopicDevice, frame: str) -> Callable[[Any], None]:
+    """Return a callback that takes twists in `frame` or without a frame, and warns of others.
+
+    It warns once per frame name, of eight names at most: any node can send as many as it likes.
+    """
+    foreign: set[str] = set()
+
+    def take(message: Any) -> None:
+        given = message.header.frame_id
+        if given not in ("", frame):
+            name = printable(given, _MAX_NAME)
+            if name not in foreign and len(foreign) < _MAX_NAMES:
+                foreign.add(name)
+                logger.warning(
+                    "%s: ignored a twist in the frame '%s': expected '%s' or no frame",
+                    device.name,
+                    name,
+                    frame,
+                )
+            return
+        linear, angular = message.twist.linear, message.twist.angular
+        device.hear([linear.x, linear.y, linear.z, angular.x, angular.y, angular.z])
+
+    return take

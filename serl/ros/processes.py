@@ -1,0 +1,430 @@
+"""The processes of a run, started in a ROS domain of their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from serl.arm_profile import is_real
+from serl.runs.config import TrainConfig
+from serl.errors import BadInput
+from serl.system.files import read_bounded, write_atomic
+from serl.runs.graph_file import GraphConfig, RobotEntry
+from serl.runs.guard_setup import (
+    GUARD_FOLDER,
+    guarded_arm,
+    settle_guard,
+    simulated_latch,
+    write_guard,
+)
+from serl.guard.latch import GuardedArm
+from serl.robot_file import latch_path, load_robot
+from serl.ros.environment import (
+    choose_transport,
+    clean_shared_memory,
+    domain_id_of,
+    environment,
+    free_domain,
+    meet_others,
+    ros_status,
+)
+from serl.ros.names import ARM_NODE, guard_name, link_name, ros_name
+from serl.runs.folder import RunFolder
+from serl.system.supervisor import ProcessSpec, Supervisor
+
+_DOMAIN = "ros_domain"
+_MAX_NOTE_BYTES = 4096
+_NICE, _FIRST = 10, -10
+_ARM = "--arm"  # of the guard of a real arm
+
+
+class RealArm(NamedTuple):
+    """A profile, by name or file, and the namespace of its driver, from the root."""
+
+    profile: str
+    namespace: str
+
+    @property
+    def guarded(self) -> GuardedArm:
+        """Where its guard is found; raises `BadInput` when there is no such profile."""
+        latch = latch_path(self.profile, load_robot(self.profile), self.namespace)
+        return GuardedArm(self.namespace, latch)
+
+
+def arm_of(run: RunFolder) -> RealArm | None:
+    """The real arm that a run drives, if it is one."""
+    robot = run.config.robot
+    return RealArm(robot, run.config.namespace) if robot is not None and is_real(robot) else None
+
+
+def arms_behind_guards(
+    run: RunFolder, actors: Sequence[str], arm: RealArm | None = None
+) -> dict[str, GuardedArm]:
+    """The arms behind guards, by the actor that drives each.
+
+    That is the given real arm or the run's, which one actor has, or a simulated one for each.
+    """
+    if (arm := arm or arm_of(run)) is not None:
+        return {actors[0]: arm.guarded}
+    return {name: simulated_arm(run, name) for name in actors} if run.config.robot else {}
+
+
+def simulated_arm(run: RunFolder, name: str) -> GuardedArm:
+    """The simulated arm of an actor."""
+    return GuardedArm(name, simulated_latch(run.path / GUARD_FOLDER, name))
+
+
+def require_ros() -> None:
+    """Raise `BadInput` unless ROS 2 can be used, in a domain that is free or was asked for."""
+    if problem := ros_status().problem:
+        raise BadInput(problem)
+    free_domain().close()
+
+
+def chosen_arm(run: RunFolder, robot: str, namespace: str) -> RealArm:
+    """Another real arm for an actor of a run on real arms; raises `BadInput` for what is none."""
+    if arm_of(run) is None or not is_real(robot):
+        own = run.config.robot or "a simulation in its actors' processes"
+        raise BadInput(f"--robot {robot}: {run.path} drives {own}")
+    guarded_arm(run.config, robot)
+    return RealArm(robot, namespace)
+
+
+def learner_processes(run: RunFolder) -> list[ProcessSpec]:
+    """The learner of a run, or of each of its stages; it stands back where an arm moves."""
+    nice = _NICE if run.config.robot else 0
+    return [
+        ProcessSpec(
+            f"{prefix(stage)}learner",
+            "serl.ros.nodes.learner",
+            ("--run", str(part.path)),
+            nice=nice,
+            node=_of_stage(stage, "learner"),
+        )
+        for stage, part in run.parts().items()
+    ]
+
+
+def actor_processes(run: RunFolder, name: str, arm: RealArm | None = None) -> list[ProcessSpec]:
+    """An actor, the link beside it to each learner, and in real time its arm and a guard.
+
+    A real arm, that of the run unless another one is given, has a driver of its own.
+    """
+    nice, arm = _NICE if run.config.robot else 0, arm or arm_of(run)
+    links = [
+        ProcessSpec(
+            f"{prefix(stage)}link-{name}",
+            "serl.ros.nodes.link",
+            ("--run", str(part.path), "--actor", name),
+            restarts=5,
+            ends=False,
+            nice=nice,
+            node=_of_stage(stage, link_name(name)),
+        )
+        for stage, part in run.parts().items()
+    ]
+    own = ("--robot", arm.profile, "--namespace", arm.namespace) if arm else ()
+    actor = ProcessSpec(
+        name,
+        "serl.ros.nodes.actor_node",
+        ("--run", str(run.path), "--actor", name, *own),
+        restarts=5,
+        nice=_FIRST if nice else 0,
+        node=ros_name(name),
+    )
+    return [*_guarded(run, name, arm), *links, actor]
+
+
+def _guarded(run: RunFolder, name: str, arm: RealArm | None) -> list[ProcessSpec]:
+    """What stands before an actor: a guard, and the arm itself where it is simulated."""
+    if arm is not None:
+        return [guard_process(run, name, arm)]
+    return arm_processes(run, name) if run.config.robot else []
+
+
+def arm_processes(run: RunFolder, name: str) -> list[ProcessSpec]:
+    """The simulated arm of an actor, and the guard that alone commands it."""
+    _, limits = guarded_arm(run.config, "sim")
+    settings, latch = settle_guard(run.path / GUARD_FOLDER, name, limits)
+    arm = ("--run", str(run.path), "--robot", name)
+    guard = (*arm, "--config", str(settings), "--latch", str(latch))
+    return [sim_process(run, name), _guard(name, name, guard)]
+
+
+def sim_process(run: RunFolder, name: str, *options: str) -> ProcessSpec:
+    """A simulated arm, with more arguments of its process."""
+    arguments = ("--run", str(run.path), "--robot", name, *options)
+    return ProcessSpec(
+        f"sim-{name}",
+        "serl.ros.nodes.sim",
+        arguments,
+        ends=False,
+        nice=_FIRST,
+        node=f"{name}/{ARM_NODE}",
+    )
+
+
+def policy_processes(
+    run: RunFolder, name: str, checkpoint: Path, episodes: int | None
+) -> list[ProcessSpec]:
+    """What executes a trained policy in a deployment: see `serl.ros.nodes.policy`.
+
+    A simulated arm comes with its guard and its latch. A real one has its own driver and latch.
+    """
+    count = () if episodes is None else ("--episodes", str(episodes))
+    policy = ProcessSpec(
+        name,
+        "serl.ros.nodes.policy",
+        ("--run", str(run.path), "--actor", name, "--checkpoint", str(checkpoint), *count),
+        restarts=0,
+        nice=_FIRST if run.config.robot else 0,
+        node=ros_name(name),
+    )
+    return [*_guarded(run, name, arm_of(run)), policy]
+
+
+def guard_process(run: RunFolder, name: str, arm: RealArm) -> ProcessSpec:
+    """The guard of a real arm, whose latch is the arm's: see `serl.robot_file.latch_path`.
+
+    It keeps to the task's box, and to that of the profile where a person has taught one.
+    """
+    _, limits = guarded_arm(run.config, arm.profile)
+    settings, guarded = write_guard(run.path / GUARD_FOLDER, name, limits), arm.guarded
+    note = f"{guarded.namespace}\n{guarded.latch.absolute()}\n"
+    write_atomic(_arm_note(run, name), note.encode())
+    arguments = ("--run", str(run.path), "--robot", arm.namespace, _ARM, arm.profile)
+    return _guard(
+        name, arm.namespace, (*arguments, "--config", str(settings), "--latch", str(guarded.latch))
+    )
+
+
+def _arm_note(run: RunFolder, name: str) -> Path:
+    """Where a console that comes later reads the real arm of an actor: namespace and latch."""
+    return run.path / GUARD_FOLDER / f"{name}.arm"
+
+
+def _guard(name: str, robot: str, arguments: tuple[str, ...]) -> ProcessSpec:
+    node = guard_name(robot)
+    module = "serl.ros.nodes.guard"
+    return ProcessSpec(f"guard-{name}", module, arguments, ends=False, nice=_FIRST, node=node)
+
+
+def prefix(stage: str) -> str:
+    """What the names of a stage's processes begin with; nothing in a run without stages."""
+    return f"{stage}-" if stage else ""
+
+
+def _of_stage(stage: str, node: str) -> str:
+    """A node of a stage, where it is launched: others' namespaces begin with that of their run."""
+    return f"{ros_name(stage)}/{node}" if stage else node
+
+
+def console_processes(
+    run: RunFolder, actor: str, port: int, arm: RealArm | None = None
+) -> list[ProcessSpec]:
+    """The console beside an actor, whose STOP goes to the guard of the arm as well.
+
+    That is the given real arm, else the one that the actor drove last, else that of the run.
+    A note of another form, as older versions left it, counts as none.
+    """
+    arguments: tuple[str, ...] = ("--run", str(run.path), "--actor", actor, "--port", str(port))
+    note, lines, guarded = _arm_note(run, actor), list[str](), None
+    if arm is not None:
+        guarded = arm.guarded
+    elif note.exists():
+        lines = read_bounded(note, _MAX_NOTE_BYTES).decode(errors="replace").splitlines()
+    if len(lines) == 2:
+        guarded = GuardedArm(lines[0], Path(lines[1]))
+    elif guarded is None:
+        guarded = arms_behind_guards(run, [actor]).get(actor)
+    if guarded is not None:
+        arguments += ("--guard", guarded.namespace, "--latch", str(guarded.latch))
+    module = "serl.ros.nodes.console"
+    return [ProcessSpec("console", module, arguments, ends=False, node="console")]
+
+
+def actor_names(run: RunFolder) -> list[str]:
+    """Names of the actors that a run starts."""
+    return [f"actor{index}" for index in range(run.config.actors)]
+
+
+def check_one_arm(config: TrainConfig) -> None:
+    """Raise `BadInput` when several actors would drive one real arm."""
+    if config.actors > 1 and is_real(config.robot):
+        raise BadInput(
+            f"actors: {config.actors}: a real arm has one; `serl up FILE` starts several arms"
+        )
+
+
+def all_processes(run: RunFolder) -> list[ProcessSpec]:
+    """A learner and all actors: the one list that supervisor and launch files share.
+
+    Raises:
+        BadInput: several actors would drive one real arm.
+    """
+    check_one_arm(run.config)
+    actors = [actor_processes(run, name) for name in actor_names(run)]
+    return [*learner_processes(run), *(spec for specs in actors for spec in specs)]
+
+
+def described_processes(run: RunFolder, graph: GraphConfig) -> list[ProcessSpec]:
+    """What a file describes: `serl up` supervises it, and a launch file starts it.
+
+    Raises:
+        BadInput: the run's settings and the robots of the file do not agree.
+    """
+    config, specs = run.config, learner_processes(run) if graph.learner else []
+    for robot in graph.robots:
+        both_real = is_real(robot.profile) and is_real(config.robot)
+        if robot.actor and robot.profile != config.robot and not both_real:
+            asked, own = robot.profile or "null", config.robot or "null"
+            raise BadInput(f"robots.{robot.name}.profile: {asked}, and {run.path} drives {own}")
+        if robot.actor:
+            specs += actor_processes(run, robot.name, real_arm_of(robot))
+        elif robot.profile == "sim":
+            sim, guard = arm_processes(run, robot.name)
+            specs += [sim, guard] if robot.guard else [sim]
+        elif robot.guard and (arm := real_arm_of(robot)) is not None:
+            specs.append(guard_process(run, robot.name, arm))
+    if graph.console is not None:
+        seen = next(robot for robot in graph.robots if robot.name == graph.console.robot)
+        specs += console_processes(run, seen.name, graph.console.port, real_arm_of(seen))
+    return specs
+
+
+def real_arm_of(robot: RobotEntry) -> RealArm | None:
+    """The real arm that an entry of a file describes, if it is one."""
+    if robot.profile is None or not is_real(robot.profile):
+        return None
+    return RealArm(robot.profile, robot.namespace)
+
+
+def ends_with(graph: GraphConfig) -> frozenset[str]:
+    """When all of these are done, so is the graph; empty: it goes on until it is stopped."""
+    return frozenset({"learner"} if graph.learner else graph.actors)
+
+
+@contextmanager
+def started(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]:
+    """Run processes until the block is left, then stop them in order.
+
+    Raises:
+        BadInput: ROS 2 is missing, no ROS domain is free, or the run has a learner already.
+    """
+    require_ros()
+    if foreign := any(_ARM in spec.arguments for spec in specs):  # whose driver is not ours
+        be_where_drivers_are()
+    before = None
+    with suppress(BadInput):
+        before = started_domain_id(run) if run.config.network.local else None
+    with free_domain(network=run.config.network, before=before) as domain:
+        prepare(run, domain.id)
+        if foreign:
+            meet_others(run.path)
+        with _supervised(run, specs, domain.id) as supervisor:
+            yield supervisor
+
+
+def be_where_drivers_are() -> None:
+    """What this process starts is in the domain that was asked for, or in ROS's own default."""
+    os.environ["ROS_DOMAIN_ID"] = os.environ.get("ROS_DOMAIN_ID") or "0"
+
+
+def prepare(run: RunFolder, domain_id: int) -> None:
+    """Make ready for processes of a run in a ROS domain.
+
+    Raises:
+        BadInput: the run has a learner already.
+    """
+    parts = run.parts().values()
+    for part in parts:  # the learner process takes it; whoever comes second changes nothing
+        part.lock_learner().close()
+    clean_shared_memory()
+    for path in {run.path, *(part.path for part in parts)}:
+        choose_transport(path)
+    write_atomic(run.path / _DOMAIN, str(domain_id).encode())
+
+
+@contextmanager
+def beside(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]:
+    """Run processes for as long as the block, beside whatever is `started` in it.
+
+    Raises:
+        BadInput: as of `started`.
+    """
+    require_ros()
+    clean_shared_memory()
+    choose_transport(run.path)
+    if arm_of(run) is not None:
+        be_where_drivers_are()
+    with (
+        free_domain(network=run.config.network) as domain,
+        _supervised(run, specs, domain.id) as supervisor,
+    ):
+        yield supervisor
+
+
+@contextmanager
+def joined(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]:
+    """The same in the domain of a run that has been started, on this host or on another.
+
+    Raises:
+        BadInput: ROS 2 is missing, or the run was never started.
+    """
+    require_ros()
+    with _supervised(run, specs, started_domain_id(run)) as supervisor:
+        yield supervisor
+
+
+def join_here(run: RunFolder) -> None:
+    """This process is about to join a run that has been started; raises as `joined`."""
+    require_ros()
+    os.environ["ROS_DOMAIN_ID"] = str(started_domain_id(run))
+
+
+def started_domain_id(run: RunFolder) -> int:
+    """The ROS domain in which a run was started; raises `BadInput` unless it was."""
+    if not run.config.network.local:
+        choose_transport(run.path)  # of this host alone
+        return free_domain(network=run.config.network).id
+    if not was_started(run):
+        raise BadInput(f"{run.path}: no learner was started yet: serl learner {run.path}")
+    try:
+        domain = read_bounded(run.path / _DOMAIN, _MAX_NOTE_BYTES).decode()
+        return domain_id_of({"ROS_DOMAIN_ID": domain})
+    except UnicodeDecodeError:
+        raise BadInput(f"{run.path / _DOMAIN}: damaged; expected the number of a domain") from None
+
+
+def was_started(run: RunFolder) -> bool:
+    """Whether it is known in which ROS domain the run is: a learner was started, or it says so."""
+    return not run.config.network.local or (run.path / _DOMAIN).exists()
+
+
+@contextmanager
+def _supervised(
+    run: RunFolder, specs: Sequence[ProcessSpec], domain_id: int
+) -> Iterator[Supervisor]:
+    supervisor = Supervisor(specs, environment(domain_id, run.path, run.config.network), run.log)
+    try:
+        supervisor.start()
+        with _within(domain_id):
+            yield supervisor
+    finally:
+        supervisor.stop()
+
+
+@contextmanager
+def _within(domain_id: int) -> Iterator[None]:
+    """This process is in a ROS domain: nodes of its own, and what else is `started` meanwhile."""
+    before = os.environ.get("ROS_DOMAIN_ID")
+    os.environ["ROS_DOMAIN_ID"] = str(domain_id)
+    try:
+        yield
+    finally:
+        os.environ.pop("ROS_DOMAIN_ID")
+        if before is not None:
+            os.environ["ROS_DOMAIN_ID"] = before

@@ -1,0 +1,158 @@
+"""The cameras of a cell: found, looked at, named and cropped, with pictures in a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from serl.workspace import WHOLE, CellCamera, Crop
+from serl.errors import SerlError
+from serl.system.files import write_atomic
+from serl.ros.setup.checks import Left, StepFailed, agreed, check_rate, parse_crop, rate_of
+from serl.log.images import compress
+from serl.ros.arm.camera import compressed_picture_of, cropped, picture_of, picture_topic
+from serl.ros.feed import Feed
+from serl.ros.node import RosNode
+from serl.ros.setup.session import listened
+from serl.ros.setup.setup_session import Session
+from serl.types import Image
+
+LEAST_HZ = 5.0
+_ENDS = {"/image_raw/compressed": True, "/image_raw": False}
+_TYPES = {"sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"}
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+_LIMIT_S, _ENOUGH = 10.0, 15
+_DARKEST = 8
+_OLDEST_S = 0.3
+_SHOW_S, _FROZEN_S = 0.5, 2.0
+
+
+def cameras(session: Session) -> str:
+    """Each camera that publishes: its rate, its age, its name, and what of it is seen."""
+    found = published(session.node)
+    if not found:
+        raise StepFailed("no camera publishes: start one with `serl camera`, or skip this step")
+    kept: dict[str, CellCamera] = {}
+    for base, compressed in found.items():
+        try:
+            _keep(session, base, compressed, kept)
+        except Left:
+            raise
+        except SerlError as error:
+            raise StepFailed(f"camera {base}: {error}") from None
+    session.profile = session.profile.model_copy(update={"cameras": kept})
+    rates = (f"{name} {camera.rate_hz:.0f} Hz" for name, camera in kept.items())
+    return ", ".join(rates) or "none was kept"
+
+
+def published(node: RosNode) -> dict[str, bool]:
+    """Where images are published, and whether compressed; raw ones come first."""
+    found: dict[str, bool] = {}
+    for topic, types in node.handle.get_topic_names_and_types():
+        for end, compressed in _ENDS.items():
+            if topic.endswith(end) and _TYPES & set(types):
+                base = topic.removesuffix(end)
+                found[base] = compressed and found.get(base, True)
+    return dict(sorted(found.items()))
+
+
+def _keep(session: Session, base: str, compressed: bool, kept: dict[str, CellCamera]) -> None:
+    look = _Look(session, base, compressed)
+    rate_hz = look.rate_hz()
+    check_rate(base, rate_hz, LEAST_HZ)
+    look.check_alive()
+    height, width, _ = look.picture().shape
+    said = f"{base}: {width} x {height}, {rate_hz:.0f} Hz"
+    name = _name(session, f"{said}. Its name, as views call it, or - to leave it out", base, kept)
+    if not name:
+        return
+    path = session.out.with_name(f"{session.out.stem}.{name}.png")
+    while True:
+        crop = _crop(session, look, name, path)
+        if agreed(session.asker, f"cameras.{name}.good", f"{path}: is that what tasks need?"):
+            kept[name] = CellCamera(
+                topic=base, compressed=compressed, crop=crop, rate_hz=round(rate_hz, 1)
+            )
+            return
+
+
+def _name(session: Session, question: str, base: str, kept: dict[str, CellCamera]) -> str:
+    """A name that is free; empty to leave the camera out."""
+    usual = base.rpartition("/")[2].lower()
+    while True:
+        answer = session.asker.ask(f"cameras{base}", f"{question} [{usual}]") or usual
+        if answer == "-":
+            return ""
+        if answer in kept:
+            session.asker.tell(f"{answer}: is another camera's name")
+        elif _NAME.fullmatch(answer):
+            return answer
+        else:
+            session.asker.tell(f"{answer!r}: expected lower-case letters, digits and _")
+
+
+def _crop(session: Session, look: _Look, name: str, path: Path) -> Crop:
+    """What of the picture is seen; the picture is kept up to date while the person looks."""
+    session.asker.tell(f"{path} shows the camera live, in a viewer that reloads; Enter goes on")
+    look.show(path, lambda: session.asker.pressed(f"cameras.{name}.live"))
+    while True:
+        text = session.asker.ask(
+            f"cameras.{name}.crop", "Crop as left,top,right,bottom, 0 to 1; Enter for all of it"
+        )
+        try:
+            crop = parse_crop(text)
+            look.save(path, crop)
+            return crop
+        except StepFailed as error:
+            session.asker.tell(str(error))
+
+
+class _Look:
+    """One camera, while it is looked at."""
+
+    def __init__(self, session: Session, base: str, compressed: bool) -> None:
+        self._node, self._asker = session.node, session.asker
+        self._remote = session.arm.driver.remote
+        self._topic = picture_topic("", base, compressed=compressed)
+        decode = compressed_picture_of if compressed else picture_of
+        self._feed: Feed[Image] = Feed(session.node, self._topic, decode, _OLDEST_S)
+
+    def rate_hz(self) -> float:
+        with listened(self._node, {"camera": self._topic}) as times:
+            self._remote.wait(lambda: len(times["camera"]) >= _ENOUGH, _LIMIT_S)
+        return rate_of(times["camera"])
+
+    def picture(self) -> Image:
+        """The newest one; raises `Silent` when it is older than 300 ms for long."""
+        self._remote.wait(lambda: self._feed.is_fresh, _LIMIT_S)
+        return self._feed.newest().value
+
+    def check_alive(self) -> None:
+        """Raise `StepFailed` for one that shows nothing, or always the same."""
+        first = self.picture()
+        if int(first.max()) <= _DARKEST:
+            raise StepFailed("black: is its cover on?")
+        stamp_ns = self._feed.stamp_ns
+
+        def changed() -> bool:
+            return self._feed.stamp_ns != stamp_ns and not np.array_equal(first, self.picture())
+
+        if self._remote.wait(changed, _FROZEN_S):
+            return
+        question = f"its pictures are equal to the bit for {_FROZEN_S:g} s. Is it a simulated one?"
+        if not agreed(self._asker, "cameras.simulated", question):
+            raise StepFailed("frozen: its pictures are equal to the bit")
+
+    def show(self, path: Path, seen: Callable[[], bool]) -> None:
+        """Keep a PNG of what it shows up to date until it was seen."""
+        while not (seen() or self._node.stopping):
+            self.save(path)
+            self._remote.wait(lambda: False, _SHOW_S)
+
+    def save(self, path: Path, crop: Crop = WHOLE) -> None:
+        """Write what it shows now as a PNG, cropped."""
+        part = np.ascontiguousarray(cropped(self.picture(), crop))
+        write_atomic(path, compress(part.tobytes(), part.shape, "png", 0))

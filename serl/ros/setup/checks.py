@@ -1,0 +1,162 @@
+"""What is asked and judged on an arm's first day: no ROS, no screen."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from serl.workspace import WHOLE, Crop
+from serl.errors import SerlError
+from serl.vectors import Vector, subtract
+
+DIRECTIONS = ("forward", "back", "left", "right", "up", "down")
+EXPECTED = {"x": "forward", "y": "left", "z": "up"}
+"""By REP-103, seen from the base."""
+
+LEAST_HZ = 30.0
+"""Of what an arm measures: what is 100 ms old stops it, and a message may be late."""
+
+GRIPPER_HZ = 5.0
+"""Of its fingers, which nothing stops an arm for."""
+
+_ASTRAY_M = 0.003
+"""A driver that turns an axis around settles 5 mm behind its start: half of what the guard lets a
+setpoint be ahead of the tool."""
+
+
+class StepFailed(SerlError):
+    """Something is not as it should be; the line says what, and what to do."""
+
+
+class Left(SerlError):
+    """The person goes on another time."""
+
+
+class Asker(Protocol):
+    """The person, at a terminal or elsewhere."""
+
+    def tell(self, text: str) -> None:
+        """Say something."""
+        ...
+
+    def ask(self, key: str, question: str) -> str:
+        """Wait for an answer, without blanks around it; `key` names the question.
+
+        What was typed before it was asked is none.
+
+        Raises:
+            Left: the person answered `q`, or is gone.
+        """
+        ...
+
+    def pressed(self, key: str) -> bool:
+        """Whether Enter was pressed since the first look for this key; never waits."""
+        ...
+
+
+def agreed(asker: Asker, key: str, question: str) -> bool:
+    """The answer to a question of yes or no; asked again until it is one of them."""
+    while True:
+        answer = asker.ask(key, f"{question} [y/n]").lower()
+        if answer in ("y", "yes", "n", "no"):
+            return answer.startswith("y")
+        asker.tell(f"{answer!r}: expected y or n")
+
+
+def begun(asker: Asker, key: str, question: str) -> None:
+    """Ask before the arm moves; raises `StepFailed` unless the answer is Enter alone."""
+    if answer := asker.ask(key, question):
+        raise StepFailed(f"{answer!r}: not begun: Enter alone begins")
+
+
+def seen_direction(asker: Asker, key: str, question: str) -> str:
+    """Ask for one of `DIRECTIONS`, or its first letter, as the person saw it."""
+    while True:
+        answer = asker.ask(key, f"{question} [{' '.join(DIRECTIONS)}]").lower()
+        found = [direction for direction in DIRECTIONS if answer in (direction, direction[0])]
+        if found:
+            return found[0]
+        asker.tell(f"{answer!r}: expected one of {', '.join(DIRECTIONS)}")
+
+
+def check_way(axis: str, start: Vector, place: Vector) -> None:
+    """Raise `StepFailed` once a tool that is to go along an axis goes another way.
+
+    Args:
+        axis: "x", "y" or "z".
+        start: where it was, m.
+        place: where it is.
+    """
+    moved = subtract(place, start)
+    along = moved["xyz".index(axis)]
+    aside = math.sqrt(max(0.0, math.hypot(*moved) ** 2 - along**2))
+    if along < -_ASTRAY_M:
+        raise StepFailed(
+            f"{axis}: told to go along +{axis}, the tool went {-100 * along:.1f} cm along "
+            f"-{axis}: do targets and poses of the driver have the same frame?"
+        )
+    if aside > _ASTRAY_M and aside > along:
+        other = max((abs(moved[i]), name) for i, name in enumerate("xyz") if name != axis)[1]
+        raise StepFailed(
+            f"{axis}: told to go along +{axis}, the tool went {100 * aside:.1f} cm along {other}: "
+            "do targets and poses of the driver have the same frame?"
+        )
+
+
+def check_direction(axis: str, seen: str, frame: str) -> None:
+    """Raise `StepFailed` unless the person saw the axis point as it has to."""
+    if seen != EXPECTED[axis]:
+        raise StepFailed(
+            f"{axis}: the tool went {seen}, expected {EXPECTED[axis]}: the frame {frame!r} points "
+            "elsewhere; mend it in the driver's description of the arm"
+        )
+
+
+def check_rate(name: str, rate_hz: float, least_hz: float = LEAST_HZ) -> None:
+    """Raise `StepFailed` when a topic is told too seldom."""
+    if rate_hz < least_hz:
+        raise StepFailed(f"{name}: {rate_hz:.1f} Hz, expected at least {least_hz:g} Hz")
+
+
+def rate_of(times_s: list[float]) -> float:
+    """Messages a second, from when they arrived; 0 of fewer than two."""
+    if len(times_s) < 2 or times_s[-1] <= times_s[0]:
+        return 0.0
+    return (len(times_s) - 1) / (times_s[-1] - times_s[0])
+
+
+def parse_crop(text: str) -> Crop:
+    """Left, top, right and bottom; nothing means all of the picture.
+
+    Raises:
+        StepFailed: it is no crop.
+    """
+    if not text:
+        return WHOLE
+    try:
+        left, top, right, bottom = (float(share) for share in text.split(","))
+    except ValueError:
+        raise StepFailed(f"crop {text!r}: expected four shares, such as 0.2,0,0.8,1") from None
+    if not (0.0 <= left < right <= 1.0 and 0.0 <= top < bottom <= 1.0):
+        raise StepFailed(f"crop {text!r}: expected 0 <= left < right <= 1, and so top, bottom")
+    return left, top, right, bottom
+
+
+def parse_place(text: str) -> Vector:
+    """A place of the base frame, in m.
+
+    Raises:
+        StepFailed: it is none.
+    """
+    try:
+        x, y, z = (float(number) for number in text.split(","))
+    except ValueError:
+        raise StepFailed(f"place {text!r}: expected x,y,z in m, such as 0.3,-0.2,0.05") from None
+    if not all(map(math.isfinite, (x, y, z))):
+        raise StepFailed(f"place {text!r}: expected three finite numbers, in m")
+    return x, y, z
+
+
+def place_words(place: Vector) -> str:
+    """A place for people, to the millimetre."""
+    return ",".join(f"{number:.3f}" for number in place) + " m"

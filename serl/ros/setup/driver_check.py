@@ -1,0 +1,306 @@
+"""Compares an arm's driver with its profile, before anything moves: it only listens and asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from serl.arm_profile import ArmProfile, Channel, is_value
+from serl.ros.doctor import Finding
+from serl.errors import BadInput, SerlError
+from serl.ros.setup.checks import GRIPPER_HZ, LEAST_HZ
+from serl.ros.inspection import Endpoint, TopicSeen, mismatch
+from serl.ros.arm.faults import fault_topic, fault_words
+from serl.ros.arm.topics import SENSOR, message_type, name_of, topic_of
+from serl.ros.arm.controller import unfelt
+from serl.ros.conversions import (
+    gripper_of,
+    joints_of,
+    nanoseconds_of,
+    pose_of,
+    twist_of,
+    wrench_of,
+)
+from serl.ros.feed import AHEAD_S
+from serl.ros.graph_look import Look
+from serl.ros.node import RosNode
+from serl.ros.remote import Remote
+from serl.ros.topics import Topic
+
+LISTEN_S = 2.0
+_ANSWER_S = 5.0
+OLD_S = 0.1
+
+
+class _Heard:
+    """The messages of a channel while it was listened to."""
+
+    def __init__(self, node: RosNode, topic: Topic) -> None:
+        self.topic = topic
+        self.name = node.absolute(self.topic.name)
+        self.messages: list[tuple[int, Any]] = []
+        self._clock = node.handle.get_clock()
+        node.subscribe(self.topic, self._hear)
+
+    def _hear(self, message: Any) -> None:
+        self.messages.append((self._clock.now().nanoseconds, message))
+
+
+class RobotCheck:
+    """Looks at the driver of one arm.
+
+    Args:
+        node: of this process.
+        profile: what the driver should be like.
+        arm: its namespace from the root, empty for the root itself.
+    """
+
+    def __init__(self, node: RosNode, profile: ArmProfile, arm: str) -> None:
+        self._node, self._profile, self._arm = node, profile, arm
+
+    def findings(self, seconds: float = LISTEN_S) -> Iterator[Finding]:
+        """A finding for each check; the driver need not be there."""
+        profile = self._profile
+        yield from self._packages()
+        look = Look(self._node)
+        look.settle()
+        decoders = self._decoders()
+        heard = {
+            what: _Heard(self._node, topic_of(channel, self._arm, SENSOR))
+            for what, channel in self._states()
+        }
+        reports = self._reports()
+        graph = look.listen(seconds)
+        if not graph.topics:
+            yield Finding(False, "driver", "no other node publishes anything in this domain")
+            return
+        topics = {topic.name: topic for topic in graph.topics}
+        for what, each in heard.items():
+            yield self._state(what, each, topics.get(each.name), decoders[what], seconds)
+        yield self._joints(heard["joints"])
+        yield self._commanded("target", profile.target, topics)
+        if reports is not None:
+            yield self._fault(reports, topics)
+        if profile.gripper is not None:
+            yield self._commanded("gripper", profile.gripper.command, topics)
+        if profile.recover is not None:
+            yield self._service("recovery", profile.recover.name, profile.recover.type)
+        yield from self._controller()
+        deaf = unfelt(self._node, self._arm, profile)
+        yield Finding(not deaf, "contact", deaf or f"after a stop by one: {profile.after_contact}")
+
+    def _packages(self) -> Iterator[Finding]:
+        types = sorted({channel.type for channel in self._profile.channels})
+        missing = []
+        for channel in self._profile.channels:
+            try:
+                message_type(channel)
+            except BadInput:
+                missing.append(channel.type)
+        text = (
+            f"not installed: {', '.join(sorted({*missing}))}" if missing else f"{len(types)} types"
+        )
+        yield Finding(not missing, "messages", text)
+
+    def _states(self) -> list[tuple[str, Channel]]:
+        """What is measured, as far as its type is installed."""
+        profile = self._profile
+        gripper = profile.gripper.state if profile.gripper else None
+        named = {
+            "pose": profile.pose,
+            "twist": profile.twist,
+            "wrench": profile.wrench,
+            "joints": profile.joint_states,
+            "fingers": gripper,
+        }
+        return [(what, channel) for what, channel in named.items() if channel is not None]
+
+    def _decoders(self) -> dict[str, Callable[[Any], object]]:
+        profile = self._profile
+        joint = profile.gripper.joint if profile.gripper else None
+        return {
+            "pose": lambda message: pose_of(message, profile.base_frame),
+            "twist": lambda message: twist_of(message, profile.twist_headers),
+            "wrench": lambda message: wrench_of(message, profile.wrench_headers),
+            "joints": lambda message: joints_of(message, profile.joints),
+            "fingers": lambda message: gripper_of(message, joint),
+        }
+
+    def _state(
+        self,
+        what: str,
+        heard: _Heard,
+        topic: TopicSeen | None,
+        decode: Callable[[Any], object],
+        seconds: float,
+    ) -> Finding:
+        """A topic that the driver publishes: who, of which type, how often, how old, and what."""
+        name = heard.name
+        if topic is None or not topic.publishers:
+            return Finding(False, what, f"{name}: nobody publishes it")
+        wanted = _type_name(heard.topic.kind)
+        if topic.types != (wanted,):
+            return Finding(False, what, f"{name}: is {', '.join(topic.types)}, expected {wanted}")
+        own = Endpoint("doctor", wanted, reliable=False)
+        if why := next(filter(None, (mismatch(end, own) for end in topic.publishers)), ""):
+            return Finding(False, what, f"{name}: {why}")
+        if not heard.messages:
+            return Finding(False, what, f"{name}: silent for {seconds:g} s")
+        rate_hz = len(heard.messages) / seconds
+        if problem := _content(heard.messages, decode):
+            return Finding(False, what, f"{name}: {problem}")
+        least_hz = GRIPPER_HZ if what == "fingers" else LEAST_HZ
+        if rate_hz < least_hz:
+            text = f"{rate_hz:.1f} messages a second, expected {least_hz:g} or more"
+            return Finding(False, what, f"{name}: {text}")
+        frame = getattr(heard.messages[-1][1].header, "frame_id", "")
+        return Finding(True, what, f"{name}: {rate_hz:.0f} Hz" + (f", in {frame}" if frame else ""))
+
+    def _reports(self) -> _Heard | None:
+        """What tells errors of the arm, as far as its type is installed."""
+        channel = self._profile.fault
+        with suppress(BadInput):
+            return None if channel is None else _Heard(self._node, fault_topic(channel, self._arm))
+        return None
+
+    def _fault(self, heard: _Heard, topics: dict[str, TopicSeen]) -> Finding:
+        """The arm says that it is well."""
+        channel = self._profile.fault
+        assert channel is not None
+        if not heard.messages:
+            nobody = not topics.get(heard.name, TopicSeen(heard.name)).publishers
+            why = "nobody publishes it" if nobody else "silent"
+            return Finding(False, "errors", f"{heard.name}: {why}")
+        words = fault_words(channel, heard.messages[-1][1])
+        text = f"the arm reports {words}" if words else "the arm is well"
+        return Finding(not words, "errors", f"{heard.name}: {text}")
+
+    def _joints(self, heard: _Heard) -> Finding:
+        """The arm's joints are there and within the limits of the profile."""
+        profile = self._profile
+        found = None
+        for _, message in reversed(heard.messages):
+            try:
+                found = joints_of(message, profile.joints)
+            except BadInput as error:
+                return Finding(False, "limits", str(error))
+            if found is not None:
+                break
+        if found is None:
+            names = ", ".join(profile.joints)
+            return Finding(False, "limits", f"no message tells the joints {names}")
+        rows = zip(
+            profile.joints, found[0], profile.joint_low_rad, profile.joint_high_rad, strict=True
+        )
+        outside = [
+            f"{joint} is at {value:.3f} rad, its limits are {low:g} to {high:g}"
+            for joint, value, low, high in rows
+            if not low < value < high
+        ]
+        text = "; ".join(outside) or f"{len(profile.joints)} joints, all within their limits"
+        return Finding(not outside, "limits", text)
+
+    def _commanded(self, what: str, channel: Channel, topics: dict[str, TopicSeen]) -> Finding:
+        """Somebody takes what is commanded, and nobody but a guard commands it by a topic."""
+        name = self._node.absolute(name_of(channel, self._arm))
+        strangers = [
+            end.node
+            for end in topics.get(name, TopicSeen(name)).publishers
+            if not end.node.rpartition("/")[2].startswith("guard_")
+        ]
+        if strangers:
+            return Finding(False, what, f"{name}: {', '.join(strangers)} commands it already")
+        return self._taker(what, channel, topics)
+
+    def _taker(self, what: str, channel: Channel, topics: dict[str, TopicSeen]) -> Finding:
+        """Somebody takes what is commanded, of the right type."""
+        if "/action/" in channel.type:
+            goal = f"{channel.name}/_action/send_goal"
+            return self._service(what, goal, f"{channel.type}_SendGoal")
+        name = self._node.absolute(topic_of(channel, self._arm, SENSOR).name)
+        takers = topics.get(name, TopicSeen(name)).subscriptions
+        if not takers:
+            return Finding(False, what, f"{name}: nobody listens; does its controller run?")
+        types = sorted({end.type for end in takers})
+        if types != [channel.type]:
+            return Finding(False, what, f"{name}: is {', '.join(types)}, expected {channel.type}")
+        nodes = ", ".join(sorted({end.node for end in takers}))
+        return Finding(True, what, f"{name}: {nodes} listens")
+
+    def _service(self, what: str, name: str, kind: str) -> Finding:
+        """Somebody offers a service, of the right type."""
+        full = self._node.absolute(name if name.startswith("/") else f"{self._arm}/{name}")
+        found = dict(self._node.handle.get_service_names_and_types()).get(full, [])
+        if not found:
+            return Finding(False, what, f"{full}: nobody offers it")
+        if kind not in found:
+            return Finding(False, what, f"{full}: is {', '.join(found)}, expected {kind}")
+        return Finding(True, what, f"{full}: is offered")
+
+    def _controller(self) -> Iterator[Finding]:
+        """The parameters that are set at the start are there, and others are as they should be."""
+        controller = self._profile.controller
+        expected = controller.expected
+        if not (controller.parameters or expected):
+            return
+        name = controller.node
+        node = self._node.absolute(name if name.startswith("/") else f"{self._arm}/{name}")
+        try:
+            found = self._parameters(node, [*controller.parameters, *expected])
+        except SerlError as error:
+            yield Finding(False, "controller", str(error))
+            return
+        if absent := [name for name, value in found.items() if value is None]:
+            yield Finding(False, "controller", f"{node}: has no parameter {', '.join(absent)}")
+            return
+        wrong = [
+            f"{name} is {found[name]}, expected {value}"
+            for name, value in expected.items()
+            if not is_value(found[name], value)
+        ]
+        changed = [
+            f"{name} is {found[name]}, will be {value}"
+            for name, value in controller.parameters.items()
+            if not is_value(found[name], value)
+        ]
+        if expected:
+            text = "; ".join(wrong) or f"{len(expected)} parameters are as expected"
+            yield Finding(not wrong, "controller", f"{node}: {text}")
+        text = "; ".join(changed) or f"all {len(controller.parameters)} are set already"
+        yield Finding(True, "gains", f"{node}: {text}")
+
+    def _parameters(self, node: str, names: list[str]) -> dict[str, Any]:
+        """One question for each: some nodes answer nothing at all when they lack one of several."""
+        remote = Remote(self._node, lambda: None)
+        found: dict[str, Any] = {}
+        for name in names:
+            try:
+                found |= remote.get_parameters(node, [name], _ANSWER_S)
+            except ValueError:
+                found[name] = None
+        return found
+
+
+def _content(messages: list[tuple[int, Any]], decode: Callable[[Any], object]) -> str:
+    """What is wrong with messages; empty when nothing is."""
+    ages_s = [1e-9 * (at_ns - nanoseconds_of(m.header.stamp)) for at_ns, m in messages]
+    stamps = {nanoseconds_of(message.header.stamp) for _, message in messages}
+    if len(messages) > 2 and len(stamps) == 1:
+        return "its stamps stand still"
+    if (age_s := sorted(ages_s)[len(ages_s) // 2]) > OLD_S:
+        return f"stamped {age_s:.2f} s ago, over {OLD_S:g} s: late, or the clocks disagree"
+    if age_s < -AHEAD_S:
+        return f"stamped {-age_s:.2f} s in the future: do the clocks agree?"
+    values = []
+    for _, message in messages:
+        try:
+            values.append(decode(message))
+        except BadInput as error:
+            return str(error)
+    return "" if any(value is not None for value in values) else "is about other joints"
+
+
+def _type_name(kind: Any) -> str:
+    """Of a message class, as `ros2 interface` writes it."""
+    return f"{kind.__module__.split('.')[0]}/msg/{kind.__name__}"

@@ -1,0 +1,93 @@
+"""Who tells what, and how often: looked at before anything moves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from serl.system.json_fields import printable
+from serl.ros.setup.checks import GRIPPER_HZ, LEAST_HZ, StepFailed, check_rate, rate_of
+from serl.ros.arm.topics import SENSOR, check_types, commanded, topic_of
+from serl.ros.node import RosNode
+from serl.ros.arm.competitors import Rivals
+from serl.ros.setup.setup_session import Session
+from serl.ros.topics import Topic
+
+_ENOUGH = 50
+_LIMIT_S = 10.0
+
+
+@contextmanager
+def listened(node: RosNode, topics: Mapping[str, Topic]) -> Iterator[dict[str, list[float]]]:
+    """When messages of each topic arrive, monotonic seconds, as long as the block."""
+    times: dict[str, list[float]] = {name: [] for name in topics}
+
+    def keep(name: str) -> Any:
+        return lambda message: times[name].append(time.monotonic())
+
+    made = [
+        node.handle.create_subscription(
+            topic.kind, node.absolute(topic.name), keep(name), topic.qos
+        )
+        for name, topic in topics.items()
+    ]
+    try:
+        yield times
+    finally:
+        node.soon(lambda: [node.handle.destroy_subscription(each) for each in made])
+
+
+def connection(session: Session) -> str:
+    """Every topic of the profile: there, in its type, often enough, in its frame, now."""
+    profile, node, arm = session.profile, session.node, session.arm
+    check_types(profile)
+    robot = arm.place.robot
+    maybe = {"pose": profile.pose, "joints": profile.joint_states}
+    maybe |= {"twist": profile.twist} if profile.twist else {}
+    maybe |= {"wrench": profile.wrench} if profile.wrench else {}
+    maybe |= {"gripper": profile.gripper.state} if profile.gripper else {}
+    topics = {name: topic_of(channel, robot, SENSOR) for name, channel in maybe.items()}
+    with listened(node, topics) as times:
+        arm.driver.remote.wait(lambda: min(map(len, times.values())) >= _ENOUGH, _LIMIT_S)
+    rates = {name: rate_of(times[name]) for name in topics}
+    if silent := [name for name in topics if not times[name]]:
+        raise StepFailed("; ".join(_why_silent(node, topics[name]) for name in silent))
+    for name, topic in topics.items():
+        least = GRIPPER_HZ if name == "gripper" else LEAST_HZ
+        check_rate(node.absolute(topic.name), rates[name], least)
+    _check_target(session)
+    arm.reading()  # frames, stamps and joints, or one line on what is wrong with them
+    return ", ".join(f"{name} {rate_hz:.0f} Hz" for name, rate_hz in rates.items())
+
+
+def _check_target(session: Session) -> None:
+    """Somebody has to take setpoints, and nobody but a guard of ours may send them."""
+    node, arm = session.node, session.arm
+    arm.let_go()
+    name = node.absolute(topic_of(session.profile.target, arm.place.robot, SENSOR).name)
+    names = map(node.absolute, commanded(session.profile, arm.place.robot))
+    if others := Rivals(node, *names).named_words():
+        raise StepFailed(f"{others}: end them first")
+    takers = node.handle.get_subscriptions_info_by_topic(name)
+    if not takers:
+        raise StepFailed(f"nobody listens to {name}: is the controller loaded and active?")
+    types = sorted({printable(each.topic_type) for each in takers})
+    if session.profile.target.type not in types:
+        raise StepFailed(
+            f"{name}: is taken as {', '.join(types)}, expected {session.profile.target.type}"
+        )
+
+
+def _why_silent(node: RosNode, topic: Topic) -> str:
+    """Why nothing arrives on a topic, in words."""
+    name = node.absolute(topic.name)
+    found = node.handle.get_publishers_info_by_topic(name)
+    if not found:
+        return f"nobody publishes {name}"
+    types = sorted({printable(each.topic_type) for each in found})
+    wanted = f"{topic.kind.__module__.split('.')[0]}/msg/{topic.kind.__name__}"
+    if wanted not in types:
+        return f"{name}: is published as {', '.join(types)}, expected {wanted}"
+    return f"{name}: has a publisher, which says nothing"

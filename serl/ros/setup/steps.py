@@ -1,0 +1,204 @@
+"""The steps of an arm's first day, in their order; each says what it found, or what is wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from serl.arm_profile import ArmProfile
+from serl.workspace import LEAST_SIDE_M, Workspace
+from serl.errors import BadInput
+from serl.ros.setup.checks import (
+    StepFailed,
+    agreed,
+    begun,
+    check_direction,
+    check_way,
+    parse_place,
+    place_words,
+    seen_direction,
+)
+from serl.system.settings_file import checked
+from serl.ros.arm.controller import settle_controller
+from serl.ros.setup.arm import SetupArm
+from serl.ros.setup.cameras import cameras
+from serl.ros.setup.session import connection
+from serl.ros.setup.setup_session import Session
+from serl.ros.setup.stops import estop, stop_button, takeover
+from serl.safety import Pose
+from serl.vectors import Vector, add, subtract
+
+_MOVE_M = 0.02
+_INSET_M = 0.01
+_MOVES = "it moves: hold it still, and press Enter again"
+
+
+class SetupStep(NamedTuple):
+    """One step.
+
+    Attributes:
+        name: in the profile.
+        title: what it is about, for the person.
+        run: does it; returns what it found, in one line. Raises `SerlError` when it is not well.
+    """
+
+    name: str
+    title: str
+    run: Callable[[Session], str]
+
+
+def limits(session: Session) -> str:
+    """Gains and limits: set, read back, and compared with where the arm is."""
+    profile = session.profile
+    settle_controller(session.arm.driver.remote, session.arm.place.robot, profile)
+    q = [float(value) for value in session.arm.reading().state["q"]]
+    rows = list(zip(profile.joints, profile.joint_low_rad, q, profile.joint_high_rad, strict=True))
+    for joint, low, value, high in rows:
+        if not low <= value <= high:
+            raise StepFailed(
+                f"{joint} is at {value:.3f} rad, outside its limits {low:.3f} to {high:.3f}: are "
+                "these the limits of this arm, and is the unit rad?"
+            )
+    for joint, low, value, high in rows:
+        session.asker.tell(f"  {joint}: {low:+.3f} to {high:+.3f} rad, now {value:+.3f}")
+    if not agreed(session.asker, "limits.joints", "Are these the limits of this arm?"):
+        raise StepFailed("joint_low_rad, joint_high_rad: correct them in the profile")
+    mass = f"{profile.payload.mass_kg:g} kg at {profile.payload.center_m} m of the flange"
+    if not agreed(session.asker, "limits.payload", f"Is the arm itself told a payload of {mass}?"):
+        raise StepFailed("payload: tell it to the arm at its own panel, or correct the profile")
+    return f"{len(profile.controller.parameters)} parameters set and read back"
+
+
+def frames(session: Session) -> str:
+    """Two centimetres along each axis, measured and seen."""
+    arm = session.arm
+    session.asker.tell("The tool goes 2 cm along each axis, at 5 cm/s. Keep a hand on the e-stop.")
+    begun(session.asker, "frames.begin", "Enter begins")
+    arm.guarded()
+    start = arm.rest().position
+    ways: tuple[tuple[str, Vector], ...] = (
+        ("x", (_MOVE_M, 0.0, 0.0)),
+        ("y", (0.0, _MOVE_M, 0.0)),
+        ("z", (0.0, 0.0, _MOVE_M)),
+    )
+    for axis, way in ways:
+        begin = arm.rest().position
+
+        def watch(place: Vector, axis: str = axis, begin: Vector = begin) -> None:
+            check_way(axis, begin, place)
+
+        arm.move_to(add(begin, way), watch)
+        question = f"+{axis}: which way did the tool go, seen from the base along its front?"
+        seen = seen_direction(session.asker, f"frames.{axis}", question)
+        check_direction(axis, seen, session.profile.base_frame)
+        arm.guarded()
+        arm.move_to(start)
+    return "x forward, y left, z up"
+
+
+def workspace(session: Session) -> str:
+    """Home and two corners of a box, by hand guiding; nothing commands the arm meanwhile."""
+    arm, asker = session.arm, session.asker
+    arm.let_go()
+    asker.tell(
+        "Nothing commands the arm now. Put it into its own hand-guiding mode (a button at the "
+        "wrist, freedrive, gravity compensation), and guide the tool. A simulated arm has none: "
+        "press Enter for home where it stands, and type both corners."
+    )
+    home, q = _home(session)
+    low = _corner(session, "low", "nearest to the base, furthest right, lowest")
+    high = _corner(session, "high", "furthest from the base, left, highest")
+    before = session.profile.workspace
+    values = {
+        "low_m": low,
+        "high_m": high,
+        "home_m": home.position,
+        "reference": home.quaternion,
+        "keep_out": before.keep_out if before is not None else (),
+    }
+    try:
+        taught = checked(Workspace, values)
+        whole = {**session.profile.model_dump(), "home_rad": q, "workspace": taught.model_dump()}
+        session.profile = checked(ArmProfile, whole)
+    except BadInput as error:
+        still = math.dist(low, high) < LEAST_SIDE_M
+        hint = ": the tool was not guided: guide it, or type the corners" if still else ""
+        raise StepFailed(f"{error}{hint}") from None
+    asker.ask("workspace.end", "End hand guiding, so that the controller holds the arm; Enter")
+    sides = (high - low for low, high in zip(taught.low_m, taught.high_m, strict=True))
+    return "box of " + " x ".join(f"{100 * side:.0f}" for side in sides) + " cm"
+
+
+def _home(session: Session) -> tuple[Pose, tuple[float, ...]]:
+    """Where the tool stands, once the person says so, and the joints."""
+    question = "Guide the tool to where episodes are to begin, and press Enter"
+    while True:
+        if answer := session.asker.ask("workspace.home", question):
+            session.asker.tell(f"{answer!r}: home is where the arm stands: Enter alone")
+        elif session.arm.is_still():
+            reading = session.arm.reading()
+            q = tuple(float(value) for value in reading.state["q"])
+            pose = session.arm.pose_in(reading)
+            session.asker.tell(f"  home: {place_words(pose.position)}")
+            return pose, q
+        else:
+            session.asker.tell(_MOVES)
+
+
+def _corner(session: Session, key: str, where: str) -> Vector:
+    """Where the tool stands, once the person says so, or what was typed."""
+    question = f"Guide the tool to the corner {where}, and press Enter; or type it as x,y,z in m"
+    while True:
+        answer = session.asker.ask(f"workspace.{key}", question)
+        try:
+            if not answer and not session.arm.is_still():
+                raise StepFailed(_MOVES)
+            place = parse_place(answer) if answer else session.arm.measured().position
+        except StepFailed as error:
+            session.asker.tell(str(error))
+            continue
+        session.asker.tell(f"  {key}: {place_words(place)}")
+        return place
+
+
+def dry_run(session: Session) -> str:
+    """Around the taught box, at 5 cm/s."""
+    place = session.profile.workspace
+    if place is None:
+        raise StepFailed("no workspace was taught: do that step first")
+    arm = session.arm
+    session.asker.tell("The tool goes to home and to two corners of the box, at 5 cm/s.")
+    begun(session.asker, "dry_run.begin", "A hand on the e-stop, nobody in the box: Enter begins")
+    arm.guarded()
+    inset: Vector = (_INSET_M, _INSET_M, _INSET_M)
+    low, high = add(place.low_m, inset), subtract(place.high_m, inset)
+    force_n = 0.0
+    for goal in (place.home_m, low, high, place.home_m):
+        arm.move_to(_clamped(goal, low, high))
+        force_n = max(force_n, _force_n(arm))
+    if not agreed(session.asker, "dry_run.end", "Was that what you expected, without a touch?"):
+        raise StepFailed("the dry run was not as expected: teach the workspace anew, or repeat it")
+    return f"both corners and home reached; {force_n:.1f} N at most where it stood"
+
+
+def _force_n(arm: SetupArm) -> float:
+    return math.hypot(*(float(value) for value in arm.reading().state["wrench"][:3]))
+
+
+def _clamped(v: Vector, low: Vector, high: Vector) -> Vector:
+    x, y, z = (min(high[i], max(low[i], v[i])) for i in range(3))
+    return x, y, z
+
+
+STEPS = (
+    SetupStep("connection", "what the driver tells, and how often", connection),
+    SetupStep("limits", "gains, limits and payload", limits),
+    SetupStep("frames", "which way the axes point", frames),
+    SetupStep("workspace", "home, and a box to work in", workspace),
+    SetupStep("cameras", "what is seen", cameras),
+    SetupStep("takeover", "a person takes over, and lets go", takeover),
+    SetupStep("estop", "the emergency stop of the guard", estop),
+    SetupStep("stop_button", "the arm's own emergency stop", stop_button),
+    SetupStep("dry_run", "slowly around the box", dry_run),
+)

@@ -1,0 +1,234 @@
+"""Who stops the arm, and who takes it over: tried while it swings back and forth, slowly."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+
+from serl.clock import WallClock
+from serl.errors import SerlError
+from serl.ros.setup.checks import StepFailed, agreed, begun
+from serl.guard.config import LATCHED, GuardState
+from serl.intervention import Event
+from serl.ros.setup.arm import RATE_HZ, THERE_M, SetupArm
+from serl.ros.setup.setup_session import Session
+from serl.safety import Pose
+from serl.types import Action
+from serl.vectors import Vector, add, subtract
+
+_SWING_M = 0.015
+_LIMIT_S = 60.0
+_WATCHED_S = 1.0
+_LEAST_LOOKS = 5
+_TRAVEL_M = 0.02
+_STILL_M = 0.005
+_STEERED_M = 0.01
+_SILENT, _LEFT = "the arm fell silent", "the arm does not follow"
+_OWN = (_SILENT, "the arm reports ")
+"""What a guard says when an arm's own stop was pressed; the rest has other causes."""
+
+
+class Swing:
+    """Back and forth about a place, along y."""
+
+    def __init__(self, arm: SetupArm, centre: Vector) -> None:
+        self._arm = arm
+        self._goals = [add(centre, (0.0, way, 0.0)) for way in (_SWING_M, -_SWING_M)]
+
+    def __call__(self, here: Pose) -> Action:
+        """The action now."""
+        if math.dist(here.position, self._goals[0]) <= THERE_M:
+            self._goals.reverse()
+        return self._arm.towards(self._goals[0])
+
+
+def takeover(session: Session) -> str:
+    """A person steers the arm while it swings, and lets it go again."""
+    arm, people = session.arm, session.people
+    centre = _centre(session)
+    swing, steered = Swing(arm, centre), _Steered()
+    until_s = time.monotonic() + _LIMIT_S
+    session.asker.tell(
+        f"The arm swings. Take over within {_LIMIT_S:g} s with a device or by the topics "
+        f"{arm.place.prefix}/joy or teleop/twist, steer 1 cm or more, and let go."
+    )
+    people.begin()
+    arm.driver.silence_s = lambda: people.silence_s
+
+    def next_action(here: Pose) -> Action | None:
+        if time.monotonic() > until_s:
+            raise StepFailed(steered.complaint())
+        action = people()
+        if Event.STOP in people.events():
+            arm.press()
+        if action is not None:
+            arm.driver.mode = "teleop"
+            steered.more(action, here)
+            return action
+        arm.driver.mode = "policy"
+        if steered.is_enough and arm.standing()[0] is GuardState.POLICY:
+            return None
+        if not steered.is_enough:
+            steered.forget()
+        return swing(here)
+
+    arm.drive("policy", next_action)
+    found = steered.found()
+    arm.move_to(centre)
+    return found
+
+
+class _Steered:
+    """What a person wished, and what the tool did."""
+
+    def __init__(self) -> None:
+        self._start: Vector | None = None
+        self._wished = np.zeros(3)
+        self._moved = np.zeros(3)
+
+    def more(self, action: Action, here: Pose) -> None:
+        self._start = self._start or here.position
+        self._wished += action[:3]
+        self._moved = np.array(subtract(here.position, self._start))
+
+    def forget(self) -> None:
+        self._start = None
+        self._wished = np.zeros(3)
+
+    @property
+    def is_enough(self) -> bool:
+        return self._start is not None and float(np.linalg.norm(self._moved)) >= _STEERED_M
+
+    def complaint(self) -> str:
+        if self._start is None:
+            return f"nobody took over within {_LIMIT_S:g} s: does the device report?"
+        moved_cm = 100 * float(np.linalg.norm(self._moved))
+        return f"you took over, and the tool went {moved_cm:.1f} cm in {_LIMIT_S:g} s"
+
+    def found(self) -> str:
+        size = float(np.linalg.norm(self._wished) * np.linalg.norm(self._moved))
+        along = float(self._wished @ self._moved) / size if size else 0.0
+        if along < 0.7:
+            raise StepFailed("the tool did not go where you steered: is an axis turned around?")
+        return f"steered {100 * float(np.linalg.norm(self._moved)):.1f} cm, and let go"
+
+
+def estop(session: Session) -> str:
+    """The guard's emergency stop: the arm stands, stays stopped, and is released by a person."""
+    arm = session.arm
+    centre = _centre(session)
+    swing, until_s = Swing(arm, centre), time.monotonic() + _LIMIT_S
+    where = arm.place.prefix
+    session.asker.tell(
+        f"The arm swings. Stop it: press Enter, call {where}/guard/estop, or send True to "
+        f"{where}/estop; a stop of a device counts, too."
+    )
+
+    def next_action(here: Pose) -> Action:
+        session.people()
+        if session.asker.pressed("estop") or Event.STOP in session.people.events():
+            arm.press()
+        if time.monotonic() > until_s:
+            raise StepFailed(f"no emergency stop came within {_LIMIT_S:g} s")
+        return swing(here)
+
+    arm.drive("reset", next_action, stops=True)
+    if (state := arm.standing()[0]) is not GuardState.ESTOP:
+        raise StepFailed(f"the guard says {state}, expected {GuardState.ESTOP}")
+    travel_m = _travel_m(arm, swing)
+    if travel_m > _TRAVEL_M:
+        raise StepFailed(
+            f"the arm went on for {100 * travel_m:.1f} cm after the emergency stop: use its own"
+        )
+    _check_latched(arm)
+    arm.take()
+    arm.move_to(centre)
+    return f"stood within {100 * travel_m:.1f} cm, stayed stopped over a restart, was released"
+
+
+def stop_button(session: Session) -> str:
+    """The arm's own stop: it stands, whatever is commanded."""
+    arm, asker = session.arm, session.asker
+    centre = _centre(session)
+    swing, until_s = Swing(arm, centre), time.monotonic() + _LIMIT_S
+    asker.tell("The arm swings. Press its own red button; once it stands, press Enter.")
+    pressed: list[tuple[float, Vector]] = []
+
+    def next_action(here: Pose) -> Action | None:
+        if not pressed and asker.pressed("stop_button"):
+            pressed.append((time.monotonic(), here.position))
+        if not pressed and time.monotonic() > until_s:
+            raise StepFailed(f"no Enter came within {_LIMIT_S:g} s")
+        for at_s, place in pressed:
+            if math.dist(place, here.position) > _STILL_M:
+                raise StepFailed("you pressed Enter, and the arm still moves: is it another's?")
+            if time.monotonic() - at_s > _WATCHED_S:
+                return None
+        return swing(here)
+
+    arm.drive("reset", next_action, stops=True)
+    _check_own_stop(session, pressed=bool(pressed))
+    asker.ask("stop_button.released", "Release the button, recover the arm by its maker's means")
+    arm.take()
+    arm.move_to(centre)
+    return "stood, and moved again once it was released"
+
+
+def _check_own_stop(session: Session, pressed: bool) -> None:
+    """What stopped the arm is its own button, and it stands; `pressed`: the person said so."""
+    arm = session.arm
+    state, cause, _ = arm.standing()
+    if state in LATCHED and not cause.startswith(_OWN) and not (pressed and cause == _LEFT):
+        raise StepFailed(f"the guard stopped the arm: {cause}: that was not the arm's own button")
+    if state in LATCHED and cause == _SILENT:
+        question = "The arm tells nothing any more. Does it stand?"
+        if not agreed(session.asker, "stop_button.stood", question):
+            raise StepFailed("you said that the arm does not stand: is the button another's?")
+    elif not arm.is_still():
+        raise StepFailed("the arm's own button was pressed, and the arm still moves")
+
+
+def _centre(session: Session) -> Vector:
+    """Where the arm swings: at home, where it is first brought to, else where it is."""
+    arm, place = session.arm, session.profile.workspace
+    begun(session.asker, "swing.begin", "The arm will move, at 5 cm/s. Enter begins")
+    arm.guarded()
+    if place is None:
+        return arm.measured().position
+    low, high = place.low_m, place.high_m
+    room = _SWING_M + THERE_M
+    y = min(max(place.home_m[1], low[1] + room), high[1] - room)
+    centre = (place.home_m[0], y, place.home_m[2])
+    arm.move_to(centre)
+    return centre
+
+
+def _travel_m(arm: SetupArm, swing: Swing) -> float:
+    """How far the tool goes in a second in which it is still commanded to move."""
+    first, travel_m, looks = arm.measured(), 0.0, 0
+    clock, until_s = WallClock(RATE_HZ, arm.driver.beat), time.monotonic() + _WATCHED_S
+    arm.driver.mode = "reset"
+    try:
+        while time.monotonic() < until_s or looks < _LEAST_LOOKS:
+            here, looks = arm.measured(), looks + 1
+            travel_m = max(travel_m, math.dist(first.position, here.position))
+            arm.driver.act(swing(here))
+            clock.wait()
+    finally:
+        arm.driver.mode = "hold"
+    return travel_m
+
+
+def _check_latched(arm: SetupArm) -> None:
+    """Nobody but a person ends the stop, nor does a new guard."""
+    try:
+        arm.call("arm")
+    except SerlError:
+        arm.restart_guard()
+        state = arm.standing()[0]
+        if state is GuardState.ESTOP:
+            return
+        raise StepFailed(f"a new guard says {state}, expected {GuardState.ESTOP}") from None
+    raise StepFailed("the guard took the arm although it was stopped")

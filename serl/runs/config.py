@@ -1,0 +1,223 @@
+"""The configuration of a training run, merged from layers.
+
+Defaults, the task's tuned settings, a file, and the command line; later ones win.
+
+Unknown keys are errors; each error is one line that names the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from serl.training.actor import ActorConfig
+from serl.agent import AgentConfig
+from serl.agents.config import SACConfig, VICEConfig
+from serl.arm_profile import is_real
+from serl.training.curriculum import CurriculumConfig
+from serl.errors import BadInput
+from serl.intervention import PersonConfig
+from serl.training.learner import LearnerConfig
+from serl.system.settings_file import checked, merge, parse_yaml
+from serl.runs.network import NetworkConfig
+from serl.runs.origin import OriginConfig
+from serl.runs.plugin_settings import CHOICES
+from serl.plugins import PluginName
+from serl.log.episode_log import LogConfig
+from serl.reward import RewardConfig
+from serl.training.stages import Stage, StageName
+from serl.teleop.config import TeleopConfig
+from serl.teleop.scripted import ScriptedHumanConfig
+from serl.transport import TransportConfig
+
+DATA_ONLY = "data only"
+"""Validation context of a configuration that must execute nothing; see `RunFolder.open`."""
+
+
+class TrainConfig(BaseModel):
+    """A training run.
+
+    Attributes:
+        task: name of a task, or path of a .py file that defines one.
+        task_config: overrides of the task's own configuration.
+        stages: tasks that are trained in turns, each from where the one before it has succeeded, by
+            name, the first one first; see `serl.training.stages`. None for one task alone.
+        observe: a policy sees the state of the scene, or cameras and the arm's own state; None for
+            what the task says.
+        reward: who says what is a success in training; the choice of the checkpoint and the final
+            trials ask the ground truth.
+        vice: how a reward of the kind "vice" is learned.
+        seed: of everything random in the run.
+        steps: online environment steps, of all actors together.
+        actors: number of actors.
+        robot: "sim" for the simulated arm as a ROS 2 node with a guard before it, in real time; a
+            profile, or a .py or .yaml file with one, for a real arm behind its guard; None for a
+            simulated one in the process of the actor, as fast as it goes.
+        namespace: of a real arm's own topics, from the root; "/" for the root itself.
+        demos: number of demonstrations that the scripted expert records at the start, or ...
+        demo_paths: ... recordings to use instead, which may also be given as `demos`.
+        init_from: another run, and what this one starts with of it.
+        curriculum: whether episodes begin nearer to the goal at first.
+        intervention: the simulated person that may take over during training: "scripted"; "none";
+            the name of one that an installed package brings; or the path of a .py file.
+        human: settings of that person.
+        transport: what carries steps to the learner and weights to the actors.
+        trials: unassisted trials of the final evaluation; of a real arm on it, or none for 0.
+        required_success_rate: share of those trials for exit code 0; None, or no trials, asks for
+            nothing.
+        selection_trials: trials per checkpoint when the best of the last ones is chosen.
+        selection_checkpoints: how many of the last checkpoints are compared.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    task: str = "pick_cube"
+    task_config: dict[str, Any] = {}
+    stages: dict[StageName, Stage] | None = None
+    observe: Literal["state", "pixels"] | None = None
+    reward: SerializeAsAny[RewardConfig] = RewardConfig()
+    vice: VICEConfig = VICEConfig()
+    seed: int = Field(0, ge=0, lt=2**32)
+    steps: int = Field(15_000, ge=1)
+    actors: int = Field(1, ge=1, le=16)
+    robot: str | None = None
+    namespace: str = Field("/", pattern=r"^/$|^(/[A-Za-z][A-Za-z0-9_]*)+$")
+    demos: int = Field(20, ge=0, le=100_000)
+    demo_paths: tuple[Path, ...] = ()
+    init_from: OriginConfig = OriginConfig()
+    intervention: PluginName = "scripted"
+    trials: int = Field(50, ge=0, le=100_000)
+    required_success_rate: float | None = Field(None, ge=0, le=1)
+    selection_trials: int = Field(30, ge=1, le=100_000)
+    selection_checkpoints: int = Field(5, ge=1, le=1000)
+    agent: SerializeAsAny[AgentConfig] = SACConfig()
+    learner: LearnerConfig = LearnerConfig()
+    actor: ActorConfig = ActorConfig()
+    curriculum: CurriculumConfig = CurriculumConfig()
+    human: SerializeAsAny[PersonConfig] = Field(
+        default_factory=ScriptedHumanConfig, validate_default=True
+    )
+    transport: SerializeAsAny[TransportConfig] = TransportConfig()
+    teleop: TeleopConfig = TeleopConfig()
+    network: NetworkConfig = NetworkConfig()
+    log: LogConfig = LogConfig()
+
+    @field_validator("agent", "reward", "human", "transport", mode="before")
+    @classmethod
+    def _of_plugin(cls, given: Any, info: ValidationInfo) -> Any:
+        """Validate the settings of a plug-in by the model that it brings.
+
+        With the context `DATA_ONLY`, plug-ins from outside are not loaded: that runs their code.
+        """
+        assert info.field_name is not None
+        choice = CHOICES[info.field_name]
+        read = choice.unloaded if info.context == DATA_ONLY else choice.validated
+        return read(given, info.data)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for network in self.agent.frozen:
+            pretrained = network == "encoder" and self.agent.encoder_weights not in (None, "auto")
+            if not (pretrained or self.init_from.loads(network)):
+                raise ValueError(
+                    f"agent.frozen: nothing loads the {network} (init_from.load), which would stay "
+                    "as chance made it"
+                )
+        if self.reward.kind == "vice" and not (
+            self.demos or self.demo_paths or self.vice.positives
+        ):
+            raise ValueError("reward vice: expected demonstrations, or vice.positives")
+        if self.reward.kind == "vice" and self.agent.cached_features:
+            raise ValueError(
+                "reward vice: sees images; agent.cached_features, which keeps none, has to be false"
+            )
+        if self.stages:
+            _check_graph(self.stages)
+        if self.stages is not None and not self.stages:
+            raise ValueError("stages: expected at least one, or null")
+        if self.actor.home_every and self.robot is not None:
+            raise ValueError("actor.home_every: only an arm in the actor's process goes home")
+        if self.stages is not None and self.robot is not None:
+            raise ValueError("robot: stages drive a simulation in the actor's process only: null")
+        if self.trials == 0 and not is_real(self.robot):
+            raise ValueError(
+                "trials: expected at least 1; only those on a real arm can be left out"
+            )
+        return self
+
+
+def _check_graph(stages: Mapping[str, Stage]) -> None:
+    """Each stage leads to known ones, and the first one to all of them."""
+    for name, stage in stages.items():
+        for field, other in (("then", stage.then), ("otherwise", stage.otherwise)):
+            if other is not None and other not in stages:
+                known = ", ".join(stages)
+                raise ValueError(f"stages.{name}.{field}: {other!r} is none of {known}")
+    reached: set[str] = set()
+    ahead = [next(iter(stages))]
+    while ahead:
+        name = ahead.pop()
+        if name not in reached:
+            reached.add(name)
+            ahead += [stages[name].then, stages[name].otherwise or stages[name].then]
+    if lost := [name for name in stages if name not in reached]:
+        raise ValueError(f"stages.{lost[0]}: no other stage leads to it from {next(iter(stages))}")
+
+
+def stage_configs(config: TrainConfig) -> dict[str, TrainConfig]:
+    """The settings of each stage's own run."""
+    shared = config.model_dump(exclude={"stages"})
+    return {name: resolve(shared, stage.config) for name, stage in (config.stages or {}).items()}
+
+
+def resolve(*layers: Mapping[str, Any]) -> TrainConfig:
+    """Merge layers, later ones winning, into a checked configuration."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merged = merge(merged, spelled_out(layer))
+    return checked(TrainConfig, merged)
+
+
+def spelled_out(layer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A layer to which others can be merged, with what is short for other settings spelled out.
+
+    A path in the place of `init_from` is that of its run, paths in that of `demos` are recordings.
+    """
+    origin, demos = layer.get("init_from"), layer.get("demos")
+    if isinstance(origin, str | Path):
+        layer = {**layer, "init_from": {"run": origin}}
+    paths = [demos] if isinstance(demos, str) else demos
+    if isinstance(paths, list | tuple) and all(isinstance(path, str | Path) for path in paths):
+        layer = {**{k: v for k, v in layer.items() if k != "demos"}, "demo_paths": paths}
+    return layer
+
+
+def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
+    """`--agent.utd 8` or `--agent.utd=8` as nested values; values are read as YAML."""
+    overrides: dict[str, Any] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--") or len(word) == 2:
+            raise BadInput(f"unexpected argument {word!r}: overrides look like --agent.utd 8")
+        name, equals, text = word[2:].partition("=")
+        if not equals:
+            if not rest:
+                raise BadInput(f"{word}: expected a value")
+            text = rest.pop(0)
+        leaf = parse_yaml(text, word)
+        for part in reversed(name.replace("-", "_").split(".")):
+            leaf = {part: leaf}
+        overrides = merge(overrides, spelled_out(leaf))
+    return overrides

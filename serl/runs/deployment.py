@@ -1,0 +1,135 @@
+"""Executing a trained policy, without a learner: with which weights, and what came of it.
+
+A deployment is a run folder of its own, `RUN/deployments/<stamp>`, whose episodes are logged as
+those of a training are, and a file with a line for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, get_type_hints
+
+from serl.runs.task_setup import make_spec, make_task
+from serl.runs.checkpoint import Checkpoint, load
+from serl.runs.config import TrainConfig
+from serl.errors import BadInput, CorruptData
+from serl.training.evaluation import Evaluation, Trial
+from serl.system.json_fields import check_fields, dump_object, parse_object, short
+from serl.system.files import open_regular, read_bounded
+from serl.transport import Snapshot
+
+FOLDER = "deployments"
+_FILE = "trials.jsonl"
+_MAX_BYTES = 16 << 20
+
+
+class Tried(NamedTuple):
+    """An episode of a trained policy.
+
+    Attributes:
+        episode: its number, from 0.
+        success: the task was solved; in simulation the ground truth says so as well.
+        assisted: a person drove some of it.
+        steps: length.
+        duration_s: length in task time.
+        reason: why it ended.
+    """
+
+    episode: int
+    success: bool
+    assisted: bool
+    steps: int
+    duration_s: float
+    reason: str
+
+    def __str__(self) -> str:
+        outcome = "success" if self.success else f"failed ({self.reason})"
+        helped = ", with a person's help" if self.assisted else ""
+        return f"episode {self.episode}: {outcome} after {self.duration_s:.1f} s{helped}"
+
+
+_FIELDS = get_type_hints(Tried)
+
+
+class FixedWeights:
+    """Weights of a checkpoint as a `serl.transport.WeightSource`: nothing newer ever comes.
+
+    Args:
+        checkpoint: holds the actor's part of an agent.
+
+    Raises:
+        CorruptData: it does not.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        if "actor" not in checkpoint.arrays:
+            raise CorruptData(f"{checkpoint.path}: holds no weights of an actor")
+        self._snapshot = Snapshot(max(1, checkpoint.step), {}, checkpoint.arrays["actor"])
+
+    def latest(self, newer_than: int) -> Snapshot | None:
+        """The weights, unless they are known."""
+        return self._snapshot if self._snapshot.version > newer_than else None
+
+
+def load_fitting(path: Path, config: TrainConfig) -> Checkpoint:
+    """A checkpoint that was made for what the policy will see and do.
+
+    Raises:
+        BadInput: it was made for another spec: the task's code or settings have changed since.
+        CorruptData: it is damaged.
+    """
+    checkpoint, expected = load(path), make_spec(make_task(config)).digest
+    found = checkpoint.info.get("spec")
+    if found != expected:
+        raise BadInput(
+            f"{path}: the policy was made for the spec {short(found)}, the task's is {expected!r}"
+        )
+    return checkpoint
+
+
+def append_tried(folder: Path, tried: Tried) -> None:
+    """Add a line to the file of a deployment."""
+    with open_regular(folder / _FILE, mode="ab") as file:
+        file.write(dump_object(tried._asdict()) + b"\n")
+
+
+def read_tried(folder: Path) -> list[Tried]:
+    """The lines so far; one that is being written does not count yet.
+
+    Raises:
+        CorruptData: a line is damaged.
+    """
+    path = folder / _FILE
+    try:
+        text = read_bounded(path, _MAX_BYTES)
+    except FileNotFoundError:
+        return []
+    found = []
+    for line in text[: text.rfind(b"\n") + 1].splitlines():
+        fields = parse_object(line, str(path))
+        check_fields(fields, _FIELDS, str(path))
+        found.append(Tried(**fields))
+    return found
+
+
+def unassisted(tried: Sequence[Tried]) -> Evaluation | None:
+    """What the policy did alone, as trials; None when a person helped each time."""
+    trials = tuple(
+        Trial(each.episode, each.success, each.steps, each.duration_s, each.reason)
+        for each in tried
+        if not each.assisted
+    )
+    return Evaluation(trials) if trials else None
+
+
+def summary(tried: Sequence[Tried]) -> str:
+    """Successes of the policy alone, with their interval, and what a person helped with."""
+    helped = [each for each in tried if each.assisted]
+    lines = []
+    if (evaluation := unassisted(tried)) is not None:
+        lines.append(evaluation.summary())
+    if helped:
+        won = sum(each.success for each in helped)
+        lines.append(f"{won} of {len(helped)} episodes with a person's help succeeded")
+    return "\n".join(lines) or "no episode came to its end"

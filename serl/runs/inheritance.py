@@ -1,0 +1,305 @@
+"""Starting from another run: from simulation to a real arm, or from an old task to a new one.
+
+Its parts that are asked for are loaded, all others are fresh; what it recorded may enter replay.
+An actor and critics of images are of use only with the encoder, and the trunk, that they stand on.
+The scale of observations belongs to the networks, whatever `agent.normalise` says. Where a whole
+training is taken over, its updates count on, so that an annealed cloning term goes on where it was.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+from serl.agent import AgentConfig, State
+from serl.runs.assembly import make_agent
+from serl.runs.task_setup import make_spec, make_task
+from serl.runs.checkpoint import Checkpoint, best, load, load_latest
+from serl.runs.config import TrainConfig
+from serl.agents.encoder_weights import starting_file
+from serl.log.episode_reader import PART, SEALED, episode_paths, read_episode, read_spec
+from serl.errors import BadInput, SerlError, SpecMismatch
+from serl.system.files import digest_of
+from serl.runs.origin import OriginConfig, Part
+from serl.reward import RewardConfig
+from serl.runs.folder import RunFolder
+from serl.specs import Spec
+from serl.task import Demonstrated
+from serl.agents.trunk_weights import digest_of_trunk
+from serl.types import Episode, Source
+
+_PARTS, _PART_CHARS = 3, 80  # of a difference between specs
+_ARRAYS: dict[Part, tuple[str, ...]] = {
+    "actor": ("actor.",),
+    "critics": ("critic.", "target.", "grasp.", "grasp_target."),
+    "encoder": ("encoder.",),
+    "normaliser": ("normaliser.",),
+}
+_OF_THE_WHOLE = ("temperature.", "updates")
+_SEEN = {"observation"}
+_TRUE = {"task", "human"}
+"""Rewards that hold what a success is; what they say of a step is right wherever it is one."""
+_JUDGE: dict[str, tuple[str, ...]] = {
+    "classifier": ("model", "threshold", "hold", "tool_low_m", "tool_high_m"),
+    "pose": ("pose", "tolerance_m", "tolerance_rad"),
+}
+_NEEDS = {"encoder": _SEEN, "normaliser": _SEEN}  # of a spec; any other part needs it whole
+
+
+class Inheritance(NamedTuple):
+    """What another run leaves.
+
+    Attributes:
+        origin: the configuration, its path absolute and its parts named one by one.
+        state: arrays of the agent by name.
+        lines: what is loaded, fresh and frozen, for people.
+    """
+
+    origin: OriginConfig
+    state: State
+    lines: tuple[str, ...]
+
+
+def inherit(config: TrainConfig) -> Inheritance:
+    """What a run of this configuration starts with, of the other run's best checkpoint.
+
+    Where none was chosen it is the newest.
+
+    Raises:
+        BadInput: not a run, one without a checkpoint, or one whose stages have them.
+        CorruptData: the checkpoint is damaged.
+        SpecMismatch: a part that is needed does not fit; the line says why.
+    """
+    assert config.init_from.run is not None
+    path = config.init_from.run.resolve()
+    run = RunFolder.open(path)
+    if run.config.stages:
+        folders = ", ".join(str(part.path) for part in run.parts().values())
+        raise BadInput(f"{path}: has stages, each with checkpoints of its own: expected {folders}")
+    spec, theirs = make_spec(make_task(config)), make_spec(make_task(run.config))
+    checkpoint = _checkpoint(run)
+    arrays, mine = checkpoint.arrays["agent"], make_agent(config, spec, 0).state_dict()
+    parts: tuple[Part, ...] = get_args(Part)
+    reasons = {part: _misfit(part, theirs, spec, arrays, mine) for part in parts}
+    if run.config.agent.algorithm == "bc":
+        reasons["critics"] = "bc trains none"
+    asked = config.init_from.load
+    if spec.observation.images:
+        reasons["encoder"] = _other_trunk(run.config.agent, config.agent) or reasons["encoder"]
+        _need_encoder(reasons, asked)
+    wanted = tuple(p for p in parts if p == "actor" or not reasons[p]) if asked is None else asked
+    kept = [part for part in parts if part in config.agent.frozen and part not in wanted]
+    needed = kept if config.agent.encoder_weights in (None, "auto") else []
+    for part in (*wanted, *needed):
+        if reasons[part]:
+            raise SpecMismatch(f"{path}: cannot start from its {part}: {reasons[part]}")
+    if config.init_from.data != "none" and (difference := _useless(run.config, config)):
+        raise SpecMismatch(f"{path}: its steps are of no use here: {_shortened(difference)}")
+    whole = all(part in wanted for part in ("actor", "critics"))
+    taken = tuple(name for part in wanted for name in _ARRAYS[part])
+    taken += _OF_THE_WHOLE if whole else ()
+    state = {name: array for name, array in arrays.items() if name.startswith(taken)}
+    origin = config.init_from.model_copy(update={"run": path, "load": wanted})
+    said = f"{path}, {checkpoint.step:,} steps of {theirs.task} by {run.config.agent.algorithm}"
+    pretrained = starting_file(config.agent, spec.observation.images) is not None
+    lines = _lines(origin, said, reasons, mine, whole, pretrained, config.agent)
+    return Inheritance(origin, state, (*lines, *_judge_line(run.config.reward, config)))
+
+
+def _checkpoint(run: RunFolder) -> Checkpoint:
+    chosen = best(run.checkpoints)
+    return load(chosen) if chosen else load_latest(run.checkpoints)[0]
+
+
+def _misfit(part: Part, theirs: Spec, spec: Spec, arrays: State, mine: State) -> str:
+    """Why the other run's part does not fit; empty when it does."""
+    if difference := _difference(theirs, spec, _NEEDS.get(part, set())):
+        return f"its spec != this task's: {_seen(theirs, spec)}{_shortened(difference)}"
+    found, needed = (
+        {name: array for name, array in state.items() if name.startswith(_ARRAYS[part])}
+        for state in (arrays, mine)
+    )
+    if not needed:
+        return "this run has none"
+    for name in needed:
+        here, there = _shape(needed[name]), _shape(found[name]) if name in found else "nothing"
+        if here != there:
+            return f"{name}: expected {here}, found {there}"
+    unknown = sorted(found.keys() - needed.keys())
+    return f"{unknown[0]}: expected nothing, found {_shape(found[unknown[0]])}" if unknown else ""
+
+
+def _other_trunk(theirs: AgentConfig, mine: AgentConfig) -> str:
+    """Why what was trained behind their frozen trunk is of no use behind mine; empty if it is."""
+    there, here = digest_of_trunk(theirs), digest_of_trunk(mine)
+    if there == here:
+        return ""
+    found, needed = (f"ResNet-10 {each[:12]}" if each else "no ResNet-10" for each in (there, here))
+    return f"it was trained behind {found}, here is {needed}"
+
+
+def _need_encoder(reasons: dict[Part, str], asked: Sequence[Part] | None) -> None:
+    """Give actor and critics that would stand on another encoder a reason why they do not fit."""
+    for part in ("actor", "critics"):
+        if reasons["encoder"]:
+            reasons[part] = reasons[part] or f"its encoder does not fit: {reasons['encoder']}"
+        elif asked is not None and part in asked and "encoder" not in asked:
+            reasons[part] = reasons[part] or "it stands on an encoder, name it in init_from.load"
+
+
+def _difference(theirs: Spec, mine: Spec, needed: set[str]) -> str:
+    """Of the fields of a spec that are needed, or of all but the task's name."""
+    fields = (needed or set(Spec.model_fields)) - {"task"}
+    others = {name: getattr(mine, name) for name in set(Spec.model_fields) - fields}
+    return theirs.model_copy(update=others).difference(mine)
+
+
+def _seen(theirs: Spec, mine: Spec) -> str:
+    """Say that one of them sees cameras and the other does not; "" where both see alike."""
+    there, here = (
+        "cameras" if spec.observation.images else "the state of the scene"
+        for spec in (theirs, mine)
+    )
+    return "" if there == here else f"that run sees {there}, this one {here}: "
+
+
+def _shortened(difference: str) -> str:
+    """Keep the first differences of `Spec.difference`, and the number of the others."""
+    parts = difference.split("; ")
+    shown = "; ".join(part[:_PART_CHARS] for part in parts[:_PARTS])
+    return shown + (f"; and {len(parts) - _PARTS} more" if len(parts) > _PARTS else "")
+
+
+def _useless(theirs: TrainConfig, mine: TrainConfig) -> str:
+    """Why steps of the other run teach nothing here, or what is wrong; empty if they do."""
+    there, here = make_task(theirs), make_task(mine)
+    trusted = theirs.reward.kind in _TRUE
+    if mine.init_from.data == "steps":
+        trusted = mine.reward.kind == "vice" or (trusted and mine.reward.kind in _TRUE)
+    if not trusted and (difference := _other_judge(theirs.reward, mine.reward)):
+        return f"{difference} (init_from.data none takes its networks alone)"
+    if difference := _difference(make_spec(there), make_spec(here), set()):
+        return difference
+    if not isinstance(there, Demonstrated) or not isinstance(here, Demonstrated):
+        return ""
+    changed = [name for name in here.defined if here.defined[name] != there.defined.get(name)]
+    return f"task_config.{changed[0]} are others there" if changed else ""
+
+
+def _other_judge(theirs: RewardConfig, mine: RewardConfig) -> str:
+    """What was judged otherwise than here; empty where rewards are those that it would get here."""
+    for name in ("kind", *_JUDGE.get(mine.kind, ())):
+        there, here = (_said(each, name) for each in (theirs, mine))
+        if there != here:
+            return f"they were judged by reward.{name} {there}, here it is {here}"
+    return ""
+
+
+def _judge_line(theirs: RewardConfig, mine: TrainConfig) -> tuple[str, ...]:
+    """Where what enters replay has rewards that others gave; vice learns its own."""
+    entering, other = mine.init_from.data, _other_judge(theirs, mine.reward)
+    if entering == "none" or mine.reward.kind == "vice" or not other:
+        return ()
+    return (f"its {entering} keep their rewards: {other}",)
+
+
+def _said(reward: RewardConfig, name: str) -> object:
+    """Of a model, which may lie elsewhere or be gone, what is in it."""
+    if name != "model" or reward.model is None:
+        return getattr(reward, name)
+    if reward.sha256 is None and not reward.model.is_file():
+        return reward.model
+    return (reward.sha256 or digest_of(reward.model))[:12]
+
+
+def _shape(array: object) -> str:
+    return f"{getattr(array, 'dtype', '')}{list(getattr(array, 'shape', ()))}"
+
+
+def _lines(
+    origin: OriginConfig,
+    said: str,
+    reasons: dict[Part, str],
+    mine: State,
+    whole: bool,
+    pretrained: bool,
+    agent: AgentConfig,
+) -> tuple[str, ...]:
+    loaded = origin.load or ()
+    there = [part for part in _ARRAYS if any(name.startswith(_ARRAYS[part]) for name in mine)]
+    fresh = [
+        f"{part} ({reasons[part]})" if reasons[part] else part
+        for part in there
+        if part not in (*loaded, "normaliser") and not (part == "encoder" and pretrained)
+    ]
+    fresh += [] if whole else ["temperature"]
+    counted = "updates count on, there is no warm-up" if whole else "updates count from 0"
+    scale = "as there" if "normaliser" in loaded else "anew, by what this run has recorded"
+    lines = [
+        f"starts from {said}: with its {', '.join(loaded) or 'data alone'}",
+        f"fresh: {', '.join([*fresh, 'optimiser, random numbers'])}; {counted}",
+        f"observations are scaled {scale}",
+    ]
+    frozen: list[str] = [*agent.frozen]
+    if agent.cached_features and agent.encoder == "small":
+        frozen.append("what it makes of images (agent.cached_features)")
+    if frozen:
+        lines.append(f"frozen, no update changes it: {', '.join(frozen)}")
+    return tuple(lines)
+
+
+def keep_episodes(origin: OriginConfig, folder: Path) -> None:
+    """Link the other run's sealed episodes into `folder`, by actor, unless that was done before.
+
+    From then on the other run may go on, or be gone.
+
+    Raises:
+        BadInput: it is gone already.
+        SerlError: the disk refused.
+    """
+    if origin.run is None or origin.data == "none" or folder.exists():
+        return
+    run, scratch = RunFolder.open(origin.run), folder.with_name(f".{folder.name}")
+    try:
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(mode=0o700)
+        for actor in run.actors():
+            (scratch / actor).mkdir()
+            for path in episode_paths(run.episodes(actor)):
+                if not path.name.endswith(PART):
+                    _link(path, scratch / actor / path.name)
+        scratch.rename(folder)
+    except OSError as error:
+        raise SerlError(f"{folder}: cannot keep episodes of {run.path}: {error}") from error
+
+
+def kept_episodes(origin: OriginConfig, folder: Path, spec: Spec) -> Iterator[Episode]:
+    """The episodes that `keep_episodes` kept, as far as they are wanted; a reset is none.
+
+    Raises:
+        BadInput: none is.
+        CorruptData: one is damaged.
+    """
+    found = False
+    for path in sorted(folder.glob(f"*/*{SEALED}")):
+        recorded = read_spec(path)
+        named = spec.model_copy(update={"task": recorded.task}) if recorded else spec
+        episode = read_episode(path, named)
+        online = len(episode.steps) - episode.count(Source.SCRIPT)
+        if online and (episode.success or origin.data == "steps"):
+            found = True
+            yield episode
+    if not found:
+        what = "episode with a step" if origin.data == "steps" else "success"
+        raise BadInput(f"{origin.run}: init_from.data {origin.data}: it recorded no {what}")
+
+
+def _link(path: Path, to: Path) -> None:
+    """A second name for a file, or a copy where its disk is another one."""
+    try:
+        os.link(path, to)
+    except OSError:
+        shutil.copy2(path, to)

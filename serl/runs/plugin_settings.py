@@ -1,0 +1,138 @@
+"""Settings whose model a plug-in brings: of algorithms, rewards, people and transports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from serl import plugins
+from serl.agent import AgentConfig
+from serl.agents.config import SACConfig
+from serl.errors import BadInput
+from serl.intervention import PersonConfig
+from serl.system.settings_file import unknown_setting
+from serl.reward import RewardConfig
+from serl.teleop.scripted import ScriptedHumanConfig
+from serl.transport import TransportConfig
+
+
+class Choice(NamedTuple):
+    """A field of `TrainConfig` whose model depends on a plug-in.
+
+    Attributes:
+        field: its name.
+        kind: of the plug-in.
+        setting: names the plug-in; a setting of the field, or one of the run.
+        contract: what the models of all such plug-ins are subclasses of.
+        own: the model of serl's own plug-ins.
+        bare: the model of a plug-in from outside that brings none.
+    """
+
+    field: str
+    kind: plugins.Kind
+    setting: str
+    contract: type[BaseModel]
+    own: type[BaseModel]
+    bare: type[BaseModel]
+
+    def validated(self, given: Any, run: Mapping[str, Any]) -> Any:
+        """An instance of the plug-in's model; without a sound name of one, what was given.
+
+        Args:
+            given: the settings, or an instance of a model.
+            run: the settings of the run that were validated before.
+
+        Raises:
+            BadInput: there is no such plug-in, or it cannot be loaded.
+            ValidationError: it does not know these settings.
+        """
+        name = self._name(given, run)
+        return (
+            _validated(given, self.model(plugins.absolute(name)))
+            if isinstance(name, str)
+            else given
+        )
+
+    def unloaded(self, given: Any, run: Mapping[str, Any]) -> Any:
+        """As `validated`, but without the code of others: such a plug-in has default settings."""
+        name = self._name(given, run)
+        if isinstance(name, str) and name not in plugins.known(self.kind):
+            own_setting = self.setting in self.own.model_fields
+            return self.bare().model_copy(update={self.setting: name} if own_setting else {})
+        return self.validated(given, run)
+
+    def selecting(self, name: str) -> dict[str, Any]:
+        """The settings of a run that select a plug-in."""
+        if self.setting in self.own.model_fields:
+            return {self.field: {self.setting: name}}
+        return {self.setting: name}
+
+    def _name(self, given: Any, run: Mapping[str, Any]) -> Any:
+        """The name of the plug-in, unchecked."""
+        if self.setting not in self.own.model_fields:
+            return run.get(self.setting)
+        if isinstance(given, Mapping):
+            return given.get(self.setting, self.own.model_fields[self.setting].default)
+        return getattr(given, self.setting, None)
+
+    def model(self, name: str) -> type[BaseModel]:
+        """The model of a plug-in, by its name or path; raises `BadInput` that names the setting."""
+        default = self.own if name in plugins.known(self.kind) else self.bare
+        try:
+            return plugins.settings(self.kind, name, self.contract, default)
+        except BadInput as error:
+            within = f"{self.field}." if self.setting in self.own.model_fields else ""
+            raise BadInput(f"{within}{self.setting}: {error}") from None
+
+
+_OF_AGENT = Choice("agent", "agent", "algorithm", AgentConfig, SACConfig, SACConfig)
+_OF_REWARD = Choice("reward", "reward", "kind", RewardConfig, RewardConfig, RewardConfig)
+_OF_PERSON = Choice(
+    "human", "person", "intervention", PersonConfig, ScriptedHumanConfig, PersonConfig
+)
+_OF_TRANSPORT = Choice(
+    "transport", "transport", "kind", TransportConfig, TransportConfig, TransportConfig
+)
+CHOICES = {each.field: each for each in (_OF_AGENT, _OF_REWARD, _OF_PERSON, _OF_TRANSPORT)}
+
+
+def fitting(layer: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:
+    """A task's tuned settings, without those that the plug-ins of a run do not have.
+
+    Args:
+        layer: the settings.
+        config: of the run: a `TrainConfig`.
+    """
+    kept = dict(layer)
+    for field in CHOICES.keys() & layer.keys():
+        known = type(getattr(config, field)).model_fields
+        kept[field] = {name: value for name, value in layer[field].items() if name in known}
+    for name, stage in (layer.get("stages") or {}).items():
+        own = fitting(stage.get("config", {}), config)
+        kept["stages"] = {**kept["stages"], name: {**stage, "config": own}}
+    return kept
+
+
+def _validated(given: Any, model: type[BaseModel]) -> Any:
+    """An instance of `model`; errors tell its settings, which those of its contract are part of."""
+    if isinstance(given, model):
+        return given
+    values = given.model_dump(exclude_unset=True) if isinstance(given, BaseModel) else given
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        details = [_detail(model, each) for each in error.errors()]
+        raise ValidationError.from_exception_data(model.__name__, details) from None
+
+
+def _detail(model: type[BaseModel], error: Any) -> InitErrorDetails:
+    kind: str | PydanticCustomError = error["type"]
+    if kind == "extra_forbidden" and len(error["loc"]) == 1:
+        kind = PydanticCustomError("value_error", "{error}", {"error": unknown_setting(model)})
+    detail = InitErrorDetails(type=kind, loc=error["loc"], input=error["input"])
+    if "ctx" in error:
+        detail["ctx"] = error["ctx"]
+    return detail

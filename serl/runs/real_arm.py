@@ -1,0 +1,201 @@
+"""What a real arm asks of a run: nobody places its scene, and it tells only what is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from serl.arm_profile import ArmProfile, is_real
+from serl.runs.config import TrainConfig
+from serl.agents.encoder_weights import is_pretrained_on
+from serl.errors import BadInput
+from serl.system.settings_file import merge
+from serl.reading import reading_spec
+from serl.reward import ToolPlace
+from serl.runs.folder import RunFolder
+from serl.safety import Limits, Motion
+from serl.task import FeatureTuned, SimulatedTask
+from serl.types import Observation
+
+NO_JUDGE = "nothing tells this arm when the task is done: a person says success or failure"
+_LEAST_M = 0.02
+
+
+def bodies_seen(task: SimulatedTask) -> tuple[str, ...]:
+    """Of the bodies that are tracked in simulation those that a policy sees something of.
+
+    On a real arm an object tracker has to tell them, as the topics `<name>_pose`.
+    """
+    shown = _Shown(task)
+    task.begin(shown.reading)
+    task.observation(shown.reading)
+    return tuple(name for name in task.scene.tracked if f"{name}_pose" in shown.state.asked)
+
+
+def is_judged_apart(task: SimulatedTask) -> bool:
+    """On a real arm nothing tells all that the task's own success and reset depend on."""
+    return bodies_seen(task) != task.scene.tracked
+
+
+def check_trainable(config: TrainConfig, task: SimulatedTask) -> None:
+    """Raise `BadInput`, naming the setting, for what only a simulation can give a training."""
+    if config.intervention != "none":
+        raise BadInput(
+            f"intervention: {config.intervention}: no simulated human takes over on a real arm; "
+            "people do, by their devices or the console: none"
+        )
+    if config.demos and not config.demo_paths:
+        raise BadInput(
+            f"demos: {config.demos}: no script demonstrates on a real arm: give --demos FOLDER of "
+            f"what a person recorded (serl record {config.task} --robot NAME), or --demos 0"
+        )
+    if config.curriculum.start < 1.0:
+        raise BadInput("curriculum.start: only a simulation is placed near the goal: 1.0")
+    told = ", ".join(f"{name}_pose" for name in task.scene.tracked)
+    if is_judged_apart(task) and config.reward.kind == "task":
+        raise BadInput(
+            f"reward.kind: task: {task.name} judges itself by {told}, which nothing tells on a "
+            "real arm with this policy: expected classifier, pose, human or vice"
+        )
+    if is_judged_apart(task) and task.config.auto_reset:
+        raise BadInput(
+            f"task_config.auto_reset: {task.name} resets itself by {told}, which nothing tells on "
+            "a real arm with this policy: false, and a person does"
+        )
+
+
+def tuned_settings(config: TrainConfig, task: SimulatedTask) -> Mapping[str, Any]:
+    """The task's own; on a real arm not where its tool is at a success.
+
+    Those numbers are of a simulated table, as those of its box are.
+
+    Raises:
+        BadInput: `init_from` names no run.
+    """
+    tuned = dict(task.training_defaults())
+    if _keeps_features(config, task):
+        small = config.agent.encoder == "small"
+        own = task.feature_defaults() if small and isinstance(task, FeatureTuned) else {}
+        tuned = merge(merge(tuned, own), {"agent": {"cached_features": True}})
+    if is_real(config.robot) and "reward" in tuned:
+        own = tuned["reward"].items()
+        tuned["reward"] = {name: to for name, to in own if name not in ToolPlace.model_fields}
+    return tuned
+
+
+def _keeps_features(config: TrainConfig, task: SimulatedTask) -> bool:
+    """Whether replay is to keep what a pretrained encoder makes of images.
+
+    By itself neither on a real arm, of whose cameras it knows nothing, nor where images are needed,
+    nor in stages, which may all see something else.
+    """
+    agent, origin = config.agent, config.init_from
+    if agent.cached_features is not None:
+        return agent.cached_features
+    if is_real(config.robot) or config.reward.kind == "vice" or config.stages:
+        return False
+    if not task.config.policy_views:
+        return False
+    if origin.run is not None and origin.loads("encoder"):
+        return bool(RunFolder.open(origin.run).config.agent.cached_features)
+    fresh = agent.encoder_weights == "auto" and isinstance(task, FeatureTuned)
+    return fresh and is_pretrained_on(task, agent)
+
+
+def asked_where(config: TrainConfig, task: SimulatedTask) -> str:
+    """A line for people at a real arm: where the tool has to be for a classifier to be asked."""
+    if not is_real(config.robot) or config.reward.kind != "classifier":
+        return ""
+    if (place := config.reward.place) != ToolPlace():
+        return (
+            f"the classifier is asked where the tool is {place}, in the base frame of this arm: "
+            "elsewhere nothing is a success"
+        )
+    own = task.training_defaults().get("reward", {}).keys() & ToolPlace.model_fields.keys()
+    simulated = f" ({task.name} has a place of a simulated table)" if own else ""
+    return (
+        f"the classifier is asked wherever the tool is{simulated}: reward.tool_low_m and "
+        "tool_high_m, in the base frame of this arm, say where it has to be"
+    )
+
+
+def check_place(config: TrainConfig, profile: ArmProfile) -> None:
+    """Raise `BadInput` unless a person has said where this arm may be: a task's box is not that.
+
+    Its numbers are those of a simulated table.
+    """
+    given = config.task_config.get("motion", {})
+    if profile.workspace is None and not {"box_low_m", "box_high_m"} <= given.keys():
+        raise BadInput(
+            f"arm {profile.name}: nobody has taught it where it may be: serl setup {profile.name}, "
+            "or give --task_config.motion.box_low_m and box_high_m"
+        )
+
+
+def limits_of(limits: Limits, profile: ArmProfile) -> Limits:
+    """Return the limits, lowered to what the arm's controller can follow and bear.
+
+    The lead is that of any arm where the controller does not clip its error: a task's longer lead
+    is a larger force there, 40 N with 20 mm and a spring of 2000 N/m. The speeds are at most those
+    at which the controller scales commands down. `yield_m` is that of the profile, if it has one.
+    """
+    controller, lower = profile.controller, {}
+    if controller.error_clip is None:
+        lower["lead_m"] = Limits().lead_m
+    if controller.fastest_m_s is not None:
+        lower["speed_m_s"] = controller.fastest_m_s
+    if controller.fastest_rad_s is not None:
+        lower["angular_speed_rad_s"] = controller.fastest_rad_s
+    update = {name: min(getattr(limits, name), most) for name, most in lower.items()}
+    if profile.yield_m is not None:
+        update["yield_m"] = profile.yield_m
+    return limits.model_copy(update=update)
+
+
+def within_workspace(motion: Motion, profile: ArmProfile) -> Motion:
+    """Return the motion within the arm's limits, and within the box that a person taught it.
+
+    Raises:
+        BadInput: no part of the task's box is in it.
+    """
+    motion = motion.model_copy(update={"limits": limits_of(motion.limits, profile)})
+    if (place := profile.workspace) is None:
+        return motion
+    low = tuple(map(max, motion.box_low_m, place.low_m))
+    high = tuple(map(min, motion.box_high_m, place.high_m))
+    for axis, least, greatest, taught in zip("xyz", low, high, place.low_m, strict=True):
+        if greatest - least < _LEAST_M:
+            raise BadInput(
+                f"workspace of {profile.name}: along {axis} it begins at {taught:g} m and shares "
+                f"under {_LEAST_M:g} m with the task's motion.box_low_m to motion.box_high_m"
+            )
+    return motion.model_copy(update={"box_low_m": low, "box_high_m": high})
+
+
+class _Asked(dict[str, Any]):
+    """Notes which of its values somebody looked at."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        super().__init__(values)
+        self.asked: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+
+class _Shown:
+    """A reading of an arm at rest in a scene, for looking at who looks at it."""
+
+    def __init__(self, task: SimulatedTask) -> None:
+        spec = reading_spec(7, task.scene.tracked, task.config.all_views)
+        self.state = _Asked(
+            {name: np.zeros(each.shape, np.float32) for name, each in spec.state.items()}
+        )
+        for name, values in self.state.items():
+            if name.endswith("_pose"):
+                values[6] = 1.0
+        images = {name: np.zeros(each.shape, np.uint8) for name, each in spec.images.items()}
+        self.reading = Observation(self.state, images, {"robot": 0.0})

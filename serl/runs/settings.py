@@ -1,0 +1,205 @@
+"""The settings of a new run, checked before anything of it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from serl import plugins
+from serl.arm_profile import is_real
+from serl.runs.assembly import make_agent
+from serl.runs.task_setup import check_topics, make_judged_task, make_spec, make_task
+from serl.runs.config import TrainConfig, resolve, spelled_out, stage_configs
+from serl.runs.demonstrations import check_recordings, defined_by, specs_of
+from serl.agents.encoder_weights import with_encoder
+from serl.errors import BadInput
+from serl.system.files import digest_of
+from serl.runs.guard_setup import guarded_arm
+from serl.runs.inheritance import inherit
+from serl.system.settings_file import merge
+from serl.runs.plugin_settings import fitting
+from serl.runs.real_arm import check_trainable, tuned_settings
+from serl.reward import RewardConfig
+from serl.runs.reward_data import with_labelled
+from serl.robot_file import load_robot
+from serl.specs import Spec
+from serl.training.successes import LastFrames
+from serl.task import SimulatedTask
+from serl.agents.trunk_weights import with_trunk
+
+
+def run_settings(
+    task: str | None, file: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> TrainConfig:
+    """Defaults, the task's tuned settings, the file, the overrides; later ones win.
+
+    Paths are made absolute, so that the run can be resumed from anywhere.
+
+    Raises:
+        BadInput: a setting, or a file that it names, cannot be used.
+    """
+    config = _resolved(task, file, overrides)
+    specs = _checked(config)
+    return config.model_copy(update=_found(config, specs))
+
+
+def _resolved(
+    task: str | None, file: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> TrainConfig:
+    """All layers merged; the task and a robot's profile are found from anywhere."""
+    named: Mapping[str, Any] = {"task": task} if task else {}
+    asked = resolve(_of_task(merge(file, overrides)), named)
+    tuned = fitting(tuned_settings(asked, make_task(asked)), asked)
+    alone = {"intervention": "none"} if is_real(asked.robot) else {}  # no simulated human there
+    robot = asked.robot and plugins.absolute(asked.robot)
+    kept = tuned.get("agent", {}).get("cached_features", asked.agent.cached_features)
+    found = {"task": plugins.absolute(asked.task), "robot": robot}
+    return resolve(tuned, alone, file, overrides, found, {"agent": {"cached_features": kept}})
+
+
+def _checked(config: TrainConfig) -> list[Spec]:
+    """What the run, or each of its stages, sees and does; raises `BadInput` if that is no run."""
+    for each in (config, *stage_configs(config).values()):
+        if each.robot is not None:
+            check_topics(make_task(each))
+        judged = make_judged_task(each)
+        _check_homing(each, judged)
+        if each.robot is not None:
+            _check_arm(each)
+    stages = list(stage_configs(config).values()) or [config]
+    specs = [make_spec(make_task(stage)) for stage in stages]
+    for stage, spec in zip(stages, specs, strict=True):
+        check_recordings(stage.demo_paths, *specs_of(stage))
+        _check_positives(stage, spec)
+    if config.vice.positives and all(stage.reward.kind != "vice" for stage in stages):
+        raise BadInput("vice.positives: are for --reward.kind vice alone")
+    make_agent(config, make_spec(make_task(config)), 0)
+    return specs
+
+
+def _found(config: TrainConfig, specs: Sequence[Spec]) -> dict[str, Any]:
+    """Settings that depend on files: which ones these are, wherever the run is resumed from.
+
+    What a run with stages starts with is for each of them to find, as it is what uses it.
+    """
+    positives = tuple(each.resolve() for each in config.vice.positives)
+    defined = _defined(config)
+    origin = config.init_from
+    if origin.run is not None and config.stages:
+        origin = origin.model_copy(update={"run": origin.run.resolve()})
+    elif origin.run is not None:
+        origin = inherit(config.model_copy(update=defined)).origin
+    cameras = [spec.observation.images for spec in specs]
+    trunk = with_trunk(config.agent)
+    return {
+        "demo_paths": tuple(each.resolve() for each in config.demo_paths),
+        "reward": config.reward.model_copy(update=_pinned(config.reward)),
+        "vice": config.vice.model_copy(update={"positives": positives}),
+        "init_from": origin,
+        "agent": with_encoder(trunk, cameras, inherited=origin.loads("encoder")),
+        **defined,
+    }
+
+
+def _defined(config: TrainConfig) -> dict[str, Any]:
+    """What demonstrations define, of the task; of stages all that each of them is found to be."""
+    if not config.stages:
+        return {"task_config": merge(config.task_config, defined_by(config))}
+    stages = {
+        name: stage.model_copy(update={"config": _settled(stage.config, each)})
+        for (name, stage), each in zip(
+            config.stages.items(), stage_configs(config).values(), strict=True
+        )
+    }
+    return {"stages": stages}
+
+
+def _check_homing(config: TrainConfig, task: SimulatedTask) -> None:
+    """Raise `BadInput` for joints that are to go home where nothing moves them, or forces do."""
+    driven = task.scene.robot
+    if config.actor.home_every and not hasattr(plugins.load("sim", driven), "home"):
+        raise BadInput(f"actor.home_every: {task.name}: {driven!r} does not go home: expected 0")
+    wrench = driven == "arm" and task.config.motion.action_mode == "wrench"
+    if config.actor.home_every and wrench:
+        raise BadInput(f"actor.home_every: {task.name} exerts wrenches: expected 0, joints stay")
+
+
+def _check_positives(config: TrainConfig, spec: Spec) -> None:
+    """Raise `BadInput`, or as `with_labelled`, unless a reward can be learned from these."""
+    if config.reward.kind == "vice":
+        none = LastFrames(spec.observation, 1).successes()
+        with_labelled(none, config.vice.positives, make_task(config).config.policy_views)
+
+
+def _check_arm(config: TrainConfig) -> None:
+    """Raise `BadInput` unless an arm like that can be guarded, and a real one can be trained on."""
+    assert config.robot is not None
+    if is_real(config.robot):
+        load_robot(config.robot)  # an arm that there is, before what it could not do
+        check_trainable(config, make_task(config))
+    guarded_arm(config, config.robot)
+
+
+def _of_task(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the tuned settings depend on; the rest may change just some of them."""
+    agent, reward = given.get("agent", {}), given.get("reward", {})
+    if isinstance(agent, Mapping):  # or it is refused
+        agent = {name: agent[name] for name in _TUNED_FOR_AGENT if name in agent}
+        if given.get("stages") and agent.get("cached_features") is None:
+            agent["cached_features"] = False  # each may see something else
+    if isinstance(reward, Mapping):
+        reward = {"kind": "vice"} if reward.get("kind") == "vice" else {}
+    own = {name: given[name] for name in _TUNED_FOR if name in given}
+    return {**own, "agent": agent, "reward": reward}
+
+
+_TUNED_FOR = (
+    "task",
+    "task_config",
+    "observe",
+    "robot",
+    "init_from",
+    "intervention",
+    "demos",
+    "demo_paths",
+    "vice",
+)
+_TUNED_FOR_AGENT = (
+    "algorithm",
+    "cached_features",
+    "encoder",
+    "encoder_weights",
+    "encoder_channels",
+    "latent",
+    "state_latent",
+    "frames",
+)
+
+
+def _pinned(reward: RewardConfig) -> dict[str, Any]:
+    """Which file its model is, wherever the run is resumed from."""
+    if reward.model is None:
+        return {}
+    model = reward.model.resolve()
+    return {"model": model, "sha256": digest_of(model)}
+
+
+def _settled(own: Mapping[str, Any], stage: TrainConfig) -> dict[str, Any]:
+    """A stage's own settings, with what is found of all of its settings, as of a run by itself."""
+    found = _found(stage, [make_spec(make_task(stage))])
+    found["task"] = plugins.absolute(stage.task)
+    settled = stage.model_copy(update=found).model_dump(mode="json")
+    return merge(spelled_out(own), _changed(stage.model_dump(mode="json"), settled))
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """The leaves of settings that are others, or were not there."""
+    changed: dict[str, Any] = {}
+    for name, value in after.items():
+        old = before.get(name)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            if inner := _changed(old, value):
+                changed[name] = inner
+        elif name not in before or value != old:
+            changed[name] = value
+    return changed

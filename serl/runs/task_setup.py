@@ -1,0 +1,101 @@
+"""What a run is to learn, as its configuration says: the task, its spec, and who judges it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from serl import plugins
+from serl.arm_profile import is_real
+from serl.camera import REAL, View
+from serl.runs.config import TrainConfig
+from serl.errors import BadInput
+from serl.system.settings_file import checked, merge
+from serl.runs.real_arm import is_judged_apart
+from serl.reward import Judged, NoReward, PoseReward
+from serl.safety import check_targets
+from serl.specs import Spec
+from serl.task import Demonstrated, SimulatedTask
+
+
+def make_task(config: TrainConfig) -> SimulatedTask:
+    """The task by name or path, with its configuration's overrides checked."""
+    kind = plugins.load("task", config.task)
+    task: SimulatedTask = kind()
+    overrides = dict(config.task_config)
+    if config.observe is not None:
+        overrides["observe"] = config.observe
+    if overrides:
+        task = kind(checked(type(task.config), merge(task.config.model_dump(), overrides)))
+    return task
+
+
+def for_recording(config: TrainConfig) -> TrainConfig:
+    """The same, with which recordings also hold what defines the task, where they do that."""
+    task = make_task(config)
+    if not isinstance(task, Demonstrated):
+        return config
+    kept = merge(config.task_config, task.recording_defaults())
+    return config.model_copy(update={"task_config": kept})
+
+
+def check_topics(task: SimulatedTask) -> None:
+    """Raise `BadInput` unless the task is one of an arm that follows targets, as topics tell."""
+    if (robot := task.scene.robot) != "arm":
+        raise BadInput(f"{task.name}: driven by {robot!r} in this process only, not over topics")
+    check_targets(task.name, task.config.motion)
+
+
+def check_one_tool(task: SimulatedTask) -> None:
+    """Raise `BadInput` unless the task is one of an arm, where success is told by its tool."""
+    if (robot := task.scene.robot) != "arm":
+        raise BadInput(f"{task.name}: driven by {robot!r}: expected a task of one arm and its tool")
+
+
+def make_judged_task(config: TrainConfig) -> SimulatedTask:
+    """The task, its success judged as the configuration says.
+
+    Its observations carry `private_views` as well, where they are for the log. On a real arm where
+    nothing tells what the task judges itself by, and no reward is set, a person judges.
+
+    Raises:
+        BadInput: the reward model is absent, damaged, or made for another task or other cameras.
+    """
+    task, kind = make_task(config), config.reward.kind
+    apart = is_real(config.robot) and is_judged_apart(task)
+    if kind == "task" and not apart:
+        return task
+    if kind in ("human", "vice", "task"):
+        return Judged(task, NoReward("vice" if kind == "vice" else "human"), apart=apart)
+    if kind == "pose":
+        check_one_tool(task)
+        return Judged(task, PoseReward(config.reward), apart=apart)
+    if kind != "classifier":
+        own = plugins.load("reward", kind).create(config.reward, task)
+        return Judged(task, own, apart=apart)
+    reward = plugins.load("reward", "classifier")(config.reward, task, drawn_by(config))
+    witnesses = logged_views(config).keys() - task.config.policy_views.keys()
+    views = {name: task.config.all_views[name] for name in sorted(witnesses)}
+    return Judged(task, reward, views, apart)
+
+
+def drawn_by(config: TrainConfig) -> str:
+    """What the images of a run come from: a renderer, or real cameras."""
+    return REAL if is_real(config.robot) else make_task(config).config.renderer
+
+
+def logged_views(config: TrainConfig) -> Mapping[str, View]:
+    """What the log of an actor has of cameras; the learner gets what a policy sees of it."""
+    task = make_task(config).config
+    private = config.reward.kind == "classifier" and config.log.private_views
+    return task.all_views if private else task.policy_views
+
+
+def make_spec(task: SimulatedTask) -> Spec:
+    """What actor and learner agree on; needs no robot."""
+    return Spec(
+        task=task.name,
+        observation=task.observation_spec,
+        action=task.config.action_spec,
+        rate_hz=task.config.rate_hz,
+        motion=task.config.motion.meaning,
+    )

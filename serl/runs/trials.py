@@ -1,0 +1,102 @@
+"""Unassisted trials of a trained policy in simulation, and the choice of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from serl import plugins
+from serl.agent import Agent, State
+from serl.runs.assembly import make_acting_agent
+from serl.runs.task_setup import make_spec, make_task
+from serl.clock import VirtualClock
+from serl.runs.config import TrainConfig
+from serl.training.evaluation import Evaluation, Purpose, Trial, evaluate, evaluation_seeds
+from serl.loop import EpisodeKey, run
+from serl.robot import SimulatedRobot
+from serl.training.stacking import FrameStack
+from serl.task import SimulatedTask
+from serl.types import Image, Record, Source, Step
+from serl.system.video import Caption, draw_caption
+
+
+class Examiner:
+    """Runs trials of policies on one simulated arm: no exploration, no human.
+
+    Args:
+        config: of the run.
+        robot: the arm, wherever it is simulated; else one in this process.
+    """
+
+    def __init__(self, config: TrainConfig, robot: SimulatedRobot | None = None) -> None:
+        self._config = config
+        self._task: SimulatedTask = make_task(config)
+        self._robot = robot or plugins.make_simulation(self._task)
+        self._agent: Agent = make_acting_agent(config, make_spec(self._task), 0)
+
+    def evaluate(self, weights: State, purpose: Purpose, trials: int) -> Evaluation:
+        """Trials of one policy on the starts of a purpose."""
+        self._agent.load_actor_weights(weights)
+        seeds = evaluation_seeds(purpose, self._config.seed, trials)
+        return evaluate(lambda seed: self._trial(seed, lambda record: None), seeds)
+
+    def film(self, weights: State, seeds: Iterable[int], size: tuple[int, int]) -> list[Image]:
+        """Frames of trials from these starts, with captions."""
+        self._agent.load_actor_weights(weights)
+        camera = plugins.make_renderer(self._robot, supersampling=2)
+        frames: list[Image] = []
+        for number, seed in enumerate(seeds, 1):
+
+            def shoot(record: Record, number: int = number) -> None:
+                if record.key.index % 2 and isinstance(record, Step):
+                    return  # every second step is enough to see what happens
+                frames.append(_captioned(camera.frame("front", *size), record, number))
+
+            self._trial(seed, shoot)
+        return frames
+
+    def _trial(self, seed: int, sink: Callable[[Record], None]) -> Trial:
+        self._robot.reset(seed)
+        stack = FrameStack(self._config.agent.frames)
+        rate_hz = self._task.config.rate_hz
+        result = run(
+            self._robot,
+            self._task,
+            lambda observation: self._agent.act(stack(observation), explore=False),
+            VirtualClock(self._robot.advance, rate_hz),
+            EpisodeKey("evaluation", "examiner", 0, 0),
+            sink,
+        )
+        # What the task concludes may be a learned reward's opinion; the truth has to agree.
+        success = result.success and self._task.is_success(self._robot.truth())
+        return Trial(seed, success, result.steps, result.steps / rate_hz, result.reason)
+
+
+def choose(
+    config: TrainConfig,
+    examiner: Examiner,
+    candidates: Sequence[tuple[int, State]],
+    told: Callable[[int, Evaluation], None] = lambda step, evaluation: None,
+) -> int:
+    """The step of the best candidate, by trials on selection starts; the later one of equals.
+
+    Args:
+        config: of the run.
+        examiner: runs the trials.
+        candidates: step and actor weights of each checkpoint, oldest first.
+        told: hears of every evaluation.
+    """
+    best, chosen = -1, 0
+    for step, weights in candidates:
+        evaluation = examiner.evaluate(weights, Purpose.SELECTION, config.selection_trials)
+        told(step, evaluation)
+        if evaluation.successes >= best:
+            best, chosen = evaluation.successes, step
+    return chosen
+
+
+def _captioned(frame: Image, record: Record, number: int) -> Image:
+    if isinstance(record, Step):
+        caption = Caption(record.source, record.key.index, number, record.reward)
+    else:
+        caption = Caption(Source.POLICY, record.key.index, number, None, record.success)
+    return draw_caption(frame, caption)

@@ -1,0 +1,124 @@
+"""Bounded JSON objects with exactly the declared fields: what every decoder starts with."""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from serl.errors import CorruptData
+from serl.system.files import open_regular
+
+MAX_JSON_BYTES = 1 << 20
+_MAX_FILE_BYTES = 1 << 30
+MAX_TEXT = 4096
+"""Characters of a field, which may be the path of a file."""
+
+_lines = reprlib.Repr()
+_lines.maxstring = _lines.maxother = 120
+_lines.maxlevel = 2
+_encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+
+
+def dump_object(value: Mapping[str, Any]) -> bytes:
+    """Compact JSON; raises `ValueError` when a number is not finite."""
+    return _encoder.encode(value).encode()
+
+
+def parse_object(text: bytes | memoryview, what: str) -> dict[str, Any]:
+    """The JSON object in `text`, at most 1 MiB, without NaN or infinity.
+
+    A number beyond float64, as 1e999 is, becomes infinite; `check_fields` refuses it.
+
+    Raises:
+        CorruptData: anything else; `what` names it.
+    """
+    if len(text) > MAX_JSON_BYTES:
+        raise CorruptData(f"{what}: {len(text)} bytes of JSON, allowed {MAX_JSON_BYTES}")
+    try:
+        value = _decoder.decode(str(text, "utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise CorruptData(f"{what}: not JSON: {short(str(error))}") from error
+    if not isinstance(value, dict):
+        raise CorruptData(f"{what}: expected a JSON object, got {short(value)}")
+    return value
+
+
+def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a file that has one a line, after the words for where each one is.
+
+    A last line that was cut is left out: its writer died.
+
+    Raises:
+        CorruptData: another line is no object, or longer than 1 MiB; the error names it. Or it is
+            not a regular file, or is larger than 1 GiB.
+    """
+    with open_regular(path, _MAX_FILE_BYTES) as stream:
+        for number in count(1):
+            line = stream.readline(MAX_JSON_BYTES + 1)
+            if not line.endswith(b"\n") and len(line) <= MAX_JSON_BYTES:
+                return
+            where = f"{path}: line {number}"
+            yield where, parse_object(line, where)
+
+
+def check_fields(value: Any, fields: Mapping[str, type], what: str) -> None:
+    """Raise `CorruptData` unless `value` is an object of exactly these fields and types.
+
+    Counts lie in [0, 2^63), numbers are finite, text is short and can be written as UTF-8.
+    """
+    if not isinstance(value, dict) or value.keys() != fields.keys():
+        raise CorruptData(f"{what}: expected the fields {sorted(fields)}, got {short(value)}")
+    for name, kind in fields.items():
+        item = value[name]
+        if type(item) is not kind or (kind in _BOUNDS and not _BOUNDS[kind](item)):
+            found = short(item)
+            raise CorruptData(f"{what} {short(name)}: expected {kind.__name__}, got {found}")
+
+
+def _is_count(item: int) -> bool:
+    return 0 <= item < 1 << 63
+
+
+def _is_text(item: str) -> bool:
+    """JSON can smuggle lone surrogates in, which no file or terminal takes."""
+    if len(item) > MAX_TEXT:
+        return False
+    try:
+        item.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def printable(text: str, limit: int = 1000) -> str:
+    """Text from outside as one harmless line for a terminal, a log file or a report.
+
+    Control characters, line breaks, marks that change the direction of writing and whatever else
+    has no glyph are shown as Python escapes them; what exceeds the limit is cut off.
+    """
+    shown = text if len(text) <= limit else f"{text[:limit]}..."
+    if shown.isprintable():
+        return shown
+    return "".join(each if each.isprintable() else _escaped(each) for each in shown)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def short(value: object) -> str:
+    """`value` for an error line, cut to a readable length."""
+    return _lines.repr(value)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not allowed")
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+_BOUNDS: dict[type, Callable[[Any], bool]] = {int: _is_count, float: isfinite, str: _is_text}

@@ -1,0 +1,136 @@
+"""Settings put over others."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ValidationError,
+)
+
+from serl.errors import BadInput, CorruptData
+from serl.system.json_fields import short
+from serl.system.files import read_bounded
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the leaves of `over` put over it."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        both = isinstance(below, Mapping) and isinstance(value, Mapping)
+        merged[key] = merge(below, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def unknown_setting(model: type[BaseModel]) -> str:
+    """What is said of a setting that a model does not have."""
+    return f"unknown setting; known ones: {', '.join(sorted(model.model_fields))}"
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+MAX_YAML_BYTES = 64 << 10
+
+
+def checked(model: type[Model], values: Mapping[str, Any]) -> Model:
+    """Validate, turning the first error into one line: `BadInput`."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise BadInput(_first_line(model, error)) from None
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file that holds a mapping.
+
+    Raises:
+        BadInput: it is absent, or cannot be read.
+        CorruptData: as `parse_yaml`, or it holds something else.
+    """
+    try:
+        text = read_bounded(path, MAX_YAML_BYTES).decode()
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise CorruptData(f"{path}: cannot be read: {error}") from None
+    values = parse_yaml(text, str(path))
+    if not isinstance(values, dict):
+        raise CorruptData(f"{path}: expected a YAML mapping, found {type(values).__name__}")
+    return values
+
+
+def parse_yaml(text: str, what: str) -> Any:
+    """The plain value that a YAML text of at most 64 KiB stands for.
+
+    Raises:
+        CorruptData: anything else, also aliases, which a few lines unfold to gigabytes, tags, and
+            a key that a mapping has twice.
+    """
+    if len(text) > MAX_YAML_BYTES:
+        raise CorruptData(f"{what}: {len(text)} characters of YAML, allowed {MAX_YAML_BYTES}")
+    try:
+        with closing(_PlainLoader(text)) as loader:
+            return loader.get_single_data()
+    except _DuplicateKey as error:
+        raise CorruptData(f"{what}: {error}") from None
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        cause = " ".join(str(error).split())
+        raise CorruptData(f"{what}: not YAML: {cause[:300]}") from None
+
+
+class _DuplicateKey(CorruptData):
+    """A key that a mapping has twice."""
+
+
+class _PlainLoader(yaml.SafeLoader):
+    close = yaml.SafeLoader.dispose
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
+            raise yaml.YAMLError(f"aliases and tags are not allowed {event.start_mark}")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[Any, int] = {}
+        for name, _ in node.value:
+            key = self.construct_object(name, deep=True)
+            line = name.start_mark.line + 1
+            if not isinstance(key, Hashable):
+                break  # the base class refuses it
+            if key in lines:
+                raise _DuplicateKey(
+                    f"line {line}: the key {short(key)} is given twice, first in line {lines[key]}"
+                )
+            lines[key] = line
+        return super().construct_mapping(node, deep)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model that a field holds, be it among others in a mapping."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)
+
+
+def _first_line(model: type[BaseModel], error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        owner = model
+        for part in first["loc"][:-1]:
+            if part in owner.model_fields:  # or it is the name of one of several models
+                owner = _model_in(owner.model_fields[str(part)].annotation) or owner
+        return f"{where}: {unknown_setting(owner)}"
+    if first["type"] == "value_error":  # of a check over several settings, which it names itself
+        return f"{where}: {first['ctx']['error']}" if where else str(first["ctx"]["error"])
+    if not where:
+        return str(first["msg"])
+    return f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}, got {short(first['input'])}"

@@ -1,0 +1,171 @@
+"""Starts the processes of a run, notices when one dies, restarts it or ends the run, and stops all.
+
+One list of process specifications drives this supervisor and the launch files of ROS 2.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from serl.errors import BadInput, SerlError
+from serl.system.json_fields import printable
+
+BAD_INPUT = 2
+"""Exit code of a process that was given something it cannot use; a restart would not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """One process of a run.
+
+    Attributes:
+        name: shown to people, and the name of its log file.
+        module: run by `python -m`.
+        arguments: of the module.
+        restarts: how often it is started again after a crash.
+        ends: exit code 0 means that its work is done; otherwise it is started again then, too.
+        nice: how far it stands back for other processes, as the command `nice` counts; where a
+            process may not come before others, it does not.
+        node: full name of its node below the run's namespace, where ROS 2 manages its lifecycle;
+            empty for a process without such a node.
+    """
+
+    name: str
+    module: str
+    arguments: tuple[str, ...] = ()
+    restarts: int = 3
+    ends: bool = True
+    nice: int = 0
+    node: str = ""
+
+
+@dataclass
+class _Child:
+    spec: ProcessSpec
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+
+
+@dataclass
+class Supervisor:
+    """The processes of one run.
+
+    Attributes:
+        specs: what to run, in the order of starting; stopped in the reverse order.
+        environment: of the processes.
+        logs: folder of one log file per process.
+        events: what happened, for people; grows.
+    """
+
+    specs: Sequence[ProcessSpec]
+    environment: Mapping[str, str]
+    logs: Path
+    events: list[str] = field(default_factory=list)
+    _children: dict[str, _Child] = field(default_factory=dict)
+    _crashes: Counter[str] = field(default_factory=Counter)
+
+    def start(self) -> None:
+        """Start every process."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        for spec in self.specs:
+            self._start(spec)
+
+    def finished(self, name: str) -> bool:
+        """The process ended by itself with exit code 0."""
+        return self._children[name].process.poll() == 0
+
+    def states(self) -> dict[str, str]:
+        """A word on each process, by name."""
+        return {name: _state(child.process.poll()) for name, child in self._children.items()}
+
+    def pids(self) -> dict[str, int]:
+        """Process ids by name."""
+        return {name: child.process.pid for name, child in self._children.items()}
+
+    def check(self) -> None:
+        """Restart what crashed.
+
+        Raises:
+            BadInput: a process refused its input; a restart would not help.
+            SerlError: a process crashed more often than it may.
+        """
+        for name, child in list(self._children.items()):
+            code = child.process.poll()
+            if code is None or (code == 0 and child.spec.ends):
+                continue
+            self._crashes[name] += 1
+            why = _state(code)
+            if code == BAD_INPUT:
+                raise BadInput(f"{name}: {self._last_line(name)}")
+            if self._crashes[name] > child.spec.restarts:
+                raise SerlError(f"{name} {why}: {self._last_line(name)}")
+            self.events.append(f"{name} {why}: started again ({self._last_line(name)})")
+            self._start(child.spec)
+
+    def stop(self, grace_s: float = 4.0) -> None:
+        """Ask every process to end, in reverse order of starting; kill what does not in time."""
+        running = [c for c in reversed(self._children.values()) if c.process.poll() is None]
+        for child in running:
+            child.process.send_signal(signal.SIGINT)
+        deadline_s = time.monotonic() + grace_s
+        for child in running:
+            try:
+                child.process.wait(max(0.0, deadline_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.process.kill()
+                child.process.wait()
+                self.events.append(f"{child.spec.name} did not stop in {grace_s:g} s: killed")
+        for child in self._children.values():
+            child.log.close()
+
+    def _start(self, spec: ProcessSpec) -> None:
+        if (before := self._children.get(spec.name)) is not None:
+            before.log.close()
+        log = (self.logs / f"{spec.name}.log").open("ab")
+        process = subprocess.Popen(
+            [sys.executable, "-m", spec.module, *spec.arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**self.environment, "SERL_PARENT": str(os.getpid())},
+            start_new_session=True,  # a Ctrl-C reaches the supervisor alone, which stops in order
+        )
+        if spec.nice:
+            with suppress(PermissionError):
+                os.setpriority(os.PRIO_PROCESS, process.pid, spec.nice)
+        self._children[spec.name] = _Child(spec, process, log)
+
+    def _last_line(self, name: str) -> str:
+        path = self.logs / f"{name}.log"
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 4096))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+        return printable(lines[-1]) if lines else f"see {path}"
+
+
+def supervised() -> bool:
+    """This process was started by a supervisor."""
+    return "SERL_PARENT" in os.environ
+
+
+def orphaned() -> bool:
+    """This process was started by a supervisor that is gone."""
+    return supervised() and int(os.environ["SERL_PARENT"]) != os.getppid()
+
+
+def _state(code: int | None) -> str:
+    if code is None:
+        return "running"
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return "finished" if code == 0 else f"ended with exit code {code}"

@@ -1,0 +1,94 @@
+"""Rows of metrics for episodes, from the records of several actors as they come."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from serl.errors import NEEDS_PERSON
+from serl.intervention import ENDINGS, Event
+from serl.log.metrics import EpisodeRow, Metrics, RequestRow
+from serl.types import End, Record, Source, Step, is_online
+
+
+@dataclass
+class _Tally:
+    """What a row tells of the steps of an episode."""
+
+    length: int = 0
+    online: int = 0
+    human_steps: int = 0
+    interventions: int = 0
+    reward: float = 0.0
+    newest_version: int = 0
+    human: bool = False  # drove the last step
+
+    def add(self, step: Step) -> None:
+        human = step.source is Source.HUMAN
+        self.length += 1
+        self.online += is_online(step)
+        self.human_steps += human
+        self.interventions += human and not self.human
+        self.reward += step.reward
+        self.newest_version = step.policy_version
+        self.human = human
+
+
+class EpisodeTracker:
+    """Turns the stream of records into one row of metrics per episode.
+
+    Attributes:
+        first_version: versions of weights before this one are of a predecessor; their age is
+            counted from here.
+    """
+
+    def __init__(self, metrics: Metrics, rate_hz: float) -> None:
+        self.first_version = 0
+        self._metrics = metrics
+        self._rate_hz = rate_hz
+        self._open: dict[str, _Tally] = {}
+        self._successes: deque[bool] = deque(maxlen=20)
+
+    def recent_success(self) -> float:
+        """Success rate of the last 20 episodes."""
+        return sum(self._successes) / max(len(self._successes), 1)
+
+    def add(self, record: Record, steps: int, version: int) -> None:
+        """Take a record; an `End` closes its episode, or is a request, and writes a row."""
+        episode = self.follow(record)
+        if isinstance(record, End) and record.reason.startswith(NEEDS_PERSON):
+            self._metrics.write(steps, RequestRow(record.key.actor, record.reason))
+        if isinstance(record, End) and episode:
+            self._metrics.write(steps, self._row(episode, record, version))
+
+    def follow(self, record: Record) -> _Tally | None:
+        """Take a record without a row for it; an `End` returns its episode.
+
+        But for one that is a script's, or was discarded: it says nothing of the policy.
+        """
+        actor = record.key.actor
+        if isinstance(record, Step):
+            if record.key.index == 0:
+                self._open[actor] = _Tally()
+            self._open.setdefault(actor, _Tally()).add(record)
+            return None
+        episode = self._open.pop(actor, _Tally())
+        if not episode.online or record.reason == ENDINGS[Event.DISCARD]:
+            return None
+        self._successes.append(record.success)
+        return episode
+
+    def _row(self, episode: _Tally, end: End, version: int) -> EpisodeRow:
+        return EpisodeRow(
+            actor=end.key.actor,
+            episode=end.key.episode,
+            length=episode.length,
+            success=end.success,
+            assisted=episode.human_steps > 0,
+            reward=episode.reward,
+            human_steps=episode.human_steps,
+            interventions=episode.interventions,
+            reason=end.reason,
+            duration_s=episode.length / self._rate_hz,
+            weight_age=max(0, version - max(episode.newest_version, self.first_version)),
+        )

@@ -1,0 +1,335 @@
+"""One ring of frames with the transitions between them; sampled by strata."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serl.errors import BadInput, SpecMismatch
+from serl.training.features import FeatureStore, FrameEncoder
+from serl.training.frames import FrameStore, Slots
+from serl.intervention import ENDINGS, Event, is_fault
+from serl.specs import Spec
+from serl.stuck import stuck_since_s
+from serl.types import Array, Batch, End, Record, Source, Step
+
+Stream = tuple[str, str, bool]  # run, actor, prior
+_NONE = -1
+
+
+class Replay:
+    """Transitions of interleaved actors, every observation stored once.
+
+    A slot holds a frame and, once its successor is known, the transition that starts there; the
+    successor is the next frame of the same episode or the one of its `End`, never merely the next
+    slot. Demonstrations fill the first slots and stay; the rest is a ring that forgets the oldest.
+    The action of a transition is the executed one of a human and a demonstration, and the requested
+    one of the policy, unless nothing was executed: a guard held the arm. Equal records in an equal
+    order give equal contents. With an `encoder` frames are kept, and sampled, as features, and not
+    shifted. Sampled images are the last `stacked` ones of their episode, as `FrameStack` shows
+    them; without all of them no transition is sampled.
+
+    Attributes:
+        capacity: slots, demonstrations included.
+        online: steps of policy and human entered so far, forgotten ones included.
+        human: those of `online` that a human made.
+        demonstrations: transitions entered with `prior=True`.
+        dropped: steps lost because their stream broke off before their successor came.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        capacity: int,
+        discount: float,
+        n_step: int = 1,
+        seed: int = 0,
+        crop_px: int = 0,
+        folder: Path | None = None,
+        encoder: FrameEncoder | None = None,
+        stacked: int = 1,
+    ) -> None:
+        self.online = self.human = self.demonstrations = self.dropped = 0
+        self._observation, self._n_step, self._discount = spec.observation, n_step, discount
+        self.capacity = capacity
+        self._state = np.zeros((capacity, self._observation.state_size), np.float32)
+        cameras = self._observation.images
+        self._frames = (
+            FeatureStore(cameras, capacity, encoder, folder)
+            if encoder
+            else FrameStore(cameras, capacity, crop_px, folder)
+        )
+        self._action = np.zeros((capacity, *spec.action.shape), np.float32)
+        self._reward = np.zeros(capacity, np.float32)
+        self._terminated = np.zeros(capacity, np.bool_)
+        self._prior = np.zeros(capacity, np.bool_)
+        self._successor = np.full(capacity, _NONE, np.int64)  # _NONE: no transition starts here
+        self._after = np.full(capacity, _NONE, np.int64)  # the successor, sampled or not
+        self._seen = np.zeros((capacity, stacked), np.int64)  # slots of what is seen, oldest first
+        self._all, self._of_prior = _Members(capacity), _Members(capacity)
+        self._open: dict[Stream, tuple[int, Step]] = {}
+        self._owner: dict[int, Stream] = {}
+        self._written = np.zeros(capacity, np.int64)  # how often a slot was
+        self._newest: dict[Stream, _Entered] = {}
+        self._pinned: int | None = None  # known from the first online frame on
+        self._next = 0
+        self._rng = np.random.default_rng(seed)
+
+    def __len__(self) -> int:
+        """Transitions that can be sampled."""
+        return len(self._all)
+
+    def add(self, record: Record, prior: bool = False) -> None:
+        """Enter the next record of an actor's stream.
+
+        A step becomes a transition when its successor arrives: the next step of its episode, or
+        the `End`. If neither comes, or a fault left nothing to see, the step is dropped and
+        counted. Steps of a script enter only as demonstrations; their first frame still serves as
+        the successor of the step before. An episode that a person discarded is forgotten when its
+        `End` comes, whatever of it was lost on the way; so is the part in which a stuck arm stood.
+
+        Args:
+            record: what an actor sent; those of several actors may interleave.
+            prior: the record belongs to a demonstration.
+
+        Raises:
+            BadInput: a demonstration after an online record, or more of them than fit.
+        """
+        stream = (record.key.run, record.key.actor, prior)
+        follows = stream in self._open and _follows(record, self._open[stream][1])
+        if stream in self._open and not follows:
+            self._drop(stream)
+        enters = isinstance(record, Step) and (prior or record.source is not Source.SCRIPT)
+        name = record.key.epoch, record.key.episode
+        if stream not in self._newest or self._newest[stream].name != name:
+            self._newest[stream] = _Entered(name, [])
+        if follows or enters:
+            self._enter(record, stream, enters)
+        if isinstance(record, End):
+            discarded = record.reason == ENDINGS[Event.DISCARD]
+            self._forget_since(stream, -math.inf if discarded else stuck_since_s(record))
+
+    def sample(self, n: int, prior_share: float = 0.5) -> Batch:
+        """`n` transitions: `prior_share` of them demonstrations and human's, the rest from all.
+
+        Uniform, with replacement. The two strata alternate, so that equal parts of the batch hold
+        equal shares. While there is no prior data, all come from all.
+
+        Raises:
+            BadInput: the replay is empty.
+        """
+        if not len(self):
+            raise BadInput("replay: empty, nothing to sample")
+        slots = self._all.sample(self._rng, n)
+        if len(self._of_prior):
+            from_prior = np.diff(np.floor(np.arange(n + 1) * prior_share)) > 0
+            slots[from_prior] = self._of_prior.sample(self._rng, int(from_prior.sum()))
+        reward, discount, final = self._walk(slots)
+        return Batch(
+            state=self._state[slots],
+            action=self._action[slots],
+            reward=reward,
+            discount=discount,
+            next_state=self._state[final],
+            prior=self._prior[slots],
+            images=self._frames.take(self._seen[slots], self._rng),
+            next_images=self._frames.take(self._seen[final], self._rng),
+        )
+
+    def prior_states(self) -> Array:
+        """State vectors before each action of demonstrations and humans.  # (N, D)."""
+        states: Array = self._state[np.sort(self._of_prior.slots)]
+        return states
+
+    def states(self) -> Array:
+        """State vectors before each action of all transitions.  # (N, D)."""
+        states: Array = self._state[np.sort(self._all.slots)]
+        return states
+
+    def sampler_state(self) -> dict[str, NDArray[np.uint64]]:
+        """The state of the random generator."""
+        state = self._rng.bit_generator.state
+        words = [state["state"]["state"], state["state"]["inc"]]
+        halves = [half for word in words for half in divmod(word, 2**64)]
+        halves += [state["has_uint32"], state["uinteger"]]
+        return {"generator": np.array(halves, np.uint64)}
+
+    def load_sampler_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from `sampler_state`; raises `SpecMismatch` when it is none."""
+        words = state.get("generator", np.zeros(0))
+        if len(state) != 1 or words.shape != (6,) or words.dtype != np.uint64:
+            raise SpecMismatch("replay: expected the sampler's state: generator: uint64[6]")
+        high, low, inc_high, inc_low, has_uint32, uinteger = map(int, words)
+        self._rng.bit_generator.state = {
+            "bit_generator": "PCG64",
+            "state": {"state": high << 64 | low, "inc": inc_high << 64 | inc_low},
+            "has_uint32": has_uint32,
+            "uinteger": uinteger,
+        }
+
+    def _walk(self, slots: Slots) -> tuple[Array, Array, Slots]:
+        """Sum of rewards, discount and frame to bootstrap from, up to n steps on.  # (B,) each."""
+        reward = self._reward[slots]
+        discount = np.full(len(slots), self._discount, np.float32)
+        final = self._successor[slots]
+        ended = self._terminated[slots]
+        for _ in range(self._n_step - 1):
+            walking = np.flatnonzero(~ended & (self._successor[final] != _NONE))
+            if not len(walking):
+                break
+            here = final[walking]
+            reward[walking] += discount[walking] * self._reward[here]
+            discount[walking] *= self._discount
+            final[walking] = self._successor[here]
+            ended[walking] = self._terminated[here]
+        discount[ended] = 0.0
+        return reward, discount, final
+
+    def _enter(self, record: Record, stream: Stream, opens: bool) -> None:
+        """The successor of the open step, if there is one, and maybe the next open step."""
+        slot = self._put(record, stream[2])
+        self._seen[slot] = slot
+        if stream in self._open:  # unless the ring is so small that the frame came over it
+            self._seen[slot, :-1] = self._seen[self._open[stream][0], 1:]
+            self._close(stream, slot)
+        if isinstance(record, Step) and opens:
+            self._open[stream] = slot, record
+            self._owner[slot] = stream
+
+    def _put(self, record: Record, prior: bool) -> int:
+        """Store the record's frame in the next slot; what that slot held is forgotten."""
+        slot = self._claim(prior)
+        self._state[slot] = self._observation.flatten(record.observation)
+        self._frames.put(slot, record.observation.images)
+        return slot
+
+    def _claim(self, prior: bool) -> int:
+        if prior and self._pinned is not None:
+            raise BadInput("replay: demonstrations must be added before the first online step")
+        if not prior and self._pinned is None:
+            self._pinned = self._next
+        slot, pinned = self._next, self._pinned or 0
+        if slot == self.capacity:
+            slot = pinned
+        # A frame, those seen with it and its successor must fit beside each other.
+        if (prior and slot < self._next) or self.capacity - pinned < 1 + self._seen.shape[1]:
+            raise BadInput(f"replay: the demonstrations do not fit in capacity {self.capacity}")
+        self._next = slot + 1
+        self._forget(slot)
+        return slot
+
+    def _forget(self, slot: int) -> None:
+        """Predecessors of a slot were written before it, so no transition leads here any more.
+
+        Nothing that was seen with its frame is sampled any more either.
+        """
+        self._written[slot] += 1
+        seen_by = slot
+        for _ in range(self._seen.shape[1]):
+            if seen_by in self._owner:
+                self._drop(self._owner[seen_by])
+            self._remove(seen_by)
+            if (seen_by := int(self._after[seen_by])) == _NONE:
+                break
+        self._after[slot] = _NONE
+
+    def _remove(self, slot: int) -> None:
+        """The transition that starts in a slot, if one does, is sampled no more."""
+        if self._successor[slot] != _NONE:
+            self._successor[slot] = _NONE
+            self._all.remove(slot)
+            if self._prior[slot]:
+                self._of_prior.remove(slot)
+
+    def _forget_since(self, stream: Stream, since_s: float) -> None:
+        """Nothing is to be learned from an ended episode's steps since then; counts stay."""
+        for slot, written, issued_s in self._newest.pop(stream).slots:
+            # Unless the ring came over it.
+            if issued_s >= since_s and self._written[slot] == written:
+                self._remove(slot)
+
+    def _drop(self, stream: Stream) -> None:
+        slot, _ = self._open.pop(stream)
+        del self._owner[slot]
+        self.dropped += 1
+
+    def _close(self, stream: Stream, successor: int) -> None:
+        """The open step becomes a transition."""
+        slot, step = self._open.pop(stream)
+        del self._owner[slot]
+        prior = stream[2]
+        # Limits are part of the dynamics. Learning from what they left of the policy's wish, the
+        # critic would have no data on the actions that it prefers, and never be corrected there.
+        limited = step.source is Source.POLICY and bool(step.action.any())
+        self._action[slot] = step.requested if limited else step.action
+        self._reward[slot] = step.reward
+        self._terminated[slot] = step.terminated
+        self._successor[slot] = self._after[slot] = successor
+        human = step.source is Source.HUMAN
+        self._prior[slot] = prior or human
+        self._all.add(slot)
+        self._newest[stream].slots.append((slot, int(self._written[slot]), step.monotonic_s))
+        if self._prior[slot]:
+            self._of_prior.add(slot)
+        if prior:
+            self.demonstrations += 1
+        else:
+            self.online += 1
+            self.human += human
+
+
+class _Entered(NamedTuple):
+    """What a stream's newest episode, (epoch, episode), has in replay.
+
+    Attributes:
+        slots: each as written, and when its action was issued.
+    """
+
+    name: tuple[int, int]
+    slots: list[tuple[int, int, float]]
+
+
+class _Members:
+    """A set of slots that is sampled uniformly; adding and removing take constant time."""
+
+    def __init__(self, capacity: int) -> None:
+        self._slots = np.zeros(capacity, np.int64)
+        self._where = np.zeros(capacity, np.int64)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def slots(self) -> Slots:
+        return self._slots[: self._count]
+
+    def add(self, slot: int) -> None:
+        self._slots[self._count] = slot
+        self._where[slot] = self._count
+        self._count += 1
+
+    def remove(self, slot: int) -> None:
+        """The last one takes its place."""
+        self._count -= 1
+        last, place = self._slots[self._count], self._where[slot]
+        self._slots[place] = last
+        self._where[last] = place
+
+    def sample(self, rng: np.random.Generator, n: int) -> Slots:
+        picked: Slots = self._slots[rng.integers(self._count, size=n)]
+        return picked
+
+
+def _follows(record: Record, previous: Step) -> bool:
+    """The record was seen after the action of the step, and next."""
+    # A task that ended needs no successor.
+    if isinstance(record, End) and is_fault(record) and not previous.terminated:
+        return False
+    key, before = record.key, previous.key
+    return (key.epoch, key.episode, key.index) == (before.epoch, before.episode, before.index + 1)

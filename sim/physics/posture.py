@@ -1,0 +1,92 @@
+"""The posture of the arm: what its elbow does while the tool goes its way, and moves of joints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from serl.safety import Pose
+from serl.setpoint import PROFILE_PERIOD_S
+from serl.sim.physics.franka import HOME_RAD
+from serl.sim.physics.kinematics import site_frame
+
+# Joint-space posture control in the null space of the tool; holds the elbow to 1e-3 rad.
+_STIFFNESS, _DAMPING = 10.0, 2.0
+_REGULARIZATION = 1e-6  # smallest pivot, at a singularity
+_SPEED_RAD_S = 0.25  # of the fastest joint, on the mean of a move
+_PEAK = 1.5  # times as fast is the middle of one
+
+Vector64 = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class Posture:
+    """Pulls the joints of an arm towards a posture without moving its tool.
+
+    Args:
+        model: of the arm.
+        data: its state.
+        site: the tool's.
+        joints: of the arm.
+
+    Attributes:
+        target_rad: that posture.
+    """
+
+    def __init__(
+        self, model: mujoco.MjModel, data: mujoco.MjData, site: int, joints: slice
+    ) -> None:
+        self._model, self._data, self._site, self._joints = model, data, site, joints
+        self.target_rad: Vector64 = np.array(HOME_RAD)
+        self._q, self._dq = data.qpos[joints], data.qvel[joints]
+        self._exerted = data.qfrc_applied[joints]
+        self._jacobian, self._torque = np.zeros((6, model.nv)), np.zeros(model.nv)
+
+    def hold(self) -> None:
+        """Torque towards the posture, projected to where it does not move the tool."""
+        jacobian, torque = self._jacobian, self._torque
+        mujoco.mj_jacSite(self._model, self._data, jacobian[:3], jacobian[3:], self._site)
+        away = self.target_rad - self._q
+        torque[self._joints] = _STIFFNESS * away - _DAMPING * self._dq
+        gram = jacobian @ jacobian.T
+        mujoco.mju_cholFactor(gram, _REGULARIZATION)
+        force = np.empty(6)
+        mujoco.mju_cholSolve(force, gram, jacobian @ torque)
+        self._exerted[:] = (torque - force @ jacobian)[self._joints]
+
+
+class JointMove:
+    """All joints at once to the home posture, from rest to rest.
+
+    Args:
+        model: of the arm.
+        data: where it is now.
+        site: the tool's.
+        joints: of the arm.
+    """
+
+    def __init__(
+        self, model: mujoco.MjModel, data: mujoco.MjData, site: int, joints: slice
+    ) -> None:
+        self._model, self._scratch, self._joints = model, mujoco.MjData(model), joints
+        self._frame = site_frame(model, self._scratch, site)
+        self._scratch.qpos[:] = data.qpos
+        self._start: Vector64 = data.qpos[joints].copy()
+        self._way = np.array(HOME_RAD) - self._start
+        duration_s = float(np.abs(self._way).max()) * _PEAK / _SPEED_RAD_S
+        self._ticks, self._tick = max(1, round(duration_s / PROFILE_PERIOD_S)), 0
+
+    @property
+    def done(self) -> bool:
+        """The joints were told to be home."""
+        return self._tick >= self._ticks
+
+    def advance(self) -> tuple[Pose, Vector64]:
+        """Where the tool and the joints are to be 10 ms later."""
+        self._tick = min(self._ticks, self._tick + 1)
+        share = self._tick / self._ticks
+        joints = self._start + share**2 * (3.0 - 2.0 * share) * self._way
+        self._scratch.qpos[self._joints] = joints
+        mujoco.mj_kinematics(self._model, self._scratch)
+        return self._frame.pose, joints

@@ -1,0 +1,168 @@
+"""Wrenches instead of targets: forces along x and z of the base, and a torque about its y.
+
+The arm's springs hold the other axes. An axis that is driven is a motor with little damping; it is
+a spring again outside its range, and its controller's damper brakes it where it is too fast.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import mujoco
+
+from serl.errors import BadInput
+from serl.geometry import conjugate, multiply, rotate
+from serl.safety import Motion, Pose
+from serl.sim.physics.kinematics import to_wxyz
+from serl.types import Action
+
+_STILL = 0.05  # m/s and rad/s: what is slower than this while braking is held
+_LEVEL = 0.999
+
+
+class Thrust:
+    """Drives three axes of an arm by force, for as long as somebody keeps saying how.
+
+    Args:
+        model: of the arm; the actuators of the driven axes change with what drives them.
+        data: its state.
+        motion: an action and its limits.
+        prefix: of the arm's names.
+    """
+
+    def __init__(
+        self, model: mujoco.MjModel, data: mujoco.MjData, motion: Motion, prefix: str = ""
+    ) -> None:
+        self._wrench = wrench = motion.wrench
+        low, high, widest = motion.box_low_m, motion.box_high_m, motion.max_rotation_rad
+        force, speed, damping = wrench.force_n, wrench.speed_m_s, wrench.damping_n_s_m
+        spring = model.actuator(f"{prefix}spring0").id
+        self._x = _Axis(model, data, spring, (low[0], high[0]), force, speed, damping)
+        self._z = _Axis(model, data, spring + 2, (low[2], high[2]), force, speed, damping)
+        self._pitch = _Axis(
+            model,
+            data,
+            spring + 4,
+            (-widest, widest),
+            wrench.torque_nm,
+            wrench.angular_speed_rad_s,
+            wrench.damping_nm_s,
+        )
+        self._target = data.mocap_quat[model.body(f"{prefix}rotation_target").mocapid[0]]
+
+    def begin(self, start: Pose) -> None:
+        """Hold here; the axes that are not driven stay where they are now.
+
+        Raises:
+            BadInput: the tool's y is not along the base's.
+        """
+        along = rotate(start.quaternion, (0.0, 1.0, 0.0))[1]
+        if abs(along) < _LEVEL:
+            raise BadInput(
+                "action_mode wrench: expected a start with the tool's y along the base's"
+            )
+        self._start, self._sign = start, math.copysign(1.0, along)
+        self._wish: tuple[float, ...] = (0.0, 0.0, 0.0)
+        self._asked_s = -math.inf
+        self._coming: tuple[float, ...] | None = None
+        self._x.begin(start.position[0])
+        self._z.begin(start.position[2])
+        self._pitch.begin(0.0)
+
+    def push(self, action: Action) -> None:
+        """Exert this once it arrives, for as long as the watchdog allows; zeros brake and hold."""
+        self._coming = tuple(action.tolist())
+
+    def rest(self) -> None:
+        """Brake and hold, until the next `push`."""
+        self._coming, self._asked_s = None, -math.inf
+
+    def tick(self, pose: Pose, twist: Sequence[float], now_s: float, late: bool = False) -> None:
+        """Set the controls for the next 10 ms.
+
+        Args:
+            pose: of the tool.
+            twist: of the tool, linear before angular, in the base frame.
+            now_s: simulated time.
+            late: what was pushed last has not arrived yet.
+        """
+        if self._coming is not None and not late:
+            self._wish, self._coming = self._coming, None
+            self._asked_s = now_s if any(self._wish) else -math.inf
+        driven = now_s - self._asked_s < self._wrench.timeout_s - 1e-9
+        fx, fz, torque = self._wish if driven else (None, None, None)
+        pitch = self._pitch_of(pose)
+        self._x.drive(fx, pose.position[0], twist[0])
+        self._z.drive(fz, pose.position[2], twist[2])
+        goal = self._pitch.drive(torque, pitch, twist[4], self._sign)
+        half = 0.5 * (pitch if goal is None else goal)
+        turn = (0.0, math.sin(half), 0.0, math.cos(half))
+        self._target[:] = to_wxyz(multiply(turn, self._start.quaternion))
+
+    def _pitch_of(self, pose: Pose) -> float:
+        """Angle about the base's y since the start."""
+        _, y, _, w = multiply(pose.quaternion, conjugate(self._start.quaternion))
+        return math.remainder(2.0 * math.atan2(y, w), 2.0 * math.pi)
+
+
+class _Axis:
+    """One axis: a spring to where it is held, or a motor with little damping, or a damper alone."""
+
+    def __init__(
+        self,
+        model: mujoco.MjModel,
+        data: mujoco.MjData,
+        spring: int,
+        range_: tuple[float, float],
+        scale: float,
+        top_speed: float,
+        damping: float,
+    ) -> None:
+        self._gain, self._bias = model.actuator_gainprm[spring], model.actuator_biasprm[spring]
+        self._damper = model.actuator_biasprm[spring + 6]
+        self._control = data.ctrl[spring : spring + 1]
+        self._spring = float(self._gain[0]), float(self._bias[1])
+        self._braking, self._free = float(self._damper[2]), -damping
+        self._written = self._spring[1], self._braking
+        self._low, self._high = range_
+        self._scale, self._top_speed = scale, top_speed
+        self._held: float | None = None
+
+    def begin(self, goal: float) -> None:
+        """Be a spring to `goal`, as stiff and damped as the controller was made meanwhile."""
+        found = float(self._bias[1]), float(self._damper[2])
+        if found != self._written:
+            by_position = self._spring[0] != 0.0
+            self._spring, self._braking = (-found[0] if by_position else 0.0, found[0]), found[1]
+        self.hold(goal)
+
+    def hold(self, goal: float) -> None:
+        """Be a spring to `goal`."""
+        self._held = goal
+        self._be(self._spring, goal, self._braking)
+
+    def drive(
+        self, wish: float | None, value: float, speed: float, sign: float = 1.0
+    ) -> float | None:
+        """Be what the wish (-1 to 1; None to brake and hold) and the limits say; what it holds."""
+        inside = min(self._high, max(self._low, value))
+        outward = (wish or 0.0) * (value - inside) >= 0.0
+        if inside != value and (wish is None or outward):
+            self.hold(inside)
+        elif wish is None:
+            if self._held is None and abs(speed) > _STILL:
+                self._be((1.0, 0.0), 0.0, self._braking)
+            else:
+                self.hold(value if self._held is None else self._held)
+        else:
+            self._held = None
+            fast = abs(speed) > self._top_speed
+            force = 0.0 if fast else sign * wish * self._scale
+            self._be((1.0, 0.0), force, self._braking if fast else self._free)
+        return self._held
+
+    def _be(self, law: tuple[float, float], control: float, damper: float) -> None:
+        self._gain[0], self._bias[1] = law
+        self._control[0], self._damper[2] = control, damper
+        self._written = law[1], damper

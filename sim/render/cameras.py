@@ -1,0 +1,99 @@
+"""The cameras of a simulation: each is drawn once an instant, and cut into its views."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import mujoco
+
+from serl.camera import View
+from serl.errors import BadInput, SerlError
+from serl.sim.render import gl
+from serl.sim.render import ray
+from serl.sim.render.pinhole import camera_index
+from serl.types import Image
+
+logger = logging.getLogger(__name__)
+
+_RAY_PX = 128
+"""Up to this size casting rays is faster than OpenGL without a GPU."""
+
+
+class Cameras:
+    """Draws what readings carry of cameras.
+
+    Args:
+        model: of the scene.
+        data: its state, as it changes.
+        views: by name.
+        renderer: "ray", "gl", or "auto" for what is faster here.
+        lens: what a camera, by name, makes of its picture.
+
+    Raises:
+        BadInput: a view of a camera that the scene does not have, or "ray" for a scene with
+            textures or partial transparency.
+        SerlError: "gl" was asked for and cannot be used here.
+    """
+
+    def __init__(
+        self,
+        model: mujoco.MjModel,
+        data: mujoco.MjData,
+        views: Mapping[str, View],
+        renderer: str,
+        lens: Callable[[str, Image], Image] = lambda camera, picture: picture,
+    ) -> None:
+        for name, view in views.items():
+            try:
+                camera_index(model, view.camera)
+            except BadInput as error:
+                raise BadInput(f"view {name}: {error}") from None
+        self._views, self._lens = views, lens
+        self._renderer: Any = _renderer(model, data, views, renderer) if views else None
+
+    def pictures(self) -> dict[tuple[str, tuple[int, int]], Image]:
+        """What each camera sees now, at each size that a view is cut from: uint8 (H, W, 3)."""
+        sources = dict.fromkeys((view.camera, view.capture_size) for view in self._views.values())
+        return {
+            (camera, size): self._lens(camera, self._renderer.frame(camera, *size))
+            for camera, size in sources
+        }
+
+    def shoot(self) -> dict[str, Image]:
+        """The image of each view now, uint8 (H, W, 3)."""
+        pictures = self.pictures()
+        return {
+            name: view.cut(pictures[view.camera, view.capture_size])
+            for name, view in self._views.items()
+        }
+
+    def close(self) -> None:
+        """Let go of what draws."""
+        if isinstance(self._renderer, gl.Renderer):
+            self._renderer.close()
+
+
+def _renderer(
+    model: mujoco.MjModel, data: mujoco.MjData, views: Mapping[str, View], name: str
+) -> Any:
+    not_drawn = ray.not_drawn(model)
+    largest = max(max(view.capture_size) for view in views.values())
+    small = largest <= _RAY_PX and not _has_gpu()
+    if name == "ray" or (name == "auto" and small and not not_drawn):
+        if not_drawn:
+            raise BadInput(not_drawn)
+        return ray.Renderer(model, data, shadows=False)
+    try:
+        return gl.Renderer(model, data, shadows=False)
+    except SerlError as error:
+        if name == "gl" or not_drawn:
+            raise
+        logger.warning("%s; drawing with rays", error)
+        return ray.Renderer(model, data, shadows=False)
+
+
+def _has_gpu() -> bool:
+    return Path("/proc/driver/nvidia").exists() or Path("/dev/kfd").exists()

@@ -1,0 +1,170 @@
+"""A ray caster on the CPU: needs no graphics driver and gives the same picture everywhere."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from serl.sim.render.projection import cast, colors_of, for_rays
+from serl.sim.render.layers import Layers
+from serl.sim.render.lighting import floor_of, looks_of
+from serl.sim.render.pinhole import Eye, Pinhole, Rays, Values, camera_index, eye_of, pixel_directions
+from serl.sim.render.shading import (
+    SKY,
+    TOWARDS_LIGHT,
+    Colors,
+    fading,
+    floor_tiles,
+    shade_plainly,
+    sky_light,
+    to_bytes,
+)  # fmt: skip
+from serl.types import Image
+
+_LIGHT_M, _AWAY_M = np.array([1.3, -0.9, 1.7]), 2.0  # where it is, and how far away
+_SHADOW = 0.35
+_EDGE = 0.025
+
+
+class Renderer:
+    """Pictures of a simulation: Lambert shading with a soft sky light and hard shadows.
+
+    Geoms have the colours of their materials as in MuJoCo, but neither their textures nor partial
+    transparency (see `not_drawn`). The background is always the same. The light is that of
+    `sim/light.py`: a model's other lights are ignored.
+
+    Args:
+        model: of the scene.
+        data: its state, as it changes.
+        supersampling: rays per pixel along each axis, at edges; 1 for policies, 3 for people.
+        shadows: cast them and highlights; without, and without supersampling, a picture takes a
+            tenth of the time: rays are cast only where something moves.
+    """
+
+    def __init__(
+        self,
+        model: mujoco.MjModel,
+        data: mujoco.MjData,
+        supersampling: int = 1,
+        shadows: bool = True,
+    ) -> None:
+        self._model, self._data = model, data
+        self._supersampling, self._shadows = supersampling, shadows
+        self._floor = floor_of(model)
+        self._matt = model.geom_bodyid == 0
+        self._layers = Layers(model, data)
+
+    def frame(self, camera: str, width: int, height: int) -> Image:
+        """The view of `camera` now.  # (H, W, 3) uint8.
+
+        Raises:
+            BadInput: the model has no such camera.
+        """
+        index = camera_index(self._model, camera)
+        pinhole = Pinhole(width, height, math.radians(self._model.cam_fovy[index]))
+        if self._shadows or self._supersampling > 1:
+            self._seen, self._looks = for_rays(self._model), looks_of(self._model)
+            moved = np.subtract(self._looks.towards_light, TOWARDS_LIGHT)
+            self._light_m = _LIGHT_M + _AWAY_M * moved
+            image = to_bytes(self._colors(eye_of(self._data, index, pinhole)))
+        else:
+            image = self._layers.picture(index, pinhole)
+        return image.reshape(height, width, 3)
+
+    def _colors(self, eye: Eye) -> Colors:
+        """Of all pixels, by at least one ray through each.  # (H * W, 3)."""
+        colors = self._colors_along(eye, pixel_directions(eye.pinhole))
+        if self._supersampling > 1:
+            self._smooth(colors, eye)
+        return colors
+
+    def _smooth(self, colors: Colors, eye: Eye) -> None:
+        """Cast more rays through the pixels that differ from a neighbour: the edges."""
+        pinhole = eye.pinhole
+        x, y = pinhole.pixel_centers()
+        edges = np.flatnonzero(_edges(colors.reshape(pinhole.height, pinhole.width, 3)))
+        offsets = (np.arange(self._supersampling) + 0.5) / self._supersampling - 0.5
+        total = np.zeros((len(edges), 3), np.float32)
+        for dx in offsets:
+            for dy in offsets:
+                total += self._colors_along(eye, pinhole.directions(x[edges] + dx, y[edges] + dy))
+        colors[edges] = total / self._supersampling**2
+
+    def _colors_along(self, eye: Eye, directions: Rays) -> Colors:
+        """Of what is seen along directions in the frame of the camera, from 0 to 1."""
+        rays = eye.rays(directions)
+        if self._shadows:
+            return self._shade(eye.origin, rays)
+        hits = cast(self._seen, self._data, eye.origin, rays)
+        colors = self._seen.geom_rgba[:, :3]
+        shaded = shade_plainly(eye.origin, rays, hits, colors, self._floor, self._looks)
+        return shaded.clip(0.0, 1.0)
+
+    def _shade(self, origin: Values, rays: Rays) -> Colors:
+        """As `shade_plainly`, with shadows and highlights, lit from a point."""
+        geoms, distances, normals = cast(self._seen, self._data, origin, rays)
+        hit = geoms >= 0
+        points = origin + rays * distances[:, None]
+        colors: Colors = self._seen.geom_rgba[geoms, :3]
+        floor = geoms == self._floor
+        x_m, y_m = points[:, 0], points[:, 1]
+        looks = self._looks
+        colors[floor] = looks.floor[floor_tiles(x_m[floor], y_m[floor], looks.tiles_m)]
+        to_light = self._light_m - points
+        light_distances = np.linalg.norm(to_light, axis=1)
+        to_light /= light_distances[:, None]
+        key = np.einsum("ij,ij->i", normals, to_light).clip(0.0, 1.0)
+        key *= np.where(self._lit(to_light, light_distances), 1.0, _SHADOW)
+        bright = looks.key * key + sky_light(normals, looks)
+        shaded = colors * bright[:, None].astype(np.float32)
+        shaded += self._highlights(rays, normals, to_light, key, self._matt[geoms])[:, None]
+        fade = np.where(floor[:, None], fading(x_m, y_m), np.float32(0.0))
+        fade[~hit] = 1.0
+        result: Colors = (shaded + fade * (SKY - shaded)).clip(0.0, 1.0)
+        return result
+
+    def _lit(self, to_light: Rays, distances: Any) -> Any:
+        """Whether nothing stands between the light and the points."""
+        return cast(self._seen, self._data, self._light_m, -to_light).distances > distances - 2e-3
+
+    def _highlights(self, rays: Rays, normals: Rays, to_light: Rays, key: Any, matt: Any) -> Any:
+        half = to_light - rays
+        half /= np.linalg.norm(half, axis=1, keepdims=True)
+        shine = np.einsum("ij,ij->i", normals, half).clip(0.0, 1.0) ** 40
+        return np.where(matt, 0.0, 0.18 * shine * (key > _SHADOW)).astype(np.float32)
+
+
+def not_drawn(model: mujoco.MjModel) -> str:
+    """Name the first geom that the rays show otherwise than it is, in one line; "" if none."""
+    alphas, floor = colors_of(model)[:, 3], floor_of(model)
+    for geom in np.flatnonzero(alphas > 0.0).tolist():
+        name, material = model.geom(geom).name or str(geom), model.geom_matid[geom]
+        if geom != floor and material >= 0 and (model.mat_texid[material] >= 0).any():
+            what = f"the texture of its material {model.mat(material).name!r}"
+        elif alphas[geom] < 1.0:
+            what = f"its transparency (alpha {alphas[geom]:g})"
+        else:
+            continue
+        return (
+            f"renderer ray does not draw geom {name!r} with {what}: expected --task_config.renderer"
+            " gl, or a scene without"
+        )
+    return ""
+
+
+def _edges(picture: Colors) -> Any:
+    """Pixels (H, W) that differ visibly from a neighbour."""
+    edges = np.zeros(picture.shape[:2], bool)
+    across = np.abs(np.diff(picture, axis=1)).max(axis=2) > _EDGE
+    down = np.abs(np.diff(picture, axis=0)).max(axis=2) > _EDGE
+    edges[:, 1:] |= across
+    edges[:, :-1] |= across
+    edges[1:] |= down
+    edges[:-1] |= down
+    return edges
+
+
+renderer = Renderer

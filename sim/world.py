@@ -1,0 +1,264 @@
+"""What the arms of a simulation share: time, a scene, its cameras, and worlds that differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from serl.camera import image_specs
+from serl.errors import BadInput, SerlError
+from serl.reading import POSE, reading_parts
+from serl.safety import Motion, Pose, pose_from
+from serl.setpoint import PROFILE_PERIOD_S
+from serl.sim.render.cameras import Cameras
+from serl.sim.disturbance import Disturbance
+from serl.sim.physics.kinematics import body_frame, to_wxyz
+from serl.sim.physics.limb import SETTLE_S, Limb, flat, pose_array
+from serl.sim.physics.poses import placement, show
+from serl.sim.randomization import Randomizer
+from serl.sim.scene import PHYSICS_DT_S, build_model
+from serl.specs import ObservationSpec
+from serl.task import Placement, Scene, TaskConfig
+from serl.types import Array, Image, Observation
+
+_STEPS_PER_TICK = round(PROFILE_PERIOD_S / PHYSICS_DT_S)
+
+Vector64 = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class Stage:
+    """Arms in one world, whose time passes in one step for all of them.
+
+    Args:
+        scene: of the task, which says where arms stand.
+        config: of the task.
+        motions: what an action means for each arm.
+
+    Attributes:
+        model: of arms and scene.
+        data: its state.
+        limbs: the arms.
+        randomizer: makes the world of a seed; None where all are the same.
+        observation_spec: of readings: those of the arms, with their prefixes, then `<name>_pose` of
+            each tracked body and the images of the task's `all_views`.
+    """
+
+    def __init__(self, scene: Scene, config: TaskConfig, motions: Sequence[Motion]) -> None:
+        self.model = build_model(scene, config.randomize)
+        self.data = mujoco.MjData(self.model)
+        self._scene, self._motions = scene, motions
+        self.limbs = [
+            Limb(self.model, self.data, motion, prefix)
+            for prefix, motion in zip(scene.bases, motions, strict=True)
+        ]
+        self._bodies = {name: body_frame(self.model, self.data, name) for name in scene.tracked}
+        self.randomizer: Randomizer | None = None
+        if config.randomize != "none":
+            gains = {limb.prefix: limb.impedance for limb in self.limbs}
+            self.randomizer = Randomizer(self.model, scene, config, gains)
+        for limb in self.limbs:
+            limb.is_late = self.randomizer is not None
+        views = config.all_views
+        self._cameras = Cameras(self.model, self.data, views, config.renderer, self._through_lens)
+        self._images: dict[str, Image] | None = None  # of this instant, once somebody looked
+        self._numbers_then: tuple[list[float], float] | None = None
+        state = {
+            f"{limb.prefix}{name}": array
+            for limb in self.limbs
+            for name, array in limb.observation_spec.state.items()
+        }
+        state.update({f"{name}_pose": POSE for name in scene.tracked})
+        self.observation_spec = ObservationSpec(state=state, images=image_specs(views))
+        self._parts = reading_parts(self.observation_spec)
+        self._warnings = self.data.warning.number  # a view: looking it up takes longer
+
+    def close(self) -> None:
+        """Let go of the cameras."""
+        self._cameras.close()
+
+    def reset(self, seed: int) -> None:
+        """Place arms and scene as the scene draws them from `seed`, at rest."""
+        drawn = self._scene.place(np.random.default_rng(seed))
+        model, data = self.model, self.data
+        self._seed = seed
+        if self.randomizer is not None:
+            self.randomizer.draw(seed)
+        mujoco.mj_resetData(model, data)
+        for name, pose in drawn.bodies.items():
+            self._place(model.body(name), pose_from(pose))
+        for number, limb in enumerate(self.limbs):
+            held_m = drawn.right_held_m if number else drawn.held_m
+            limb.begin(self._start(drawn, number), held_m)
+        self._images, self._numbers_then = None, None
+        mujoco.mj_forward(model, data)
+        self._hold()
+        mujoco.mj_step(model, data, round(SETTLE_S / PHYSICS_DT_S))
+        for limb in self.limbs:
+            limb.settle()
+        self._period_s = PROFILE_PERIOD_S
+
+    def observe(self) -> Observation:
+        """The reading now.
+
+        Raises:
+            SerlError: the simulation became unstable; only a reset helps.
+        """
+        values = np.array(self._sensed(), np.float32)
+        state = {name: values[part] for name, part in self._parts.items()}
+        if self._images is None:
+            self._shoot()
+        stamps = {"robot": self.time_s, **dict.fromkeys(self._images or {}, self._shot_s)}
+        return Observation(state=state, images=self._images or {}, stamps=stamps)
+
+    def measure(self) -> dict[str, list[float]]:
+        """The state of a reading by name, in full precision; raises as `observe`."""
+        numbers = self._sensed()
+        return {name: numbers[part] for name, part in self._parts.items()}
+
+    def pictures(self) -> dict[tuple[str, tuple[int, int]], Image]:
+        """What the cameras of the task's views see now, by camera and size."""
+        return self._cameras.pictures()
+
+    def advance(self, dt_s: float) -> None:
+        """Let `dt_s`, a multiple of 10 ms, pass."""
+        ticks = round(dt_s / PROFILE_PERIOD_S) if math.isfinite(dt_s) else 0
+        if ticks < 1 or abs(ticks * PROFILE_PERIOD_S - dt_s) > 1e-9:
+            raise BadInput(f"dt_s {dt_s}: expected a positive multiple of {PROFILE_PERIOD_S}")
+        self._period_s = dt_s
+        self._hold()
+        if self.randomizer is not None:
+            self._advance_disturbed(ticks, self.randomizer.disturbances)
+            return
+        self._images = None
+        for _ in range(ticks):
+            for limb in self.limbs:
+                limb.drive()
+            mujoco.mj_step(self.model, self.data, _STEPS_PER_TICK)
+
+    def tick(self, period_s: float) -> None:
+        """Let 10 ms pass as arms are told already; the wrench is the mean over a period."""
+        self._period_s = period_s
+        self._images, self._numbers_then = None, None
+        mujoco.mj_step(self.model, self.data, _STEPS_PER_TICK)
+
+    def truth(self) -> dict[str, Array]:
+        """Time, what each arm knows of itself, and of each tracked body its pose.
+
+        `<name>_grasped` is 1 while both pads of an arm touch the body, `<name>_touched` while any
+        does; both have the arm's prefix.
+        """
+        truth = {"time_s": np.array([self.time_s], np.float32)}
+        for limb in self.limbs:
+            truth.update({f"{limb.prefix}{name}": value for name, value in limb.truth().items()})
+        for name, body in self._bodies.items():
+            truth[f"{name}_pose"] = pose_array(body.pose)
+            for limb in self.limbs:
+                pads = limb.gripper.touching(name)
+                truth[f"{limb.prefix}{name}_grasped"] = np.array([pads == 2], np.float32)
+                truth[f"{limb.prefix}{name}_touched"] = np.array([pads > 0], np.float32)
+        return truth
+
+    def placement(self) -> Vector64:
+        """Where everything is, to be shown by another one of an equal scene: joints, mocaps, seed.
+
+        May be called from any thread, and costs microseconds.
+        """
+        return np.append(placement(self.data), float(self._seed))
+
+    def show(self, where: Vector64) -> None:
+        """Put everything where another one had it, for pictures; raises `BadInput` if none fits."""
+        drawn, world = where[-1] if where.size else math.nan, self.randomizer
+        if world is not None and math.isfinite(drawn) and world.seed != int(drawn):
+            world.draw(int(drawn))
+            mujoco.mj_resetData(self.model, self.data)  # or what never moves would stay put
+        show(self.model, self.data, where[:-1])
+
+    @property
+    def time_s(self) -> float:
+        """Simulated time since the reset."""
+        return float(self.data.time) - SETTLE_S
+
+    def _start(self, drawn: Placement, number: int) -> Pose:
+        """Where the tool of an arm begins in this world."""
+        tcp = drawn.right_tcp if number else drawn.tcp
+        if tcp is None:
+            raise BadInput("a pair: expected the start of its right arm as well (right_tcp)")
+        held_m = drawn.right_held_m if number else drawn.held_m
+        if self.randomizer is not None and held_m is None:
+            tcp = self.randomizer.start(tcp, self._motions[number], number)
+        return pose_from(tcp)
+
+    def _hold(self) -> None:
+        for limb in self.limbs:
+            limb.hold()
+
+    def _numbers(self) -> list[float]:
+        """All numbers of a reading, in the order of its spec."""
+        if any(self._warnings.tolist()):
+            names = [mujoco.mjtWarning(i).name for i in np.flatnonzero(self._warnings).tolist()]
+            raise SerlError(f"the simulation became unstable ({', '.join(names)}): reset it")
+        period_s, world = self._period_s, self.randomizer
+        period_s = world.disturbances[0].wrench_period_s(period_s) if world else period_s
+        numbers = self.limbs[0].numbers(period_s)
+        for limb in self.limbs[1:]:
+            numbers += limb.numbers(period_s)
+        for body in self._bodies.values():
+            numbers += flat(body.pose)
+        return numbers
+
+    def _sensed(self) -> list[float]:
+        """The numbers of a reading as the sensors give them now, or gave them lately."""
+        if self.randomizer is None:
+            return self._numbers()
+        then, time_s = self._numbers_then or (self._numbers(), self.data.time)
+        numbers = list(then)
+        for disturbance in self.randomizer.disturbances:
+            numbers = disturbance.sensed(numbers, self._parts, time_s)
+        return numbers
+
+    def _advance_disturbed(self, ticks: int, disturbances: Sequence[Disturbance]) -> None:
+        """As usual, but what is commanded, measured and seen comes late, and something pushes."""
+        model, data = self.model, self.data
+        arms = [(limb, own.lags(data.time, ticks)) for limb, own in self._disturbed(disturbances)]
+        shared = arms[0][1]  # what is measured and seen is so of all
+        for tick in range(ticks):
+            for limb, lags in arms:
+                limb.drive(late=tick < lags.action)
+                if tick == lags.action:
+                    limb.obey()
+            last = tick == ticks - 1
+            mujoco.mj_step(model, data, _STEPS_PER_TICK - (shared.state if last else 0))
+            if last:
+                self._numbers_then = self._numbers(), data.time
+                mujoco.mj_step(model, data, shared.state)
+            if shared.image is not None and tick == ticks - 1 - shared.image:
+                self._shoot()
+        for limb in self.limbs:
+            limb.pass_period()
+
+    def _disturbed(self, disturbances: Sequence[Disturbance]) -> list[tuple[Limb, Disturbance]]:
+        """Each arm with its own; its hand is pushed as that says."""
+        arms = list(zip(self.limbs, disturbances, strict=True))
+        for limb, disturbance in arms:
+            self.data.xfrc_applied[limb.hand, :3] = disturbance.push_n(self.data.time)
+        return arms
+
+    def _shoot(self) -> None:
+        self._images, self._shot_s = self._cameras.shoot(), self.time_s
+
+    def _through_lens(self, camera: str, picture: Image) -> Image:
+        world = self.randomizer
+        return world.picture(camera, picture, self.data.time) if world else picture
+
+    def _place(self, body: Any, pose: Pose) -> None:
+        mocap = self.model.body_mocapid[body.id]
+        if mocap >= 0:
+            self.data.mocap_pos[mocap] = pose.position
+            self.data.mocap_quat[mocap] = to_wxyz(pose.quaternion)
+        else:
+            address = self.model.jnt_qposadr[body.jntadr[0]]
+            self.data.qpos[address : address + 7] = (*pose.position, *to_wxyz(pose.quaternion))

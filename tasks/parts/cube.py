@@ -1,0 +1,212 @@
+"""How a script takes a cube from where it lies to where it belongs, and goes up from there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from serl.errors import NeedsPerson
+from serl.policy import Policy
+from serl.geometry import wrapped
+from serl.safety import Motion
+from serl.tasks.parts.steering import CLOSE, OPEN, rng_at, steer, yaw
+from serl.types import Action, Array, Observation
+from serl.vectors import Vector
+
+State = Mapping[str, Array]
+"""What a reading and the truth both have: poses of the tool, its target and the cube, `gripper`."""
+
+_MAX_FINGERS_M = 0.08
+_LYING_M = 0.006
+_QUARTER_RAD = 0.5 * math.pi
+
+
+@dataclass(frozen=True, slots=True)
+class Cube:
+    """A cube on the table, and how to handle it.
+
+    Attributes:
+        name: its pose is the state `<name>_pose`.
+        half_m: half its width; its centre is so high where it lies.
+        grasp_m: the tool point is so far above the centre where it is grasped.
+        travel_m: height of the tool on its way elsewhere.
+    """
+
+    name: str
+    half_m: float
+    grasp_m: float = 0.0
+    travel_m: float = 0.13
+
+    def position(self, state: State) -> Array:
+        """Of its centre, in the base frame.  # (3,)."""
+        return state[f"{self.name}_pose"][:3]
+
+    def turn(self, state: State) -> float:
+        """From the tool's yaw to that of the nearest side of the cube, rad."""
+        return wrapped(yaw(state[f"{self.name}_pose"]) - yaw(state["tcp_pose"]), _QUARTER_RAD)
+
+    def lies(self, state: State) -> bool:
+        """It is on the table: neither in the hand nor on the rim of something."""
+        return float(self.position(state)[2]) < self.half_m + _LYING_M
+
+    def is_held(self, state: State) -> bool:
+        """The fingers are as far apart as it is wide, and it is between them."""
+        apart = self.position(state) - state["tcp_pose"][:3]
+        apart[2] += self.grasp_m
+        width = float(state["gripper"][0]) * _MAX_FINGERS_M
+        return bool(np.linalg.norm(apart) < self.half_m) and width < 2.0 * self.half_m + 0.004
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """Where the tool may be when an episode begins: pointing down, open, at one height.
+
+    Attributes:
+        low_m: lowest x and y.
+        high_m: highest x and y.
+        height_m: z.
+    """
+
+    low_m: tuple[float, float]
+    high_m: tuple[float, float]
+    height_m: float
+
+    def draw(self, rng: np.random.Generator) -> Vector:
+        """One of them."""
+        x, y = rng.uniform(self.low_m, self.high_m).tolist()
+        return x, y, self.height_m
+
+    def has(self, state: State) -> bool:
+        """The tool is at one of them; a centimetre does not matter."""
+        x, y, z = state["tcp_pose"][:3].tolist()
+        (x_low, y_low), (x_high, y_high) = self.low_m, self.high_m
+        across = x_low - 0.01 < x < x_high + 0.01 and y_low - 0.01 < y < y_high + 0.01
+        up = abs(z - self.height_m) < 0.01 and abs(yaw(state["tcp_pose"])) < 0.1
+        return bool(across and up and state["gripper"][0] > 0.9)
+
+
+def restore(
+    reading: Observation,
+    motion: Motion,
+    cube: Cube,
+    in_place: Callable[[State], bool],
+    goal_m: Callable[[np.random.Generator], np.ndarray[Any, Any]],
+    starts: Starts,
+) -> Policy | None:
+    """The reset of a task with one cube, from readings alone: as on an arm with a tracker of it.
+
+    A cube that is in the hand, or lies elsewhere, is put down where it belongs; the tool then goes
+    to a random start. Each call that is not ready draws other goals and another way to grasp.
+
+    Args:
+        reading: where things are.
+        motion: what an action means.
+        cube: what is handled.
+        in_place: whether the cube, where it lies, is where an episode may begin.
+        goal_m: draws x and y of such a place.
+        starts: where the tool has to be.
+
+    Raises:
+        NeedsPerson: the cube lies where the tool does not get.
+    """
+    state = reading.state
+    lies = cube.lies(state)
+    if lies and in_place(state) and starts.has(state):
+        return None
+    x, y, _ = cube.position(state).tolist()
+    (x_low, y_low, _), (x_high, y_high, _) = motion.box_low_m, motion.box_high_m
+    if lies and not (x_low <= x <= x_high and y_low <= y <= y_high):
+        raise NeedsPerson(f"the {cube.name} is at x {x:.2f} y {y:.2f} m, out of reach")
+    rng = rng_at(state["tcp_pose"])
+    aside_m = tuple(rng.uniform(-0.003, 0.003, 2))
+    put_down = PutDown(motion, cube, in_place, goal_m(rng), starts.draw(rng), aside_m=aside_m)
+    return lambda reading: put_down(reading.state)
+
+
+class PutDown:
+    """Brings a cube to its goal, unless it lies in its place already; then the tool goes up.
+
+    It decides from one state alone, so that it can go on from anywhere: a hand that holds nothing
+    opens and comes again.
+
+    Args:
+        motion: what an action means.
+        cube: what is carried.
+        in_place: whether the cube, where it lies, is where it belongs.
+        goal_m: x and y to put it down at.
+        end_m: where the tool is at the end; None for straight up.
+        noise: added to each motion.
+        aside_m: x and y by which it is grasped off its centre, and a turn, to try another way.
+    """
+
+    HOVER_M = 0.065
+
+    def __init__(
+        self,
+        motion: Motion,
+        cube: Cube,
+        in_place: Callable[[State], bool],
+        goal_m: np.ndarray[Any, Any],
+        end_m: Vector | None = None,
+        noise: Callable[[], np.ndarray[Any, Any]] = lambda: np.zeros(4),
+        aside_m: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
+        self._motion, self._cube, self._in_place = motion, cube, in_place
+        self._goal, self._end, self._noise = goal_m, end_m, noise
+        self._aside = np.array((*aside_m, 0.0))
+
+    def __call__(self, state: State) -> Action:
+        """The next action."""
+        if self._cube.is_held(state):
+            return self._carry(state)
+        if self._cube.lies(state) and self._in_place(state):
+            return self._leave(state)
+        return self._grasp(state)
+
+    def _carry(self, state: State) -> Action:
+        tcp, cube = state["tcp_pose"][:3].astype(np.float64), self._cube
+        low = cube.half_m + cube.grasp_m
+        far = math.hypot(*(self._goal - tcp[:2]))
+        if far < 0.01 or (cube.lies(state) and self._in_place(state)):
+            if tcp[2] < low + 0.004:
+                return self._steer(state, tcp, OPEN)
+            return self._steer(state, np.array((*self._goal, low)), CLOSE)
+        # Slower aside than up, until it is above what is in the way.
+        risen = min(1.0, max(0.0, (tcp[2] - low - 0.03) / 0.03)) if far > 0.03 else 1.0
+        goal = tcp[:2] + risen * (self._goal - tcp[:2])
+        return self._steer(state, np.array((*goal, cube.travel_m)), CLOSE)
+
+    def _leave(self, state: State) -> Action:
+        tcp = state["tcp_pose"][:3].astype(np.float64)
+        if state["gripper"][0] < 0.9:
+            return self._steer(state, tcp, OPEN)
+        high = self._cube.travel_m if self._end is None else self._end[2]
+        if tcp[2] < min(high, self._cube.travel_m) - 0.02 or self._end is None:
+            return self._steer(state, np.array((tcp[0], tcp[1], high)), OPEN)
+        return self._steer(state, np.array(self._end), OPEN, -yaw(state["target_pose"]))
+
+    def _grasp(self, state: State) -> Action:
+        """Over it and turned first; the more it is aligned, the lower."""
+        tcp, goal = state["tcp_pose"][:3], self._cube.position(state).astype(np.float64)
+        goal += self._aside
+        goal[2] = max(goal[2] + self._cube.grasp_m, self._motion.box_low_m[2])
+        # The side that is nearest to the front, not to the tool: the tool turns only so far.
+        side = wrapped(yaw(state[f"{self._cube.name}_pose"]), _QUARTER_RAD)
+        offset, turn = goal - tcp, side - yaw(state["tcp_pose"])
+        opening = float(state["gripper"][0])
+        off = math.hypot(offset[0], offset[1]) + 0.05 * abs(turn)
+        if off < 0.008 and abs(offset[2]) < 0.010 and opening > 0.4:
+            return self._steer(state, goal, CLOSE)
+        clear = min(1.0, max(0.0, (off - 0.006) / 0.012)) if opening > 0.9 else 1.0
+        goal[2] += self.HOVER_M * clear
+        return self._steer(state, goal, OPEN, side - yaw(state["target_pose"]))
+
+    def _steer(
+        self, state: State, goal: np.ndarray[Any, Any], gripper: float, turn_rad: float = 0.0
+    ) -> Action:
+        shift = goal - state["target_pose"][:3]
+        return steer(self._motion, shift, turn_rad, gripper, self._noise())

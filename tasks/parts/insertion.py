@@ -1,0 +1,381 @@
+"""What tasks of insertion share: a peg in the hand, a hole somewhere below, little room.
+
+A task of its own declares the shape (`serl.tasks.parts.peg_and_hole.Fit`) and its numbers (`InsertionConfig`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from serl.camera import View, image_specs
+from serl.errors import BadInput, NeedsPerson
+from serl.policy import Policy
+from serl.robot import Truth
+from serl.geometry import Quaternion, from_rotation_vector, multiply, rotate, wrapped, yaw
+from serl.safety import Limits, Motion
+from serl.specs import ArraySpec, ObservationSpec
+from serl.task import Length, Lengths, Placement, Scene, TaskConfig, ViewName
+from serl.tasks.parts.peg_and_hole import Fit, hole_mjcf, peg_mjcf
+from serl.tasks.parts.steering import rng_at, steer
+from serl.tasks.parts.training_defaults import from_pixels, from_state, on_features
+from serl.types import Action, Array, Observation, Outcome
+from serl.vectors import Vector
+
+_CLEAR_M = 0.010  # above the rim nothing is in the way
+# Of what is left below a peg that is just in: so much deeper the hand has to be for a classifier,
+# since a peg that is pressed upon slips in it.
+_DEEPER = 0.4
+_NEAR_M, _NEAR_RAD = 0.005, 0.05  # a start
+_DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
+
+
+# Of a hand camera's picture: where the field comes into sight, and the peg's tip with what is near,
+# where a pixel is 0.7 mm.
+_AROUND, _TIP = (0.25, 0.35, 0.75, 0.85), (0.40625, 0.4765625, 0.59375, 0.6640625)
+_VIEWS = {
+    camera + near: View(camera=camera, width=side, height=side, crop=crop, capture=(256, 256))
+    for camera in ("wrist", "behind")
+    for near, side, crop in (("", 32, _AROUND), ("_tip", 48, _TIP))
+}
+_BESIDE = 'pos="0.80 -0.26 0.26" xyaxes="0.655 0.756 0 -0.445 0.386 0.808"'
+# Opposite the wrist camera: what one of them takes for far away is far aside for the other.
+_BEHIND = '<camera name="behind" pos="-0.075 0 0.02" xyaxes="0 -1 0 -0.966 0 0.259" fovy="64"/>'
+
+
+class Start(NamedTuple):
+    """Where the peg begins: its tip from the middle of the rim, and its yaw from the hole's."""
+
+    place_m: Vector
+    yaw_rad: float
+
+    def is_reached(self, place_m: Vector, yaw_rad: float) -> bool:
+        """Half a centimetre does not matter."""
+        near = math.dist(place_m, self.place_m) < _NEAR_M
+        return near and abs(yaw_rad - self.yaw_rad) < _NEAR_RAD
+
+
+def motion_above(low_m: float) -> Motion:
+    """Over the whole field, and down to where the tool point is this far above the table."""
+    return Motion(
+        axes=("x", "y", "z", "yaw"),
+        translation_m=0.015,
+        rotation_rad=0.1,
+        box_low_m=(0.42, -0.10, low_m),
+        box_high_m=(0.58, 0.10, 0.20),
+        max_rotation_rad=0.6,
+        limits=Limits(lead_m=0.010),
+    )
+
+
+class InsertionConfig(TaskConfig):
+    """The numbers of a task of insertion.
+
+    Attributes:
+        clearance_m: between peg and hole, on each side.
+        field_m: the hole's centre is within this of the middle of the field, along x and y.
+        max_yaw_rad: the hole's yaw is within this of zero, either way.
+        start_m: the peg starts within this of above the hole, along x and y.
+        start_height_m: lowest and highest start of the peg's tip, above the rim.
+        start_yaw_rad: the peg's yaw at the start is within this of the hole's.
+        depth_m: the tip must be deeper than this.
+        lateral_m: and nearer than this to the hole's axis.
+    """
+
+    motion: Motion = motion_above(0.045)
+    views: dict[ViewName, View] = _VIEWS
+    can_reset: ClassVar[bool] = True
+    clearance_m: float = Field(0.0005, gt=0, le=0.005)
+    field_m: tuple[Length, Length] = (0.03, 0.05)
+    max_yaw_rad: float = Field(0.2, ge=0, le=math.pi)
+    start_m: float = Field(0.03, ge=0, le=1)
+    start_height_m: Lengths = (0.02, 0.06)
+    start_yaw_rad: float = Field(0.15, ge=0, le=math.pi)
+    depth_m: float = Field(0.025, gt=0, le=1)
+    lateral_m: float = Field(0.003, gt=0, le=1)
+
+
+class Insertion:
+    """The peg is in the hand; the hole lies anywhere on a field.
+
+    Where the hole is, the policy sees relative to the peg, as an object tracker would say it; what
+    it feels is the force at the wrist. An episode in which the peg falls is over.
+    """
+
+    name: str
+    fit: Fit
+
+    def __init__(self, config: InsertionConfig) -> None:
+        fit = self.fit
+        if config.clearance_m >= config.lateral_m:
+            raise BadInput(
+                f"clearance_m {config.clearance_m}: expected less than lateral_m, "
+                f"{config.lateral_m}, so that a peg that is in is near the axis"
+            )
+        self.deepest_m = fit.rim_m - (fit.latch_m if fit.latch_n else 0.0)
+        if config.depth_m >= self.deepest_m:
+            raise BadInput(
+                f"depth_m {config.depth_m}: expected less than the hole's {self.deepest_m}"
+            )
+        self.config = config
+        self._start, self._start_yaw = np.zeros(3, np.float32), 0.0
+        self._next: Start | None = None  # where the reset leads
+
+    @cached_property
+    def observation_spec(self) -> ObservationSpec:
+        """Nine numbers of the arm, and four of the hole or images of it."""
+        turn = math.degrees(self.fit.symmetry_rad)
+        hole = {
+            "hole_from_tip": ArraySpec(shape=(3,), unit="m, base frame; the rim's centre"),
+            "hole_yaw": ArraySpec(shape=(1,), unit=f"rad from the peg's, modulo {turn:.0f} deg"),
+        }
+        arm = {
+            "tcp_velocity": ArraySpec(shape=(3,), unit="m/s, base frame"),
+            "lead": ArraySpec(shape=(3,), unit="m, base frame"),
+            "force": ArraySpec(shape=(3,), unit="N, base frame"),
+        }
+        if self.config.observe == "state":
+            return ObservationSpec(state=hole | arm)
+        start = {
+            "tcp_from_start": ArraySpec(shape=(3,), unit="m, base frame"),
+            "yaw_from_start": ArraySpec(shape=(1,), unit="rad"),
+        }
+        return ObservationSpec(state=start | arm, images=image_specs(self.config.policy_views))
+
+    @property
+    def scene(self) -> Scene:
+        """A block with a hole, and the peg."""
+        bodies = hole_mjcf(self.fit, self.config.clearance_m) + peg_mjcf(self.fit)
+        fits = {"peg": self.config.clearance_m}
+        tracked = ("peg", "hole")
+        return Scene(
+            bodies=bodies,
+            place=self._place,
+            tracked=tracked,
+            fits=fits,
+            front=_BESIDE,
+            tool=_BEHIND,
+        )
+
+    def begin(self, reading: Observation) -> None:
+        """Keep where the tool starts."""
+        pose = reading.state["tcp_pose"]
+        self._start, self._start_yaw = pose[:3].copy(), yaw(_rotation(pose))
+        self._next = self._draw_start(rng_at(pose))
+
+    def observation(self, reading: Observation) -> Observation:
+        """What the policy sees of a reading."""
+        values = reading.state
+        tcp = values["tcp_pose"]
+        arm = {
+            "tcp_velocity": values["tcp_twist"][:3],
+            "lead": values["target_pose"][:3] - tcp[:3],
+            "force": values["wrench"][:3],
+        }
+        if self.config.observe == "pixels":
+            turned = wrapped(yaw(_rotation(tcp)) - self._start_yaw, 2.0 * math.pi)
+            start = {
+                "tcp_from_start": tcp[:3] - self._start,
+                "yaw_from_start": np.array([turned], np.float32),
+            }
+            return Observation(start | arm, self.config.policy_images(reading), reading.stamps)
+        hole = {
+            "hole_from_tip": np.array(self.hole_from_tip(values), np.float32),
+            "hole_yaw": np.array([self.turn(values)], np.float32),
+        }
+        return Observation(hole | arm, stamps=reading.stamps)
+
+    def outcome(self, reading: Observation, index: int) -> Outcome:
+        """Reward 1 and the end once the peg is in; over as well when it fell."""
+        state = reading.state
+        return self.config.outcome(self.is_success(state), index, lost=self._fell(state))
+
+    def reset(self, reading: Observation) -> Policy | None:
+        """With `auto_reset`, pull the peg out and go to a start; else the simulation places both.
+
+        Raises:
+            NeedsPerson: the peg has fallen; a gripper that never opens cannot take it up.
+        """
+        if not self.config.auto_reset:
+            return None
+        if self._fell(reading.state):
+            raise NeedsPerson("the peg is not in the hand")
+        where = self._away(reading.state)
+        if self._next is None:  # nothing was begun here: perhaps in a hole that it is in already
+            if self._is_start(*where):
+                return None
+            self._next = self._draw_start(rng_at(reading.state["tcp_pose"]))
+        return None if self._next.is_reached(*where) else self._withdraw
+
+    def is_success(self, truth: Truth) -> bool:
+        """The tip is deep in the hole: beside it, it would be above the rim or on the table."""
+        x, y, z = self.hole_from_tip(truth)
+        return z > self.config.depth_m and math.hypot(x, y) < self.config.lateral_m
+
+    def progress(self, truth: Truth) -> float:
+        """0.3 for approaching, 0.2 for being above the hole, 0.5 for depth."""
+        x, y, z = self.hole_from_tip(truth)
+        lateral = math.hypot(x, y)
+        depth = max(0.0, z) if lateral < self.config.lateral_m else 0.0
+        return (
+            0.3 * max(0.0, 1.0 - math.hypot(lateral, min(0.0, z)) / 0.15)
+            + 0.2 * math.exp(-((lateral / 0.01) ** 2))
+            + 0.5 * min(1.0, depth / self.fit.rim_m)
+        )
+
+    def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
+        """A scripted inserter without memory."""
+        return _Expert(self, truth, seed)
+
+    def training_defaults(self) -> Mapping[str, Any]:
+        """Tuned settings: a steady hand, which explores within half a millimetre a step.
+
+        With the entropy of other tasks it would be two, in a hole that leaves half a one: 42 of 50
+        trials instead of all. A human who is shaky, or lets go early, is of no help here.
+
+        A classifier of images is not asked unless the tool is lower than with a peg that is just
+        in, by more than a peg slips in the hand: no picture tells the last millimetre. Where the
+        peg is at the bottom sooner, the hand comes as low by pressing on, within 3 steps.
+        """
+        tuned = from_pixels if self.config.observe == "pixels" else from_state
+        fit, depth_m = self.fit, self.config.depth_m
+        deep_m = depth_m + _DEEPER * (fit.rim_m - depth_m)
+        lowest = round(fit.rim_m - deep_m + fit.peg_m[2] + fit.below_tcp_m, 5)
+        return {
+            "reward": {"tool_high_m": (1.0, 1.0, lowest)},
+            "human": {"noise": 0.03, "gain": 0.5, "max_hold_steps": 30},
+            **tuned(6000, target_entropy=-8.0),
+        }
+
+    def feature_defaults(self) -> Mapping[str, Any]:
+        """As often an update as from state; it takes longer to be as sure."""
+        return on_features(10_000)
+
+    def hole_from_tip(self, state: Mapping[str, Array]) -> Vector:
+        """From the peg's tip to the middle of the rim, m, base frame; z is the tip's depth."""
+        peg, hole = state["peg_pose"].tolist(), state["hole_pose"].tolist()
+        tip = rotate(_rotation(state["peg_pose"]), (0.0, 0.0, -self.fit.peg_m[2]))
+        x, y, z = (hole[axis] - peg[axis] - tip[axis] for axis in range(3))
+        return x, y, z + self.fit.rim_m
+
+    def turn(self, state: Mapping[str, Array]) -> float:
+        """From the peg's yaw to the hole's, rad."""
+        peg, hole = (yaw(_rotation(state[name])) for name in ("peg_pose", "hole_pose"))
+        return wrapped(hole - peg, self.fit.symmetry_rad)
+
+    def _away(self, state: Mapping[str, Array]) -> tuple[Vector, float]:
+        """Of the peg's tip from the middle of the rim, m, and of its yaw from the hole's, rad."""
+        x, y, z = self.hole_from_tip(state)
+        return (-x, -y, -z), -self.turn(state)
+
+    def _withdraw(self, observation: Observation) -> Action:
+        """Lift until the peg is out, and move to the next start; of readings."""
+        assert self._next is not None
+        state = observation.state
+        place, turned = self._away(state)
+        shift = np.subtract(self._next.place_m, place)
+        if place[2] < _CLEAR_M:
+            shift = np.array((0.0, 0.0, 2.0 * _CLEAR_M - place[2]))
+        lead = state["target_pose"][:3] - state["tcp_pose"][:3]
+        led = yaw(_rotation(state["target_pose"])) - yaw(_rotation(state["tcp_pose"]))
+        turn = wrapped(self._next.yaw_rad - turned - led, 2.0 * math.pi)
+        return steer(self.config.motion, shift - lead, turn if place[2] >= _CLEAR_M else 0.0)
+
+    def _is_start(self, place_m: Vector, yaw_rad: float) -> bool:
+        """Whether episodes begin there; as exactly as `Start.is_reached`."""
+        config, (x, y, height) = self.config, place_m
+        low, high = config.start_height_m
+        near = max(abs(x), abs(y)) < config.start_m + _NEAR_M
+        up = low - _NEAR_M < height < high + _NEAR_M
+        return near and up and abs(yaw_rad) < config.start_yaw_rad + _NEAR_RAD
+
+    def _fell(self, state: Mapping[str, Array]) -> bool:
+        """The peg is no longer between the fingers."""
+        apart = state["peg_pose"][:3] - state["tcp_pose"][:3]
+        return float(np.linalg.norm(apart)) > self.fit.below_tcp_m + 0.02
+
+    def _place(self, rng: np.random.Generator) -> Placement:
+        config, fit = self.config, self.fit
+        hole = np.array((0.5, 0.0)) + rng.uniform(-1.0, 1.0, 2) * config.field_m
+        hole_yaw = rng.uniform(-config.max_yaw_rad, config.max_yaw_rad)
+        start = self._draw_start(rng)
+        x, y = hole + start.place_m[:2]
+        upright = _about_z(hole_yaw + start.yaw_rad)
+        centre = fit.rim_m + start.place_m[2] + fit.peg_m[2]
+        return Placement(
+            tcp=np.array((x, y, centre + fit.below_tcp_m, *multiply(upright, _DOWN))),
+            bodies={
+                "hole": np.array((*hole, 0.0, *_about_z(hole_yaw))),
+                "peg": np.array((x, y, centre, *upright)),
+            },
+            held_m=2.0 * fit.peg_m[1],
+        )
+
+    def _draw_start(self, rng: np.random.Generator) -> Start:
+        config = self.config
+        x, y = rng.uniform(-config.start_m, config.start_m, 2).tolist()
+        height = rng.uniform(*config.start_height_m)
+        return Start((x, y, height), rng.uniform(-config.start_yaw_rad, config.start_yaw_rad))
+
+
+class _Expert:
+    """Decides from the truth alone: above the hole first, and turned; then down.
+
+    Where it gets stuck on the rim it is above and not aligned, so it goes up and comes again.
+    """
+
+    NOISE = 0.05  # far away; a tenth of it where the peg could jam
+    HOVER_M = 0.003
+    ALIGNED_M, ALIGNED_RAD, STILL_M_S = 0.0004, 0.010, 0.006
+    BEGUN_M = 0.0010  # on the way down friction pulls aside; the rim says whether it was too much
+    ENTER_M, FEED_M = 0.003, 0.008  # a step, into the hole and down in it
+
+    def __init__(self, task: Insertion, truth: Callable[[], Truth], seed: int) -> None:
+        self._task, self._truth, self._motion = task, truth, task.config.motion
+        self._rng = np.random.default_rng(seed)
+
+    def __call__(self, observation: Observation) -> Action:
+        """The next action; of the observation it needs the velocity."""
+        truth = self._truth()
+        tcp, target = truth["tcp_pose"], truth["target_pose"]
+        offset, turn = np.array(self._task.hole_from_tip(truth)), self._task.turn(truth)
+        lateral = math.hypot(offset[0], offset[1])
+        inside = offset[2] > 0.001 and lateral < 0.002
+        # Going down sways the arm by up to half a millimetre: it begins once it stands still.
+        velocity = observation.state["tcp_velocity"]
+        begun = target[2] - tcp[2] < -0.001 and offset[2] > -self.HOVER_M
+        slow = float(np.abs(velocity).max()) < self.STILL_M_S
+        still = begun or slow
+        aligned = (
+            lateral < (self.BEGUN_M if begun else self.ALIGNED_M) and abs(turn) < self.ALIGNED_RAD
+        )
+        near = lateral < 0.01 and abs(offset[2]) < 0.03
+        goal = tcp[:3] + offset
+        if inside or (aligned and still and offset[2] > -self.HOVER_M - 0.001):
+            goal[2] = tcp[2] - (self.FEED_M if offset[2] > self.ENTER_M else self.ENTER_M)
+        else:
+            goal[2] += self.HOVER_M + max(0.0, lateral - 0.005)
+        shift = goal - target[:3]
+        turned = wrapped(turn + yaw(_rotation(tcp)) - yaw(_rotation(target)), 2.0 * math.pi)
+        if slow and near:  # an arm that is not where its target is has come as near as it gets
+            shift[:2], turned = 0.6 * offset[:2], turn
+            shift[2] = -self.FEED_M if inside else shift[2]
+        shift /= self._motion.translation_m
+        shift /= max(1.0, float(np.abs(shift).max()))
+        noise = self._rng.normal(0.0, self.NOISE * (0.1 if near else 1.0), 4)
+        motion = np.array((*shift, turned / self._motion.rotation_rad)) + noise
+        return motion.clip(-1.0, 1.0).astype(np.float32)
+
+
+def _rotation(pose: Array) -> Quaternion:
+    x, y, z, w = pose[3:].tolist()
+    return x, y, z, w
+
+
+def _about_z(angle_rad: float) -> Quaternion:
+    return from_rotation_vector((0.0, 0.0, angle_rad))

@@ -1,0 +1,61 @@
+"""Two arms that face each other: where they stand, how they point down, what is seen of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from serl.camera import View
+from serl.bimanual import LEFT, RIGHT
+from serl.geometry import Quaternion
+from serl.specs import ArraySpec
+from serl.task import ViewName
+from serl.types import Array
+
+SIDES = (LEFT, RIGHT)
+
+BASES = {LEFT: (0.0, 0.0, 0.0, 0.0), RIGHT: (1.10, 0.0, 0.0, math.pi)}
+"""x, y, z and yaw of each arm's base in the frame of both, m and rad."""
+
+TOWARDS_LEFT: Quaternion = (0.0, 1.0, 0.0, 0.0)
+"""Orientation of the right tool, in the frame of both, where the left one's is `DOWN`."""
+
+VIEWS: dict[ViewName, View] = {
+    "front": View(camera="field", width=64, height=64),
+    "left_wrist": View(camera="left_wrist", width=64, height=64),
+    "right_wrist": View(camera="right_wrist", width=64, height=64),
+}
+"""A camera at each wrist, and one that the task names `field`."""
+
+State = Mapping[str, Array]
+Vector64 = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def arm_spec(side: str, origin: str) -> dict[str, ArraySpec]:
+    """What `arm_seen` gives: ten numbers."""
+    position = ArraySpec(shape=(3,), unit="m, frame of both")
+    return {
+        f"{side}from_{origin}": position,
+        f"{side}velocity": ArraySpec(shape=(3,), unit="m/s, frame of both"),
+        f"{side}gripper": ArraySpec(shape=(1,), unit="opening, 0 to 1"),
+        f"{side}lead": position,
+    }
+
+
+def arm_seen(state: State, side: str, origin: str, origin_m: Vector64) -> dict[str, Array]:
+    """What the policy sees of an arm: its tool from a place of the task, and how it moves."""
+    tcp = state[f"{side}tcp_pose"][:3]
+    return {
+        f"{side}from_{origin}": (tcp - origin_m).astype(np.float32),
+        f"{side}velocity": state[f"{side}tcp_twist"][:3],
+        f"{side}gripper": state[f"{side}gripper"],
+        f"{side}lead": state[f"{side}target_pose"][:3] - tcp,
+    }
+
+
+def target(state: State, side: str) -> Vector64:
+    """Where the tool of this side is told to be.  # (3,)."""
+    return state[f"{side}target_pose"][:3].astype(np.float64)

@@ -1,0 +1,394 @@
+"""The encoders that come with the package, and which agents start from them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from serl.agent import Packaged, State
+from serl.agents.config import SACConfig
+from serl.agents.sac import SAC
+from serl.agents.weights import said_by
+from serl.runs.assembly import make_acting_agent, make_agent
+from serl.runs.task_setup import make_spec, make_task
+from serl.cli.main import main
+from serl.runs.config import TrainConfig, resolve
+from serl.runs.resume import Continuation
+from serl.agents.encoder_weights import PACKAGED, misfit, told, weights_file, with_encoder
+from serl.errors import BadInput, SpecMismatch
+from serl.system.settings_file import merge
+from serl.log.metrics import MetricsWriter, read_metrics
+from serl.runs.folder import RunFolder
+from serl.runs.settings import run_settings
+from serl.specs import ArraySpec
+from serl.transport import InProcess
+from serl.agents.trunk_weights import digest_of_arrays
+
+TABLETOP: Packaged = "tabletop"
+FAST: dict[str, Any] = {
+    "agent": {"hidden": [8], "batch_size": 4, "utd": 1, "threads": 1, "device": "cpu"},
+    "learner": {"capacity": 50},
+    "demos": 0,
+    "init_from": None,
+}
+SMALL = {"width": 32, "height": 32}
+
+
+def settings(task: str = "pick_cube", **overrides: Any) -> TrainConfig:
+    return run_settings(task, {"observe": "pixels", **FAST}, overrides)
+
+
+def encoder_of(config: TrainConfig) -> State:
+    state = make_agent(config, make_spec(make_task(config)), 0).actor_weights()
+    return {name: array[0] for name, array in state.items() if name.startswith("encoder.")}
+
+
+def is_packaged(config: TrainConfig, name: Packaged = TABLETOP) -> bool:
+    arrays, mine = load_file(weights_file(name)), encoder_of(config)
+    seen = [name for name in mine if not name.startswith("encoder.state")]
+    same = [np.array_equal(mine[name], arrays[name.removeprefix("encoder.")]) for name in seen]
+    assert all(same) or not any(same[::2]), "all of it or nothing"
+    return all(same)
+
+
+@pytest.mark.parametrize(
+    ("name", "tasks", "precision_m"),
+    [
+        ("tabletop", {"pick_cube": "cube_from_tcp", "bin_relocation": "part_from_tcp"}, 0.02),
+        (
+            "insertion",
+            dict.fromkeys(("peg_insertion", "connector_insertion"), "hole_from_tip"),
+            0.003,
+        ),
+    ],
+)
+def test_a_file_is_small_and_says_how_it_was_made(
+    name: Packaged, tasks: dict[str, str], precision_m: float
+) -> None:
+    path = weights_file(name)
+    data = path.read_bytes()
+    assert len(data) < 5_000_000
+    said = said_by(data, "serl encoder 1")
+    assert said["sha256"] == digest_of_arrays(load_file(path))
+    card = json.loads(said["card"])
+    words = shlex.split(card["command"])
+    assert words[:3] == ["serl", "encoder", "pretrain"]
+    assert f"--seed={card['config']['seed']}" in words
+    assert card["config"]["threads"] == 1, "or the sums come out in another order"
+    assert set(card["views"]) == set(card["errors"]) == set(tasks)
+    for task, target in tasks.items():
+        assert card["errors"][task][target] < precision_m
+    assert {"python", "numpy", "torch", "mujoco"} <= card["versions"].keys()
+
+
+@pytest.mark.parametrize("task", ["peg_insertion", "connector_insertion"])
+def test_those_of_the_hand_are_for_insertion_and_stay_as_they_are(task: str) -> None:
+    config = settings(task)
+    assert config.agent.encoder_weights == "insertion"
+    assert is_packaged(config, "insertion")
+    line = told(config.agent, _cameras(config))
+    assert line.startswith("the encoder is insertion, which comes with serl, and stays so (")
+
+
+def test_features_of_an_encoder_that_nothing_trained_are_not_kept() -> None:
+    cached = {"agent": {"cached_features": True}}
+    for overrides, reason in (
+        ({"agent": {"encoder_weights": "none"}}, "as agent.encoder_weights says"),
+        ({"agent": {"latent": 32}}, r"tabletop has agent\.latent 64, here it is 32"),
+        ({"task_config": {"views": {"wrist": SMALL}}}, "tabletop is for cameras .*wrist 32 x 32"),
+    ):
+        with pytest.raises(
+            BadInput, match=rf"agent\.cached_features: .* untrained \({reason}\); expected .* FILE"
+        ):
+            settings(**merge(cached, overrides))
+    settings(**merge(cached, {"agent": {"encoder_weights": TABLETOP}}))
+
+
+def test_it_is_the_default_where_it_fits() -> None:
+    config = settings("pick_cube")
+    assert config.agent.encoder_weights == TABLETOP
+    assert is_packaged(config)
+    assert "the encoder is tabletop, " in told(config.agent, _cameras(config))
+    along = settings("pick_cube", agent={"cached_features": False})
+    assert is_packaged(along)
+    assert "--agent.encoder_weights none" in told(along.agent, _cameras(along))
+    without = settings("pick_cube", agent={"encoder_weights": "none"})
+    assert (without.agent.encoder_weights, without.agent.encoder_sha256) == (None, None)
+    assert not is_packaged(without)
+    assert told(without.agent, _cameras(without)).endswith("as agent.encoder_weights says")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (
+            {"task_config": {"views": {"wrist": SMALL}}},
+            "is for cameras .*, here are .* wrist 32 x 32",
+        ),
+        ({"task_config": {"views": {"eye": {"camera": "field"}}}}, "here are .*eye 84 x 84"),
+        ({"agent": {"frames": 2}}, r"has agent\.frames 1, here it is 2"),
+        ({"agent": {"latent": 32}}, r"has agent\.latent 64, here it is 32"),
+        ({"agent": {"encoder_channels": [8, 8]}}, r"has agent\.encoder_channels .*, here it is"),
+    ],
+)
+def test_others_start_untrained_and_are_told_why(overrides: dict[str, Any], reason: str) -> None:
+    config = settings(**overrides)
+    assert config.agent.encoder_weights is None
+    line = told(config.agent, _cameras(config))
+    assert line.startswith("the encoder starts untrained: tabletop ")
+    assert re.search(reason, line)
+    with pytest.raises(SpecMismatch, match=r"encoder .*tabletop\.safetensors"):
+        settings(**_asking(overrides))
+
+
+def test_what_has_no_small_encoder_has_nothing_to_tell() -> None:
+    blind = run_settings("pick_cube", FAST, {})
+    assert blind.agent.encoder_weights is None
+    assert told(blind.agent, {}) == ""
+    trunk = blind.agent.model_copy(update={"encoder": "resnet10", "encoder_weights": "auto"})
+    cameras = _cameras(settings())
+    assert misfit(TABLETOP, trunk, cameras) == "there is no small encoder"
+    assert with_encoder(trunk, [cameras]).encoder_weights is None
+    assert told(trunk, cameras) == ""
+    cached = told(trunk.model_copy(update={"cached_features": True}), cameras)
+    assert "batches are not shifted at random" in cached
+    with pytest.raises(BadInput, match="the task has no cameras"):
+        run_settings("pick_cube", FAST, {"agent": {"encoder_weights": TABLETOP}})
+
+
+def test_an_agent_made_without_a_run_takes_it_too() -> None:
+    config = resolve({"task": "pick_cube", "observe": "pixels"}, FAST)
+    assert config.agent.encoder_weights == "auto"
+    assert is_packaged(config)
+    acting = make_acting_agent(config, make_spec(make_task(config)), 0).actor_weights()
+    mine = encoder_of(config)
+    assert any(not np.array_equal(acting[name][0], mine[name]) for name in mine), "it is sent"
+
+
+def test_a_file_that_changed_since_the_run_was_made_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.safetensors"
+    path.write_bytes(weights_file(TABLETOP).read_bytes())
+    config = settings(agent={"encoder_weights": path})
+    assert config.agent.encoder_weights == path
+    assert told(config.agent, _cameras(config)) == f"the encoder starts from {path}"
+    assert is_packaged(config)
+    path.write_bytes(path.read_bytes() + b"\0")
+    with pytest.raises(BadInput, match="holds another encoder than when the run was made"):
+        make_agent(config, make_spec(make_task(config)), 0)
+    with pytest.raises(BadInput, match="No such file"):
+        settings(agent={"encoder_weights": tmp_path / "none"})
+
+
+def test_a_learner_starts_with_it_once_and_another_run_may_inherit(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, settings(), datetime(2026, 11, 22))
+    assert RunFolder.open(run.path).config == run.config
+    first, lines = _encoder_of_learner(run)
+    assert any(line.startswith("the encoder is tabletop") for line in lines)
+    sent, _ = _encoder_of_learner(run, moved_by=0.5)
+    assert np.array_equal(sent, first), "no checkpoint yet"
+    resumed, again = _encoder_of_learner(run)
+    assert np.array_equal(resumed, first + np.float32(0.5)), "what it became, not the file"
+    assert sum("the encoder is" in line for line in again) == 2, "not where it goes on"
+    heir = RunFolder.create(
+        tmp_path / "heir", settings(init_from={"run": run.path}), datetime(2026, 11, 22)
+    )
+    assert heir.config.agent.encoder_weights is None
+    inherited, lines = _encoder_of_learner(heir)
+    assert np.array_equal(inherited, resumed)
+    assert not any("the encoder is" in line for line in lines)
+    origin = {"run": run.path, "load": ["normaliser"]}
+    other = RunFolder.create(tmp_path / "2", settings(init_from=origin), datetime(2026, 11, 22))
+    assert other.config.agent.encoder_weights == TABLETOP
+    fresh, lines = _encoder_of_learner(other)
+    assert np.array_equal(fresh, first)
+    assert not any(line.startswith("fresh: ") and "encoder" in line for line in lines)
+
+
+def test_a_frozen_encoder_has_to_be_asked_for() -> None:
+    with pytest.raises(BadInput, match=r"agent\.frozen: nothing loads the encoder"):
+        settings(agent={"frozen": ["encoder"]})
+    frozen = settings(agent={"frozen": ["encoder"], "encoder_weights": TABLETOP})
+    assert is_packaged(frozen)
+
+
+def test_the_command_in_a_file_makes_the_same_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    quick = ["--samples", "100", "--epochs", "1", "--channels", "[4]", "--threads", "1"]
+    views = "{front: {width: 16, height: 16}, wrist: {width: 16, height: 16}}"
+    worlds = ["--task_config.views", views, "--task_config.randomize", "light"]
+    words = ["encoder", "pretrain", "pick_cube", "bin_relocation", *quick, *worlds, "--seed", "3"]
+    assert main([*words, "--out", "a.safetensors"]) == 0
+    made = said_by(Path("a.safetensors").read_bytes(), "serl encoder 1")
+    card = json.loads(made["card"])
+    assert card["task_config"]["randomize"] == "light"
+    assert set(card["errors"]) == {"pick_cube", "bin_relocation"}
+    Path("a.safetensors").unlink()
+    assert main(shlex.split(card["command"])[1:]) == 0
+    assert said_by(Path("a.safetensors").read_bytes(), "serl encoder 1") == made
+
+
+@pytest.mark.parametrize(
+    ("overrides", "kept"),
+    [
+        ({}, True),
+        ({"robot": "sim"}, True),
+        ({"robot": "franka", "demos": 0, "reward": {"kind": "human"}}, False),
+        ({"task_config": {"randomize": "light"}}, True),
+        ({"task_config": {"randomize": "full"}}, False),
+        ({"task_config": {"views": {"front": {"crop": (0.1, 0.0, 0.9, 1.0)}}}}, False),
+        ({"agent": {"encoder_weights": "none"}}, False),
+        ({"agent": {"encoder_weights": "tabletop"}}, False),
+        ({"agent": {"encoder_weights": "tabletop", "cached_features": True}}, True),
+        ({"agent": {"cached_features": False}}, False),
+        ({"agent": {"latent": 32}}, False),
+        ({"agent": {"cached_features": None}}, True),
+        ({"reward": {"kind": "vice"}, "demos": 3}, False),
+        ({"task_config": {"renderer": "gl"}}, False),
+        ({"task_config": {"time_limit_s": 12.0}}, True),
+        ({"task_config": {"field_low_m": (0.4, -0.2)}}, False),
+        (
+            {"stages": {"a": {"then": "b", "config": {"observe": "state"}}, "b": {"then": "a"}}},
+            False,
+        ),
+    ],
+)
+def test_features_are_kept_of_pictures_that_the_encoder_knows(
+    overrides: dict[str, Any], kept: bool
+) -> None:
+    """As often updated then as from state; else with the settings of an encoder that learns."""
+    box = {"motion": {"box_low_m": [0.4, -0.1, 0.1], "box_high_m": [0.6, 0.1, 0.4]}}
+    place = {"task_config": box} if overrides.get("robot") == "franka" else {}
+    config = run_settings("pick_cube", {"observe": "pixels"}, merge(overrides, place))
+    agent = config.agent
+    assert agent.cached_features is kept
+    assert (agent.utd, agent.batch_size, config.steps) == (
+        (4, 256, 6000) if kept else (1, 128, 12_000)
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "weights", "kept"),
+    [
+        ("pick_cube", "tabletop", True),
+        ("bin_relocation", "tabletop", False),
+        ("peg_insertion", "insertion", True),
+        ("connector_insertion", "insertion", True),
+        ("drawer", "side", False),
+        ("cable_routing", "side", False),
+        ("handover", None, False),
+        ("timing_belt", None, False),
+        ("racing_car", None, False),
+    ],
+)
+def test_each_task_has_the_encoder_of_its_cameras(
+    task: str, weights: Packaged | None, kept: bool
+) -> None:
+    stages = {"stages": None} if task == "bin_relocation" else {}
+    agent = run_settings(task, {"observe": "pixels"}, stages).agent
+    assert (agent.encoder_weights, agent.cached_features) == (weights, kept)
+
+
+def test_a_task_of_ones_own_is_not_taken_for_ours(tmp_path: Path) -> None:
+    """It may show anything, whatever its name."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from serl.tasks.pick_cube import PickCube\n\n\n"
+        "class Mine(PickCube):\n    pass\n\n\ntask = Mine\n"
+    )
+    agent = run_settings(str(path), {"observe": "pixels"}, {}).agent
+    assert (agent.encoder_weights, agent.cached_features) == (TABLETOP, False)
+
+
+def test_the_last_layer_says_what_the_reward_is() -> None:
+    vice = {"observe": "pixels", "reward": {"kind": "vice"}}
+    assert run_settings("pick_cube", vice, {"reward": {"kind": "task"}}).agent.cached_features
+
+
+@pytest.mark.parametrize("wrong", [{"reward": "classifier"}, {"agent": 5}, {"agent": ["latent"]}])
+def test_settings_of_another_type_are_refused_in_one_line(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match=r"^(reward|agent): "):
+        run_settings("pick_cube", {"observe": "pixels"}, wrong)
+
+
+def test_of_several_tasks_the_one_that_does_not_fit_is_named() -> None:
+    agent = SACConfig(cached_features=True)
+    both = [_cameras(settings(task)) for task in ("pick_cube", "peg_insertion")]
+    with pytest.raises(BadInput, match="none that comes with serl is for all of these tasks"):
+        with_encoder(agent, both)
+    with pytest.raises(BadInput, match=r"tabletop is for cameras .*wrist 32 x 32"):
+        with_encoder(agent, [both[0], {"wrist": ArraySpec(shape=(32, 32, 3), dtype="uint8")}])
+    with pytest.raises(BadInput, match=r"agent\.cached_features: the task has no cameras"):
+        with_encoder(agent, [both[0], {}])
+
+
+def test_features_need_cameras() -> None:
+    with pytest.raises(BadInput, match=r"agent\.cached_features: the task has no cameras"):
+        run_settings("pick_cube", {}, {"agent": {"cached_features": True}})
+    trunk = {"agent": {"cached_features": True, "encoder": "resnet10", "hidden": [8]}}
+    with pytest.raises(BadInput, match=r"agent\.cached_features: needs the ResNet-10"):
+        run_settings("pick_cube", {"observe": "pixels"}, trunk)
+
+
+def test_who_starts_from_a_run_keeps_features_if_that_did(tmp_path: Path) -> None:
+    slow = {"cached_features": False}
+    for number, (agent, kept) in enumerate((({}, True), (slow, False))):
+        config = run_settings("pick_cube", {"observe": "pixels", "demos": 0}, {"agent": agent})
+        run = RunFolder.create(tmp_path / str(number), config, datetime(2026, 11, 23))
+        _encoder_of_learner(run, moved_by=0.1)
+        heir = run_settings("pick_cube", {"observe": "pixels"}, {"init_from": run.path})
+        assert (heir.agent.cached_features, heir.agent.encoder_weights) == (kept, None)
+        afresh = {"init_from": {"run": run.path, "load": ["normaliser"]}}
+        again = run_settings("pick_cube", {"observe": "pixels"}, afresh)
+        assert (again.agent.cached_features, again.agent.encoder_weights) == (True, TABLETOP)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PACKAGED)
+def test_the_command_in_a_packaged_file_makes_it_again(
+    name: Packaged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """About as good: to the bit only on an equal processor."""
+    monkeypatch.chdir(tmp_path)
+    card = json.loads(said_by(weights_file(name).read_bytes(), "serl encoder 1")["card"])
+    assert main(shlex.split(card["command"])[1:]) == 0
+    (made,) = tmp_path.glob("*.safetensors")
+    again = json.loads(said_by(made.read_bytes(), "serl encoder 1")["card"])
+    for task, errors in card["errors"].items():
+        for target, error in errors.items():
+            assert again["errors"][task][target] < 1.2 * error
+
+
+def _encoder_of_learner(
+    run: RunFolder, moved_by: float = 0.0
+) -> tuple[np.ndarray[Any, Any], list[str]]:
+    """An entry of what the run's learner begins with, and the lines so far; moved, it is saved."""
+    with MetricsWriter(run.path) as metrics, closing(Continuation(run, metrics)) as going:
+        learner = going.learner(InProcess())
+        agent = learner.agent
+        assert isinstance(agent, SAC)
+        begins = agent.actor_weights()["encoder.front.0.weight"]
+        if moved_by:
+            agent.encoder.flat.data += moved_by
+            learner.checkpoint()
+    events = [row["text"] for row in read_metrics(run.metrics) if row["kind"] == "event"]
+    return begins, events
+
+
+def _cameras(config: TrainConfig) -> Any:
+    return make_spec(make_task(config)).observation.images
+
+
+def _asking(overrides: dict[str, Any]) -> dict[str, Any]:
+    agent = {**overrides.get("agent", {}), "encoder_weights": TABLETOP}
+    return {**overrides, "agent": agent}

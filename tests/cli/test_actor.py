@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from serl.cli import actor as actor_command
+from serl.cli.actor import await_learner
+from serl.cli.main import DONE
+from serl.runs.config import TrainConfig
+from serl.errors import BadInput
+from serl.training.link_status import LinkStatus, write_status
+from serl.runs.folder import LEARNER_LOCK, RunFolder
+from serl.system.supervisor import Supervisor
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path, TrainConfig(), datetime(2026, 11, 22))
+
+
+def test_an_actor_waits_while_the_learner_demonstrates(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seconds = count()
+
+    def sleep(_: float) -> None:
+        if next(seconds) >= 100:  # by this clock
+            (run.path / "ros_domain").write_text("7")
+
+    with run.lock_learner():
+        await_learner(run, lambda: float(next(seconds)), sleep)
+    said = capsys.readouterr().out.splitlines()
+    assert said == ["waits for the learner, which records demonstrations first"]
+
+
+def test_an_actor_of_a_run_that_was_begun_waits_for_nothing(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run.path / "ros_domain").write_text("7")
+    await_learner(run)
+    assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize("lock", [None, "", "999999999\n"])
+def test_where_no_learner_lives_an_actor_says_so(run: RunFolder, lock: str | None) -> None:
+    if lock is not None:
+        (run.path / LEARNER_LOCK).write_text(lock)
+    seconds = count()
+    with pytest.raises(BadInput, match=f"no learner was started yet: serl learner {run.path}"):
+        await_learner(run, lambda: float(next(seconds)), lambda _: None)
+
+
+@dataclass
+class Waiting(Supervisor):
+    """Processes of which one is done after so many looks."""
+
+    looks: int = 1
+
+    def finished(self, name: str) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+    def check(self) -> None:
+        """Nothing has died."""
+
+
+@pytest.mark.parametrize("connected", [None, False, True])
+def test_an_actor_without_a_learner_is_told(
+    connected: bool | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(actor_command, "_LOOK_S", 0.0)
+    if connected is not None:
+        write_status(tmp_path, LinkStatus(0, 0, connected))
+    processes = Waiting([], {}, tmp_path, events=["actor0 started"])
+    assert actor_command.attend(processes, "actor0", tmp_path) == DONE
+    told = capsys.readouterr().out.splitlines()
+    missing = [] if connected else ["no learner of this run answers; does `serl learner` run?"]
+    assert told == [*missing, "actor0 started"]
+    processes = Waiting([], {}, tmp_path)
+    actor_command.attend(processes, "actor0", tmp_path, learning=lambda: True)
+    busy = "the learner does not answer yet: it starts, or trains on demonstrations first"
+    assert capsys.readouterr().out.splitlines() == ([] if connected else [busy])

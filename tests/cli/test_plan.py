@@ -1,0 +1,110 @@
+"""The arithmetic of a plan, and what of it is measured."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from serl.cli import main as cli
+from serl.runs.config import resolve
+from serl.cli.plan import Conditions, Plan, Rates, make_plan
+from serl.cli.rates import measure
+
+RATES = Rates(env_steps_per_s=1000.0, updates_per_s=50.0, act_s=0.001, expert_steps=40.0)
+CONDITIONS = Conditions(rate_hz=10.0, max_steps=50, processors=4)
+TINY = {
+    "task": "reach",
+    "agent": {"hidden": [8, 8], "device": "cpu", "threads": 1, "batch_size": 8, "utd": 1},
+    "task_config": {"time_limit_s": 1.0},
+}
+
+
+def plan_of(rates: Rates = RATES, conditions: Conditions = CONDITIONS, **settings: object) -> Plan:
+    return make_plan(resolve({"task": "reach", "steps": 1000}, settings), rates, conditions)
+
+
+def part(plan: Plan, name: str) -> tuple[float, float]:
+    found = next(part for part in plan.parts if part.name == name)
+    return found.simulation_s, found.arm_s
+
+
+def test_training_takes_as_long_as_what_is_slowest() -> None:
+    plan = plan_of()
+    assert part(plan, "training") == (1000 / 50, 1000 / 10)
+    assert plan.simulation_bottleneck == "the learner's updates"
+    assert plan.arm_bottleneck == "the control rate of the arm"
+    slow = RATES.model_copy(update={"updates_per_s": 4.0})
+    assert part(plan_of(slow), "training") == (250.0, 250.0)
+    assert plan_of(slow).arm_bottleneck == "the learner's updates"
+
+
+@pytest.mark.parametrize(
+    ("changed", "conditions", "bottleneck"),
+    [
+        ({"env_steps_per_s": 20.0}, {}, "the simulation"),
+        ({"env_steps_per_s": 60.0}, {"processors": 1}, "the processors, 1 for 2 processes"),
+        ({"env_steps_per_s": 60.0}, {"processors": 1, "gpu": True}, "the learner's updates"),
+    ],
+)
+def test_simulation_waits_for_itself_or_for_processors(
+    changed: dict[str, float], conditions: dict[str, int], bottleneck: str
+) -> None:
+    rates, given = RATES.model_copy(update=changed), CONDITIONS.model_copy(update=conditions)
+    assert plan_of(rates, given).simulation_bottleneck == bottleneck
+
+
+def test_a_policy_slower_than_its_control_rate_is_the_bottleneck() -> None:
+    plan = plan_of(RATES.model_copy(update={"act_s": 0.2}))
+    assert plan.arm_bottleneck == "the policy, which is slower than the control rate"
+    assert part(plan, "training")[1] == pytest.approx(1000 / 5)
+
+
+def test_two_arms_are_twice_as_fast_until_the_learner_is_the_slowest() -> None:
+    assert part(plan_of(actors=2), "training")[1] == pytest.approx(50.0)
+    assert part(plan_of(actors=8), "training")[1] == pytest.approx(1000 / 50)
+    one, two = part(plan_of(), "resets")[1], part(plan_of(actors=2), "resets")[1]
+    assert (one, two) == (1000 / 50 * 5.0, 1000 / 50 * 5.0 / 2)
+
+
+def test_demonstrations_that_exist_take_no_time_and_all_is_the_sum() -> None:
+    assert part(plan_of(demos=0), "demonstrations") == (0.0, 0.0)
+    plan = plan_of(demos=10)
+    assert part(plan, "demonstrations") == (0.4, 10 * 40 / 10 + 10 * 5.0)
+    assert plan.arm_s == pytest.approx(sum(each.arm_s for each in plan.parts))
+
+
+def test_rates_are_those_of_the_clock() -> None:
+    ticks = count()
+    rates, gpu = measure(resolve(TINY), 1.0, lambda: 0.01 * next(ticks))
+    assert not gpu
+    assert rates.act_s == pytest.approx(0.01)  # between two looks at the clock
+    assert 20 < rates.env_steps_per_s < 50  # two looks at it for each step, one more each episode
+    assert rates.updates_per_s == pytest.approx(100.0, rel=0.02)
+    assert 1 <= rates.expert_steps <= 10
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["unicorn"], "unknown task 'unicorn'"),
+        (["reach", "--seconds", "0"], "--seconds 0: expected from 0.1 to 60"),
+        (["reach", "--reset-s", "nan"], "--reset-s nan: expected from 0 to 3600"),
+        (["reach", "--agent.nonsense", "1"], "agent.nonsense: unknown setting"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["plan", *words]) == cli.BAD_INPUT
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert said.count("\n") == 1
+
+
+def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--seconds", "0.2", "--agent.hidden", "[8,8]", "--agent.device", "cpu"]
+    assert cli.main(["plan", "reach", *words]) == cli.DONE
+    said = capsys.readouterr().out
+    for text in ("measured: ", "training", "15,000 steps", "min at 10 Hz", "it waits for"):
+        assert text in said, said

@@ -1,0 +1,133 @@
+"""`serl record` and `serl demos undo` as a person types them, with a device that is played."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from serl.cli import main as cli
+from serl.runs.task_setup import make_spec, make_task
+from serl.log.episode_reader import episode_paths, read_episode
+from serl.datasets.recording_session import UNDONE
+from serl.runs.folder import RunFolder
+from serl.teleop.device import Report
+from serl.types import Source
+
+MAPPING = (
+    "--teleop.gamepad.axes.x=[x, 1]",
+    "--teleop.gamepad.deadman=hold",
+    '--teleop.gamepad.events={"yes": success, "no": failure}',
+)
+OFF, ON = 4, 6
+
+
+class Played:
+    """A person who rests for some looks, drives for some, and says how it went, again and again."""
+
+    name = "a played device"
+
+    def __init__(self, words: list[str]) -> None:
+        self.words, self.looks = words, 0
+
+    def read(self) -> Report:
+        turn, self.looks = self.looks % (OFF + ON), self.looks + 1
+        held = frozenset({"hold"} if turn >= OFF else ())
+        said = turn == OFF + ON - 1 and self.words
+        presses = (self.words.pop(0),) if said else ("hold",) if turn == OFF else ()
+        return Report({"x": 1.0}, held, presses, time.monotonic())
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the person says, in order."""
+    words: list[str] = []
+    monkeypatch.setattr("serl.teleop.gamepad.open_gamepad", lambda path: Played(words))
+    return words
+
+
+def record(folder: Path, *more: str) -> int:
+    words = ["record", "reach", "--device", "gamepad", "--out", str(folder), "--reward.kind=human"]
+    return cli.main([*words, *MAPPING, "--log.min_free_bytes=1000000", *more])
+
+
+def test_a_person_at_a_device_records_goes_on_and_undoes(
+    tmp_path: Path, played: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "demos"
+    played += ["no", "yes"]
+    assert record(folder, "--demos", "1") == 0
+    said = capsys.readouterr().out
+    assert "a played device drives" in said
+    assert "by hand: 0 of 1 demonstrations, 1 failures" in said
+    assert f"next: serl train reach --demos {folder}" in said
+    played += ["yes"]
+    assert record(folder, "--demos", "2") == 0
+    assert "1 of 2 demonstrations so far" in capsys.readouterr().out
+    spec = make_spec(make_task(RunFolder.open(folder).config))
+    kept = [read_episode(path, spec) for path in episode_paths(folder)]
+    assert [episode.success for episode in kept] == [True, True]
+    assert {step.source for episode in kept for step in episode.steps} == {Source.HUMAN}
+    assert cli.main(["demos", "undo", str(folder)]) == 0
+    assert "demonstration 2 is undone, 1 are left" in capsys.readouterr().out
+    assert len(episode_paths(folder / UNDONE)) == 1
+
+
+def test_other_settings_do_not_go_on_in_the_same_folder(
+    tmp_path: Path, played: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "demos"
+    played += ["yes"]
+    record(folder, "--demos", "1")
+    capsys.readouterr()
+    assert record(folder, "--demos", "2", "--task_config.time_limit_s=9") == 2
+    assert "other settings: task_config.time_limit_s: 60.0 != 9" in capsys.readouterr().err
+
+
+def test_what_is_not_there_or_not_empty_is_refused_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words, part in (
+        (["--device", "spacemouse", "--path", "/dev/nothing"], "/dev/nothing"),
+        (["--console", "--path", "/dev/nothing"], "say of which kind by --device"),
+        (["--demos", "0"], "--demos 0: expected at least 1"),
+    ):
+        assert cli.main(["record", "reach", *words]) == 2
+        assert part in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_with_something_else_is_left_alone(
+    tmp_path: Path, played: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    assert record(tmp_path) == 2
+    assert "holds something else" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    assert cli.main(["demos", "undo", str(tmp_path)]) == 2
+
+
+FULL = "--log.min_free_bytes=100000000000000000"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("record", "reach", "--demos=1"),
+        ("record", "reach", "--demos=1", "--device", "gamepad", "--reward.kind=human", *MAPPING),
+        ("reward", "collect", "pick_cube"),
+        ("reward", "collect", "pick_cube", "--device", "gamepad", *MAPPING),
+    ],
+)
+def test_whatever_is_recorded_leaves_the_disk_the_space_that_was_asked_for(
+    tmp_path: Path, played: list[str], capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    played += ["yes"]
+    assert cli.main([*words, "--out", str(tmp_path / "out"), FULL]) == cli.BAD_INPUT
+    assert "100000000.00 GB at least (log.min_free_bytes)" in capsys.readouterr().err
+    assert not list((tmp_path / "out").rglob("*.mcap"))

@@ -1,0 +1,165 @@
+"""`serl teleop` and `serl console`, as far as they need neither devices nor ROS."""
+
+from __future__ import annotations
+
+import builtins
+from datetime import datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from serl.cli import main as cli
+from serl.cli import teleop as teleop_commands
+from serl.runs.config import resolve
+from serl.console.access import Door, write_door
+from serl.errors import BadInput
+from serl.bimanual import Pair
+from serl.runs.folder import RunFolder
+from serl.system.supervisor import Supervisor
+from serl.teleop.device import DeviceLost, Report
+from serl.teleop.mapping import Wish
+from serl.teleop.remote import who_drives
+from serl.testing import FakeRobot
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["teleop"], "give the folder of a run, or --check"),
+        (
+            ["teleop", "--check", "--device", "keyboard", "--path", "nothing"],
+            "nothing" if find_spec("evdev") else "needs the package evdev",
+        ),
+        (["teleop", "--check", "--device", "spacemouse"], "no SpaceMouse found"),
+        (["teleop", "--check", "--device", "spacemouse", "--left", "a"], "give --left and --right"),
+        (
+            ["teleop", "--check", "--left", "a", "--right", "b", "--path", "c"],
+            "give --left and --right, and no --path",
+        ),
+        (["teleop", "--check", "--left", "a", "--right", "a"], "--left and --right are both a"),
+        (
+            ["teleop", "--check", "--device", "spacemouse", "--left", "a", "--right", "b"],
+            "no SpaceMouse 'a' by path, serial number or port; found: none",
+        ),
+        (["teleop", "--check", "--teleop.gamepad.dead_zone=2"], "gamepad.dead_zone"),
+        (["teleop", "--check", "--agent.utd=2"], "--agent: expected settings of teleop alone"),
+        (["console", "nothing"], "found no folder"),
+        (["teleop", "nothing", "--device", "spacemouse"], "found no folder"),
+    ],
+)
+def test_what_is_not_there_is_one_line(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serl.teleop.spacemouse.FOLDER", Path("/nowhere"))
+    assert cli.main(words) == cli.BAD_INPUT
+    error = capsys.readouterr().err
+    assert line in error
+    assert error.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_told_with_the_one_that_a_tunnel_leads_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunFolder.create(tmp_path, resolve({"task": "reach"}), datetime.now())
+    nothing = Supervisor((), {}, tmp_path)
+    write_door(run.path, Door("http://127.0.0.1:8766/", "secret"))
+    teleop_commands.announce(run, nothing, 8765)
+    taken, console = capsys.readouterr().out.splitlines()
+    assert taken.startswith("console: port 8765 is taken; it is at 8766 ")
+    assert "ssh -L 8766:127.0.0.1:8766 HOST" in taken
+    assert console == "console: http://127.0.0.1:8766/  token: secret"
+    teleop_commands.announce(run, nothing, 8766)
+    assert capsys.readouterr().out.splitlines() == [console]
+
+
+def test_without_its_package_the_console_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any, **more: Any) -> Any:
+        if name == "aiohttp":
+            raise ImportError
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(BadInput, match=r'pip install "serl\[console\]"'):
+        teleop_commands.require_console()
+
+
+def test_a_check_shows_axes_and_hands() -> None:
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    wish = Wish((1.0, -0.5, 0, 0, 0, 0, 0), True, ())
+    console.print(teleop_commands.picture("pad", wish, ["south"]))
+    lines = console.export_text().splitlines()
+    assert "hands on" in lines[0]
+    assert lines[1].split()[-1] == "+1.00"
+    assert lines[1].rstrip(" +1.0").endswith("●")
+    assert lines[2].split()[-1] == "-0.50"
+    assert "south" in lines[8]
+
+
+class Dying:
+    """Tells where it is pushed a few times, and then is gone."""
+
+    def __init__(self, name: str, motion: dict[str, float], looks: int) -> None:
+        self.name, self._motion, self._looks, self.closed = name, motion, looks, False
+
+    def read(self) -> Report:
+        self._looks -= 1
+        if self._looks < 0:
+            raise DeviceLost(f"{self.name}: Input/output error")
+        return Report(self._motion, frozenset({"left"}), (), 0.0)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_check_shows_both_of_two_devices_until_one_dies(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {
+        Path("a"): Dying("mouse a", {"x": 1.0}, 3),
+        Path("b"): Dying("mouse b", {"z": -1.0}, 2),
+    }
+    monkeypatch.setattr("serl.teleop.spacemouse.open_spacemouse", made.__getitem__)
+    words = ["teleop", "--check", "--device", "spacemouse", "--left", "a", "--right", "b"]
+    assert cli.main([*words, "--teleop.spacemouse.axes.x=[y, -0.5]"]) == cli.BAD_INPUT
+    out, error = capsys.readouterr()
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    left, right = lines.index("left: mouse a hands on"), lines.index("right: mouse b hands on")
+    assert lines[left + 2].endswith("-0.50"), "y, as the settings say"
+    assert lines[right + 3].endswith("-1.00"), "z"
+    assert "right: mouse b: Input/output error" in error
+    assert all(device.closed for device in made.values())
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({}, "it rests between two episodes"),
+        ({"driver": "policy", "owner": "", "stopped": ""}, "the policy drives"),
+        ({"driver": "human", "owner": "the console"}, "the console drives"),
+        ({"driver": "human", "owner": ""}, "it holds: hands are off"),
+        ({"driver": "script"}, "the scene is being reset"),
+        ({"driver": "human", "silent": "the device fell silent"}, "holds: the device fell silent"),
+        ({"driver": "human", "paused": "paused"}, "it holds: paused"),
+        ({"stopped": "stopped by the operator", "paused": "x"}, "holds: stopped by the operator"),
+    ],
+)
+def test_who_is_at_a_device_reads_who_drives(said: dict[str, str], words: str) -> None:
+    assert who_drives(said).endswith(words)
+    assert who_drives({"driver": "script"}, records=True) == "it holds: hands are off"
+
+
+def test_devices_are_as_many_as_arms() -> None:
+    one, two = FakeRobot.action_spec, Pair(FakeRobot(), FakeRobot()).action_spec
+    teleop_commands.check_arms("run", one, 1)
+    teleop_commands.check_arms("run", two, 2)
+    with pytest.raises(BadInput, match="run: its actions move two arms: give --left and --right"):
+        teleop_commands.check_arms("run", two, 1)
+    with pytest.raises(BadInput, match="run: its actions move one arm: give one device"):
+        teleop_commands.check_arms("run", one, 2)

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import io
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from serl.cli import training as train
+from serl.runs.task_setup import make_spec, make_task
+from serl.runs.config import resolve
+from serl.report.display import Display
+from serl.log.episode_reader import episode_paths, read_episode
+from serl.errors import BadInput, CorruptData
+from serl.log.episode_log import EpisodeLog
+from serl.runs.folder import RunFolder
+from serl.types import Record
+
+
+@pytest.fixture
+def display() -> Display:
+    return Display(Console(file=io.StringIO()))
+
+
+def make_run(root: Path, **settings: object) -> RunFolder:
+    config = resolve({"task": "reach", "demos": 3}, settings)
+    return RunFolder.create(root, config, datetime.now())
+
+
+def lengths(run: RunFolder) -> list[int]:
+    spec = make_spec(make_task(run.config))
+    episodes = [read_episode(path, spec) for path in episode_paths(run.demonstrations)]
+    assert all(episode.success for episode in episodes)
+    return [len(episode.steps) for episode in episodes]
+
+
+def test_demonstrations_are_recorded_once(tmp_path: Path, display: Display) -> None:
+    run = make_run(tmp_path)
+    train.demonstrate(run, display)
+    assert len(lengths(run)) == 3
+    before = episode_paths(run.demonstrations)
+    train.demonstrate(run, display)
+    assert episode_paths(run.demonstrations) == before
+
+
+def test_an_interrupted_recording_starts_anew(
+    tmp_path: Path, display: Display, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, cut = make_run(tmp_path), make_run(tmp_path)
+    train.demonstrate(whole, display)
+
+    append = EpisodeLog.append
+
+    def interrupted(log: EpisodeLog, record: Record) -> None:
+        if record.key.episode == 2:
+            raise KeyboardInterrupt
+        append(log, record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EpisodeLog, "append", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train.demonstrate(cut, display)
+    assert not cut.demonstrations.exists()
+    train.demonstrate(cut, display)
+    assert lengths(cut) == lengths(whole)
+
+
+def test_two_cannot_record_for_one_run(tmp_path: Path, display: Display) -> None:
+    run = make_run(tmp_path)
+    with run.lock_learner(), pytest.raises(BadInput, match="its learner is in use"):
+        train.demonstrate(run, display)
+
+
+def test_recordings_that_were_given_are_enough(tmp_path: Path, display: Display) -> None:
+    run = make_run(tmp_path, demo_paths=[str(tmp_path)])
+    train.demonstrate(run, display)
+    assert not run.demonstrations.exists()
+
+
+def test_a_run_without_a_checkpoint_cannot_be_examined(tmp_path: Path, display: Display) -> None:
+    with pytest.raises(BadInput, match="no checkpoint to evaluate"):
+        train.examine(make_run(tmp_path), display)
+
+
+def test_a_damaged_checkpoint_is_not_compared(tmp_path: Path, display: Display) -> None:
+    run = make_run(tmp_path)
+    paths = [run.save_checkpoint(step, {"actor": {"w": np.ones(1)}}, {}) for step in (100, 200)]
+    (paths[1] / "actor.safetensors").write_bytes(b"")
+    assert list(train._sound(paths, display)) == [100]
+    assert isinstance(display.console.file, io.StringIO)
+    assert f"passed over: {paths[1]}/actor.safetensors" in display.console.file.getvalue()
+    (paths[0] / "actor.safetensors").write_bytes(b"")
+    with pytest.raises(CorruptData, match=r"00000200/actor\.safetensors"):
+        train._sound(paths, display)
+
+
+def test_demonstrations_are_logged_as_the_run_is_configured(
+    tmp_path: Path, display: Display
+) -> None:
+    run = make_run(tmp_path, log={"min_free_bytes": 10**17})
+    with pytest.raises(BadInput, match=r"100000000\.00 GB at least \(log\.min_free_bytes\)"):
+        train.demonstrate(run, display)
+    assert not run.demonstrations.exists()

@@ -1,0 +1,68 @@
+"""How a person's recording is told: counts, what to do, and what lies where."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from serl.runs.task_setup import make_spec
+from serl.runs.config import resolve
+from serl.console.status import Overview
+from serl.console.session import SessionOverview, advise_session, overview_of
+from serl.loop import EpisodeKey
+from serl.datasets.person import ACTOR
+from serl.policy import Hold
+from serl.datasets.recording_session import Recorded, Session, write_session
+from serl.log.episode_log import EpisodeLog
+from serl.runs.folder import RunFolder
+from serl.testing import FakeRobot, FakeTask, episode
+
+WANTED = {"demonstrations": 3}
+
+
+def log(recorded: Recorded, good: bool) -> None:
+    """An episode of a person, sorted."""
+    robot, task = FakeRobot(), FakeTask()
+    epoch = recorded.next_epoch(0)
+    policy = task.expert(robot.truth, 0) if good else Hold(robot.action_spec)
+    key = EpisodeKey("demos", ACTOR, epoch, 0)
+    with EpisodeLog(recorded.incoming, make_spec(task), "demos", ACTOR, epoch) as to:
+        for record in episode(robot, task, policy, 1, key):
+            to.append(record)
+    recorded.sort()
+
+
+def test_a_recording_is_told_from_what_lies_where(tmp_path: Path) -> None:
+    run = RunFolder.create_at(tmp_path / "demos", resolve({"task": "reach"}), datetime.now())
+    assert isinstance(overview_of(run, ACTOR), Overview)
+    write_session(run.path, Session(purpose="demonstrations", wanted=WANTED))
+    overview, recorded = overview_of(run, ACTOR), Recorded(run.path, run.episodes(ACTOR))
+    assert isinstance(overview, SessionOverview)
+    assert overview.read({})["advice"] == "to go: 3 demonstrations"
+    for good in (True, False, True, True):
+        log(recorded, good)
+    recorded.undo()
+    told = overview.read({})
+    assert told["counts"] == [["demonstrations", 2, 3], ["failures", 1, None], ["undone", 1, None]]
+    assert told["recent"] == ["alone", "failed", "alone"]
+    assert told["disk"][1].endswith("GB free")
+    assert not overview.over
+    log(recorded, True)
+    assert overview.read({})["advice"] == "done: everything is recorded"
+    assert overview.over
+
+
+@pytest.mark.parametrize(
+    ("have", "recent", "advice"),
+    [
+        (0, [], "to go: 3 demonstrations"),
+        (1, [True, *[False] * 4], "to go: 2 demonstrations"),
+        (1, [True, *[False] * 5], "slow down: the last 5 were no success; 2 demonstrations to go"),
+        (3, [False] * 9, "done: everything is recorded"),
+        (4, [], "done: everything is recorded"),
+    ],
+)
+def test_it_says_what_to_do_now(have: int, recent: list[bool], advice: str) -> None:
+    assert advise_session({"demonstrations": have}, WANTED, recent) == advice

@@ -1,0 +1,140 @@
+"""A person drives and marks: labels with their origin, and samples to train on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serl import plugins
+from serl.runs.task_setup import make_task
+from serl.clock import VirtualClock
+from serl.runs.config import resolve
+from serl.console.session import SessionOverview, overview_of
+from serl.teleop.human_input import Desk, LastWord
+from serl.log.episode_reader import episode_paths
+from serl.errors import BadInput, SerlError, Silent
+from serl.teleop.stop import Hold
+from serl.intervention import Event
+from serl.log.annotations import LABELS_FILE
+from serl.datasets.person import Stand
+from serl.datasets.recording_session import Session, write_session
+from serl.datasets.reward_collection import Counts
+from serl.runs.reward_data import read_samples
+from serl.datasets.reward_person import Marks, collect_person
+from serl.robot import SimulatedRobot
+from serl.runs.folder import RunFolder
+from serl.task import SimulatedTask
+from serl.teleop.mapping import MappingConfig
+from serl.teleop.operator import Operator, OperatorConfig
+from serl.teleop.mux import OneOwner
+
+from .teleop.pad import Pad
+
+PIXELS = {"task": "pick_cube", "observe": "pixels", "task_config": {"time_limit_s": 3.0}}
+LIMIT = 300
+
+
+class Marking:
+    """A person at a pad, with keys to mark; `at` a tick things happen."""
+
+    def __init__(self, run: RunFolder, task: SimulatedTask, robot: SimulatedRobot) -> None:
+        self.run, self.task, self.robot = run, task, robot
+        self.pad, self.marks = Pad(), Marks(run)
+        words = {"yes": Event.SUCCESS, "no": Event.FAILURE}
+        mapping = MappingConfig(axes={"x": ("x", 1.0)}, deadman="hold", events=words)
+        person = Operator(self.pad, mapping, OperatorConfig(), robot.action_spec, self.pad.now_s)
+        self.desk = Desk(
+            OneOwner([person]), Hold(run.path / "stopped"), run.path, LastWord(self.pad.now_s)
+        )
+        self.ticks = 0
+        self.at: dict[int, Callable[[], object]] = {}
+
+    def advance(self, dt_s: float) -> None:
+        self.robot.advance(dt_s)
+        self.pad.time_s += dt_s
+        self.at.pop(self.ticks, lambda: None)()
+        self.ticks += 1
+
+    def collect(self, wanted: Counts, **station: Any) -> Counts:
+        clock = VirtualClock(self.advance, self.task.config.rate_hz)
+        stand = Stand(self.robot, self.desk, clock, lambda: self.ticks > LIMIT, **station)
+        return collect_person(stand, self.task, self.run, self.marks, wanted, 0)
+
+
+def test_marked_steps_are_samples_and_a_session_goes_on(tmp_path: Path) -> None:
+    run = RunFolder.create_at(tmp_path / "marked", resolve(PIXELS), datetime.now())
+    write_session(run.path, Session(purpose="reward", wanted={"positives": 2, "negatives": 3}))
+    task = make_task(run.config)
+    with plugins.make_simulation(task) as robot:
+        first = Marking(run, task, robot)
+        with pytest.raises(SerlError, match="nothing to mark"):
+            first.marks.mark(1)
+        first.at[3] = first.pad.hold
+        for tick in (8, 9, 10):
+            first.at[tick] = lambda: first.marks.mark(0)
+        first.at[12] = lambda: (first.marks.mark(1), first.marks.mark(1))
+        assert first.collect(Counts(1, 3)) == Counts(1, 3)
+        second = Marking(run, task, robot)
+        second.at[3] = second.pad.hold
+        second.at[8] = lambda: (second.marks.mark(0), second.marks.mark(1))
+        assert second.collect(Counts(2, 3)) == Counts(2, 3)
+    samples, views = read_samples([run.path])
+    assert sorted(samples.labels.tolist()) == [0, 0, 0, 1, 1]
+    assert set(views) == set(task.config.all_views)
+    lines = (run.path / LABELS_FILE).read_text().splitlines()
+    assert len(lines) == 6, "a mark again says nothing new, a correction is kept beside"
+    assert all("the operator" in line for line in lines)
+    assert len(episode_paths(run.path)) == 2
+    overview = overview_of(run, "person")
+    assert isinstance(overview, SessionOverview)
+    shown = overview.read({})
+    assert shown["counts"] == [["positives", 2, 2], ["negatives", 3, 3], ["episodes", 2, None]]
+    assert shown["advice"] == "done: everything is recorded"
+    assert overview.over
+
+
+def test_what_a_device_says_for_success_and_failure_marks_and_ends_nothing(tmp_path: Path) -> None:
+    run = RunFolder.create_at(tmp_path / "marked", resolve(PIXELS), datetime.now())
+    task = make_task(run.config)
+    with plugins.make_simulation(task) as robot:
+        person = Marking(run, task, robot)
+        person.at[3] = person.pad.hold
+        for tick, word in ((8, "no"), (10, "yes"), (12, "yes")):
+            person.at[tick] = lambda word=word: person.pad.hit(word)  # type: ignore[misc]
+        assert person.collect(Counts(2, 1)) == Counts(2, 1)
+    assert sorted(read_samples([run.path])[0].labels.tolist()) == [0, 1, 1]
+    assert len(episode_paths(run.path)) == 1
+
+
+def test_a_robot_that_falls_silent_before_an_episode_is_told_and_waited_for(tmp_path: Path) -> None:
+    run = RunFolder.create_at(tmp_path / "marked", resolve(PIXELS), datetime.now())
+    task = make_task(run.config)
+    with plugins.make_simulation(task) as robot:
+        person = Marking(run, task, robot)
+        person.at[3] = person.pad.hold
+        person.at[8] = lambda: person.marks.mark(0)
+        person.at[10] = lambda: person.marks.mark(1)
+        told: list[str] = []
+
+        def place(seed: int) -> None:
+            if not told:
+                raise Silent("arm: no pose")
+
+        with pytest.raises(Silent):
+            person.collect(Counts(1, 1), place=place)
+        assert person.collect(Counts(1, 1), place=place, silent=told.append) == Counts(1, 1)
+    assert told == ["arm: no pose"]
+
+
+def test_a_task_without_cameras_is_refused(tmp_path: Path) -> None:
+    run = RunFolder.create_at(tmp_path / "blind", resolve({"task": "reach"}), datetime.now())
+    task = make_task(run.config)
+    with (
+        plugins.make_simulation(task) as robot,
+        pytest.raises(BadInput, match="has no cameras to look through"),
+    ):
+        Marking(run, task, robot).collect(Counts(1, 1))

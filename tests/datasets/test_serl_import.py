@@ -1,0 +1,213 @@
+"""Demonstrations of SERL and HIL-SERL become episodes, or one line says what does not fit."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serl.cli import main as cli
+from serl.datasets.serl_import import ImportMap, import_runs
+from serl.log.episode_reader import episode_paths, read_episode
+from serl.errors import BadInput, CorruptData, SpecMismatch
+from serl.datasets.recording_session import FAILURES
+from serl.specs import ArraySpec, ObservationSpec, Spec
+from serl.datasets.transitions import read_transitions, runs
+from serl.types import Episode, Source
+
+from .transitions import pickled
+
+SPEC = Spec(
+    task="insertion",
+    observation=ObservationSpec(
+        state={"gripper": ArraySpec(shape=(1,)), "tcp_pose": ArraySpec(shape=(7,))},
+        images={"wrist": ArraySpec(shape=(8, 8, 3), dtype="uint8")},
+    ),
+    action=ArraySpec(shape=(3,), low=-1, high=1, unit="x y z"),
+    rate_hz=10,
+)
+MAP = ImportMap.model_validate(
+    {
+        "state": {
+            "gripper": [{"at": 0}],
+            "tcp_pose": [{"at": 4, "size": 6, "rotation": "euler"}],
+        },
+        "images": {"wrist": "wrist_1"},
+    }
+)
+
+
+def seen(number: int) -> dict[str, Any]:
+    """As SERL flattens it, by names in their order: gripper, force, pose, torque, velocity."""
+    state = np.zeros((1, 19), np.float64)
+    state[0, 0], state[0, 4:7] = number, (0.1 * number, 0.2, 0.3)
+    state[0, 9] = math.pi / 2  # yaw
+    return {"state": state, "wrist_1": np.full((1, 8, 8, 3), number, np.uint8)}
+
+
+def episode(count: int, reward: float, start: int = 0, mask: float = 0.0) -> list[dict[str, Any]]:
+    return [
+        {
+            "observations": seen(start + index),
+            "next_observations": seen(start + index + 1),
+            "actions": np.array([0.5, -1.0, index / 10], np.float64),
+            "rewards": np.float64(reward) if index + 1 == count else 0,
+            "masks": mask if index + 1 == count else 1.0,
+            "dones": np.bool_(index + 1 == count),
+            "infos": {"succeed": index + 1 == count, "original_state_obs": None},
+        }
+        for index in range(count)
+    ]
+
+
+def written(folder: Path, transitions: Any) -> Path:
+    path = folder / "demos.pkl"
+    path.write_bytes(pickled(transitions))
+    return path
+
+
+def imported(folder: Path, transitions: Any, asked: ImportMap = MAP) -> list[Episode]:
+    found = list(runs(read_transitions(written(folder, transitions))))
+    import_runs(found, SPEC, asked, folder / "out", "imported")
+    paths = [*episode_paths(folder / "out"), *episode_paths(folder / "out" / FAILURES)]
+    return [read_episode(path, SPEC) for path in paths]
+
+
+def test_a_success_is_a_demonstration_with_all_that_was_seen(tmp_path: Path) -> None:
+    (made,) = imported(tmp_path, episode(3, 1.0))
+    assert made.success
+    assert [step.terminated for step in made.steps] == [False, False, True]
+    assert not any(step.truncated for step in made.steps)
+    assert [step.reward for step in made.steps] == [0, 0, 1]
+    assert {step.source for step in made.steps} == {Source.HUMAN}
+    assert {step.reward_provenance for step in made.steps} == {"imported"}
+    np.testing.assert_allclose(made.steps[2].action, [0.5, -1.0, 0.2], rtol=1e-6)
+    state = made.steps[1].observation.state
+    assert state["gripper"].tolist() == [1.0]
+    half = math.sqrt(0.5)
+    np.testing.assert_allclose(state["tcp_pose"], [0.1, 0.2, 0.3, 0, 0, half, half], atol=1e-6)
+    assert made.end is not None
+    assert made.end.observation.images["wrist"].max() == 3, "the true successor of the last step"
+
+
+def test_an_end_without_reward_is_the_time_limit_not_a_failure(tmp_path: Path) -> None:
+    won, limit = imported(tmp_path, [*episode(2, 0.0), *episode(2, 1.0, start=10)])
+    assert won.success
+    assert limit.end is not None
+    assert limit.end.reason == "time limit"
+    assert limit.steps[-1].truncated
+    assert not limit.steps[-1].terminated
+
+
+def test_a_success_with_a_mask_goes_on_to_bootstrap(tmp_path: Path) -> None:
+    (made,) = imported(tmp_path, episode(2, 1.0, mask=1.0))
+    assert made.success
+    assert made.steps[-1].truncated
+
+
+def test_a_gap_and_a_missing_end_cut_the_episode_there(tmp_path: Path) -> None:
+    whole = episode(6, 1.0)
+    made = imported(tmp_path, [*whole[:2], *whole[4:], *episode(2, 0.0, start=50)[:1]])
+    assert [each.end and each.end.reason for each in made] == [
+        "success",
+        "cut: transitions are missing after it",
+        "cut: the file ends",
+    ]
+    assert [len(each.steps) for each in made] == [2, 2, 1]
+
+
+def test_names_that_are_equal_need_no_map(tmp_path: Path) -> None:
+    items = episode(2, 1.0)
+    for item in items:
+        for side in ("observations", "next_observations"):
+            state = item[side]["state"][0]
+            pose = np.array([*state[4:7], 0, 0, 0, 1])
+            item[side] = {
+                "state": {"tcp_pose": pose, "gripper": state[:1]},
+                "images": {"wrist": item[side]["wrist_1"][0]},
+            }
+    (made,) = imported(tmp_path, items, ImportMap())
+    assert made.steps[1].observation.state["tcp_pose"][0] == np.float32(0.1)
+
+
+def test_what_does_not_fit_is_one_readable_line_and_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(SpecMismatch) as caught:
+        imported(tmp_path, episode(2, 1.0), ImportMap())
+    for part in ("state gripper [1]", "tcp_pose [7]", "image wrist: [8, 8, 3]", "state [1, 19]"):
+        assert part in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (lambda item: item.update(actions=np.zeros(7)), "7 entries != 3 of the task (x y z)"),
+        (lambda item: item.update(actions=np.full(3, 1.2)), "an action of 1.2, allowed 1"),
+        (lambda item: item.update(rewards=1e9), "reward"),
+        (lambda item: item["observations"].pop("wrist_1"), "change their shape"),
+    ],
+)
+def test_a_later_step_that_does_not_fit_is_refused(change: Any, part: str, tmp_path: Path) -> None:
+    items = episode(3, 1.0)
+    change(items[2])
+    with pytest.raises(SpecMismatch) as caught:
+        imported(tmp_path, items)
+    assert part in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("tree", "part"),
+    [
+        ([], "expected a list of transitions"),
+        ({"observations": 1}, "expected a list of transitions, found dict"),
+        ([3], "transition 0: expected"),
+        ([{"observations": np.zeros(3)}], "transition 0: expected"),
+        ([{**episode(1, 1.0)[0], "masks": 0.5}], "mask 0.5"),
+        ([{**episode(2, 1.0)[0], "masks": 0.0}], "mask 0 with done False"),
+        ([{**episode(1, 1.0)[0], "rewards": math.nan}], "rewards: expected one finite number"),
+        ([{**episode(1, 1.0)[0], "actions": "left"}], "actions: expected numbers"),
+        ([{**episode(1, 1.0)[0], "observations": {"state": "x"}}], "state: expected an array"),
+    ],
+)
+def test_what_is_no_list_of_transitions_is_refused(tree: Any, part: str, tmp_path: Path) -> None:
+    with pytest.raises(CorruptData) as caught:
+        read_transitions(written(tmp_path, tree))
+    assert part in str(caught.value)
+
+
+def test_a_map_of_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    asked = ImportMap.model_validate({"state": {"elbow": [{"at": 0}]}})
+    with pytest.raises(BadInput, match="'elbow' is none of the task's: gripper, tcp_pose, wrist"):
+        imported(tmp_path, episode(1, 1.0), asked)
+
+
+def test_a_hostile_file_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "demos.pkl"
+    path.write_bytes(b"\x80\x04cposix\nsystem\n\x8c\x0ctouch pwned!\x85R.")
+    words = ["demos", "import", str(path), "--task", "reach", "--out", str(tmp_path / "out")]
+    assert cli.main(words) == 2
+    assert "'posix.system'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_makes_a_recording_that_a_training_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A flat state of the task's own size is split in its order."""
+    items = episode(2, 1.0)
+    for item in items:
+        for side in ("observations", "next_observations"):
+            item[side] = {"state": np.arange(12.0)[None]}
+    path, out = written(tmp_path, items), tmp_path / "out"
+    words = ["demos", "import", str(path), "--task", "reach", "--out", str(out)]
+    full = ["--log.min_free_bytes=100000000000000000", "--out", str(tmp_path / "full")]
+    assert cli.main([*words, *full]) == 2
+    assert "100000000.00 GB at least (log.min_free_bytes)" in capsys.readouterr().err
+    assert cli.main(words) == 0
+    assert "1 demonstrations in" in capsys.readouterr().out
+    assert cli.main(words) == 2, "what is there is never written over"
+    assert cli.main(["replay", str(out)]) == 0

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serl.runs.config import resolve
+from serl.datasets.recording_session import Session, write_session
+from serl.cli.reward import reward_settings
+from serl.runs.folder import RunFolder
+from serl.runs.settings import run_settings
+from serl.datasets.tuned_reward import tuned_reward
+from serl.vectors import Vector
+
+UP_M = (-1.0, -1.0, 0.15)
+MODEL = Path("m.safetensors")
+
+
+def made(root: Path, **settings: Any) -> RunFolder:
+    run = RunFolder.create(root, resolve({"task": "pick_cube"}, settings), datetime.now())
+    run.episodes("a").mkdir(parents=True)
+    return run
+
+
+def recorded(root: Path, **settings: Any) -> RunFolder:
+    run = made(root, **settings)
+    write_session(run.path, Session(purpose="reward", wanted={"positives": 2}))
+    return run
+
+
+@pytest.mark.parametrize(
+    ("task", "low_m"),
+    [
+        ("bin_relocation_backward", (-1.0, -1.0, 0.09)),
+        ("bin_relocation_forward", (-1.0, -1.0, 0.09)),
+        ("pick_cube", UP_M),
+        ("pick_cube_of_somebody_else", None),
+        ("reach", None),
+        ("pick", None),
+        ("", None),
+    ],
+)
+def test_a_collection_is_trained_and_audited_as_a_training_of_its_task_or_stage_has_it(
+    tmp_path: Path, task: str, low_m: Vector | None
+) -> None:
+    assert tuned_reward([tmp_path], task).tool_low_m == low_m
+    audited = reward_settings(MODEL, [tmp_path], task, {})
+    assert (audited.tool_low_m, audited.model) == (low_m, MODEL)
+
+
+def test_a_training_is_as_its_run_says(tmp_path: Path) -> None:
+    anywhere = made(tmp_path / "1", reward={"tool_low_m": None, "hold": [2, 3]})
+    found = tuned_reward([anywhere.episodes("a")], "pick_cube")
+    assert (found.tool_low_m, found.hold) == (None, (2, 3))
+    lower = {"task_config": {"lift_m": 0.05}}
+    run = RunFolder.create(tmp_path / "2", run_settings("pick_cube", {}, lower), datetime.now())
+    found = tuned_reward([run.episodes("a")], "pick_cube")
+    assert found.tool_low_m == pytest.approx((-1.0, -1.0, 0.1))
+
+
+def test_what_a_person_recorded_is_used_as_its_task_is_tuned(tmp_path: Path) -> None:
+    """The recording's own settings say nothing of a training."""
+    run = recorded(tmp_path / "1")
+    assert run.config.reward.tool_low_m is None
+    assert reward_settings(MODEL, [run.episodes("a")], "pick_cube", {}).tool_low_m == UP_M
+    lower = recorded(tmp_path / "2", task_config={"lift_m": 0.05})
+    found = tuned_reward([lower.episodes("a")], "pick_cube")
+    assert found.tool_low_m == pytest.approx((-1.0, -1.0, 0.1)), "of a variant it is the variant's"
+    own = recorded(tmp_path / "3", reward={"tool_low_m": (-1.0, -1.0, 0.3)})
+    assert tuned_reward([own.episodes("a")], "pick_cube").tool_low_m == (-1.0, -1.0, 0.3)
+    arm = recorded(tmp_path / "4", robot="franka", task_config={"lift_m": 0.05})
+    assert tuned_reward([arm.episodes("a")], "pick_cube").tool_low_m is None, "of no table"

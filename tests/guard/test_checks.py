@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from serl.guard.guard import GuardConfig, GuardState
+from serl.guard.checks import (
+    Heard,
+    Refused,
+    bounded,
+    can_stop_inside,
+    check_command,
+    is_inside,
+    parse_beat,
+)
+from serl.geometry import conjugate, from_rotation_vector, multiply, to_rotation_vector
+from serl.safety import Box, Pose
+from serl.setpoint import Setpoint, at_rest, brake_setpoint
+
+from .guarding import DOWN, START, Loop, config, driving, numbers
+
+NOW = Heard(10.0, 1000.0, 1000.0, "base")
+PILLAR = Box(low_m=(0.4, 0.05, 0.0), high_m=(0.5, 0.1, 1.0))
+
+
+def reason(values: list[float], heard: Heard = NOW, **changes: Any) -> str:
+    with pytest.raises(Refused) as refusal:
+        check_command(values, heard, config(**changes))
+    assert len(str(refusal.value)) < 300
+    return refusal.value.reason
+
+
+@pytest.mark.parametrize("place", range(7))
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_refused(place: int, value: float) -> None:
+    values = numbers(START)
+    values[place] = value
+    assert reason(values) == "not finite"
+
+
+@pytest.mark.parametrize("values", [[], [0.0] * 6, [*numbers(START), 0.0], [0.0] * 100_000])
+def test_the_wrong_number_of_values_is_refused(values: list[float]) -> None:
+    assert reason(values) == "size"
+
+
+@pytest.mark.parametrize("frame", ["", "world", "Base", "base ", "x" * 10_000])
+def test_another_frame_is_refused(frame: str) -> None:
+    assert reason(numbers(START), NOW._replace(frame=frame)) == "frame"
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "expected"),
+    [
+        (0.0499, ""),
+        (0.0501, "future"),
+        (3600.0, "future"),
+        (math.inf, "future"),
+        (math.nan, "future"),
+        (-0.149, ""),
+        (-0.151, "old"),
+        (-3600.0, "old"),
+    ],
+)
+def test_stamps_from_the_future_and_old_ones_are_refused(ahead_s: float, expected: str) -> None:
+    heard = NOW._replace(stamp_s=NOW.wall_s + ahead_s)
+    if expected:
+        assert reason(numbers(START), heard) == expected
+    else:
+        check_command(numbers(START), heard, config())
+
+
+@pytest.mark.parametrize(
+    ("quaternion", "good"),
+    [
+        ((0, 0, 0, 0), False),
+        ((1.011, 0, 0, 0), False),
+        ((0.989, 0, 0, 0), False),
+        ((1.009, 0, 0, 0), True),
+        ((-1, 0, 0, 0), True),
+        ((1e200, 0, 0, 0), False),
+        ((1, 1, 1, 1), False),
+    ],
+)
+def test_quaternions_are_of_norm_one(quaternion: tuple[float, ...], good: bool) -> None:
+    values = [0.45, 0.0, 0.2, *map(float, quaternion)]
+    if good:
+        target = check_command(values, NOW, config())
+        assert math.hypot(*target.quaternion) == pytest.approx(1.0, abs=1e-12)
+    else:
+        assert reason(values) == "quaternion"
+
+
+@pytest.mark.parametrize("value", [0.61, 1.0, 1e9, 1e308])
+def test_a_target_outside_the_box_goes_to_its_face(value: float) -> None:
+    target = check_command([value, 0.0, 0.2, *DOWN], NOW, config())
+    assert target.position == pytest.approx((0.6, 0.0, 0.2), abs=1e-3)
+    assert is_inside(target, config())
+
+
+def test_a_target_in_a_keep_out_box_is_refused() -> None:
+    assert reason([0.45, 0.07, 0.2, *DOWN], keep_out=(PILLAR,)) == "keep-out"
+    check_command([0.45, 0.11, 0.2, *DOWN], NOW, config(keep_out=(PILLAR,)))
+
+
+@given(turn=st.tuples(*[st.floats(-3, 3)] * 3), sign=st.sampled_from([1.0, -1.0]))
+def test_rotations_are_limited_about_the_reference(
+    turn: tuple[float, float, float], sign: float
+) -> None:
+    x, y, z, w = multiply(from_rotation_vector(turn), DOWN)
+    target = bounded(Pose(START.position, (sign * x, sign * y, sign * z, sign * w)), config())
+    left = to_rotation_vector(multiply(target.quaternion, conjugate(DOWN)))
+    assert math.hypot(*left) <= 0.6
+    assert is_inside(target, config())
+
+
+@settings(deadline=None)
+@given(
+    place=st.tuples(st.floats(0.3, 0.6), st.floats(-0.2, 0.2), st.floats(0.05, 0.4)),
+    direction=st.tuples(*[st.floats(-1, 1)] * 3),
+    speed=st.floats(0.0, 0.15),
+)
+def test_can_stop_inside_tells_the_truth(
+    place: tuple[float, float, float], direction: tuple[float, float, float], speed: float
+) -> None:
+    settings = config(keep_out=(PILLAR,))
+    size = math.hypot(*direction) or 1.0
+    x, y, z = (speed * value / size for value in direction)
+    state = Setpoint(Pose(place, DOWN), velocity=(x, y, z))
+    path, first = [state], state
+    while not at_rest(state):
+        state = brake_setpoint(state, settings.motion.limits, 0.01)
+        path.append(state)
+    inside = all(is_inside(each.pose, settings) for each in path)
+    assert can_stop_inside(first, settings) == inside
+
+
+def test_a_path_through_a_keep_out_box_ends_before_it() -> None:
+    loop = driving(target=Pose((0.45, 0.15, 0.2), DOWN), keep_out=(PILLAR,))
+    loop.tick(500)  # every setpoint is checked in there
+    assert 0.03 < loop.fake.pose.position[1] < 0.05
+    loop.target = Pose((0.52, 0.0, 0.2), DOWN)
+    loop.tick(300)
+    loop.target = Pose((0.52, 0.15, 0.2), DOWN)
+    loop.tick(500)
+    assert loop.fake.pose.position[1] == pytest.approx(0.15, abs=1e-3)
+
+
+def led_back(ticks: int, **changes: Any) -> Loop:
+    """An arm that was found outside its box, on its way to the start."""
+    loop = driving(**changes)
+    loop.mode = "hold"
+    loop.tick(60)
+    loop.guard.disarm()
+    loop.tick(30)  # until the arm holds by itself
+    loop.fake.pose = Pose((0.65, 0.0, 0.2), DOWN)
+    loop.tick(60)
+    assert loop.guard.measured.pose == loop.fake.pose
+    loop.guard.arm(loop.now_s)
+    loop.setpoint = None  # a new profile begins
+    loop.mode, loop.target = "reset", START
+    loop.tick(ticks)
+    return loop
+
+
+def test_an_arm_outside_its_box_is_led_back() -> None:
+    assert led_back(500).fake.pose.position == pytest.approx(START.position, abs=1e-3)
+
+
+def test_an_arm_outside_its_box_is_led_through_nothing_to_keep_out_of() -> None:
+    post = Box(low_m=(0.55, -0.2, 0.0), high_m=(0.62, 0.2, 0.5))
+    loop = led_back(500, keep_out=(post,))  # every setpoint is checked in there
+    assert loop.fake.pose.position[0] > 0.62
+    assert loop.guard.state == "reset"
+    assert loop.setpoint is not None
+    assert at_rest(loop.setpoint)
+
+
+def test_an_arm_in_a_box_to_keep_out_of_is_led_out() -> None:
+    around = Box(low_m=(0.63, -0.1, 0.1), high_m=(0.7, 0.1, 0.3))
+    loop = led_back(500, keep_out=(around,))
+    assert loop.fake.pose.position == pytest.approx(START.position, abs=1e-3)
+
+
+def test_clock_jumps_cost_at_most_the_messages_on_their_way() -> None:
+    loop = driving()
+    for jump_s in (3600.0, -3600.0):
+        heard = loop.heard()
+        loop.jump_s += jump_s
+        late = heard._replace(wall_s=loop.heard().wall_s)
+        loop.guard.command(numbers(START), late)  # stamped before the jump
+        loop.tick()
+        assert loop.guard.state == "hold"
+        loop.ticks_until(GuardState.POLICY, limit=25)
+    loop.jump_s += 3600.0  # between messages nothing happens at all
+    loop.tick(100)
+    assert loop.guard.state == "policy"
+
+
+@pytest.mark.parametrize(
+    ("text", "beat"),
+    [
+        ("a policy 0", ("a", "policy", 0, 0.0)),
+        ("run_1.actor-0 teleop 18", ("run_1.actor-0", "teleop", 18, 0.0)),
+        ("a teleop 18 250", ("a", "teleop", 18, 0.25)),
+        ("a reset 999999999999999999", ("a", "reset", 10**18 - 1, 0.0)),
+    ],
+)
+def test_beats(text: str, beat: tuple[str, str, int, float]) -> None:
+    assert tuple(parse_beat(text)) == beat
+
+
+@given(text=st.text(max_size=200))
+def test_any_other_text_is_no_beat(text: str) -> None:
+    try:
+        beat = parse_beat(text)
+    except Refused:
+        return
+    lease, mode, *numbers = text.split(" ")
+    assert (lease, mode) == (beat.lease, beat.mode)
+    assert [int(number) for number in numbers] in (
+        [beat.number],
+        [beat.number, 1e3 * beat.silent_s],
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"joint_low_rad": (3.0,) * 7}, "joint_low_rad"),
+        ({"joint_high_rad": (2.8,) * 6}, "one for one"),
+        ({"joint_low_rad": (), "joint_high_rad": ()}, "joint_low_rad"),
+        ({"joint_low_rad": (math.nan,) * 7}, "joint_low_rad"),
+        ({"joint_low_rad": (-166,) * 7, "joint_high_rad": (166,) * 7}, "expected radians"),
+        ({"joint_margin_rad": 2.0}, "joint_margin_rad"),
+        ({"joint_names": ("a",)}, "joint_names"),
+        ({"joint_names": ("a",) * 7}, "joint_names"),
+        ({"reference": (0.0, 0.0, 0.0, 0.0)}, "reference"),
+        ({"frame": ""}, "frame"),
+        ({"heartbeat_s": 0.101}, "heartbeat_s"),
+        ({"command_s": 0.301}, "command_s"),
+        ({"state_s": 0.2}, "state_s"),
+        ({"following_m": 0.06}, "following_m"),
+        ({"slow_speed_m_s": 0.06}, "slow_speed_m_s"),
+        ({"keep_out": ({"low_m": (0, 0, 0), "high_m": (1, 0, 1)},)}, "low_m"),
+        ({"unknown": 1}, "unknown"),
+    ],
+)
+def test_the_configuration_refuses_nonsense(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValidationError, match=named):
+        config(**changes)
+
+
+def test_joint_limits_and_reference_have_no_default() -> None:
+    with pytest.raises(ValidationError, match="joint_low_rad"):
+        GuardConfig(motion=config().motion, reference=DOWN)  # type: ignore[call-arg]
+
+
+def test_the_digest_tells_limits_apart() -> None:
+    assert config().digest == config().digest
+    assert config(lease_s=2.0).digest != config().digest
+    assert config(motion={"translation_m": 0.01}).digest != config().digest

@@ -1,0 +1,439 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from serl.errors import BadInput
+from serl.guard.guard import GuardState, Latch
+from serl.geometry import from_rotation_vector, multiply
+from serl.safety import Pose, within_lead
+from serl.setpoint import advance_setpoint, at_rest
+
+from .guarding import DOWN, START, TICK_S, Loop, armed, driving, moves, numbers
+
+FAR = Pose((0.45, 0.19, 0.2), DOWN)
+
+
+def test_nothing_is_published_before_the_guard_is_armed() -> None:
+    loop = Loop()
+    loop.mode, loop.target = "policy", FAR
+    for _ in range(50):
+        assert loop.tick() is None
+    assert loop.guard.state is GuardState.DISARMED
+
+
+def test_armed_it_holds_where_the_arm_is_until_an_actor_asks() -> None:
+    loop = armed()
+    for _ in range(30):
+        setpoint = loop.tick()
+        assert setpoint is not None
+        assert setpoint.pose == START
+    assert loop.guard.state is GuardState.HOLD
+    assert loop.guard.cause == "heartbeat lost"
+
+
+@pytest.mark.parametrize("mode", ["policy", "teleop", "reset"])
+def test_it_does_what_the_heartbeat_says(mode: str) -> None:
+    loop = driving(mode)
+    assert loop.guard.state == mode
+    assert loop.fake.pose.position[1] > 0.01
+
+
+def test_the_arm_arrives() -> None:
+    loop = driving()
+    loop.tick(600)
+    assert loop.fake.pose.position == pytest.approx(FAR.position, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("lost", "age_s", "cause"),
+    [
+        ("heartbeat", 0.1, "heartbeat lost"),
+        ("command", 0.15, "command is stale"),
+        ("pose", 0.1, "pose is stale"),
+        ("joints", 0.1, "joints is stale"),
+        ("wrench", 0.1, "wrench is stale"),
+    ],
+)
+def test_silence_is_noticed_in_the_tick_after_its_deadline(
+    lost: str, age_s: float, cause: str
+) -> None:
+    loop = driving()
+    while loop.ticks % 10:  # a command and a beat come now
+        loop.tick()
+    if lost == "heartbeat":
+        loop.mode = None
+    elif lost == "command":
+        loop.target = None
+    else:
+        loop.measured.remove(lost)
+    ticks = loop.ticks_until(GuardState.HOLD)
+    assert age_s - 0.5 * TICK_S < ticks * TICK_S < age_s + 1.5 * TICK_S
+    assert loop.guard.cause == cause
+    assert loop.ticks_to_rest() <= 10
+    assert ticks * TICK_S + 0.1 <= 0.3
+
+
+def test_a_hold_ends_by_itself_once_the_arm_rested() -> None:
+    loop = driving()
+    loop.mode = None
+    loop.ticks_until(GuardState.HOLD)
+    loop.mode = "policy"
+    loop.tick(3)
+    assert loop.guard.state is GuardState.HOLD  # what was begun as a stop ends at rest
+    loop.ticks_until(GuardState.POLICY, limit=20)
+    loop.tick(100)
+    assert loop.fake.pose.position[1] > 0.1
+
+
+def test_a_hold_keeps_the_measured_pose() -> None:
+    loop = driving()
+    loop.mode = None
+    loop.tick(100)
+    rest = loop.fake.pose
+    loop.tick(100)
+    assert loop.fake.pose.position == pytest.approx(rest.position, abs=1e-6)
+    assert loop.setpoint is not None
+    assert at_rest(loop.setpoint)
+
+
+def test_a_policy_does_not_follow_a_person_who_was_lost() -> None:
+    loop = driving("teleop")
+    loop.mode = None
+    loop.ticks_until(GuardState.HOLD)
+    loop.mode = "policy"
+    loop.tick(300)
+    assert "a person was lost" in loop.guard.cause
+    loop.mode = "reset"
+    loop.tick(300)
+    assert "a person was lost" in loop.guard.cause
+    loop.mode = "teleop"  # who takes over again may let go again
+    loop.tick(20)
+    assert loop.guard.state == "teleop"
+    loop.mode = "policy"
+    loop.ticks_until(GuardState.HOLD)
+    assert loop.ticks_until(GuardState.POLICY) >= 45
+
+
+def test_a_person_whose_commands_end_was_lost_as_well() -> None:
+    loop = driving("teleop")
+    loop.target = None
+    loop.ticks_until(GuardState.HOLD)
+    loop.mode, loop.target = "policy", FAR
+    loop.tick(300)
+    assert loop.guard.state is GuardState.HOLD
+
+
+def test_a_person_whose_device_fell_silent_was_lost_whatever_the_actor_says_then() -> None:
+    loop = driving("teleop")
+    loop.device_s = loop.now_s
+    loop.ticks_until(GuardState.HOLD)
+    loop.mode, loop.device_s = "policy", None
+    loop.tick(300)
+    assert "a person was lost" in loop.guard.cause
+    assert loop.guard.state is GuardState.HOLD
+
+
+def test_disarming_and_arming_forgets_a_lost_person() -> None:
+    loop = driving("teleop")
+    loop.mode = None
+    loop.tick(40)
+    loop.guard.disarm()
+    loop.ticks_until(GuardState.DISARMED)
+    loop.tick(20)
+    loop.guard.arm(loop.now_s)
+    loop.mode = "policy"
+    loop.ticks_until(GuardState.POLICY, limit=20)
+
+
+def test_between_a_person_and_a_policy_the_arm_rests_for_half_a_second() -> None:
+    loop = driving("teleop")
+    loop.mode = "policy"
+    loop.ticks_until(GuardState.HOLD, limit=3)
+    assert loop.guard.cause == "a person let go"
+    assert 45 <= loop.ticks_until(GuardState.POLICY) <= 52
+
+
+def test_a_person_takes_over_at_once() -> None:
+    loop = driving("policy")
+    loop.mode = "teleop"
+    loop.ticks_until(GuardState.TELEOP, limit=3)
+    assert loop.setpoint is not None
+    assert moves(loop.setpoint)
+
+
+def test_the_actor_may_ask_to_hold() -> None:
+    loop = driving()
+    loop.mode = "hold"
+    assert loop.ticks_until(GuardState.HOLD) <= 2
+    assert loop.guard.cause == "the actor holds"
+
+
+def test_two_actors_stop_each_other() -> None:
+    loop = driving()
+    loop.guard.heartbeat("b policy 1", loop.heard())
+    assert loop.ticks_until(GuardState.HOLD) <= 1
+    assert loop.guard.cause == "two actors beat"
+    assert loop.guard.counts["heartbeat: lease"] == 1
+    loop.ticks_until(GuardState.POLICY, limit=40)  # the stranger was heard once only
+
+
+def test_a_successor_waits_until_the_lease_is_over() -> None:
+    loop = driving()
+    while loop.ticks % 2:
+        loop.tick()
+    loop.lease, loop.beats = "b", 0
+    ticks = loop.ticks_until(GuardState.HOLD)
+    assert ticks > 0
+    assert 85 <= loop.ticks_until(GuardState.POLICY) <= 130
+
+
+def test_a_beat_that_comes_again_is_none() -> None:
+    loop = driving()
+    beats = loop.beats
+    loop.mode = None
+    for _ in range(20):
+        loop.guard.heartbeat(f"a policy {beats}", loop.heard())
+        loop.tick()
+    assert loop.guard.state is GuardState.HOLD
+    assert loop.guard.counts["heartbeat: count"] == 20
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a policy", "a policy -1", "a fly 3", "a  policy 1", "a policy 1\n", "\u0661 hold 1"],
+)
+def test_beats_that_are_none_are_counted(text: str) -> None:
+    loop = armed()
+    loop.guard.heartbeat(text, loop.heard())
+    assert loop.guard.counts["heartbeat: heartbeat"] == 1
+
+
+def test_a_forgotten_guard_disarms() -> None:
+    loop = driving(silent_s=2.0)
+    loop.mode = None
+    assert 195 <= loop.ticks_until(GuardState.DISARMED, limit=300) <= 220
+    assert loop.tick() is None
+
+
+def test_a_guard_that_slept_begins_where_the_arm_is() -> None:
+    loop = driving()
+    loop.now_s += 0.5
+    loop.fake.pose = Pose((0.45, 0.03, 0.2), DOWN)
+    loop.setpoint = None  # a new profile begins
+    loop.measure()
+    setpoint = loop.guard.tick(loop.now_s)
+    assert setpoint is not None
+    assert math.dist(setpoint.pose.position, loop.fake.pose.position) < 1e-12
+    assert not moves(setpoint)
+    assert loop.guard.state is GuardState.HOLD
+    assert loop.guard.counts["late tick"] == 1
+
+
+def test_a_guard_that_slept_says_nothing_until_it_knows_where_the_arm_is() -> None:
+    loop = driving()
+    loop.now_s += 0.5
+    assert loop.guard.tick(loop.now_s) is None
+    assert loop.guard.tick(loop.now_s + TICK_S) is None
+
+
+def test_disarming_brakes_first() -> None:
+    loop = driving()
+    assert loop.guard.disarm() == "disarming"
+    loop.tick()
+    assert loop.setpoint is not None
+    assert moves(loop.setpoint)
+    assert 2 <= loop.ticks_until(GuardState.DISARMED) <= 60
+    assert loop.tick() is None
+
+
+@pytest.mark.parametrize(
+    ("lost", "why"),
+    [("pose", "pose is stale"), ("joints", "joints is stale"), ("wrench", "wrench is stale")],
+)
+def test_it_is_not_armed_without_measurements(lost: str, why: str) -> None:
+    loop = Loop()
+    loop.measured.remove(lost)
+    loop.tick(20)
+    with pytest.raises(BadInput, match=why):
+        loop.guard.arm(loop.now_s)
+
+
+def test_an_arm_without_a_sensor_for_forces_is_armed_without() -> None:
+    loop = Loop(wrench=False)
+    loop.measured.remove("wrench")
+    loop.tick(20)
+    loop.guard.arm(loop.now_s)
+    loop.guard.wrench([1000.0] * 6, loop.heard())
+    loop.tick(5)
+    assert loop.guard.state is GuardState.HOLD
+
+
+def test_it_is_not_armed_while_the_arm_moves() -> None:
+    loop = Loop()
+    for index in range(30):
+        loop.fake.pose = Pose((0.45, 0.0005 * index, 0.2), DOWN)
+        loop.tick()
+    with pytest.raises(BadInput, match="the arm moves"):
+        loop.guard.arm(loop.now_s)
+    loop.tick(12)
+    loop.guard.arm(loop.now_s)
+
+
+def test_it_is_armed_once_and_from_disarmed_only() -> None:
+    loop = armed()
+    with pytest.raises(BadInput, match="cannot arm"):
+        loop.guard.arm(loop.now_s)
+    loop.guard.estop("test")
+    with pytest.raises(BadInput, match="cannot arm"):
+        loop.guard.arm(loop.now_s)
+
+
+def test_the_gripper_follows_its_own_interval() -> None:
+    loop = driving()
+    for value, ticks, expected in [
+        (1.0, 0, 1.0),
+        (0.0, 10, 1.0),  # too soon
+        (0.0, 45, 0.0),
+        (0.0, 1, 0.0),
+        (2.0, 60, 0.0),  # no opening
+        (math.nan, 1, 0.0),
+        (1.0, 1, 1.0),
+    ]:
+        loop.tick(ticks)
+        loop.guard.gripper([value], loop.heard())
+        assert loop.guard.opening == expected
+    assert loop.guard.counts["gripper: too soon"] == 1
+    assert loop.guard.counts["gripper: range"] == 1
+    assert loop.guard.counts["gripper: not finite"] == 1
+
+
+def test_a_gripper_command_that_comes_late_is_not_executed() -> None:
+    """Of an actor that stalled between its target and this; the rest of it goes on."""
+    loop = driving()
+    loop.guard.gripper([1.0], loop.heard())
+    loop.tick(100)
+    loop.guard.gripper([0.0], loop.heard(ahead_s=-0.16))
+    loop.guard.gripper([0.0], loop.heard(ahead_s=1.0))
+    assert loop.guard.opening == 1.0
+    assert loop.guard.counts["gripper: old"] == 1
+    assert loop.guard.counts["gripper: future"] == 1
+    loop.guard.gripper([0.0], loop.heard(ahead_s=-0.1))
+    assert loop.guard.opening == 0.0
+
+
+def test_a_stop_leaves_the_gripper_as_it_is() -> None:
+    loop = driving()
+    loop.guard.gripper([0.0], loop.heard())
+    loop.guard.estop("test")
+    loop.tick(100)
+    loop.guard.gripper([1.0], loop.heard())
+    assert loop.guard.opening == 0.0
+
+
+def test_an_arm_that_is_taken_again_is_told_nothing_of_its_gripper_before_somebody_is() -> None:
+    """Somebody may have opened it by hand meanwhile."""
+    loop = driving()
+    loop.guard.gripper([0.0], loop.heard())
+    loop.guard.estop("test")
+    loop.tick(100)
+    loop.guard.ack(loop.now_s)
+    loop.guard.reset(loop.now_s)
+    loop.guard.arm(loop.now_s)
+    loop.tick(50)
+    assert loop.guard.state == "policy"
+    assert loop.guard.opening is None
+
+
+def test_a_task_without_a_gripper_moves_none() -> None:
+    loop = driving(motion={"gripper": False})
+    loop.guard.gripper([0.0], loop.heard())
+    assert loop.guard.opening is None
+    assert loop.guard.counts["gripper: none"] == 1
+
+
+def test_the_latch_says_what_a_restart_must_know() -> None:
+    loop = Loop()
+    assert loop.guard.latch == Latch()
+    loop = driving()
+    assert loop.guard.latch == Latch(GuardState.HOLD)
+    loop.guard.stop("a reason")
+    assert loop.guard.latch == Latch(GuardState.PROTECTIVE_STOP, "a reason")
+
+
+def test_a_target_is_turned_the_short_way_whatever_its_sign() -> None:
+    turn = multiply(from_rotation_vector((0.0, 0.0, 0.4)), DOWN)
+    ends = []
+    for sign in (1.0, -1.0):
+        x, y, z, w = (sign * value for value in turn)
+        loop = driving(target=Pose(START.position, (x, y, z, w)))
+        loop.tick(300)
+        ends.append(numbers(loop.fake.pose))
+    assert ends[0] == pytest.approx(ends[1], abs=1e-9)
+
+
+def test_what_is_published_is_what_a_simulated_arm_would_execute() -> None:
+    """`SimArm` calls the same functions, with the same numbers."""
+    loop = driving()
+    limits = loop.config.motion.limits
+    assert loop.setpoint is not None
+    target, setpoint = FAR, loop.setpoint
+    for number in range(400):
+        measured = loop.fake.pose
+        if number % 50 == 0:
+            side = 0.1 if number % 100 else -0.1
+            loop.target = target = Pose((0.45 + 0.3 * side, side, 0.2 + 0.5 * side), DOWN)
+            loop.guard.command(numbers(target), loop.heard())
+        goal = within_lead(target, measured, limits)
+        setpoint = advance_setpoint(setpoint, goal, limits, TICK_S)
+        assert loop.tick() == setpoint
+
+
+@pytest.mark.parametrize(
+    ("place", "complaint"),
+    [
+        (
+            (0.9, 0.0, 0.2),
+            r"the tool is outside the box \(x is 0.900 m, motion.box from 0.3 to 0.6",
+        ),
+        ((0.45, 0.0, -0.2), r"z is -0.200 m, motion.box from 0.05 to 0.4 m"),
+    ],
+)
+def test_an_arm_far_from_its_box_is_not_taken(
+    place: tuple[float, float, float], complaint: str
+) -> None:
+    loop = Loop(pose=Pose(place, DOWN))
+    loop.tick(20)
+    with pytest.raises(BadInput, match=complaint):
+        loop.guard.arm(loop.now_s)
+    assert loop.guard.state == "disarmed"
+
+
+def test_an_arm_whose_tool_is_turned_away_is_not_taken() -> None:
+    loop = Loop(pose=Pose((0.45, 0.0, 0.2), (0.0, 0.0, 0.0, 1.0)))  # up
+    loop.tick(20)
+    with pytest.raises(BadInput, match=r"turned by 3.14 rad .* motion.max_rotation_rad allows"):
+        loop.guard.arm(loop.now_s)
+    assert loop.guard.state == "disarmed"
+
+
+def test_an_arm_that_measures_in_other_units_is_not_taken() -> None:
+    loop = Loop()
+    loop.measured.discard("pose")
+    loop.guard.pose([450.0, 0.0, 200.0, *DOWN], loop.heard())
+    with pytest.raises(BadInput, match="pose is 492 m away: expected metres"):
+        loop.guard.arm(loop.now_s)
+    loop = Loop()
+    loop.joints = [0.0, -45.0, 0.0, -135.0, 0.0, 90.0, 45.0]
+    loop.tick(20)
+    with pytest.raises(BadInput, match="joints turned to -135: expected rad"):
+        loop.guard.arm(loop.now_s)
+
+
+def test_poses_that_were_measured_long_ago_are_not_believed() -> None:
+    loop = driving()
+    loop.measured.discard("pose")
+    loop.guard.pose(numbers(loop.fake.pose), loop.heard(-0.15))
+    loop.tick()
+    assert (loop.guard.state, loop.guard.cause) == ("hold", "pose is old")

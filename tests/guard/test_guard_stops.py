@@ -1,0 +1,409 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from serl.errors import BadInput
+from serl.guard.guard import GuardState, Latch
+from serl.safety import Pose
+from serl.testing.arm import FakeArm
+
+from .guarding import DOWN, START, TICK_S, Loop, armed, driving, moves, numbers
+
+LIMIT = 2.8
+MARGIN = 0.1
+
+
+def recovered(loop: Loop) -> None:
+    """Acknowledge a protective stop, and arm again."""
+    loop.guard.ack(loop.now_s)
+    loop.tick(12)
+    loop.guard.arm(loop.now_s)
+
+
+@pytest.mark.parametrize("state", ["disarmed", "hold", "policy", "teleop", "reset", "protective"])
+def test_an_emergency_stop_works_in_every_state(state: str) -> None:
+    if state == "disarmed":
+        loop = Loop()
+        loop.tick(20)
+    elif state == "hold":
+        loop = armed()
+    elif state == "protective":
+        loop = driving()
+        loop.guard.stop("test")
+    else:
+        loop = driving(state)
+    loop.guard.estop("a person")
+    loop.tick()
+    assert loop.ticks_to_rest() * TICK_S <= 0.1
+    loop.tick(200)
+    assert loop.guard.latch == Latch(GuardState.ESTOP, "a person")
+
+
+def test_an_emergency_stop_takes_two_acts_to_end_and_a_third_to_move() -> None:
+    loop = driving()
+    loop.guard.estop("a person")
+    with pytest.raises(BadInput, match="nothing to reset"):
+        loop.guard.reset(loop.now_s)
+    with pytest.raises(BadInput, match="the arm moves"):
+        loop.guard.ack(loop.now_s)
+    loop.tick(60)
+    assert "reset" in loop.guard.ack(loop.now_s)
+    assert loop.guard.state == "estop"
+    loop.guard.reset(loop.now_s)
+    assert loop.guard.state == "disarmed"
+    assert loop.tick() is None
+    loop.guard.arm(loop.now_s)
+    loop.ticks_until(GuardState.POLICY, limit=20)
+
+
+def test_a_second_emergency_stop_has_to_be_acknowledged_again() -> None:
+    loop = driving()
+    loop.guard.estop("first")
+    loop.tick(60)
+    loop.guard.ack(loop.now_s)
+    loop.guard.reset(loop.now_s)
+    loop.guard.estop("second")
+    with pytest.raises(BadInput, match="nothing to reset"):
+        loop.guard.reset(loop.now_s)
+    assert loop.guard.cause == "second"
+
+
+def test_the_first_cause_is_kept_and_an_emergency_stop_wins() -> None:
+    loop = driving()
+    loop.guard.stop("first")
+    loop.guard.stop("second")
+    assert loop.guard.cause == "first"
+    loop.guard.estop("third")
+    loop.guard.stop("fourth")
+    assert (loop.guard.state, loop.guard.cause) == (GuardState.ESTOP, "third")
+
+
+def test_a_protective_stop_is_acknowledged_then_armed() -> None:
+    loop = driving()
+    loop.guard.stop("test")
+    loop.tick(300)
+    assert loop.guard.state == "protective stop"  # whatever the actor says
+    with pytest.raises(BadInput, match="cannot arm"):
+        loop.guard.arm(loop.now_s)
+    loop.guard.ack(loop.now_s)
+    assert loop.guard.state == "disarmed"
+    with pytest.raises(BadInput, match="nothing to acknowledge"):
+        loop.guard.ack(loop.now_s)
+    assert loop.tick(50) is None
+
+
+def test_a_person_who_still_drives_ends_no_stop() -> None:
+    loop = driving("teleop")
+    loop.guard.stop("test")
+    loop.tick(60)
+    with pytest.raises(BadInput, match="let go"):
+        loop.guard.ack(loop.now_s)
+    loop.mode = "hold"
+    loop.tick(3)
+    loop.guard.ack(loop.now_s)
+
+
+def test_a_stop_cannot_be_disarmed_away() -> None:
+    loop = driving()
+    loop.guard.stop("test")
+    assert "stays" in loop.guard.disarm()
+    loop.tick(100)
+    assert loop.guard.state is GuardState.PROTECTIVE_STOP
+
+
+@pytest.mark.parametrize("mode", ["reset", "teleop"])
+def test_after_a_stop_the_way_back_is_slow_until_a_policy_drives(mode: str) -> None:
+    loop = driving()
+    loop.guard.stop("test")
+    loop.tick(60)
+    loop.mode = "hold"
+    loop.tick(3)
+    recovered(loop)
+    back = Pose((0.45, -0.19, 0.2), DOWN)
+    loop.mode, loop.target = mode, back
+    assert 0.04 < fastest(loop, 100) <= 0.05 + 1e-9
+    loop.mode, loop.target = "policy", Pose((0.45, 0.19, 0.2), DOWN)
+    assert fastest(loop, 200) > 0.06
+    loop.mode, loop.target = mode, back
+    assert fastest(loop, 200) > 0.06
+
+
+def fastest(loop: Loop, ticks: int) -> float:
+    speed = 0.0
+    for _ in range(ticks):
+        setpoint = loop.tick()
+        assert setpoint is not None
+        speed = max(speed, math.hypot(*setpoint.velocity))
+    return speed
+
+
+@pytest.mark.parametrize("state", [GuardState.ESTOP, GuardState.PROTECTIVE_STOP])
+def test_a_guard_starts_in_the_stop_that_the_latch_remembers(state: GuardState) -> None:
+    loop = Loop(Latch(state, "before"))
+    loop.mode, loop.target = "policy", Pose((0.45, 0.1, 0.2), DOWN)
+    assert loop.tick(100) is None
+    assert loop.guard.latch == Latch(state, "before")
+    loop.guard.ack(loop.now_s)
+    if state is GuardState.ESTOP:
+        loop.guard.reset(loop.now_s)
+    loop.guard.arm(loop.now_s)
+    loop.ticks_until(GuardState.POLICY, limit=20)
+
+
+@pytest.mark.parametrize(
+    ("wrench", "stops"),
+    [
+        ([29.9, 0, 0, 0, 0, 0], False),
+        ([30.0, 0, 0, 0, 0, 0], True),
+        ([0, -18, 24.1, 0, 0, 0], True),
+        ([0, 0, 0, 0, 0, -5.0], True),
+        ([0, 0, 0, 3, 3.9, 0], False),
+    ],
+)
+def test_forces_stop_at_once(wrench: list[float], stops: bool) -> None:
+    loop = driving()
+    loop.force = wrench
+    loop.tick()
+    assert (loop.guard.state == "protective stop") == stops
+    if stops:
+        assert loop.ticks_to_rest() <= 10
+        with pytest.raises(BadInput, match=r"not now: (force|torque)"):
+            loop.guard.ack(loop.now_s)
+
+
+def test_a_stop_after_a_contact_is_soft_until_a_person_ends_it() -> None:
+    loop = driving()
+    loop.force = [0, 0, 29.0, 0, 0, 0]
+    loop.tick()
+    assert not loop.guard.yields
+    loop.force = [0, 0, 31.0, 0, 0, 0]
+    loop.tick()
+    assert loop.guard.yields
+    loop.force = [0.0] * 6
+    loop.tick(60)
+    assert loop.guard.yields
+    loop.guard.ack(loop.now_s)
+    assert not loop.guard.yields
+
+
+def test_a_stop_for_another_reason_gets_soft_when_somebody_pushes_the_arm() -> None:
+    loop = driving()
+    loop.guard.stop("test")
+    loop.tick(60)
+    assert not loop.guard.yields
+    loop.force = [0, 0, 31.0, 0, 0, 0]
+    loop.tick()
+    assert loop.guard.yields
+    loop.force = [0.0] * 6
+    loop.tick(60)
+    loop.guard.estop("test")
+    loop.tick(60)
+    loop.guard.ack(loop.now_s)
+    assert loop.guard.yields, "it is still stopped"
+    loop.guard.reset(loop.now_s)
+    assert not loop.guard.yields
+
+
+def test_an_emergency_stop_stays_stiff_when_it_is_pushed() -> None:
+    loop = driving()
+    loop.guard.estop("test")
+    loop.force = [0, 0, 31.0, 0, 0, 0]
+    loop.tick(60)
+    assert not loop.guard.yields
+
+
+def test_an_arm_that_nobody_has_taken_stays_as_stiff_as_it_is() -> None:
+    loop = Loop(Latch(GuardState.ESTOP, "test"))
+    loop.force = [0, 0, 31.0, 0, 0, 0]
+    loop.tick(20)
+    assert not loop.guard.yields
+
+
+def test_a_stopped_arm_does_not_push() -> None:
+    """After a contact the setpoint is where the arm is."""
+    loop = driving()
+    wall = loop.fake.pose
+    for _ in range(100):
+        loop.fake.pose = wall  # does not get further
+        loop.force = [31.0, 0, 0, 0, 0, 0]
+        loop.tick()
+    assert loop.setpoint is not None
+    assert math.dist(loop.setpoint.pose.position, wall.position) < 1e-4
+    for tick in range(150):  # and gives way to a push
+        y = wall.position[1] - min(0.02, 0.001 * tick)
+        loop.fake.pose = pushed = Pose((wall.position[0], y, wall.position[2]), DOWN)
+        loop.tick()
+    assert math.dist(loop.setpoint.pose.position, pushed.position) < 1e-4
+
+
+@pytest.mark.parametrize("stop", ["estop", "the actor holds"])
+@pytest.mark.parametrize("lag", [0.5, 0.8, 0.9])
+def test_a_stop_leads_no_arm_back_that_is_behind(stop: str, lag: float) -> None:
+    loop = Loop()
+    loop.fake = FakeArm(START, lag)
+    loop.tick(20)
+    loop.guard.arm(loop.now_s)
+    loop.mode, loop.target = "policy", Pose((0.45, 0.19, 0.2), DOWN)
+    loop.tick(80)
+    if stop == "estop":
+        loop.guard.estop("test")
+    else:
+        loop.mode = "hold"
+        loop.ticks_until(GuardState.HOLD)
+    loop.tick()
+    assert loop.ticks_to_rest() <= 10
+    y = loop.fake.pose.position[1]
+    for _ in range(200):
+        loop.tick()
+        assert loop.setpoint is not None
+        assert abs(loop.setpoint.velocity[1]) < 5e-4
+        assert loop.fake.pose.position[1] >= y - 1e-5
+        y = loop.fake.pose.position[1]
+
+
+def test_a_stopped_arm_that_something_holds_up_is_let_go_of() -> None:
+    """Also one that feels nothing: the setpoint goes to where it stands."""
+    loop = driving(wrench=False)
+    wall = loop.fake.pose
+    loop.guard.estop("test")
+    for _ in range(200):
+        loop.fake.pose = wall
+        loop.tick()
+    assert loop.setpoint is not None
+    assert math.dist(loop.setpoint.pose.position, wall.position) < 1e-4
+
+
+def test_touching_slows_down_until_it_is_clearly_over() -> None:
+    loop = driving()
+    assert fastest(loop, 10) > 0.07
+    loop.force = [0, 0, 15.0, 0, 0, 0]
+    loop.tick(30)
+    assert fastest(loop, 20) <= 0.052
+    loop.force = [0, 0, 12.1, 0, 0, 0]
+    loop.target = Pose((0.45, -0.19, 0.2), DOWN)
+    assert fastest(loop, 100) <= 0.055
+    loop.force = [0, 0, 11.9, 0, 0, 0]
+    assert fastest(loop, 100) > 0.07
+    assert loop.guard.state == "policy"
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_near_a_joints_limit_it_is_slow_then_holds_a_policy_then_stops(sign: float) -> None:
+    loop = driving()
+    loop.joints[3] = sign * (LIMIT - 2 * MARGIN - 0.001)
+    loop.tick(20)
+    assert fastest(loop, 10) > 0.07
+    loop.joints[3] = sign * (LIMIT - 2 * MARGIN + 0.001)
+    loop.tick(40)
+    assert fastest(loop, 20) <= 0.053
+    loop.joints[3] = sign * (LIMIT - MARGIN + 0.001)
+    loop.ticks_until(GuardState.HOLD, limit=2)
+    loop.tick(4)  # it got there fast
+    assert loop.guard.cause == "joint 4 is 0.10 rad from its limit"
+    loop.mode, loop.target = "reset", START
+    loop.ticks_until(GuardState.RESET, limit=20)  # the way back is open
+    assert fastest(loop, 50) <= 0.05 + 1e-9
+    loop.joints[3] = sign * (LIMIT - 0.5 * MARGIN + 0.001)
+    loop.tick()
+    assert loop.guard.state == "protective stop"
+    loop.tick(60)
+    with pytest.raises(BadInput, match="joint 4"):
+        loop.guard.ack(loop.now_s)
+
+
+def test_joints_are_counted_and_checked() -> None:
+    loop = driving()
+    loop.joints = [0.0] * 6
+    loop.ticks_until(GuardState.HOLD, limit=2)
+    assert loop.guard.cause == "joints: 6 numbers, expected 7"
+    loop.joints = [0.0] * 6 + [math.nan]
+    loop.tick()
+    assert loop.guard.cause == "joints is not finite"
+
+
+def test_a_reading_that_jumps_is_not_followed() -> None:
+    loop = driving()
+    place = loop.fake.pose
+    for _ in range(3):
+        loop.fake.pose = Pose((place.position[0], -0.15, 0.2), DOWN)
+        loop.tick()
+        loop.fake.pose = place
+    assert loop.guard.state == "hold"
+    assert loop.guard.cause == "pose jumped"
+    assert loop.guard.counts["pose: jump"] == 3
+    loop.ticks_until(GuardState.POLICY, limit=20)
+
+
+def test_a_pose_that_says_the_same_time_again_is_no_news() -> None:
+    loop = driving()
+    loop.measured.remove("pose")
+    frozen = loop.heard()
+    ticks = 0
+    while loop.guard.state == "policy":
+        loop.guard.pose(numbers(loop.fake.pose), frozen)
+        loop.tick()
+        ticks += 1
+    assert 10 <= ticks <= 13
+    assert loop.guard.cause == "pose is stale"
+
+
+@pytest.mark.parametrize(
+    ("count", "gap_s", "latched"), [(2, 0.1, False), (3, 0.49, True), (3, 0.51, False)]
+)
+def test_three_commands_that_are_not_finite_within_a_second_stop(
+    count: int, gap_s: float, latched: bool
+) -> None:
+    loop = driving()
+    for _ in range(count):
+        loop.guard.command([math.nan, *numbers(START)[1:]], loop.heard())
+        loop.tick()
+        assert loop.guard.state != "policy"
+        loop.tick(round(gap_s / TICK_S) - 1)
+    assert (loop.guard.state == "protective stop") == latched
+    assert loop.guard.counts["command: not finite"] == count
+
+
+def test_an_error_of_the_arm_is_latched_and_never_cleared_by_itself() -> None:
+    loop = driving()
+    loop.guard.robot_error("reflex: joint 3")
+    assert loop.guard.cause == "the arm reports reflex: joint 3"
+    loop.tick(60)
+    with pytest.raises(BadInput, match="reflex"):
+        loop.guard.ack(loop.now_s)
+    loop.guard.robot_error("")  # cleared by those whose arm it is
+    loop.tick(300)
+    assert loop.guard.state == "protective stop"
+    loop.guard.ack(loop.now_s)
+    assert loop.guard.state == "disarmed"
+    loop.guard.robot_error("again")  # also when nobody drives
+    assert loop.guard.state == "protective stop"
+
+
+def test_a_stop_ends_at_rest_even_if_it_is_repeated() -> None:
+    loop = driving()
+    loop.guard.stop("one")
+    for _ in range(4):
+        loop.tick()
+        loop.guard.estop("two")
+    assert loop.ticks_to_rest() <= 8
+    assert loop.setpoint is not None
+    assert not moves(loop.setpoint)
+
+
+def test_an_arm_that_stays_silent_is_a_matter_for_a_person() -> None:
+    loop = driving()
+    loop.measured.clear()
+    loop.ticks_until(GuardState.HOLD)
+    assert 85 <= loop.ticks_until(GuardState.PROTECTIVE_STOP) <= 95
+    assert loop.guard.cause == "the arm fell silent"
+
+
+def test_a_guard_that_slept_does_not_blame_the_arm() -> None:
+    loop = driving()
+    loop.now_s += 5.0
+    loop.guard.tick(loop.now_s)
+    assert loop.guard.state == "hold"
+    loop.setpoint = None  # a new profile begins
+    loop.ticks_until(GuardState.POLICY, limit=30)

@@ -1,0 +1,379 @@
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import time
+import zlib
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Literal
+
+import cv2
+import numpy as np
+import pytest
+from mcap.reader import make_reader
+
+from serl.log.compression import Compactor, compact
+from serl.log.episode_reader import PART, EpisodeFile, read_episode, read_records
+from serl.errors import BadInput, CorruptData, SerlError
+from serl.system.files import FileLock, sha256_of
+from serl.log.images import ENCODINGS, compress, decode, head
+from serl.log.manifest import read_entries
+from serl.log.episode_log import LogConfig
+from serl.log.recovery import recover
+from serl.specs import ArraySpec, ObservationSpec
+from serl.log.tail import Tail
+from serl.testing.logs import (
+    BLIND,
+    CONFIG,
+    EPOCH,
+    SPEC,
+    encoded,
+    leave_open,
+    open_log,
+    random_records,
+    write_log,
+)
+
+UNLIMITED = 1 << 40
+FULL = CONFIG.model_copy(update={"min_free_bytes": 1 << 60})
+SHAPE = (24, 32, 3)
+CAMERAS = ObservationSpec(
+    state={}, images={name: ArraySpec(shape=SHAPE, dtype="uint8") for name in ("a", "b")}
+)
+SEEING = SPEC.model_copy(update={"observation": CAMERAS})
+
+
+def config(images: Literal["raw", "png", "jpeg"]) -> LogConfig:
+    return CONFIG.model_copy(update={"images": images})
+
+
+def test_png_images_are_what_the_raw_ones_were(tmp_path: Path) -> None:
+    items = random_records(3, 2)
+    paths = write_log(tmp_path, items)
+    assert [compact(path, config("png")) for path in paths] == [True, True]
+    assert encoded(read_records(tmp_path, SPEC)) == encoded(items)
+    tail = Tail(tmp_path, EPOCH, 2)
+    assert tail.read(UNLIMITED) == encoded(items)[2:]
+    tail.close()
+    assert not compact(paths[0], config("png"))
+    with closing(EpisodeFile(paths[0])) as file:
+        file.next_message()
+        assert file.metadata["images"] == "png"
+    assert {path.suffix for path in tmp_path.iterdir()} == {".mcap", ".jsonl", ".lock"}
+
+
+def test_a_tail_goes_on_while_the_file_is_replaced(tmp_path: Path) -> None:
+    items = random_records(3, 2)
+    paths = write_log(tmp_path, items)
+    tail = Tail(tmp_path, EPOCH)
+    found = tail.read(1)
+    for path in paths:
+        compact(path, config("png"))
+        found += tail.read(1)
+    assert found + tail.read(UNLIMITED) == encoded(items)
+    tail.close()
+
+
+def test_smooth_images_become_smaller(tmp_path: Path) -> None:
+    (path,) = write_log(tmp_path, random_records(3, spec=SEEING), spec=SEEING)
+    rows = np.arange(24, dtype=np.uint8)[:, None, None]
+    smooth = np.broadcast_to(rows, SHAPE).tobytes()
+    for encoding in (ENCODINGS["png"], ENCODINGS["jpeg"]):
+        assert len(compress(smooth, SHAPE, encoding, 95)) < len(smooth) / 3
+    before = path.stat().st_size
+    compact(path, config("jpeg"))
+    assert path.stat().st_size < before
+
+
+def test_jpeg_images_are_near_the_raw_ones(tmp_path: Path) -> None:
+    colour = np.zeros(SHAPE, np.uint8)
+    colour[..., 0], colour[..., 2] = 200, 50  # red and blue are not confused
+    data = compress(colour.tobytes(), SHAPE, "jpeg", 95)
+    message = memoryview(head("jpeg", "a", SHAPE, len(data), 0) + data)
+    found = np.frombuffer(decode(message, "jpeg", "a", SHAPE), np.uint8).reshape(SHAPE)
+    assert np.abs(found.astype(int) - colour).max() < 5
+
+
+def test_a_compressed_file_is_mcap_with_ros_images(tmp_path: Path) -> None:
+    (path,) = write_log(tmp_path, items := random_records(2))
+    compact(path, config("png"))
+    with path.open("rb") as file:
+        messages = list(make_reader(file, validate_crcs=True).iter_messages(["/image/front"]))
+    assert len(messages) == 3
+    for item, (schema, channel, message) in zip(items, messages, strict=True):
+        assert schema is not None
+        assert (schema.name, schema.encoding) == ("sensor_msgs/msg/CompressedImage", "ros2msg")
+        assert channel.message_encoding == "cdr"
+        start = message.data.index(b"\x89PNG")
+        (length,) = struct.unpack_from("<I", message.data, start - 4)
+        assert length == len(message.data) - start
+        found = cv2.imdecode(np.frombuffer(message.data[start:], np.uint8), cv2.IMREAD_COLOR)
+        pixels = cv2.cvtColor(found, cv2.COLOR_BGR2RGB)
+        assert np.array_equal(pixels, item.observation.images["front"])
+
+
+def test_the_manifest_lists_the_new_content_and_what_it_was(tmp_path: Path) -> None:
+    leave_open(tmp_path, random_records(2)[:2])
+    (path,) = recover(tmp_path)
+    before = sha256_of(path)
+    compact(path, config("png"))
+    raw, png = read_entries(tmp_path)[path.name]
+    assert (raw.sha256, png.sha256) == (before, sha256_of(path))
+    assert (png.records, png.ended, png.recovered) == (2, False, True)
+
+
+@pytest.mark.parametrize("left", ["raw wanted", "no images"])
+def test_what_need_not_be_compressed_is_left(tmp_path: Path, left: str) -> None:
+    spec = BLIND if left == "no images" else SPEC
+    (path,) = write_log(tmp_path, random_records(2, spec=spec), spec=spec)
+    wanted = config("raw" if left == "raw wanted" else "png")
+    before = path.read_bytes()
+    assert not compact(path, wanted)
+    assert path.read_bytes() == before
+
+
+def test_nothing_is_compressed_on_a_disk_that_is_nearly_full(tmp_path: Path) -> None:
+    (path,) = write_log(tmp_path, random_records(2))
+    before = path.read_bytes()
+    with pytest.raises(SerlError, match="nearly full"):
+        compact(path, FULL)
+    assert path.read_bytes() == before
+
+
+def test_a_damaged_file_is_left_as_it_is(tmp_path: Path) -> None:
+    (path,) = write_log(tmp_path, random_records(2))
+    damaged = bytearray(path.read_bytes())
+    damaged[-200] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(CorruptData, match=path.name):
+        compact(path, config("png"))
+    assert path.read_bytes() == damaged
+    assert not list(tmp_path.glob("*.compact"))
+
+
+def test_one_compaction_at_a_time(tmp_path: Path) -> None:
+    (path,) = write_log(tmp_path, random_records(1))
+    with FileLock(tmp_path / "compaction.lock", "test"), pytest.raises(BadInput, match="in use"):
+        compact(path, config("png"))
+
+
+@pytest.mark.parametrize("call", ["open", "writev", "fsync", "rename"])
+def test_a_failure_leaves_the_old_file_or_the_new(
+    tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = random_records(2)
+    for number in range(20):
+        folder = tmp_path / str(number)
+        (path,) = write_log(folder, items)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, failing(getattr(os, call), number))
+            error = ""
+            try:
+                compact(path, config("png"))
+            except SerlError as raised:
+                error = str(raised)
+        assert encoded(read_records(folder, SPEC)) == encoded(items)
+        assert not list(folder.glob("*.compact"))
+        assert sha256_of(path) in {entry.sha256 for entry in read_entries(folder)[path.name]}
+        compact(path, config("png"))
+        assert encodings(folder) == ["png"]
+        assert encoded(read_records(folder, SPEC)) == encoded(items)
+        if not error:
+            assert number > 0
+            return
+        assert "No space left" in error
+    raise AssertionError("it never succeeded")
+
+
+def failing(real: Callable[..., Any], after: int) -> Callable[..., Any]:
+    left = after
+
+    def call(*arguments: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == -1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(*arguments)
+
+    return call
+
+
+def png(width: int, height: int, colour: int = 2, extra: bytes = b"") -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        checksum = struct.pack(">I", zlib.crc32(kind + data))
+        return struct.pack(">I", len(data)) + kind + data + checksum
+
+    header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
+    rows = zlib.compress(bytes((1 + 3 * 32) * 24))
+    bomb = chunk(extra, b"x\0\0" + zlib.compress(bytes(1000))) if extra else b""
+    end = chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + bomb + end
+
+
+def jpeg(height: int, width: int) -> bytes:
+    return cv2.imencode(".jpg", np.zeros((height, width, 3), np.uint8))[1].tobytes()
+
+
+def stored(data: bytes, encoding: str) -> memoryview:
+    return memoryview(head(ENCODINGS[encoding], "a", SHAPE, len(data), 0) + data)
+
+
+def test_an_image_of_the_declared_shape_is_decoded() -> None:
+    assert decode(stored(png(32, 24), "png"), "png", "a", SHAPE) == bytes(24 * 32 * 3)
+    assert len(decode(stored(jpeg(24, 32), "jpeg"), "jpeg", "a", SHAPE)) == 24 * 32 * 3
+
+
+@pytest.mark.parametrize(
+    ("data", "encoding"),
+    [
+        (png(60_000, 60_000), "png"),
+        (png(24, 32), "png"),
+        (png(32, 24, colour=3), "png"),
+        (png(32, 24, extra=b"zTXt"), "png"),
+        (png(32, 24)[:40], "png"),
+        (png(32, 24)[:-12], "png"),
+        (png(32, 24) + b"more", "png"),
+        (b"", "png"),
+        (jpeg(24, 32), "png"),
+        (png(32, 24), "jpeg"),
+        (jpeg(32, 24), "jpeg"),
+        (jpeg(24, 32)[:-2], "jpeg"),
+        (jpeg(24, 32)[:60], "jpeg"),
+        (jpeg(24, 32).replace(b"\xff\xc0", b"\xff\xc2"), "jpeg"),
+        (b"", "jpeg"),
+        (bytes(24 * 32 * 3 - 1), "raw"),
+        (bytes(24 * 32 * 3 + 1), "raw"),
+    ],
+)
+def test_any_other_image_is_refused(data: bytes, encoding: str) -> None:
+    with pytest.raises(CorruptData, match="image a: "):
+        decode(stored(data, encoding), ENCODINGS[encoding], "a", SHAPE)
+
+
+@pytest.mark.parametrize("encoding", ["png", "jpeg"])
+def test_mutated_images_raise_nothing_undeclared(encoding: str) -> None:
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, SHAPE, np.uint8)
+    good = stored(compress(pixels.tobytes(), SHAPE, ENCODINGS[encoding], 95), encoding)
+    refused = 0
+    for _ in range(500):
+        data = bytearray(good)
+        place = int(rng.integers(len(data)))
+        data[place : place + int(rng.integers(1, 5))] = rng.bytes(int(rng.integers(5)))
+        try:
+            found = decode(memoryview(data), ENCODINGS[encoding], "a", SHAPE)
+            assert len(found) == pixels.size
+        except CorruptData:
+            refused += 1
+    assert refused > 100
+
+
+def test_a_compactor_takes_sealed_files_one_after_the_other(tmp_path: Path) -> None:
+    compactor = Compactor(tmp_path / "log", config("png"))
+    compactor.step()  # there is no folder yet
+    items = random_records(2, 2, 2)
+    with open_log(tmp_path / "log") as log:
+        for item in items[:-1]:
+            log.append(item)
+    for _ in range(4):
+        compactor.step()
+        compactor.close()
+    assert encodings(tmp_path / "log") == ["png", "png", "png"]
+    write_log(tmp_path / "log", random_records(1, epoch=EPOCH + 1), EPOCH + 1)
+    compactor.step()
+    compactor.close()
+    assert encodings(tmp_path / "log") == ["png"] * 4
+
+
+def test_a_compactor_leaves_open_and_damaged_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    part = leave_open(tmp_path, random_records(2, 1)[:2])
+    first, second = write_log(tmp_path, random_records(1, 1, epoch=EPOCH + 1), EPOCH + 1)
+    damaged = bytearray(first.read_bytes())
+    damaged[-200] ^= 1
+    first.write_bytes(damaged)
+    compactor = Compactor(tmp_path, config("png"))
+    for _ in range(4):
+        compactor.step()
+        compactor.close()
+    assert first.read_bytes() == damaged
+    assert part.name.endswith(PART)
+    assert len(caplog.messages) == 1
+    assert first.name in caplog.messages[0]
+    assert len(read_episode(second, SPEC).steps) == 1
+
+
+def test_a_file_is_tried_again_when_the_disk_had_no_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_log(tmp_path, random_records(2, 1))
+    lock = tmp_path / "compaction.lock"
+    lock.mkdir()  # the disk refuses
+    now_s = 0.0
+    compactor = Compactor(tmp_path, config("png"), lambda: now_s)
+
+    def steps() -> list[str]:
+        for _ in range(4):
+            compactor.step()
+            compactor.close()
+        return encodings(tmp_path)
+
+    assert steps() == ["raw", "raw"]
+    now_s = 61.0
+    assert steps() == ["raw", "raw"]
+    lock.rmdir()
+    assert steps() == ["raw", "raw"]
+    now_s = 122.0
+    assert steps() == ["png", "png"]
+    assert len(caplog.messages) == 1
+
+
+def test_a_file_that_was_taken_away_is_not_tried_again(tmp_path: Path) -> None:
+    first, second = write_log(tmp_path, random_records(2, 1))
+    lock = tmp_path / "compaction.lock"
+    lock.mkdir()
+    now_s = 0.0
+    compactor = Compactor(tmp_path, config("png"), lambda: now_s)
+    compactor.step()
+    compactor.close()
+    lock.rmdir()
+    first.unlink()
+    now_s = 61.0
+    write_log(tmp_path, random_records(1, epoch=EPOCH + 1), EPOCH + 1)
+    for _ in range(4):
+        compactor.step()
+        compactor.close()
+    assert second.exists()
+    assert encodings(tmp_path) == ["png", "png"]
+
+
+def test_what_a_killed_compactor_left_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / f"{EPOCH}-000000.compact"
+    left.write_bytes(bytes(100))
+    Compactor(tmp_path, FULL)
+    assert not left.exists()
+
+
+def test_a_file_that_is_sealed_within_a_tick_of_the_clock_is_seen(tmp_path: Path) -> None:
+    """The folder's time is then the same before and after, and not yet past."""
+    compactor = Compactor(tmp_path, config("png"))
+    tick_ns = time.time_ns() + 60_000_000_000
+    for epoch in (EPOCH, EPOCH + 1):
+        write_log(tmp_path, random_records(1, epoch=epoch), epoch)
+        os.utime(tmp_path, ns=(tick_ns, tick_ns))
+        compactor.step()
+        compactor.close()
+    assert encodings(tmp_path) == ["png"] * 2
+
+
+def encodings(folder: Path) -> list[str]:
+    found = []
+    for path in sorted(folder.glob("*.mcap")):
+        with closing(EpisodeFile(path)) as file:
+            file.next_message()
+            found.append(file.metadata["images"])
+    return found

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mcap.reader import NonSeekingReader, make_reader
+
+from serl.log.episode_reader import PART, read_records
+from serl.errors import BadInput, SpecMismatch
+from serl.log.recovery import recover
+from serl.specs import Spec
+from serl.testing.logs import (
+    EPOCH,
+    SPEC,
+    encoded,
+    open_log,
+    random_records,
+    write_log,
+)
+from serl.types import Step
+
+
+def test_the_mcap_package_reads_and_verifies_a_file(tmp_path: Path) -> None:
+    items = random_records(3)
+    (path,) = write_log(tmp_path, items)
+    with path.open("rb") as file:
+        reader = make_reader(file, validate_crcs=True)
+        summary = reader.get_summary()
+        assert summary is not None
+        assert summary.statistics.message_count == 3 * len(items)
+        assert summary.statistics.channel_message_counts == {1: 3, 2: 1, 3: 4, 4: 4}
+        (metadata,) = reader.iter_metadata()
+        assert metadata.name == "serl"
+        assert Spec.model_validate_json(metadata.metadata["spec"]) == SPEC
+        messages = list(reader.iter_messages())
+        late = list(reader.iter_messages(topics="/step", starting_at=messages[-1][2].log_time))
+        chosen = list(reader.iter_messages(topics="/step", starting_at=round(1763715242e9)))
+    with path.open("rb") as file:
+        plain = list(NonSeekingReader(file, validate_crcs=True).iter_messages())
+    assert late == []
+    assert [message.sequence for _, _, message in chosen] == [2]
+    assert [message for _, _, message in plain] == [message for _, _, message in messages]
+    schemas = {channel.topic: schema for schema, channel, _ in messages}
+    assert set(schemas) == {"/step", "/end", "/image/front", "/image/wrist"}
+    for topic, schema in schemas.items():
+        if topic.startswith("/image"):
+            assert (schema.name, schema.encoding) == ("sensor_msgs/msg/Image", "ros2msg")
+        else:
+            assert schema.encoding == "jsonschema"
+            assert "tcp_pose" in json.loads(schema.data)["properties"]["state"]["properties"]
+    steps = [json.loads(m.data) for _, channel, m in messages if channel.topic == "/step"]
+    for item, fields in zip(items, steps, strict=False):
+        assert np.float32(fields["state"]["tcp_pose"]).tolist() == pytest.approx(
+            item.observation.state["tcp_pose"].tolist(), abs=0
+        )
+
+
+def test_a_record_that_does_not_fit_leaves_no_trace(tmp_path: Path) -> None:
+    items = random_records(2)
+    with open_log(tmp_path) as log:
+        log.append(items[0])
+        good = items[1]
+        assert isinstance(good, Step)
+        state = {**good.observation.state, "gripper": np.array([np.nan], np.float32)}
+        for bad, message in (
+            (replace(good, observation=replace(good.observation, state=state)), "state gripper"),
+            (replace(good, action=good.action * 3), "action"),
+            (replace(good, requested=good.action[:2]), "requested action"),
+            (replace(good, observation=replace(good.observation, images={})), "images"),
+        ):
+            with pytest.raises(SpecMismatch, match=message):
+                log.append(bad)
+        for key in (
+            replace(good.key, index=2),
+            replace(good.key, index=0),
+            replace(good.key, episode=2, index=0),
+            replace(good.key, episode=1, index=1),
+            replace(good.key, epoch=1),
+            replace(good.key, actor="other"),
+        ):
+            with pytest.raises(BadInput, match="expected the record"):
+                log.append(replace(good, key=key))
+        for item in items[1:]:
+            log.append(item)
+    assert encoded(list(read_records(tmp_path, SPEC))) == encoded(items)
+
+
+def test_episodes_without_a_gap_are_demanded(tmp_path: Path) -> None:
+    """A tail could not tell a gap from an episode that is yet to come."""
+    first, second, third = (item for item in random_records(0, 0, 0))
+    with open_log(tmp_path) as log:
+        with pytest.raises(BadInput, match="expected the record"):
+            log.append(second)
+        log.append(first)
+        with pytest.raises(BadInput, match="expected the record"):
+            log.append(third)
+        log.append(second)
+
+
+def test_a_second_writer_is_refused_while_the_first_lives(tmp_path: Path) -> None:
+    with open_log(tmp_path):
+        with pytest.raises(BadInput, match="in use by process"):
+            open_log(tmp_path, EPOCH + 1)
+        with pytest.raises(BadInput, match="in use by process"):
+            recover(tmp_path)
+    open_log(tmp_path, EPOCH + 1).close()
+
+
+def test_an_epoch_cannot_be_used_twice(tmp_path: Path) -> None:
+    items = random_records(1)
+    write_log(tmp_path, items)
+    with pytest.raises(BadInput, match="already has episodes of the epoch"):
+        open_log(tmp_path)
+    open_log(tmp_path, EPOCH + 1).close()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from serl.testing.logs import open_log, random_records
+with open_log(Path(sys.argv[1])) as log:
+    for number, record in enumerate(random_records(*[5] * 100), start=1):
+        log.append(record)
+        print(number, flush=True)
+    input()
+"""
+
+
+@pytest.mark.parametrize("wanted", [1, 40, 123])
+def test_a_killed_writer_loses_nothing_that_it_appended(tmp_path: Path, wanted: int) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path / "log")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as writer:
+        assert writer.stdout is not None
+        appended = 0
+        while appended < wanted:
+            appended = int(writer.stdout.readline())
+        writer.send_signal(signal.SIGKILL)
+        appended = max([appended, *(int(line) for line in writer.stdout if line.endswith("\n"))])
+    recover(tmp_path / "log")
+    assert not list((tmp_path / "log").glob(f"*{PART}"))
+    found = encoded(list(read_records(tmp_path / "log", SPEC)))
+    assert len(found) >= appended
+    assert found == encoded(random_records(*[5] * 100))[: len(found)]

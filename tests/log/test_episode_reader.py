@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serl.log.episode_reader import PART, EpisodeFile, read_episode, read_records
+from serl.errors import BadInput, CorruptData, SpecMismatch
+from serl.log.recovery import recover
+from serl.testing.logs import (
+    BLIND,
+    EPOCH,
+    SPEC,
+    encoded,
+    leave_open,
+    random_records,
+    write_log,
+)
+
+
+def test_episodes_survive_exactly(tmp_path: Path) -> None:
+    items = random_records(3, 1, 2)
+    paths = write_log(tmp_path, items)
+    assert [path.name for path in paths] == [f"{EPOCH}-00000{n}.mcap" for n in range(3)]
+    assert encoded(list(read_records(tmp_path, SPEC))) == encoded(items)
+    episode = read_episode(paths[0], SPEC)
+    assert len(episode.steps) == 3
+    assert episode.success
+
+
+def test_epochs_and_episodes_are_read_in_order(tmp_path: Path) -> None:
+    late, early = random_records(1, 1, epoch=100), random_records(1, 1, epoch=99)
+    write_log(tmp_path, late, epoch=100)
+    write_log(tmp_path, early, epoch=99)
+    assert encoded(list(read_records(tmp_path, SPEC))) == encoded(early + late)
+
+
+def test_cuts_of_an_open_file_give_a_clean_prefix(tmp_path: Path) -> None:
+    items = random_records(3, spec=BLIND, ended=False)
+    part = leave_open(tmp_path, items, BLIND)
+    expected, lengths = encoded(items), set()
+    for cut in range(part.stat().st_size, -1, -3):
+        os.truncate(part, cut)
+        found = encoded(list(read_episode(part, BLIND).steps))
+        assert found == expected[: len(found)]
+        lengths.add(len(found))
+    assert lengths == {0, 1, 2, 3}
+
+
+def test_an_open_file_that_ends_in_garbage_gives_a_clean_prefix(tmp_path: Path) -> None:
+    items = random_records(3, ended=False)
+    part = leave_open(tmp_path, items)
+    data, expected = part.read_bytes(), encoded(items)
+    for cut in range(len(data) - 900, len(data), 7):
+        for garbage in (bytes(500), b"\xa5" * 500):
+            part.write_bytes(data[:cut] + garbage)
+            found = encoded(list(read_episode(part, SPEC).steps))
+            assert 2 <= len(found) <= 3
+            assert found == expected[: len(found)]
+
+
+def test_cuts_of_a_sealed_file_are_refused(tmp_path: Path) -> None:
+    (path,) = write_log(tmp_path, random_records(1, spec=BLIND), spec=BLIND)
+    data = path.read_bytes()
+    for cut in range(len(data) - 1, -1, -3):
+        os.truncate(path, cut)
+        with pytest.raises(CorruptData, match=rf"{path.name}: byte \d+"):
+            read_episode(path, BLIND)
+    path.write_bytes(data + b"\0")
+    with pytest.raises(CorruptData):
+        read_episode(path, BLIND)
+
+
+@contextmanager
+def damaged_byte(path: Path, place: int, bit: int) -> Iterator[None]:
+    with path.open("r+b", buffering=0) as file:
+        (good,) = os.pread(file.fileno(), 1, place)
+        os.pwrite(file.fileno(), bytes([good ^ 1 << bit]), place)
+        yield
+        os.pwrite(file.fileno(), bytes([good]), place)
+
+
+def test_every_damaged_byte_of_a_sealed_file_is_noticed(tmp_path: Path) -> None:
+    (path,) = write_log(tmp_path, random_records(1, spec=BLIND), spec=BLIND)
+    bits = np.random.default_rng(0).integers(8, size=path.stat().st_size)
+    for place, bit in enumerate(bits):
+        with damaged_byte(path, place, int(bit)), pytest.raises(CorruptData, match=path.name):
+            read_episode(path, BLIND)
+    assert len(read_episode(path, BLIND).steps) == 1
+
+
+def test_flipped_bits_cost_no_other_episode(tmp_path: Path) -> None:
+    items = random_records(2, 1, 3, spec=BLIND)
+    paths = write_log(tmp_path, items, spec=BLIND)
+    sound = [encoded(read_records([path], BLIND)) for path in paths]
+    assert [record for records in sound for record in records] == encoded(items)
+    rng = np.random.default_rng(0)
+    for number in range(900):
+        path = paths[number % 3]
+        place, bit = int(rng.integers(path.stat().st_size)), int(rng.integers(8))
+        with damaged_byte(path, place, bit), pytest.raises(CorruptData, match=path.name):
+            read_episode(path, BLIND)
+        if number % 100 == 0:
+            with damaged_byte(path, place, bit):
+                for other, expected in zip(paths, sound, strict=True):
+                    if other != path:
+                        assert encoded(read_records([other], BLIND)) == expected
+
+
+def test_a_record_that_is_missing_from_an_open_file_ends_its_prefix(tmp_path: Path) -> None:
+    items = random_records(3, ended=False)
+    part = leave_open(tmp_path, items)
+    with closing(EpisodeFile(part)) as file:
+        first, second, third = [message.offset for message in file.prefix()]
+    data = part.read_bytes()
+    assert len(read_episode(part, SPEC).steps) == 3
+    part.write_bytes(data[:second] + data[third:])
+    assert encoded(read_episode(part, SPEC).steps) == encoded(items[:1])
+    part.write_bytes(data[:first] + data[second:])
+    assert read_episode(part, SPEC).steps == ()
+
+
+def test_damage_of_an_open_file_ends_its_prefix(tmp_path: Path) -> None:
+    items = random_records(3, spec=BLIND, ended=False)
+    part = leave_open(tmp_path, items, BLIND)
+    data, expected = part.read_bytes(), encoded(items)
+    for index, payload in enumerate(expected):
+        text = payload[12:]
+        start = data.index(text)
+        for place in range(start, start + len(text), 3):
+            with damaged_byte(part, place, 4):
+                found = encoded(list(read_episode(part, BLIND).steps))
+            assert found == expected[:index]
+
+
+def test_mutated_files_raise_nothing_undeclared(tmp_path: Path) -> None:
+    (path,) = write_log(tmp_path, random_records(1, spec=BLIND), spec=BLIND)
+    part = path.with_name(path.name.replace(".mcap", PART))
+    data = path.read_bytes()
+    rng = np.random.default_rng(1)
+    for _ in range(250):
+        damaged = bytearray(data)
+        place, length = int(rng.integers(len(data))), int(rng.integers(1, 12))
+        damaged[place : place + length] = rng.bytes(int(rng.integers(12)))
+        for file in (path, part):
+            file.write_bytes(damaged)
+            try:
+                read_episode(file, BLIND)
+            except (CorruptData, SpecMismatch):
+                continue
+
+
+def test_another_spec_is_refused_with_the_difference(tmp_path: Path) -> None:
+    (path,) = write_log(tmp_path, random_records(1))
+    with pytest.raises(SpecMismatch, match=rf"{path.name}.*rate_hz: 10.0 != 20.0"):
+        read_episode(path, SPEC.model_copy(update={"rate_hz": 20.0}))
+
+
+def test_a_file_under_another_episodes_name_is_refused(tmp_path: Path) -> None:
+    (path,) = write_log(tmp_path, random_records(1))
+    moved = path.rename(path.with_name(f"{EPOCH}-000001.mcap"))
+    with pytest.raises(CorruptData, match="holds episode '0', named as another"):
+        read_episode(moved, SPEC)
+
+
+def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "1-000000.mcap"
+    path.write_bytes(b"GIF89a" + bytes(100))
+    with pytest.raises(CorruptData, match="byte 0: not an MCAP file"):
+        read_episode(path, SPEC)
+    with pytest.raises(BadInput, match="expected an episode file"):
+        read_episode(tmp_path / "notes.txt", SPEC)
+    with pytest.raises(BadInput, match="No such file"):
+        read_episode(tmp_path / "2-000000.mcap", SPEC)
+
+
+def test_a_file_that_is_sealed_after_it_was_listed_is_read_all_the_same(tmp_path: Path) -> None:
+    listed = leave_open(tmp_path, items := random_records(5, ended=False))
+    recover(tmp_path)
+    assert not listed.exists()
+    assert len(read_episode(listed, SPEC).steps) == 5
+    assert len(list(read_records([listed], SPEC))) == len(items)

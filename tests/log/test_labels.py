@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serl.errors import BadInput, CorruptData
+from serl.log.annotations import LABELS_FILE, Place, append_labels, read_labels
+
+FIRST, SECOND = Place(5, 0, 3), Place(5, 1, 0)
+
+
+def test_the_last_word_counts_and_the_first_is_kept(tmp_path: Path) -> None:
+    assert read_labels(tmp_path) == {}
+    assert append_labels(tmp_path, [(FIRST, 1), (SECOND, 0)], "script", 10.0) == 2
+    append_labels(tmp_path, [(FIRST, 0)], "person", 20.0)
+    assert read_labels(tmp_path) == {FIRST: 0, SECOND: 0}
+    assert (tmp_path / LABELS_FILE).read_text().count('"label": 1') == 1
+    assert '"by": "person"' in (tmp_path / LABELS_FILE).read_text()
+
+
+def test_a_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
+    append_labels(tmp_path, [(FIRST, 1), (SECOND, 1)], "script")
+    path = tmp_path / LABELS_FILE
+    path.write_bytes(path.read_bytes()[:-3])
+    assert read_labels(tmp_path) == {FIRST: 1}
+    append_labels(tmp_path, [(SECOND, 0)], "person")
+    assert read_labels(tmp_path) == {FIRST: 1, SECOND: 0}
+
+
+def test_a_line_without_end_is_named_and_not_taken_for_one_that_was_cut(tmp_path: Path) -> None:
+    append_labels(tmp_path, [(FIRST, 1)], "script")
+    with (tmp_path / LABELS_FILE).open("a") as file:
+        file.write("x" * (2 << 20))
+    with pytest.raises(CorruptData, match=f"{LABELS_FILE}: line 2: .* allowed"):
+        read_labels(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{}",
+        "unicorn",
+        '{"epoch":1,"episode":2,"step":3,"label":64,"by":"me","wall_s":1.0}',
+        '{"epoch":1,"episode":2,"step":-3,"label":1,"by":"me","wall_s":1.0}',
+        '{"epoch":1,"episode":2,"step":3,"label":1,"by":"me","wall_s":1e999}',
+    ],
+)
+def test_a_damaged_line_is_named(line: str, tmp_path: Path) -> None:
+    append_labels(tmp_path, [(FIRST, 1)], "script")
+    with (tmp_path / LABELS_FILE).open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(CorruptData, match=f"{LABELS_FILE}: line 2"):
+        read_labels(tmp_path)
+
+
+def test_what_cannot_be_a_label_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    for wrong in (-1, 64):
+        with pytest.raises(BadInput, match="expected 0 to 63"):
+            append_labels(tmp_path, [(FIRST, 1), (SECOND, wrong)], "person")
+    assert not (tmp_path / LABELS_FILE).exists()
+    with pytest.raises(BadInput, match=LABELS_FILE):
+        append_labels(tmp_path / "absent", [(FIRST, 1)], "person")

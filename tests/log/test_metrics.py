@@ -1,0 +1,186 @@
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+from serl.errors import SerlError
+from serl.log.metrics import (
+    EpisodeRow,
+    EvaluationRow,
+    EventRow,
+    MetricsWriter,
+    ResumeRow,
+    UpdateRow,
+    read_metrics,
+)
+
+EPISODE = EpisodeRow("actor-0", 3, 42, True, False, 1.0, 0, 0, "success", 4.2, 1)
+
+
+class Clock:
+    def __init__(self, now_s: float) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_rows_come_back_as_written(tmp_path: Path) -> None:
+    clock = Clock(1000.0)
+    with MetricsWriter(tmp_path / "run", clock) as writer:
+        writer.write(0, EventRow("started <here>"))
+        clock.now_s += 2.5
+        writer.write(42, EPISODE)
+        writer.write(42, EvaluationRow(40, 20, 17, None, "selection"))
+    event, episode, evaluation = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert event == {"kind": "event", "time_s": 0.0, "steps": 0, "text": "started <here>"}
+    assert (episode["kind"], episode["time_s"], episode["steps"]) == ("episode", 2.5, 42)
+    assert (episode["length"], episode["success"], episode["assisted"]) == (42, True, False)
+    assert (evaluation["purpose"], evaluation["cycle_time_s"]) == ("selection", None)
+
+
+def test_each_row_is_on_disk_before_the_next(tmp_path: Path) -> None:
+    writer = MetricsWriter(tmp_path)
+    for count in range(1, 4):
+        writer.write(count, EventRow("x"))
+        assert len(read_metrics(tmp_path / "metrics.jsonl")) == count
+    writer.close()
+
+
+def test_time_continues_over_a_resume_without_the_pause(tmp_path: Path) -> None:
+    clock = Clock(10.0)
+    with MetricsWriter(tmp_path, clock) as writer:
+        clock.now_s = 15.0
+        writer.write(1, EventRow("started"))
+    clock = Clock(9000.0)  # another boot: another monotonic origin
+    with MetricsWriter(tmp_path, clock) as writer:
+        clock.now_s = 9001.0
+        writer.write(2, EventRow("resumed"))
+    assert [row["time_s"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [5.0, 6.0]
+
+
+@pytest.mark.parametrize("cut", range(1, 30, 7))
+def test_a_cut_last_line_is_left_out_and_dropped_on_resume(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(1, EventRow("first"))
+        writer.write(2, EventRow("second"))
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert [row["text"] for row in read_metrics(path)] == ["first"]
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(3, EventRow("third"))
+    assert [row["text"] for row in read_metrics(path)] == ["first", "third"]
+
+
+def test_values_that_json_lacks_become_null(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(1, UpdateRow(1, 50.0, 4.0, critic_loss=float("nan"), q=float("-inf")))
+    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    row = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert (row["critic_loss"], row["q"], row["utd"]) == (None, None, 4.0)
+
+
+def test_what_is_learned_again_after_a_resume_counts_once(tmp_path: Path) -> None:
+    def episode(number: int) -> EpisodeRow:
+        return EpisodeRow("actor-0", number, 10, True, False, 1.0, 0, 0, "success", 1.0, 1)
+
+    def told() -> list[tuple[str, object]]:
+        rows = read_metrics(tmp_path / "metrics.jsonl")
+        return [(row["kind"], row.get("episode", row.get("updates"))) for row in rows]
+
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(10, episode(0))
+        saved = writer.rows
+        writer.write(10, episode(1))  # taken after the checkpoint, before the next step
+        writer.write(20, UpdateRow(20, 1.0, 1.0))
+        writer.write(20, EventRow("a warning"))
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(10, ResumeRow(saved))
+        assert told() == [("episode", 0), ("event", None), ("resume", None)]
+        writer.write(10, episode(1))
+        saved = writer.rows
+        writer.write(20, episode(2))
+    with MetricsWriter(tmp_path) as writer:
+        assert writer.rows == 7
+        writer.write(20, ResumeRow(saved))
+        writer.write(20, episode(2))
+    kept = [number for kind, number in told() if kind == "episode"]
+    assert kept == [0, 1, 2]
+
+
+def test_tensorboard_drops_what_is_learned_again(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        for steps in (10, 20, 30):
+            writer.write(steps, UpdateRow(steps, 1.0, 1.0))
+        writer.write(20, ResumeRow(2))
+        writer.write(30, UpdateRow(30, 2.0, 1.0))
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [scalar.step for scalar in _scalars(events, "update/updates_per_s")] == [10, 20, 30]
+
+
+def _scalars(events: EventAccumulator, tag: str) -> Any:
+    tags = events.Tags()
+    return events.Tensors(tag) if tag in tags["tensors"] else events.Scalars(tag)
+
+
+def test_no_file_has_no_rows(tmp_path: Path) -> None:
+    assert read_metrics(tmp_path / "metrics.jsonl") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("not json", "byte 56 is not JSON"),
+        ("[1, 2]", 'byte 56: expected an object with "kind"'),
+        ('{"kind": 3, "time_s": 0, "steps": 0}', "byte 56: expected an object"),
+        ('{"kind": "event", "steps": 0}', "byte 56: time_s must be a number from 0, got None"),
+        ('{"kind": "event", "time_s": 0, "steps": true}', "byte 56: steps must be"),
+        ('{"kind": "resume", "time_s": 0, "steps": 1}', "byte 56: rows must be a number from 0"),
+        ('{"kind": "event", "time_s": NaN, "steps": 0}', "byte 56: time_s must be"),
+    ],
+)
+def test_a_damaged_line_is_named_and_costs_no_other_one(
+    tmp_path: Path, line: str, message: str
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    content = '{"kind": "event", "time_s": 3, "steps": 7, "text": "a"}\n' + line + "\n"
+    path.write_text(content)
+    with MetricsWriter(tmp_path) as writer:
+        assert writer.rows == 2
+        assert writer.time_s >= 3
+        writer.write(8, EventRow("b"))
+    first, damaged, last = read_metrics(path)
+    assert (first["text"], last["text"]) == ("a", "b")
+    assert (damaged["kind"], damaged["time_s"], damaged["steps"]) == ("event", 3, 7)
+    assert message in damaged["text"]
+    assert path.read_text().startswith(content)
+
+
+def test_a_full_disk_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, pieces: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "writev", full)
+    with MetricsWriter(tmp_path) as writer, pytest.raises(SerlError, match=r"jsonl: No space left"):
+        writer.write(1, EventRow("a"))
+
+
+def test_tensorboard_reads_the_numbers(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(42, EPISODE)
+        writer.write(43, EventRow("text is not a scalar"))
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    scalars = {
+        value.tag: (event.step, value.tensor.float_val[0] if value.tensor.float_val else None)
+        for event in EventFileLoader(str(file)).Load()
+        for value in event.summary.value
+    }
+    assert scalars["episode/length"] == (42, 42.0)
+    assert scalars["episode/success"] == (42, 1.0)
+    assert not any(tag.startswith("event/") or tag.endswith("/reason") for tag in scalars)

@@ -1,0 +1,310 @@
+"""Disks that are full, slow or failing: what was appended is kept, and the log says so."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import resource
+import subprocess
+import sys
+import threading
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from serl.log import episode_log as recording
+from serl.log.episode_reader import PART, read_records
+from serl.errors import BadInput, SerlError
+from serl.log.episode_log import EpisodeLog, LogConfig
+from serl.log.recovery import recover
+from serl.testing.logs import (
+    BLIND,
+    CONFIG,
+    EPOCH,
+    SPEC,
+    encoded,
+    open_log,
+    random_records,
+)
+from serl.types import Record
+
+OFTEN = CONFIG.model_copy(update={"interval_s": 0.001})
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """The operating system writes a part, then refuses: as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def append_until_refused(log: EpisodeLog, items: list[Record]) -> int:
+    """How many records the log took; it takes no other after the first that it refused."""
+    taken = 0
+    with suppress(SerlError):
+        for item in items:
+            log.append(item)
+            taken += 1
+    for item in items[taken:]:
+        with pytest.raises(SerlError, match="the episode ends here"):
+            log.append(item)
+    return taken
+
+
+def test_a_full_disk_is_an_error_and_what_was_appended_stays(tmp_path: Path) -> None:
+    items = random_records(40, ended=False)
+    log = open_log(tmp_path)
+    with file_size_limit(12_345):
+        taken = append_until_refused(log, items)
+    assert 3 < taken < 40
+    with pytest.raises(SerlError, match="File too large"):
+        log.close()
+    assert encoded(list(read_records(tmp_path, SPEC))) == encoded(items[:taken])
+    recover(tmp_path)
+    assert encoded(list(read_records(tmp_path, SPEC))) == encoded(items[:taken])
+
+
+class Faulty:
+    """A call of the operating system that fails from the N-th time on, or only then."""
+
+    def __init__(self, call: str, first: int, last: int = 1 << 30) -> None:
+        self.calls = 0
+        self.threads: set[int] = set()
+        self.reached = threading.Event()
+        self._call: Callable[..., object] = getattr(os, call)
+        self._first, self._last = first, last
+
+    def __call__(self, *arguments: object) -> object:
+        self.calls += 1
+        self.threads.add(threading.get_ident())
+        if self._first <= self.calls <= self._last:
+            self.reached.set()
+            raise OSError(errno.EIO, "Input/output error")
+        return self._call(*arguments)
+
+
+@pytest.mark.parametrize("last", ["once", "for good"])
+@pytest.mark.parametrize("call", ["open", "writev", "fsync", "fdatasync", "rename"])
+def test_whichever_call_fails_no_appended_record_is_lost(
+    tmp_path: Path, call: str, last: str
+) -> None:
+    config = CONFIG.model_copy(update={"fsync": "step"})
+    items = random_records(3, 2)
+    for number in range(1, 100):
+        folder = tmp_path / str(number)
+        with pytest.MonkeyPatch.context() as patch:
+            faulty = Faulty(call, number, number if last == "once" else 1 << 30)
+            log = open_log(folder, config=config)
+            patch.setattr(os, call, faulty)
+            taken = append_until_refused(log, items)
+            error = ""
+            try:
+                log.close()
+            except SerlError as raised:
+                error = str(raised)
+        assert ("Input/output error" in error) == (faulty.calls >= number)
+        recover(folder)
+        found = encoded(list(read_records(folder, SPEC)))
+        assert len(found) >= taken
+        assert found == encoded(items)[: len(found)]
+        if faulty.calls < number:
+            assert number > 1
+            assert found == encoded(items)
+            return
+    raise AssertionError("the call never succeeded")
+
+
+def test_a_failed_sync_in_the_background_ends_the_log_and_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faulty = Faulty("fdatasync", 1)
+    monkeypatch.setattr(os, "fdatasync", faulty)
+    items = random_records(5000, ended=False, spec=BLIND)
+    log = open_log(tmp_path, spec=BLIND, config=OFTEN)
+    log.append(items[0])
+    assert faulty.reached.wait(10)
+    taken = 1 + append_until_refused(log, items[1:])
+    assert taken < len(items)
+    with pytest.raises(SerlError, match="Input/output error"):
+        log.close()
+    assert faulty.calls == 1
+    assert list(tmp_path.glob(f"*{PART}"))  # it is not sealed as if it could be trusted
+    monkeypatch.undo()
+    recover(tmp_path)
+    assert encoded(read_records(tmp_path, BLIND)) == encoded(items[:taken])
+
+
+def test_the_open_file_is_synced_in_the_background_even_while_nothing_is_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = threading.Event()
+    calls: list[int] = []
+
+    def fdatasync(descriptor: int) -> None:
+        calls.append(threading.get_ident())
+        if len(calls) == 3:
+            synced.set()
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    with open_log(tmp_path, config=OFTEN) as log:
+        log.append(random_records(1)[0])
+        assert synced.wait(10)
+    assert threading.get_ident() not in calls
+
+
+def test_each_step_is_synced_before_the_next_when_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = Faulty("fdatasync", 1 << 30)
+    monkeypatch.setattr(os, "fdatasync", counted)
+    with open_log(tmp_path, config=CONFIG.model_copy(update={"fsync": "step"})) as log:
+        for number, item in enumerate(random_records(3, 2), start=1):
+            log.append(item)
+            assert counted.calls == number
+    assert counted.threads == {threading.get_ident()}
+
+
+Disk = namedtuple("Disk", ["f_bavail", "f_frsize", "f_blocks"])
+
+
+def test_no_episode_is_begun_on_a_disk_that_is_nearly_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    free = [500]
+    monkeypatch.setattr(os, "statvfs", lambda path: Disk(free[0], 1000, 1000))
+    config = LogConfig(min_free_bytes=100_000)
+    items = random_records(2, 2)
+    with caplog.at_level(logging.WARNING), open_log(tmp_path, config=config) as log:
+        log.append(items[0])
+        assert caplog.messages == []
+        free[0] = 50
+        for item in items[1:3]:
+            log.append(item)
+        for refused in (log.admit, lambda: log.append(items[3])):
+            with pytest.raises(BadInput, match=r"0.00 GB free.*log.min_free_bytes"):
+                refused()
+        free[0] = 150
+        for item in items[3:]:
+            log.append(item)
+        log.admit()
+    assert len(caplog.messages) == 1
+    assert "free" in caplog.messages[0]
+    assert encoded(read_records(tmp_path, SPEC)) == encoded(items)
+    with pytest.raises(BadInput, match="free some space"):
+        open_log(tmp_path, EPOCH + 1, config=LogConfig(min_free_bytes=1 << 60))
+    open_log(tmp_path, EPOCH + 1).close()
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match="cannot write to"):
+        open_log(tmp_path / "file")
+    with pytest.raises(BadInput, match="cannot write to"):
+        open_log(tmp_path / "file" / "log")
+
+
+ON_TMPFS = """
+import subprocess, sys
+from pathlib import Path
+from serl.log.episode_reader import read_records
+from serl.errors import SerlError
+from serl.log.recovery import recover
+from serl.testing.logs import SPEC, encoded, open_log, random_records
+
+def mount(*options):
+    subprocess.run(["mount", "-t", "tmpfs", "-o", *options], check=True)
+
+records = random_records(*[10] * 10)
+expected = encoded(records)
+for kib in range(8, 308, 27):
+    folder = Path(sys.argv[1]) / str(kib)
+    folder.mkdir()
+    mount(f"size={kib}k", "tmpfs", str(folder))
+    taken = 0
+    try:
+        with open_log(folder / "log") as log:
+            for record in records:
+                log.append(record)
+                taken += 1
+    except SerlError as error:
+        assert "No space left" in str(error), error
+        try:  # there may be no space even for this; then nothing must change
+            recover(folder / "log")
+        except SerlError as error:
+            assert "No space left" in str(error), error
+    mount("remount,size=5m", "tmpfs", str(folder))
+    recover(folder / "log")
+    found = encoded(read_records(folder / "log", SPEC))
+    assert len(found) >= taken, (kib, taken, len(found))
+    assert found == expected[: len(found)], kib
+    print(kib, taken)
+"""
+
+
+def test_a_full_disk_of_any_size_loses_nothing_that_was_appended(tmp_path: Path) -> None:
+    probe = ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)]
+    try:
+        subprocess.run(probe, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"FULL DISK NOT TESTED: no tmpfs in a user namespace here: {error}")
+    script = ["unshare", "-rm", sys.executable, "-c", ON_TMPFS, str(tmp_path)]
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    taken = [int(line.split()[1]) for line in done.stdout.splitlines()]
+    assert taken[0] < 10
+    assert taken[-1] == 110
+
+
+def test_a_folder_and_a_file_that_a_power_cut_may_lose_are_synced_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    folder = tmp_path / "episodes" / "actor"
+    with open_log(folder, config=CONFIG.model_copy(update={"fsync": "step"})) as log:
+        assert synced[-2:] == [tmp_path.stat().st_ino, folder.parent.stat().st_ino]
+        first, second, *_ = random_records(2)
+        log.append(first)
+        assert synced[-1] == folder.stat().st_ino
+        count = len(synced)
+        log.append(second)
+        assert len(synced) == count
+
+
+def test_a_disk_that_seals_nothing_any_more_stops_the_log_and_blocks_no_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = threading.Event()
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        hanging.wait()
+        real(descriptor)
+
+    monkeypatch.setattr(recording, "_PATIENCE_S", 0.01)
+    items = random_records(*[1] * 12)
+    with suppress(SerlError), open_log(tmp_path) as log:
+        monkeypatch.setattr(os, "fsync", fsync)
+        try:
+            taken = append_until_refused(log, items)
+            with pytest.raises(SerlError, match="8 episodes wait to be sealed"):
+                log.append(items[-1])
+        finally:
+            hanging.set()
+    assert taken >= 2 * 9
+    recover(tmp_path)
+    assert encoded(list(read_records(tmp_path, SPEC))[:taken]) == encoded(items[:taken])

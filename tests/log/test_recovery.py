@@ -1,0 +1,149 @@
+"""A damaged episode is put aside; the others keep their places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from serl.runs.config import TrainConfig
+from serl.log.episode_reader import EpisodeName, episode_paths
+from serl.errors import CorruptData, SpecMismatch
+from serl.log.manifest import MANIFEST
+from serl.runs.replica import Mirror
+from serl.runs.order import open_index
+from serl.log.quarantine import encoded_losses, lost_records, put_aside, read_logged, survey
+from serl.runs.folder import RunFolder
+from serl.log.tail import Tail
+from serl.testing.logs import ACTOR, EPOCH, RUN, SPEC, encoded, random_records, write_log
+from serl.types import Arrival, Lost, place_after
+from serl.runs.verify import verify
+from serl.log.wire import decode_arrival, encode_record
+
+LENGTHS = (2, 3, 4)
+RECORDS = random_records(*LENGTHS)
+SECOND = EpisodeName(EPOCH, 1)
+
+
+def flip(path: Path, place: float = 0.5) -> None:
+    data = bytearray(path.read_bytes())
+    data[int(len(data) * place)] ^= 1
+    path.write_bytes(data)
+
+
+def keys(arrivals: list[Arrival]) -> list[tuple[int, int, bool]]:
+    return [(each.key.episode, each.key.index, isinstance(each, Lost)) for each in arrivals]
+
+
+EXPECTED = [(each.key.episode, each.key.index, each.key.episode == 1) for each in RECORDS]
+
+
+def damage_summary(path: Path) -> None:
+    flip(path, 0.98)
+
+
+@pytest.mark.parametrize("damage", [flip, damage_summary])
+def test_the_rest_of_a_log_is_read_and_numbers_stay(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    path = write_log(tmp_path, RECORDS)[1]
+    damage(path)
+    for lines in (1, 0):
+        told: list[str] = []
+        episodes = survey(tmp_path, told.append)
+        assert [episode.records for episode in episodes] == [3, 4, 5]
+        arrivals = list(read_logged(episodes, RUN, ACTOR, SPEC, told.append))
+        assert keys(arrivals) == EXPECTED
+        assert [place_after(each) for each in arrivals] == [place_after(each) for each in RECORDS]
+        sound = [each for each in arrivals if not isinstance(each, Lost)]
+        assert encoded(sound) == encoded(each for each in RECORDS if each.key.episode != 1)
+        assert len(told) == lines
+    assert not path.exists()
+    assert lost_records(tmp_path) == {SECOND: 4}
+
+
+def test_an_unlisted_damaged_episode_is_counted_before_it_goes(tmp_path: Path) -> None:
+    path = write_log(tmp_path, RECORDS)[1]
+    (tmp_path / MANIFEST).unlink()
+    flip(path)
+    list(read_logged(survey(tmp_path, print), RUN, ACTOR, SPEC, print))
+    assert lost_records(tmp_path) == {SECOND: 4}
+
+
+def test_a_second_damaged_file_of_one_name_replaces_none(tmp_path: Path) -> None:
+    path = write_log(tmp_path, RECORDS)[1]
+    data = path.read_bytes()
+    for content in (data[:-1], data[:-2]):
+        path.write_bytes(content)
+        put_aside(path, CorruptData("cut"))
+    assert "cut: moved to" in put_aside(path, CorruptData("cut"))  # another process was faster
+    assert len(list((tmp_path / "quarantine").iterdir())) == 2
+
+
+def test_another_spec_is_no_damage(tmp_path: Path) -> None:
+    paths = write_log(tmp_path, RECORDS)
+    other = SPEC.model_copy(update={"task": "other"})
+    with pytest.raises(SpecMismatch):
+        list(read_logged(survey(tmp_path, print), RUN, ACTOR, other, print))
+    assert episode_paths(tmp_path) == paths
+
+
+def test_stand_ins_can_be_sent(tmp_path: Path) -> None:
+    path = write_log(tmp_path, RECORDS)[1]
+    assert encoded_losses(tmp_path, RUN, ACTOR, print, SECOND) == []
+    flip(path)
+    payloads = encoded_losses(tmp_path, RUN, ACTOR, print, SECOND)
+    arrivals = [decode_arrival(payload, SPEC) for payload in payloads]
+    assert keys(arrivals) == [each for each in EXPECTED if each[2]]
+    assert [place_after(each) for each in arrivals] == [(1, 1), (1, 2), (1, 3), (2, 0)]
+    record = RECORDS[0]
+    assert encoded([decode_arrival(encode_record(record), SPEC)]) == encoded([record])  # type: ignore[list-item]
+    with pytest.raises(CorruptData, match="lost record"):
+        decode_arrival(payloads[0][:-1], SPEC)
+
+
+@pytest.mark.parametrize("start", range(len(RECORDS)))
+def test_a_link_passes_over_a_damaged_episode_and_numbers_stay(tmp_path: Path, start: int) -> None:
+    flip(write_log(tmp_path, RECORDS)[1])
+    losses = partial(encoded_losses, tmp_path, RUN, ACTOR, print)
+    tail = Tail(tmp_path, EPOCH, start, losses)
+    arrivals = [decode_arrival(payload, SPEC) for payload in tail.read(1 << 40)]
+    tail.close()
+    assert [each.key for each in arrivals] == [each.key for each in RECORDS[start:]]
+    assert {each.key.episode for each in arrivals if isinstance(each, Lost)} <= {1}
+
+
+@pytest.mark.parametrize("held", [3, 5, 7])
+@pytest.mark.parametrize("restarted_at", range(3, 13))
+def test_a_copy_of_a_log_that_lost_an_episode_goes_on(
+    tmp_path: Path, held: int, restarted_at: int
+) -> None:
+    """Of the second episode the learner holds none, some or all when its actor's log loses it."""
+    folder = RunFolder.create(tmp_path, TrainConfig(), datetime(2026, 11, 21))
+    lost = [Lost(each.key, index == 3) for index, each in enumerate(RECORDS[3:7])]
+    sent: list[Arrival] = [*RECORDS[:held], *lost[held - 3 :], *RECORDS[7:]]
+    _accept(folder, sent[:restarted_at])
+    position = _accept(folder, [])
+    assert position in (restarted_at, 3)  # an episode that is half lost is asked for again
+    _accept(folder, [*RECORDS[:3], *lost, *RECORDS[7:]][position:])
+    report = verify(folder.path)
+    assert (report.lost, report.duplicated) == (0 if min(held, restarted_at) == 7 else 4, 0)
+
+
+def _accept(folder: RunFolder, arrivals: list[Arrival]) -> int:
+    """A learner's start, with what it accepts; returns how many records it had."""
+    logged = sum(episode.records for episode in survey(folder.episodes(ACTOR), print))
+    index = open_index(folder.index, {(ACTOR, EPOCH): logged}).index
+    mirror = Mirror(folder, SPEC)
+    mirror.meet(ACTOR, "far away")
+    held = index.cursors.get((ACTOR, EPOCH), 0)
+    for each in arrivals:
+        mirror.append([each])
+        index.accept([each])
+    assert index.cursors.get((ACTOR, EPOCH), 0) == held + len(arrivals)
+    mirror.close()
+    index.close()
+    return held

@@ -1,0 +1,240 @@
+"""Following a log: complete, in order, whatever becomes of the files on the way."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from serl.log.episode_reader import EpisodeFile, EpisodeName
+from serl.errors import CorruptData
+from serl.log.manifest import MANIFEST
+from serl.log.quarantine import encoded_losses
+from serl.log.recovery import recover
+from serl.log.tail import Tail
+from serl.testing.logs import (
+    ACTOR,
+    EPOCH,
+    RUN,
+    SPEC,
+    encoded,
+    leave_open,
+    open_log,
+    random_records,
+    write_log,
+)
+from serl.types import limited
+from serl.log.wire import decode_arrival
+
+UNLIMITED = 1 << 40
+
+
+def flip(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+def first_record(path: Path) -> int:
+    with closing(EpisodeFile(path)) as file:
+        message = file.next_message()
+    assert message is not None
+    return message.offset
+
+
+def test_a_tail_follows_across_episodes(tmp_path: Path) -> None:
+    items = random_records(3, 0, 2, 5)
+    tail, seen = Tail(tmp_path, EPOCH), []
+    assert tail.read(UNLIMITED) == []
+    with open_log(tmp_path) as log:
+        for number, item in enumerate(items, start=1):
+            log.append(item)
+            if number % 3:
+                seen += tail.read(UNLIMITED)
+                assert tail.position == len(seen) == number
+        assert tail.read(UNLIMITED) == encoded(items)[len(seen) :]
+    assert tail.read(UNLIMITED) == []
+    tail.close()
+
+
+def test_a_tail_reads_no_file_that_ends_before_its_start(tmp_path: Path) -> None:
+    items = random_records(3, 2, 4)
+    first, second, _ = write_log(tmp_path, items)
+    sound = first.read_bytes()
+    flip(first, first_record(first) + 100)
+    tail = Tail(tmp_path, EPOCH, 5)
+    assert tail.read(UNLIMITED) == encoded(items)[5:]
+    tail.close()
+    tail = Tail(tmp_path, EPOCH, 3)
+    with pytest.raises(CorruptData, match=first.name):
+        tail.read(UNLIMITED)
+    tail.close()
+    first.write_bytes(sound)
+    flip(second, second.stat().st_size - 30)  # its summary
+    tail = Tail(tmp_path, EPOCH, 8)
+    assert tail.read(UNLIMITED) == encoded(items)[8:]
+    tail.close()
+
+
+@pytest.mark.parametrize("start", [0, 1, 4, 7, 11, 12])
+def test_a_tail_starts_anywhere(tmp_path: Path, start: int) -> None:
+    items = random_records(3, 2, 4)
+    write_log(tmp_path, items)
+    tail = Tail(tmp_path, EPOCH, start)
+    assert tail.position == start
+    assert tail.read(UNLIMITED) == encoded(items)[start:]
+    assert tail.position == len(items)
+    tail.close()
+
+
+def test_a_tail_stops_at_the_limit_but_always_goes_on(tmp_path: Path) -> None:
+    items = random_records(3, 2)
+    write_log(tmp_path, items)
+    tail = Tail(tmp_path, EPOCH)
+    assert [tail.read(1) for _ in range(8)] == [[data] for data in encoded(items)] + [[]]
+    tail.close()
+
+
+def test_a_tail_never_gives_a_part_of_a_record(tmp_path: Path) -> None:
+    items = random_records(3, ended=False)
+    part = leave_open(tmp_path, items)
+    data, expected, seen = part.read_bytes(), encoded(items), []
+    part.write_bytes(b"")
+    tail = Tail(tmp_path, EPOCH)
+    with part.open("ab", buffering=0) as file:
+        for byte in data:
+            file.write(bytes([byte]))
+            seen += tail.read(UNLIMITED)
+            assert seen == expected[: len(seen)]
+    assert seen == expected
+    tail.close()
+
+
+GARBAGE = {
+    "zeros": bytes(4096),
+    "noise": b"\xa5" * 4096,
+    "half a record": b"\x06" + (1 << 20).to_bytes(8, "little") + bytes(500),
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+@pytest.mark.parametrize("start", [0, 2])
+def test_a_damaged_open_file_is_read_on_once_it_is_recovered(
+    tmp_path: Path, garbage: bytes, start: int
+) -> None:
+    """A power cut on the actor's host; the link starts before the actor."""
+    items = random_records(4, ended=False)
+    part = leave_open(tmp_path, items)
+    with part.open("ab") as file:
+        file.write(garbage)
+    tail = Tail(tmp_path, EPOCH, start)
+    assert tail.read(UNLIMITED) == encoded(items)[start:]
+    assert tail.read(UNLIMITED) == []
+    recover(tmp_path)
+    assert tail.read(UNLIMITED) == []
+    assert tail.position == len(items)
+    tail.close()
+
+
+def test_a_damaged_record_of_an_open_file_is_not_given_and_an_error_once_sealed(
+    tmp_path: Path,
+) -> None:
+    items = random_records(3)
+    (path,) = write_log(tmp_path, items)
+    part = EpisodeName(EPOCH, 0).path(tmp_path, ".part.mcap")
+    path.rename(part)
+    part.write_bytes(part.read_bytes().replace(b'"policy"', b'"script"'))
+    tail = Tail(tmp_path, EPOCH)
+    assert tail.read(UNLIMITED) == []
+    assert tail.read(UNLIMITED) == []
+    part.rename(path)
+    with pytest.raises(CorruptData, match=rf"{path.name}: byte \d+: the checksum"):
+        tail.read(UNLIMITED)
+    tail.close()
+
+
+def losing(folder: Path, said: list[str]) -> partial[list[bytes]]:
+    return partial(encoded_losses, folder, RUN, ACTOR, said.append)
+
+
+@pytest.mark.parametrize("start", [0, 3, 5, 6, 11, 12])
+@pytest.mark.parametrize("damage", ["flipped", "cut", "taken away"])
+def test_lost_records_stand_for_what_a_damaged_or_missing_episode_held(
+    tmp_path: Path, start: int, damage: str
+) -> None:
+    items = random_records(3, 2, 4)
+    _, second, _ = write_log(tmp_path, items)
+    if damage == "flipped":
+        flip(second, first_record(second) + 100)
+    elif damage == "cut":
+        os.truncate(second, first_record(second))
+    else:
+        second.unlink()
+    said: list[str] = []
+    tail = Tail(tmp_path, EPOCH, start, losing(tmp_path, said))
+    found = tail.read(UNLIMITED)
+    tail.close()
+    sound = encoded(items)
+    assert len(found) == len(items) - start
+    kept = [number for number in range(start, len(items)) if number not in (4, 5, 6)]
+    assert [found[number - start] for number in kept] == [sound[number] for number in kept]
+    lost = [decode_arrival(found[number - start], SPEC) for number in (4, 5, 6) if number >= start]
+    assert [record.key for record in lost] == [items[n].key for n in (4, 5, 6) if n >= start]
+    assert len(said) == 1 or damage == "taken away" or start > 6
+
+
+def test_lost_records_follow_those_that_were_given_before_the_damage(tmp_path: Path) -> None:
+    items = random_records(6, 1)
+    first, _ = write_log(tmp_path, items)
+    data = first.read_bytes()
+    flip(first, data.rindex(b'"policy"'))
+    tail = Tail(tmp_path, EPOCH, 0, losing(tmp_path, []))
+    found = tail.read(UNLIMITED)
+    tail.close()
+    assert [decode_arrival(record, SPEC).key for record in found] == [item.key for item in items]
+    assert found[:5] == encoded(items)[:5]
+    assert found[5:7] != encoded(items)[5:7]
+    assert found[7:] == encoded(items)[7:]
+
+
+def test_a_missing_episode_that_nobody_knows_of_is_an_error(tmp_path: Path) -> None:
+    items = random_records(3, 2, 4)
+    first, second, _ = write_log(tmp_path, items)
+    tail = Tail(tmp_path, EPOCH, 0, losing(tmp_path, []))
+    assert len(tail.read(1)) == 1
+    (tmp_path / MANIFEST).unlink()
+    for path in (first, second):
+        path.unlink()
+    with pytest.raises(CorruptData, match=rf"{second.name}: missing, though later"):
+        tail.read(UNLIMITED)
+    tail.close()
+
+
+def test_an_episode_that_goes_while_its_successor_is_awaited_is_missed(tmp_path: Path) -> None:
+    items = random_records(1, 1, 1)
+    said: list[str] = []
+    tail = Tail(tmp_path, EPOCH, 0, losing(tmp_path, said))
+    with open_log(tmp_path) as log:
+        for item in items[:2]:
+            log.append(item)
+        assert tail.read(UNLIMITED) == encoded(items)[:2]
+        for item in items[2:]:
+            log.append(item)
+    EpisodeName(EPOCH, 1).path(tmp_path, ".mcap").unlink()
+    found = tail.read(UNLIMITED)
+    tail.close()
+    assert [decode_arrival(record, SPEC).key for record in found] == [i.key for i in items[2:]]
+    assert found[2:] == encoded(items)[4:]
+
+
+def test_images_that_were_not_asked_for_are_left_out(tmp_path: Path) -> None:
+    items = random_records(3, 2)
+    write_log(tmp_path, items)
+    narrow = SPEC.limited_to(["wrist"])
+    with closing(Tail(tmp_path, EPOCH, 1, spec=narrow)) as tail:
+        assert tail.read(UNLIMITED) == encoded(limited(item, ["wrist"]) for item in items)[1:]
+    with closing(Tail(tmp_path, EPOCH, 1, spec=SPEC)) as tail:
+        assert tail.read(UNLIMITED) == encoded(items)[1:]

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from serl import plugins
+from serl.runs.task_setup import make_task
+from serl.clock import VirtualClock
+from serl.runs.config import resolve
+from serl.log.annotations import Place, read_labels, read_words
+from serl.loop import EpisodeKey, run
+from serl.policy import Hold, Policy
+from serl.training.resets import ResetTask
+from serl.reward import Judged, NoReward
+from serl.task import Task
+from serl.testing import FakeRobot, FakeTask
+from serl.testing.samples import episode
+from serl.log.truth_log import TRUTH_FILE, TruthLog
+from serl.types import Record, Source
+
+RECORDS = episode(FakeRobot(), FakeTask(), Hold(FakeRobot().action_spec))
+
+
+def written(folder: Path, solved: set[int]) -> None:
+    """The log of an episode that is solved at these observations."""
+    records = iter(RECORDS)
+    now: list[Record] = []
+    log = TruthLog(folder, lambda: now[0].key.index + 1 in solved)
+    for record in records:
+        now[:] = [record]
+        log.take(record)
+
+
+def test_a_word_is_written_wherever_it_changes_and_at_the_end(tmp_path: Path) -> None:
+    count = len(RECORDS) - 1
+    assert count > 8
+    written(tmp_path, {4, 5, 6})
+    said = {place.step: label for place, label in read_labels(tmp_path, TRUTH_FILE).items()}
+    assert said == {1: 0, 3: 0, 4: 1, 6: 1, 7: 0, count: 0}
+    assert {word.by for word in read_words(tmp_path, TRUTH_FILE)} == {"simulation"}
+    assert not read_labels(tmp_path), "it is nobody's label"
+
+
+def test_an_episode_that_never_changes_has_two_words(tmp_path: Path) -> None:
+    written(tmp_path, set())
+    epoch, number = RECORDS[0].key.epoch, RECORDS[0].key.episode
+    last = RECORDS[-1].key.index
+    assert read_labels(tmp_path, TRUTH_FILE) == {
+        Place(epoch, number, 1): 0,
+        Place(epoch, number, last): 0,
+    }
+
+
+def test_of_a_reset_which_nobody_judges_nothing_is_written(tmp_path: Path) -> None:
+    """The arm pulls the peg out again; the simulation is not asked meanwhile."""
+    settings = {"auto_reset": True, "time_limit_s": 12.0}
+    task = make_task(resolve({"task": "peg_insertion", "task_config": settings}))
+    judged = Judged(task, NoReward("classifier"))
+    log, solved = TruthLog(tmp_path, lambda: judged.solved), list[Record]()
+
+    def take(record: Record) -> None:
+        log.take(record)
+        if task.is_success(robot.truth()):
+            solved.append(record)
+
+    def play(task: Task, policy: Policy, episode: int, chosen_by: Source) -> None:
+        clock, key = VirtualClock(robot.advance, task.config.rate_hz), EpisodeKey("r", "a", 1, 0)
+        run(robot, task, policy, clock, replace(key, episode=episode), take, chosen_by=chosen_by)
+
+    with plugins.make_simulation(task) as robot:
+        robot.reset(3)
+        play(judged, judged.expert(robot.truth, 0), 0, Source.POLICY)
+        reset, script = ResetTask(judged, 20.0), judged.reset(robot.observe())
+        assert script is not None
+        play(reset, lambda seen: script(reset.reading), 1, Source.SCRIPT)
+    assert {record.key.episode for record in solved} == {0, 1}, "the reset begins with a success"
+    said = read_labels(tmp_path, TRUTH_FILE)
+    assert {place.episode for place in said} == {0}
+    assert set(said.values()) == {0, 1}
+
+
+def test_a_disk_that_refuses_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / TRUTH_FILE).mkdir()
+    with caplog.at_level(logging.WARNING):
+        written(tmp_path, {2})
+    assert TRUTH_FILE in caplog.text

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from serl.report.assistance import Assistance, assistance, together
+from serl.training.learner_stats import EpisodeTracker
+from serl.errors import NeedsPerson
+from serl.log.metrics import (
+    FILE,
+    EpisodeRow,
+    MetricsWriter,
+    RequestRow,
+    ResumeRow,
+    Row,
+    read_metrics,
+)
+from serl.report.progress import ProgressReader
+from serl.types import End, Key, Observation, Source, Step
+
+ASKED = RequestRow("actor0", "a person is needed: it fell off the table")
+
+
+def played(human_steps: int = 0, takeovers: int = 0) -> EpisodeRow:
+    return EpisodeRow(
+        "actor0", 0, 40, True, human_steps > 0, 1.0, human_steps, takeovers, "success", 4.0, 0
+    )
+
+
+def test_help_is_counted_over_all_episodes(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        for row in (played(10, 2), played(), ASKED, played(), played(10, 1)):
+            writer.write(40, row)
+    helped = assistance(read_metrics(tmp_path / FILE))
+    assert helped == Assistance(episodes=4, steps=160, human_steps=20, takeovers=3, requests=1)
+    assert helped.human_share == 0.125
+    assert helped.requests_per_100 == 25.0
+    assert str(helped) == "requests for a person: 1 in 4 episodes (25 per 100), takeovers: 3"
+    both = together([helped, Assistance(episodes=96)])
+    assert (both.requests_per_100, both.takeovers) == (1.0, 3)
+
+
+def test_without_an_episode_there_is_no_rate() -> None:
+    assert math.isnan(together([]).requests_per_100)
+    assert str(Assistance()) == "requests for a person: 0 in 0 episodes, takeovers: 0"
+
+
+def test_a_request_after_the_checkpoint_counts_once(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        for row in (played(), ASKED, ResumeRow(rows=1), ASKED, played()):
+            writer.write(40, row)
+    helped = assistance(read_metrics(tmp_path / FILE))
+    assert (helped.requests, helped.episodes) == (1, 2)
+
+
+class Rows:
+    def __init__(self) -> None:
+        self.written: list[Row] = []
+
+    def write(self, steps: int, row: Row) -> None:
+        self.written.append(row)
+
+
+def test_the_learner_hears_of_requests_and_of_nothing_else_that_scripts_do() -> None:
+    rows, observation = Rows(), Observation({})
+    tracker = EpisodeTracker(rows, rate_hz=10.0)
+    reasons = ["time limit", str(NeedsPerson("it fell off the table")), "success"]
+    for episode, reason in enumerate(reasons):
+        action = np.zeros(2, np.float32)
+        step = Step(
+            Key("run", "actor0", 1, episode, 0), observation, action, action, 0.0, "truth",
+            terminated=False, truncated=True, source=Source.SCRIPT, policy_version=0,
+            monotonic_s=0.0, wall_s=0.0,
+        )  # fmt: skip
+        end = End(Key("run", "actor0", 1, episode, 1), observation, False, reason, 0.0, 0.0)
+        tracker.add(step, 0, 0)
+        tracker.add(end, 0, 0)
+    assert rows.written == [ASKED]
+
+
+def test_a_request_is_told_to_whoever_watches(tmp_path: Path) -> None:
+    reader = ProgressReader("reach", tmp_path, 1000)
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(0, ASKED)
+    reader._follow()
+    assert reader.news() == [ASKED.text]

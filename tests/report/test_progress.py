@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+from serl.report.display import ActorProgress, Progress
+from serl.teleop.stop import STOP_FILE, Hold
+from serl.training.link_status import LinkStatus, write_status
+from serl.log.metrics import FILE, EpisodeRow, EventRow, MetricsWriter, ResumeRow, UpdateRow
+from serl.report.progress import ProgressReader, with_waiting
+from serl.system.supervisor import Supervisor
+
+
+class Watched(Supervisor):
+    """A supervisor of processes that need not exist."""
+
+    def __init__(self, **states: str) -> None:
+        super().__init__((), {}, Path())
+        self.told = {name.replace("_", "-"): state for name, state in states.items()}
+
+    def states(self) -> dict[str, str]:
+        return self.told
+
+
+RUNNING = Watched(learner="running", link_actor0="running", actor0="running")
+
+
+def update(updates: int, **values: Any) -> UpdateRow:
+    return UpdateRow(updates=updates, updates_per_s=40.0, utd=3.9, weights_version=7, **values)
+
+
+def played(success: bool, human_steps: int, actor: str = "actor0", age: int = 1) -> EpisodeRow:
+    return EpisodeRow(
+        actor=actor,
+        episode=0,
+        length=40,
+        success=success,
+        assisted=human_steps > 0,
+        reward=float(success),
+        human_steps=human_steps,
+        interventions=int(human_steps > 0),
+        reason="success" if success else "time limit",
+        duration_s=4.0,
+        weight_age=age,
+    )
+
+
+def test_nothing_is_known_before_the_first_row(tmp_path: Path) -> None:
+    progress = ProgressReader("reach", tmp_path, 1000).read(RUNNING)
+    assert (progress.task, progress.total_steps) == ("reach", 1000)
+    assert progress.steps is progress.episodes is progress.left_s is None
+    assert progress.unassisted_success is progress.human_share is None
+    assert progress.actors == (ActorProgress("actor0"),)
+    assert [part.state for part in progress.processes] == ["running"] * 3
+
+
+def test_rows_are_taken_in_as_they_are_appended(tmp_path: Path) -> None:
+    now_s = 0.0
+    with MetricsWriter(tmp_path, lambda: now_s) as writer:
+        reader = ProgressReader("reach", tmp_path, 1000)
+        writer.write(0, EventRow("started"))
+        writer.write(40, played(success=False, human_steps=10))
+        writer.write(100, update(100))
+        first = reader.read(RUNNING)
+        assert (first.steps, first.episodes, first.left_s) == (100, 1, None)
+        assert (first.assisted_success, first.unassisted_success) == (0.0, None)
+        assert first.human_share == 0.25
+        assert (first.updates_per_s, first.utd, first.weights_version) == (40.0, 3.9, 7)
+        now_s = 20.0
+        writer.write(180, played(success=True, human_steps=0))
+        writer.write(200, update(200))
+        second = reader.read(RUNNING)
+        assert (second.steps, second.episodes) == (200, 2)
+        assert (second.assisted_success, second.unassisted_success) == (0.0, 1.0)
+        assert second.human_share == 0.125
+        assert second.left_s == 160.0  # 100 steps took 20 s, 800 are left
+        assert reader.read(RUNNING).episodes == 2
+
+
+def test_events_are_news_once_and_only_those_of_this_session(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(0, EventRow("started"))
+        reader = ProgressReader("reach", tmp_path, 1000)
+        writer.write(100, ResumeRow(0))
+        writer.write(100, EventRow("resumed at 100 steps"))
+        reader.read(RUNNING)
+        writer.write(100, EventRow("update skipped"))
+        reader.read(RUNNING)
+        assert reader.news() == ["resumed at 100 steps", "update skipped"]
+        assert reader.read(RUNNING).steps is None
+        assert reader.news() == []
+
+
+def test_an_actor_that_a_person_stopped_waits_also_after_a_restart(tmp_path: Path) -> None:
+    (tmp_path / "link" / "actor0").mkdir(parents=True)
+    Hold(tmp_path / "link" / "actor0" / STOP_FILE).stop("stopped by the operator")
+    (actor,) = ProgressReader("reach", tmp_path, 1000).read(RUNNING).actors
+    assert actor.waits == ("stopped by the operator: release it at the console or with serl order")
+
+
+def test_what_actors_wait_for_is_shown_and_nobody_knows_how_long(tmp_path: Path) -> None:
+    two = Progress(left_s=60.0, actors=(ActorProgress("actor0"), ActorProgress("actor1")))
+    one_waits = with_waiting(two, {"actor1": "estop"})
+    assert [actor.waits for actor in one_waits.actors] == ["", "estop"]
+    assert one_waits.left_s == 60.0, "the other one goes on"
+    assert with_waiting(two, {"actor0": "paused", "actor1": "estop"}).left_s is None
+    assert with_waiting(Progress(left_s=60.0), {}).left_s == 60.0
+
+
+def test_a_line_that_is_being_written_is_read_later(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(100, update(100))
+    line = path.read_bytes()
+    path.write_bytes(line[:30])
+    reader = ProgressReader("reach", tmp_path, 1000)
+    assert reader.read(RUNNING).steps is None
+    with path.open("ab") as file:
+        file.write(line[30:])
+    assert reader.read(RUNNING).steps == 100
+
+
+def test_rates_are_over_the_last_twenty_episodes(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        for number in range(50):
+            writer.write(40 * (number + 1), played(success=number >= 30, human_steps=0))
+    progress = ProgressReader("reach", tmp_path, 1000).read(RUNNING)
+    assert (progress.episodes, progress.unassisted_success) == (50, 1.0)
+
+
+def test_each_actor_has_its_link_and_the_age_of_its_weights(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(40, played(success=True, human_steps=0, actor="actor1", age=3))
+        writer.write(80, played(success=True, human_steps=0, actor="actor0", age=0))
+    dead = Watched(
+        learner="running",
+        link_actor0="was killed by SIGKILL",
+        link_actor1="running",
+        link_actor2="running",
+    )
+    told = LinkStatus(acknowledged=120, waiting=3, connected=True)
+    for actor in ("actor0", "actor1"):
+        (tmp_path / "link" / actor).mkdir(parents=True)
+        write_status(tmp_path / "link" / actor, told)
+    progress = ProgressReader("reach", tmp_path, 1000).read(dead)
+    assert progress.actors == (
+        ActorProgress("actor0", False, told, 0),
+        ActorProgress("actor1", True, told, 3),
+        ActorProgress("actor2", True, None, None),
+    )
+
+
+def test_rows_are_those_that_metrics_hold(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(1, update(1))
+    row = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert {"updates_per_s", "utd", "weights_version", "steps", "time_s"} <= row.keys()
+
+
+def test_damaged_lines_are_passed_over(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(100, update(100))
+    with (tmp_path / FILE).open("ab") as file:
+        file.write(b"{\n" + b"\xff\n" + b"[]\n" + b"[" * 100_000 + b"\n" + bytes(3 << 20) + b"\n")
+        reader = ProgressReader("reach", tmp_path, 1000)
+        assert reader.read(RUNNING).steps == 100
+        line = (tmp_path / FILE).read_bytes().splitlines()[0].replace(b"100", b"200")
+        file.write(line[:10])
+        file.flush()
+        assert reader.read(RUNNING).steps == 100
+        file.write(line[10:] + b"\n")
+        file.flush()
+        assert reader.read(RUNNING).steps == 200
+
+
+def test_a_line_without_end_costs_little_memory(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(100, update(100))
+    with (tmp_path / FILE).open("r+b") as file:
+        file.truncate(100 << 20)  # zeros, as after a power cut
+    tracemalloc.start()
+    reader = ProgressReader("reach", tmp_path, 1000)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert reader.read(RUNNING).steps == 100
+    assert peak_bytes < 16 << 20

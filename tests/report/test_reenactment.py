@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from serl import plugins
+from serl.runs.assembly import make_human
+from serl.runs.task_setup import make_spec, make_task
+from serl.clock import VirtualClock
+from serl.runs.config import TrainConfig, resolve
+from serl.runs.demonstrations import record_expert
+from serl.errors import BadInput
+from serl.training.evaluation import Purpose, start_seed
+from serl.loop import EpisodeKey, run
+from serl.policy import Random
+from serl.report.reenactment import Departed, reenact
+from serl.types import End, Episode, Record, Source, Step
+
+CONFIG = resolve(
+    {"task": "pick_cube", "seed": 3, "task_config": {"time_limit_s": 4.0}},
+    {"human": {"share": 1.0, "patience_steps": 5, "reaction_steps": 1}},
+)
+TASK = make_task(CONFIG)
+SPEC = make_spec(TASK)
+SIZE = (32, 24)
+
+
+def as_episode(records: list[Record]) -> Episode:
+    end = records[-1]
+    assert isinstance(end, End)
+    return Episode(tuple(item for item in records if isinstance(item, Step)), end)
+
+
+def train_episode(number: int, config: TrainConfig = CONFIG) -> Episode:
+    """As an actor records it: a policy that knows nothing, and a human."""
+    robot, task = plugins.make_simulation(TASK), TASK
+    robot.reset(start_seed(Purpose.TRAINING, config.seed, "actor0", number))
+    records: list[Record] = []
+    run(
+        robot,
+        task,
+        Random(robot.action_spec, 0),
+        VirtualClock(robot.advance, 10.0),
+        EpisodeKey("run", "actor0", 1, number),
+        records.append,
+        teleop=make_human(config, task, robot, "actor0"),
+    )
+    return as_episode(records)
+
+
+def test_an_episode_with_a_human_is_seen_once_more() -> None:
+    episode = train_episode(7)
+    assert 0 < episode.count(Source.HUMAN) < len(episode.steps)
+    pictures = reenact(episode, SPEC, CONFIG, 7, SIZE)
+    assert len(pictures) == len(episode.steps) + 1
+    assert {picture.shape for picture in pictures} == {(24, 32, 3)}
+    moved = [np.abs(picture.astype(int) - pictures[0]).max() for picture in pictures]
+    assert moved[0] == 0
+    assert min(moved[5:]) > 20
+
+
+def test_demonstrations_are_found_behind_the_experts_failures() -> None:
+    records: list[Record] = []
+    with plugins.make_simulation(TASK) as robot:
+        key = EpisodeKey("run", "expert", 1, 0)
+        record_expert(robot, TASK, records.append, 2, CONFIG.seed, key)
+    episode = as_episode([item for item in records if item.key.episode == 1])
+    assert len(reenact(episode, SPEC, CONFIG, 0, SIZE)) == len(episode.steps) + 1
+
+
+def test_a_recording_of_another_run_has_no_start_here() -> None:
+    episode = train_episode(0)
+    with pytest.raises(Departed, match="no start of its run"):
+        reenact(episode, SPEC, CONFIG.model_copy(update={"seed": 4}), 0, SIZE)
+
+
+def test_a_simulation_that_goes_another_way_is_noticed() -> None:
+    episode = train_episode(0)
+    still = np.zeros_like(episode.steps[0].action)
+    changed = [replace(step, requested=still, action=still) for step in episode.steps]
+    with pytest.raises(Departed, match=r"goes another way from step \d+ on"):
+        reenact(replace(episode, steps=tuple(changed)), SPEC, CONFIG, 0, SIZE)
+
+
+def test_a_simulation_that_ends_early_is_noticed() -> None:
+    episode = train_episode(0)
+    longer = replace(episode, steps=(*episode.steps, episode.steps[-1]))
+    with pytest.raises(Departed, match=f"ends at step {len(episode.steps)}"):
+        reenact(longer, SPEC, CONFIG, 0, SIZE)
+
+
+def test_another_task_is_refused() -> None:
+    episode = train_episode(0)
+    with pytest.raises(Departed, match='the task is another one now: task: "reach"'):
+        reenact(episode, SPEC, resolve({"task": "reach"}), 0, SIZE)
+    with pytest.raises(BadInput, match="unknown task 'unicorn'"):
+        reenact(episode, SPEC, resolve({"task": "unicorn"}), 0, SIZE)

@@ -1,0 +1,307 @@
+import io
+import math
+import re
+from datetime import datetime
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from serl.runs.config import resolve
+from serl.report.curves import quarters, running_mean, running_ratio, thinned
+from serl.report.display import Display
+from serl.log.episode_reader import count_records, episode_paths
+from serl.errors import BadInput
+from serl.training.evaluation import wilson
+from serl.log.metrics import EpisodeRow, EvaluationRow, EventRow, MetricsWriter, UpdateRow
+from serl.report.plots import Trace, plot
+from serl.report.report import write_report
+from serl.runs.folder import RunFolder
+from serl.cli.training import demonstrate
+from serl.types import Source
+from serl.system.video import Caption, draw_caption, write_video
+
+CONFIG = "task:\n  name: pick_cube\nagent:\n  utd: 4\nnote: <script>alert(1)</script>\n"
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def make_run(folder: Path, episodes: int = 300) -> Path:
+    """A run whose numbers look like a real one's."""
+    rng = np.random.default_rng(0)
+    clock, steps = Clock(), 0
+    with MetricsWriter(folder, clock) as writer:
+        writer.write(0, EventRow("started with 20 demonstrations & a <b>human</b>"))
+        for episode in range(episodes):
+            done = episode / episodes
+            skill = 1 / (1 + math.exp(-12 * (done - 0.4)))
+            assisted = rng.random() < 0.9 * math.exp(-3.5 * done)
+            success = rng.random() < (0.85 if assisted else 0.97 * skill)
+            length = int(rng.normal(38, 5)) if success else 100
+            human = int(min(length, 60) * rng.uniform(0.2, 0.9)) if assisted else 0
+            steps, clock.now_s = steps + length, clock.now_s + length / 48
+            row = EpisodeRow(
+                "actor-0", episode, length, bool(success), bool(assisted), float(success), human,
+                int(assisted) * int(rng.integers(1, 3)), "success" if success else "time limit",
+                length / 10, int(rng.poisson(0.6)),
+            )  # fmt: skip
+            writer.write(steps, row)
+            noise = 1 + 0.1 * rng.normal()
+            update = UpdateRow(
+                steps, 47 * noise, 4 - 4 * math.exp(-steps / 300), (0.22 - 0.2 * done) * noise,
+                -skill * noise, skill * noise, 0.01 + 0.04 * math.exp(-3 * done), 2 - 3 * done,
+                int(rng.poisson(3)),
+            )  # fmt: skip
+            writer.write(steps, update)
+            if episode % 60 == 59:
+                won = int(rng.binomial(20, min(1.0, 0.95 * skill)))
+                writer.write(steps, EvaluationRow(steps, 20, won, 4.4 - done, "selection"))
+            if episode == 120:
+                writer.write(steps, EventRow("actor-0 ended with exit code -9, restarted"))
+        writer.write(steps, EvaluationRow(steps, 50, 48, 3.9, "final"))
+        writer.write(steps, EventRow("done"))
+    (folder / "config.yaml").write_text(CONFIG)
+    return folder
+
+
+def make_video(path: Path) -> None:
+    scene = np.full((240, 320, 3), (44, 52, 66), np.uint8)
+    scene[160:] = (92, 99, 112)
+    frames = []
+    for step in range(30):
+        frame = scene.copy()
+        frame[140 - 3 * step : 160 - 3 * step, 140:160] = (214, 84, 60)
+        frame[110 - 3 * step : 138 - 3 * step, 132:168] = (190, 196, 206)
+        frames.append(draw_caption(frame, Caption(Source.POLICY, step, 1, success=step > 24)))
+    write_video(path, frames, 10.0)
+
+
+class Reader(HTMLParser):
+    """Collects what a test asks for, and notices elements that are not closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.tags: list[str] = []
+        self.identifiers: list[str] = []
+        self.text = ""
+        self._open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href", "poster", "action", "data", "srcset"):
+                self.links.append(value or "")
+            if name == "id":
+                self.identifiers.append(value or "")
+        if tag not in ("meta", "link", "br", "img"):
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open, f"</{tag}> closes nothing"
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not self._open or self._open[-1] != "style":
+            self.text += data
+
+    def finish(self) -> None:
+        self.close()
+        assert self._open == []
+
+
+def read(run: Path) -> Reader:
+    reader = Reader()
+    reader.feed(write_report(run).read_text())
+    reader.finish()
+    return reader
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "pick_cube" / "2026-11-21T09-12-33"
+    make_run(folder)
+    make_video(folder / "videos" / "final.webm")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(run: Path) -> Reader:
+    return read(run)
+
+
+def test_the_headline_is_the_final_evaluation(page: Reader) -> None:
+    low, high = wilson(48, 50)
+    assert "pick_cube" in page.text
+    assert "96%" in page.text
+    assert f"{100 * low:.1f} to {100 * high:.1f} %" in page.text
+    assert "48 of 50 unassisted trials succeeded" in page.text
+    assert "3.9 s" in page.text
+
+
+def test_nothing_is_requested_from_anywhere(run: Path, page: Reader) -> None:
+    text = (run / "report.html").read_text()
+    assert page.links
+    assert all(link.startswith(("data:", "#")) for link in page.links)
+    assert not re.search(r"url\((?!#)|@import|<script|<link|<iframe|javascript:", text)
+    assert not re.search(r"(?:src|href|poster)\s*=\s*[\"']?\s*(?:https?:)?//", text)
+    assert "default-src 'none'" in text
+
+
+def test_identifiers_are_unique_and_resolve(run: Path, page: Reader) -> None:
+    text = (run / "report.html").read_text()
+    assert len(set(page.identifiers)) == len(page.identifiers)
+    used = {link[1:] for link in page.links if link.startswith("#")}
+    used |= set(re.findall(r"url\(#([^)]*)\)", text))
+    assert used <= set(page.identifiers)
+
+
+@pytest.mark.usefixtures("page")  # writes it
+def test_plots_use_the_pages_colours_only(run: Path) -> None:
+    svgs = re.findall(r"<svg.*?</svg>", (run / "report.html").read_text(), re.DOTALL)
+    assert len(svgs) >= 14
+    for svg in svgs:
+        assert not re.search(r"#[0-9a-f]{6}\b|<style|font-family", svg)
+        assert "var(--" in svg
+
+
+def test_every_part_is_there(page: Reader) -> None:
+    for part in (
+        *("Success against steps", "Success against time", "Return against steps"),
+        *("Return against time", "Human steps", "Cycle time"),
+        *("Updates per step", "Weight age", "Critic loss", "Actor loss", "Temperature", "Entropy"),
+        *("By quarter of the steps", "Evaluations", "chosen", "Events", "exit code -9"),
+        *("Configuration", "utd: 4"),
+    ):
+        assert part in page.text
+    assert "Nothing recorded" not in page.text
+    assert "video" in page.tags
+
+
+def test_text_from_files_is_escaped(run: Path, page: Reader) -> None:
+    assert "script" not in page.tags
+    assert "alert(1)" in page.text
+    assert "a <b>human</b>" in page.text
+    assert "&lt;b&gt;human" in (run / "report.html").read_text()
+
+
+def test_the_video_is_inside(run: Path, page: Reader) -> None:
+    (film,) = [link for link in page.links if link.startswith("data:video/webm;base64,")]
+    assert len(film) > (run / "videos" / "final.webm").stat().st_size
+    assert any(link.startswith("data:image/jpeg;base64,") for link in page.links)
+
+
+def test_a_run_that_never_started(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("task: reach\n")
+    page = read(tmp_path)
+    for part in (
+        "reach",
+        "The run has no final evaluation",
+        "Nothing recorded yet.",
+        "No checkpoint was evaluated.",
+        "Nothing was noted.",
+        "No video was recorded.",
+    ):
+        assert part in page.text
+    assert "nan" not in page.text.lower()
+
+
+def test_the_pace_of_the_policy_is_set_beside_that_of_its_demonstrations(tmp_path: Path) -> None:
+    config = resolve({"task": "reach", "demos": 3})
+    run = RunFolder.create(tmp_path, config, datetime.now())
+    demonstrate(run, Display(Console(file=io.StringIO())))
+    with MetricsWriter(run.path) as writer:
+        writer.write(40, EvaluationRow(40, 50, 50, 0.5, "final"))
+    text = read(run.path).text
+    lengths = [count_records(path) - 1 for path in episode_paths(run.demonstrations)]
+    shown_s = sum(lengths) / 30
+    assert f"demonstrated in {shown_s:.1f} s: {shown_s / 0.5:.2f} times as fast" in text
+
+
+def test_a_run_that_stopped_early(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path / "pick_cube" / "x") as writer:
+        writer.write(40, EpisodeRow("a", 0, 40, True, False, 1.0, 0, 0, "success", 4.0, 0))
+    path = tmp_path / "pick_cube" / "x" / "metrics.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"kind": "epis')
+    (tmp_path / "pick_cube" / "x" / "videos").mkdir()
+    (tmp_path / "pick_cube" / "x" / "videos" / "cut.webm").write_bytes(b"\x1a\x45")
+    page = read(tmp_path / "pick_cube" / "x")
+    assert "pick_cube" in page.text  # from the folder
+    assert "Of its last 1 unassisted training episodes, 1 succeeded." in page.text
+    assert "Not a whole video: videos/cut.webm" in page.text
+    assert "The run has no config.yaml." in page.text
+
+
+def test_rows_of_another_version_are_no_crash(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("task: [oh: {no\n")
+    lines = (
+        '{"kind": "episode", "time_s": 1, "steps": 5}',
+        '{"kind": "episode", "time_s": 2, "steps": 9, "length": "<i>", "success": null}',
+        '{"kind": "update", "time_s": 2, "steps": 9, "q": null}',
+        '{"kind": "evaluation", "time_s": 3, "steps": 9, "purpose": "final", "trials": 0}',
+        '{"kind": "evaluation", "time_s": 3, "steps": 9, "purpose": "final", "trials": 2, '
+        '"successes": 3}',
+        '{"kind": "event", "time_s": 3, "steps": 9}',
+        '{"kind": "tomorrow", "time_s": 3, "steps": 9}',
+    )
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    assert "The run has no final evaluation" in read(tmp_path).text
+
+
+def test_a_foreign_folder_is_refused_and_a_damaged_line_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="not a run folder"):
+        write_report(tmp_path)
+    assert not (tmp_path / "report.html").exists()
+    (tmp_path / "metrics.jsonl").write_text("nonsense\n")
+    write_report(tmp_path)
+    assert "metrics.jsonl" in (tmp_path / "report.html").read_text()
+
+
+def test_running_values() -> None:
+    values = np.array([1.0, 0.0, math.nan, 1.0, 1.0])
+    assert running_mean(values, 2).tolist() == pytest.approx([1.0, 0.5, 0.0, 1.0, 1.0])
+    assert math.isnan(running_mean(np.array([math.nan, 1.0]), 2)[0])
+    human, steps = np.array([10.0, 0.0, 5.0]), np.array([10.0, 90.0, 10.0])
+    assert running_ratio(human, steps, 2).tolist() == pytest.approx([1.0, 0.1, 0.05])
+
+
+def test_thinning_keeps_the_mean_and_the_order() -> None:
+    x = np.arange(1000.0)
+    thin_x, thin_y = thinned(x, 2 * x, 64)
+    assert len(thin_x) == 64
+    assert (np.diff(thin_x) > 0).all()
+    assert thin_y == pytest.approx(2 * thin_x)
+    assert thinned(np.array([1.0, 2.0]), np.array([math.nan, 3.0]), 64)[0].tolist() == [2.0]
+
+
+def test_quarters_split_the_steps_and_lose_no_episode() -> None:
+    rows = [
+        {"steps": 10 * (index + 1), "length": 10, "human_steps": 10 - index, "assisted": index < 4,
+         "success": index != 0, "interventions": 1}
+        for index in range(8)
+    ]  # fmt: skip
+    parts = quarters(rows)
+    assert [part.last_step for part in parts] == [20, 40, 60, 80]
+    assert [part.human_share for part in parts] == pytest.approx([0.95, 0.75, 0.55, 0.35])
+    assert [part.assisted for part in parts] == [(1, 2), (2, 2), (0, 0), (0, 0)]
+    assert [part.unassisted for part in parts] == [(0, 0), (0, 0), (2, 2), (2, 2)]
+    assert quarters([]) == []
+
+
+def test_a_plot_keeps_small_tick_labels_and_needs_a_point() -> None:
+    x = np.array([0.0, 1.0])
+    svg = plot("Loss <1>", [Trace("", "policy", x, 1e-3 * x)], "x")
+    assert ">0.0005<" in svg
+    assert 'aria-label="Loss &lt;1&gt;"' in svg
+    assert plot("none", [Trace("", "policy", x, np.array([math.nan] * 2))], "x") == ""

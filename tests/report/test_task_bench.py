@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image as Picture
+
+from serl import plugins
+from serl.cli import main as cli
+from serl.report import task_bench
+from serl.report import task_page
+from serl.system.git import commit
+from serl.errors import BadInput, CorruptData
+from serl.report.random_walk import Walk
+from serl.report.task_bench import TaskRecord, Training
+
+ROOT = Path(__file__).parent.parent
+TRAINED = Training(
+    command="serl train reach", recorded_in="abc", seeds=(1, 2), steps=500, successes=99, trials=100
+)
+
+
+def test_stages_are_tasks_of_their_own() -> None:
+    tasks = task_bench.find_tasks(["bin_relocation", "reach"])
+    assert [task.name for task in tasks] == [
+        "bin_relocation_forward", "bin_relocation_backward", "reach",
+    ]  # fmt: skip
+
+
+def test_a_task_is_measured_and_photographed() -> None:
+    (task,) = task_bench.find_tasks(["reach"])
+    record, picture = task_bench.measure(task, trials=3)
+    assert (record.expert_successes, record.expert_trials) == (3, 3)
+    assert 5 < record.expert_steps < 30
+    assert record.steps_per_s > 50
+    assert picture.shape == (240, 360, 3)
+    assert picture.std() > 10
+
+
+def test_pictures_show_the_expert_at_work() -> None:
+    (task,) = task_bench.find_tasks(["reach"])
+    with plugins.make_simulation(task) as robot:
+        early, again, late = (task_bench.shoot(task, robot, step) for step in (1, 1, 12))
+    assert np.array_equal(early, again)
+    assert not np.array_equal(early, late)
+
+
+def test_what_was_not_measured_is_said_so() -> None:
+    assert task_page.row("reach", {}) == (
+        "| reach | not measured | not measured | not measured | not measured | not measured |  |  |"
+    )
+    record = TaskRecord(
+        expert_successes=9,
+        expert_trials=10,
+        expert_steps=12.34,
+        steps_per_s=800,
+        walk=Walk(steps=20_000),
+        trainings=(TRAINED,),
+    )
+    assert task_page.row("reach", {"reach": record}) == (
+        "| reach | 9 of 10 (60% to 98%) | 12 | 800 | 20,000, no fault "
+        "| 99 of 100 (95% to 100%), 2 seeds | 500 | not measured |"
+    )
+
+
+def test_the_page_shows_numbers_and_pictures_and_keeps_them(tmp_path: Path) -> None:
+    records = {"reach": TaskRecord(trainings=(TRAINED,))}
+    summaries = {"reach": "Hold the tool.", "drawer": "Pull."}
+    grey = np.full((24, 36, 3), 128, np.uint8)
+    task_page.write_page(tmp_path, records, summaries, {"reach": grey})
+    page = (tmp_path / "tasks.md").read_text()
+    assert "![reach: a moment of its expert's first try](images/tasks/reach.webp)" in page
+    assert "drawer.webp" not in page
+    assert "`serl train reach` (commit abc): 99 of 100 (95% to 100%), 2 seeds, 500 steps" in page
+    assert task_bench.load_records(tmp_path) == records
+    with Picture.open(tmp_path / "images/tasks/reach.webp") as picture:
+        assert picture.size == (36, 24)
+
+
+def test_a_damaged_file_of_numbers_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tasks.json").write_text('{"reach": {"expert_trials": -1}}')
+    with pytest.raises(CorruptData, match=r"tasks.json: reach.expert_trials: Input should be"):
+        task_bench.load_records(tmp_path)
+    (tmp_path / "tasks.json").write_text("{")
+    with pytest.raises(CorruptData, match="Invalid JSON"):
+        task_bench.load_records(tmp_path)
+
+
+def test_there_must_be_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no such folder"):
+        task_page.write_page(tmp_path / "absent", {}, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--trials", "0"), "--trials: expected at least 1, got 0"),
+        (("--docs", "absent"), "--docs absent: no such folder"),
+        (("raech",), "unknown task 'raech': expected one of"),
+        (("reach", "raech", "--random-steps", "9"), "unknown task 'raech': expected one of"),
+        (("raech", "--runs", "."), "unknown task 'raech': expected one of"),
+        (("--runs", "absent"), "--runs absent: expected a folder of runs, found none in it"),
+        (("--random-steps", "0"), "--random-steps: expected at least 1, got 0"),
+        (("--random-steps", "9", "--runs", "."), "measures nothing: no --random-steps"),
+        (("--commit", "abc"), "--commit: says with which code --runs were made"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    words: tuple[str, ...], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["bench", "tasks", *words]) == cli.BAD_INPUT
+    printed, errors = capfd.readouterr()
+    assert said in errors
+    assert errors.count("\n") == 1
+    assert not printed, "before anything was measured"
+
+
+@pytest.mark.parametrize(
+    ("called", "words"), [("wander", ["--random-steps", "9"]), ("measure", ["--trials", "1"])]
+)
+def test_what_another_command_keeps_meanwhile_stays(
+    called: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = getattr(task_bench, called)
+
+    def beside(*given: Any) -> Any:
+        found = measure(*given)
+        task_page.write_page(tmp_path, {"reach": TaskRecord(trainings=(TRAINED,))}, {}, {})
+        return found
+
+    monkeypatch.setattr(task_bench, called, beside)
+    assert cli.main(["bench", "tasks", "reach", *words, "--docs", str(tmp_path)]) == cli.DONE
+    record = task_bench.load_records(tmp_path)["reach"]
+    assert record.trainings == (TRAINED,)
+    assert record.walk is not None or record.expert_trials == 1
+
+
+def test_the_command_keeps_what_training_has_shown(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    task_page.write_page(tmp_path, {"reach": TaskRecord(trainings=(TRAINED,))}, {"reach": "x"}, {})
+    words = ["bench", "tasks", "reach", "--trials", "2", "--docs", str(tmp_path)]
+    assert cli.main(words) == cli.DONE
+    assert "| reach | 2 of 2" in capfd.readouterr().out
+    record = task_bench.load_records(tmp_path)["reach"]
+    assert (record.expert_trials, record.training) == (2, TRAINED)
+    page = (tmp_path / "tasks.md").read_text()
+    assert "Hold the tool within a centimetre" in page
+    assert "| drawer | not measured" in page
+
+
+def test_why_a_task_is_not_learned_is_written_by_hand_and_stays(tmp_path: Path) -> None:
+    record = TaskRecord(trainings=(TRAINED,), reason="The latch needs 12 N.")
+    task_page.write_page(tmp_path, {"reach": record}, {"reach": "x"}, {})
+    words = ["bench", "tasks", "reach", "--trials", "1", "--docs", str(tmp_path)]
+    assert cli.main(words) == cli.DONE
+    assert "Why not 95%: The latch needs 12 N." in (tmp_path / "tasks.md").read_text()
+    assert task_bench.load_records(tmp_path)["reach"].reason == "The latch needs 12 N."
+
+
+def test_more_seeds_take_the_place_of_fewer_and_never_the_other_way_round() -> None:
+    one, two = TRAINED.model_copy(update={"seeds": (1,)}), TRAINED
+    harder = one.model_copy(update={"command": "serl train reach --observe pixels --seed 1"})
+    record = TaskRecord().with_training(one).with_training(harder).with_training(two)
+    assert record.trainings == (harder, two)
+    again = record.with_training(one)
+    assert again.trainings == (harder, two, one)
+    assert again.training == two
+    assert TaskRecord(trainings=(harder,)).training is None
+
+
+def test_the_page_of_our_docs_is_up_to_date_with_its_numbers() -> None:
+    records = task_bench.load_records(ROOT / "docs")
+    page = (ROOT / "docs/tasks.md").read_text()
+    for task in task_bench.find_tasks(plugins.names("task")):
+        assert task_page.row(task.name, records) in page, "serl bench tasks --docs docs"
+        record = records.get(task.name, TaskRecord())
+        if (training := record.training) and training.successes < 0.95 * training.trials:
+            assert record.reason, f"{task.name}: why is it not learned? (reason in tasks.json)"
+        for training in record.trainings:
+            assert not training.curve or (ROOT / "docs/images/tasks" / training.curve).exists()
+        if record.expert_trials:
+            assert (ROOT / f"docs/images/tasks/{task.name}.webp").stat().st_size < 40_000
+
+
+def test_the_command_keeps_what_random_steps_have_broken(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    task_page.write_page(tmp_path, {"reach": TaskRecord(trainings=(TRAINED,))}, {"reach": "x"}, {})
+    words = ["bench", "tasks", "reach", "--random-steps", "200", "--docs", str(tmp_path)]
+    assert cli.main(words) == cli.DONE
+    assert capfd.readouterr().out == "reach: 200, no fault\n"
+    record = task_bench.load_records(tmp_path)["reach"]
+    assert record.walk is not None
+    assert (record.walk.steps, record.walk.faults, record.training) == (200, 0, TRAINED)
+    assert record.walk.recorded_in == commit()
+    page = (tmp_path / "tasks.md").read_text()
+    assert "| 200, no fault |" in page
+    assert not commit() or f"Random steps (commit {commit()}): 200, no fault." in page
+
+
+def test_a_walk_of_before_says_no_commit(tmp_path: Path) -> None:
+    (tmp_path / "tasks.json").write_text('{"reach": {"walk": {"steps": 7}}}')
+    records = task_bench.load_records(tmp_path)
+    assert records["reach"].walk == Walk(steps=7)
+    assert "Random steps (" not in task_page.page(records, {"reach": "x"}, {"reach": False})
+
+
+BARS = {
+    "reach": 100, "pick_cube": 98, "peg_insertion": 98, "connector_insertion": 95,
+    "cable_routing": 90, "drawer": 95, "bin_relocation_forward": 95, "bin_relocation_backward": 95,
+    "object_flip": 80, "handover": 85, "racing_car": 100,
+}  # fmt: skip
+
+
+def test_our_numbers_are_what_the_suite_is_to_reach() -> None:
+    """Each expert its bar over 100 starts; training 95 % on six tasks, one of them dynamic."""
+    records = task_bench.load_records(ROOT / "docs")
+    for name, bar in BARS.items():
+        record = records[name]
+        assert record.expert_trials >= 100, name
+        assert 100 * record.expert_successes >= bar * record.expert_trials, name
+    trained = {name: record.training for name, record in records.items() if record.training}
+    good = [name for name, each in trained.items() if each.successes >= 0.95 * each.trials]
+    assert len(good) >= 6, good
+    assert {"object_flip", "handover", "timing_belt"} & set(good)
+
+
+def test_nothing_broke_in_a_hundred_thousand_random_steps() -> None:
+    for name, record in task_bench.load_records(ROOT / "docs").items():
+        assert record.walk is not None, name
+        assert record.walk.steps >= 100_000, name
+        assert record.walk.faults == 0, name

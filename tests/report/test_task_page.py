@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from serl.cli import main as cli
+from serl.report import task_bench
+from serl.report import task_runs
+from serl.runs.task_setup import make_task
+from serl.runs.config import resolve
+from serl.log.metrics import EpisodeRow, EvaluationRow, MetricsWriter, RequestRow
+from serl.runs.folder import RunFolder
+
+from .test_report import Clock
+
+NOW = datetime(2026, 11, 22, 10, 0)
+
+
+def make_run(root: Path, task: str = "reach", hours: int = 0, **settings: Any) -> RunFolder:
+    """As `serl train` makes it, so many hours after the first."""
+    tuned = make_task(resolve({"task": task})).training_defaults()
+    config = resolve(tuned, settings, {"task": task})
+    return RunFolder.create(root, config, NOW + timedelta(hours=hours))
+
+
+def finish(run: RunFolder, won: int, requests: int = 0, minutes: float = 1.0) -> None:
+    for part in run.parts().values():
+        clock = Clock()
+        with MetricsWriter(part.path, clock) as writer:
+            for episode in range(40):
+                row = EpisodeRow(
+                    "actor0", episode, 10, episode > 20, episode < 5, 1.0, 3 * (episode < 5),
+                    int(episode < 5), "success", 1.0, 0,
+                )  # fmt: skip
+                writer.write(10 * (episode + 1), row)
+            for _ in range(requests):
+                writer.write(400, RequestRow("actor0", "a person is needed: it fell"))
+            clock.now_s = 60.0 * minutes
+            writer.write(400, EvaluationRow(400, 50, won, 1.5, "final"))
+
+
+def collect(root: Path, told: list[str] | None = None) -> dict[str, list[task_runs.Shown]]:
+    found: dict[str, list[task_runs.Shown]] = {}
+    hear = (told if told is not None else []).append
+    for shown in task_runs.shown_by(task_runs.find_runs(root), hear):
+        found.setdefault(shown.task, []).append(shown)
+    return found
+
+
+def test_seeds_are_put_together_and_of_each_the_newest_counts(tmp_path: Path) -> None:
+    finish(make_run(tmp_path, seed=2), 40)
+    finish(make_run(tmp_path, seed=1, hours=1), 50, requests=1)
+    finish(make_run(tmp_path, seed=2, hours=2), 49, minutes=2.5)
+    ((shown,),) = collect(tmp_path).values()
+    training = shown.training
+    assert training.command == "serl train reach --seed 1"
+    assert (training.seeds, training.successes, training.trials) == ((1, 2), 99, 100)
+    assert (training.steps, training.minutes, training.cycle_s) == (400, 2.5, 1.5)
+    assert (training.episodes, training.takeovers, training.requests) == (80, 10, 1)
+    assert training.demonstrated_s is None
+    assert training.is_tuned
+
+
+def test_both_directions_of_a_run_with_stages_are_tasks_of_their_own(tmp_path: Path) -> None:
+    finish(make_run(tmp_path, "bin_relocation", seed=3), 48)
+    found = collect(tmp_path)
+    assert list(found) == ["bin_relocation_forward", "bin_relocation_backward"]
+    for (shown,) in found.values():
+        assert shown.training.command == "serl train bin_relocation --seed 3"
+        assert shown.training.is_tuned
+    assert len({each.training.curve for (each,) in found.values()}) == 2
+
+
+def test_what_was_set_otherwise_is_told_apart_and_can_be_typed(tmp_path: Path) -> None:
+    changed: dict[str, Any] = {"task_config": {"randomize": "light"}, "agent": {"hidden": [64, 64]}}
+    finish(make_run(tmp_path, seed=1), 50)
+    finish(make_run(tmp_path, seed=1, hours=1, **changed), 30)
+    (shown,) = collect(tmp_path).values()
+    plain, other = (each.training for each in shown)
+    assert plain.is_tuned
+    assert other.command == (
+        "serl train reach --task_config.randomize light --agent.hidden '[64, 64]' --seed 1"
+    )
+    assert not other.is_tuned
+    assert plain.curve != other.curve
+
+
+def test_what_is_not_finished_or_cannot_be_read_is_passed_over_in_words(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    damaged = make_run(tmp_path, hours=1)
+    (damaged.path / "config.yaml").write_text("format: 1\nconfig: {stepz: 3}\n")
+    told: list[str] = []
+    assert collect(tmp_path, told) == {}
+    assert len(told) == 2
+    assert any("no final trials yet" in line for line in told)
+    assert any(line.startswith(f"passed over: {damaged.path}/config.yaml") for line in told)
+
+
+def test_a_curve_is_a_picture_by_itself(tmp_path: Path) -> None:
+    finish(make_run(tmp_path), 50)
+    ((shown,),) = collect(tmp_path).values()
+    drawing = ElementTree.fromstring(shown.curve)
+    assert drawing.tag == "{http://www.w3.org/2000/svg}svg"
+    assert float(drawing.attrib["width"]) > float(drawing.attrib["height"]) > 100
+    assert "--policy:#" in shown.curve
+    assert "100 %" in shown.curve
+    assert len(shown.curve) < 20_000
+
+
+def test_the_command_fills_the_page_and_keeps_what_stood_there(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    runs, docs = tmp_path / "runs", tmp_path / "docs"
+    docs.mkdir()
+    (docs / "tasks.json").write_text(json.dumps({"reach": {"expert_trials": 9, "reason": "Far."}}))
+    finish(make_run(runs, seed=1), 40)
+    finish(make_run(runs, "bin_relocation", seed=1), 50)
+    words = ["bench", "tasks", "--runs", str(runs), "--docs", str(docs), "--commit", "abc1234"]
+    assert cli.main(words) == cli.DONE
+    assert "reach: serl train reach --seed 1: 40 of 50" in capfd.readouterr().out
+    record = task_bench.load_records(docs)["reach"]
+    assert (record.expert_trials, record.reason) == (9, "Far.")
+    page = (docs / "tasks.md").read_text()
+    assert (
+        "| bin_relocation_forward | not measured | not measured | not measured | not measured "
+        "| 50 of 50" in page
+    )
+    assert "![reach: success of unassisted episodes over steps](images/tasks/reach-1.svg)" in page
+    assert "Why not 95%: Far." in page
+    before = sorted(path.name for path in (docs / "images/tasks").iterdir())
+    assert before == [
+        "bin_relocation_backward-1.svg", "bin_relocation_forward-1.svg", "reach-1.svg",
+    ]  # fmt: skip
+
+    finish(make_run(runs, seed=2, hours=1), 50)
+    assert cli.main([*words, "reach"]) == cli.DONE
+    after = sorted(path.name for path in (docs / "images/tasks").iterdir())
+    assert after == [*before[:2], "reach-1-2.svg"]
+    assert cli.main([*words, "drawer"]) == cli.BAD_INPUT
+    assert "no finished training of what was asked for" in capfd.readouterr().err

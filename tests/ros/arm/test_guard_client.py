@@ -1,0 +1,50 @@
+"""What an actor makes of its guard's words: those of the guard itself, without its process."""
+
+from __future__ import annotations
+
+from diagnostic_msgs.msg import DiagnosticStatus
+
+from serl.guard.guard import GuardState
+from serl.ros.arm.guard_client import Standing, standing_of
+
+from ..guarding import START, Loop, armed, driving
+
+
+def standing(loop: Loop) -> Standing:
+    """As its node tells it."""
+    state, cause = loop.guard.state, loop.guard.cause
+    return standing_of(DiagnosticStatus(message=f"{state}: {cause}" if cause else str(state)))
+
+
+def test_a_guard_waits_for_whoever_begins_to_drive() -> None:
+    loop = armed()
+    assert standing(loop).waits, "armed"
+    causes = {loop.guard.cause}
+    for mode, target in ((None, None), ("hold", None), ("policy", None), ("policy", START)):
+        loop.mode, loop.target = mode, target
+        loop.tick(15)
+        causes.add(loop.guard.cause)
+        assert standing(loop).waits == (target is None), loop.guard.cause
+    assert standing(loop).lets_move
+    loop.target = None
+    loop.ticks_until(GuardState.HOLD)
+    assert standing(loop).waits, loop.guard.cause
+    causes.add(loop.guard.cause)
+    assert len(causes) == 5, causes  # with the empty one, of an arm that moves
+
+
+def test_a_guard_that_holds_for_another_reason_waits_for_nobody() -> None:
+    rests = driving("teleop")
+    rests.mode = "policy"
+    two = driving()
+    two.guard.heartbeat("b policy 1", two.heard())
+    blind, joint = driving(), driving()
+    blind.measured.remove("joints")
+    joint.joints = [2.72, *[0.0] * 6]
+    for loop in (rests, two, blind, joint):
+        loop.ticks_until(GuardState.HOLD)
+        assert not standing(loop).waits, loop.guard.cause
+        assert not standing(loop).lets_move
+    stopped = driving()
+    stopped.guard.stop("armed")
+    assert not standing(stopped).waits

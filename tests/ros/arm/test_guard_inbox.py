@@ -1,0 +1,133 @@
+"""What a guard hears when its machine is busy: the newest pose, and all joints and forces."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from geometry_msgs.msg import WrenchStamped
+from sensor_msgs.msg import JointState
+
+from serl.arm_profile import ArmProfile, Channel
+from serl.guard.guard import Guard
+from serl.ros.arm.topics import SENSOR, topic_of
+from serl.ros.conversions import pose_message
+from serl.ros.arm.guard_inbox import GuardInbox
+from serl.ros.node import RosNode
+
+from ..guarding import config
+from .cell import PROFILE, ROBOT
+from .conftest import eventually
+from .starved import Waiting
+
+pytestmark = pytest.mark.ros
+
+LAST = 12
+ARM, GRIPPER = tuple(f"joint{number}" for number in range(7)), ("finger",)
+
+
+@contextmanager
+def an_arm_and_a_busy_guard(
+    folder: Path, guard: Guard, channel: Channel, profile: ArmProfile = PROFILE
+) -> Iterator[tuple[Any, Waiting, threading.Lock]]:
+    """What publishes on a channel of the arm, what of it waits, and what keeps the guard busy."""
+    busy = threading.Lock()
+    with RosNode("guard", folder, local=True) as node, RosNode("arm", folder, local=True) as arm:
+        GuardInbox(node, ROBOT, profile, ARM, guard, busy)
+        topic = topic_of(channel, ROBOT, SENSOR)
+        waiting, publisher = Waiting(node, topic), arm.publisher(topic)
+        eventually(lambda: waiting.hears(publisher))
+        yield publisher, waiting, busy
+
+
+def test_a_guard_that_was_busy_hears_the_newest_pose_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard, heard = Guard(config()), list[float]()
+    monkeypatch.setattr(guard, "pose", lambda values, _: heard.append(values[0]))
+    with an_arm_and_a_busy_guard(tmp_path, guard, PROFILE.pose) as (poses, waiting, busy):
+        with busy:
+            for x in range(LAST + 1):
+                values = [float(x), 0.0, 0.2, 1.0, 0.0, 0.0, 0.0]
+                poses.publish(pose_message(values, "base", time.time_ns()))
+            eventually(lambda: waiting.newest().pose.position.x == LAST)
+        eventually(lambda: heard and heard[-1] == LAST)
+    assert len(heard) <= 2, "that which it was busy with, and the newest"
+
+
+def waits_with(waiting: Waiting, value: float) -> bool:
+    return list(waiting.newest().position) == [value]
+
+
+def ends_with(heard: list[float], value: float) -> bool:
+    return heard[-1:] == [value]
+
+
+def test_a_guard_that_was_busy_hears_its_joints_before_a_grippers_on_the_same_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard, heard = Guard(config()), list[float]()
+    monkeypatch.setattr(guard, "joints", lambda values, _: heard.append(values[0]))
+    shared = Channel(name="/joint_states", type=PROFILE.joint_states.type)
+    profile = PROFILE.model_copy(update={"joint_states": shared})
+    with an_arm_and_a_busy_guard(tmp_path, guard, shared, profile) as (joints, waiting, busy):
+        for value in (1.0, 2.0):
+            with busy:
+                for names in (GRIPPER, ARM, GRIPPER):
+                    positions = [value] * len(names)
+                    joints.publish(JointState(name=list(names), position=positions))
+                eventually(partial(waits_with, waiting, value))
+            eventually(partial(ends_with, heard, value))
+    assert heard == [1.0, 2.0]
+
+
+def test_a_guard_that_was_busy_hears_of_a_blow_that_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard, heard = Guard(config()), list[float]()
+    monkeypatch.setattr(guard, "wrench", lambda values, _: heard.append(values[2]))
+    assert PROFILE.wrench is not None
+    with an_arm_and_a_busy_guard(tmp_path, guard, PROFILE.wrench) as (forces, waiting, busy):
+        with busy:
+            for force_n in (1.0, 40.0, 2.0, 3.0):
+                message = WrenchStamped()
+                message.wrench.force.z = force_n
+                forces.publish(message)
+            eventually(lambda: waiting.newest().wrench.force.z == 3.0)
+        eventually(lambda: heard and heard[-1] == 3.0)
+    assert heard == [1.0, 40.0, 2.0, 3.0]
+
+
+def test_a_message_about_other_joints_hides_no_node_that_comes_while_the_arm_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard, topic = Guard(config()), topic_of(PROFILE.joint_states, ROBOT, SENSOR)
+    with (
+        RosNode("guard", tmp_path, local=True) as node,
+        RosNode("arm", tmp_path, local=True) as arm,
+        RosNode("forger", tmp_path, local=True) as forger,
+    ):
+        inbox = GuardInbox(node, ROBOT, PROFILE, ARM, guard, threading.Lock())
+        arm.publisher(topic)
+        eventually(lambda: node.handle.count_publishers(node.absolute(topic.name)) == 1)
+        inbox.look()
+        monkeypatch.setattr(Guard, "active", property(lambda _: True))
+        forged = forger.publisher(topic)
+
+        def is_taken() -> bool:
+            forged.publish(JointState(name=list(GRIPPER), position=[0.0]))
+            return inbox._shares_joints
+
+        eventually(is_taken)
+
+        def is_named() -> bool:
+            inbox.look()
+            return "/forger" in guard.measured.rivals
+
+        eventually(is_named)

@@ -1,0 +1,180 @@
+"""Numbers and pictures of one instant, with a clock that the tests pass on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from serl import plugins
+from serl.arm_profile import ArmProfile
+from serl.camera import View
+from serl.guard.camera_watch import CameraFault, CameraWatch
+from serl.errors import Silent
+from serl.reading import reading_spec
+from serl.ros.arm.publisher import ArmPublisher
+from serl.ros.arm.topics import SENSOR
+from serl.ros.arm.measurements import Measurements
+from serl.ros.node import RosNode
+from serl.ros.topics import Topic
+from serl.tasks.reach import ReachConfig
+from serl.types import Observation
+
+pytestmark = pytest.mark.ros
+
+PROFILE: ArmProfile = plugins.load("robot", "sim")
+BEGAN_NS = 1_700_000_000_000_000_000
+STEP_S = 0.01
+SIDE_PX = 8
+DOWN = (1.0, 0.0, 0.0, 0.0)
+
+
+class Wire:
+    """In the place of a node: what is published arrives at once, and the clock is the test's."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.handle = self
+        self._heed: dict[str, Callable[[Any], None]] = {}
+
+    def get_clock(self) -> Any:
+        return SimpleNamespace(now=lambda: SimpleNamespace(nanoseconds=_stamp_ns(self.now_s)))
+
+    def subscribe(self, topic: Topic, callback: Callable[[Any], None], *, drain: bool) -> None:
+        self._heed[topic.name] = callback
+
+    def publisher(self, topic: Topic) -> Any:
+        return SimpleNamespace(publish=partial(self._deliver, topic.name))
+
+    def _deliver(self, name: str, message: Any) -> None:
+        if name in self._heed:
+            self._heed[name](message)
+
+
+class Cell:
+    """An arm and its cameras; every number that it tells says when it was measured, in seconds."""
+
+    def __init__(
+        self, patch: pytest.MonkeyPatch, *cameras: str, lockstep: bool = False, **profile: Any
+    ) -> None:
+        self._wire, self._random = Wire(), np.random.default_rng(0)
+        patch.setattr("serl.ros.feed.time", SimpleNamespace(monotonic=lambda: self._wire.now_s))
+        node, known = cast(RosNode, self._wire), PROFILE.model_copy(update=profile)
+        views = {name: View(camera=name, width=SIDE_PX, height=SIDE_PX) for name in cameras}
+        config = ReachConfig(views=views, observe="pixels" if views else "state")
+        self._spec = reading_spec(7, ["cube"], config.all_views)
+        self._watch = CameraWatch(self._spec.images)
+        self._measured = Measurements(node, "arm", known, config, ["cube"], lockstep)
+        self._told = ArmPublisher(node, "arm", known, ["cube"], cameras, SENSOR)
+
+    def run(self, seconds: float, deaf: bool = False, **delays_s: float) -> None:
+        """The arm tells all as it is, each camera what was a while ago; or the arm is silent."""
+        for _ in range(round(seconds / STEP_S)):
+            self._wire.now_s += STEP_S
+            now_s = self._wire.now_s
+            if not deaf:
+                pose = [now_s, 0.0, 0.0, *DOWN]
+                rows = {"tcp_twist": [now_s] * 6, "wrench": [now_s] * 6, "gripper": [now_s]}
+                rows |= {"tcp_pose": pose, "cube_pose": pose, "q": [now_s] * 7, "dq": [now_s] * 7}
+                self._told.state(rows, _stamp_ns(now_s))
+            for camera, delay_s in delays_s.items():
+                picture = self._random.integers(9, 255, (SIDE_PX, SIDE_PX, 3), np.uint8)
+                pictures = {(camera, (SIDE_PX, SIDE_PX)): picture}
+                self._told.pictures(pictures, _stamp_ns(now_s - delay_s))
+
+    def read(self) -> Observation:
+        """What passes the watch over cameras, as an actor's does."""
+        numbers, images, stamps = self._measured.read()
+        numbers["target_pose"] = numbers["tcp_pose"]
+        state = {name: np.array(numbers[name], np.float32) for name in self._spec.state}
+        self._watch.check(reading := Observation(state, images, stamps))
+        return reading
+
+
+def _stamp_ns(now_s: float) -> int:
+    return BEGAN_NS + round(now_s * 1e9)
+
+
+def instants(reading: Observation) -> dict[str, float]:
+    """When each number of a reading was measured, as it says itself."""
+    names = ("tcp_pose", "cube_pose", "tcp_twist", "gripper", "q", "dq")
+    return {name: round(float(reading.state[name][0]), 3) for name in names}
+
+
+def test_the_state_is_that_of_the_instant_of_a_late_picture(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cell = Cell(monkeypatch, "front")
+    cell.run(0.5, front=0.06)
+    reading = cell.read()
+    assert set(instants(reading).values()) == {0.44}
+    assert reading.stamps["robot"] == pytest.approx(reading.stamps["front"]) == 0.44
+    # The mean over 0.34 < t <= 0.44.
+    assert reading.state["wrench"][0] == pytest.approx(0.395)
+
+
+def test_between_two_samples_it_is_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = Cell(monkeypatch, "front")
+    cell.run(0.5, front=0.0641)
+    assert set(instants(cell.read()).values()) == {0.44}
+    cell.run(0.1, front=0.0659)
+    assert set(instants(cell.read()).values()) == {0.53}
+
+
+def test_of_two_cameras_the_faster_one_says_which_instant_and_the_other_is_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cell = Cell(monkeypatch, "front", "wrist")
+    cell.run(0.5, front=0.06, wrist=0.15)
+    reading = cell.read()
+    assert set(instants(reading).values()) == {0.44}
+    assert reading.stamps["wrist"] == pytest.approx(0.35)
+    cell.run(0.3, front=0.06, wrist=0.19)
+    assert cell.read().stamps["robot"] == pytest.approx(0.74)
+    cell.run(0.3, front=0.06, wrist=0.25)
+    with pytest.raises(Silent, match=r"wrist/image_raw: its newest message is 0.25 s old"):
+        cell.read()
+
+
+def test_a_picture_from_before_all_that_is_remembered_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("serl.ros.arm.measurements._IMAGE_AGE_S", 9.0)
+    cell = Cell(monkeypatch, "front")
+    cell.run(0.02, front=0.3)
+    with pytest.raises(CameraFault, match=r"front: its image is 0\.29 s old"):
+        cell.read()
+
+
+def test_without_cameras_the_numbers_are_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = Cell(monkeypatch)
+    cell.run(0.5)
+    assert set(instants(cell.read()).values()) == {0.5}
+
+
+def test_in_lock_step_the_state_is_that_of_now_whatever_a_picture_is_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cell = Cell(monkeypatch, "front", lockstep=True)
+    cell.run(0.5, front=0.06)
+    assert set(instants(cell.read()).values()) == {0.5}
+
+
+def test_a_twist_worked_out_of_poses_is_of_that_instant(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = Cell(monkeypatch, "front", twist=None)
+    cell.run(0.5, front=0.06)
+    assert cell.read().state["tcp_twist"][0] == pytest.approx(1.0, abs=1e-3)  # x is the time
+
+
+def test_an_arm_that_is_silent_is_named_however_old_the_picture_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cell = Cell(monkeypatch, "front")
+    cell.run(0.5, front=0.06)
+    cell.run(0.12, deaf=True, front=0.15)
+    with pytest.raises(Silent, match=r"current_pose: its newest message is 0.12 s old"):
+        cell.read()

@@ -1,0 +1,345 @@
+"""RosArm on a fake of an FR3 under crisp_controllers, over real DDS."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from geometry_msgs.msg import PoseStamped
+from sensor_msgs.msg import JointState
+
+from serl import plugins
+from serl.arm_profile import ArmProfile, Channel
+from serl.runs.task_setup import make_task
+from serl.runs.config import resolve
+from serl.errors import BadInput, SerlError, Silent
+from serl.robot import Robot
+from serl.ros.arm.robot import RosArm
+from serl.ros.arm.topics import SENSOR, check_types, of_robot, topic_of
+from serl.ros.arm.controller import settle_controller
+from serl.ros.conversions import nanoseconds_of
+from serl.ros.feed import Feed
+from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT
+from serl.ros.node import RosNode
+from serl.ros.remote import Remote
+from serl.tasks.reach import ReachConfig
+from serl.testing import RobotSuite
+from serl.types import Source
+
+from ..upstream import FAMILIES
+from .conftest import Run, eventually
+
+pytestmark = pytest.mark.ros
+
+ROBOT = "franka"
+PROFILE: ArmProfile = plugins.load("robot", "franka")
+CONTROLLER = f"{ROBOT}/{PROFILE.controller.node}"
+ONES = np.ones(3, np.float32)
+
+
+class Bench:
+    """The fake arm in a process of its own, and what stands where a guard would: it forwards."""
+
+    def __init__(self, folder: Path) -> None:
+        self.processes, self.node = Run(folder), RosNode("test", folder, local=True)
+        self.modes: list[str] = []
+        self.beats: list[list[str]] = []
+        self.grips: list[float] = []
+        self._command: PoseStamped | None = None
+        self.forwarding = True
+
+    def __enter__(self) -> Bench:
+        self.node.__enter__()
+        script = str(Path(__file__).with_name("fake_arm.py"))
+        self.process = self.processes.start(script, FAMILIES[ROBOT], self.node.absolute(ROBOT))
+        self._target = self.node.publisher(topic_of(PROFILE.target, ROBOT, 1))
+        self.node.subscribe(of_robot(COMMAND_POSE, ROBOT), self._on_command)
+        self.node.subscribe(of_robot(HEARTBEAT, ROBOT), self._on_beat)
+        self.node.subscribe(of_robot(COMMAND_GRIPPER, ROBOT), self._on_grip)
+        self.node.every(0.01, self._forward)
+        self.arm = RosArm(self.node, ROBOT, PROFILE, ReachConfig(motion=MOTION))
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.processes.end()
+        self.node.__exit__(None, None, None)
+
+    def misbehave(self, fault: str) -> None:
+        self.arm.remote.set_parameters(CONTROLLER, {"fault": fault})
+
+    def _on_command(self, message: PoseStamped) -> None:
+        self._command = message
+
+    def commanded(self) -> int:
+        """Stamp of the target that came last."""
+        command = self._command
+        return 0 if command is None else nanoseconds_of(command.header.stamp)
+
+    def _on_grip(self, message: JointState) -> None:
+        self.grips.extend(message.position)
+
+    def _on_beat(self, message: object) -> None:
+        self.beats.append(getattr(message, "frame_id", "").split())
+        self.modes.append(self.beats[-1][1])
+
+    def _forward(self) -> None:
+        if self._command is not None and self.forwarding:
+            self._target.publish(self._command)
+
+
+MOTION = ReachConfig().motion.model_copy(update={"box_high_m": (0.70, 0.30, 0.60)})
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with Bench(tmp_path_factory.mktemp("bench")) as made:
+        yield made
+
+
+@pytest.fixture
+def arm(bench: Bench) -> RosArm:
+    """Well, and ready to be driven."""
+    bench.misbehave("")
+    bench.arm.observe_when_fresh(30.0)
+    bench.arm.recover()
+    return bench.arm
+
+
+def pose_feed(arm: RosArm) -> Feed[Any]:
+    return next(iter(arm.feeds))
+
+
+def pass_time(arm: RosArm) -> None:
+    """A control period, by the stamps of what the arm measures."""
+    pose = pose_feed(arm)
+    begun_ns = pose.stamp_ns
+    eventually(lambda: pose.stamp_ns - begun_ns >= 100_000_000)
+
+
+class TestRosArmOnAFakeFranka(RobotSuite):
+    @pytest.fixture(autouse=True)
+    def _ready(self, arm: RosArm) -> None:
+        self.arm = arm
+
+    def make(self) -> RosArm:
+        self.arm.mode = "policy"
+        self.arm.observe_when_fresh(30.0)
+        return self.arm
+
+    def pass_period(self, robot: Robot) -> None:
+        pass_time(self.arm)
+        self.arm.observe_when_fresh(30.0)
+
+
+def test_the_controller_gets_its_gains_and_is_asked_for_them(arm: RosArm, bench: Bench) -> None:
+    with arm:
+        found = arm.remote.get_parameters(CONTROLLER, list(PROFILE.controller.parameters))
+        assert found == PROFILE.controller.parameters
+    bench.misbehave("stubborn")
+    with pytest.raises(SerlError, match="controller is active"):
+        arm.__enter__()
+
+
+class Forgetful:
+    """A controller that says yes and does something else."""
+
+    def set_parameters(self, node: str, values: object) -> None:
+        assert node == CONTROLLER
+
+    def get_parameters(self, node: str, names: list[str]) -> dict[str, object]:
+        found = {**PROFILE.controller.parameters, "task.k_pos_x": 1.0, "limit_error": None}
+        return {name: found[name] for name in names}
+
+    def wait(self, condition: object, limit_s: float) -> bool:
+        return False
+
+
+def test_gains_that_are_not_kept_are_named() -> None:
+    with pytest.raises(SerlError) as caught:
+        settle_controller(cast(Remote, Forgetful()), ROBOT, PROFILE)
+    assert "task.k_pos_x is 1.0, expected 2000.0" in str(caught.value)
+    assert "limit_error is None, expected True" in str(caught.value)
+
+
+def test_it_goes_where_actions_say_through_who_forwards(arm: RosArm) -> None:
+    before = arm.observe_when_fresh(30.0).state["tcp_pose"][0]
+    for _ in range(5):
+        assert arm.act(np.array([1, 0, 0], np.float32))[0] > 0.0
+        pass_time(arm)
+        arm.observe_when_fresh(30.0)
+    eventually(lambda: arm.observe_when_fresh(30.0).state["tcp_pose"][0] - before > 0.03)
+
+
+@pytest.mark.parametrize("found", [0.3, 0.7])
+def test_a_gripper_that_is_to_keep_what_it_holds_is_told_nothing(
+    arm: RosArm, bench: Bench, found: float
+) -> None:
+    def comes_after(stamp_ns: int) -> bool:
+        return bench.commanded() != stamp_ns
+
+    def keep(driver: RosArm, action: np.ndarray, times: int = 5) -> None:
+        for _ in range(times):
+            before = bench.commanded()
+            driver.observe_when_fresh(30.0)
+            driver.act(action)
+            eventually(partial(comes_after, before))
+
+    bench.grips.clear()
+    arm.begin(pose_feed(arm).newest().value, found < 0.5)
+    keep(arm, 0.0 * ONES)  # of a task without a gripper
+    motion = MOTION.model_copy(update={"gripper": True})
+    driver = RosArm(bench.node, ROBOT, PROFILE, ReachConfig(motion=motion))
+    driver.observe_when_fresh(30.0)
+    driver.begin(pose_feed(driver).newest().value, found < 0.5)
+    keep(driver, np.zeros(4, np.float32))
+    other = 1.0 if found < 0.5 else -1.0
+    switch = np.array([0, 0, 0, other], np.float32)
+    eventually(lambda: driver.act(switch).any() and bench.grips)
+    assert set(bench.grips) == {max(other, 0.0)}, "it was told what nobody had asked for"
+    keep(driver, np.zeros(4, np.float32), times=1)
+    told = len(bench.grips)
+    keep(driver, np.zeros(4, np.float32))
+    assert len(bench.grips) > told, "what was asked is told again: messages are lost"
+
+
+@pytest.mark.parametrize(
+    ("fault", "complaint"),
+    [
+        ("silent", r"franka/current_pose: its newest message is .* s old, over 0.1 s"),
+        ("frozen", r"s old, over 0.1 s \(its stamps stand still\)"),
+        ("nan", r"current_pose: .* \(position not finite"),
+        ("late", r"s old, over 0.1 s"),
+    ],
+)
+def test_what_cannot_be_believed_is_one_clear_line(
+    arm: RosArm, bench: Bench, fault: str, complaint: str
+) -> None:
+    bench.misbehave(fault)
+    eventually(lambda: not pose_feed(arm).is_fresh)
+    assert not arm.act(ONES).any(), "it acts on what it cannot see"
+    with pytest.raises(Silent) as caught:
+        arm.observe()
+    assert "\n" not in str(caught.value)
+    arm.stop(str(caught.value))  # as the control loop does
+    bench.misbehave("")
+    eventually(lambda: recovers(arm))
+    assert arm.observe_when_fresh(30.0).stamps["robot"] > 0.0
+
+
+def test_a_wrench_of_another_frame_is_refused_by_its_topic(arm: RosArm, bench: Bench) -> None:
+    _, _, wrench, *_ = arm.feeds
+    bench.misbehave("misframed")
+    eventually(lambda: not wrench.is_fresh)
+    told = r"in_base_frame: .* \(in the frame 'world', expected 'base' or 'fr3_link0'\)"
+    with pytest.raises(Silent, match=told):
+        arm.observe()
+    bench.misbehave("")
+    arm.observe_when_fresh(30.0)
+
+
+def recovers(arm: RosArm) -> bool:
+    """A robot that is still silent cannot be recovered."""
+    try:
+        arm.recover()
+    except Silent:
+        return False
+    return True
+
+
+def test_a_reflex_shows_in_the_reading(arm: RosArm, bench: Bench) -> None:
+    bench.misbehave("reflex")
+    eventually(lambda: arm.observe_when_fresh(30.0).state["wrench"][2] > 50.0)
+
+
+@pytest.mark.parametrize("fault", ["stuck", "dropped"])
+def test_the_target_never_runs_away_from_an_arm_that_does_not_follow(
+    arm: RosArm, bench: Bench, fault: str
+) -> None:
+    bench.misbehave(fault)
+    for _ in range(20):
+        arm.act(ONES)
+        arm.observe_when_fresh(30.0)
+    tool = arm.observe_when_fresh(30.0).state["tcp_pose"][:3]
+    motion = ReachConfig().motion
+    lead_m = motion.limits.lead_m + motion.translation_m
+    assert np.linalg.norm(np.array(arm.aim.target.position) - tool) < lead_m + 1e-3
+
+
+def test_beats_say_in_whose_name_and_hold_when_stopped(arm: RosArm, bench: Bench) -> None:
+    bench.modes.clear()
+
+    def beats(mode: str) -> bool:
+        arm.beat()
+        return mode in bench.modes
+
+    arm.drive_as(Source.SCRIPT)
+    eventually(lambda: beats("reset"))
+    arm.stop("test")
+    eventually(lambda: "hold" in bench.modes)
+    assert arm.stop_reason == "test"
+    arm.recover()
+    arm.drive_as(Source.POLICY)
+    eventually(lambda: beats("policy"))
+
+
+def test_a_person_whose_episode_is_over_or_paused_does_not_drive(arm: RosArm, bench: Bench) -> None:
+    def drives() -> bool:
+        arm.act(0.0 * ONES)
+        arm.beat()
+        return "teleop" in bench.modes
+
+    def pauses() -> bool:
+        arm.beat()
+        return bench.modes[-1] == "hold"
+
+    arm.drive_as(Source.HUMAN)
+    eventually(drives)
+    eventually(pauses)  # nothing acts meanwhile: the guard would take the person for lost
+    assert arm.stop_reason is None
+    arm.drive_as(Source.POLICY)
+
+
+def test_beats_of_a_person_say_how_long_their_device_has_been_silent(
+    arm: RosArm, bench: Bench
+) -> None:
+    def says(mode: str, *silence: str) -> bool:
+        if arm.stop_reason is not None:  # a busy machine was late; the control loop does the same
+            with suppress(Silent):
+                arm.recover()
+        arm.act(0.0 * ONES)
+        arm.beat()
+        return bench.beats[-1][1] == mode and bench.beats[-1][3:] == list(silence)
+
+    arm.drive_as(Source.HUMAN)
+    eventually(lambda: says("teleop", "0"))
+    arm.silence_s = lambda: 0.0634
+    eventually(lambda: says("teleop", "63"))
+    arm.silence_s = lambda: math.inf
+    eventually(lambda: says("teleop", "99000"))
+    arm.drive_as(Source.POLICY)
+    eventually(lambda: says("policy"))  # whose devices are nobody's
+    arm.silence_s = lambda: 0.0
+
+
+def test_wrenches_are_refused_before_anything_is_heard_or_sent() -> None:
+    flip = make_task(resolve({"task": "object_flip"}))
+    nobody = cast(Any, None)
+    with pytest.raises(BadInput, match="arm left: wrenches are exerted in this process only"):
+        RosArm(nobody, "left", plugins.load("robot", "sim"), flip.config)
+
+
+def test_missing_message_packages_are_named_at_the_start() -> None:
+    strange = Channel(name="gripper", type="no_such_msgs/action/Grip")
+    assert PROFILE.gripper is not None
+    gripper = PROFILE.gripper.model_copy(update={"command": strange})
+    with pytest.raises(BadInput, match="arm franka: not installed: no_such_msgs/action/Grip"):
+        check_types(PROFILE.model_copy(update={"gripper": gripper}))
+    check_types(PROFILE)
+    topic = topic_of(Channel(name="/pose", type="geometry_msgs/msg/PoseStamped"), "a", SENSOR)
+    assert topic.name == "/pose"

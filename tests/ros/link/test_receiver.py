@@ -1,0 +1,155 @@
+"""What a learner's end of the link lets in, and how much of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+from std_msgs.msg import String
+
+from serl.runs.config import resolve
+from serl.runs.resume import Continuation
+from serl.log.index import Index
+from serl.log.metrics import MetricsWriter
+from serl.ros.link import receiver as transport_module
+from serl.ros.node import RosNode
+from serl.ros.topics import ACTORS, REFUSED, TRANSITIONS, to_cdr
+from serl.ros.link.receiver import LearnerTransport
+from serl.runs.folder import RunFolder
+from serl.specs import Spec
+from serl.transport import MAX_LEAD
+from serl.types import Key, Step
+from serl.log.wire import Frame, Hello, actor_number, encode_frame, encode_hello, encode_record
+
+from .conftest import SPEC, Run, eventually, record
+
+pytestmark = pytest.mark.ros
+
+
+class Sender:
+    """An actor that says what it is told to, in the learner's own process.
+
+    Args:
+        node: of the process.
+        run: name of the run.
+    """
+
+    def __init__(self, node: RosNode, run: str) -> None:
+        self._hellos, self._frames = node.publisher(ACTORS), node.publisher(TRANSITIONS)
+        self._run = run
+
+    def introduce(self, actor: str, spec: Spec = SPEC) -> None:
+        eventually(self._frames.get_subscription_count)
+        eventually(self._hellos.get_subscription_count)
+        hello = Hello(self._run, actor, 1, spec, "0" * 32, "here")
+        self._hellos.publish(String(data=encode_hello(hello).decode()))
+
+    def send(self, actor: str, sequence: int, payload: bytes) -> None:
+        frame = Frame(actor_number(self._run, actor), 1, sequence, payload)
+        self._frames.publish(to_cdr(encode_frame(frame)))
+
+    def record(self, actor: str, episode: int, index: int) -> bytes:
+        return encode_record(record(Key(self._run, actor, 1, episode, index), RNG))
+
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture
+def index(run: Run) -> Iterator[Index]:
+    with Index(run.folder / "index.sqlite") as index:
+        yield index
+
+
+def test_a_stream_that_goes_on_elsewhere_after_a_restart_is_refused(run: Run, index: Index) -> None:
+    name = run.folder.name
+    index.accept([record(Key(name, "a", 1, 0, number), RNG) for number in range(20)])
+    with RosNode("learner", run.folder) as node:
+        transport = LearnerTransport(node, SPEC, name, index.cursors, index.claim, index.places)
+        sender = Sender(node, name)
+        for actor in ("a", "b"):
+            sender.introduce(actor)
+        eventually(lambda: transport.actors == {"a", "b"})
+        sender.send("a", 20, sender.record("a", 7, 0))
+        sender.send("b", 0, sender.record("b", 0, 0))
+        eventually(lambda: transport.counts["accepted"] == 2)
+        index.accept(transport.receive())
+        assert transport.actors == {"b"}
+        assert index.cursors == {("a", 1): 20, ("b", 1): 1}
+
+
+def test_what_waits_is_bounded_over_all_actors(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_module, "_MAX_WAITING_BYTES", 10_000)
+    with RosNode("learner", run.folder) as node:
+        transport = LearnerTransport(node, SPEC, run.folder.name)
+        sender = Sender(node, run.folder.name)
+        for actor in ("a", "b"):
+            sender.introduce(actor)
+        eventually(lambda: transport.actors == {"a", "b"})
+        sender.send("a", 0, bytes(9_000))
+        sender.send("a", 1, bytes(9_000))
+        eventually(lambda: transport.counts["accepted"] == 2)
+        sender.send("b", 0, bytes(10))
+        eventually(lambda: transport.counts["full"] == 1)
+        transport.receive()
+        sender.send("b", 0, bytes(10))
+        eventually(lambda: transport.counts["accepted"] == 3)
+
+
+def test_more_actors_than_the_setting_allows_are_refused_with_its_name(run: Run) -> None:
+    with RosNode("learner", run.folder) as node:
+        transport = LearnerTransport(node, SPEC, run.folder.name, actors=2)
+        refusals: list[str] = []
+        node.subscribe(REFUSED, lambda message: refusals.append(message.data))
+        sender = Sender(node, run.folder.name)
+        for actor in ("left", "right"):
+            sender.introduce(actor)
+        eventually(lambda: transport.actors == {"left", "right"})
+        sender.introduce("evil")
+        eventually(lambda: refusals)
+        sender.introduce("left")  # it may start again
+        assert json.loads(refusals[0]) == {
+            "actor": "evil",
+            "epoch": 1,
+            "reason": "the run has its actors: left, right; its setting `actors` allows 2",
+        }
+        assert transport.actors == {"left", "right"}
+
+
+def test_a_record_of_a_version_that_was_never_published_is_refused(run: Run) -> None:
+    name = run.folder.name
+    with RosNode("learner", run.folder) as node:
+        transport = LearnerTransport(node, SPEC, name)
+        sender = Sender(node, name)
+        sender.introduce("a")
+        eventually(lambda: transport.actors == {"a"})
+        step = record(Key(name, "a", 1, 0, 0), RNG)
+        assert isinstance(step, Step)
+        sender.send("a", 0, encode_record(replace(step, policy_version=MAX_LEAD + 1)))
+        eventually(lambda: transport.counts["accepted"] == 1)
+        assert transport.receive() == []
+        assert transport.actors == set()
+
+
+@pytest.mark.parametrize("actor", ["../x", "", "a/b", "a\n"])
+def test_an_actor_whose_name_is_no_folder_reaches_nothing(tmp_path: Path, actor: str) -> None:
+    folder = RunFolder.create(tmp_path, resolve({"task": "reach"}), datetime(2026, 11, 21))
+    with (
+        MetricsWriter(folder.path) as metrics,
+        closing(Continuation(folder, metrics)) as continuation,
+        RosNode("learner", folder.path) as node,
+    ):
+        spec = continuation.spec
+        transport = LearnerTransport(node, spec, folder.name, claim=continuation.claim)
+        sender = Sender(node, folder.name)
+        sender.introduce(actor, spec)
+        eventually(lambda: transport.counts["corrupt"] == 1)
+        sender.introduce("a", spec)
+        eventually(lambda: transport.actors == {"a"})
+        assert continuation.index.claim(actor, "f" * 32, "elsewhere") == ""  # nobody has it

@@ -1,0 +1,302 @@
+"""The simulated arm behind topics: the real node in a process of its own, over real DDS."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rosgraph_msgs.msg import Clock
+
+from serl import plugins
+from serl.runs.task_setup import make_task
+from serl.runs.config import resolve
+from serl.console.pictures import DrawnScene
+from serl.errors import BadInput, SerlError
+from serl.policy import Random
+from serl.ros.arm.topics import SENSOR, topic_of
+from serl.ros.conversions import numbers_message, pose_message
+from serl.ros.node import RosNode
+from serl.ros.telemetry import scene_topic
+from serl.ros.arm.simulated import SimulatedRosArm
+from serl.ros.topics import Topic
+from serl.runs.folder import RunFolder
+from serl.safety import Pose
+from serl.testing import SimulatedRobotSuite
+from serl.types import Array, Observation
+
+from .conftest import Run, eventually
+
+pytestmark = pytest.mark.ros
+
+ROBOT = "actor0"
+PROFILE = plugins.load("robot", "sim")
+
+
+class Rig:
+    """A simulation in a process of its own, and a node of this one."""
+
+    def __init__(self, folder: Path, observe: str, *options: str) -> None:
+        config = resolve({"task": "pick_cube", "observe": observe})
+        self.task = make_task(config)
+        self.folder = RunFolder.create(folder, config, datetime.now()).path
+        self.options = options
+        self.processes = Run(self.folder)
+        self.arms: list[SimulatedRosArm] = []
+        self.node = RosNode("test", self.folder, local=True)
+
+    def __enter__(self) -> Rig:
+        self.node.__enter__()
+        module = ("-m", "serl.ros.nodes.sim", "--run", str(self.folder), "--robot", ROBOT)
+        self.process = self.processes.start(*module, *self.options)
+        return self
+
+    def __exit__(self, *failure: Any) -> None:
+        self.said = self.processes.end()
+        self.node.__exit__(*failure)
+
+    def arm(self) -> SimulatedRosArm:
+        lockstep = "--lockstep" in self.options
+        arguments = (self.node, ROBOT, PROFILE, self.task.config, self.task.scene.tracked)
+        self.arms.append(SimulatedRosArm(*arguments, lockstep=lockstep))
+        return self.arms[-1]
+
+
+@pytest.fixture(scope="module")
+def lockstep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with Rig(tmp_path_factory.mktemp("lockstep"), "state", "--lockstep") as rig:
+        yield rig
+
+
+@pytest.fixture(scope="module")
+def realtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with Rig(tmp_path_factory.mktemp("realtime"), "state", "--clock") as rig:
+        yield rig
+
+
+class TestTheNodeInLockStep(SimulatedRobotSuite):
+    @pytest.fixture(autouse=True)
+    def _rig(self, lockstep: Rig) -> None:
+        self.rig = lockstep
+
+    def make(self) -> SimulatedRosArm:
+        arm = self.rig.arm()
+        arm.reset(0)
+        return arm
+
+
+def test_who_draws_the_scene_is_told_where_everything_is(realtime: Rig) -> None:
+    told: list[Any] = []
+    realtime.node.subscribe(scene_topic(ROBOT), lambda message: told.append(message.data))
+    eventually(lambda: told)
+    images = DrawnScene(realtime.task, lambda: np.array(told[-1])).look()
+    assert images is not None
+    assert images["front"].std() > 10.0, "there is something to see"
+
+
+@pytest.mark.parametrize("observe", ["state", "pixels"])
+def test_in_lock_step_it_is_the_arm_in_process_to_the_bit(observe: str, tmp_path: Path) -> None:
+    with Rig(tmp_path, observe, "--lockstep") as rig:
+        arm, inside = rig.arm(), plugins.make_simulation(rig.task)
+        for seed in (3, 4):
+            assert_equal(arm.reset(seed), inside.reset(seed))
+            choose = Random(arm.action_spec, seed)
+            for _ in range(20):
+                action = choose(inside.observe())
+                assert np.array_equal(arm.act(action), inside.act(action))
+                arm.advance(0.1)
+                inside.advance(0.1)
+                assert_equal(arm.observe(), inside.observe())
+                here, there = arm.truth(), inside.truth()
+                assert here.keys() == there.keys()
+                assert all(np.array_equal(here[name], there[name]) for name in here)
+
+
+def assert_equal(one: Observation, other: Observation) -> None:
+    assert list(one.state) == list(other.state)
+    for name, value in other.state.items():
+        assert np.array_equal(one.state[name], value), name
+    assert one.images.keys() == other.images.keys()
+    for name, image in other.images.items():
+        assert np.array_equal(one.images[name], image), name
+
+
+def test_a_stop_in_lock_step_brakes_as_the_arm_in_process_does(lockstep: Rig) -> None:
+    arm, inside = lockstep.arm(), plugins.make_simulation(lockstep.task)
+    for robot in (arm, inside):
+        robot.reset(5)
+        action = np.array([1, 0, 0, 0, 0], np.float32)
+        for _ in range(5):
+            robot.act(action)
+            robot.advance(0.1)
+        robot.stop("test")
+        for _ in range(3):
+            robot.advance(0.1)
+    assert np.array_equal(arm.observe().state["q"], inside.observe().state["q"])
+
+
+def test_gains_and_clips_are_parameters_that_are_checked(lockstep: Rig) -> None:
+    arm = lockstep.arm()
+    node = f"{ROBOT}/arm"
+    arm.remote.set_parameters(node, {"translational_clip_neg_x": 0.004})
+    found = arm.remote.get_parameters(node, ["translational_clip_neg_x", "rotational_damping"])
+    assert found == {"translational_clip_neg_x": 0.004, "rotational_damping": 7.0}
+    for name, value in {
+        "translational_stiffness": 1e9,
+        "rotational_clip_z": 0.0,
+        "seed": -1,
+        "translational_damping": float("nan"),
+    }.items():
+        with pytest.raises(SerlError, match=name):
+            arm.remote.set_parameters(node, {name: value})
+    arm.remote.set_parameters(node, {"translational_clip_neg_x": 0.010})
+
+
+def test_a_period_that_cannot_be_is_refused_in_one_line(lockstep: Rig) -> None:
+    arm = lockstep.arm()
+    arm.reset(0)
+    with pytest.raises(SerlError, match="expected a positive multiple"):
+        arm.advance(0.013)
+    arm.advance(0.1)
+
+
+class Hand:
+    """Sends setpoints a hundred times a second, as a guard does, while it has one."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.pose: Pose | None = None
+        self.frame = "base"
+        self._node = rig.node
+        self._target = rig.node.publisher(topic_of(PROFILE.target, ROBOT, SENSOR))
+        self.gripper = rig.node.publisher(topic_of(PROFILE.gripper.command, ROBOT, SENSOR))
+        rig.node.every(0.01, self._send)
+
+    def _send(self) -> None:
+        if self.pose is not None:
+            values = [*self.pose.position, *self.pose.quaternion]
+            stamp_ns = self._node.handle.get_clock().now().nanoseconds
+            self._target.publish(pose_message(values, self.frame, stamp_ns))
+
+
+@pytest.fixture(scope="module")
+def hand(realtime: Rig) -> Hand:
+    return Hand(realtime)
+
+
+@pytest.fixture
+def arm(realtime: Rig, hand: Hand) -> SimulatedRosArm:
+    hand.pose = None
+    found = realtime.arms[0] if realtime.arms else realtime.arm()
+    found.reset(1)
+    return found
+
+
+def state(arm: SimulatedRosArm) -> Mapping[str, Array]:
+    """Of a reading; on a busy machine the newest one may be stale for a while."""
+    return arm.observe_when_fresh(30.0).state
+
+
+def tool(arm: SimulatedRosArm) -> np.ndarray[Any, Any]:
+    return state(arm)["tcp_pose"][:3].astype(float)
+
+
+def moved(pose: Pose, x: float) -> Pose:
+    return Pose((pose.position[0] + x, *pose.position[1:]), pose.quaternion)
+
+
+def test_in_real_time_it_tells_its_state_a_hundred_times_a_second(
+    arm: SimulatedRosArm, realtime: Rig
+) -> None:
+    stamps: list[int] = []
+    realtime.node.subscribe(Topic("/clock", Clock, 10), lambda m: stamps.append(m.clock.nanosec))
+    eventually(lambda: stamps)
+    before, begin_s = len(stamps), time.monotonic()
+    eventually(lambda: len(stamps) - before >= 100)
+    assert 70 < 100 / (time.monotonic() - begin_s) < 130
+    reading = arm.observe_when_fresh(30.0)
+    arm.observation_spec.validate_observation(reading)
+    assert abs(reading.stamps["robot"] - time.monotonic()) < 0.2
+
+
+def test_it_goes_where_setpoints_say_and_holds_when_they_stop(
+    arm: SimulatedRosArm, hand: Hand
+) -> None:
+    start = arm.aim.target
+    hand.pose = moved(start, 0.01)
+    eventually(lambda: tool(arm)[0] - start.position[0] > 0.008)
+    hand.pose = None
+    time.sleep(0.3)  # real time passes
+    rest = tool(arm)
+    time.sleep(0.3)
+    assert np.abs(tool(arm) - rest).max() < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("pose", "frame"),
+    [
+        (lambda start: moved(start, 0.2), "base"),  # further than any guard lets it go at once
+        (lambda start: moved(start, float("nan")), "base"),
+        (lambda start: Pose(start.position, (0.0, 0.0, 0.0, 0.0)), "base"),
+        (lambda start: moved(start, 0.01), "world"),
+    ],
+)
+def test_setpoints_that_nobody_should_follow_are_not_followed(
+    arm: SimulatedRosArm, hand: Hand, pose: Any, frame: str
+) -> None:
+    before = tool(arm)
+    hand.pose, hand.frame = pose(arm.aim.target), frame
+    time.sleep(0.4)
+    hand.pose, hand.frame = None, "base"
+    assert np.abs(tool(arm) - before).max() < 1e-3
+
+
+def test_the_gripper_takes_widths(arm: SimulatedRosArm, hand: Hand) -> None:
+    eventually(lambda: state(arm)["gripper"][0] > 0.9)
+    hand.gripper.publish(numbers_message([0.0]))
+    eventually(lambda: state(arm)["gripper"][0] < 0.1)
+    hand.gripper.publish(numbers_message([float("nan")]))
+    hand.gripper.publish(numbers_message([]))
+    hand.gripper.publish(numbers_message([0.08]))
+    eventually(lambda: state(arm)["gripper"][0] > 0.9)
+
+
+def test_a_reset_places_the_scene_and_the_truth_follows(arm: SimulatedRosArm) -> None:
+    inside = plugins.make_simulation(make_task(resolve({"task": "pick_cube"})))
+    for seed in (7, 8):
+        expected = inside.reset(seed)
+        found = arm.reset(seed)
+        assert np.allclose(found.state["cube_pose"], expected.state["cube_pose"], atol=1e-3)
+        assert np.allclose(arm.truth()["cube_pose"], expected.state["cube_pose"], atol=1e-3)
+
+
+def test_time_is_not_advanced_by_hand_in_real_time(
+    arm: SimulatedRosArm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arm.remote, "trigger", partial(arm.remote.trigger, limit_s=1.0))
+    with pytest.raises(SerlError, match="advance"):
+        arm.advance(0.1)
+
+
+def test_an_arm_that_died_is_one_clear_line(tmp_path: Path) -> None:
+    with Rig(tmp_path, "state") as rig:
+        arm = rig.arm()
+        arm.reset(0)
+        rig.process.kill()
+        rig.process.wait()
+        time.sleep(0.2)
+        with pytest.raises(SerlError, match=r"current_pose: its newest message is .* s old"):
+            arm.observe()
+        assert not arm.act(np.ones(arm.action_spec.shape, np.float32)).any()
+
+
+def test_views_that_want_one_camera_in_two_sizes_are_refused() -> None:
+    from serl.ros.arm.publisher import cameras_of
+
+    assert cameras_of([("a", (8, 8)), ("b", (8, 8))]) == ["a", "b"]
+    with pytest.raises(BadInput, match="camera a: views ask for different sizes"):
+        cameras_of([("a", (8, 8)), ("a", (16, 16))])

@@ -1,0 +1,292 @@
+"""People drive by topics, over real DDS."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rclpy
+from geometry_msgs.msg import PoseStamped, Twist, TwistStamped, Vector3
+from sensor_msgs.msg import Joy
+from std_msgs.msg import Header
+
+from serl.runs.config import resolve
+from serl.intervention import Event
+from serl.ros.people.control import People, action_frame
+from serl.ros.node import RosNode
+from serl.ros.people.teleop import (
+    RemoteHand,
+    TopicDevice,
+    TopicDevices,
+    _twist_into,
+    console_topic,
+    device_topics,
+    joy_topic,
+    leader_topic,
+    twist_topic,
+)
+from serl.specs import ArraySpec
+from serl.teleop import remote
+from serl.teleop.config import TWIST, TWIST_AXES, TeleopConfig
+from serl.teleop.mapping import AXES, MappingConfig, Wish
+from serl.teleop.operator import Hands
+from serl.teleop.mux import OneOwner
+from serl.testing import DeviceSuite, FakeRobot
+from serl.types import Action, Key
+
+from .conftest import eventually, record
+
+pytestmark = pytest.mark.ros
+
+SPEC = ArraySpec(shape=(3,), low=-1, high=1, unit="x z gripper")
+PUSH = (0.5, 0.0, -0.25, 0.0, 0.0, 0.0, -1.0)
+REST = (0.0,) * len(AXES)
+TWO_ARMS = "left_x left_z right_x right_y"
+
+
+@dataclass
+class TopicBench:
+    """A device, and messages that reach it without DDS: `TestOverDds` is for that."""
+
+    device: TopicDevice
+    mapping: MappingConfig
+    on: tuple[list[float], list[int]]
+    off: tuple[list[float], list[int]]
+    time_s: float = 0.0
+
+    def now_s(self) -> float:
+        return self.time_s
+
+    def wait(self, seconds: float) -> None:
+        self.time_s += seconds
+
+    def push(self) -> None:
+        self.device.hear(*self.on)
+
+    def let_go(self) -> None:
+        self.device.hear(*self.off)
+
+    def die(self) -> None:
+        """It says nothing any more."""
+
+
+class TestRemote(DeviceSuite):
+    def make(self) -> TopicBench:
+        device = TopicDevice("console", AXES, remote.BUTTONS, lambda: bench.time_s)
+        on = remote.to_joystick(Wish(PUSH, True, ()))
+        bench = TopicBench(device, remote.MAPPING, on, remote.to_joystick(Wish(REST, False, ())))
+        return bench
+
+
+class TestTwist(DeviceSuite):
+    def make(self) -> TopicBench:
+        device = TopicDevice("twist", TWIST_AXES, now_s=lambda: bench.time_s)
+        bench = TopicBench(device, TWIST, (list(PUSH[:6]), []), ([0.0] * 6, []))
+        return bench
+
+
+def test_what_no_device_can_move_leaves_nobody(ends: tuple[TopicDevices, RosNode]) -> None:
+    assert ends[0].people(ArraySpec(shape=(2,), low=-1, high=1, unit="x elbow")) == []
+    assert len(ends[0].people(SPEC)) == 5
+
+
+@pytest.fixture
+def ends(tmp_path: Path) -> Iterator[tuple[TopicDevices, RosNode]]:
+    """The topics of an actor, and another node."""
+    folder = tmp_path / "2026-11-22_10-00-00"
+    folder.mkdir()
+    with RosNode("actor0", folder) as node, RosNode("other", folder) as other:
+        yield TopicDevices(node, "actor0", TeleopConfig(), "base"), other
+
+
+def test_hands_at_the_console_drive_over_dds_and_silence_holds(
+    ends: tuple[TopicDevices, RosNode],
+) -> None:
+    devices, other = ends
+    one = OneOwner(devices.people(SPEC))
+    hand = RemoteHand(other, console_topic("actor0"))
+
+    def drives(wish: Wish) -> bool:
+        hand.send(wish)
+        time.sleep(0.02)
+        return one() is not None
+
+    assert not devices.attended
+    eventually(lambda: not drives(Wish(REST, False, ())) and devices.attended)
+    eventually(lambda: drives(Wish(PUSH, True, ())))
+    np.testing.assert_allclose(np.array(one()), np.array([0.5, -0.25, -1.0]), atol=1e-6)
+    hand.send(Wish(REST, True, (Event.SUCCESS,)))
+    eventually(lambda: one() is not None and Event.SUCCESS in one.events())
+    eventually(lambda: one.silence_s > 0.3)  # which needs no look
+    assert not np.any(one())
+    assert one.silent == "the console"
+    assert one.people[0].hands is Hands.SILENT
+
+
+def test_a_silence_is_known_at_the_desk_of_the_stage_that_runs(tmp_path: Path) -> None:
+    folder = tmp_path / "2026-11-22_10-00-00"
+    folder.mkdir()
+    with RosNode("actor0", folder) as node, RosNode("other", folder) as other:
+        people = People(node, "actor0", TeleopConfig(), "base", folder / "link")
+        hand = RemoteHand(other, console_topic("actor0"))
+        assert people.silence_s() == 0.0, "nobody has a desk yet"
+        first, second = (people.desk(FakeRobot(), None, folder / stage) for stage in "ab")
+
+        def drives(wish: Wish) -> bool:
+            hand.send(wish)
+            time.sleep(0.02)
+            return second() is not None
+
+        eventually(lambda: not drives(Wish(REST, False, ())) and people.attended())
+        eventually(lambda: drives(Wish(PUSH, True, ())))
+        eventually(lambda: second.owner.silence_s > 0.3)
+        assert people.silence_s() == 0.0, "the first stage runs, which nobody drives"
+        people.take(record(Key("run", "actor0", 1, 0, 0), np.random.default_rng(0)), second)
+        assert people.silence_s() > 0.3
+        assert first() is None
+
+
+def test_a_hand_for_each_of_two_arms_drives_over_dds_and_one_silence_holds_both(
+    ends: tuple[TopicDevices, RosNode],
+) -> None:
+    devices, other = ends
+    (person,) = devices.people(ArraySpec(shape=(4,), low=-1, high=1, unit=TWO_ARMS))
+    assert devices.people(ArraySpec(shape=(4,), low=-1, high=1, unit=TWO_ARMS))
+    left, right = (RemoteHand(other, topic) for topic in device_topics("actor0", 2))
+
+    def drives(wish: Wish) -> bool:
+        left.send(wish)
+        right.send(Wish((0.0, 1.0, *REST[2:]), wish.hands, ()))
+        time.sleep(0.02)
+        return person() is not None
+
+    eventually(lambda: not drives(Wish(REST, False, ())) and devices.attended)
+    eventually(lambda: drives(Wish(PUSH, True, ())))
+    np.testing.assert_allclose(np.array(person()), np.array([0.5, -0.25, 0.0, 1.0]), atol=1e-6)
+
+    def held() -> bool:
+        right.send(Wish(PUSH, True, ()))
+        time.sleep(0.02)
+        return not np.any(person())
+
+    eventually(held)
+    eventually(lambda: person() is not None and person.trouble == "left device fell silent")
+
+
+def test_a_joy_node_and_a_twist_drive_as_well(ends: tuple[TopicDevices, RosNode]) -> None:
+    devices, other = ends
+    one = OneOwner(devices.people(SPEC))
+    joy, twist = other.publisher(joy_topic("actor0")), other.publisher(twist_topic("actor0"))
+
+    def pad(deadman: int) -> bool:
+        buttons = [0, 0, 0, 0, 0, deadman]
+        joy.publish(Joy(axes=[0.0, 1.0, 0.0, 0.0, 0.0, 0.0], buttons=buttons))
+        time.sleep(0.02)
+        return one() is not None and one.owner is not None
+
+    eventually(lambda: not pad(0) and devices.attended)
+    eventually(lambda: pad(1))
+    assert one.owner is not None
+    assert one.owner.name == "the joystick"
+    np.testing.assert_allclose(np.array(one()), np.array([1.0, 0.0, 0.0]))
+    eventually(lambda: not pad(0))
+
+    def command(x: float, frame: str = "base") -> bool:
+        message = TwistStamped(header=Header(frame_id=frame))
+        message.twist.linear.x = x
+        twist.publish(message)
+        time.sleep(0.02)
+        return one() is not None
+
+    eventually(lambda: not command(0.0))
+    eventually(lambda: command(0.525, ""))
+    eventually(lambda: not command(0.0))
+    eventually(lambda: command(0.525))
+    assert one.owner is not None
+    assert one.owner.name == "the twist topic"
+    np.testing.assert_allclose(np.array(one()), np.array([0.5, 0.0, 0.0]), atol=1e-6)
+    eventually(lambda: command(float("nan")) and one.silent)
+
+
+def _forward(x: float) -> Twist:
+    return Twist(linear=Vector3(x=x))
+
+
+def test_a_twist_in_a_foreign_frame_is_no_input_and_is_named_once(
+    ends: tuple[TopicDevices, RosNode], caplog: pytest.LogCaptureFixture
+) -> None:
+    devices, other = ends
+    one = OneOwner(devices.people(SPEC))
+    stock = rclpy.create_node("stock", context=other.handle.context)
+    twist = stock.create_publisher(TwistStamped, other.absolute("actor0/teleop/twist"), 10)
+
+    def command(x: float, frame: str) -> bool:
+        twist.publish(TwistStamped(header=Header(frame_id=frame), twist=_forward(x)))
+        time.sleep(0.02)
+        return one() is not None
+
+    def named() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "frame" in record.getMessage()]
+
+    eventually(lambda: not command(0.0, "camera\x1b[31m") and named())
+    for _ in range(10):
+        assert not command(0.5, "camera\x1b[31m")
+    assert not devices.attended
+    expected = "the twist topic: ignored a twist in the frame '{}': expected 'base' or no frame"
+    assert named() == [expected.format("camera\\x1b[31m")]
+    eventually(lambda: not command(0.0, "base") and devices.attended)
+    eventually(lambda: command(0.5, "base"))
+    eventually(lambda: command(0.5, "camera") and one.silent)
+    stock.destroy_node()
+
+
+def test_frame_names_without_end_are_warned_of_eight_times(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    device = TopicDevice("the twist topic", TWIST_AXES)
+    take = _twist_into(device, "base")
+    for number in range(100):
+        take(TwistStamped(header=Header(frame_id=f"camera{number}" * 50)))
+    assert device.read() is None
+    assert len(caplog.records) == 8
+    assert max(len(record.getMessage()) for record in caplog.records) < 200
+
+
+@pytest.mark.parametrize(
+    ("robot", "frame", "name"),
+    [
+        (None, "base", "base"),
+        (None, "tool", "tcp"),
+        ("ur5e", "base", "base"),
+        ("ur5e", "tool", "tool0"),
+        ("xarm7", "base", "link_base"),
+    ],
+)
+def test_the_frame_of_actions_is_named_as_the_arms_driver_does(
+    robot: str | None, frame: str, name: str
+) -> None:
+    config = resolve({"task": "reach", "task_config": {"motion": {"frame": frame}}})
+    assert action_frame(config, robot) == name
+
+
+def test_a_leader_arm_drives_as_far_as_it_is_moved(ends: tuple[TopicDevices, RosNode]) -> None:
+    devices, other = ends
+    one = OneOwner(devices.people(SPEC))
+    leader = other.publisher(leader_topic("actor0"))
+
+    def moved_to(x_m: float) -> Action | None:
+        message = PoseStamped()
+        message.pose.position.x, message.pose.orientation.w = x_m, 1.0
+        leader.publish(message)
+        time.sleep(0.02)
+        return one()
+
+    eventually(lambda: moved_to(0.3) is None and devices.attended)
+    eventually(lambda: moved_to(0.33) is not None)
+    assert one.owner is not None
+    assert one.owner.name == "the leader arm"
+    eventually(lambda: moved_to(0.33) is None)

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import pytest
+
+from serl.workspace import WHOLE
+from serl.ros.setup.checks import (
+    StepFailed,
+    agreed,
+    check_direction,
+    check_rate,
+    check_way,
+    parse_crop,
+    parse_place,
+    place_words,
+    rate_of,
+    seen_direction,
+)
+
+HERE = (0.4, 0.1, 0.3)
+
+
+class Scribe:
+    """Somebody who answers one thing after the other."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers, self.said = list(answers), list[str]()
+
+    def tell(self, text: str) -> None:
+        self.said.append(text)
+
+    def ask(self, key: str, question: str) -> str:
+        return self.answers.pop(0)
+
+    def pressed(self, key: str) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(("answer", "meaning"), [("y", True), ("No", False), ("YES", True)])
+def test_a_question_is_asked_until_it_is_answered(answer: str, meaning: bool) -> None:
+    scribe = Scribe("", "maybe", answer)
+    assert agreed(scribe, "key", "Well?") is meaning
+    assert scribe.said == ["'': expected y or n", "'maybe': expected y or n"]
+
+
+def test_directions_have_names() -> None:
+    scribe = Scribe("north", "Forward")
+    assert seen_direction(scribe, "key", "Which?") == "forward"
+    letters = Scribe("f", "b", "l", "r", "u", "d")
+    seen = [seen_direction(letters, "key", "Which?") for _ in range(6)]
+    assert seen == ["forward", "back", "left", "right", "up", "down"]
+    assert scribe.said == ["'north': expected one of forward, back, left, right, up, down"]
+
+
+@pytest.mark.parametrize(
+    ("axis", "place", "line"),
+    [
+        ("x", (0.39, 0.1, 0.3), r"told to go along \+x, the tool went 1.0 cm along -x"),
+        ("y", (0.4, 0.09, 0.3), "along -y"),
+        ("z", (0.4, 0.11, 0.3), r"told to go along \+z, the tool went 1.0 cm along y"),
+        ("x", (0.405, 0.1, 0.32), "2.0 cm along z"),
+    ],
+)
+def test_a_tool_that_goes_astray_is_named(
+    axis: str, place: tuple[float, float, float], line: str
+) -> None:
+    with pytest.raises(StepFailed, match=line):
+        check_way(axis, HERE, place)
+
+
+@pytest.mark.parametrize(
+    "place", [HERE, (0.42, 0.1, 0.3), (0.398, 0.1, 0.3), (0.42, 0.11, 0.3), (0.402, 0.102, 0.3)]
+)
+def test_a_tool_that_shakes_a_little_is_not(place: tuple[float, float, float]) -> None:
+    check_way("x", HERE, place)
+
+
+def test_axes_point_as_they_have_to() -> None:
+    for axis, seen in (("x", "forward"), ("y", "left"), ("z", "up")):
+        check_direction(axis, seen, "base")
+    with pytest.raises(StepFailed, match="y: the tool went right, expected left: the frame 'base'"):
+        check_direction("y", "right", "base")
+
+
+def test_rates_are_counted_between_the_first_message_and_the_last() -> None:
+    assert rate_of([1.0 + 0.01 * n for n in range(11)]) == pytest.approx(100.0)
+    assert rate_of([]) == rate_of([1.0]) == rate_of([1.0, 1.0]) == 0.0
+    check_rate("pose", 30.0)
+    with pytest.raises(StepFailed, match=r"pose: 12\.0 Hz, expected at least 30 Hz"):
+        check_rate("pose", 12.0)
+
+
+def test_a_crop_is_four_shares() -> None:
+    assert parse_crop("") == WHOLE
+    assert parse_crop("0.25, 0,0.75,1") == (0.25, 0.0, 0.75, 1.0)
+    for wrong in ("1,2", "a,b,c,d", "0.5,0,0.4,1", "0,0,2,1", "nan,0,1,1"):
+        with pytest.raises(StepFailed, match="crop"):
+            parse_crop(wrong)
+
+
+def test_a_place_is_three_numbers_in_metres() -> None:
+    assert parse_place("0.3, -0.2,0.05") == (0.3, -0.2, 0.05)
+    assert place_words((0.3, -0.2, 0.0512)) == "0.300,-0.200,0.051 m"
+    for wrong in ("0.3,0.2", "a,b,c", "0.3 0.2 0.1", "nan,0,1", "0,inf,0", "1,2,3,4", ""):
+        with pytest.raises(StepFailed, match="place"):
+            parse_place(wrong)

@@ -1,0 +1,31 @@
+"""The controls of an actor whose robot does nothing.
+
+python held_process.py RUN ACTOR
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from serl.teleop.human_input import Desk
+from serl.teleop.stop import STOP_FILE, Hold
+from serl.ros.people.control import Control
+from serl.ros.node import RosNode
+from serl.system.supervisor import orphaned
+from serl.teleop.mux import OneOwner
+
+
+def main() -> None:
+    run, actor = Path(sys.argv[1]), sys.argv[2]
+    link = run / "link" / actor
+    link.mkdir(parents=True)
+    desk = Desk(OneOwner([]), Hold(link / STOP_FILE), run)
+    with RosNode(actor, run, local=True) as node:
+        Control(node, actor, desk, lambda: False, None)
+        while not (node.stopping or orphaned()):
+            node.wait(0.1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""A learner without learning: writes down the keys of what it receives, so that tests can count.
+
+    python learner_process.py RUN_FOLDER HELLO_FILE
+
+The lines of `received.txt` are also its cursors: killed at any moment, it goes on behind them.
+Its weights are the name of its folder. What it counted is in `counts.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from serl.system.files import write_atomic
+from serl.ros.node import RosNode
+from serl.ros.link.receiver import LearnerTransport
+from serl.transport import Snapshot
+from serl.log.wire import decode_hello
+
+
+def main(run_folder: Path, hello_file: Path) -> None:
+    hello = decode_hello(hello_file.read_bytes())
+    received = run_folder / "received.txt"
+    lines = received.read_text().splitlines(keepends=True) if received.exists() else []
+    whole = [line.split() for line in lines if line.endswith("\n")]
+    received.write_text("".join(line for line in lines if line.endswith("\n")))
+    cursors = Counter((actor, int(epoch)) for actor, epoch, _, _ in whole)
+    with RosNode("learner", run_folder) as node, received.open("ab", buffering=0) as file:
+        transport = LearnerTransport(node, hello.spec, hello.run, cursors)
+        name = np.frombuffer(str(run_folder).encode(), np.uint8)
+        published_s, version = -math.inf, 0
+        told = b""
+        while not node.stopping:
+            if time.monotonic() - published_s > 1.0:  # a stranger's can displace the last one
+                published_s, version = time.monotonic(), version + 1
+                transport.publish(Snapshot(version, {}, {"folder": name}))
+            keys = [record.key for record in transport.receive()]
+            text = "".join(f"{k.actor} {k.epoch} {k.episode} {k.index}\n" for k in keys)
+            file.write(text.encode())
+            counts = json.dumps({**transport.counts, **node.counts}).encode()
+            if counts != told:
+                write_atomic(run_folder / "counts.json", told := counts)
+            if not keys:
+                node.wait(0.005)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,139 @@
+"""A person before an arm, as a program: answers as who looks does, and moves what hands move.
+
+Nothing of the product is replaced: a hand guides the arm by the arm's own topic, presses the arm's
+red button by the fake's own parameter, and stops the guard by the guard's own topic or service.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from geometry_msgs.msg import PoseStamped, TwistStamped
+from std_msgs.msg import Bool
+
+from serl.arm_profile import ArmProfile
+from serl.ros.setup.checks import Left
+from serl.runs.guard_setup import Place
+from serl.ros.arm.topics import SENSOR, of_robot, topic_of
+from serl.ros.conversions import pose_message, pose_of
+from serl.ros.arm.guard_topics import ESTOP
+from serl.ros.node import RosNode
+from serl.ros.remote import Remote
+from serl.ros.people.teleop import twist_topic
+from serl.safety import Pose
+from serl.vectors import Vector, add, subtract
+
+Answer = str | Callable[[], str]
+
+WORDS = {0: ("forward", "back"), 1: ("left", "right"), 2: ("up", "down")}
+YES = ("guard.release", "limits.joints", "limits.payload", "dry_run.end", "cameras.simulated")
+GUIDED_M, PULL_M = 0.003, 0.015
+
+
+class Person:
+    """An `Asker` with eyes and hands, at a node of its own.
+
+    Args:
+        node: its own.
+        place: of the arm.
+        profile: of the arm.
+
+    Attributes:
+        answers: by key of the question; anything else is Enter, or yes where a word is expected.
+        whenever: called each time that somebody looks for a pressed key; says whether one was.
+        said: all that was told.
+        asked: keys of all questions.
+    """
+
+    def __init__(self, node: RosNode, place: Place, profile: ArmProfile) -> None:
+        self.answers: dict[str, Answer] = {}
+        self.whenever: dict[str, Callable[[], bool]] = {}
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.remote = Remote(node)
+        self._node, self._place, self._frame = node, place, profile.base_frame
+        self._pose: Pose | None = None
+        self._start: Vector = (0.0, 0.0, 0.0)
+        self._hand: Any = None
+        self._target = topic_of(profile.target, place.robot, 1)
+        self._button = node.publisher(of_robot(ESTOP, place.robot))
+        self._stick = node.publisher(twist_topic(place.robot))
+        node.subscribe(topic_of(profile.pose, place.robot, SENSOR), self._see)
+
+    def tell(self, text: str) -> None:
+        self.said.append(text)
+
+    def ask(self, key: str, question: str) -> str:
+        self.asked.append(key)
+        if key == "frames.begin":
+            self._start = self.place
+        if key not in self.answers and key in ("frames.x", "frames.y", "frames.z"):
+            return self.seen()
+        answer = self.answers.get(key, "y" if key in YES or key.endswith(".good") else "")
+        return answer if isinstance(answer, str) else answer()
+
+    def pressed(self, key: str) -> bool:
+        look = self.whenever.get(key)
+        return look() if look else True
+
+    @property
+    def place(self) -> Vector:
+        """Where the tool is."""
+        assert self.sees(30.0)
+        assert self._pose is not None
+        return self._pose.position
+
+    def sees(self, limit_s: float) -> bool:
+        """The arm is there, and tells its pose."""
+        return self.remote.wait(lambda: self._pose is not None, limit_s)
+
+    def seen(self) -> str:
+        """Which way the tool has gone since the moves began."""
+        way = subtract(self.place, self._start)
+        axis = max(range(3), key=lambda each: abs(way[each]))
+        return WORDS[axis][0 if way[axis] > 0 else 1]
+
+    def guide(self, goal: Vector) -> str:
+        """Take the tool there by hand; nobody else may command the arm meanwhile."""
+        self._hand = self._hand or self._node.publisher(self._target)
+        deadline_s = time.monotonic() + 60.0
+        assert self._pose is not None
+        while math.dist(here := self.place, goal) > GUIDED_M:
+            assert time.monotonic() < deadline_s, (here, goal)
+            way = subtract(goal, here)
+            share = min(1.0, PULL_M / math.hypot(*way))
+            aim = add(here, (share * way[0], share * way[1], share * way[2]))
+            stamp_ns = self._node.handle.get_clock().now().nanoseconds
+            values = [*aim, *self._pose.quaternion]
+            self._hand.publish(pose_message(values, self._frame, stamp_ns))
+            time.sleep(0.01)  # a hand moves in real time
+        return ""
+
+    def hands_off(self) -> str:
+        """Let go of the arm, so that nobody but the guard commands it."""
+        if self._hand is not None:
+            hand, self._hand = self._hand, None
+            self._node.soon(lambda: self._node.handle.destroy_publisher(hand))
+        return ""
+
+    def push_button(self) -> bool:
+        """Stop the guard by its topic, from elsewhere than the keyboard."""
+        self._button.publish(Bool(data=True))
+        return False
+
+    def steer(self, x: float, y: float, z: float) -> None:
+        """One report of a stick."""
+        message = TwistStamped()
+        message.header.stamp = self._node.handle.get_clock().now().to_msg()
+        linear = message.twist.linear
+        linear.x, linear.y, linear.z = x, y, z
+        self._stick.publish(message)
+
+    def leave(self) -> str:
+        raise Left("the test is over")
+
+    def _see(self, message: PoseStamped) -> None:
+        self._pose = pose_of(message, self._frame)

@@ -1,0 +1,98 @@
+"""A fake Franka, an object tracker beside it, and the person at what drives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from geometry_msgs.msg import PoseStamped
+
+from serl.ros.node import RosNode
+from serl.ros.topics import Topic
+
+from .conftest import Run, eventually
+from .franka import start_franka
+from .terminal import LIMIT_S, Terminal
+
+GOAL_M = (0.5, 0.0, 0.3)
+SEEN, GOES_ON = "Enter says that you have seen to it\n", ": Enter goes on\n"
+MOVES = ": Enter ends the actor's stop\n"
+ENDS = ": Enter ends the guard's stop\n"
+ARMS = ("stop\n", SEEN)
+PROGRESS = " | steps "
+
+PROFILE = """
+from serl import plugins
+from serl.workspace import Workspace
+franka = plugins.load("robot", "franka")
+controller = franka.controller.model_copy(update={"parameters": {"limit_error": True}})
+place = Workspace(
+    low_m=(-0.2, -0.7, 0), high_m=(0.9, 0.7, 0.9), home_m=(0.3, 0, 0.5), reference=(1, 0, 0, 0)
+)
+own = {"name": "mine", "wrench": None, "controller": controller, "workspace": place}
+robot = franka.model_copy(update=own)
+"""
+
+
+@contextmanager
+def franka_beside_a_goal(folder: Path, place: str | None = None) -> Iterator[tuple[Run, str]]:
+    """The driver's processes, and the namespace of its topics; `mine.py` is its profile."""
+    with frankas_beside_goals(folder, place) as (driver, (arm,), _):
+        yield driver, arm
+
+
+@contextmanager
+def frankas_beside_goals(
+    folder: Path, *places: str | None
+) -> Iterator[tuple[Run, list[str], RosNode]]:
+    """The drivers' processes, the namespaces of their topics, and the node that tracks goals."""
+    (folder / "mine.py").write_text(PROFILE)
+    driver = Run(folder / "driver")
+    driver.folder.mkdir()
+    arms = [start_franka(driver, place) for place in places]
+    with RosNode("tracker", driver.folder, local=True) as node:
+        goals = [node.publisher(Topic(f"{arm}/goal_pose", PoseStamped, 1)) for arm in arms]
+
+        def track() -> None:
+            goal = PoseStamped()
+            goal.header.frame_id, goal.header.stamp = "base", node.handle.get_clock().now().to_msg()
+            place = goal.pose.position
+            place.x, place.y, place.z = GOAL_M
+            for publisher in goals:
+                publisher.publish(goal)
+
+        node.every(0.01, track)
+        try:
+            yield driver, arms, node
+        finally:
+            driver.end()
+
+
+def answer_all(command: Terminal, ends: Sequence[str] = (*ARMS, GOES_ON)) -> None:
+    """A person who says yes to each of these questions, until the command is done."""
+    answer_until(command, lambda: command.process.poll() is not None, ends)
+
+
+def answer_until(
+    command: Terminal, condition: Callable[[], object], ends: Sequence[str] = ARMS
+) -> None:
+    """... or until something is so; on a busy machine a question may come again.
+
+    Who has seen to an emergency stop ends it as well.
+    """
+    ends = (*ends, ENDS) if SEEN in ends else ends
+    answered = 0
+
+    def done() -> object:
+        nonlocal answered
+        said = [line for line in command.output.splitlines(True) if PROGRESS not in line]
+        if len(said) > answered and said[-1].endswith(tuple(ends)):
+            command.press_enter()
+            answered = len(said)
+        return condition()
+
+    try:
+        eventually(done, 2 * LIMIT_S)
+    except AssertionError:
+        raise AssertionError(command.output) from None

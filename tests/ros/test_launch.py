@@ -1,0 +1,414 @@
+"""Launch files start what `serl train` starts; tried with ROS 2's own `launch` where it is."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import runpy
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import psutil
+import pytest
+import yaml
+
+from serl.runs.checkpoint import checkpoint_paths
+from serl.runs.config import parse_overrides
+from serl.errors import BadInput
+from serl.runs.graph_file import GraphConfig
+from serl.system.settings_file import checked
+from serl.cli import launch as launching
+from serl.ros.processes import all_processes, arm_processes, described_processes
+from serl.runs.folder import RunFolder
+from serl.runs.verify import verify
+
+from .conftest import eventually
+
+ROOT = Path(__file__).parents[2]
+NOTHING = {"task": "", "settings": "", "config": "", "runs": "runs", "run": ""}
+TINY = (
+    "--steps 120 --demos 2 --task_config.time_limit_s 1.0 --agent.hidden [32,32]"
+    " --agent.batch_size 16 --agent.utd 1 --agent.device cpu --learner.warm_up 20"
+    " --learner.checkpoint_every 100 --learner.publish_every 10"
+)
+ROS2 = "from ros2cli.cli import main; raise SystemExit(main())"
+
+MANAGED = """
+from launch import LaunchDescription
+from launch.actions import GroupAction, IncludeLaunchDescription, LogInfo, RegisterEventHandler
+from launch.launch_description_sources import AnyLaunchDescriptionSource
+from launch_ros.actions import LifecycleTransition, PushROSNamespace
+from launch_ros.event_handlers import OnStateTransition
+
+NODE = "/plant/cell/left/arm"
+
+
+def generate_launch_description():
+    arguments = dict(task="reach", name="left", namespace="cell", autostart="false")
+    arguments |= dict(rtf="2", use_sim_time="true")
+    arm = IncludeLaunchDescription(
+        AnyLaunchDescriptionSource("{file}"), launch_arguments=arguments.items()
+    )
+    transitions = LifecycleTransition(lifecycle_node_names=[NODE], transition_ids=[1, 3])
+    told = OnStateTransition(goal_state="active", entities=[LogInfo(msg=NODE + " is active")])
+    group = GroupAction([PushROSNamespace("plant"), arm, transitions])
+    return LaunchDescription([RegisterEventHandler(told), group])
+"""
+
+RENAMED = """
+from launch import LaunchDescription
+from launch.actions import GroupAction, IncludeLaunchDescription
+from launch.launch_description_sources import AnyLaunchDescriptionSource
+from launch_ros.actions import SetRemap
+
+
+def generate_launch_description():
+    arguments = dict(task="reach", name="left", namespace="/cell", rtf="0.5")
+    arm = IncludeLaunchDescription(
+        AnyLaunchDescriptionSource("{file}"), launch_arguments=arguments.items()
+    )
+    renamed = SetRemap("/cell/left/current_pose", "/plant/pose")
+    return LaunchDescription([GroupAction([renamed, arm])])
+"""
+
+WITNESS = """
+import sys, time
+import rclpy
+
+rclpy.init(args=[])
+node, missing = rclpy.create_node("witness"), set(sys.argv[1:])
+while missing:
+    rclpy.spin_once(node, timeout_sec=0.1)
+    names = [name for name, _ in node.get_topic_names_and_types() if node.count_publishers(name)]
+    missing -= set(names)
+print(" ".join(names))
+"""
+
+pytestmark = [pytest.mark.ros, pytest.mark.xdist_group("launch")]
+
+with_launch = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("ros2launch", "launch_ros"))),
+    reason="NOT TESTED: launch files, for `ros2 launch` is not installed (it is not on PyPI)",
+)
+
+
+Launcher = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launcher]:
+    """`ros2 launch`, of a file by its path or of one of ours by its name."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(file: str, *given: str, out: str = "launch.out") -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                ROS2,
+                "launch",
+                *([] if "/" in file else ["serl"]),
+                file,
+                *given,
+                "sigterm_timeout:=90",  # else 5, and a busy machine needs more
+            ],
+            cwd=tmp_path,
+            env={**os.environ, **_installed(tmp_path), "SERL_SHARED_MEMORY": ""},
+            stdin=subprocess.DEVNULL,
+            stdout=(tmp_path / out).open("ab"),
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()  # what it started ends without it
+        process.wait()
+
+
+def _installed(folder: Path) -> dict[str, str]:
+    """The environment of a prefix that has our package, as a build or pip installs it."""
+    prefix = folder / "prefix"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    for target, patterns in project["tool"]["setuptools"]["data-files"].items():
+        (prefix / target).mkdir(parents=True, exist_ok=True)
+        for path in (path for pattern in patterns for path in ROOT.glob(pattern)):
+            shutil.copy(path, prefix / target)
+    others = os.environ.get("AMENT_PREFIX_PATH") or sys.prefix
+    return {"AMENT_PREFIX_PATH": f"{prefix}{os.pathsep}{others}", "OMP_NUM_THREADS": "1"}
+
+
+def ctrl_c(process: subprocess.Popen[bytes]) -> int:
+    """As a terminal sends it, to all processes of its foreground; the exit code."""
+    os.killpg(process.pid, signal.SIGINT)
+    return process.wait(120)
+
+
+def assert_ended_well(output: Path, *modules: str) -> None:
+    """Every process that was started has ended by itself or when it was asked to."""
+    said = output.read_text()
+    started = dict(re.findall(r"\[(\S+)-\d+\]: process started with pid \[(\d+)\]", said))
+    assert {*modules} == {*started}, said
+    assert "has died" not in said, said
+    assert "Traceback" not in said, said
+    assert not any(psutil.pid_exists(int(pid)) for pid in started.values()), said
+
+
+def newest(folder: Path) -> RunFolder:
+    return RunFolder.open(max((folder / "runs" / "reach").iterdir()))
+
+
+def test_a_launch_file_starts_the_same_processes(tmp_path: Path) -> None:
+    given = {**NOTHING, "task": "reach", "settings": TINY, "runs": str(tmp_path / "runs")}
+    graph = launching._started(given, all_processes)
+    assert list(graph.processes) == all_processes(graph.run)
+    assert graph.run.config.steps == 120
+    assert graph.domain_id == int(os.environ["ROS_DOMAIN_ID"])
+    assert graph.ends_with == {"learner"}
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({}, "expected task:=NAME for a new run, or run:=FOLDER"),
+        ({"task": "reach", "run": "x"}, "expected task:=NAME for a new run, or run:=FOLDER"),
+        ({"run": "x", "settings": "--seed 2"}, "x has its own settings"),
+        ({"run": "absent"}, "absent: expected the folder of a run"),
+        ({"task": "nonsense"}, "unknown task 'nonsense'"),
+        ({"task": "reach", "settings": "--agent.nonsense 1"}, "agent.nonsense: unknown setting"),
+    ],
+)
+def test_what_it_cannot_use_is_one_line(given: dict[str, str], complaint: str) -> None:
+    with pytest.raises(BadInput, match=complaint) as raised:
+        launching._started({**NOTHING, **given}, all_processes)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "arguments"),
+    [
+        ("train", {"task", "settings", "config", "runs", "run"}),
+        ("learner", {"task", "settings", "config", "runs", "run"}),
+        ("actor", {"run", "name"}),
+        ("sim", {"task", "settings", "config", "runs", "run", "name", "rtf", "lockstep"}),
+        (
+            "guard",
+            {"task", "settings", "config", "runs", "run", "name"} | {"profile", "arm_namespace"},
+        ),
+        ("up", {"file"}),
+    ],
+)
+def test_each_file_declares_its_arguments_and_needs_launch_only_when_it_is_read(
+    file: str, arguments: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared: list[set[str]] = []
+    monkeypatch.setattr(launching, "_description", lambda table, graph: declared.append({*table}))
+    scope = runpy.run_path(str(ROOT / "launch" / f"{file}.launch.py"))
+    assert scope["__doc__"].rstrip(".").split(": ")[1].startswith("ros2 launch serl")
+    scope["generate_launch_description"]()
+    assert declared == [arguments]
+
+
+def test_a_launch_file_is_there_for_each_description() -> None:
+    files = {path.name.removesuffix(".launch.py") for path in (ROOT / "launch").iterdir()}
+    assert files == {"train", "learner", "actor", "sim", "guard", "up"}
+
+
+def test_a_simulated_arm_and_its_guard_are_launched_apart(tmp_path: Path) -> None:
+    motion = "--task_config.motion"
+    box = f"{motion}.box_low_m [0.4,-0.1,0.1] {motion}.box_high_m [0.6,0.1,0.4]"
+    new = {**NOTHING, "task": "reach", "runs": str(tmp_path), "name": "left", "settings": box}
+    graph = launching._simulated({**new, "rtf": "2.0", "lockstep": "false"})
+    (arm,) = graph.processes
+    assert arm.module == "serl.ros.nodes.sim"
+    assert arm.arguments[2:] == ("--robot", "left", "--rtf", "2.0")  # no /clock unless asked
+    again = {**NOTHING, "run": str(graph.run.path), "name": "left"}
+    rest = {"profile": "sim", "arm_namespace": "/"}
+    (guard,) = launching._guarded({**again, **rest}).processes
+    assert guard == arm_processes(graph.run, "left")[1]
+    rest = {"profile": "franka", "arm_namespace": "/fr3"}
+    (guard,) = launching._guarded({**again, **rest}).processes
+    assert guard.arguments[2:4] == ("--robot", "/fr3")
+    assert guard.arguments[-1].endswith("/serl/franka@fr3.latch"), "the arm's, not the run's"
+
+
+def test_one_simulated_arm_tells_the_time_that_all_nodes_go_by(tmp_path: Path) -> None:
+    new = {**NOTHING, "task": "reach", "runs": str(tmp_path), "settings": "--robot sim --demos 0"}
+    before = launching._started({**new, "settings": new["settings"] + " --actors 2"}, all_processes)
+    after = launching._with_clock(before.processes)
+    changed = [b for a, b in zip(before.processes, after, strict=True) if a != b]
+    assert [each.name for each in changed] == ["sim-actor0"]
+    assert changed[0].arguments[-1] == "--clock"
+    assert launching._with_clock(after) == after
+    assert launching._with_clock(after[-1:]) == after[-1:]  # it may be told by somebody else
+
+
+def test_a_file_of_serl_up_is_launched_as_it_is_supervised(tmp_path: Path) -> None:
+    file = tmp_path / "cell.yaml"
+    robots = [{"name": "left"}, {"name": "right"}]
+    text = {"task": "reach", "runs": str(tmp_path), "settings": {"demos": 0}, "robots": robots}
+    file.write_text(yaml.safe_dump(text))
+    graph = launching._described({"file": str(file)})
+    description = checked(GraphConfig, {"run": graph.run.path, "robots": robots})
+    assert list(graph.processes) == described_processes(graph.run, description)
+    assert graph.ends_with == {"learner"}
+
+
+@pytest.mark.parametrize(
+    ("graph", "given", "complaint"),
+    [
+        (launching._simulated, {"lockstep": "yes", "rtf": "1"}, "lockstep: expected true or false"),
+        (launching._simulated, {"lockstep": "true", "rtf": "1"}, "expected task:=NAME"),
+        (launching._simulated, {"lockstep": "true", "name": "a/b"}, "robot 'a/b': expected"),
+        (launching._guarded, {"task": "reach", "profile": "nobody"}, "unknown robot 'nobody'"),
+        (launching._described, {"file": ""}, "file: expected a YAML file"),
+        (launching._described, {"file": "absent.yaml"}, "absent.yaml: cannot be read"),
+        (launching._joined, {"name": "actor0"}, "run: expected the folder of a run"),
+    ],
+)
+def test_what_a_launch_file_cannot_use_is_one_line(
+    graph: Callable[..., object], given: dict[str, str], complaint: str, tmp_path: Path
+) -> None:
+    given = {**NOTHING, "runs": str(tmp_path), "name": "arm", **given}
+    given.setdefault("arm_namespace", "/")
+    with pytest.raises(BadInput, match=complaint) as raised:
+        graph(given)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("pushed", "given", "namespace"),
+    [
+        ("", "", ""),
+        ("", "cell", "/cell"),
+        ("", "/cell/", "/cell"),
+        ("/plant", "", "/plant"),
+        ("/plant", "cell", "/plant/cell"),
+        ("/plant", "/cell", "/cell"),
+    ],
+)
+def test_a_group_has_its_namespace(pushed: str, given: str, namespace: str) -> None:
+    assert launching._within(pushed, given) == namespace
+
+
+def test_each_node_that_has_a_lifecycle_is_known_by_name(tmp_path: Path) -> None:
+    new = {**NOTHING, "task": "reach", "runs": str(tmp_path), "settings": "--robot sim --demos 0"}
+    processes = launching._started(new, all_processes).processes
+    assert {spec.module: spec.node for spec in processes} == {
+        "serl.ros.nodes.sim": "actor0/arm",
+        "serl.ros.nodes.guard": "guard_actor0",
+        "serl.ros.nodes.actor_node": "actor0",
+        "serl.ros.nodes.learner": "learner",
+        "serl.ros.nodes.link": "link_actor0",
+    }
+
+
+def test_the_package_names_what_a_node_imports() -> None:
+    named = {each.text for each in ElementTree.parse(ROOT / "package.xml").iter("exec_depend")}
+    sources = "\n".join(path.read_text() for path in (ROOT / "serl").rglob("*.py"))
+    imported = re.findall(r"^\s*from (\w+)\.(?:msg|srv) import", sources, re.MULTILINE)
+    assert {*imported, "rclpy", "launch_ros"} == named
+
+
+@with_launch
+def test_ros2_launch_trains_to_the_end(tmp_path: Path, launch: Launcher) -> None:
+    process = launch("train.launch.py", "task:=reach", f"settings:={TINY}")
+    output = tmp_path / "launch.out"
+    assert process.wait(240) == 0, output.read_text()
+    assert "[learner-1]: process has finished cleanly" in output.read_text()
+    assert_ended_well(output, "learner", "link-actor0", "actor0")
+    assert int(checkpoint_paths(newest(tmp_path).checkpoints)[-1].name) == 120
+
+
+@with_launch
+def test_launch_manages_a_node_that_waits_for_it(tmp_path: Path, launch: Launcher) -> None:
+    file = tmp_path / "managed.launch.py"
+    file.write_text(MANAGED.format(file=ROOT / "launch" / "sim.launch.py"))
+    launcher = psutil.Process(launch(str(file)).pid)
+    said = tmp_path / "launch.out"
+    eventually(lambda: "/plant/cell/left/arm is active" in said.read_text(), 120)
+    words = [word for child in launcher.children(recursive=True) for word in child.cmdline()]
+    parameters = Path(words[words.index("--params-file") + 1]).read_text()
+    assert "use_sim_time: true" in parameters
+    assert "Failed to make transition" not in said.read_text()
+
+
+@with_launch
+def test_ctrl_c_ends_all_and_another_launch_goes_on(tmp_path: Path, launch: Launcher) -> None:
+    longer = TINY.replace("--steps 120", "--steps 400")
+    process = launch("train.launch.py", "task:=reach", f"settings:={longer}")
+    eventually(lambda: (tmp_path / "runs" / "reach").exists(), 120)
+    eventually(lambda: checkpoint_paths(newest(tmp_path).checkpoints), 240)
+    assert ctrl_c(process) == 0
+    assert_ended_well(tmp_path / "launch.out", "learner", "link-actor0", "actor0")
+    again = launch("train.launch.py", f"run:={newest(tmp_path).path}")
+    assert again.wait(240) == 0
+    assert int(checkpoint_paths(newest(tmp_path).checkpoints)[-1].name) == 400
+
+
+@with_launch
+def test_learner_and_actor_are_launched_apart_and_meet(tmp_path: Path, launch: Launcher) -> None:
+    shorter = TINY.replace("--steps 120", "--steps 40")
+    where, settings = "namespace:=cell", f"settings:={shorter} --robot sim"
+    learner = launch("learner.launch.py", "task:=reach", settings, where)
+    eventually(lambda: "process started" in (tmp_path / "launch.out").read_text(), 120)
+    given = (f"run:={newest(tmp_path).path}", "name:=more", where)
+    actor = launch("actor.launch.py", *given, out="actor.out")
+    assert learner.wait(240) == 0
+    assert ctrl_c(actor) == 0
+    assert_ended_well(tmp_path / "launch.out", "learner")
+    assert_ended_well(tmp_path / "actor.out", "sim-more", "guard-more", "link-more", "more")
+    assert "serl guard of /cell/more" in (tmp_path / "actor.out").read_text()
+    report = verify(newest(tmp_path).path)
+    assert report.sound, report
+    assert [log.accepted > 0 for log in report.contents if log.actor == "more"] == [True]
+
+
+@with_launch
+def test_an_arm_and_its_guard_are_launched_apart_under_other_names(
+    tmp_path: Path, launch: Launcher
+) -> None:
+    file, output = tmp_path / "renamed.launch.py", tmp_path / "launch.out"
+    file.write_text(RENAMED.format(file=ROOT / "launch" / "sim.launch.py"))
+    arm = launch(str(file))
+    eventually(lambda: "process started" in output.read_text(), 120)
+    given = (f"run:={newest(tmp_path).path}", "name:=left", "namespace:=/cell")
+    guard = launch("guard.launch.py", *given, out="guard.out")
+    guarding = tmp_path / "guard.out"
+    eventually(lambda: "serl guard of /cell/left" in guarding.read_text(), 120)
+    seen = subprocess.run(
+        [sys.executable, "-c", WITNESS, "/plant/pose", "/cell/left/guard/state"],
+        env={**os.environ, "SERL_SHARED_MEMORY": ""},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert seen.returncode == 0, seen.stderr
+    assert "/cell/left/wrench" in seen.stdout
+    assert "/cell/left/current_pose" not in seen.stdout.split()
+    assert "/clock" not in seen.stdout.split(), "nobody asked for use_sim_time"
+    second = launch("guard.launch.py", *given, out="second.out")
+    assert second.wait(120) == 1, "two guards of one arm"
+    assert "the arm of this latch" in (tmp_path / "second.out").read_text()
+    assert [ctrl_c(guard), ctrl_c(arm)] == [0, 0]
+    assert_ended_well(guarding, "guard-left")
+    assert_ended_well(output, "sim-left")
+
+
+@with_launch
+def test_a_file_of_serl_up_is_launched_to_its_end(tmp_path: Path, launch: Launcher) -> None:
+    settings = parse_overrides(shlex.split(TINY))
+    cell = {"task": "reach", "settings": settings, "robots": [{"name": "left", "profile": None}]}
+    (tmp_path / "cell.yaml").write_text(yaml.safe_dump(cell))
+    assert launch("up.launch.py", "file:=cell.yaml").wait(240) == 0
+    assert_ended_well(tmp_path / "launch.out", "learner", "link-left", "left")

@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import sys
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serl.runs.checkpoint import (
+    best,
+    checkpoint_paths,
+    load,
+    load_latest,
+    mark_best,
+    save,
+    saved_before,
+)
+from serl.errors import BadInput, CorruptData, SerlError
+from serl.testing.samples import equal
+
+INFO = {"updates": 3, "generator": 2**127, "by actor": {"actor0": 5}}
+
+
+def arrays(seed: int = 0) -> dict[str, dict[str, np.ndarray[Any, Any]]]:
+    rng = np.random.default_rng(seed)
+    return {
+        "agent": {
+            "weight": rng.normal(size=(4, 5)).astype(np.float32).T,
+            "generator": rng.integers(0, 256, 64, np.uint8),
+            "log_temperature": np.array(-1.5),
+            "step": np.array(7),
+        },
+        "replay": {"index": rng.integers(0, 9, 12), "flags": rng.random(5) < 0.5},
+    }
+
+
+def half(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def test_a_checkpoint_survives_exactly(tmp_path: Path) -> None:
+    path = save(tmp_path, 120, arrays(), INFO)
+    loaded = load(path)
+    assert (loaded.path, loaded.step, loaded.info) == (path, 120, INFO)
+    assert loaded.arrays.keys() == arrays().keys()
+    for group, expected in arrays().items():
+        assert equal(loaded.arrays[group], expected)
+        assert all(loaded.arrays[group][name].shape == expected[name].shape for name in expected)
+    latest, warning = load_latest(tmp_path)
+    assert (latest.path, warning) == (path, "")
+
+
+def test_the_newest_are_kept_and_the_best(tmp_path: Path) -> None:
+    for step in range(1, 8):
+        path = save(tmp_path, step, arrays(step), INFO, keep=3)
+        if step == 2:
+            mark_best(path)
+    assert [int(path.name) for path in checkpoint_paths(tmp_path)] == [2, 5, 6, 7]
+    assert best(tmp_path) == checkpoint_paths(tmp_path)[0]
+    assert load_latest(tmp_path)[0].step == 7
+
+
+def test_saving_an_older_step_makes_it_the_latest(tmp_path: Path) -> None:
+    """After going back to an earlier checkpoint, the later ones are another history."""
+    for step in (10, 20, 30, 15):
+        path = save(tmp_path, step, arrays(step), INFO, keep=2)
+    assert path.exists()
+    loaded, warning = load_latest(tmp_path)
+    assert (loaded.step, warning) == (15, "")
+
+
+def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
+    save(tmp_path, 5, arrays(0), INFO)
+    save(tmp_path, 5, arrays(1), INFO)
+    (path,) = checkpoint_paths(tmp_path)
+    assert equal(load(path).arrays["agent"], arrays(1)["agent"])
+    assert {child.name for child in tmp_path.iterdir()} == {path.name, "latest"}
+
+
+@pytest.mark.parametrize(
+    "name", ["agent.safetensors", "replay.safetensors", "info.json", "MANIFEST.json"]
+)
+@pytest.mark.parametrize("damage", [half, Path.unlink, lambda path: path.write_bytes(b"")])
+def test_a_damaged_checkpoint_is_passed_over_loudly(
+    tmp_path: Path, name: str, damage: Callable[[Path], object]
+) -> None:
+    save(tmp_path, 1, arrays(1), INFO)
+    newest = save(tmp_path, 2, arrays(2), INFO)
+    damage(newest / name)
+    with pytest.raises(CorruptData, match=name) as refusal:
+        load(newest)
+    assert "\n" not in str(refusal.value)
+    loaded, warning = load_latest(tmp_path)
+    assert loaded.step == 1
+    assert equal(loaded.arrays["agent"], arrays(1)["agent"])
+    assert name in warning
+    assert "00000001" in warning
+
+
+def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
+    path = save(tmp_path, 1, {"agent": {"w": np.arange(4.0)}}, {"a": 1})
+    for file in path.iterdir():
+        data = file.read_bytes()
+        for place in range(len(data)):
+            if file.name == "MANIFEST.json" and data[place : place + 1].isspace():
+                continue
+            damaged = bytearray(data)
+            damaged[place] ^= 0x02
+            file.write_bytes(damaged)
+            try:
+                loaded = load(path)
+            except CorruptData:
+                continue
+            # The step is the only thing that the manifest alone says.
+            assert file.name == "MANIFEST.json"
+            assert loaded.step != 1
+        file.write_bytes(data)
+    assert load(path).step == 1
+
+
+def test_a_file_too_many_is_refused(tmp_path: Path) -> None:
+    path = save(tmp_path, 1, arrays(), INFO)
+    (path / "extra").write_bytes(b"")
+    with pytest.raises(CorruptData, match="extra"):
+        load(path)
+
+
+def test_a_file_beyond_the_bound_is_refused_unread(tmp_path: Path) -> None:
+    path = save(tmp_path, 1, arrays(), INFO)
+    os.truncate(path / "agent.safetensors", (8 << 30) + 1)  # of holes: it takes no disk
+    with pytest.raises(CorruptData, match=r"agent.safetensors: 8589934593 bytes, allowed 85899345"):
+        load(path)
+
+
+def test_no_sound_checkpoint_is_never_a_fresh_start(tmp_path: Path) -> None:
+    for step in (1, 2):
+        half(save(tmp_path, step, arrays(), INFO) / "agent.safetensors")
+    with pytest.raises(CorruptData, match=r"no sound checkpoint.*00000002.*00000001"):
+        load_latest(tmp_path)
+
+
+def test_no_checkpoint_is_another_matter(tmp_path: Path) -> None:
+    assert checkpoint_paths(tmp_path / "checkpoints") == []
+    assert not saved_before(tmp_path / "checkpoints")
+    with pytest.raises(BadInput, match="no checkpoint"):
+        load_latest(tmp_path / "checkpoints")
+
+
+def test_checkpoints_that_somebody_removed_are_no_fresh_start(tmp_path: Path) -> None:
+    shutil.rmtree(save(tmp_path, 1, arrays(), INFO))
+    assert saved_before(tmp_path)
+    with pytest.raises(CorruptData, match=r"no sound checkpoint: .*latest does not name"):
+        load_latest(tmp_path)
+
+
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_kill_at_any_moment_keeps_a_whole_checkpoint(
+    tmp_path: Path, before: int, step: int
+) -> None:
+    """Killed at each operation on a file in turn, until a save gets through."""
+    last = 0 if before else None
+    for moment in count():
+        folder = tmp_path / str(moment)
+        if before:
+            save(folder, 1, arrays(0), INFO)
+        code = _save_and_die(folder, step, moment)
+        if not saved_before(folder):
+            assert not before
+        else:
+            found, _ = load_latest(folder)
+            seed = 1 if equal(found.arrays["agent"], arrays(1)["agent"]) else 0
+            assert equal(found.arrays["agent"], arrays(seed)["agent"])
+            assert last is None or seed >= last
+            assert seed or before
+            last = seed
+        save(folder, 3, arrays(3), INFO)
+        assert load_latest(folder)[0].step == 3
+        assert {child.name for child in folder.iterdir()} <= {*map(name, range(4)), "latest"}
+        if code == 0:
+            break
+    assert moment > 15
+    assert last == 1
+
+
+def name(step: int) -> str:
+    return f"{step:08d}"
+
+
+def _save_and_die(folder: Path, step: int, moment: int) -> int:
+    """Save in a process that is killed before its operation number `moment`; the exit code."""
+    operations = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod"}
+    seen = count()
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        ours = event in operations and str(arguments[0]).startswith(str(folder))
+        if ours and next(seen) == moment:
+            os._exit(9)
+
+    child = os.fork()
+    if child == 0:
+        sys.addaudithook(hook)
+        save(folder, step, arrays(1), INFO)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("pointer", [b"", b"../..", b"00000009", b"\xff\xfe", b"0" * 300])
+def test_a_damaged_pointer_is_survived_loudly(tmp_path: Path, pointer: bytes) -> None:
+    save(tmp_path, 1, arrays(), INFO)
+    save(tmp_path, 2, arrays(), INFO)
+    (tmp_path / "latest").write_bytes(pointer)
+    loaded, warning = load_latest(tmp_path)
+    assert loaded.step == 2
+    assert "latest does not name a checkpoint" in warning
+
+
+def test_what_a_crash_left_is_ignored_and_removed(tmp_path: Path) -> None:
+    save(tmp_path, 1, arrays(1), INFO)
+    save(tmp_path, 2, arrays(2), INFO).rename(tmp_path / ".00000002.new")
+    loaded, warning = load_latest(tmp_path)
+    assert loaded.step == 1
+    assert warning
+    save(tmp_path, 3, arrays(3), INFO)
+    assert load_latest(tmp_path)[1] == ""
+    assert not (tmp_path / ".00000002.new").exists()
+
+
+def test_a_leftover_of_the_same_step_does_not_get_in(tmp_path: Path) -> None:
+    leftover = tmp_path / ".00000001.new"
+    leftover.mkdir()
+    (leftover / "extra.safetensors").write_bytes(b"?")
+    assert load(save(tmp_path, 1, arrays(), INFO)).arrays.keys() == arrays().keys()
+
+
+@pytest.mark.parametrize("info", [{"loss": float("nan")}, {"path": Path()}])
+def test_what_json_cannot_hold_is_refused(tmp_path: Path, info: dict[str, object]) -> None:
+    save(tmp_path, 1, arrays(), INFO)
+    with pytest.raises(BadInput, match="checkpoint info"):
+        save(tmp_path, 2, arrays(), info)
+    assert load_latest(tmp_path)[0].step == 1
+    assert {child.name for child in tmp_path.iterdir()} == {"00000001", "latest"}
+
+
+def test_a_full_disk_leaves_the_previous_one(tmp_path: Path) -> None:
+    save(tmp_path, 1, arrays(), INFO)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, before[1]))
+    try:
+        with pytest.raises(SerlError, match="00000002"):
+            save(tmp_path, 2, arrays(), INFO)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    loaded, warning = load_latest(tmp_path)
+    assert (loaded.step, warning) == (1, "")
+    assert {child.name for child in tmp_path.iterdir()} == {"00000001", "latest"}
+
+
+def test_a_manifest_of_another_version_says_so(tmp_path: Path) -> None:
+    path = save(tmp_path, 1, arrays(), INFO)
+    manifest = json.loads((path / "MANIFEST.json").read_text())
+    (path / "MANIFEST.json").write_text(json.dumps(manifest | {"format": 2}))
+    with pytest.raises(CorruptData, match="format 2, this version reads 1"):
+        load(path)

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from serl.agents.config import SACConfig
+from serl.runs.config import TrainConfig, parse_overrides, resolve
+from serl.errors import BadInput, CorruptData
+from serl.system.settings_file import checked, merge, parse_yaml, read_yaml
+from serl.tasks.reach import ReachConfig
+
+
+def test_later_layers_win_leaf_by_leaf() -> None:
+    tuned = {"steps": 500, "agent": {"utd": 8, "batch_size": 64}}
+    file = {"agent": {"utd": 2}, "seed": 3}
+    config = resolve(tuned, file, {"seed": 4})
+    assert (config.steps, config.seed) == (500, 4)
+    assert (config.agent.utd, config.agent.batch_size) == (2, 64)
+    assert config.agent.discount == TrainConfig().agent.discount
+
+
+def test_merging_changes_neither_side() -> None:
+    base, over = {"a": {"b": 1}}, {"a": {"c": 2}}
+    assert merge(base, over) == {"a": {"b": 1, "c": 2}}
+    assert (base, over) == ({"a": {"b": 1}}, {"a": {"c": 2}})
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--agent.utd", "8", "--task-config.reach_m", "0.2", "--intervention", "none"],
+        ["--agent.utd=8", "--task-config.reach_m=0.2", "--intervention=none"],
+    ],
+)
+def test_overrides_are_dotted_names(words: list[str]) -> None:
+    config = resolve(parse_overrides(words))
+    assert config.agent.utd == 8
+    assert config.task_config == {"reach_m": 0.2}
+    assert config.intervention == "none"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("3e-4", 3e-4), ("3.0e-4", 3e-4), ("1", 1.0), (".5", 0.5)]
+)
+def test_numbers_are_read_as_people_write_them(text: str, value: float) -> None:
+    agent = resolve(parse_overrides(["--agent.learning_rate", text])).agent
+    assert isinstance(agent, SACConfig)
+    assert agent.learning_rate == value
+
+
+def test_lists_and_flags_are_yaml() -> None:
+    words = ["--agent.hidden", "[32, 32]", "--agent.layer_norm", "false", "--demo_paths", "[a, b]"]
+    config = resolve(parse_overrides(words))
+    assert isinstance(config.agent, SACConfig)
+    assert config.agent.hidden == (32, 32)
+    assert not config.agent.layer_norm
+    assert config.demo_paths == (Path("a"), Path("b"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["agent.utd", "8"], r"unexpected argument 'agent.utd': overrides look like --agent.utd 8"),
+        (["--"], "unexpected argument '--'"),
+        (["--agent.utd"], "--agent.utd: expected a value"),
+        (["--agent.hidden", "[1, 2"], "--agent.hidden: not YAML"),
+    ],
+)
+def test_words_that_are_no_overrides_are_refused(words: list[str], message: str) -> None:
+    with pytest.raises(BadInput, match=message) as error:
+        parse_overrides(words)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("layer", "start", "named"),
+    [
+        ({"sede": 1}, "sede: unknown setting; known ones: actor, actors, agent", "seed"),
+        ({"agent": {"udt": 1}}, "agent.udt: unknown setting; known ones: algorithm", "utd"),
+        ({"agent": {"utd": "many"}}, "agent.utd: input should be a valid integer", "'many'"),
+        ({"agent": {"utd": 0}}, "agent.utd: input should be greater than or equal to 1", "0"),
+        ({"agent": 5}, "agent: ", "5"),
+        ({"intervention": "me"}, "intervention: unknown person 'me': expected", "scripted"),
+        ({"actors": 17}, "actors: input should be less than or equal to 16", "17"),
+    ],
+)
+def test_a_bad_setting_is_one_line_that_names_it(
+    layer: dict[str, object], start: str, named: str
+) -> None:
+    with pytest.raises(BadInput) as error:
+        resolve(layer)
+    assert str(error.value).startswith(start)
+    assert named in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_settings_of_a_task_are_checked_to_any_depth() -> None:
+    values = merge(ReachConfig().model_dump(), {"motion": {"limits": {"sped": 1}}})
+    with pytest.raises(BadInput, match=r"^motion\.limits\.sped: unknown setting; known ones: "):
+        checked(ReachConfig, values)
+
+
+def test_a_file_holds_a_mapping(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text("agent: {utd: 2}\n")
+    assert resolve(read_yaml(path)).agent.utd == 2
+    for text, message in (("[1]", "expected a YAML mapping, found list"), ("a: [", "not YAML")):
+        path.write_text(text)
+        with pytest.raises(BadInput, match=message):
+            read_yaml(path)
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_yaml(tmp_path / "absent.yaml")
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_yaml(path)
+
+
+def test_a_path_alone_names_a_run_to_start_from() -> None:
+    words = ["--init-from", "old", "--init-from.load", "[actor]", "--init-from.data", "steps"]
+    origin = resolve(parse_overrides(words)).init_from
+    assert (origin.run, origin.load, origin.data) == (Path("old"), ("actor",), "steps")
+    assert resolve({"init_from": "old"}, {"init_from": {"load": []}}).init_from.run == Path("old")
+    assert resolve({"init_from": "old"}, {"init_from": "new"}).init_from.run == Path("new")
+    assert resolve({"init_from": "old"}, parse_overrides(["--init-from", "null"])).init_from == (
+        TrainConfig.model_validate({"init_from": None}).init_from
+    )
+    assert TrainConfig.model_validate({"init_from": "old"}).init_from.run == Path("old")
+
+
+def test_parts_and_data_need_a_run_and_what_is_frozen_needs_to_be_loaded() -> None:
+    with pytest.raises(BadInput, match=r"init_from: run: expected the folder of a run"):
+        resolve({"init_from": {"data": "steps"}})
+    with pytest.raises(BadInput, match=r"agent\.frozen: nothing loads the actor"):
+        resolve({"agent": {"frozen": ["actor"]}})
+    resolve({"agent": {"frozen": ["encoder"], "encoder_weights": "encoder.safetensors"}})
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "task: reach\nseed: 1\nseed: 2\n",
+            "line 3: the key 'seed' is given twice, first in line 2",
+        ),
+        ("agent:\n  utd: 1\n  utd: 2", "line 3: the key 'utd' is given twice, first in line 2"),
+        ("[{a: 1}, {b: 1, b: 1}]", "line 1: the key 'b' is given twice, first in line 1"),
+        ("1: a\n? 0x1\n: b", "line 2: the key 1 is given twice, first in line 1"),
+    ],
+)
+def test_a_key_that_is_given_twice_is_refused(tmp_path: Path, text: str, line: str) -> None:
+    with pytest.raises(CorruptData) as refusal:
+        parse_yaml(text, "it")
+    assert str(refusal.value) == f"it: {line}"
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(CorruptData, match=re.escape(f"{path}: {line}")):
+        read_yaml(path)
+
+
+def test_equal_keys_of_different_mappings_are_fine() -> None:
+    assert parse_yaml("a: {x: 1}\nb: {x: 2}\nx: 3", "it") == {"a": {"x": 1}, "b": {"x": 2}, "x": 3}

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serl.cli import main as cli
+from serl.runs.task_setup import make_spec
+from serl.runs.config import resolve
+from serl.runs.demonstrations import check_recordings, record_expert
+from serl.errors import BadInput, SerlError, SpecMismatch
+from serl.training.evaluation import Purpose, start_seed
+from serl.loop import EpisodeKey
+from serl.policy import Hold, Policy
+from serl.log.episode_log import EpisodeLog
+from serl.robot import Truth
+from serl.testing import FakeRobot, FakeTask
+from serl.types import End, Record, Source, Step
+
+KEY = EpisodeKey("run", "expert", 5, 0)
+
+
+class Moody(FakeTask):
+    """Its expert does nothing at all, every second time or always."""
+
+    def __init__(self, good: tuple[bool, ...]) -> None:
+        super().__init__()
+        self.good, self.made = good, 0
+
+    def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
+        self.made += 1
+        if self.good[(self.made - 1) % len(self.good)]:
+            return super().expert(truth, seed)
+        return Hold(FakeRobot.action_spec)
+
+
+def test_every_demonstration_is_a_success_of_a_script() -> None:
+    records: list[Record] = []
+    assert record_expert(FakeRobot(), FakeTask(), records.append, 3, 7, KEY) == 0
+    ends = [record for record in records if isinstance(record, End)]
+    assert [(end.key.episode, end.success) for end in ends] == [(0, True), (1, True), (2, True)]
+    assert {r.source for r in records if isinstance(r, Step)} == {Source.SCRIPT}
+    assert {record.key.epoch for record in records} == {5}
+
+
+def test_starts_are_those_of_demonstrations() -> None:
+    records: list[Record] = []
+    record_expert(FakeRobot(), FakeTask(), records.append, 2, 7, KEY)
+    firsts = [r for r in records if isinstance(r, Step) and r.key.index == 0]
+    for number, first in enumerate(firsts):
+        seed = start_seed(Purpose.DEMONSTRATION, 7, "expert", number)
+        start = FakeRobot().reset(seed)
+        np.testing.assert_array_equal(first.observation.state["position"], start.state["position"])
+
+
+def test_failures_are_left_out_and_counted() -> None:
+    records: list[Record] = []
+    told: list[tuple[int, int]] = []
+    failed = record_expert(
+        FakeRobot(),
+        Moody((True, False)),
+        records.append,
+        3,
+        7,
+        KEY,
+        lambda kept, failed: told.append((kept, failed)),
+    )
+    assert failed == 2
+    assert told == [(1, 0), (1, 1), (2, 1), (2, 2), (3, 2)]
+    ends = [record for record in records if isinstance(record, End)]
+    assert [end.key.episode for end in ends] == [0, 1, 2]
+    assert all(end.success for end in ends)
+
+
+def test_an_expert_that_cannot_do_it_is_an_error() -> None:
+    with pytest.raises(SerlError, match="fake: the expert failed 11 of 11 times"):
+        record_expert(FakeRobot(), Moody((False,)), lambda record: None, 3, 7, KEY)
+
+
+def recorded(folder: Path, task: FakeTask | None = None) -> Path:
+    """A recording of one success."""
+    key = EpisodeKey(folder.name, "expert", 5, 0)
+    task = task or FakeTask()
+    with EpisodeLog(folder, make_spec(task), key.run, key.actor, key.epoch) as log:
+        record_expert(FakeRobot(), FakeTask(), log.append, 1, 7, key)
+    return folder
+
+
+def test_several_recordings_demonstrate_if_each_of_them_fits(tmp_path: Path) -> None:
+    spec = make_spec(FakeTask())
+    one, two = recorded(tmp_path / "one"), recorded(tmp_path / "two")
+    check_recordings((one, two), spec)
+    faster = spec.model_copy(update={"rate_hz": 20.0})
+    with pytest.raises(SpecMismatch) as caught:
+        check_recordings((one, two), faster)
+    assert f"{one}: demonstrates something else: rate_hz: 10.0 != 20.0" in str(caught.value)
+    other = spec.model_copy(update={"task": "other"})
+    with pytest.raises(SpecMismatch, match='task: "fake" != "other"'):
+        check_recordings((one,), other)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadInput, match="found no episode files"):
+        check_recordings((one, tmp_path / "empty"), spec)
+
+
+@pytest.mark.parametrize("given", ["a", ["a"], ["a", "b"]])
+def test_recordings_may_be_given_as_demos(given: str | list[str]) -> None:
+    config = resolve({"demos": 7}, {"demos": given})
+    assert config.demo_paths == tuple(map(Path, given))
+    assert resolve({"demos": 7}).demo_paths == ()
+
+
+def test_a_command_with_recordings_that_do_not_fit_writes_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, runs = recorded(tmp_path / "fake"), tmp_path / "runs"
+    words = ["train", "reach", f"--demos=[{folder}]", "--runs", str(runs)]
+    assert cli.main(words) == 2
+    assert 'task: "fake" != "reach"' in capsys.readouterr().err
+    assert not runs.exists()

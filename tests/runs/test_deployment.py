@@ -1,0 +1,102 @@
+"""Which weights a deployment takes, and what is said of its episodes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from serl.runs.assembly import make_agent
+from serl.runs.task_setup import make_spec, make_task
+from serl.runs.checkpoint import load, mark_best, pick
+from serl.runs.config import resolve
+from serl.runs.deployment import (
+    FixedWeights,
+    Tried,
+    append_tried,
+    load_fitting,
+    read_tried,
+    summary,
+)
+from serl.errors import BadInput, CorruptData
+from serl.runs.provenance import provenance
+from serl.runs.folder import RunFolder
+
+WON = Tried(0, True, False, 20, 2.0, "success")
+LOST = Tried(1, False, False, 50, 5.0, "time limit")
+HELPED = Tried(2, True, True, 30, 3.0, "success")
+
+
+def trained(folder: Path, *steps: int) -> RunFolder:
+    """A run with checkpoints of a policy that knows nothing."""
+    agent = {"hidden": [8, 8], "device": "cpu", "threads": 1}
+    config = resolve({"task": "reach", "demos": 0, "agent": agent})
+    run = RunFolder.create(folder, config, datetime.now())
+    spec = make_spec(make_task(config))
+    arrays = {"actor": make_agent(config, spec, 0).actor_weights()}
+    for step in steps:
+        run.save_checkpoint(step, arrays, provenance(config, spec))
+    return run
+
+
+def test_the_best_checkpoint_is_taken_else_the_newest_or_the_one_asked_for(tmp_path: Path) -> None:
+    run = trained(tmp_path, 100, 200)
+    assert pick(run.checkpoints).name == "00000200"
+    mark_best(run.checkpoints / "00000100")
+    assert pick(run.checkpoints).name == "00000100"
+    assert pick(run.checkpoints, 200).name == "00000200"
+    with pytest.raises(BadInput, match="no checkpoint 300; there are: 100, 200"):
+        pick(run.checkpoints, 300)
+    with pytest.raises(BadInput, match="no checkpoint; there are: none"):
+        pick(trained(tmp_path).checkpoints)
+
+
+def test_weights_are_new_once(tmp_path: Path) -> None:
+    run = trained(tmp_path, 100)
+    checkpoint = load_fitting(pick(run.checkpoints), run.config)
+    weights = FixedWeights(checkpoint)
+    snapshot = weights.latest(0)
+    assert snapshot is not None
+    assert snapshot.version == 100
+    assert weights.latest(100) is None
+    with pytest.raises(CorruptData, match="holds no weights of an actor"):
+        FixedWeights(checkpoint._replace(arrays={"agent": {}}))
+
+
+def test_a_policy_of_another_spec_is_refused_in_one_line(tmp_path: Path) -> None:
+    run = trained(tmp_path, 100)
+    other = resolve(run.config.model_dump(), {"task_config": {"rate_hz": 20.0}})
+    with pytest.raises(BadInput, match="the policy was made for the spec") as caught:
+        load_fitting(pick(run.checkpoints), other)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_checkpoint_that_does_not_say_its_spec_is_refused(tmp_path: Path) -> None:
+    run = trained(tmp_path, 100)
+    arrays = load(pick(run.checkpoints)).arrays
+    run.save_checkpoint(200, arrays, {})
+    with pytest.raises(BadInput, match="made for the spec None"):
+        load_fitting(pick(run.checkpoints), run.config)
+
+
+def test_what_was_tried_is_read_as_it_was_written(tmp_path: Path) -> None:
+    assert read_tried(tmp_path) == []
+    for each in (WON, LOST, HELPED):
+        append_tried(tmp_path, each)
+    file = tmp_path / "trials.jsonl"
+    with file.open("ab") as half:
+        half.write(b'{"episode": 3, "succ')
+    assert read_tried(tmp_path) == [WON, LOST, HELPED]
+    file.write_bytes(b'{"episode": 3}\n')
+    with pytest.raises(CorruptData, match="success"):
+        read_tried(tmp_path)
+
+
+def test_a_summary_counts_what_the_policy_did_alone() -> None:
+    assert summary([]) == "no episode came to its end"
+    alone, helped = summary([WON, LOST, HELPED]).splitlines()
+    assert alone.startswith("1 of 2 trials succeeded: 50.0% (95 % interval 9.5% to 90.5%)")
+    assert helped == "1 of 1 episodes with a person's help succeeded"
+    assert str(LOST) == "episode 1: failed (time limit) after 5.0 s"
+    assert str(HELPED) == "episode 2: success after 3.0 s, with a person's help"

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from serl.runs.config import TrainConfig
+from serl.errors import BadInput, CorruptData
+from serl.system.files import checked_name, write_atomic
+from serl.report.review import recordings
+from serl.runs.folder import RunFolder
+from serl.runs.verify import verify
+
+NOW = datetime(2026, 11, 21, 10, 0, 5)
+CONFIG = TrainConfig(task="reach", seed=7, demo_paths=(Path("a/b"),))
+
+
+def test_a_run_is_opened_as_it_was_made(tmp_path: Path) -> None:
+    made = RunFolder.create(tmp_path, CONFIG, NOW)
+    assert made.path == tmp_path / "reach" / "2026-11-21_10-00-05"
+    opened = RunFolder.open(made.path)
+    assert opened.config == CONFIG
+    assert opened.info == made.info
+    assert opened.name == "2026-11-21_10-00-05"
+    assert {"serl", "python", "numpy", "torch", "mujoco"} <= opened.info.versions.keys()
+    assert yaml.safe_load((made.path / "config.yaml").read_text())["config"]["seed"] == 7
+
+
+def test_runs_of_one_second_do_not_share_a_folder(tmp_path: Path) -> None:
+    paths = {RunFolder.create(tmp_path, CONFIG, NOW).path for _ in range(3)}
+    assert len(paths) == 3
+
+
+def test_a_task_given_by_path_names_the_folder(tmp_path: Path) -> None:
+    config = CONFIG.model_copy(update={"task": "some/where/my_task.py"})
+    assert RunFolder.create(tmp_path, config, NOW).path.parent == tmp_path / "my_task"
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="cannot make a run"):
+        RunFolder.create(tmp_path / "file", CONFIG, NOW)
+
+
+def test_foreign_folders_are_refused_with_what_was_found(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"expected the folder of a run.* no folder"):
+        RunFolder.open(tmp_path / "nowhere")
+    with pytest.raises(BadInput, match=r"with config\.yaml, found nothing"):
+        RunFolder.open(tmp_path)
+    (tmp_path / "holiday.jpg").write_text("")
+    with pytest.raises(BadInput, match=r"found holiday\.jpg"):
+        RunFolder.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected a YAML mapping, found NoneType"),
+        ("- 1\n- 2", "expected a YAML mapping, found list"),
+        ("format: [", "not YAML"),
+        ("task: reach\nseed: 3", "expected format 1, found None"),
+        ("format: 2", "expected format 1, found 2"),
+        ("format: 1", "created: Field required"),
+        ("!!python/object/apply:os.getcwd []", "not YAML"),
+        ("a: " + "[" * 2000, "not YAML"),
+        ("a: " + "x" * (1 << 20), "1048579 bytes, allowed 65536"),
+    ],
+)
+def test_a_damaged_config_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(CorruptData, match=message) as refusal:
+        RunFolder.open(tmp_path)
+    assert "\n" not in str(refusal.value)
+
+
+def test_an_unknown_setting_is_named(tmp_path: Path) -> None:
+    path = RunFolder.create(tmp_path, CONFIG, NOW).path / "config.yaml"
+    path.write_text(path.read_text().replace("seed: 7", "sead: 7"))
+    with pytest.raises(CorruptData, match=r"config\.sead"):
+        RunFolder.open(path.parent)
+
+
+def test_mutated_configs_raise_nothing_undeclared(tmp_path: Path) -> None:
+    path = RunFolder.create(tmp_path, CONFIG, NOW).path / "config.yaml"
+    data = path.read_bytes()
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(40):
+        damaged = bytearray(data)
+        place = int(rng.integers(len(data)))
+        damaged[place : place + int(rng.integers(1, 6))] = rng.bytes(int(rng.integers(4)))
+        path.write_bytes(damaged)
+        try:
+            RunFolder.open(path.parent)
+        except BadInput:
+            refused += 1
+    assert refused > 20
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "/etc", ".hidden", "a b", "ä", "x" * 65, "a\n"])
+def test_a_name_cannot_lead_out_of_the_run(tmp_path: Path, name: str) -> None:
+    run = RunFolder.create(tmp_path, CONFIG, NOW)
+    with pytest.raises(BadInput, match="actor"):
+        run.episodes(name)
+    with pytest.raises(BadInput, match="actor"):
+        run.link(name)
+    assert checked_name("actor-0_b.1", "actor") == "actor-0_b.1"
+
+
+def test_actors_are_those_that_recorded(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, CONFIG, NOW)
+    assert run.actors() == []
+    for name in ("b", "a"):
+        run.episodes(name).mkdir(parents=True)
+    assert run.actors() == ["a", "b"]
+
+
+def test_a_run_that_cannot_be_written_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFolder.create(tmp_path, TrainConfig(), NOW)
+    assert run.writable() is run
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # a read-only disk: root writes all
+    with pytest.raises(BadInput, match=f"{run.path}: cannot be written; .*copy it as a whole"):
+        run.writable()
+
+
+def test_a_second_learner_is_refused_by_the_firsts_id(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, CONFIG, NOW)
+    program = (
+        "import sys; from pathlib import Path; from serl.runs.folder import RunFolder\n"
+        "lock = RunFolder.open(Path(sys.argv[1])).lock_learner(); print('mine', flush=True)\n"
+        "input()"
+    )
+    arguments = [sys.executable, "-c", program, str(run.path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(arguments, stdin=pipe, stdout=pipe, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "mine\n"
+        with pytest.raises(BadInput, match=rf"in use by process {first.pid} "):
+            run.lock_learner()
+        first.kill()
+    with run.lock_learner():
+        second = subprocess.run(arguments, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        assert f"in use by process {os.getpid()} " in second.stderr
+    run.lock_learner().close()
+
+
+def test_checkpoints_are_kept_for_the_choice_of_the_best(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, CONFIG, NOW)
+    for step in range(CONFIG.selection_checkpoints + 3):
+        run.save_checkpoint(step, {"agent": {"w": np.zeros(2)}}, {})
+    kept = sorted(int(path.name) for path in run.checkpoints.glob("0*"))
+    assert kept == list(range(3, CONFIG.selection_checkpoints + 3))
+
+
+def test_an_atomic_write_that_fails_leaves_the_old_content(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomic(path, b"old")
+    path.with_name(f".file.{os.getpid()}.tmp").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        write_atomic(path, b"new")
+    assert path.read_bytes() == b"old"
+
+
+def test_a_new_run_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    run = RunFolder.create(tmp_path / "runs", TrainConfig(), datetime(2026, 11, 21))
+    parent = run.path.parent
+    assert synced[:2] == [tmp_path.stat().st_ino, parent.parent.stat().st_ino]
+    assert synced[-1] == parent.stat().st_ino
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"intervention": "evil.py"},
+        {"agent": {"algorithm": "evil.py", "own": 1}},
+        {"reward": {"kind": "evil.py"}},
+        {"transport": {"kind": "evil.py"}},
+    ],
+)
+def test_a_run_of_others_is_verified_and_replayed_without_the_code_that_it_names(
+    tmp_path: Path, named: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text("open('executed', 'w').close()")
+    run = RunFolder.create(tmp_path, TrainConfig(), datetime(2026, 11, 23))
+    values = yaml.safe_load((run.path / "config.yaml").read_text())
+    values["config"] |= named
+    (run.path / "config.yaml").write_text(yaml.safe_dump(values))
+    for part in RunFolder.open(run.path, data_only=True).parts().values():
+        assert verify(part.path).sound
+    with pytest.raises(BadInput, match="no episode was recorded yet"):
+        recordings(run.path)
+    assert not (tmp_path / "executed").exists()
+    with pytest.raises(BadInput, match=r"evil\.py: expected a module with the attribute"):
+        RunFolder.open(run.path)
+    assert (tmp_path / "executed").exists()

@@ -1,0 +1,75 @@
+"""What a file may describe, and the one line that answers a mistake."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from serl.errors import BadInput
+from serl.runs.graph_file import GraphConfig
+from serl.system.settings_file import checked
+
+TWO = [{"name": "left"}, {"name": "right"}]
+
+
+def graph(**fields: Any) -> GraphConfig:
+    return checked(GraphConfig, {"task": "reach", "robots": TWO, **fields})
+
+
+def test_actors_and_robot_follow_from_the_robots() -> None:
+    made = graph(settings={"seed": 3})
+    assert made.actors == ("left", "right")
+    assert made.run_settings == {"seed": 3, "actors": 2, "robot": "sim"}
+    alone = graph(robots=[{"name": "left", "profile": None}])
+    assert alone.run_settings == {"actors": 1, "robot": None}
+    assert graph(robots=[]).run_settings == {"actors": 1}
+
+
+def test_real_arms_differ_by_profile_or_namespace() -> None:
+    arms = [
+        {"name": "a", "profile": "franka", "namespace": "/left"},
+        {"name": "b", "profile": "franka", "namespace": "/right"},
+    ]
+    made = graph(robots=arms)
+    assert made.run_settings == {"actors": 2, "robot": "franka", "namespace": "/left"}
+    assert graph(robots=[arms[0], {"name": "b", "profile": "other.yaml"}]).actors == ("a", "b")
+
+
+def test_a_real_arm_may_have_a_guard_and_no_actor() -> None:
+    arm = {"name": "arm", "profile": "franka", "namespace": "/left", "actor": False}
+    assert graph(robots=[*TWO, arm]).actors == ("left", "right")
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"robot": []}, "robot: unknown setting; known ones: console, learner, robots"),
+        ({"robots": [{"name": "left", "speed": 1}]}, "robots.0.speed: unknown setting"),
+        ({"robots": [{"name": "Left arm"}]}, "robots.0.name: "),
+        ({"robots": [TWO[0], TWO[0]]}, "robots: left: each name once"),
+        ({"robots": [TWO[0], {"name": "b", "profile": "franka"}]}, "expected the same wherever"),
+        (
+            {"robots": [{"name": name, "profile": "franka"} for name in "ab"]},
+            "two actors would drive one arm",
+        ),
+        ({"settings": {"namespace": "/left"}}, "settings.namespace: follows from the rest"),
+        ({"robots": [{"name": "a", "guard": False}]}, "nothing drives this arm without one"),
+        ({"robots": [{"name": "a", "profile": None, "actor": False}]}, "it is nothing"),
+        ({"robots": [TWO[0], {"name": "b", "profile": None}]}, "expected the same wherever"),
+        ({"robots": [{"name": "a", "namespace": "left"}]}, "robots.0.namespace: "),
+        ({"run": "somewhere"}, "expected `task` for a new run, or `run`"),
+        ({"task": None}, "expected `task` for a new run, or `run`"),
+        ({"task": None, "run": "x", "settings": {"seed": 1}}, "settings: a run has its own"),
+        ({"learner": False}, "learner: false needs the `run`"),
+        ({"task": None, "run": "x", "learner": False, "robots": []}, "expected at least one"),
+        ({"settings": {"actors": 2}}, "settings.actors: follows from the rest"),
+        ({"console": {"robot": "up"}}, "console.robot: 'up': expected one of left, right"),
+        ({"console": {"robot": "left", "port": 80}}, "console.port: "),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_key(fields: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        graph(**fields)
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serl import plugins
+from serl.runs.task_setup import make_task
+from serl.runs.config import resolve
+from serl.errors import BadInput
+from serl.guard.config import GuardConfig, GuardState
+from serl.runs.guard_setup import check_fits, make_guard_config, settle_guard
+from serl.guard.latch import Latch, LatchFile
+from serl.system.settings_file import checked, read_yaml
+from serl.geometry import between
+from serl.safety import pose_from
+
+PROFILE = plugins.load("robot", "sim")
+
+
+BY_TOPICS = sorted(
+    {*plugins.names("task")} - {"handover", "object_flip", "racing_car", "timing_belt"}
+)
+
+
+@pytest.mark.parametrize("name", BY_TOPICS)
+def test_every_start_may_turn_as_far_as_its_task_allows(name: str) -> None:
+    task = make_task(resolve({"task": name}))
+    config = make_guard_config(task, PROFILE)
+    allowed = config.motion.max_rotation_rad
+    rng = np.random.default_rng(7)
+    for _ in range(50):
+        start = pose_from(task.scene.place(rng).tcp).quaternion
+        turned = math.hypot(*between(config.reference, start))
+        assert allowed >= min(math.pi, turned + 0.95 * task.config.motion.max_rotation_rad)
+
+
+def test_slow_tasks_get_the_patience_that_they_need() -> None:
+    for rate_hz, command_s in ((20.0, 0.15), (10.0, 0.15), (6.0, 0.25), (5.0, 0.3)):
+        overrides = {"task": "reach", "task_config": {"rate_hz": rate_hz}}
+        config = make_guard_config(make_task(resolve(overrides)), PROFILE)
+        assert config.command_s == pytest.approx(command_s)
+
+
+def test_a_task_whose_targets_come_too_seldom_for_any_guard_is_refused() -> None:
+    task = make_task(resolve({"task": "reach", "task_config": {"rate_hz": 4.0}}))
+    with pytest.raises(BadInput, match=r"rate_hz: 4: a guard waits 0.3 s .*: at least 5"):
+        make_guard_config(task, PROFILE)
+
+
+def test_no_guard_is_made_for_wrenches() -> None:
+    flip = make_task(resolve({"task": "object_flip"}))
+    with pytest.raises(BadInput, match="object_flip: wrenches are exerted in this process only"):
+        make_guard_config(flip, PROFILE)
+    values = make_guard_config(make_task(resolve({"task": "reach"})), PROFILE).model_dump()
+    with pytest.raises(BadInput, match="motion: action_mode wrench: a guard checks targets"):
+        checked(GuardConfig, values | {"motion": flip.config.motion.model_dump()})
+
+
+def test_the_guard_reads_what_was_written_and_a_stop_is_never_wiped_away(tmp_path: Path) -> None:
+    config = make_guard_config(make_task(resolve({"task": "reach"})), PROFILE)
+    settings, latch = settle_guard(tmp_path / "guard", "actor0", config)
+    assert checked(GuardConfig, read_yaml(settings)).digest == config.digest
+    assert LatchFile(latch).read() == Latch()
+    stop = Latch(GuardState.ESTOP, "a person")
+    LatchFile(latch).write(stop)
+    settle_guard(tmp_path / "guard", "actor0", config)
+    assert LatchFile(latch).read() == stop
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"frame": "world"}, "frame: 'world', but its base frame is 'base'"),
+        ({"joint_names": (*PROFILE.joints[1:], "other")}, "joint_names: .*other, but its joints"),
+        (
+            {"joint_low_rad": (-1.0,) * 6, "joint_high_rad": (1.0,) * 6, "joint_names": ()},
+            "joint_low_rad: limits of 6 joints, but it has 7",
+        ),
+    ],
+)
+def test_a_configuration_of_another_arm_is_refused_by_its_key(
+    change: dict[str, object], complaint: str
+) -> None:
+    config = make_guard_config(make_task(resolve({"task": "reach"})), PROFILE)
+    check_fits(config, PROFILE)
+    with pytest.raises(BadInput, match=f"does not fit the arm sim: {complaint}"):
+        check_fits(config.model_copy(update=change), PROFILE)
+
+
+def test_a_guard_that_waits_for_forces_that_nobody_tells_is_refused() -> None:
+    config = make_guard_config(make_task(resolve({"task": "reach"})), PROFILE)
+    numb = PROFILE.model_copy(update={"wrench": None})
+    with pytest.raises(BadInput, match="wrench: true, but it tells none"):
+        check_fits(config, numb)
+
+
+def test_a_speed_that_the_arms_controller_would_scale_down_is_refused() -> None:
+    slow = PROFILE.controller.model_copy(update={"fastest_rad_s": 0.8})
+    profile = PROFILE.model_copy(update={"controller": slow})
+    task = make_task(resolve({"task": "reach"}))
+    check_fits(make_guard_config(task, profile), profile)
+    line = "motion.limits.angular_speed_rad_s: 1, but its controller follows 0.8 at most"
+    with pytest.raises(BadInput, match=line):
+        check_fits(make_guard_config(task, PROFILE), profile)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("racing_car", "'car'"), ("object_flip", "wrenches"), ("handover", "'pair'")],
+)
+def test_what_no_topic_tells_is_refused(name: str, why: str) -> None:
+    with pytest.raises(BadInput, match=f"{name}: .*{why}.*not over topics"):
+        make_guard_config(make_task(resolve({"task": name})), PROFILE)

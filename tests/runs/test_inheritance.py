@@ -1,0 +1,425 @@
+"""A run that starts with what another one learned."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serl.runs.assembly import make_agent
+from serl.runs.task_setup import make_spec, make_task
+from serl.runs.checkpoint import checkpoint_paths, load, mark_best
+from serl.cli.main import main
+from serl.runs.config import TrainConfig, resolve
+from serl.runs.resume import Continuation
+from serl.errors import BadInput, SpecMismatch
+from serl.runs.inheritance import inherit
+from serl.log.metrics import MetricsWriter, read_metrics
+from serl.log.episode_log import EpisodeLog, LogConfig
+from serl.runs.folder import RunFolder
+from serl.specs import Spec
+from serl.testing.logs import random_step
+from serl.testing.samples import equal
+from serl.transport import InProcess
+from serl.agents.trunk_weights import import_trunk, with_trunk
+from serl.types import End, Key, Observation, Record, Source
+
+from .agents.resnet10_reference import stand_in
+from .pickled import pickled
+
+AGENT = {"hidden": [8], "batch_size": 4, "utd": 2, "threads": 1, "device": "cpu"}
+RNG = np.random.default_rng(0)
+SETTINGS: dict[str, Any] = {"task": "reach", "demos": 0, "steps": 100, "agent": AGENT}
+
+
+def saved_run(root: Path, settings: dict[str, Any] = SETTINGS, steps: int = 7) -> RunFolder:
+    """A run with a checkpoint of an agent that has learned something, as far as numbers tell."""
+    config = resolve(settings)
+    run = RunFolder.create(root, config, datetime(2026, 11, 21))
+    agent = make_agent(config, make_spec(make_task(config)), seed=5)
+    state = {**agent.state_dict()}
+    for name in ("normaliser.mean", "normaliser.std", "adam.actor.moment.0.weight"):
+        if name in state:
+            state[name] = np.full_like(state[name], 2.0)
+    state["updates"] = np.full_like(state["updates"], 1234)
+    arrays = {"agent": state, "actor": agent.actor_weights(), "replay": {"x": np.zeros(1)}}
+    run.save_checkpoint(steps, arrays, {})
+    return run
+
+
+@pytest.fixture
+def heir(tmp_path: Path) -> tuple[RunFolder, RunFolder]:
+    """A run, and a fresh one that is to start from it."""
+    before = saved_run(tmp_path / "before")
+    config = resolve(SETTINGS, {"init_from": before.path, "seed": 9})
+    return before, RunFolder.create(tmp_path / "after", config, datetime(2026, 11, 22))
+
+
+def test_a_run_starts_with_the_networks_and_the_scale_of_another(
+    heir: tuple[RunFolder, RunFolder], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = heir
+    theirs = load(checkpoint_paths(before.checkpoints)[0]).arrays["agent"]
+    with MetricsWriter(after.path) as metrics:
+        continuation = Continuation(after, metrics)
+        learner = continuation.learner(InProcess())
+        continuation.close()
+    mine = learner.agent.state_dict()
+    kept = [name for name in theirs if not name.startswith(("adam.", "generator.", "skipped"))]
+    assert {name.split(".")[0] for name in kept} == {
+        *("actor", "critic", "target", "temperature", "normaliser", "updates")
+    }
+    assert equal({name: mine[name] for name in kept}, {name: theirs[name] for name in kept})
+    assert not any(mine[name].any() for name in mine if name.startswith("adam."))
+    assert not np.array_equal(mine["generator.learning"], theirs["generator.learning"])
+    told = capsys.readouterr().err
+    assert "7 steps of reach by sac: with its actor, critics, normaliser\n" in told
+    assert "fresh: optimiser, random numbers; updates count on, there is no warm-up\n" in told
+    assert "observations are scaled as there\n" in told
+    assert told.splitlines() == [row["text"] for row in read_metrics(after.metrics)]
+
+
+def test_what_was_inherited_stays_when_the_other_run_changes_or_goes(
+    heir: tuple[RunFolder, RunFolder],
+) -> None:
+    before, after = heir
+    first = continued(after)
+    shutil.rmtree(before.path)
+    again = continued(after)
+    kept = [name for name in first if name.startswith(("actor", "critic", "normaliser"))]
+    assert equal({name: again[name] for name in kept}, {name: first[name] for name in kept})
+
+
+def test_the_scale_is_not_estimated_anew_after_a_resume(heir: tuple[RunFolder, RunFolder]) -> None:
+    _, after = heir
+    mean = continued(after)["normaliser.mean"]
+    with MetricsWriter(after.path) as metrics:
+        continuation = Continuation(after, metrics)
+        transport = InProcess()
+        learner = continuation.learner(transport)
+        transport.send(list(episodes(continuation.spec)))
+        while learner.progress.steps < 3:
+            learner.step()
+        continuation.close()
+    assert np.array_equal(learner.agent.state_dict()["normaliser.mean"], mean)
+
+
+def continued(run: RunFolder) -> Mapping[str, Any]:
+    """The state of the learner with which a run goes on."""
+    with MetricsWriter(run.path) as metrics, closing(Continuation(run, metrics)) as continuation:
+        return continuation.learner(InProcess()).agent.state_dict()
+
+
+def episodes(spec: Spec) -> Iterator[Record]:
+    """The steps of an episode, and its end."""
+    rng = np.random.default_rng(0)
+    key = Key("run", "a", 1, 0, 0)
+    for index in range(20):
+        step = random_step(replace(key, index=index), spec, rng)
+        yield replace(
+            step, source=Source.POLICY, policy_version=0, terminated=False, truncated=index == 19
+        )
+    yield End(replace(key, index=20), step.observation, False, "time limit", 1.0, 1.0)
+
+
+def test_a_run_that_sees_otherwise_is_refused_in_a_short_line(tmp_path: Path) -> None:
+    run = saved_run(tmp_path, {**SETTINGS, "task": "pick_cube"})
+    pixels = {"task": "pick_cube", "observe": "pixels", "init_from": run.path}
+    seen = "that run sees the state of the scene, this one cameras: "
+    with pytest.raises(SpecMismatch, match=rf"{seen}.*; and \d+ more$") as raised:
+        inherit(resolve(SETTINGS, pixels))
+    assert len(str(raised.value).removeprefix(str(run.path))) < 500
+
+
+def test_the_chosen_checkpoint_is_taken_before_a_newer_one(tmp_path: Path) -> None:
+    run = saved_run(tmp_path)
+    agent = make_agent(run.config, make_spec(make_task(run.config)), seed=6)
+    run.save_checkpoint(9, {"agent": agent.state_dict()}, {})
+    config = resolve(SETTINGS, {"init_from": run.path})
+    assert "9 steps" in inherit(config).lines[0]
+    mark_best(checkpoint_paths(run.checkpoints)[0])
+    assert "7 steps" in inherit(config).lines[0]
+
+
+def test_a_run_that_does_not_fit_is_refused_with_one_line(tmp_path: Path) -> None:
+    run = saved_run(tmp_path)
+    other = {"task": "peg_insertion", "init_from": run.path}
+    with pytest.raises(SpecMismatch, match=r"cannot start from its actor: its spec != this task's"):
+        inherit(resolve(SETTINGS, other))
+    nothing_loaded = {"init_from": {"run": run.path, "load": [], "data": "steps"}}
+    with pytest.raises(SpecMismatch, match=r"its steps are of no use here: "):
+        inherit(resolve(SETTINGS, other, nothing_loaded))
+    with pytest.raises(BadInput, match="absent"):
+        inherit(resolve(SETTINGS, {"init_from": tmp_path / "absent"}))
+    empty = RunFolder.create(tmp_path / "empty", resolve(SETTINGS), datetime(2026, 11, 21))
+    with pytest.raises(BadInput, match="no checkpoint"):
+        inherit(resolve(SETTINGS, {"init_from": empty.path}))
+    with pytest.raises(SpecMismatch, match="cannot start from its encoder: this run has none"):
+        inherit(resolve(SETTINGS, {"init_from": {"run": run.path, "load": ["encoder"]}}))
+
+
+def test_networks_of_another_size_are_refused(heir: tuple[RunFolder, RunFolder]) -> None:
+    before, after = heir
+    wider = TrainConfig.model_validate(
+        {**after.config.model_dump(), "agent": {**AGENT, "hidden": [16]}}
+    )
+    after.info = after.info.model_copy(update={"config": wider})
+    with MetricsWriter(after.path) as metrics:
+        continuation = Continuation(after, metrics)
+        with pytest.raises(SpecMismatch, match=r"expected float32\["):
+            continuation.learner(InProcess())
+        continuation.close()
+    assert before.path.exists()
+
+
+def test_a_part_that_does_not_fit_is_fresh_unless_it_was_asked_for(tmp_path: Path) -> None:
+    run = saved_run(tmp_path)
+    three = {"agent": {"critics": 3}, "init_from": run.path}
+    inheritance = inherit(resolve(SETTINGS, three))
+    assert inheritance.origin.load == ("actor", "normaliser")
+    assert "updates" not in inheritance.state
+    assert inheritance.lines[1] == (
+        "fresh: critics (critic.0.weight: expected float32[3, 15, 8], found float32[2, 15, 8]), "
+        "temperature, optimiser, random numbers; updates count from 0"
+    )
+    asked = {"init_from": {"run": run.path, "load": ["actor", "critics"]}}
+    with pytest.raises(SpecMismatch, match=r"its critics: critic\.0\.weight: expected float32\[3"):
+        inherit(resolve(SETTINGS, three, asked))
+
+
+def test_a_cloned_policy_gives_its_actor_and_the_critics_warm_up(tmp_path: Path) -> None:
+    before = saved_run(tmp_path / "before", {**SETTINGS, "agent": {**AGENT, "algorithm": "bc"}})
+    record(before, [(True, Source.POLICY)])
+    theirs = load(checkpoint_paths(before.checkpoints)[0]).arrays["agent"]
+    found = {"run": before.path, "data": "successes"}
+    warm = {"init_from": found, "learner": {"warm_up": 3}, "agent": {"frozen": ["actor"]}}
+    after = RunFolder.create(tmp_path / "after", resolve(SETTINGS, warm), datetime(2026, 11, 22))
+    assert RunFolder.open(after.path).config == after.config
+    inheritance = inherit(after.config)
+    assert inheritance.origin.load == ("actor", "normaliser")
+    assert "critics (bc trains none), temperature" in inheritance.lines[1]
+    assert inheritance.lines[-1] == "frozen, no update changes it: actor"
+    mine = continued(after)
+    taken = [name for name in theirs if name.startswith(("actor.", "normaliser."))]
+    assert equal({name: mine[name] for name in taken}, {name: theirs[name] for name in taken})
+    assert mine["updates"] == 3
+    assert mine["adam.critic.steps"] > 0
+    with pytest.raises(SpecMismatch, match="its critics: bc trains none"):
+        inherit(resolve(SETTINGS, {"init_from": {"run": before.path, "load": ["critics"]}}))
+
+
+def test_an_encoder_alone_moves_to_another_task(tmp_path: Path) -> None:
+    small = {"encoder_channels": [4], "latent": 4}
+    pixels = {"task": "pick_cube", "observe": "pixels", "agent": {**AGENT, **small}}
+    before = saved_run(tmp_path, {**SETTINGS, **pixels})
+    slower = {"task_config": {"motion": {"translation_m": 0.01}}}
+    origin: dict[str, Any] = {"init_from": {"run": before.path, "load": ["encoder"]}}
+    frozen: dict[str, Any] = {"agent": {"frozen": ["encoder"]}}
+    inheritance = inherit(resolve(SETTINGS, pixels, slower, origin, frozen))
+    assert {name.split(".")[0] for name in inheritance.state} == {"encoder"}
+    assert "anew" in inheritance.lines[2]
+    with pytest.raises(SpecMismatch, match=r"its actor: its spec != this task's: motion: "):
+        inherit(resolve(SETTINGS, pixels, slower, {"init_from": before.path}))
+    with pytest.raises(BadInput, match=r"agent\.frozen: nothing loads the actor"):
+        resolve(SETTINGS, pixels, origin, {"agent": {"frozen": ["actor"]}})
+
+
+VIEWS = {
+    name: {"camera": camera, "width": 16, "height": 16}
+    for name, camera in (("front", "field"), ("wrist", "wrist"))
+}
+PIXELS: dict[str, Any] = {
+    **SETTINGS,
+    "task": "pick_cube",
+    "observe": "pixels",
+    "task_config": {"views": VIEWS},
+}
+
+
+def behind(**encoder: Any) -> dict[str, Any]:
+    """Settings of a run from pixels, whose encoder is this."""
+    return {**PIXELS, "agent": {**AGENT, **encoder}}
+
+
+@pytest.fixture(scope="module")
+def trunks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two stand-ins for the weights of a ResNet-10."""
+    folder = tmp_path_factory.mktemp("trunks")
+    for seed in (3, 4):
+        (folder / f"{seed}.pkl").write_bytes(pickled(stand_in(seed=seed)))
+        import_trunk(folder / f"{seed}.pkl", folder / f"{seed}.safetensors")
+    return {seed: folder / f"{seed}.safetensors" for seed in ("3", "4")}
+
+
+def test_a_run_from_pixels_starts_with_the_encoder_too(tmp_path: Path) -> None:
+    before = saved_run(tmp_path / "before", PIXELS)
+    theirs = load(checkpoint_paths(before.checkpoints)[0]).arrays["agent"]
+    config = resolve(PIXELS, {"init_from": before.path, "seed": 9})
+    after = RunFolder.create(tmp_path / "after", config, datetime(2026, 11, 22))
+    assert inherit(config).origin.load == ("actor", "critics", "encoder", "normaliser")
+    mine = continued(after)
+    kept = [name for name in theirs if not name.startswith(("adam.", "generator.", "skipped"))]
+    assert any(name.startswith("encoder.front.") for name in kept)
+    assert equal({name: mine[name] for name in kept}, {name: theirs[name] for name in kept})
+    agents = [make_agent(each, make_spec(make_task(each)), 1) for each in (before.config, config)]
+    for agent, state in zip(agents, (theirs, mine), strict=True):
+        agent.load_state_dict({**state, "generator.acting": theirs["generator.acting"]})
+    images = {name: np.full((16, 16, 3), 90, np.uint8) for name in VIEWS}
+    state = random_step(Key("r", "a", 1, 0, 0), make_spec(make_task(config)), RNG).observation.state
+    seen = Observation(state, images)
+    first, second = (agent.act(seen, explore=False) for agent in agents)
+    assert np.array_equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "mine", "line"),
+    [
+        ("3", "4", r"it was trained behind ResNet-10 [0-9a-f]{12}, here is ResNet-10 [0-9a-f]{12}"),
+        ("3", "", r"it was trained behind ResNet-10 [0-9a-f]{12}, here is no ResNet-10"),
+        ("", "3", r"it was trained behind no ResNet-10, here is ResNet-10 [0-9a-f]{12}"),
+    ],
+)
+def test_what_stands_on_another_trunk_is_refused(
+    theirs: str, mine: str, line: str, tmp_path: Path, trunks: dict[str, Path]
+) -> None:
+    """Their shapes are alike, but what they see is not."""
+
+    def settings(seed: str) -> dict[str, Any]:
+        alike = {"latent": 8, "state_latent": 8}
+        if not seed:
+            return behind(**alike)
+        return behind(**alike, encoder="resnet10", trunk=trunks[seed])
+
+    before = saved_run(tmp_path / "before", settings(theirs))
+    for asked, part in ((None, "actor: its encoder does not fit"), (["encoder"], "encoder")):
+        origin = {"init_from": {"run": before.path, "load": asked}}
+        with pytest.raises(SpecMismatch, match=f"cannot start from its {part}: {line}"):
+            inherit(resolve(settings(mine), origin))
+    again = resolve(settings(theirs), {"init_from": before.path})
+    assert inherit(again).origin.load == ("actor", "critics", "encoder", "normaliser")
+
+
+def test_a_trunk_that_was_replaced_since_is_another_one(
+    tmp_path: Path, trunks: dict[str, Path]
+) -> None:
+    path = tmp_path / "mine.safetensors"
+    path.write_bytes(trunks["3"].read_bytes())
+    settings = behind(encoder="resnet10", trunk=path)
+    pinned = with_trunk(resolve(settings).agent).model_dump(mode="json")
+    before = saved_run(tmp_path / "before", {**settings, "agent": pinned})
+    path.write_bytes(trunks["4"].read_bytes())
+    with pytest.raises(SpecMismatch, match="it was trained behind ResNet-10"):
+        inherit(resolve(settings, {"init_from": before.path}))
+
+
+@pytest.mark.parametrize("weights", ["auto", "none"])
+def test_an_actor_does_not_come_without_its_encoder(weights: str, tmp_path: Path) -> None:
+    before = saved_run(tmp_path, behind(encoder_weights=weights))
+    other = behind(encoder_channels=[8, 8], encoder_weights=weights)
+    line = r"its actor: its encoder does not fit: encoder\.front\.0\.weight: expected float32\["
+    with pytest.raises(SpecMismatch, match=line):
+        inherit(resolve(other, {"init_from": before.path}))
+    for part in ("actor", "critics"):
+        alone = {"init_from": {"run": before.path, "load": [part]}}
+        with pytest.raises(SpecMismatch, match=f"its {part}: it stands on an encoder, name it in"):
+            inherit(resolve(behind(encoder_weights=weights), alone))
+    scale = inherit(resolve(other, {"init_from": {"run": before.path, "load": ["normaliser"]}}))
+    assert {name.split(".")[0] for name in scale.state} == {"normaliser"}
+    assert "encoder (encoder.front.0.weight: expected" in scale.lines[1]
+    assert "updates count from 0" in scale.lines[1]
+
+
+def record(run: RunFolder, kinds: Sequence[tuple[bool, Source]]) -> None:
+    """Episodes of 20 steps, in the log of an actor."""
+    spec = make_spec(make_task(run.config))
+    with EpisodeLog(run.episodes("a"), spec, "run", "a", 1, LogConfig(min_free_bytes=0)) as log:
+        for number, (success, source) in enumerate(kinds):
+            for each in episodes(spec):
+                each = replace(each, key=replace(each.key, episode=number))
+                if isinstance(each, End):
+                    log.append(replace(each, success=success))
+                else:
+                    log.append(replace(each, source=source))
+
+
+KINDS = [
+    (True, Source.POLICY),
+    (False, Source.POLICY),
+    (True, Source.SCRIPT),  # a reset
+    (False, Source.HUMAN),
+]
+
+
+@pytest.mark.parametrize(
+    ("data", "demonstrations", "everything", "prior"),
+    [("none", 0, 0, 0), ("successes", 20, 20, 20), ("steps", 0, 60, 20)],
+)
+def test_what_another_run_recorded_enters_by_choice_and_stays(
+    tmp_path: Path, data: str, demonstrations: int, everything: int, prior: int
+) -> None:
+    before = saved_run(tmp_path / "before")
+    record(before, KINDS)
+    origin = {"init_from": {"run": before.path, "load": ["actor"], "data": data}}
+    after = RunFolder.create(tmp_path / "after", resolve(SETTINGS, origin), datetime(2026, 11, 22))
+    states = []
+    for _ in range(2):
+        with MetricsWriter(after.path) as metrics, closing(Continuation(after, metrics)) as going:
+            learner = going.learner(InProcess())
+        assert learner.replay.demonstrations == demonstrations
+        assert len(learner.replay) == everything
+        assert len(learner.replay.prior_states()) == prior
+        states.append(learner.agent.state_dict())
+        shutil.rmtree(before.path, ignore_errors=True)
+    assert equal(states[0], states[1])
+    scaled_by = learner.replay.prior_states() if demonstrations else learner.replay.states()
+    mean = scaled_by.mean(0) if everything else np.zeros_like(states[0]["normaliser.mean"])
+    assert np.array_equal(states[0]["normaliser.mean"], mean)
+    told = [row["text"] for row in read_metrics(after.metrics) if row["kind"] == "event"]
+    assert any("1 episodes, 20 steps" in text for text in told) == (data == "successes")
+    assert any("3 episodes, 60 steps" in text for text in told) == (data == "steps")
+
+
+def test_resets_of_a_run_that_is_given_as_demonstrations_demonstrate_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = saved_run(tmp_path / "before")
+    record(before, KINDS)
+    settings = {"demo_paths": [before.episodes("a")]}
+    after = RunFolder.create(
+        tmp_path / "after", resolve(SETTINGS, settings), datetime(2026, 11, 22)
+    )
+    with MetricsWriter(after.path) as metrics, closing(Continuation(after, metrics)) as going:
+        assert going.learner(InProcess()).replay.demonstrations == 20, "the policy's success"
+    assert "1 successes demonstrate, 3 others do not" in capsys.readouterr().err
+
+
+def test_a_run_that_recorded_no_success_demonstrates_nothing(tmp_path: Path) -> None:
+    before = saved_run(tmp_path / "before")
+    record(before, KINDS[1:])
+    origin = {"init_from": {"run": before.path, "data": "successes"}}
+    after = RunFolder.create(tmp_path / "after", resolve(SETTINGS, origin), datetime(2026, 11, 22))
+    with pytest.raises(BadInput, match=r"init_from\.data successes: it recorded no success"):
+        continued(after)
+
+
+def test_the_command_line_refuses_it_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = saved_run(tmp_path / "before")
+    monkeypatch.chdir(tmp_path)
+    for words, what in (
+        (["pick_cube"], "cannot start from it"),
+        (["reach", "--agent.hidden", "[16]"], "expected float32["),
+    ):
+        assert main(["train", *words, "--init-from", str(run.path)]) == 2
+        line = capsys.readouterr().err
+        assert line.count("\n") == 1
+        assert what in line
+    assert not (tmp_path / "runs").exists()

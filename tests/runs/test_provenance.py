@@ -1,0 +1,81 @@
+import json
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serl.runs.assembly import make_agent
+from serl.runs.task_setup import make_spec, make_task
+from serl.runs.config import TrainConfig, resolve
+from serl.errors import BadInput
+from serl.runs.provenance import check_provenance, provenance
+from serl.runs.folder import CONFIG as CONFIG_FILE
+from serl.runs.folder import RunFolder
+
+
+def of(config: TrainConfig) -> dict[str, Any]:
+    """As it comes back from a checkpoint."""
+    info: dict[str, Any] = json.loads(
+        json.dumps(provenance(config, make_spec(make_task(config))), allow_nan=False)
+    )
+    return info
+
+
+CONFIG = resolve({"task": "reach", "demo_paths": ["/demos"], "agent": {"return_bounds": [0, 1]}})
+
+
+def test_nothing_changed() -> None:
+    assert check_provenance(of(CONFIG), of(CONFIG)) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"seed": 3}, r"made with other settings: seed: 0 != 3$"),
+        ({"agent": CONFIG.agent.model_copy(update={"utd": 7})}, r"agent\.utd: \d != 7$"),
+        ({"task_config": {"rate_hz": 20.0}}, "made for the spec"),
+    ],
+)
+def test_what_parameters_depend_on_may_not_change(change: dict[str, Any], line: str) -> None:
+    with pytest.raises(BadInput, match=line):
+        check_provenance(of(CONFIG), of(CONFIG.model_copy(update=change)))
+
+
+@pytest.mark.parametrize("change", [{"steps": 7}, {"actors": 3}, {"trials": 2}])
+def test_what_they_do_not_depend_on_may(change: dict[str, Any]) -> None:
+    assert check_provenance(of(CONFIG), of(CONFIG.model_copy(update=change))) == ""
+
+
+def test_other_code_is_a_warning() -> None:
+    mine = of(CONFIG)
+    warning = check_provenance(mine | {"code": "0.0+abc"}, mine)
+    assert warning == f"checkpoint: made by serl '0.0+abc', this is {mine['code']}"
+
+
+@pytest.mark.parametrize("info", [{}, {"spec": 3}, {"settings": "none"}])
+def test_a_checkpoint_that_does_not_say_is_refused(info: dict[str, Any]) -> None:
+    mine = of(CONFIG)
+    spec = {"spec": mine["spec"]} if "settings" in info else {}
+    with pytest.raises(BadInput, match="checkpoint: made"):
+        check_provenance(info | spec, mine)
+
+
+@pytest.mark.parametrize("latent", [64, 32])
+def test_a_run_that_knew_one_size_of_features_goes_on(latent: int, tmp_path: Path) -> None:
+    """`agent.latent` was that of cameras and state; `agent.state_latent` did not exist."""
+    agent = {"latent": latent, "encoder_weights": "none", "hidden": [8], "device": "cpu"}
+    config = resolve({"task": "pick_cube", "observe": "pixels", "agent": agent})
+    run = RunFolder.create(tmp_path, config, datetime.now())
+    path = run.path / CONFIG_FILE
+    text = path.read_text()
+    assert text.count("state_latent: null\n") == 1
+    path.write_text(re.sub(" *state_latent: null\n", "", text))
+    opened = RunFolder.open(run.path).config
+    before = of(config)
+    del before["settings"]["agent"]["state_latent"]
+    assert check_provenance(before, of(opened)) == ""
+    weights = make_agent(opened, make_spec(make_task(opened)), 0).actor_weights()
+    assert weights["encoder.wrist.head.weight"].shape[-1] == latent
+    assert weights["encoder.state.head.weight"].shape[-1] == latent

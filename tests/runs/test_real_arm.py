@@ -1,0 +1,219 @@
+"""What a training on a real arm needs, and the one line that says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from serl import plugins
+from serl.agents.classifier import Card, Classifier
+from serl.arm_profile import ArmProfile, is_real
+from serl.runs.task_setup import make_judged_task, make_task
+from serl.workspace import Workspace
+from serl.runs.config import resolve
+from serl.errors import BadInput
+from serl.guard.checks import Heard, Refused, check_command
+from serl.runs.guard_setup import guard_of, make_guard_config
+from serl.runs.real_arm import asked_where, bodies_seen, check_place, is_judged_apart, within_workspace
+from serl.reward import RewardConfig, ToolPlace
+from serl.safety import Box
+from serl.runs.settings import run_settings
+from serl.task import SimulatedTask
+from serl.report.task_runs import _overrides
+from serl.cli.training import suffices
+
+FRANKA: ArmProfile = plugins.load("robot", "franka")
+WORKSPACE = Workspace(
+    low_m=(0.4, -0.1, 0.0), high_m=(0.6, 0.1, 0.3), home_m=(0.5, 0.0, 0.2), reference=(1, 0, 0, 0)
+)
+TAUGHT = FRANKA.model_copy(update={"workspace": WORKSPACE})
+BOX = {"box_low_m": [0.4, -0.1, 0.1], "box_high_m": [0.6, 0.1, 0.4]}
+OWN_BOX = {"task_config": {"motion": BOX}}
+PIXELS = {"observe": "pixels", "agent": {"cached_features": False}}
+
+
+def task(name: str, observe: str | None = None) -> SimulatedTask:
+    return make_task(resolve({"task": name, "observe": observe}))
+
+
+def test_a_simulated_arm_is_none_wherever_it_is() -> None:
+    assert [is_real(robot) for robot in (None, "sim", "franka", "cell.yaml")] == [False] * 2 + [
+        True
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "observe", "seen", "apart"),
+    [
+        ("reach", None, ("goal",), False),
+        ("pick_cube", "state", ("cube",), False),
+        ("pick_cube", "pixels", (), True),
+        ("cable_routing", "pixels", ("clip",), True),
+    ],
+)
+def test_bodies_are_tracked_that_a_policy_sees(
+    name: str, observe: str | None, seen: tuple[str, ...], apart: bool
+) -> None:
+    assert bodies_seen(task(name, observe)) == seen
+    assert is_judged_apart(task(name, observe)) == apart
+
+
+def test_a_run_on_an_arm_has_people_and_no_simulated_human() -> None:
+    config = run_settings("reach", {}, {"robot": "franka", "demos": 0, **OWN_BOX})
+    assert (config.robot, config.intervention, config.namespace) == ("franka", "none", "/")
+    assert run_settings("reach", {}, {"robot": "sim"}).intervention == "scripted"
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({}, r"demos: 20: no script demonstrates on a real arm: give --demos FOLDER .*serl record"),
+        ({"demos": 0, "intervention": "scripted"}, "intervention: scripted: no simulated human"),
+        ({"demos": 0, "curriculum": {"start": 0.1}}, "curriculum.start: only a simulation"),
+        ({"robot": "nobody"}, "unknown robot 'nobody': expected one of"),
+        ({"demos": 0, "robot": "absent.yaml"}, "absent.yaml: cannot be read"),
+        ({"demos": 0, "namespace": "left"}, "namespace: "),
+        ({"robot": "sim", "task_config": {"rate_hz": 3.0}}, "rate_hz: 3: a guard waits"),
+        ({"demos": 0, "actor": {"home_every": 2}}, "actor.home_every: only an arm in"),
+        ({"demos": 0, "trials": 0, "robot": "sim"}, "trials: expected at least 1"),
+    ],
+)
+def test_what_only_a_simulation_gives_is_refused_by_its_key(
+    settings: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(BadInput, match=complaint) as caught:
+        run_settings("reach", {"robot": "franka", **settings}, {})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({}, "reward.kind: task: pick_cube judges itself by cube_pose, which nothing tells"),
+        (
+            {"reward": {"kind": "human"}, "task_config": {"auto_reset": True}},
+            "task_config.auto_reset: pick_cube resets itself by cube_pose",
+        ),
+    ],
+)
+def test_what_nothing_measures_judges_no_training(settings: dict[str, Any], complaint: str) -> None:
+    values = {"robot": "franka", "demos": 0, **PIXELS, **settings}
+    with pytest.raises(BadInput, match=complaint):
+        run_settings("pick_cube", values, {})
+
+
+def test_a_pair_of_arms_is_refused_before_its_scene_is_looked_at() -> None:
+    with pytest.raises(BadInput, match=r"^handover: driven by 'pair' in this process only"):
+        run_settings("handover", {"robot": "franka", "demos": 0}, {})
+
+
+def test_a_tuned_task_may_be_trained_on_an_arm_without_trials() -> None:
+    motion = {"motion": {"box_low_m": [0.4, -0.1, 0.1], "box_high_m": [0.6, 0.1, 0.4]}}
+    values = {"robot": "franka", "demos": 0, "trials": 0, **PIXELS, "reward": {"kind": "human"}}
+    asked = {"task_config": motion, "required_success_rate": 0.9}
+    config = run_settings("pick_cube", {**values, **asked}, {})
+    assert suffices(config, None)
+    assert not suffices(config.model_copy(update={"trials": 1}), None)
+    assert config.required_success_rate is not None, "of a tuned task; nothing is asked of 0 trials"
+
+
+def test_a_task_that_is_judged_apart_is_asked_for_nothing_that_nobody_tells() -> None:
+    values = {"task": "pick_cube", "robot": "franka", "demos": 0, **PIXELS}
+    judged = make_judged_task(resolve(values))  # as a policy that was trained in simulation is run
+    simulated = task("pick_cube", "pixels")
+    arm = {name: spec for name, spec in _reading(simulated).state.items() if name != "cube_pose"}
+    reading = _reading(simulated)
+    blind = type(reading)(arm, reading.images)
+    judged.begin(blind)
+    assert judged.observation(blind).state.keys() == simulated.observation_spec.state.keys()
+    assert judged.reset(blind) is None
+    first = judged.outcome(blind, 0)
+    last = judged.outcome(blind, judged.config.max_steps - 1)
+    assert (first.reward, first.terminated, first.truncated) == (0.0, False, False)
+    assert (last.terminated, last.truncated, last.provenance) == (False, True, "human")
+    with pytest.raises(KeyError):
+        simulated.outcome(blind, 0)
+
+
+def test_where_a_success_is_on_a_simulated_table_is_not_asked_of_an_arm(tmp_path: Path) -> None:
+    """A table 20 cm below the base: no cube would ever be high enough."""
+    views = task("pick_cube", "pixels").config.policy_views
+    model = tmp_path / "m.safetensors"
+    card = Card(views=views, place=ToolPlace())
+    Classifier.create(card, torch.Generator().manual_seed(0)).save(model)
+    reward: dict[str, Any] = {"kind": "classifier", "model": model}
+    arm = {"robot": "franka", "demos": 0, **PIXELS, "task_config": {"motion": BOX}}
+    simulated = run_settings("pick_cube", {}, {**PIXELS, "reward": reward})
+    assert simulated.reward.tool_low_m == (-1.0, -1.0, 0.15)
+    assert asked_where(simulated, make_task(simulated)) == ""
+    config = run_settings("pick_cube", {}, {**arm, "reward": reward})
+    assert config.reward.place == ToolPlace()
+    assert "asked wherever the tool is (pick_cube has a place of a simulated table)" in (
+        asked_where(config, make_task(config))
+    )
+    assert "tool_low_m" not in _overrides(config), "it is what a run there has by default"
+    own = {**reward, "tool_low_m": (-1.0, -1.0, -0.05)}
+    config = run_settings("pick_cube", {}, {**arm, "reward": own})
+    assert config.reward.tool_low_m == (-1.0, -1.0, -0.05)
+    line = asked_where(config, make_task(config))
+    assert "above x, y, z of [-1.0, -1.0, -0.05] m, in the base frame of this arm" in line
+    human = config.model_copy(update={"reward": RewardConfig(kind="human")})
+    assert asked_where(human, make_task(human)) == ""
+
+
+def _reading(of: SimulatedTask) -> Any:
+    with plugins.make_simulation(of) as arm:
+        return arm.reset(0)
+
+
+def test_the_box_is_what_the_task_and_the_person_allow() -> None:
+    motion = task("reach").config.motion
+    assert within_workspace(motion, FRANKA) == motion
+    both = within_workspace(motion, TAUGHT)
+    assert both.box_low_m == (0.4, -0.1, 0.04)
+    assert both.box_high_m == (0.6, 0.1, 0.3)
+    assert make_guard_config(task("reach"), TAUGHT).motion.box_high_m == both.box_high_m
+
+
+def test_rotations_are_about_what_a_person_taught_and_within_it() -> None:
+    turned = WORKSPACE.model_copy(update={"reference": (0, 1, 0, 0), "max_rotation_rad": 0.2})
+    taught = FRANKA.model_copy(update={"workspace": turned})
+    config = make_guard_config(task("reach"), taught)
+    assert config.reference == (0, 1, 0, 0)
+    assert config.motion.max_rotation_rad == 0.2
+    loose = turned.model_copy(update={"max_rotation_rad": 3.0})
+    config = make_guard_config(task("reach"), FRANKA.model_copy(update={"workspace": loose}))
+    free = make_guard_config(task("reach"), FRANKA).motion.max_rotation_rad
+    assert config.motion.max_rotation_rad == min(3.0, free)
+
+
+def test_every_guard_of_an_arm_keeps_out_of_what_a_person_named() -> None:
+    post = Box(low_m=(0.52, 0.02, 0.1), high_m=(0.58, 0.08, 0.3))
+    place = WORKSPACE.model_copy(update={"keep_out": (post,)})
+    taught = FRANKA.model_copy(update={"workspace": place})
+    for config in (guard_of(taught), make_guard_config(task("reach"), taught)):
+        assert config.keep_out == (post,)
+        inside = (0.55, 0.05, 0.2, 1.0, 0.0, 0.0, 0.0)
+        with pytest.raises(Refused, match="keep-out box"):
+            check_command(inside, Heard(0.0, 0.0, 0.0, config.frame), config)
+    assert make_guard_config(task("reach"), FRANKA).keep_out == ()
+
+
+def test_an_arm_that_nobody_taught_is_not_let_into_the_box_of_a_simulation() -> None:
+    for motion in ({}, {"box_high_m": BOX["box_high_m"]}):
+        config = resolve({"task": "reach", "task_config": {"motion": motion}})
+        with pytest.raises(BadInput, match=r"arm franka: nobody has taught it .*: serl setup"):
+            check_place(config, FRANKA)
+        check_place(config, TAUGHT)
+    check_place(resolve({"task": "reach", **OWN_BOX}), FRANKA)
+    with pytest.raises(BadInput, match="nobody has taught it"):
+        run_settings("reach", {}, {"robot": "franka", "demos": 0})
+
+
+def test_boxes_that_do_not_meet_are_refused_by_their_keys() -> None:
+    far = WORKSPACE.model_copy(update={"low_m": (0.69, -0.1, 0.0), "high_m": (0.9, 0.1, 0.3)})
+    with pytest.raises(BadInput, match=r"workspace of franka: along x .* motion.box_low_m"):
+        within_workspace(task("reach").config.motion, FRANKA.model_copy(update={"workspace": far}))

@@ -1,0 +1,176 @@
+"""Copies of logs of actors on other hosts: complete and in order, however often we die."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from serl.log.compression import compact
+from serl.runs.config import TrainConfig
+from serl.log.episode_writer import EpisodeWriter, metadata_of
+from serl.log.episode_reader import PART, EpisodeFile, episode_paths, read_records
+from serl.errors import BadInput, SerlError
+from serl.log.manifest import read_entries
+from serl.runs.replica import Mirror
+from serl.runs.folder import RunFolder
+from serl.testing.logs import ACTOR, CONFIG, EPOCH, SPEC, encoded, random_records
+from serl.types import Record
+from serl.log.wire import record_parts
+
+RECORDS = random_records(3, 2, 4)
+LATER = random_records(2, 1, epoch=EPOCH + 1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path, TrainConfig(log=CONFIG), datetime(2026, 11, 21))
+
+
+def mirror(folder: RunFolder) -> Mirror:
+    made = Mirror(folder, SPEC)
+    made.meet(ACTOR, "elsewhere")
+    return made
+
+
+def copy_and_die(folder: RunFolder, records: Sequence[Record]) -> None:
+    """In a process that ends at once, with nothing closed."""
+    if (child := os.fork()) == 0:
+        try:
+            mirror(folder).append(records)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
+def copied(folder: RunFolder) -> list[Record]:
+    return list(read_records(folder.episodes(ACTOR), SPEC))
+
+
+def test_a_copy_is_the_log(folder: RunFolder) -> None:
+    made = mirror(folder)
+    for record in RECORDS:
+        made.append([record])
+        assert encoded(copied(folder)) == encoded(RECORDS[: len(copied(folder))])
+        assert copied(folder)[-1].key == record.key
+    made.append([])
+    made.append(LATER)
+    made.close()
+    assert encoded(copied(folder)) == encoded([*RECORDS, *LATER])
+    entries = read_entries(folder.episodes(ACTOR))
+    assert [e[0].ended and not e[0].recovered for e in entries.values()] == [True] * 5
+
+
+def test_the_log_of_an_actor_on_this_host_is_not_copied(folder: RunFolder) -> None:
+    folder.link(ACTOR).mkdir(parents=True)
+    (folder.link(ACTOR) / "home").write_text("here")
+    made = Mirror(folder, SPEC)
+    made.meet(ACTOR, "here")
+    made.append(RECORDS)
+    assert not folder.episodes(ACTOR).exists()
+    made.meet(ACTOR, "elsewhere")
+    made.append(RECORDS)
+    assert encoded(copied(folder)) == encoded(RECORDS)
+
+
+@pytest.mark.parametrize("held", range(len(RECORDS)))
+def test_a_killed_copy_goes_on_inside_the_episode(folder: RunFolder, held: int) -> None:
+    copy_and_die(folder, RECORDS[:held])
+    assert len(copied(folder)) == held
+    made = mirror(folder)
+    made.append(RECORDS[max(0, held - 2) :])  # the last ones were not acknowledged
+    made.close()
+    assert encoded(copied(folder)) == encoded(RECORDS)
+    assert not list(folder.episodes(ACTOR).glob(f"*{PART}"))
+
+
+def test_death_between_the_last_record_and_the_seal(folder: RunFolder) -> None:
+    episodes = folder.episodes(ACTOR)
+    episodes.mkdir(parents=True)
+    writer = EpisodeWriter(episodes, PART, metadata_of(RECORDS[0].key, SPEC), SPEC)
+    for record in RECORDS[:4]:
+        writer.write(record_parts(record), 0)
+    writer.close()
+    made = mirror(folder)
+    made.append(RECORDS[4:])
+    made.close()
+    assert encoded(copied(folder)) == encoded(RECORDS)
+    assert not list(episodes.glob(f"*{PART}"))
+
+
+def test_a_torn_record_is_written_again(folder: RunFolder) -> None:
+    copy_and_die(folder, RECORDS[:3])
+    (part,) = episode_paths(folder.episodes(ACTOR))
+    data = part.read_bytes()
+    for size in range(0, len(data), 293):
+        part.write_bytes(data[:size])
+        copy_and_die(folder, RECORDS[len(copied(folder)) : 3])
+        assert encoded(copied(folder)) == encoded(RECORDS[:3])
+
+
+@pytest.mark.parametrize("die", [False, True])
+def test_an_episode_that_an_actor_left_open_stays_truncated(folder: RunFolder, die: bool) -> None:
+    made = mirror(folder)
+    if die:
+        copy_and_die(folder, RECORDS[:6])
+    else:
+        made.append(RECORDS[:6])  # all of the first episode, two steps of the second
+    made.append(LATER)
+    made.close()
+    assert encoded(copied(folder)) == encoded([*RECORDS[:6], *LATER])
+    entries = read_entries(folder.episodes(ACTOR))
+    assert [entry[-1].recovered for entry in entries.values()] == [False, True, False, False]
+
+
+@pytest.mark.parametrize(("die", "compressed"), [(False, False), (True, False), (True, True)])
+def test_an_older_start_that_goes_on_is_copied_too(
+    folder: RunFolder, die: bool, compressed: bool
+) -> None:
+    """Its link was late, or two of them disagree: the learner must not stop, now or ever."""
+    made = mirror(folder)
+    for part in (RECORDS[:6], LATER[:1], RECORDS[6:], LATER[1:]):
+        if die:
+            copy_and_die(folder, part)
+        else:
+            made.append(part)
+        for path in folder.episodes(ACTOR).glob("*[0-9].mcap") if compressed else ():
+            compact(path, CONFIG)
+    made.close()
+    assert encoded(copied(folder)) == encoded([*RECORDS, *LATER])
+    entries = read_entries(folder.episodes(ACTOR))
+    assert all(entry[-1].ended and not entry[-1].recovered for entry in entries.values())
+
+
+def test_the_images_of_a_copy_are_compressed(folder: RunFolder) -> None:
+    made = mirror(folder)
+    made.append(RECORDS)
+    made.append(LATER)
+    made.close()
+    first = min(episode_paths(folder.episodes(ACTOR)))
+    with closing(EpisodeFile(first)) as file:
+        file.next_message()
+        assert file.metadata["images"] == "png"
+    assert encoded(copied(folder)) == encoded([*RECORDS, *LATER])
+
+
+def test_what_does_not_follow_is_refused(folder: RunFolder) -> None:
+    made = mirror(folder)
+    made.append(RECORDS[:2])
+    with pytest.raises(BadInput, match="expected the record"):
+        made.append(RECORDS[3:])
+    made.append(RECORDS[2:6])
+    made.append(LATER[:1])
+    with pytest.raises(BadInput, match="expected the record"):
+        made.append(RECORDS[7:])
+    made.close()
+
+
+def test_a_disk_that_refuses_is_one_line(folder: RunFolder) -> None:
+    folder.episodes(ACTOR).parent.mkdir()
+    folder.episodes(ACTOR).write_text("in the way")
+    with pytest.raises(SerlError, match="cannot write to"):
+        mirror(folder).append(RECORDS)

@@ -1,0 +1,142 @@
+"""A run's own log as samples: what only a reward model sees is in it, and goes no further."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from serl.agents.classifier import Card, Classifier
+from serl.runs.assembly import make_actor, make_agent
+from serl.runs.task_setup import make_judged_task, make_spec, make_task
+from serl.camera import View
+from serl.runs.config import resolve
+from serl.log.episode_reader import episode_paths, read_episode
+from serl.errors import SpecMismatch
+from serl.log.annotations import Place, append_labels, read_labels
+from serl.log.quarantine import read_logged, survey
+from serl.log.episode_log import EpisodeLog
+from serl.runs.reward_data import read_samples, read_sight
+from serl.runs.folder import RunFolder
+from serl.testing.samples import equal
+from serl.log.tool_log import read_tools
+from serl.transport import InProcess, Snapshot
+from serl.log.truth_log import TRUTH_FILE
+from serl.types import Record
+
+JUDGE = View(camera="field", width=16, height=16)
+LOG: dict[str, Any] = {"min_free_bytes": 0}
+
+
+def make_run(root: Path, **log: Any) -> RunFolder:
+    """A run whose classifier alone sees a view."""
+    model = root / "model.safetensors"
+    Classifier.create(Card(views={"judge": JUDGE}), torch.Generator().manual_seed(0)).save(model)
+    settings = {
+        "task": "pick_cube",
+        "task_config": {"private_views": {"judge": JUDGE.model_dump()}, "time_limit_s": 0.5},
+        "reward": {"kind": "classifier", "model": model, "threshold": 0.99},
+        "intervention": "none",
+        "demos": 0,
+        "agent": {"hidden": [4]},
+        "log": {**LOG, **log},
+    }
+    return RunFolder.create(root, resolve(settings), datetime(2026, 11, 22))
+
+
+def act(run: RunFolder) -> list[Record]:
+    """An episode of a policy that a learner sent, in the run's log."""
+    kept: list[Record] = []
+    transport = InProcess()
+    learner = make_agent(run.config, make_spec(make_task(run.config)), 0)
+    transport.publish(Snapshot(1, {}, learner.actor_weights()))
+    spec = make_spec(make_judged_task(run.config))
+    with EpisodeLog(run.episodes("a"), spec, run.name, "a", 1, run.config.log) as log:
+
+        def sink(record: Record) -> None:
+            log.append(record)
+            kept.append(record)
+
+        actor = make_actor(
+            run.config,
+            run.name,
+            "a",
+            transport,
+            sink,
+            pace=lambda: None,
+            epoch=1,
+            witnessed=run.episodes("a"),
+        )
+        with actor.robot:
+            next(islice(actor.episodes(), 1))
+        assert actor.policy.version == 1
+    return kept
+
+
+def test_what_only_the_classifier_sees_can_be_labelled_in_a_runs_own_log(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    records, folder = act(run), run.episodes("a")
+    assert read_sight(folder) == ({"judge": JUDGE}, "ray")
+    known = read_labels(folder, TRUTH_FILE)
+    assert known == {Place(1, 0, 1): 0, Place(1, 0, 5): 0}, "of what the simulation knew"
+    append_labels(folder, [(Place(1, 0, 0), 1), (Place(1, 0, 3), 0)], "person")
+    samples, views = read_samples([folder])
+    assert views == {"judge": JUDGE}
+    assert samples.labels.tolist() == [1, 0]
+    assert (samples.images["judge"][1] == records[3].observation.images["judge"]).all()
+
+
+def test_a_runs_log_says_where_the_tool_was(tmp_path: Path) -> None:
+    """Its policy is not shown it."""
+    run = make_run(tmp_path)
+    records, folder = act(run), run.episodes("a")
+    assert "tcp_pose" not in records[0].observation.state
+    append_labels(folder, [(Place(1, 0, 0), 1), (Place(1, 0, len(records) - 1), 0)], "person")
+    motion, places = make_task(run.config).config.motion, read_samples([folder])[0].tools_m
+    assert places.shape == (2, 3)
+    assert (places > np.array(motion.box_low_m) - 0.05).all()
+    assert (places < np.array(motion.box_high_m) + 0.05).all()
+    ((name, noted),) = read_tools(folder).items()
+    assert (name, len(noted)) == ((1, 0), len(records))
+    assert np.array_equal(noted[[0, -1]], places)
+    assert len(np.unique(noted, axis=0)) > 1, "it moved"
+
+
+def test_a_learner_reads_the_same_log_without_it(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    records, spec = act(run), make_spec(make_task(run.config))
+    assert not spec.observation.images
+    found = list(read_logged(survey(run.episodes("a"), print), run.name, "a", spec, print))
+    assert len(found) == len(records) == 6
+    for mine, theirs in zip(found, records, strict=True):
+        assert mine.key == theirs.key
+        assert not mine.observation.images  # type: ignore[union-attr]
+        assert equal(mine.observation.state, theirs.observation.state)  # type: ignore[union-attr]
+
+
+def test_it_is_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
+    run = make_run(tmp_path, private_views=False)
+    records, folder = act(run), run.episodes("a")
+    assert not any(record.observation.images for record in records)
+    assert read_sight(folder).views == {}
+    append_labels(folder, [(Place(1, 0, 0), 1)], "person")
+    told_otherwise = run.config.model_dump(mode="json") | {"log": LOG}
+    path = run.path / "config.yaml"
+    path.write_text(path.read_text().replace("private_views: false", "private_views: true"))
+    assert RunFolder.open(run.path).config == resolve(told_otherwise)
+    with pytest.raises(SpecMismatch, match="was recorded without judge"):
+        read_samples([folder])
+
+
+def test_an_image_that_is_asked_for_has_to_be_there(tmp_path: Path) -> None:
+    run = make_run(tmp_path, private_views=False)
+    act(run)
+    (path,) = episode_paths(run.episodes("a"))
+    more = make_spec(make_judged_task(make_run(tmp_path / "other").config))
+    with pytest.raises(SpecMismatch, match=r"recorded != expected: observation\.images"):
+        read_episode(path, more)

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serl.camera import View
+from serl.errors import BadInput, SerlError
+from serl.sim.render import cameras
+from serl.sim.render import ray
+from serl.sim.arm import SimArm
+from serl.tasks.pick_cube import PickCube, PickCubeConfig
+
+SMALL = {"front": View(camera="field", width=16, height=16)}
+
+
+def make_arm(**settings: Any) -> SimArm:
+    task = PickCube(PickCubeConfig.model_validate(settings))
+    return SimArm(task.scene, task.config)
+
+
+def test_without_pixels_a_reading_has_no_images() -> None:
+    reading = make_arm().observe()
+    assert reading.images == {}
+    assert list(reading.stamps) == ["robot"]
+
+
+def test_images_fit_their_spec_and_carry_stamps() -> None:
+    views = {**SMALL, "wrist": View(camera="wrist", width=24, height=16, crop=(0.0, 0.0, 0.5, 1.0))}
+    arm = make_arm(observe="pixels", views=views)
+    reading = arm.observe()
+    arm.observation_spec.validate_observation(reading)
+    assert reading.images["wrist"].shape == (16, 24, 3)
+    assert reading.stamps.keys() == {"robot", "front", "wrist"}
+    assert len(set(reading.stamps.values())) == 1
+
+
+def test_private_views_are_in_readings_and_not_in_what_a_policy_sees() -> None:
+    task = PickCube(
+        PickCubeConfig(observe="pixels", views=SMALL, private_views={"judge": SMALL["front"]})
+    )
+    arm = SimArm(task.scene, task.config)
+    reading = arm.observe()
+    task.begin(reading)
+    assert set(reading.images) == {"front", "judge"}
+    assert set(task.observation(reading).images) == set(task.observation_spec.images) == {"front"}
+    alone = make_arm(private_views={"judge": SMALL["front"]}).observe()
+    assert set(alone.images) == {"judge"}
+
+
+def test_views_of_one_camera_share_its_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    frame = ray.Renderer.frame
+
+    def counted(self: ray.Renderer, camera: str, width: int, height: int) -> Any:
+        drawn.append(camera)
+        return frame(self, camera, width, height)
+
+    monkeypatch.setattr(ray.Renderer, "frame", counted)
+    whole = View(camera="field", width=16, height=16, capture=(32, 32))
+    views = {"whole": whole, "corner": whole.model_copy(update={"crop": (0.0, 0.0, 0.5, 0.5)})}
+    arm = make_arm(observe="pixels", views=views)
+    drawn.clear()
+    arm.reset(1)
+    images = arm.observe().images
+    assert drawn == ["field"], "an instant is drawn once, however often it is read"
+    assert not np.array_equal(images["whole"], images["corner"])
+    arm.advance(0.1)
+    arm.observe()
+    arm.observe()
+    assert drawn == ["field", "field"]
+
+
+def test_what_moves_is_seen_to_move() -> None:
+    arm = make_arm(observe="pixels", views={"wrist": View(camera="wrist", width=32, height=32)})
+    before = arm.reset(0).images["wrist"]
+    arm.act(np.array((1.0, 0.0, 0.0, 0.0, 0.0), np.float32))
+    arm.advance(0.1)
+    after = arm.observe().images["wrist"]
+    assert not np.array_equal(before, after)
+    assert np.array_equal(before, arm.reset(0).images["wrist"])
+
+
+def test_without_a_renderer_the_keys_are_absent_and_pixels_are_refused() -> None:
+    arm = make_arm(renderer="none", private_views={"judge": SMALL["front"]})
+    assert arm.observation_spec.images == {}
+    with pytest.raises(ValueError, match="observe pixels: expected a renderer"):
+        make_arm(renderer="none", observe="pixels")
+
+
+def test_an_unknown_camera_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(BadInput, match=r"view front: unknown camera 'roof'.*front, field, wrist"):
+        make_arm(observe="pixels", views={"front": View(camera="roof")})
+
+
+@pytest.mark.parametrize("name", ["state", "robot", "Front", "a b", ""])
+def test_names_that_something_else_has_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"pattern|names of other things"):
+        make_arm(observe="pixels", views={name: SMALL["front"]})
+
+
+def test_names_of_views_and_private_views_differ() -> None:
+    with pytest.raises(ValueError, match="front"):
+        make_arm(observe="pixels", views=SMALL, private_views=SMALL)
+
+
+def test_rays_stand_in_where_opengl_cannot_be_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise RuntimeError("an OpenGL platform library has not been loaded")
+
+    monkeypatch.setattr("mujoco.Renderer", broken)
+    monkeypatch.setattr(cameras, "_has_gpu", lambda: True)
+    arm = make_arm(observe="pixels", views=SMALL, renderer="auto")
+    assert arm.observe().images["front"].any()
+    assert "drawing with rays" in caplog.text
+    with pytest.raises(SerlError, match=r"renderer gl: .* renderer ray needs nothing"):
+        make_arm(observe="pixels", views=SMALL, renderer="gl")

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import ctypes.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serl import plugins
+from serl.errors import BadInput, SerlError
+from serl.sim.render import gl
+from serl.sim.render import ray
+from serl.sim.arm import SimArm
+from serl.tasks.pick_cube import PickCube
+
+
+@pytest.fixture
+def arm() -> SimArm:
+    task = PickCube()
+    arm = SimArm(task.scene, task.config)
+    arm.reset(1)
+    return arm
+
+
+@pytest.fixture
+def renderer(arm: SimArm) -> Iterator[gl.Renderer]:
+    try:
+        made = gl.Renderer(arm.model, arm.data, shadows=False)
+    except SerlError as error:
+        pytest.skip(f"NOT TESTED on this machine: {error}")
+    yield made
+    made.close()
+
+
+def test_both_renderers_see_the_same_scene(arm: SimArm, renderer: gl.Renderer) -> None:
+    rays = ray.Renderer(arm.model, arm.data, shadows=False)
+    for camera in ("field", "wrist"):
+        drawn, cast = (r.frame(camera, 48, 40).astype(int) for r in (renderer, rays))
+        assert drawn.shape == cast.shape == (40, 48, 3)
+        red = [(image[..., 0] > image[..., 2] + 60) for image in (drawn, cast)]
+        assert red[1].sum() > 3, "the cube"
+        assert (red[0] ^ red[1]).sum() <= 0.4 * red[1].sum() + 4
+
+
+def test_sizes_may_differ_and_grow(renderer: gl.Renderer) -> None:
+    for width, height in ((16, 16), (800, 600), (64, 48)):
+        assert renderer.frame("front", width, height).shape == (height, width, 3)
+
+
+def test_an_unknown_camera_is_refused(renderer: gl.Renderer) -> None:
+    with pytest.raises(BadInput, match="unknown camera 'roof'"):
+        renderer.frame("roof", 16, 16)
+
+
+def test_it_is_made_by_name(renderer: gl.Renderer, arm: SimArm) -> None:
+    made = plugins.make_renderer(arm, name="gl")
+    assert isinstance(made, gl.Renderer)
+    made.close()
+    assert plugins.names("renderer") == ["gl", "ray"]
+
+
+@pytest.mark.parametrize(
+    ("platform", "parts"),
+    [
+        ("egl", ("MUJOCO_GL=egl does not work here", "libegl1 libopengl0", "renderer ray")),
+        ("glfw", ("MUJOCO_GL=glfw", "a display")),
+        ("disable", ("switched off by MUJOCO_GL=disable",)),
+        ("vulkan", ("one of egl, osmesa, glfw",)),
+    ],
+)
+def test_what_is_missing_is_said_in_one_line(
+    platform: str, parts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUJOCO_GL", platform)
+    line = gl.explain(AttributeError("'NoneType' object has\nno attribute 'glGetError'"))
+    assert all(part in line for part in parts)
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("platform", ["vulkan", "osmesa"])
+def test_a_platform_that_mujoco_cannot_be_loaded_with_is_one_line(
+    platform: str, tmp_path: Path
+) -> None:
+    if platform == "osmesa" and ctypes.util.find_library("OSMesa"):
+        pytest.skip("OSMesa is there, and works")
+    words = ["reward", "collect", "pick_cube", "--positives=1", "--negatives=1"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "serl.cli.main", *words],
+        cwd=tmp_path,
+        env={**os.environ, "MUJOCO_GL": platform, "PYOPENGL_PLATFORM": ""},  # as of a fresh shell
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"serl: MUJOCO_GL={platform}: MuJoCo cannot be loaded with it: expected")
+    assert not ended.stdout
+
+
+def test_images_are_arrays_of_their_own(renderer: gl.Renderer) -> None:
+    first = renderer.frame("front", 16, 16)
+    kept = first.copy()
+    renderer.frame("wrist", 16, 16)
+    assert np.array_equal(first, kept)

@@ -1,0 +1,357 @@
+"""Worlds differ within the table of ranges, are those of their seed, and can be undone exactly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from serl import plugins
+from serl.runs.task_setup import make_task
+from serl.runs.config import resolve
+from serl.errors import SerlError
+from serl.sim.render import gl
+from serl.sim.render import ray
+from serl.sim.arm import SimArm
+from serl.sim.lens import Lens
+from serl.sim.randomization_ranges import LEVELS, Ranges
+from serl.tasks.pick_cube import PickCubeConfig
+from serl.testing.samples import episode
+from serl.types import End
+
+FULL = LEVELS["full"]
+STILL = np.array((0.0, 0.0, 0.0, 0.0, 1.0), np.float32)
+
+
+def make(level: str, name: str = "pick_cube", **settings: Any) -> SimArm:
+    settings = {"task_config": {"randomize": level, **settings}, "observe": "pixels"}
+    task = make_task(resolve({"task": name}, settings))
+    arm: SimArm = plugins.make_simulation(task)  # type: ignore[assignment]
+    return arm
+
+
+@pytest.fixture(scope="module")
+def arms() -> dict[str, SimArm]:
+    """One of each level; a test resets them first."""
+    return {level: make(level) for level in ("none", "light", "full")}
+
+
+def fields(model: mujoco.MjModel) -> dict[str, np.ndarray[Any, Any]]:
+    """Every array of a model."""
+    names = (name for name in dir(model) if not name.startswith("_"))
+    values = ((name, getattr(model, name)) for name in names)
+    return {name: value.copy() for name, value in values if isinstance(value, np.ndarray)}
+
+
+def worlds(arm: SimArm, of: Callable[[mujoco.MjModel], Any], count: int = 40) -> Any:
+    """What `of` reads of so many worlds.  # (count, ...)."""
+    found = []
+    for seed in range(count):
+        assert arm.stage.randomizer is not None
+        arm.stage.randomizer.draw(seed)
+        found.append(np.array(of(arm.model)))
+    return np.stack(found)
+
+
+def assert_spread(values: Any, low: float, high: float) -> None:
+    """All of them are in a range, and use most of it."""
+    assert low - 1e-6 <= values.min()
+    assert values.max() <= high + 1e-6
+    assert values.max() - values.min() >= 0.6 * (high - low)
+
+
+def test_only_known_levels_are_taken() -> None:
+    with pytest.raises(ValidationError, match="'none', 'light' or 'full'"):
+        PickCubeConfig(randomize="much")
+
+
+@pytest.mark.parametrize("name", plugins.names("task"))
+def test_no_task_takes_a_level_and_does_nothing_about_it(name: str) -> None:
+    simulation: Any = plugins.make_simulation(
+        make_task(resolve({"task": name, "task_config": {"randomize": "light"}}))
+    )
+    looks = []
+    for seed in (1, 2):
+        simulation.reset(seed)
+        looks.append(simulation.model.geom_rgba.copy())
+    assert not np.array_equal(*looks)
+
+
+@pytest.mark.parametrize("level", ["light", "full"])
+def test_the_same_seed_is_the_same_world_whatever_was_before(level: str) -> None:
+    first, second = make(level), make(level)
+    first.reset(5)
+    for arm in (first, second):
+        arm.reset(3)
+    one, other = fields(first.model), fields(second.model)
+    assert all(np.array_equal(one[name], other[name], equal_nan=True) for name in one)
+    for _ in range(3):
+        for arm in (first, second):
+            arm.act(np.array((0.5, 0.2, -0.4, 0.1, 0.0), np.float32))
+            arm.advance(0.1)
+        a, b = first.observe(), second.observe()
+        assert all(np.array_equal(a.state[name], b.state[name]) for name in a.state)
+        assert all(np.array_equal(a.images[name], b.images[name]) for name in a.images)
+
+
+def test_a_world_is_undone_to_the_last_bit(arms: dict[str, SimArm]) -> None:
+    arm = arms["full"]
+    arm.reset(1)
+    assert arm.stage.randomizer is not None
+    arm.stage.randomizer.restore()
+    nominal, fresh = fields(arm.model), fields(mujoco.MjModel.from_xml_string("<mujoco/>"))
+    arm.stage.randomizer.draw(2)
+    drawn = fields(arm.model)
+    assert {name for name in drawn if not np.array_equal(drawn[name], nominal[name])} >= {
+        "cam_pos", "cam_quat", "cam_fovy", "light_dir", "light_ambient", "geom_rgba", "mat_rgba",
+        "mat_texrepeat", "geom_size", "geom_friction", "body_mass", "body_inertia",
+        "body_gravcomp", "dof_damping", "dof_frictionloss", "actuator_biasprm",
+    }  # fmt: skip
+    arm.stage.randomizer.restore()
+    again = fields(arm.model)
+    assert again.keys() == fresh.keys()
+    for name, values in again.items():
+        assert np.array_equal(values, nominal[name], equal_nan=True), name
+
+
+def test_without_randomisation_nothing_differs(arms: dict[str, SimArm]) -> None:
+    arm, before = arms["none"], fields(arms["none"].model)
+    arm.reset(1)
+    arm.reset(2)
+    assert all(np.array_equal(before[name], value) for name, value in fields(arm.model).items())
+    assert all(model_name[:10] != "distractor" for model_name in _geoms(arm))
+
+
+def _geoms(arm: SimArm) -> list[str]:
+    return [arm.model.geom(index).name for index in range(arm.model.ngeom)]
+
+
+def test_undone_is_what_a_model_is_without(arms: dict[str, SimArm]) -> None:
+    """Compared with a scene that was never randomised: `light` has nothing more in it."""
+    arm = arms["light"]
+    assert arm.stage.randomizer is not None
+    arm.stage.randomizer.restore()
+    plain, undone = fields(make("none").model), fields(arm.model)
+    for name, values in plain.items():
+        assert np.array_equal(values, undone[name], equal_nan=True), name
+
+
+def test_cameras_stay_within_the_table(arms: dict[str, SimArm]) -> None:
+    for level, most_m, most_rad, fovy_rad in (
+        ("light", 0.005, math.radians(0.5), 0.0),
+        ("full", 0.015, math.radians(3.0), math.radians(2.0)),
+    ):
+        arm, plain = arms[level], arms["none"].model
+        fields, front = plain.camera("field"), plain.camera("front").pos
+        moved = worlds(arm, lambda model: model.camera("field").pos) - fields.pos
+        assert_spread(moved, -most_m, most_m)
+        turned = worlds(arm, lambda model: model.camera("field").quat) @ fields.quat
+        assert 0.5 * most_rad < (2.0 * np.arccos(np.abs(turned).clip(0, 1))).max() <= most_rad
+        fovy = np.radians(worlds(arm, lambda model: model.camera("field").fovy) - fields.fovy)
+        assert_spread(fovy, -fovy_rad, fovy_rad)
+        films = worlds(arm, lambda model: model.camera("front").pos)
+        assert (films == front).all(), "the camera of films is no view"
+
+
+def cube_color(model: mujoco.MjModel) -> Any:
+    return model.geom_rgba[model.geom_bodyid == model.body("cube").id][0]
+
+
+def test_light_and_colours_stay_within_the_table(arms: dict[str, SimArm]) -> None:
+    arm, plain = arms["full"], arms["none"].model
+    lights = worlds(arm, lambda model: model.light_dir[0])
+    assert np.linalg.norm(lights, axis=1) == pytest.approx(np.ones(40))
+    assert (lights @ plain.light_dir[0]).min() < 0.95
+    assert lights[:, 2].max() < 0.0, "from above"
+    assert_spread(worlds(arm, lambda model: model.light_ambient[0, 0]), 0.2, 0.6)
+    for level, share in (("light", 0.05), ("full", 0.15)):
+        colors = worlds(arms[level], cube_color)
+        brightest = colors[:, :3].max(axis=1) / 0.94
+        assert 1.0 - share - 1e-6 <= brightest.min() < brightest.max() <= 1.0 + share
+        floor = worlds(arms[level], lambda model: model.mat_rgba[0, :3].max())
+        assert_spread(floor, 1.0 - share, 1.0 + share)
+    assert_spread(worlds(arm, lambda model: model.mat_texrepeat[0, 0]), 4.0, 16.0)
+    shown = worlds(arm, lambda m: [m.geom(f"distractor{i}").rgba[3] for i in range(6)]).sum(axis=1)
+    assert (shown.min(), shown.max()) == (0.0, 6.0)
+
+
+def test_physics_stays_within_the_table(arms: dict[str, SimArm]) -> None:
+    arm, plain = arms["full"], arms["none"]
+    ranges, nominal = FULL, plain.model
+    cube = nominal.body("cube").id
+    box = int(np.flatnonzero(arm.model.geom_bodyid == arm.model.body("cube").id)[0])
+    assert_spread(worlds(arm, lambda m: m.body("cube").mass[0]) / 0.1, *ranges.mass)
+    inertia = worlds(arm, lambda m: m.body("cube").inertia) / nominal.body_inertia[cube]
+    assert_spread(inertia, *ranges.mass)
+    assert_spread(worlds(arm, lambda m: m.geom_size[box]) / 0.02, *ranges.size)
+    assert_spread(worlds(arm, lambda m: m.geom_friction[box, 0]) / 1.0, *ranges.friction)
+    assert_spread(worlds(arm, lambda m: m.geom("pad_left").friction[0]) / 1.2, *ranges.friction)
+    assert_spread(worlds(arm, lambda m: m.dof_damping[:7]), *ranges.joint_damping)
+    assert_spread(worlds(arm, lambda m: m.dof_frictionloss[:7]), 0.0, 0.5)
+    links = [nominal.body(f"link{number}").id for number in range(2, 8)]
+    assert_spread(worlds(arm, lambda m: m.body_gravcomp[links]), 0.95, 1.05)
+    springs = worlds(arm, lambda m: m.actuator("spring0").biasprm[1]) / -2000.0
+    assert_spread(springs, *ranges.stiffness)
+    first = nominal.actuator("spring0").id
+    assert_spread(worlds(arm, lambda m: m.actuator_biasprm[first + 6, 2]) / -89.0, *ranges.damping)
+    assert arm.impedance.parameters() == plain.impedance.parameters(), "the arm knows nothing of it"
+
+
+def test_gains_that_were_set_are_scaled_as_well() -> None:
+    arm = make("full")
+    arm.impedance.set({"translational_stiffness": 1000.0})
+    arm.reset(4)
+    assert arm.impedance.parameters()["translational_stiffness"] == 1000.0
+    assert -arm.model.actuator("spring0").biasprm[1] == pytest.approx(1000.0, rel=0.2)
+    assert -arm.model.actuator("spring0").biasprm[1] != 1000.0
+
+
+def test_what_fits_stays_smaller_than_its_hole() -> None:
+    arm = make("full", "peg_insertion")
+    peg = int(np.flatnonzero(arm.model.geom_bodyid == arm.model.body("peg").id)[0])
+    clearance = 0.0105 - worlds(arm, lambda m: m.geom_size[peg, :2])
+    assert_spread(clearance, 0.0002, 0.001)
+    assert (worlds(arm, lambda m: m.geom_size[peg, 2]) == 0.025).all()
+
+
+def test_starts_are_moved_within_the_box(arms: dict[str, SimArm]) -> None:
+    moved = []
+    for seed in range(12):
+        plain, other = (arms[level].reset(seed).state["tcp_pose"] for level in ("none", "full"))
+        moved.append(arms["full"].truth()["tcp_pose"][:3] - plain[:3])
+        assert np.abs(other[:3] - plain[:3]).max() < 0.02 + 0.006
+    assert_spread(np.array(moved), -0.023, 0.023)  # an arm sags by up to 3 mm
+
+
+def test_readings_are_off_by_bias_and_noise_but_the_truth_is_not(arms: dict[str, SimArm]) -> None:
+    arm = arms["full"]
+    tools, biases = [], []
+    for seed in range(12):
+        arm.reset(seed)
+        arm.act(STILL)
+        arm.advance(0.1)
+        reading, again, truth = arm.observe(), arm.observe(), arm.truth()
+        assert np.array_equal(reading.state["wrench"], again.state["wrench"]), "one instant"
+        tools.append(reading.state["tcp_pose"][:3] - truth["tcp_pose"][:3])
+        biases.append(reading.state["wrench"][:3])
+        assert np.array_equal(reading.state["cube_pose"], truth["cube_pose"])
+    assert 0.0003 < np.abs(tools).max() < 0.003
+    assert 0.2 < np.abs(np.median(np.abs(biases))) < 3.0
+
+
+def test_a_tracker_is_wrong_about_what_is_only_placed() -> None:
+    arm = make("light", "peg_insertion")
+    for seed in range(5):
+        reading = arm.reset(seed)
+        hole = reading.state["hole_pose"] - arm.truth()["hole_pose"]
+        assert 0.0 < np.abs(hole[:2]).max() < 0.0011
+        assert (hole[2:] == 0.0).all()
+        assert np.array_equal(reading.state["peg_pose"], arm.truth()["peg_pose"])
+
+
+def test_images_are_late_and_a_lost_one_is_the_one_before(arms: dict[str, SimArm]) -> None:
+    for level, low, high in (("light", 0.03, 0.03), ("full", 0.02, 0.11)):
+        arm, ages = arms[level], []
+        for seed in range(3):
+            arm.reset(seed)
+            for _ in range(20):
+                arm.act(STILL)
+                arm.advance(0.1)
+                stamps = arm.observe().stamps
+                ages.append(stamps["robot"] - stamps["wrist"])
+        age = np.array(ages)
+        kept = age[age < 0.105]
+        assert low - 1e-6 <= kept.min() <= kept.max() <= high + 1e-6
+        assert len(kept) >= 0.9 * len(age)
+
+
+def test_actions_come_late(arms: dict[str, SimArm]) -> None:
+    action, moved = np.array((1.0, 0.0, 0.0, 0.0, 1.0), np.float32), {}
+    for level in ("none", "full"):
+        arm = arms[level]
+        arm.reset(8)
+        before = arm.stage.limbs[0]._setpoint.pose.position[0]
+        arm.act(action)
+        arm.advance(0.05)
+        moved[level] = arm.stage.limbs[0]._setpoint.pose.position[0] - before
+    assert 0.0 <= moved["full"] < 0.9 * moved["none"]
+
+
+@pytest.mark.parametrize("level", ["light", "full"])
+def test_pictures_differ_from_world_to_world(arms: dict[str, SimArm], level: str) -> None:
+    arm, plain = arms[level], arms["none"].reset(1).images
+    one, other = arm.reset(1).images, arm.reset(2).images
+    for name, image in one.items():
+        assert image.shape == plain[name].shape
+        assert image.dtype == np.uint8
+        assert np.abs(image.astype(int) - plain[name]).mean() > 1.0
+        assert not np.array_equal(image, other[name])
+    assert all(np.array_equal(image, arm.reset(1).images[name]) for name, image in one.items())
+
+
+def test_rays_that_kept_layers_draw_what_fresh_ones_draw(arms: dict[str, SimArm]) -> None:
+    arm = arms["full"]
+    kept = ray.Renderer(arm.model, arm.data, shadows=False)
+    for seed in range(4):
+        arm.reset(seed)
+        for camera in ("field", "wrist"):
+            fresh = ray.Renderer(arm.model, arm.data, shadows=False).frame(camera, 64, 64)
+            assert np.array_equal(kept.frame(camera, 64, 64), fresh)
+
+
+def test_both_renderers_draw_the_same_world(arms: dict[str, SimArm]) -> None:
+    """Brightness and colours of the same world agree, and both change with the world."""
+    arm = arms["full"]
+    arm.reset(0)
+    try:
+        drawer = gl.Renderer(arm.model, arm.data, shadows=False)
+    except SerlError as error:
+        pytest.skip(f"NOT TESTED on this machine: {error}")
+    rays = ray.Renderer(arm.model, arm.data, shadows=False)
+    means = []
+    for seed in range(6):
+        arm.reset(seed)
+        means.append([r.frame("field", 48, 48).mean(axis=(0, 1)) for r in (drawer, rays)])
+    drawer.close()
+    by_gl, by_rays = np.moveaxis(np.array(means), 1, 0)
+    assert np.abs(by_gl - by_rays).max() < 25.0
+    assert np.corrcoef(by_gl.ravel(), by_rays.ravel())[0, 1] > 0.9
+    assert by_rays.std(axis=0).min() > 3.0
+
+
+def test_a_lens_that_nothing_is_wrong_with_changes_nothing() -> None:
+    rng = np.random.default_rng(0)
+    picture = rng.integers(0, 256, (20, 30, 3), np.uint8)
+    assert np.array_equal(Lens(Ranges(), rng).picture(picture, rng), picture)
+    dark = Lens(Ranges(exposure=0.25, gamma=(1.2, 1.25)), np.random.default_rng(3))
+    assert not np.array_equal(dark.picture(picture, rng), picture)
+
+
+def test_a_picture_elsewhere_is_of_the_same_world() -> None:
+    arm, shown = make("full"), make("full")
+    arm.reset(7)
+    shown.show(arm.placement())
+    mujoco.mj_kinematics(arm.model, arm.data)
+    mujoco.mj_camlight(arm.model, arm.data)
+    one, other = (
+        ray.Renderer(each.model, each.data, shadows=False).frame("field", 48, 48)
+        for each in (arm, shown)
+    )
+    assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("name", "level"), [("pick_cube", "full"), ("drawer", "full"), ("peg_insertion", "light")]
+)
+def test_the_expert_still_solves_it(name: str, level: str) -> None:
+    task = make_task(resolve({"task": name, "task_config": {"randomize": level}}))
+    arm: SimArm = plugins.make_simulation(task)  # type: ignore[assignment]
+    for seed in range(3):
+        end = episode(arm, task, task.expert(arm.truth, seed), seed)[-1]
+        assert isinstance(end, End)
+        assert end.success, f"seed {seed}: {end.reason}"

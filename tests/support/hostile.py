@@ -1,0 +1,159 @@
+"""Commands of somebody who wants the arm to leave its limits; `Loop` checks each setpoint."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from random import Random
+
+from serl.guard.guard import LATCHED, GuardState
+from serl.geometry import from_rotation_vector, multiply
+from serl.safety import Box
+from serl.testing.arm import FakeArm
+
+from .guarding import DOWN, Loop, armed, config
+
+Numbers = list[float]
+SHELF = Box(low_m=(0.3, -0.2, 0.3), high_m=(0.4, 0.2, 0.5))
+OVERSHOT = 1.04
+"""Of a lead: how far a profile goes beyond it when the arm stops all of a sudden."""
+
+AT_ONCE = 5
+"""Hostile commands in a period of 10 ms."""
+
+
+def inside(random: Random) -> Numbers:
+    motion = config().motion
+    place = [
+        random.uniform(low, high)
+        for low, high in zip(motion.box_low_m, motion.box_high_m, strict=True)
+    ]
+    x, y, z = (random.uniform(-0.5, 0.5) for _ in range(3))
+    return [*place, *multiply(from_rotation_vector((x, y, z)), DOWN)]
+
+
+def edge(random: Random) -> Numbers:
+    """A corner or a face: where a profile that overshoots leaves the box."""
+    values, motion = inside(random), config().motion
+    for place in range(3):
+        ends = motion.box_low_m[place], motion.box_high_m[place], values[place]
+        values[place] = random.choice(ends)
+    return values
+
+
+def outside(random: Random) -> Numbers:
+    return [random.uniform(-3.0, 3.0) for _ in range(3)] + inside(random)[3:]
+
+
+def huge(random: Random) -> Numbers:
+    values = inside(random)
+    values[random.randrange(7)] = random.choice([1e9, -1e30, 1e200, -1e308, 5e-324])
+    return values
+
+
+def not_finite(random: Random) -> Numbers:
+    values = inside(random)
+    values[random.randrange(7)] = random.choice([math.nan, math.inf, -math.inf])
+    return values
+
+
+def unnormalised(random: Random) -> Numbers:
+    scale = random.choice([0.0, 0.5, 0.98, 1.02, 2.0, 1e150])
+    values = inside(random)
+    return values[:3] + [scale * value for value in values[3:]]
+
+
+def turned(random: Random) -> Numbers:
+    """Any orientation, of either sign."""
+    quaternion = [random.gauss(0.0, 1.0) for _ in range(4)]
+    size = math.hypot(*quaternion)
+    return [*inside(random)[:3], *(value / size for value in quaternion)]
+
+
+def short(random: Random) -> Numbers:
+    return [0.0] * random.randrange(12)
+
+
+HOSTILE: list[Callable[[Random], Numbers]] = [
+    inside,
+    edge,
+    edge,
+    outside,
+    huge,
+    not_finite,
+    unnormalised,
+    turned,
+    short,
+]
+
+
+def attack(loop: Loop, random: Random) -> None:
+    """One hostile command, most of them in a way that might be heeded."""
+    kind = random.choice(HOSTILE if random.random() < 0.2 else [inside, edge, outside, turned])
+    heard = loop.heard()
+    if random.random() < 0.05:
+        ahead_s = random.choice([0.06, 3600.0, -0.2, -3600.0, 1e9])
+        heard = heard._replace(stamp_s=heard.stamp_s + ahead_s)
+    if random.random() < 0.02:
+        heard = heard._replace(frame=random.choice(["world", "", "tool"]))
+    loop.guard.command(kind(random), heard)
+
+
+def disturb(loop: Loop, random: Random) -> None:
+    """What is rarer than commands: other modes, forces, joints, persons, gaps."""
+    loop.mode = random.choice(["policy", "policy", "teleop", "reset", "hold", None])
+    loop.force[0] = random.choice([0.0, 0.0, 0.0, 16.0, 31.0])
+    loop.joints[3] = random.choice([0.0, 0.0, 0.0, 2.65, 2.71, 2.76])
+    loop.measured = {"pose", "joints", "wrench"}
+    loop.fake = FakeArm(loop.fake.pose, random.choice([0.5, 0.5, 0.9, 0.97, 1.0]))  # late, stuck
+    match random.randrange(8):
+        case 0:
+            loop.measured.remove(random.choice(sorted(loop.measured)))
+        case 1:
+            loop.guard.heartbeat("stranger policy 1", loop.heard())
+        case 2:
+            loop.guard.estop("hostile")
+        case 3:
+            loop.guard.gripper([random.choice([0.0, 1.0, math.nan])], loop.heard())
+
+
+def recover(loop: Loop) -> None:
+    """What an operator does, who is in a hurry."""
+    loop.mode, loop.force, loop.joints = "policy", [0.0] * 6, [0.0] * 7
+    loop.measured = {"pose", "joints", "wrench"}
+    loop.fake = FakeArm(loop.fake.pose)
+    loop.tick(40)
+    if loop.guard.state in LATCHED:
+        loop.guard.ack(loop.now_s)
+    if loop.guard.state in LATCHED:
+        loop.guard.reset(loop.now_s)
+    if loop.guard.state is GuardState.DISARMED:
+        loop.guard.arm(loop.now_s)
+        loop.setpoint = None  # a new profile begins
+
+
+def hold_out(commands: int, seed: int) -> Loop:
+    """A loop under attack; fails at the first setpoint beyond a limit."""
+    random = Random(seed)
+    loop = armed(keep_out=(SHELF,))
+    loop.mode = "policy"
+    fast = 0
+    for number in range(commands // AT_ONCE):
+        often = 1 if number // 2000 % 2 else 0  # calm stretches let it get up to speed
+        for _ in range(AT_ONCE if often else 0):
+            attack(loop, random)
+        if not often and number % 30 == 0:
+            for _ in range(AT_ONCE * 30):
+                kind = random.choice([edge, outside])
+                loop.guard.command(kind(random), loop.heard())
+        if random.random() < 0.003:
+            disturb(loop, random)
+        loop.tick()
+        if loop.guard.state in LATCHED or number % 500 == 0:
+            recover(loop)
+        fast += loop.setpoint is not None and math.hypot(*loop.setpoint.velocity) > 0.05
+    limits = loop.config.motion.limits
+    for lead, most in ((loop.lead_m, limits.lead_m), (loop.lead_rad, limits.lead_rad)):
+        assert 0.8 * most < lead <= OVERSHOT * most  # and it was not just far from it
+    assert fast > commands // AT_ONCE // 50  # it was not just standing there
+    return loop

@@ -1,0 +1,135 @@
+"""Bytes that are nearly right: random changes, and checksums that fit them again."""
+
+from __future__ import annotations
+
+import re
+import struct
+from itertools import islice
+from math import prod
+from random import Random
+
+import safetensors.numpy
+from isal.isal_zlib import crc32
+from safetensors import SafetensorError
+
+from serl.log.episode_reader import metadata_crc
+from serl.errors import BadInput
+from serl.log.mcap_writer import BLOCK, CHUNK, U32, Opcode
+from serl.log.mcap_reader import read_metadata
+from serl.training.snapshots import _checksum, _read_header
+from serl.testing.logs import IMAGES
+
+RECORD_HEAD = 12
+NUMBERS = [0, 1, 2**7, 2**8 - 1, 2**15, 2**16 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1]
+WORDS = [
+    *(b"NaN", b"-Infinity", b"1e999", b"-1", b"-1.5", b"1e300", b"1e-400"),
+    *(b"18446744073709551616", b"9" * 400),
+    *(b"null", b"true", b'""', b"[]", b"{}", b"[" * 3000, b'{"a":' * 2000, b'"\\ud800"'),
+    *(b"&a [*a]", b"!!python/object:os.system x", b"? ", b"<<: ", b"0x_", b"1:2:3", b"2001-99-99"),
+]
+TOKEN = re.compile(rb'-?\d+(\.\d+)?(e[+-]?\d+)?|true|false|null|"[^"]*"|\[[^\[\]]*\]')
+
+
+def reseal_record(data: bytes) -> bytes:
+    """The images are there, and all between them and the header is text."""
+    text = len(data) - RECORD_HEAD - sum(prod(image.shape) for image in IMAGES.values())
+    return data[: RECORD_HEAD - U32.size] + U32.pack(max(0, text)) + data[RECORD_HEAD:]
+
+
+def reseal_frame(data: bytes) -> bytes:
+    """Length and checksum fit the payload."""
+    head, payload = data[:32], data[40:]
+    head += U32.pack(len(payload))
+    return head + U32.pack(crc32(payload, crc32(head))) + payload
+
+
+def reseal_snapshot(data: bytes) -> bytes:
+    """The checksum is right if there is something that it can be taken of."""
+    try:
+        found, weights = _read_header(data), safetensors.numpy.load(data)
+    except (BadInput, SafetensorError, ValueError, KeyError, TypeError):
+        return data
+    return data.replace(found["crc32"].encode(), _checksum(found, weights).encode())
+
+
+def reseal_chunk(data: bytes) -> bytes:
+    if len(data) < CHUNK.size:
+        return data
+    first, last, *_ = CHUNK.unpack_from(data)
+    rest = data[CHUNK.size :]
+    return CHUNK.pack(first, last, len(rest), crc32(rest), 0, len(rest)) + rest
+
+
+def reseal_episode(data: bytes) -> bytes:
+    """Checksums of chunks, metadata and data are right, as far as there are blocks."""
+    pieces, place = [data[:8]], 8
+    while place + BLOCK.size <= len(data):
+        opcode, length = BLOCK.unpack_from(data, place)
+        body = data[place + BLOCK.size : place + BLOCK.size + length]
+        if len(body) < length:
+            break
+        if opcode == Opcode.CHUNK:
+            body = reseal_chunk(body)
+        elif opcode == Opcode.METADATA:
+            body = _reseal_metadata(body)
+        elif opcode == Opcode.DATA_END:
+            body = U32.pack(crc32(b"".join(pieces)))
+        pieces.append(BLOCK.pack(opcode, len(body)) + body)
+        place += BLOCK.size + length
+    return b"".join(pieces) + data[place:]
+
+
+def _reseal_metadata(body: bytes) -> bytes:
+    try:
+        _, metadata = read_metadata(body)
+    except BadInput:
+        return body
+    found = metadata.pop("crc32", "")
+    return body.replace(found.encode(), metadata_crc(metadata).encode()) if found else body
+
+
+def mutated(data: bytes, rng: Random) -> bytes:
+    """One to four random changes."""
+    for _ in range(rng.choice((1, 1, 1, 2, 4))):
+        data = rng.choice((_flip, _number, _cut, _insert, _double, _token, _token))(data, rng)
+    return data
+
+
+def _flip(data: bytes, rng: Random) -> bytes:
+    if not data:
+        return data
+    changed = bytearray(data)
+    changed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    return bytes(changed)
+
+
+def _number(data: bytes, rng: Random) -> bytes:
+    """Somewhere there is a number on the edge of what its type holds, as a length may be."""
+    form = rng.choice(("<B", "<H", "<I", "<Q"))
+    number = struct.pack(form, rng.choice(NUMBERS) % (1 << 8 * struct.calcsize(form)))
+    place = rng.randrange(max(1, len(data) - len(number)))
+    return data[:place] + number + data[place + len(number) :]
+
+
+def _cut(data: bytes, rng: Random) -> bytes:
+    first, last = sorted(rng.randrange(len(data) + 1) for _ in range(2))
+    return rng.choice((data[:first], data[first:], data[:first] + data[last:]))
+
+
+def _insert(data: bytes, rng: Random) -> bytes:
+    place = rng.randrange(len(data) + 1)
+    return data[:place] + rng.randbytes(rng.choice((1, 2, 8, 64))) + data[place:]
+
+
+def _double(data: bytes, rng: Random) -> bytes:
+    first, last = sorted(rng.randrange(len(data) + 1) for _ in range(2))
+    return data[:last] + data[first:]
+
+
+def _token(data: bytes, rng: Random) -> bytes:
+    """Another word in the place of one of a text."""
+    tokens = list(islice(TOKEN.finditer(data), 400))
+    if not tokens:
+        return data
+    token = rng.choice(tokens)
+    return data[: token.start()] + rng.choice(WORDS) + data[token.end() :]

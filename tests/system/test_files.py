@@ -1,0 +1,169 @@
+"""What stands in the place of a file is refused in one line, and locks name their owner."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from serl.system.authentication import load_key
+from serl.runs.checkpoint import load as load_checkpoint
+from serl.runs.deployment import read_tried
+from serl.log.episode_reader import read_episode
+from serl.errors import BadInput
+from serl.system.json_fields import read_objects
+from serl.system.files import FileLock, disk_full, is_alive, read_bounded, sha256_of
+from serl.guard.guard import GuardState
+from serl.log.index import Index, read_index
+from serl.log.annotations import append_labels, drop_cut_line
+from serl.guard.latch import LatchFile
+from serl.training.link_status import read_status
+from serl.log.manifest import read_entries
+from serl.system.settings_file import read_yaml
+from serl.log.metrics import read_metrics
+from serl.testing.logs import SPEC
+from serl.agents.trunk_weights import load_trunk
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def listening(path: Path) -> None:
+    """Make a socket; its address is short, as it has to be."""
+    before = Path.cwd()
+    os.chdir(path.parent)
+    try:
+        with closing(socket.socket(socket.AF_UNIX)) as made:
+            made.bind(path.name)
+    finally:
+        os.chdir(before)
+
+
+def endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+KINDS: dict[str, Callable[[Path], object]] = {
+    "a FIFO": fifo,
+    "a socket": listening,
+    "a folder": Path.mkdir,
+    "a device": endless,
+}
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "x": lambda path: read_bounded(path, 100),
+    "y": sha256_of,
+    "a.yaml": read_yaml,
+    "MANIFEST.jsonl": lambda path: read_entries(path.parent),
+    "1-000000.mcap": lambda path: read_episode(path, SPEC),
+    "1-000000.part.mcap": lambda path: read_episode(path, SPEC),
+    "metrics.jsonl": read_metrics,
+    "tools.jsonl": lambda path: list(read_objects(path)),
+    "labels.jsonl": drop_cut_line,
+    "key": load_key,
+    "trunk.safetensors": load_trunk,
+    "trials.jsonl": lambda path: read_tried(path.parent),
+    "MANIFEST.json": lambda path: load_checkpoint(path.parent),
+    "index.sqlite": read_index,
+    "index": Index,
+    "learner.lock": lambda path: FileLock(path, "it"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_time() -> Iterator[None]:
+    """A reader that waits for a FIFO, or reads a device without an end, is interrupted."""
+
+    def stop(*_: object) -> None:
+        raise AssertionError("still reading after 20 s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_regular_file_is_refused_at_once_in_one_line(
+    tmp_path: Path, kind: str, name: str
+) -> None:
+    path = tmp_path / name
+    KINDS[kind](path)
+    with pytest.raises((BadInput, OSError)) as refusal:
+        READERS[name](path)
+    assert "\n" not in str(refusal.value)
+    assert str(path) in str(refusal.value)
+    assert path.exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_latch_or_a_status_that_is_no_regular_file_counts_as_damaged(
+    tmp_path: Path, kind: str
+) -> None:
+    KINDS[kind](tmp_path / "latch")
+    assert LatchFile(tmp_path / "latch").read().state is GuardState.ESTOP
+    KINDS[kind](tmp_path / "status.json")
+    assert read_status(tmp_path) is None
+
+
+def test_lines_are_not_appended_to_a_fifo(tmp_path: Path) -> None:
+    fifo(tmp_path / "labels.jsonl")
+    with pytest.raises(BadInput, match="FIFO"):
+        append_labels(tmp_path, [], "script", 1.0)
+
+
+def test_a_second_process_waits_until_the_owner_of_a_lock_has_written_its_id(
+    tmp_path: Path,
+) -> None:
+    """It looks after the owner has locked the file, and before it has written into it."""
+    path = tmp_path / "lock"
+    path.write_text("999999999\n")  # of an owner before, which is dead
+    with path.open("r+") as owner:
+        fcntl.flock(owner, fcntl.LOCK_EX)
+        waited: list[float] = []
+
+        def write_late(seconds: float) -> None:
+            waited.append(seconds)
+            if len(waited) == 3:
+                path.write_text(f"{os.getpid()}\n")
+
+        with pytest.raises(BadInput, match=f"it is in use by process {os.getpid()} "):
+            FileLock(path, "it", write_late)
+    assert len(waited) == 3
+
+
+def test_a_second_process_gets_a_lock_whose_owner_ends_without_an_id(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    owner = path.open("w")
+    fcntl.flock(owner, fcntl.LOCK_EX)
+    with FileLock(path, "it", lambda seconds: owner.close()):
+        assert path.read_text() == f"{os.getpid()}\n"
+
+
+def test_a_lock_without_an_id_is_refused_after_a_while(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    waited: list[float] = []
+    with path.open("w") as owner:
+        fcntl.flock(owner, fcntl.LOCK_EX)
+        with pytest.raises(BadInput, match="in use by process unknown"):
+            FileLock(path, "it", waited.append)
+    assert sum(waited) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "x", "9" * 40, "999999999", "\xff"])
+def test_no_process_lives_that_a_damaged_lock_names(tmp_path: Path, text: str) -> None:
+    (tmp_path / "lock").write_text(text)
+    assert not is_alive(tmp_path / "lock")
+
+
+def test_a_disk_with_space_is_not_full(tmp_path: Path) -> None:
+    assert disk_full(tmp_path) == ""

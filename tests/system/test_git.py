@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from serl.system import git as module
+from serl.system.git import commit
+from serl.runs.config import resolve
+from serl.runs.folder import RunFolder
+
+from .test_stages_report import make_run
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    commit.cache_clear()
+
+
+def place(root: Path, monkeypatch: pytest.MonkeyPatch, *folders: str) -> None:
+    """The module as if it lay there, in a repository with one commit."""
+    path = root.joinpath(*folders, "commit.py")
+    path.parent.mkdir(parents=True)
+    path.write_text("x = 1\n")
+    for words in (
+        ("init", "-q"),
+        ("add", "."),
+        ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "first"),
+    ):
+        subprocess.run(["git", "-C", str(root), *words], check=True)
+    monkeypatch.setattr(module, "__file__", str(path))
+
+
+def test_a_checkout_has_a_commit_and_says_when_it_was_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place(tmp_path, monkeypatch, "serl")
+    assert re.fullmatch(r"[0-9a-f]{7,}", clean := commit())
+    commit.cache_clear()
+    (tmp_path / "serl/commit.py").write_text("x = 2\n")
+    assert commit() == f"{clean}-dirty"
+
+
+def test_a_package_in_somebody_elses_repository_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place(tmp_path, monkeypatch, "env", "site-packages", "serl")
+    assert commit() == ""
+
+
+def test_without_git_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place(tmp_path, monkeypatch, "serl")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert commit() == ""
+
+
+def test_a_run_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place(tmp_path / "code", monkeypatch, "serl")
+    run = RunFolder.open(make_run(tmp_path).path)
+    assert run.info.versions["commit"] == commit()
+    assert run.config == resolve(run.config.model_dump())

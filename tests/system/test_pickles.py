@@ -1,0 +1,351 @@
+"""Real pickles are read exactly; hostile, damaged and foreign ones are refused in one line.
+
+`data/numpy1_*` are `TREE` as numpy 1.26.4 pickles it, `data/numpy2_*` as 2.4.6 does; `data/jax1_*`
+are a `FrozenDict` of flax 0.7.0 with arrays of jax 0.4.13, `data/jax2_*` a dict of jax 0.10.2.
+"""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serl.system import pickles
+from serl.errors import BadInput, CorruptData
+from serl.system.pickled_arrays import NAMES
+from serl.system.pickles import decode_pickle, read_pickle
+
+from .mutations import mutated
+
+FILES = sorted(Path(__file__).with_name("data").glob("*.pkl"))
+MUTANTS = 1_200
+PROGRAMS = 1_000
+GRID = np.arange(6, dtype=np.float32).reshape(2, 3)
+SEEN = {
+    "state": np.array([0.5, -1.5]),
+    "wrist": np.arange(24, dtype=np.uint8).reshape(2, 4, 3),
+}
+TREE = {
+    "plain": [
+        *(None, True, False, 0, 255, 65535, -1, 2**40, -(2**63), 0.1),
+        *("é\n", "", b"\x00\xff", b""),
+    ],
+    "tuples": ((), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4)),
+    "long": ["x" * 300, b"y" * 300, [0, 1, 2], {1: {2: {}}}],
+    "arrays": [
+        *(GRID, GRID.T, GRID, GRID[:, ::2], GRID.astype(">f4"), np.array(3.5)),
+        np.zeros((0, 3), np.float16),
+        np.array([True, False]),
+        np.array([2**64 - 1], np.uint64),
+        np.arange(24, dtype=np.int16).reshape(2, 3, 4).transpose(1, 2, 0),
+    ],
+    "numbers": [np.float32(0.1), np.float64(0.1), np.int64(-7), np.uint8(7), np.bool_(True)],
+    "ordered": {"b": 1, "a": 2},
+    "steps": [{"observations": SEEN, "rewards": 0.0}, {"observations": SEEN, "rewards": 1.0}],
+}
+LAYER = {"kernel": GRID, "bias": np.zeros(2, np.int32)}
+PARAMETERS = {"params": {"layer": LAYER, "again": LAYER}, "scale": np.array(2.0, np.float32)}
+
+SMALL = b"\x80\x04"
+TYPE = b"cnumpy\ndtype\n(X\x02\0\0\0f4\x89\x88tR(K\x03X\x01\0\0\0<NNNK\0K\0K\0tb"
+NEW = b"cnumpy._core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\0\x85C\x01b\x87R"
+
+
+def same(left: Any, right: Any) -> bool:
+    """Values and types."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, np.ndarray):
+        return left.dtype == right.dtype and np.array_equal(left, right)
+    return bool(left == right)
+
+
+def refusal(data: bytes) -> str:
+    """The one line with which bytes are refused."""
+    with pytest.raises(CorruptData) as refused:
+        decode_pickle(data)
+    line = str(refused.value)
+    assert "\n" not in line
+    assert len(line) < 400
+    return line
+
+
+def an_array(shape: bytes, kind: bytes = TYPE, values: bytes = b"C\x08" + bytes(8)) -> bytes:
+    """An array of another shape, type or content; each is what the machine pushes it with."""
+    return SMALL + NEW + b"(K\x01" + shape + kind + b"\x89" + values + b"tb."
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_what_was_pickled_is_read_exactly(path: Path) -> None:
+    expected: dict[str, Any] = TREE if path.stem.startswith("numpy") else PARAMETERS
+    assert same(read_pickle(path), expected)
+
+
+def test_an_ordered_dict_keeps_its_order() -> None:
+    for path in FILES[-8:]:
+        assert list(read_pickle(path)["ordered"]) == ["b", "a"]
+
+
+def test_all_versions_and_protocols_are_there() -> None:
+    numpy = {
+        f"numpy{version}_protocol{protocol}" for version in (1, 2) for protocol in (2, 3, 4, 5)
+    }
+    jax = {f"jax{version}_protocol{protocol}" for version in (1, 2) for protocol in (2, 4)}
+    assert {path.stem for path in FILES} == numpy | jax
+
+
+def test_what_is_mentioned_twice_is_one_object() -> None:
+    first, second = read_pickle(FILES[-1])["steps"]
+    assert first["observations"] is second["observations"]
+
+
+def test_arrays_are_read_only() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        read_pickle(FILES[-1])["arrays"][0][0, 0] = 1
+
+
+@pytest.mark.parametrize(
+    ("data", "parts"),
+    [
+        # What runs a command in `pickle.loads`.
+        (b"\x80\x02cposix\nsystem\nX\x02\0\0\0id\x85R.", ["'posix.system'", "byte 2"]),
+        (b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x02id\x85R.", ["'os.system'", "byte 14"]),
+        (b"\x80\x04cbuiltins\neval\n\x8c\x011\x85R.", ["'builtins.eval'"]),
+        (b"\x80\x02(X\x02\0\0\0idios\nsystem\n.", ["b'i'", "byte 10"]),
+        (b"\x80\x02(cos\nsystem\nX\x02\0\0\0ido.", ["'os.system'", "byte 3"]),
+        (b"\x80\x04csubprocess\nPopen\n\x8c\x02id\x85\x81.", ["'subprocess.Popen'"]),
+        (b"\x80\x04cnumpy\ndtype\n)\x81.", [r"b'\x81'", "byte 16"]),
+        (b"\x80\x04cnumpy\ndtype\n)}\x92.", [r"b'\x92'"]),
+        (b"\x80\x04cposixpath\nPath\n)R}b.", ["'posixpath.Path'"]),
+        (b"\x80\x04}}b.", ["a state to dict"]),
+        (b"\x80\x02\x82\x01.", [r"b'\x82'"]),
+        (b"\x80\x02\x83\x01\x00.", [r"b'\x83'"]),
+        (b"\x80\x02\x84\x01\x00\x00\x00.", [r"b'\x84'"]),
+        (b"\x80\x02Pos.system\n.", ["b'P'"]),
+        (b"\x80\x02X\x02\0\0\0osQ.", ["b'Q'"]),
+        (b"\x80\x05\x97.", [r"b'\x97'"]),
+        # Names of the table, in the wrong place.
+        (b"\x80\x04cnumpy\ndtype\n.", ["numpy.dtype instead of a value"]),
+        (b"\x80\x04cnumpy\ndtype\n\x85.", ["numpy.dtype instead of a value"]),
+        (SMALL + TYPE + b".", ["instead of a value"]),
+        (SMALL + NEW + b".", ["Blank instead of a value"]),
+        (b"\x80\x04cnumpy\nndarray\n)R.", ["an array that is made directly"]),
+        (b"\x80\x04ccollections\nOrderedDict\n]R.", ["calls collections.OrderedDict with list"]),
+        (b"\x80\x04]K\x01\x85R.", ["calls list with (int)"]),
+        (b"\x80\x04ccollections\nOrderedDict\nK\x01\x85R.", ["arguments (int), expected none"]),
+        (b"\x80\x04cflax.core.frozen_dict\nFrozenDict\nK\x01\x85R.", ["FrozenDict of (int)"]),
+        (b"\x80\x02c_codecs\nencode\nX\1\0\0\0aX\5\0\0\0rot13\x86R.", ["expected text in latin1"]),
+        (b"\x80\x04cjax._src.array\n_reconstruct_array\n(c_codecs\nencode\n))}tR.", ["jax array"]),
+        (b"\x80\x04cnumpy.lib.npyio\nload\n.", ["'numpy.lib.npyio.load'"]),
+        (b"\x80\x04K\x01K\x02\x93.", ["a name of (int, int)"]),
+        # Not a pickle of these protocols, or not only that.
+        (b"", ["cut: 0 bytes"]),
+        (b"(lp0\n.", ["no pickle of protocol 2 to 5"]),
+        (b"\x80\x06N.", ["no pickle of protocol 2 to 5"]),
+        (b"<!DOCTYPE html>", ["no pickle of protocol 2 to 5"]),
+        (b"\x80\x04N.N.", ["2 bytes after the end"]),
+        (b"\x80\x04NN.", ["values left over"]),
+        (b"\x80\x04.", ["values that are not there"]),
+        (b"\x80\x04N(a.", ["values that are not there"]),
+        (b"\x80\x04]e.", ["a mark that is not there"]),
+        (b"\x80\x04h\x07.", ["mentions the value 7"]),
+        (b"\x80\x04}]K\x01s.", ["a key of the type list"]),
+        (b"\x80\x04}K\x01K\x02\x86\x85K\x01s.", ["a key of the type (tuple)"]),
+        (b"\x80\x04}(K\x01u.", ["a dict and pairs"]),
+        (b"\x80\x04}K\x01a.", ["appends to dict"]),
+        (b"\x80\x04\x8c\x01\xff.", ["utf-8"]),
+    ],
+)
+def test_a_hostile_or_foreign_pickle_is_refused(data: bytes, parts: list[str]) -> None:
+    line = refusal(data)
+    assert all(part in line for part in [*parts, "pickle, byte "]), line
+
+
+@pytest.mark.parametrize(
+    ("data", "part"),
+    [
+        (b"X\xff\xff\xff\xff", "cut"),
+        (b"\x8d\xff\xff\xff\xff\xff\xff\xff\xff", "cut"),
+        (b"B\xff\xff\xff\xff", "cut"),
+        (b"\x8e\xff\xff\xff\xff\xff\xff\xff\x7f", "cut"),
+        (b"\x96\xff\xff\xff\xff\xff\xff\xff\x7f", "cut"),
+        (b"\x95\xff\xff\xff\xff\xff\xff\xff\x7fN.", "cut"),
+        (b"\x8a\xff" + bytes(255) + b".", "an integer of 255 bytes, allowed 8"),
+        (b"c" + b"x" * 100_000, "a name without end"),
+        (b"]" * 20_000 + b"a" * 19_999 + b".", "nested deeper than 64"),
+        (b"N" + b"\x85" * 20_000 + b".", "nested deeper than 64"),
+        (b"]\x94h\0a.", "nested deeper than 64, or in itself"),
+        (b"}\x94K\x01h\0s.", "nested deeper than 64, or in itself"),
+        (b"]\x94(h\0h\0h\0e.", "nested deeper than 64, or in itself"),
+    ],
+)  # fmt: skip
+def test_sizes_are_bounded_before_anything_is_allocated(data: bytes, part: str) -> None:
+    tracemalloc.start()
+    line = refusal(SMALL + data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert part in line
+    assert peak < 32 << 20
+
+
+@pytest.mark.parametrize("ending", [b"t", b"e"])
+def test_a_few_values_do_not_become_a_tree_without_end(
+    ending: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pickles, "MAX_STEPS", 100_000)
+    start = b"(" if ending == b"t" else b"]("
+    ten = [start + b"h%c" % level * 10 + ending + b"\x94" for level in range(20)]
+    assert "more than 100,000 values" in refusal(SMALL + b"(N\x94" + b"".join(ten) + b"t.")
+    assert decode_pickle(SMALL + b"(N\x94" + b"".join(ten[:3]) + b"t.")[0] is None
+
+
+def test_text_is_not_encoded_again_and_again() -> None:
+    text = b"X" + struct.pack("<I", 1 << 20) + b"x" * (1 << 20) + b"\x94X\x06\0\0\0latin1\x94"
+    again = b"c_codecs\nencode\nh\0h\x01\x86R" * 1000
+    assert "encodes more bytes than there are" in refusal(SMALL + text + again + b".")
+
+
+def test_a_value_in_many_places_gets_its_state_once() -> None:
+    """Or each of many states goes to each of many places: 144 kB took two seconds."""
+    kind, _, state = TYPE.partition(b"(K\x03")
+    places = b"".join(b"r" + number.to_bytes(4, "little") for number in range(300))
+    opened = b"(K\x03" + state.removesuffix(b"tb")
+    bomb = SMALL + kind + places + (opened + b"h\0") * 300 + opened + b"tb" * 301 + b"."
+    assert "gives a state to a value that has one" in refusal(bomb)
+    once = kind + places + opened + b"tb"
+    values = b"C\x04" + bytes(4)
+    array = NEW + b"(K\x01)" + once + b"\x89" + values + b"tb"
+    again = NEW + b"(K\x01)j" + (299).to_bytes(4, "little") + b"\x89" + values + b"tb"
+    assert same(decode_pickle(SMALL + array + again + b"\x86."), (np.zeros((), np.float32),) * 2)
+
+
+def test_many_arguments_are_refused_before_they_are_looked_at() -> None:
+    """One tuple of them, mentioned by each of many calls: 32 kB took three seconds."""
+    name = b"cnumpy._core.numeric\n_frombuffer\n\x94"
+    arguments = b"(C\0" + TYPE + b"K\0\x85X\x01\0\0\0C" + b"N" * 5 + b"t\x94"
+    assert "with 9 arguments, allowed 8" in refusal(SMALL + name + arguments + b"R.")
+
+
+def test_the_arrays_of_a_tree_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pickles, "MAX_ARRAY_BYTES", 30)
+    four = SMALL + an_array(b"K\x02\x85")[2:-1] + b"\x94(h\0h\0h\0t\x86."
+    assert "or 30 bytes of arrays" in refusal(four)
+
+
+def test_instructions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pickles, "MAX_STEPS", 100)
+    assert "more than 100 instructions" in refusal(SMALL + b"N" * 1000)
+    assert decode_pickle(SMALL + b"(" + b"N" * 90 + b"t.") == (None,) * 90
+
+
+def long(number: int) -> bytes:
+    return b"\x8a\x08" + number.to_bytes(8, "little", signed=True)
+
+
+@pytest.mark.parametrize(
+    ("data", "part"),
+    [
+        (an_array(b"K\x03\x85"), "float32[3] in 8 bytes"),
+        (an_array(b"K\x01\x85"), "float32[1] in 8 bytes"),
+        (an_array(long(-2) + b"\x85"), "the shape (int)"),
+        (an_array(long(-1) + long(-2) + b"\x86"), "the shape (int, int)"),
+        (an_array(b"\x88K\x02\x86"), "the shape (bool, int)"),
+        (an_array(b"G" + bytes(8) + b"\x85"), "the shape (float)"),
+        (an_array(long(2**62 + 2) + b"\x85"), "in 8 bytes"),
+        (an_array(long(2**31) + long(2**31) + long(4) + b"\x87"), "in 8 bytes"),
+        (an_array(long(2**62) * 3 + b"\x87", values=b"C\0"), "in 0 bytes"),
+        (an_array(b"K\0" + long(2**62) + long(2**62) + b"\x87", values=b"C\0"), "too big"),
+        (an_array(b"(" + b"K\x01" * 33 + b"t"), "up to 32 sizes"),
+        (an_array(b"]"), "(int, list, dtype"),
+        (an_array(b"K\x02\x85", kind=b"N"), "(int, tuple, NoneType"),
+        (an_array(b"K\x02\x85", kind=TYPE.replace(b"f4", b"O8"), values=b"]"), "arrays of 'O8'"),
+        (an_array(b"K\x02\x85", kind=TYPE.replace(b"f4", b"V4")), "arrays of 'V4'"),
+        (an_array(b"K\x02\x85", kind=TYPE.replace(b"f4", b"f3")), "arrays of 'f3'"),
+        (an_array(b"K\x02\x85", kind=TYPE.replace(b"<NNN", b"|N]N")), "a byte order alone"),
+        (an_array(b"K\x02\x85", kind=TYPE.replace(b"\0<", b"\0?")), "a byte order alone"),
+        (an_array(b"K\x02\x85", values=b"X\x08\0\0\0" + bytes(8)), "bool, str)"),
+        (an_array(b"K\x02\x85", values=b"]"), "bool, list)"),
+        (SMALL + NEW.replace(b"ndarray", b"dtype") + b".", "expected numpy.ndarray"),
+        (an_array(b"K\x02\x85")[:-1] + b"Nb.", "gives a state to ndarray"),
+    ],
+)
+def test_an_array_that_does_not_fit_is_refused(data: bytes, part: str) -> None:
+    assert same(decode_pickle(an_array(b"K\x02\x85")), np.zeros(2, np.float32))
+    assert part in refusal(data)
+
+
+@pytest.mark.parametrize("path", [*FILES[:4], FILES[-5], FILES[-1]], ids=lambda path: path.stem)
+def test_cuts_and_every_continuation_are_refused(path: Path) -> None:
+    data = path.read_bytes()
+    for cut in range(0, len(data), 3):
+        refusal(data[:cut])
+    refusal(data + b"\0")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_mutants_decode_or_are_refused_as_declared(path: Path) -> None:
+    rng, data, refused = Random(1), path.read_bytes(), []
+    tracemalloc.start()
+    for _ in range(MUTANTS // len(FILES)):
+        mutant = mutated(data, rng)
+        try:
+            decode_pickle(mutant)
+        except CorruptData as error:
+            refused.append(str(error))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 0 < len(refused) < MUTANTS // len(FILES)
+    assert not any("\n" in line for line in refused)
+    assert peak < 4 << 20
+
+
+def test_a_file_that_is_absent_or_too_large_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"absent\.pkl: cannot be read: No such file"):
+        read_pickle(tmp_path / "absent.pkl")
+    with pytest.raises(BadInput, match="folder"):
+        read_pickle(tmp_path)
+    with pytest.raises(CorruptData, match="bytes, allowed 100"):
+        read_pickle(FILES[0], max_bytes=100)
+    (tmp_path / "cut.pkl").write_bytes(FILES[0].read_bytes()[:-9])
+    with pytest.raises(CorruptData, match=r"cut\.pkl, byte \d+: cut"):
+        read_pickle(tmp_path / "cut.pkl")
+
+
+PIECES = [
+    *(b"N", b"\x88", b"\x89", b"K\x00", b"K\x02", b"M\xff\xff", b"J" + bytes(4), b"G" + bytes(8)),
+    *(b")", b"]", b"}", b"(", b"t", b"e", b"u", b"a", b"s", b"\x85", b"\x86", b"\x87", b"\x94"),
+    *(b"h\x00", b"h\x01", b"h\x02", b"j\x03\0\0\0", b"q\x00", b"r\xff\xff\xff\xff", b"R", b"b"),
+    *(b"\x8c\x01a", b"X\x02\0\0\0f4", b"X\x01\0\0\0<", b"X\x06\0\0\0latin1", b"C\x08" + bytes(8)),
+    *(b"\x8e\x04" + bytes(11), b"\x96\x08" + bytes(15), b"\x8d\xff\xff\xff\xff\0\0\0\0", b"\x97"),
+    *(b"\x8a\x08" + b"\xff" * 7 + b"\x7f", b"\x8a\x08" + bytes(7) + b"\x80", b"\x8a\x00", b"\x93"),
+    *("c{}\n{}\n".format(*path.rsplit(".", 1)).encode() for path in NAMES),
+    *(TYPE, NEW, an_array(b"K\x02\x85")[2:-1], an_array(long(2**62) + b"\x85")[2:-1]),
+]  # fmt: skip
+
+
+def test_programs_put_together_by_chance_give_a_tree_or_are_refused() -> None:
+    """Keys, counts, places that mention each other, and states, as no byte that is flipped does."""
+    rng, read, refused = Random(2), 0, []
+    tracemalloc.start()
+    for _ in range(PROGRAMS):
+        program = b"".join(rng.choices(PIECES, k=rng.choice((2, 4, 8, 16, 32))))
+        for start, ending in ((b"", b"."), (b"(", b"t."), (b"}(", b"u."), (b"N", b"\x86.")):
+            try:
+                decode_pickle(SMALL + start + program + ending)
+                read += 1
+            except CorruptData as error:
+                refused.append(str(error))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert read > PROGRAMS // 100
+    assert not any("\n" in line or len(line) > 400 for line in refused)
+    assert peak < 8 << 20

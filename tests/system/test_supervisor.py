@@ -1,0 +1,181 @@
+"""Real child processes, some of which are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from serl.errors import BadInput, SerlError
+from serl.system.supervisor import ProcessSpec, Supervisor, orphaned
+
+CHILD = """
+import signal, sys, time
+mode = sys.argv[1]
+if mode == "refuse":
+    print("first line\\nno such thing as a unicorn"); sys.exit(2)
+if mode == "done":
+    sys.exit(0)
+if mode == "deaf":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+if mode == "polite":
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
+print("ready", flush=True)
+while True:
+    time.sleep(0.01)
+    if mode == "orphan":
+        from serl.system.supervisor import orphaned
+        if orphaned():
+            sys.exit(0)
+"""
+
+
+class Stage:
+    """Supervisors of the child above."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "child.py").write_text(CHILD)
+        self.folder = folder
+        self.supervisors: list[Supervisor] = []
+
+    def start(self, *specs: ProcessSpec, wait: bool = True) -> Supervisor:
+        environment = {**os.environ, "PYTHONPATH": str(self.folder)}
+        supervisor = Supervisor(specs, environment, self.folder / "log")
+        self.supervisors.append(supervisor)
+        supervisor.start()
+        if wait:
+            eventually(lambda: all("ready" in self.log(spec.name) for spec in specs))
+        return supervisor
+
+    def log(self, name: str) -> str:
+        return (self.folder / "log" / f"{name}.log").read_text()
+
+
+def child(name: str, mode: str, restarts: int = 3, ends: bool = True) -> ProcessSpec:
+    return ProcessSpec(name, "child", (mode,), restarts, ends)
+
+
+def eventually(condition: Callable[[], object], limit_s: float = 60.0) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"did not happen within {limit_s} s"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    stage = Stage(tmp_path)
+    yield stage
+    for supervisor in stage.supervisors:
+        supervisor.stop(grace_s=0.1)
+
+
+def test_a_killed_process_is_named_and_started_again(stage: Stage) -> None:
+    supervisor = stage.start(child("a", "polite"), child("b", "polite"))
+    before = supervisor.pids()
+    supervisor.check()
+    assert supervisor.events == []
+    os.kill(before["a"], signal.SIGKILL)
+    eventually(lambda: supervisor.states()["a"] == "was killed by SIGKILL")
+    supervisor.check()
+    assert supervisor.events == ["a was killed by SIGKILL: started again (ready)"]
+    assert supervisor.states() == {"a": "running", "b": "running"}
+    assert supervisor.pids()["a"] != before["a"]
+    assert supervisor.pids()["b"] == before["b"]
+
+
+def test_one_that_crashes_too_often_ends_the_run(stage: Stage) -> None:
+    supervisor = stage.start(child("a", "polite", restarts=1))
+    for _ in range(2):
+        os.kill(supervisor.pids()["a"], signal.SIGKILL)
+        eventually(lambda: supervisor.states()["a"] != "running")
+        if not supervisor.events:
+            supervisor.check()
+    with pytest.raises(SerlError, match="a was killed by SIGKILL: ready") as error:
+        supervisor.check()
+    assert not isinstance(error.value, BadInput)
+
+
+def test_one_that_refuses_its_input_ends_the_run_with_its_last_line(stage: Stage) -> None:
+    supervisor = stage.start(child("a", "refuse"), wait=False)
+    eventually(lambda: supervisor.states()["a"] != "running")
+    with pytest.raises(BadInput, match=r"^a: no such thing as a unicorn$"):
+        supervisor.check()
+    assert supervisor.events == []
+
+
+def test_one_that_is_done_is_left_alone(stage: Stage) -> None:
+    supervisor = stage.start(child("a", "done"), wait=False)
+    assert not supervisor.finished("a") or supervisor.states()["a"] == "finished"
+    eventually(lambda: supervisor.finished("a"))
+    supervisor.check()
+    assert supervisor.finished("a")
+
+
+def test_one_that_never_ends_by_itself_is_started_again(stage: Stage) -> None:
+    supervisor = stage.start(child("a", "polite", ends=False))
+    os.kill(supervisor.pids()["a"], signal.SIGINT)
+    eventually(lambda: supervisor.finished("a"))
+    supervisor.check()
+    assert supervisor.states() == {"a": "running"}
+    assert supervisor.events == ["a finished: started again (ready)"]
+
+
+def test_stopping_asks_first_and_kills_what_hangs(stage: Stage) -> None:
+    supervisor = stage.start(child("a", "polite"), child("b", "deaf"))
+    pids = supervisor.pids()
+    supervisor.stop(grace_s=0.5)
+    assert supervisor.states() == {"a": "finished", "b": "was killed by SIGKILL"}
+    assert supervisor.events == ["b did not stop in 0.5 s: killed"]
+    assert not any(psutil.pid_exists(pid) for pid in pids.values())
+    supervisor.stop()  # once more does nothing
+
+
+def test_the_terminals_interrupt_does_not_reach_children(stage: Stage) -> None:
+    supervisor = stage.start(child("a", "polite"))
+    assert os.getpgid(supervisor.pids()["a"]) != os.getpgid(0)
+
+
+def test_an_orphan_notices(stage: Stage) -> None:
+    script = (
+        "import sys, time; from pathlib import Path; from tests_stage import start\n"
+        "print(start(Path(sys.argv[1])), flush=True); time.sleep(60)"
+    )
+    (stage.folder / "tests_stage.py").write_text(
+        "import os\n"
+        "from serl.system.supervisor import ProcessSpec, Supervisor\n"
+        "def start(folder):\n"
+        "    specs = [ProcessSpec('a', 'child', ('orphan',))]\n"
+        "    global supervisor\n"
+        "    supervisor = Supervisor(specs, dict(os.environ), folder / 'log')\n"
+        "    supervisor.start()\n"
+        "    return supervisor.pids()['a']\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script, str(stage.folder)],
+        env={**os.environ, "PYTHONPATH": str(stage.folder)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    eventually(lambda: "ready" in stage.log("a"))
+    parent.kill()
+    parent.communicate()
+    eventually(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
+
+
+def test_a_process_without_a_supervisor_is_no_orphan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SERL_PARENT", raising=False)
+    assert not orphaned()
+    monkeypatch.setenv("SERL_PARENT", str(os.getppid()))
+    assert not orphaned()
+    monkeypatch.setenv("SERL_PARENT", "1" if os.getppid() != 1 else "2")
+    assert orphaned()

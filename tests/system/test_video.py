@@ -1,0 +1,102 @@
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from serl.errors import BadInput, CorruptData
+from serl.types import Image, Source
+from serl.system.video import Caption, draw_caption, filmstrip, read_video, write_png, write_video
+
+
+def plain(value: int, height: int = 48, width: int = 64) -> Image:
+    return np.full((height, width, 3), value, np.uint8)
+
+
+def test_a_film_reads_back_with_its_colours_in_order(tmp_path: Path) -> None:
+    colours = [(220, 30, 30), (30, 200, 30), (30, 30, 220)]  # RGB: a swap of channels shows
+    frames = [np.full((48, 64, 3), colour, np.uint8) for colour in colours for _ in range(4)]
+    path = tmp_path / "videos" / "final.webm"
+    assert write_video(path, iter(frames), fps=10.0) == 12
+    film = read_video(path)
+    assert len(film) == 12
+    for frame, colour in zip(film[3::4], colours, strict=True):
+        assert np.abs(frame.mean((0, 1)) - colour).max() < 12
+    assert path.read_bytes()[:4] == b"\x1a\x45\xdf\xa3"  # EBML
+    assert b"webm" in path.read_bytes()[:64]
+    assert b"V_VP8" in path.read_bytes()
+    assert cv2.VideoCapture(str(path)).get(cv2.CAP_PROP_FPS) == 10.0
+    assert [file.name for file in path.parent.iterdir()] == ["final.webm"]
+
+
+def test_writing_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_video(tmp_path / "a.webm", [plain(9)], fps=10.0)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_failed_film_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.webm"
+    write_video(path, [plain(9)] * 3, fps=10.0)
+    before = path.read_bytes()
+    with pytest.raises(BadInput, match=r"frame 1 has shape \[48, 65, 3\]"):
+        write_video(path, [plain(9), plain(9, width=65)], fps=10.0)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["a.webm"]
+
+
+@pytest.mark.parametrize(("name", "count"), [("a.webm", 0), ("a.mp4", 1)])
+def test_no_frames_and_other_endings_are_refused(tmp_path: Path, name: str, count: int) -> None:
+    with pytest.raises(BadInput, match=name):
+        write_video(tmp_path / name, [plain(9)] * count, fps=10.0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_no_film_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.webm"
+    path.write_bytes(b"not a film")
+    with pytest.raises(CorruptData, match=r"a\.webm"):
+        read_video(path)
+
+
+def contains(image: Image, colour: tuple[int, int, int]) -> bool:
+    return bool((image == colour).all(-1).any())
+
+
+@pytest.mark.parametrize("source", list(Source))
+def test_a_caption_shows_who_drives_and_leaves_the_frame_alone(source: Source) -> None:
+    frame = plain(90, 240, 320)
+    captioned = draw_caption(frame, Caption(source, 7, 3, 0.5))
+    assert captioned.shape == frame.shape
+    assert (frame == 90).all()
+    assert (captioned[:200] == 90).all()
+    others = [draw_caption(frame, Caption(other, 7, 3, 0.5)) for other in Source if other != source]
+    assert all((captioned != other).any() for other in others)
+
+
+def test_success_is_framed_in_green() -> None:
+    frame = plain(90, 240, 320)
+    assert contains(draw_caption(frame, Caption(Source.POLICY, 7, success=True)), (74, 222, 128))
+    assert not contains(draw_caption(frame, Caption(Source.POLICY, 7)), (74, 222, 128))
+
+
+def test_a_caption_fits_any_width() -> None:
+    for width in (16, 40, 64, 128):
+        captioned = draw_caption(plain(90, 64, width), Caption(Source.HUMAN, 123, 456, 0.125, True))
+        assert captioned.shape == (64, width, 3)
+
+
+def test_a_filmstrip_has_first_and_last_and_even_steps(tmp_path: Path) -> None:
+    strip = filmstrip([plain(10 * index) for index in range(9)], columns=3)
+    gap = (strip.shape[1] - 3 * 64) // 2
+    seen = [int(strip[5, 5 + column * (64 + gap), 0]) for column in range(3)]
+    assert seen == [0, 40, 80]
+    write_png(tmp_path / "pictures" / "strip.png", strip)
+    bgr = cv2.imread(str(tmp_path / "pictures" / "strip.png"))
+    assert bgr is not None
+    assert (bgr[..., ::-1] == strip).all()
+
+
+def test_a_short_film_gives_a_short_strip() -> None:
+    assert filmstrip([plain(1)], columns=5).shape == (48, 64, 3)
+    with pytest.raises(BadInput, match="0 and 5"):
+        filmstrip([], columns=5)

@@ -1,0 +1,90 @@
+"""A leader arm moves a robot as far as it was moved itself, and makes no jump."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from serl.teleop.leader_arm import MAPPING, LeaderArm
+from serl.testing import DeviceSuite
+
+from .bench import Clock
+
+FULL_M, FULL_RAD = 0.015, 0.1
+UPRIGHT = (0.0, 0.0, 0.0, 1.0)
+
+
+class LeaderBench(Clock):
+    """Moved 10 mm forward by each push."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.device = LeaderArm(FULL_M, FULL_RAD, now_s=self.now_s)
+        self.mapping, self.x_m, self.alive = MAPPING, 0.3, True
+
+    def push(self) -> None:
+        if self.device.read() is None:
+            self.let_go()
+        self.x_m += 0.01
+        self.let_go()
+
+    def let_go(self) -> None:
+        if self.alive:
+            self.device.hear((self.x_m, 0.0, 0.2), UPRIGHT)
+
+    def die(self) -> None:
+        self.alive = False
+
+
+class TestLeaderArm(DeviceSuite):
+    def make(self) -> LeaderBench:
+        return LeaderBench()
+
+
+def axes(arm: LeaderArm) -> dict[str, float]:
+    report = arm.read()
+    assert report is not None
+    return {name: round(value, 4) for name, value in report.axes.items() if abs(value) > 1e-6}
+
+
+def test_what_one_step_cannot_move_is_moved_in_the_next_ones() -> None:
+    arm = LeaderArm(FULL_M, FULL_RAD, now_s=Clock().now_s)
+    arm.hear((0.3, 0.0, 0.2), UPRIGHT)
+    assert axes(arm) == {}
+    arm.hear((0.3, -0.04, 0.2), UPRIGHT)
+    assert [axes(arm) for _ in range(4)] == [{"y": -1.0}, {"y": -1.0}, {"y": -0.6667}, {}]
+
+
+def test_turns_are_followed_about_their_axis() -> None:
+    arm = LeaderArm(FULL_M, FULL_RAD, now_s=Clock().now_s)
+    arm.hear((0.3, 0.0, 0.2), UPRIGHT)
+    arm.hear((0.3, 0.0, 0.2), (0.0, 0.0, math.sin(0.125), math.cos(0.125)))  # 0.25 rad of yaw
+    assert [axes(arm) for _ in range(4)] == [{"yaw": 1.0}, {"yaw": 1.0}, {"yaw": 0.5}, {}]
+
+
+def test_an_arm_that_was_moved_in_silence_makes_no_jump() -> None:
+    clock = Clock()
+    arm = LeaderArm(FULL_M, FULL_RAD, now_s=clock.now_s)
+    arm.hear((0.3, 0.0, 0.2), UPRIGHT)
+    clock.wait(2.0)
+    arm.hear((0.9, 0.0, 0.2), UPRIGHT)
+    assert axes(arm) == {}
+
+
+@pytest.mark.parametrize(
+    ("position", "quaternion"),
+    [
+        ((math.nan, 0.0, 0.2), UPRIGHT),
+        ((0.5, 0.0, 0.2), (0.0, 0.0, 0.0, 0.0)),
+        ((0.5, 0.0, 0.2), (0.0, 0.0, math.inf, 1.0)),
+    ],
+)
+def test_a_pose_that_is_none_is_not_heard(
+    position: tuple[float, float, float], quaternion: tuple[float, float, float, float]
+) -> None:
+    arm = LeaderArm(FULL_M, FULL_RAD, now_s=Clock().now_s)
+    assert arm.silence_s == math.inf
+    arm.hear((0.3, 0.0, 0.2), UPRIGHT)
+    arm.hear(position, quaternion)
+    assert axes(arm) == {}

@@ -1,0 +1,63 @@
+"""Several people and a script at one robot: one of them drives at a time."""
+
+from __future__ import annotations
+
+from serl.intervention import Event, Teleop
+from serl.specs import ArraySpec
+from serl.teleop.mux import OneOwner
+from serl.testing import TeleopSuite
+
+from .pad import SPEC, Bench, Two, moved
+
+
+class TestOneOwner(TeleopSuite):
+    def make(self) -> tuple[Teleop, ArraySpec]:
+        bench = Bench()
+        bench.pad.hold()
+        bench.pad.hit("stop")
+        return OneOwner([bench.person, Bench().person], Bench().person), SPEC
+
+
+def test_one_person_drives_at_a_time_and_the_script_only_without_any() -> None:
+    two = Two()
+    assert moved(two.tick()) == [-1.0, -1.0]
+    assert two.one.scripted
+    two.second.pad.axes["x"] = 0.25
+    two.second.pad.hold()
+    assert moved(two.tick()) == [0.25, 0.0]
+    assert not two.one.scripted
+    two.first.pad.axes["x"] = 1.0
+    two.first.pad.hold()  # comes later, and waits
+    assert moved(two.tick()) == [0.25, 0.0]
+    assert two.one.owner is two.second.person
+    two.second.pad.hold(False)
+    for _ in range(3):
+        action = two.tick()
+    assert moved(action) == [1.0, 0.0]
+    assert two.one.owner is two.first.person
+
+
+def test_the_robot_holds_for_an_owner_who_is_silent_whatever_others_want() -> None:
+    two = Two()
+    two.first.pad.hold()
+    two.tick()
+    two.first.pad.alive = False
+    two.second.pad.axes["x"] = 1.0
+    two.second.pad.hold()
+    for _ in range(4):
+        action = two.tick()
+    assert moved(action) == [0.0, 0.0]
+    assert two.one.silent == "pad"
+    two.one.release()
+    assert moved(two.tick()) == [1.0, 0.0]
+    assert two.one.silent == ""
+
+
+def test_everybody_is_heard() -> None:
+    two = Two()
+    two.first.pad.hit("yes")
+    two.second.pad.hit("stop")
+    two.second.pad.hit("yes")
+    two.tick()
+    assert two.one.events() == (Event.SUCCESS, Event.STOP)
+    assert two.one.events() == ()

@@ -1,0 +1,187 @@
+"""Two robots as one: conformance on fakes and on simulated arms, and what one's trouble does."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from serl.errors import BadInput, Silent
+from serl.bimanual import Pair, SimulatedPair
+from serl.robot import Guarded, SimulatedRobot
+from serl.sim.arm import SimArm
+from serl.specs import Spec
+from serl.tasks.pick_cube import PickCube
+from serl.tasks.reach import Reach
+from serl.testing import FakeRobot, SimulatedRobotSuite
+from serl.types import Action, Observation, Source
+
+ONES = np.ones(4, np.float32)
+
+
+class Silenced(FakeRobot):
+    """A robot that can fail to answer.
+
+    Attributes:
+        mute: it gives no reading.
+        broken_hand: it takes no action.
+        ill: it cannot be recovered.
+        acted: actions that it got.
+        sources: in whose name it was said to be driven.
+    """
+
+    mute = broken_hand = ill = False
+
+    def __init__(self) -> None:
+        self.acted: list[list[float]] = []
+        self.sources: list[Source] = []
+        super().__init__()
+
+    def observe(self) -> Observation:
+        if self.mute:
+            raise Silent("no message")
+        return super().observe()
+
+    def act(self, action: Action) -> Action:
+        if self.broken_hand:
+            raise Silent("no arm")
+        self.acted.append(action.tolist())
+        return super().act(action)
+
+    def drive_as(self, source: Source) -> None:
+        self.sources.append(source)
+
+    def recover(self) -> None:
+        if self.ill:
+            raise Silent("nobody knows where it is")
+        super().recover()
+
+
+class TestPairOfFakes(SimulatedRobotSuite):
+    def make(self) -> SimulatedRobot:
+        return SimulatedPair(FakeRobot(), FakeRobot())
+
+
+class TestPairOfSimulatedArms(SimulatedRobotSuite):
+    """Of two kinds: one has a gripper and a cube."""
+
+    def make(self) -> SimulatedRobot:
+        tasks = Reach(), PickCube()
+        left, right = (SimArm(task.scene, task.config) for task in tasks)
+        return SimulatedPair(left, right)
+
+
+@pytest.fixture
+def pair() -> SimulatedPair:
+    return SimulatedPair(Silenced(), Silenced())
+
+
+def fakes(pair: SimulatedPair) -> tuple[Silenced, Silenced]:
+    return cast(Silenced, pair.left), cast(Silenced, pair.right)
+
+
+def test_specs_have_a_prefix_for_each_arm_left_first(pair: SimulatedPair) -> None:
+    names = ["left_position", "left_velocity", "right_position", "right_velocity"]
+    assert list(pair.observation_spec.state) == names
+    assert list(pair.observe().state) == names
+    assert pair.action_spec.shape == (4,)
+    spec = Spec(task="t", observation=pair.observation_spec, action=pair.action_spec, rate_hz=10.0)
+    assert spec.action_names == ["left_x", "left_y", "right_x", "right_y"]
+
+
+def test_each_gets_its_own_part_of_an_action(pair: SimulatedPair) -> None:
+    left, right = fakes(pair)
+    executed = pair.act(np.array([1.0, 0.5, -0.5, -1.0], np.float32))
+    assert (left.acted, right.acted) == ([[1.0, 0.5]], [[-0.5, -1.0]])
+    assert executed.tolist() == pytest.approx([1.0, 0.5, -0.5, -1.0])
+
+
+def test_who_drives_one_drives_both(pair: SimulatedPair) -> None:
+    assert isinstance(pair, Guarded)
+    pair.drive_as(Source.HUMAN)
+    assert [arm.sources for arm in fakes(pair)] == [[Source.HUMAN], [Source.HUMAN]]
+
+
+def test_a_bad_part_of_an_action_reaches_neither(pair: SimulatedPair) -> None:
+    with pytest.raises(BadInput):
+        pair.act(np.array([0.0, 0.0, 0.0, np.nan], np.float32))
+    assert fakes(pair)[0].acted == []
+
+
+def test_a_stamp_is_that_of_the_older_reading(pair: SimulatedPair) -> None:
+    pair.left.advance(0.1)
+    stamps = pair.observe().stamps
+    assert stamps == {"left_robot": 0.1, "right_robot": 0.0, "robot": 0.0}
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("call", ["observe", "act"])
+def test_what_one_of_them_fails_at_stops_both(pair: SimulatedPair, side: int, call: str) -> None:
+    bad = fakes(pair)[side]
+    bad.mute, bad.broken_hand = call == "observe", call == "act"
+    with pytest.raises(Silent):
+        pair.observe() if call == "observe" else pair.act(ONES)
+    assert pair.stop_reason
+    assert all(each.stop_reason == pair.stop_reason for each in fakes(pair))
+    bad.mute = bad.broken_hand = False
+    assert not pair.act(ONES).any()
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_when_one_of_them_is_stopped_by_whomever_so_is_the_other(
+    pair: SimulatedPair, side: int
+) -> None:
+    fakes(pair)[side].stop("its own guard")
+    assert not pair.act(ONES).any()
+    assert [each.stop_reason for each in fakes(pair)] == ["its own guard"] * 2
+    assert all(not each.acted for each in fakes(pair))
+    pair.recover()
+    assert pair.act(ONES).all()
+
+
+def test_both_recover_or_neither(pair: SimulatedPair) -> None:
+    left, right = fakes(pair)
+    pair.stop("test")
+    right.ill = True
+    with pytest.raises(Silent):
+        pair.recover()
+    assert (left.stop_reason, right.stop_reason) == ("test", "test")
+    assert not pair.act(ONES).any()
+    right.ill = False
+    pair.recover()
+    assert (left.stop_reason, right.stop_reason, pair.stop_reason) == ("", "", None)
+
+
+def test_a_stop_of_the_left_that_fails_keeps_the_right_from_nothing(pair: SimulatedPair) -> None:
+    left, right = fakes(pair)
+
+    def fail(reason: str) -> None:
+        raise Silent("gone")
+
+    cast(Any, left).stop = fail
+    with pytest.raises(Silent):
+        pair.stop("test")
+    assert right.stop_reason == "test"
+
+
+def test_who_cannot_be_entered_leaves_the_other_closed() -> None:
+    closed: list[str] = []
+
+    class Door(FakeRobot):
+        def __exit__(self, *failure: object) -> None:
+            closed.append("left")
+
+    class Locked(FakeRobot):
+        def __enter__(self) -> Locked:
+            raise Silent("no arm")
+
+    with pytest.raises(Silent), Pair(Door(), Locked()):
+        pass
+    assert closed == ["left"]
+
+
+def test_one_robot_is_no_pair() -> None:
+    robot = FakeRobot()
+    with pytest.raises(BadInput, match="one twice"):
+        Pair(robot, robot)

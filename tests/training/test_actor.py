@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serl.errors import Silent
+from serl.teleop.stop import Hold
+from serl.testing import FakeRobot
+from serl.types import End, Observation, Outcome
+
+from .acting import Stage, snapshot
+
+
+def test_episodes_are_counted_and_start_where_they_are_placed() -> None:
+    stage = Stage()
+    stage.run(3)
+    assert [r.key.episode for r in stage.records if isinstance(r, End)] == [0, 1, 2]
+    assert {record.key.epoch for record in stage.records} == {9}
+    firsts = [step.observation for step in stage.steps if step.key.index == 0]
+    for seed, first in enumerate(firsts):
+        np.testing.assert_array_equal(
+            first.state["position"], FakeRobot().reset(seed).state["position"]
+        )
+
+
+def test_a_robot_that_is_silent_before_the_first_step_is_placed_anew() -> None:
+    stage, silences = Stage(), [2]
+    observe = stage.robot.observe
+
+    def fading() -> Observation:
+        if silences[0] > 0:
+            silences[0] -= 1
+            raise Silent("no news")
+        return observe()
+
+    stage.robot.observe = fading  # type: ignore[method-assign]
+    stage.actor.place = None
+    stage.run(1)
+    keys = [record.key for record in stage.records]
+    assert {key.episode for key in keys} == {0}, "an episode that never began has no number"
+    silences[0] = 100
+    with pytest.raises(Silent, match="no news"):
+        stage.run(1)
+
+
+def test_an_epoch_never_repeats() -> None:
+    epochs = set()
+    for _ in range(3):
+        stage = Stage()
+        stage.actor.epoch = 0
+        stage.actor.__post_init__()
+        epochs.add(stage.actor.epoch)
+    assert len(epochs) == 3
+
+
+def test_stopping_ends_the_episode_and_the_actor() -> None:
+    stage = Stage()
+    stage.actor.stopping = lambda: len(stage.steps) >= 40
+    stage.run(9)
+    assert len(stage.steps) == 41  # the one under way is the last
+    assert isinstance(stage.records[-1], End)
+    assert stage.records[-1].reason == "interrupted"
+
+
+def test_a_held_robot_waits_before_its_episode_and_recovers() -> None:
+    stage, held = Stage(place=False), [True, False]
+
+    def standby() -> bool:
+        if held[0]:
+            assert stage.robot.stop_reason
+        return held.pop(0) if len(held) > 1 else held[0]
+
+    stage.robot.reset(0)
+    stage.robot.stop("by a person")
+    stage.actor.standby = standby
+    stage.run(1)
+    assert stage.robot.stop_reason == ""
+
+
+def struck(stage: Stage, for_s: float) -> None:
+    """Nothing places the stage's robot, and in its first episode it falls silent for so long."""
+    observe, begins_s = stage.robot.observe, 0.45
+
+    def fading() -> Observation:
+        if begins_s < observe().stamps["robot"] < begins_s + for_s:
+            stage.robot.stop("no picture")  # as `WatchedRobot` does, also between episodes
+            raise Silent("no picture")
+        return observe()
+
+    stage.robot.reset(0)
+    stage.robot.observe = fading  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("silent_s", [0.1, 0.3])
+def test_a_simulated_robot_goes_on_once_its_readings_are_sound(silent_s: float) -> None:
+    stage = Stage(place=False)
+    struck(stage, silent_s)
+    stage.weights.publish(snapshot(1, 0.5))
+    stage.run(3)
+    ends = [record for record in stage.records if isinstance(record, End)]
+    assert [end.reason for end in ends] == ["no picture", "time limit", "time limit"]
+    last = [step for step in stage.steps if step.key.episode == 1]
+    assert all(step.action.any() for step in last[:5]), "the robot is stopped still"
+
+
+def test_what_a_fault_stopped_waits_for_whoever_is_told_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage, hold, asked = Stage(place=False), Hold(tmp_path / "stopped"), list[str]()
+    stage.robot.reset(0)
+    outcomes, fault = (
+        [Outcome(), Outcome(math.nan)],
+        "reward nan: expected at most 1e+06 either way",
+    )
+    judge = stage.task.outcome
+
+    def judged(reading: Observation, index: int) -> Outcome:
+        return outcomes.pop(0) if outcomes else judge(reading, index)
+
+    monkeypatch.setattr(stage.task, "outcome", judged)
+
+    def person() -> bool:
+        asked.append(f"{hold.reason}; {stage.robot.stop_reason}")
+        hold.resume()
+        return False
+
+    stage.actor.silent, stage.actor.standby = hold.pause, lambda: hold.wait(person)
+    stage.run(3)
+    assert asked == [f"{fault}; {fault}"]
+    ends = [record for record in stage.records if isinstance(record, End)]
+    assert [end.reason for end in ends] == [fault, "time limit", "time limit"]
+    assert not stage.robot.stop_reason
+
+
+def test_a_person_who_stopped_the_robot_is_asked_for_nothing_else(tmp_path: Path) -> None:
+    stage, hold, asked = Stage(place=False), Hold(tmp_path / "stopped"), list[str]()
+    stage.robot.reset(0)
+    stage.robot.stop("stopped")
+    hold.stop("stopped by a person")
+
+    def person() -> bool:
+        hold.release()
+        hold.resume()
+        return False
+
+    stage.actor.silent, stage.actor.standby = asked.append, lambda: hold.wait(person)
+    stage.run(1)
+    assert not asked
+    assert not stage.robot.stop_reason
+
+
+def test_a_fault_in_an_approach_begins_no_episode_on_a_stopped_robot() -> None:
+    stage = Stage()
+    stage.weights.publish(snapshot(1, 0.5))
+    stage.actor._approach = lambda: stage.robot.stop("a fault")  # type: ignore[method-assign]
+    stage.run(1)
+    assert stage.steps[0].action.any()
+
+
+def test_who_is_stopped_while_held_moves_no_more() -> None:
+    stopping = False
+
+    def standby() -> bool:
+        nonlocal stopping
+        stopping = True
+        return True
+
+    stage = Stage(stopping=lambda: stopping)
+    stage.actor.standby = standby
+    stage.run(3)
+    assert stage.records == []

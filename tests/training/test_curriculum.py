@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serl import plugins
+from serl.training.actor import Actor, ActorConfig
+from serl.agent import Agent
+from serl.runs.assembly import make_curriculum
+from serl.runs.task_setup import make_task
+from serl.clock import VirtualClock
+from serl.runs.config import resolve
+from serl.training.curriculum import Curriculum, CurriculumConfig
+from serl.errors import BadInput
+from serl.training.learned_policy import LearnedPolicy
+from serl.policy import Hold, Policy
+from serl.transport import InProcess
+from serl.types import Action, End, Observation, Record, Source, Step
+
+
+class World:
+    """Progress and training as a test sets them."""
+
+    def __init__(self, **config: float) -> None:
+        self.progress = self.trained = 0.0
+        self.curriculum = Curriculum(
+            CurriculumConfig.model_validate(config),
+            lambda: self.trained,
+            lambda: self.progress,
+            lambda: lambda observation: np.zeros(2, np.float32),
+        )
+
+    def tell(self, *successes: bool) -> None:
+        for success in successes:
+            self.curriculum.tell(success)
+
+
+def test_starts_widen_once_enough_of_the_last_episodes_succeeded() -> None:
+    world = World(start=0.2, window=4, success_rate=0.75)
+    world.tell(True, True, True)
+    assert world.curriculum.share == 0.2, "too few"
+    world.tell(False)
+    assert world.curriculum.share == pytest.approx(0.3)
+    world.tell(True, True, True)
+    assert world.curriculum.share == pytest.approx(0.3), "the window begins anew"
+    world.tell(False)
+    assert world.curriculum.share == pytest.approx(0.4)
+    world.tell(True, False, True, False, False)
+    assert world.curriculum.share == pytest.approx(0.4), "half of the last four"
+    for _ in range(10):
+        world.tell(*[True] * 4)
+    assert world.curriculum.share == 1.0
+
+
+def test_starts_widen_with_the_steps_at_the_latest() -> None:
+    world = World(start=0.2, until=0.5)
+    for trained, share in ((0.0, 0.2), (0.25, 0.6), (0.5, 1.0), (1.0, 1.0)):
+        world.trained = trained
+        assert world.curriculum.share == pytest.approx(share)
+
+
+def test_a_script_goes_the_share_that_is_not_left() -> None:
+    world = World(start=0.5)
+    world.progress = 0.1
+    assert world.curriculum.script() is not None
+    for progress, reached in ((0.3, False), (0.49, False), (0.51, True)):
+        world.progress = progress
+        assert world.curriculum.reached() is reached
+
+
+def test_a_whole_way_needs_no_script() -> None:
+    world = World(start=0.2)
+    world.trained = 0.7
+    assert world.curriculum.script() is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"start": 0.0}, "curriculum.start: input should be greater than 0, got 0.0"),
+        ({"begin": 0.5}, "curriculum.begin: unknown setting; known ones: start, step"),
+    ],
+)
+def test_wrong_settings_are_one_line(settings: dict[str, float], said: str) -> None:
+    with pytest.raises(BadInput) as error:
+        resolve({"curriculum": settings})
+    assert said in str(error.value) or said.split(";")[0] in str(error.value)
+
+
+def test_without_one_every_episode_begins_where_the_task_says() -> None:
+    config = resolve({"task": "reach"})
+    task = make_task(config)
+    robot = plugins.make_simulation(task)
+    assert make_curriculum(config, task, robot, lambda: 0) is None
+    config = resolve({"task": "reach", "curriculum": {"start": 0.3}, "steps": 100})
+    made = make_curriculum(config, task, robot, lambda: 25)
+    assert made is not None
+    assert made.share == pytest.approx(0.3 + 0.7 * 0.5)
+
+
+class Acting(LearnedPolicy):
+    """A learned policy that acts as another one does."""
+
+    def __init__(self, policy: Policy) -> None:
+        agent: Any = Agent
+        super().__init__(agent, InProcess())
+        self._policy = policy
+
+    def __call__(self, observation: Observation) -> Action:
+        return self._policy(observation)
+
+
+def drive(
+    name: str, share: float, policy: Callable[[Any, Any], Policy]
+) -> tuple[Any, list[Record]]:
+    """Two episodes with a curriculum, through the actor's own loop."""
+    config = resolve({"task": name, "curriculum": {"start": share, "window": 1}})
+    task = make_task(config)
+    robot: Any = plugins.make_simulation(task)
+    records: list[Record] = []
+    actor = Actor(
+        name="actor",
+        run="run",
+        robot=robot,
+        task=task,
+        policy=Acting(policy(task, robot)),
+        clock=VirtualClock(robot.advance, task.config.rate_hz),
+        sink=records.append,
+        config=ActorConfig(),
+        place=robot.reset,
+        curriculum=make_curriculum(config, task, robot, lambda: 0),
+    )
+    for _ in range(2):
+        actor.episode()
+    return actor, records
+
+
+@pytest.mark.parametrize("name", ["pick_cube", "peg_insertion"])
+def test_a_script_comes_first_and_the_policy_has_less_to_do(name: str) -> None:
+    actor, records = drive(name, 0.3, lambda task, robot: task.expert(robot.truth, 0))
+    steps = [record for record in records if isinstance(record, Step)]
+    sources = [step.source for step in steps]
+    by_policy = [s.key.episode for s in steps if s.source is Source.POLICY]
+    ends = {end.key.episode: end for end in records if isinstance(end, End)}
+    assert sources[0] is Source.SCRIPT
+    assert sorted(set(by_policy)) == [1, 3], "its episodes alternate with those of the script"
+    assert all(ends[episode].success for episode in range(4))
+    assert by_policy.count(1) < 0.6 * sources[: sources.index(Source.POLICY)].count(Source.SCRIPT)
+    assert by_policy.count(3) > by_policy.count(1), "wider after a success"
+    assert actor.curriculum.share > 0.3
+
+
+def test_who_fails_begins_as_near_again() -> None:
+    actor, records = drive("reach", 0.3, lambda task, robot: Hold(robot.action_spec))
+    assert actor.curriculum.share == 0.3
+    ends = [end for end in records if isinstance(end, End)]
+    assert [end.success for end in ends] == [True, False, True, False]

@@ -1,0 +1,103 @@
+import itertools
+
+import pytest
+
+from serl.errors import BadInput
+from serl.training.evaluation import (
+    Evaluation,
+    Purpose,
+    Trial,
+    evaluate,
+    evaluation_seeds,
+    start_seed,
+    wilson,
+)
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "low", "high"),
+    [  # Newcombe (1998), Statistics in Medicine 17, table I, method 3; and the formula's ends
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+        (20, 20, 0.8389, 1.0),
+    ],
+)
+def test_wilson_gives_published_values(
+    successes: int, trials: int, low: float, high: float
+) -> None:
+    assert wilson(successes, trials) == pytest.approx((low, high), abs=1e-4)
+
+
+def test_wilson_is_symmetric_and_holds_the_rate() -> None:
+    for successes in range(51):
+        low, high = wilson(successes, 50)
+        mirrored_low, mirrored_high = wilson(50 - successes, 50)
+        assert 0 <= low <= successes / 50 <= high <= 1
+        assert (low, high) == pytest.approx((1 - mirrored_high, 1 - mirrored_low))
+
+
+def test_wilson_without_trials_knows_nothing() -> None:
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(-1, 5), (6, 5), (1, 0)])
+def test_wilson_refuses_impossible_counts(successes: int, trials: int) -> None:
+    with pytest.raises(BadInput, match=f"got {successes}"):
+        wilson(successes, trials)
+
+
+def test_starts_of_different_purposes_differ_for_equal_arguments() -> None:
+    seeds = {
+        purpose: {
+            start_seed(purpose, run, actor, episode)
+            for run in range(3)
+            for actor in ("actor-0", "evaluation")
+            for episode in range(300)
+        }
+        for purpose in Purpose
+    }
+    for one, other in itertools.combinations(Purpose, 2):
+        assert not seeds[one] & seeds[other]
+        assert max(seeds[one]) < min(seeds[other])  # ranges, not luck
+    assert all(len(of_purpose) == 3 * 2 * 300 for of_purpose in seeds.values())
+
+
+def test_seeds_survive_json_and_do_not_change_between_versions() -> None:
+    seed = start_seed(Purpose.TRAINING, 7, "actor-0", 3)
+    assert int(float(seed)) == seed < 2**53
+    assert seed == 711606424756520
+
+
+def test_a_longer_evaluation_begins_with_the_shorter_one() -> None:
+    long = evaluation_seeds(Purpose.FINAL, 1, 50)
+    assert long[:10] == evaluation_seeds(Purpose.FINAL, 1, 10)
+    assert len(set(long)) == 50
+
+
+def trial(seed: int) -> Trial:
+    return Trial(seed, seed != 2, 10 * seed, float(seed), "success" if seed != 2 else "time limit")
+
+
+def test_evaluation_counts_and_averages_successes_only() -> None:
+    result = evaluate(trial, [1, 2, 3, 4])
+    assert [one.seed for one in result.trials] == [1, 2, 3, 4]
+    assert (result.successes, result.success_rate) == (3, 0.75)
+    assert result.interval == wilson(3, 4)
+    assert result.cycle_time_s == pytest.approx((1 + 3 + 4) / 3)
+    assert result.summary() == (
+        "3 of 4 trials succeeded: 75.0% (95 % interval 30.1% to 95.4%), mean cycle time 2.7 s"
+    )
+
+
+def test_evaluation_without_a_success_has_no_cycle_time() -> None:
+    result = Evaluation((trial(2),))
+    assert result.cycle_time_s is None
+    assert result.summary() == "0 of 1 trials succeeded: 0.0% (95 % interval 0.0% to 79.3%)"
+
+
+@pytest.mark.parametrize(("seeds", "message"), [([], "at least one"), ([1, 2, 1], "3 different")])
+def test_evaluate_refuses_no_seeds_and_repeated_seeds(seeds: list[int], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        evaluate(trial, seeds)

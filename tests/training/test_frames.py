@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serl.errors import SerlError
+from serl.training.frames import FrameStore, frame_bytes, shifted
+from serl.specs import ArraySpec
+
+CAMERAS = {
+    "front": ArraySpec(shape=(9, 7, 3), dtype="uint8"),
+    "wrist": ArraySpec(shape=(8, 8, 3), dtype="uint8"),
+}
+
+
+def noise(*shape: int, seed: int = 0) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+
+
+def padded_crop(
+    image: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], most: int, dy: int, dx: int
+) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """The definition: pad by repeating edges, then cut a window of the old size."""
+    padded = np.pad(image, ((most, most), (most, most), (0, 0)), mode="edge")
+    top, left = most - dy, most - dx
+    return padded[top : top + image.shape[0], left : left + image.shape[1]]
+
+
+@settings(deadline=None)
+@given(most=st.integers(0, 4), seed=st.integers(0, 100))
+def test_a_shift_is_a_random_crop_of_the_padded_image(most: int, seed: int) -> None:
+    frames, slots = noise(5, 9, 7, 3), np.array([4, 0, 4, 2])
+    out = shifted(frames, slots, most, np.random.default_rng(seed))
+    every = [
+        [
+            padded_crop(frames[slot], most, dy, dx)
+            for dy in range(-most, most + 1)
+            for dx in range(-most, most + 1)
+        ]
+        for slot in slots
+    ]
+    for image, possible in zip(out, every, strict=True):
+        assert any(np.array_equal(image, crop) for crop in possible)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_store_shifts_as_a_copy_would(on_disk: bool, tmp_path: Path) -> None:
+    frames, slots = noise(5, 9, 7, 3), np.array([4, 0, 4, 2])
+    store = FrameStore({"front": CAMERAS["front"]}, 5, 4, tmp_path if on_disk else None)
+    for slot, image in enumerate(frames):
+        store.put(slot, {"front": image})
+    taken = store.take(slots[:, None], np.random.default_rng(3))["front"]
+    assert np.array_equal(taken, shifted(frames, slots, 4, np.random.default_rng(3)))
+
+
+def test_shifts_are_those_that_are_drawn() -> None:
+    """Down by the first number, to the right by the second; runs can be repeated by them."""
+    frames = noise(1, 9, 7, 3)
+    out = shifted(frames, np.zeros(40, np.int64), 3, np.random.default_rng(5))
+    drawn = np.random.default_rng(5).integers(-3, 4, (40, 2)).tolist()
+    for image, (down, right) in zip(out, drawn, strict=True):
+        assert np.array_equal(image, padded_crop(frames[0], 3, down, right))
+
+
+def test_each_sample_and_camera_is_shifted_by_itself() -> None:
+    frames = np.repeat(noise(1, 8, 8, 3), 2, 0)
+    store = FrameStore({"a": CAMERAS["wrist"], "b": CAMERAS["wrist"]}, 2, shift_px=3)
+    store.put(0, {"a": frames[0], "b": frames[1]})
+    taken = store.take(np.zeros((40, 1), np.int64), np.random.default_rng(0))
+    kinds = [{image.tobytes() for image in images} for images in taken.values()]
+    assert min(map(len, kinds)) > 15
+    assert any(not np.array_equal(a, b) for a, b in zip(taken["a"], taken["b"], strict=True))
+    again = store.take(np.zeros((40, 1), np.int64), np.random.default_rng(0))
+    assert all(np.array_equal(taken[name], again[name]) for name in taken)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_frames_come_back_as_they_were(on_disk: bool, tmp_path: Path) -> None:
+    store = FrameStore(CAMERAS, 6, 0, tmp_path / "replay" if on_disk else None)
+    frames = [
+        {name: noise(*c.shape, seed=slot) for name, c in CAMERAS.items()} for slot in range(6)
+    ]
+    for slot, images in enumerate(frames):
+        store.put(slot, images)
+    store.put(2, frames[5])
+    taken = store.take(np.array([[0], [2], [5], [1]]), np.random.default_rng(0))
+    for row, slot in enumerate((0, 5, 5, 1)):
+        assert all(np.array_equal(taken[name][row], frames[slot][name]) for name in CAMERAS)
+    taken["front"][:] = 0
+    assert store.take(np.array([[0]]), np.random.default_rng(0))["front"].any(), "a copy"
+    assert not list(tmp_path.glob("replay/*")), "the file has no name"
+
+
+def test_a_disk_that_is_too_small_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(SerlError, match=r"replay: [\d,]+ bytes in .*replay: (No space|File too)"):
+        FrameStore(CAMERAS, 1 << 50, 0, tmp_path / "replay")
+
+
+def test_bytes_of_a_frame() -> None:
+    assert frame_bytes(CAMERAS) == 9 * 7 * 3 + 8 * 8 * 3
+    assert frame_bytes({}) == 0
+
+
+def test_frames_behind_each_other_are_shifted_alike() -> None:
+    frame = noise(1, 9, 7, 3)[0]
+    store = FrameStore({"front": CAMERAS["front"]}, 2, shift_px=2)
+    store.put(0, {"front": frame})
+    store.put(1, {"front": 255 - frame})
+    pairs = np.array([[0, 1]] * 30)
+    taken = store.take(pairs, np.random.default_rng(0))["front"]
+    assert taken.shape == (30, 9, 7, 6)
+    assert np.array_equal(taken[..., 3:], 255 - taken[..., :3])
+    assert len({image.tobytes() for image in taken}) > 10, "each row by itself"
+    still = FrameStore({"front": CAMERAS["front"]}, 2)
+    still.put(1, {"front": frame})
+    taken = still.take(np.array([[0, 1]]), np.random.default_rng(0))["front"]
+    assert np.array_equal(taken[0], np.concatenate([np.zeros_like(frame), frame], -1))

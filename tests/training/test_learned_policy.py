@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serl.agent import Agent
+from serl.clock import VirtualClock
+from serl.errors import CorruptData
+from serl.training.learned_policy import LearnedPolicy
+from serl.training.link import WeightsFile
+from serl.training.snapshots import encode_snapshot
+
+from .acting import Constant, Stage, snapshot
+
+
+def test_new_weights_are_taken_over_between_two_steps_of_an_episode() -> None:
+    stage = Stage()
+    stage.weights.publish(snapshot(1, 0.25))
+
+    def publish() -> None:
+        if len(stage.records) == 4:
+            stage.weights.publish(snapshot(2, 0.5))
+
+    stage.actor.clock = VirtualClock(stage.robot.advance, 10.0, publish)
+    stage.run(1)
+    versions = [step.policy_version for step in stage.steps]
+    assert versions == [1] * 5 + [2] * (len(versions) - 5)
+    for step in stage.steps:
+        assert set(step.requested.tolist()) == {{1: 0.25, 2: 0.5}[step.policy_version]}
+
+
+def test_weights_that_do_not_fit_leave_the_old_ones(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    stage.weights.publish(snapshot(1, 0.25))
+    assert stage.policy.refresh()
+    stage.weights.publish(snapshot(2, np.nan))
+    assert not stage.policy.refresh()
+    assert not stage.policy.refresh()
+    assert stage.policy.version == 1
+    np.testing.assert_array_equal(stage.policy(stage.robot.observe()), [0.25, 0.25])
+    assert [record.message for record in caplog.records] == [
+        "new weights refused, going on with version 1: weights: expected a finite action"
+    ]
+    stage.weights.publish(snapshot(3, 0.5))
+    assert stage.policy.refresh()
+    assert stage.policy.version == 3
+
+
+def test_a_weights_file_is_read_when_it_was_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    source = WeightsFile(path, "0123456789abcdef")
+    assert source.latest(0) is None
+    replace(path, encode_snapshot(snapshot(4, 0.5, trained=12), "0123456789abcdef"))
+    found = source.latest(3)
+    assert found is not None
+    assert (found.version, dict(found.trained)) == (4, {"actor": 12})
+    assert source.latest(3) is None  # not replaced since
+    replace(path, encode_snapshot(snapshot(5, 0.5), "0123456789abcdef"))
+    assert source.latest(5) is None  # not newer
+
+
+def test_a_damaged_weights_file_leaves_the_old_weights(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    source = WeightsFile(path, "0123456789abcdef")
+    policy = LearnedPolicy(Constant(), source)
+    good = encode_snapshot(snapshot(1, 0.5), "0123456789abcdef")
+    replace(path, good)
+    assert policy.refresh()
+    for bad in (good[:-1], b"", encode_snapshot(snapshot(2, 0.5), "f" * 16)):
+        replace(path, bad)
+        assert not policy.refresh()
+        assert policy.version == 1
+    replace(path, encode_snapshot(snapshot(3, 1.0), "0123456789abcdef"))
+    assert policy.refresh()
+
+
+def test_a_damaged_weights_file_is_told_once(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    source = WeightsFile(path, "0123456789abcdef")
+    replace(path, b"nonsense")
+    with pytest.raises(CorruptData):
+        source.latest(0)
+    assert source.latest(0) is None
+
+
+def replace(path: Path, data: bytes) -> None:
+    scratch = path.with_name("scratch")
+    scratch.write_bytes(data)
+    scratch.replace(path)
+
+
+def test_a_fake_agent_is_an_agent() -> None:
+    agent: Agent = Constant()
+    assert agent.actor_weights().keys() == {"action"}

@@ -1,0 +1,176 @@
+"""A learner that goes on from a checkpoint, or back to one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from serl.errors import CorruptData, SerlError
+from serl.training.learner_progress import restore_progress
+from serl.log.metrics import EpisodeRow, EventRow
+from serl.transport import MAX_LEAD, MAX_VERSION
+from serl.types import Source, Step
+
+from .desk import Desk, count_steps, episodes, states
+
+
+def test_checkpoints_hold_what_the_log_does_not() -> None:
+    desk = Desk(checkpoint_every=25)
+    desk.transport.send(list(episodes(4)))
+    desk.run(60)
+    assert [step for step, _, _ in desk.saved] == [25, 50, 60]
+    _, arrays, info = desk.saved[1]
+    assert arrays.keys() == {"agent", "actor", "replay"}
+    assert info["trained"] == {"a": 50}
+    assert info["taken"] == [["a", 1, 51]]  # an end among them
+    assert info["version"] == 6  # at 0, 10, 20, ...
+    desk.learner.checkpoint()
+    assert len(desk.saved) == 3  # nothing happened since
+
+
+def test_a_successor_goes_on_as_if_nothing_had_happened() -> None:
+    log = list(episodes(4))
+    whole, first = Desk(starts_at=30), Desk(starts_at=30, checkpoint_every=40)
+    for desk in (whole, first):
+        desk.transport.send(log)
+    whole.run(10**6)
+    first.run(50)
+    first.saved.pop()  # killed before the last one
+
+    second = Desk(log, starts_at=30)
+    second.go_on_from(first)
+    assert second.learner.progress.steps == second.agent.updates == 40
+    assert not second.accepted
+    second.run(10**6)
+    assert states(second.agent.batches) == states(whole.agent.batches[40:])
+    assert second.learner.progress.trained == {"a": count_steps(log)}
+    assert second.learner.progress.taken == {("a", 1): len(log)}
+    assert second.replay.online == count_steps(log)
+    assert second.transport.snapshots[0].version > first.transport.snapshots[-1].version
+    lengths = [row.length for _, row in whole.metrics.of(EpisodeRow)]
+    assert [row.length for _, row in second.metrics.of(EpisodeRow)] == lengths[1:]
+
+
+def test_steps_that_were_taken_but_not_trained_on_are_trained_on_by_a_successor() -> None:
+    log = list(episodes(4))
+    first = Desk(starts_at=30, checkpoint_every=10)
+    first.transport.send(log)
+    first.run(10)  # of 30 that were taken
+    assert first.learner.progress.received == 30
+    second = Desk(log, starts_at=30)
+    second.go_on_from(first)
+    second.run(10**6)
+    assert second.agent.updates == count_steps(log)
+
+
+def test_a_log_without_a_checkpoint_is_learned_from_anew() -> None:
+    desk = Desk(log := list(episodes(2)))
+    desk.transport.send(rest := list(episodes(1, first=2)))
+    desk.run(10**6)
+    assert desk.learner.progress.taken == {("a", 1): len(log + rest)}
+    assert desk.agent.updates == count_steps(log + rest)
+    assert desk.accepted == rest
+
+
+@pytest.mark.parametrize(("version", "highest"), [(70, 2000), (MAX_VERSION, 100)])
+def test_versions_go_beyond_those_of_a_predecessor_that_left_no_checkpoint(
+    version: int, highest: int
+) -> None:
+    """Beyond those that a learner can have published: a forged one changes nothing."""
+    newer = [
+        Step(**{name: getattr(r, name) for name in Step.__slots__} | {"policy_version": version})
+        for r in episodes(1)
+        if isinstance(r, Step)
+    ]
+    desk = Desk(newer)
+    desk.run(10**6)
+    lowest = version if version < MAX_VERSION else 0
+    assert lowest < desk.transport.snapshots[-1].version < highest
+
+
+def test_a_checkpoint_of_an_impossible_version_is_gone_on_from() -> None:
+    first, second = Desk(checkpoint_every=10), Desk(log := list(episodes(2)))
+    first.transport.send(log)
+    first.run(10)
+    first.saved[-1][2]["version"] = 10**15
+    for _ in range(2):  # and from the checkpoint that follows it
+        second.go_on_from(first)
+        second.run(20)
+        versions = [snapshot.version for snapshot in second.transport.snapshots]
+        assert versions == sorted(versions)
+        assert MAX_LEAD < versions[-1] < MAX_VERSION - MAX_LEAD
+        first, second = second, Desk(log)
+
+
+def test_other_demonstrations_than_the_checkpoints_are_refused() -> None:
+    first, second = Desk(), Desk()
+    for record in episodes(1, source=Source.SCRIPT):
+        first.replay.add(record, prior=True)
+    first.transport.send(list(episodes(1, first=1)))
+    first.run(10)
+    with pytest.raises(CorruptData, match=r"made with \d+ transitions .* found 0"):
+        second.go_on_from(first)
+
+
+def test_an_episode_that_a_successor_joins_midway_has_its_whole_length() -> None:
+    records = list(episodes(1))
+    first = Desk()
+    first.transport.send(records[:10])
+    first.run(10**6)
+    second = Desk(records[:10])
+    second.go_on_from(first)
+    second.transport.send(records[10:])
+    second.run(10**6)
+    (row,) = (row for _, row in second.metrics.of(EpisodeRow))
+    assert row.length == count_steps(records)
+    assert row.weight_age <= 5  # versions that were skipped do not count
+
+
+def test_after_three_updates_that_were_not_finite_it_goes_back_to_what_was_saved() -> None:
+    desk = Desk(checkpoint_every=10)
+    desk.transport.send(list(episodes(4)))
+    desk.run(15)
+    desk.saved.clear()
+    desk.agent.skipped = 2
+    desk.run(16)
+    assert desk.agent.updates == 16
+    desk.agent.skipped = 3
+    desk.learner.step()
+    assert desk.agent.updates == 16  # as at the end of the last run, which saved
+    (event,) = (row.text for _, row in desk.metrics.of(EventRow))
+    assert event == "the last 3 updates were not finite: going on with the parameters of step 16"
+    desk.agent.skipped = 0
+    desk.run(25)
+    assert desk.agent.updates == 16 + 25 - 17
+
+
+def test_going_back_in_vain_ends_it() -> None:
+    desk = Desk(checkpoint_every=10)
+    desk.agent.skipped = 3
+    desk.transport.send(list(episodes(1)))
+    with pytest.raises(SerlError, match="also from the parameters of step 0"):
+        desk.run(15)
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        {},
+        {"trained": 3, "version": 1, "taken": []},
+        {"trained": {}, "version": 1, "taken": [["a"]]},
+        {"trained": {}, "version": 1, "taken": [["a", 1, -5]]},
+        {"trained": {}, "version": 1, "taken": [["a", float("inf"), 5]]},
+        {"trained": {}, "version": 1, "taken": [["a", 2**63, 5]]},
+        {"trained": {}, "version": 1, "taken": [[["a"], 1, 5]]},
+        {"trained": {"a": -3}, "version": 1, "taken": []},
+        {"trained": {"a": 0.5}, "version": 1, "taken": []},
+        {"trained": ["a"], "version": 1, "taken": []},
+        {"trained": {}, "version": -7, "taken": []},
+        {"trained": {}, "version": float("inf"), "taken": []},
+        {"trained": {}, "version": "1", "taken": []},
+    ],
+)
+def test_damaged_counters_are_refused(info: dict[str, Any]) -> None:
+    with pytest.raises(CorruptData, match=r"checkpoint: .*expected"):
+        restore_progress(info)

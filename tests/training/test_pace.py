@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+
+from serl.training.learned_policy import LearnedPolicy
+from serl.training.pace import Pace
+from serl.transport import InProcess
+from serl.types import Source, Step
+
+from .acting import Constant, Stage, snapshot
+
+
+def paced(lead: int, patience_s: float, sent_before: int = 0) -> tuple[Pace, InProcess]:
+    weights = InProcess()
+    policy = LearnedPolicy(Constant(), weights)
+    return Pace(lead, patience_s, policy, "actor", lambda: False, sent_before), weights
+
+
+def online_steps(count: int) -> list[Step]:
+    stage = Stage()
+    stage.run(2)
+    return stage.steps[:count]
+
+
+def test_simulated_time_waits_for_a_learner_that_is_behind() -> None:
+    pace, weights = paced(lead=3, patience_s=60.0, sent_before=100)
+    asked = 0
+
+    def publish() -> bool:  # asked while waiting
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            weights.publish(snapshot(1, 0.0, trained=100))
+        return asked > 10
+
+    pace._stopping = publish
+    pace()
+    assert asked == 3
+    for step in online_steps(3):
+        pace.count(step)
+    asked = 4
+    pace()
+    assert asked == 4  # three steps ahead are allowed: no waiting
+
+
+def test_simulated_time_stands_still_while_the_learner_is_silent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pace, _ = paced(lead=1, patience_s=1e-6, sent_before=9)
+    turns = iter(range(5))
+    pace._stopping = lambda: next(turns) == 4
+    pace()
+    assert next(turns, None) is None
+    assert [record.message for record in caplog.records] == [
+        "no news from the learner for 1e-06 s: time stands still"
+    ]
+
+
+def test_simulated_time_waits_for_the_first_weights() -> None:
+    pace, weights = paced(lead=9, patience_s=60.0)
+    turns = 0
+
+    def publish_at_the_third() -> bool:
+        nonlocal turns
+        turns += 1
+        if turns == 3:
+            weights.publish(snapshot(1, 0.0, trained=0))
+        return turns > 10
+
+    pace._stopping = publish_at_the_third
+    pace()
+    assert turns == 3
+
+
+def test_steps_of_a_script_are_no_lead() -> None:
+    pace, weights = paced(lead=1, patience_s=60.0)
+    weights.publish(snapshot(1, 0.0, trained=0))
+    pace()
+    stage = Stage(place=False)
+    stage.robot.reset(0)
+    stage.robot._position[:] = 0.0
+    stage.run(1)
+    script = [step for step in stage.steps if step.source is Source.SCRIPT]
+    assert len(script) > 1
+    for step in script:
+        pace.count(step)
+    pace._stopping = lambda: pytest.fail("waits")
+    pace()

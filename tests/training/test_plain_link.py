@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from serl.errors import SerlError
+from serl.log.index import Cursors, Stream
+from serl.loop import EpisodeKey
+from serl.training.plain_link import Once
+from serl.policy import Random
+from serl.specs import Spec
+from serl.testing import FakeRobot, FakeTask, episode
+from serl.transport import InProcess
+from serl.types import Record, place_after
+
+TASK = FakeTask()
+SPEC = Spec(
+    task=TASK.name,
+    observation=TASK.observation_spec,
+    action=TASK.config.motion.action_spec,
+    rate_hz=TASK.config.rate_hz,
+)
+STREAM = ("actor", 0)
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def records() -> list[Record]:
+    robot = FakeRobot()
+    policy = Random(robot.action_spec, seed=0)
+    return [
+        record
+        for number in range(3)
+        for record in episode(robot, TASK, policy, number, EpisodeKey("run", "actor", 0, number))
+    ]
+
+
+def learner(
+    end: InProcess,
+    cursors: Cursors | None = None,
+    places: dict[Stream, tuple[int, int]] | None = None,
+    admit: Callable[[str], str] = lambda actor: "",
+    clock: Clock | None = None,
+) -> Once:
+    return Once(end, SPEC, "run", cursors or {}, places or {}, admit, clock or Clock())
+
+
+def keys(received: object) -> list[object]:
+    return [record.key for record in received]  # type: ignore[attr-defined]
+
+
+def test_records_that_come_again_are_left_out() -> None:
+    end, sent = InProcess(), records()
+    once = learner(end)
+    end.send(sent[:10])
+    assert keys(once.receive()) == keys(sent[:10])
+    end.send(sent)
+    assert keys(once.receive()) == keys(sent[10:])
+    assert once.counts["duplicate"] == 10
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_new_learner_goes_on_where_the_last_one_was(known: bool) -> None:
+    end, sent = InProcess(), records()
+    places = {STREAM: place_after(sent[9])} if known else {}
+    once = learner(end, {STREAM: 10}, places)
+    end.send(sent)
+    assert keys(once.receive()) == keys(sent[10:])
+
+
+def test_what_an_earlier_learner_left_in_the_transport_waits_for_what_was_lost() -> None:
+    end, sent = InProcess(), records()
+    once = learner(end)
+    end.send(sent[5:9])
+    assert not once.receive()
+    end.send(sent)
+    assert keys(once.receive()) == keys(sent)
+    assert once.counts["gap"] == 4
+
+
+def test_records_that_stay_missing_are_one_line() -> None:
+    end, sent, clock = InProcess(), records(), Clock()
+    once = learner(end, clock=clock)
+    end.send(sent[5:6])
+    assert not once.receive()
+    clock.now_s += 31.0
+    end.send(sent[6:7])
+    with pytest.raises(SerlError, match=r"actor: records are missing: expected \(0, 0\)"):
+        once.receive()
+
+
+def test_an_actor_of_another_host_or_run_is_refused() -> None:
+    end, sent = InProcess(), records()
+    end.send(sent[:1])
+    with pytest.raises(SerlError, match="transport: it is not here"):
+        learner(end, admit=lambda actor: "it is not here").receive()
+    end.send(sent[:1])
+    with pytest.raises(SerlError, match="a record of the run 'run', expected 'other'"):
+        Once(end, SPEC, "other", {}, {}, lambda actor: "").receive()

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from serl.errors import BadInput
+from serl.training.prefetch import Prefetch
+from serl.training.replay import Replay
+from serl.types import Source
+
+from .plans import GAMMA, SPEC, fill, plan
+
+
+def filled() -> Replay:
+    return fill(Replay(SPEC, 50, GAMMA, crop_px=1), plan(*[Source.POLICY] * 20))
+
+
+def test_batches_and_states_are_those_without_a_thread() -> None:
+    replay, batches = filled(), Prefetch(filled(), 16, 0.5)
+    for begun in (True, False, True, True):
+        assert np.array_equal(batches.state()["generator"], replay.sampler_state()["generator"])
+        if begun:
+            batches.begin()
+            state = batches.state()["generator"]
+            assert np.array_equal(state, replay.sampler_state()["generator"])
+        drawn, expected = batches.take(), replay.sample(16, 0.5)
+        assert np.array_equal(drawn.action, expected.action)
+        assert np.array_equal(drawn.next_images["wrist"], expected.next_images["wrist"])
+
+
+def test_what_goes_wrong_in_the_thread_is_heard_of() -> None:
+    batches = Prefetch(Replay(SPEC, 50, GAMMA), 16, 0.5)
+    batches.begin()
+    with pytest.raises(BadInput, match="empty"):
+        batches.take()

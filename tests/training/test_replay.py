@@ -1,0 +1,319 @@
+"""Boundaries of transitions, strata and the ring, against a plain model."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serl.errors import BadInput, SpecMismatch
+from serl.training.replay import Replay
+from serl.specs import ArraySpec, ObservationSpec
+from serl.types import Batch, End, Record, Source, Step
+
+from .plans import FAULT, GAMMA, SPEC, Plan, fill, plan
+
+
+@dataclass
+class Model:
+    """What replay should hold, by the names of frames."""
+
+    capacity: int
+    prior: set[int] = field(default_factory=set)
+    closed: dict[int, tuple[float, bool]] = field(default_factory=dict)  # reward, terminated
+    pinned: int = 0
+    stored: list[int] = field(default_factory=list)  # online frames in order
+    open: dict[tuple[str, bool], Step] = field(default_factory=dict)
+    dropped: int = 0
+
+    def held(self) -> set[int]:
+        online = set(self.stored[-(self.capacity - self.pinned) :])
+        demonstrations = {name for name in self.closed if name not in self.stored}
+        return {name for name in self.closed if name in online} | demonstrations
+
+    def add(self, record: Record, prior: bool) -> None:
+        stream = (record.key.actor, prior)
+        before = self.open.pop(stream, None)
+        name = int(record.observation.state["name"][0])
+        fault = isinstance(record, End) and record.reason == FAULT
+        follows = (
+            before is not None
+            and not fault
+            and (
+                record.key.epoch,
+                record.key.episode,
+                record.key.index,
+            )
+            == (before.key.epoch, before.key.episode, before.key.index + 1)
+        )
+        acts = isinstance(record, Step) and (prior or record.source is not Source.SCRIPT)
+        if follows or acts:
+            if prior:
+                self.pinned += 1
+            else:
+                self.stored.append(name)
+        window = self.stored[-(self.capacity - self.pinned) :]
+        if before is not None:
+            past = int(before.observation.state["name"][0])
+            if follows and (prior or past in window):
+                self.closed[past] = before.reward, before.terminated
+                if prior or before.source is Source.HUMAN:
+                    self.prior.add(past)
+            else:
+                self.dropped += 1
+        lost = [
+            key
+            for key, step in self.open.items()
+            if not key[1] and int(step.observation.state["name"][0]) not in window
+        ]
+        for key in lost:
+            del self.open[key]
+            self.dropped += 1
+        if isinstance(record, Step) and acts:
+            self.open[stream] = record
+
+    def expected(self, name: int, n_step: int) -> tuple[float, float, int]:
+        reward, discount, held = 0.0, 1.0, self.held()
+        for _ in range(n_step):
+            value, terminated = self.closed[name]
+            reward += discount * value
+            discount *= GAMMA
+            name += 1
+            if terminated:
+                return reward, 0.0, name
+            if name not in held:
+                break
+        return reward, discount, name
+
+
+def check(replay: Replay, model: Model, n_step: int) -> None:
+    held = model.held()
+    assert len(replay) == len(held)
+    assert replay.dropped == model.dropped
+    if not held:
+        return
+    batch = replay.sample(40)
+    for row in range(40):
+        name = int(batch.action[row, 0])
+        assert name in held
+        reward, discount, final = model.expected(name, n_step)
+        assert batch.reward[row] == pytest.approx(reward)
+        assert batch.discount[row] == pytest.approx(discount)
+        assert batch.prior[row] == (name in model.prior)
+        for state, images, shown in (
+            (batch.state, batch.images, name),
+            (batch.next_state, batch.next_images, final),
+        ):
+            assert state[row].tolist() == [shown, -shown, 2 * shown]
+            assert (images["wrist"][row] == shown % 256).all()
+
+
+def episodes(endings: list[str]) -> st.SearchStrategy[list[tuple[list[Source], str]]]:
+    sources = st.lists(st.sampled_from(Source), min_size=1, max_size=6)
+    return st.lists(st.tuples(sources, st.sampled_from(endings)), max_size=6)
+
+
+ENDINGS = ["terminated", "truncated", "broken off", FAULT]
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    demonstrations=episodes(ENDINGS),
+    streams=st.tuples(episodes(ENDINGS), episodes(ENDINGS)),
+    turns=st.lists(st.integers(0, 1), max_size=80),
+    spare=st.integers(2, 25),
+    n_step=st.integers(1, 4),
+    restart=st.integers(0, 6),
+)
+def test_no_transition_crosses_an_episode(
+    demonstrations: list[tuple[list[Source], str]],
+    streams: tuple[list[tuple[list[Source], str]], ...],
+    turns: list[int],
+    spare: int,
+    n_step: int,
+    restart: int,
+) -> None:
+    """Two actors interleave over a ring that wraps; one of them restarts with a new epoch."""
+    names = iter(range(0, 100_000, 100))
+    shown = [Plan(*each, next(names), number) for number, each in enumerate(demonstrations)]
+    demos = [record for each in shown for record in each.records()]
+    queues = []
+    for actor, stream in zip("ab", streams, strict=True):
+        plans = [
+            Plan(*each, next(names), number % 3, actor, epoch=number // 3 + (number > restart))
+            for number, each in enumerate(stream)
+        ]
+        queues.append([record for each in plans for record in each.records()])
+    capacity = len(demos) + spare
+    replay, model = Replay(SPEC, capacity, GAMMA, n_step), Model(capacity)
+    for record in demos:
+        replay.add(record, prior=True)
+        model.add(record, prior=True)
+    check(replay, model, n_step)
+    pinned = model.held()
+    for turn in [*turns, *[0] * len(queues[0]), *[1] * len(queues[1])]:
+        if queues[turn]:
+            record = queues[turn].pop(0)
+            replay.add(record)
+            model.add(record, prior=False)
+            if isinstance(record, End):
+                check(replay, model, n_step)
+    check(replay, model, n_step)
+    assert pinned <= model.held()
+    assert replay.demonstrations == len(pinned)
+
+
+def by_name(batch: Batch) -> dict[int, int]:
+    """Row of each step in a batch large enough to hold all."""
+    return {int(name): row for row, name in enumerate(batch.action[:, 0])}
+
+
+def test_the_last_step_before_takeover_time_limit_and_end_has_its_true_successor() -> None:
+    human, policy, script = Source.HUMAN, Source.POLICY, Source.SCRIPT
+    replay = fill(
+        Replay(SPEC, 100, GAMMA),
+        plan(policy, human, policy, first=10),
+        plan(policy, ending="terminated", first=20, number=1),
+        plan(policy, script, script, policy, first=30, number=2),
+    )
+    batch = replay.sample(400)
+    rows = by_name(batch)
+    assert sorted(rows) == [10, 11, 12, 20, 30, 33]
+    successor = {name: int(batch.next_state[row, 0]) for name, row in rows.items()}
+    assert successor == {name: name + 1 for name in rows}
+    discount = {name: float(batch.discount[row]) for name, row in rows.items()}
+    assert discount == {name: 0.0 if name == 20 else GAMMA for name in rows}
+
+
+def test_of_a_policy_whose_arm_was_held_it_is_learned_that_nothing_was_done() -> None:
+    replay = Replay(SPEC, 100, GAMMA)
+    first, held, end = plan(Source.POLICY, Source.POLICY, first=10).records()
+    assert isinstance(held, Step)
+    for record in (first, replace(held, action=np.zeros(1, np.float32)), end):
+        replay.add(record)
+    assert {float(action) for action in replay.sample(100).action[:, 0]} == {10.0, 0.0}
+
+
+def test_a_step_can_be_sampled_as_soon_as_its_successor_is_there() -> None:
+    replay = Replay(SPEC, 100, GAMMA)
+    sizes = []
+    for record in plan(Source.POLICY, Source.POLICY, Source.POLICY).records():
+        replay.add(record)
+        sizes.append(len(replay))
+    assert sizes == [0, 1, 2, 3]
+
+
+def test_a_broken_stream_loses_one_step_and_counts_it() -> None:
+    policy = Source.POLICY
+    replay = fill(
+        Replay(SPEC, 100, GAMMA),
+        plan(policy, policy, ending="broken off"),
+        plan(policy, policy, first=10, epoch=1),
+    )
+    assert replay.dropped == 1
+    assert sorted(by_name(replay.sample(200))) == [0, 10, 11]
+
+
+def test_the_successor_of_a_gap_is_not_invented() -> None:
+    records = list(plan(*[Source.POLICY] * 4).records())
+    replay = Replay(SPEC, 100, GAMMA)
+    for record in (*records[:2], *records[3:]):  # step 2 was lost on the way
+        replay.add(record)
+    assert sorted(by_name(replay.sample(200))) == [0, 3]
+    assert replay.dropped == 1
+
+
+def test_counts() -> None:
+    human, policy, script = Source.HUMAN, Source.POLICY, Source.SCRIPT
+    replay = fill(Replay(SPEC, 8, GAMMA), plan(script, script, first=90), prior=True)
+    fill(replay, *(plan(policy, human, script, first=10 * i, number=i) for i in range(5)))
+    assert replay.demonstrations == 2
+    assert replay.online == 10
+    assert replay.human == 5
+    assert len(replay) < 12
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 1.0])
+def test_equal_parts_of_a_batch_hold_equal_shares_of_the_strata(share: float) -> None:
+    policy, human = Source.POLICY, Source.HUMAN
+    replay = fill(Replay(SPEC, 4000, GAMMA), plan(human, human, first=5000), prior=True)
+    fill(replay, plan(*[policy] * 2000, first=0), plan(human, first=3000, number=1))
+    prior = replay.sample(256, share).prior.reshape(4, 64)
+    # A policy's step is in one stratum only; of "all", 3 in 2003 are prior too.
+    assert np.abs(prior.sum(1) - 64 * share).max() <= 3
+
+
+def test_the_strata_are_uniform_over_their_members() -> None:
+    policy, human = Source.POLICY, Source.HUMAN
+    replay = fill(Replay(SPEC, 100, GAMMA, seed=1), plan(human, human, first=50), prior=True)
+    fill(replay, plan(policy, human, policy, policy, first=0))
+    names, counts = np.unique(replay.sample(12_000).action, return_counts=True)
+    share = dict(zip(names.astype(int).tolist(), (counts / 12_000).tolist(), strict=True))
+    in_both, in_all = 0.5 / 3 + 0.5 / 6, 0.5 / 6
+    for name in (50, 51, 1):
+        assert share[name] == pytest.approx(in_both, abs=0.02)
+    for name in (0, 2, 3):
+        assert share[name] == pytest.approx(in_all, abs=0.02)
+
+
+def test_while_a_stratum_is_empty_the_other_fills_the_batch() -> None:
+    alone = fill(Replay(SPEC, 100, GAMMA), plan(Source.POLICY))
+    assert not alone.sample(8).prior.any()
+    shown = fill(Replay(SPEC, 100, GAMMA), plan(Source.SCRIPT), prior=True)
+    assert shown.sample(8).prior.all()
+    with pytest.raises(BadInput, match="empty"):
+        Replay(SPEC, 100, GAMMA).sample(1)
+
+
+def test_demonstrations_survive_the_ring_and_give_the_statistics() -> None:
+    replay = fill(Replay(SPEC, 12, GAMMA), plan(*[Source.SCRIPT] * 3, first=500), prior=True)
+    for i in range(20):
+        fill(replay, plan(Source.POLICY, Source.POLICY, first=10 * i, number=i))
+    rows = by_name(replay.sample(500))
+    assert {500, 501, 502} <= rows.keys()
+    assert min(set(rows) - {500, 501, 502}) >= 160
+    assert replay.prior_states()[:, 0].tolist() == [500, 501, 502]
+
+
+def test_demonstrations_must_come_first_and_fit() -> None:
+    replay = fill(Replay(SPEC, 10, GAMMA), plan(Source.POLICY))
+    with pytest.raises(BadInput, match="before the first online step"):
+        fill(replay, plan(Source.HUMAN, number=1), prior=True)
+    with pytest.raises(BadInput, match="do not fit in capacity 3"):
+        fill(Replay(SPEC, 3, GAMMA), plan(*[Source.HUMAN] * 3), prior=True)
+    full = fill(Replay(SPEC, 3, GAMMA), plan(*[Source.HUMAN] * 2), prior=True)
+    with pytest.raises(BadInput, match="do not fit in capacity 3"):
+        fill(full, plan(Source.POLICY))
+
+
+def test_equal_records_and_sampler_give_equal_batches() -> None:
+    plans = [plan(Source.POLICY, Source.HUMAN, first=10 * i, number=i) for i in range(9)]
+    original = fill(Replay(SPEC, 20, GAMMA, seed=1), *plans)
+    original.sample(7)
+    rebuilt = fill(Replay(SPEC, 20, GAMMA, seed=2), *plans)
+    rebuilt.load_sampler_state(original.sampler_state())
+    for _ in range(3):
+        left, right = original.sample(31), rebuilt.sample(31)
+        assert np.array_equal(left.action, right.action)
+        assert np.array_equal(left.next_state, right.next_state)
+    state = original.sampler_state()
+    for wrong in ({}, {"generator": state["generator"][:5]}, state | {"more": np.zeros(1)}):
+        with pytest.raises(SpecMismatch, match="sampler"):
+            rebuilt.load_sampler_state(wrong)
+
+
+def test_a_transition_of_two_cameras_of_128_px_takes_less_than_100_kb() -> None:
+    image = ArraySpec(shape=(128, 128, 3), dtype="uint8")
+    observation = ObservationSpec(
+        state={"state": ArraySpec(shape=(20,))}, images={"front": image, "wrist": image}
+    )
+    spec = SPEC.model_copy(update={"observation": observation})
+    tracemalloc.start()
+    replay = Replay(spec, 1000, GAMMA, n_step=3, crop_px=4, stacked=2)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept / replay.capacity < 100_000
