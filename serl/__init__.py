@@ -1,6 +1,3 @@
 """serl: sample-efficient reinforcement learning on real robots, over ROS 2."""
 
-from serl.gymnasium_env import register
 from serl.version import __version__ as __version__
-
-register()

@@ -17,8 +17,8 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from serl.errors import BadInput, SerlError
+from serl.motion import Motion, check_action
 from serl.robot import Guarded, Robot, SimulatedRobot, Truth
-from serl.safety import Motion, check_action
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import TaskConfig
 from serl.types import Action, Observation, Source

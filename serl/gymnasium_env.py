@@ -1,6 +1,6 @@
 """Any simulated task as a Gymnasium environment, for outside code.
 
-Importing `serl` registers the tasks: `gymnasium.make("serl/PickCube-v0")` works after it.
+Importing this module registers the tasks: `gymnasium.make("serl/PickCube-v0")` works after it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 from gymnasium import spaces
 
 from serl import plugins
-from serl.runs.task_setup import make_task
 from serl.runs.config import resolve
+from serl.runs.task_setup import make_task
 from serl.specs import ObservationSpec
 from serl.task import SimulatedTask
 from serl.types import Action, Array, Image, Observation
@@ -102,11 +102,9 @@ def _space(spec: ObservationSpec) -> spaces.Space[Any]:
     return spaces.Dict({"state": state, **images})
 
 
-def register() -> None:
-    """Make every task known to `gymnasium.make`, as `serl/PickCube-v0` for `pick_cube`."""
-    for name in plugins.names("task"):
-        gymnasium.register(
-            id=f"serl/{name.title().replace('_', '')}-v0",
-            entry_point="serl.gymnasium_env:TaskEnv",
-            kwargs={"task": name},
-        )
+for _name in plugins.names("task"):
+    gymnasium.register(
+        id=f"serl/{_name.title().replace('_', '')}-v0",
+        entry_point="serl.gymnasium_env:TaskEnv",
+        kwargs={"task": _name},
+    )

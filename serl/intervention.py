@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -147,3 +148,16 @@ def arbitrate(proposed: Action, chosen_by: Source, human: Action | None) -> tupl
     if human is None:
         return proposed, chosen_by
     return np.where(np.isnan(human), proposed, human).astype(np.float32), Source.HUMAN
+
+
+STUCK = "the arm does not move"
+STUCK_S = 2.0
+"""How long it is led on in vain before a guard says so."""
+
+_MORE_S = 0.5
+"""Until it was as far behind as it is led, and until it was told."""
+
+
+def stuck_since_s(end: End) -> float:
+    """When the arm of an episode that ended so came to stand, as its steps tell time; else inf."""
+    return end.monotonic_s - STUCK_S - _MORE_S if STUCK in end.reason else math.inf

@@ -3,13 +3,320 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from serl.safety import Box, Motion, Pose, check_action, next_gripper, next_target
+from serl.errors import BadInput
+from serl.geometry import (
+    Quaternion,
+    Vector,
+    add,
+    between,
+    conjugate,
+    from_rotation_vector,
+    is_between,
+    multiply,
+    nearest_point,
+    nearest_rotation,
+    normalized,
+    rotate,
+    subtract,
+)
+from serl.specs import ArraySpec
 from serl.types import Action
-from serl.vectors import is_between
+
+Axis = Literal["x", "y", "z", "roll", "pitch", "yaw"]
+_INDEX: dict[Axis, int] = {"x": 0, "y": 1, "z": 2, "roll": 3, "pitch": 4, "yaw": 5}
+
+
+FARTHEST_RAD = 4.0 * math.pi
+"""No joint of ours turns this far: such an angle is not in radians."""
+
+
+class Limits(BaseModel):
+    """The one table of limits; a value above its hard maximum is refused.
+
+    The profile for stopping is faster than the one for driving: a stop from 0.15 m/s takes less
+    than 80 ms. Rotational values belong to translational ones as 1 rad/s to 0.2 m/s.
+
+    `yield_m` is how far an arm in a protective stop gives way to pushes, in all, from where it came
+    to rest.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    speed_m_s: float = Field(0.15, gt=0, le=0.25)
+    angular_speed_rad_s: float = Field(1.0, gt=0, le=1.0)
+    lead_m: float = Field(0.010, gt=0, le=0.020)
+    lead_rad: float = Field(0.05, gt=0, le=0.05)
+    acceleration_m_s2: float = Field(1.0, gt=0, le=2.0)
+    jerk_m_s3: float = Field(20.0, gt=0, le=50.0)
+    angular_acceleration_rad_s2: float = Field(5.0, gt=0, le=10.0)
+    angular_jerk_rad_s3: float = Field(100.0, gt=0, le=250.0)
+    stop_acceleration_m_s2: float = Field(4.0, gt=0, le=4.0)
+    stop_jerk_m_s3: float = Field(150.0, gt=0, le=150.0)
+    stop_angular_acceleration_rad_s2: float = Field(20.0, gt=0, le=20.0)
+    stop_angular_jerk_rad_s3: float = Field(750.0, gt=0, le=750.0)
+    slow_force_n: float = Field(15.0, gt=0, le=15.0)
+    stop_force_n: float = Field(30.0, gt=0, le=30.0)
+    stop_torque_nm: float = Field(5.0, gt=0, le=5.0)
+    yield_m: float = Field(0.03, ge=0, le=0.05)
+
+    @property
+    def yield_rad(self) -> float:
+        """How far it gives way by turning."""
+        return self.yield_m / 0.2
+
+
+class Wrench(BaseModel):
+    """What an action means that is a wrench, and its limits.
+
+    A table of its own: no setpoint limits such motion, and what is dynamic takes speeds above
+    those of `Limits`. What a collision can do is bounded by the wrench and by the speed.
+
+    Attributes:
+        force_n: force of an action of 1, along x and z of the base.
+        torque_nm: torque of an action of 1, about y of the base.
+        speed_m_s: an axis that is faster is braked until it is slower ...
+        angular_speed_rad_s: ... and so is the rotation.
+        damping_n_s_m: of the axes that are driven, instead of the controller's.
+        damping_nm_s: of the rotation.
+        timeout_s: an arm that has heard nothing for this long brakes and holds, as it does at an
+            action of zeros.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    force_n: float = Field(13.0, gt=0, le=20.0)
+    torque_nm: float = Field(3.5, gt=0, le=4.0)
+    speed_m_s: float = Field(0.8, gt=0, le=1.0)
+    angular_speed_rad_s: float = Field(4.0, gt=0, le=6.0)
+    damping_n_s_m: float = Field(5.0, ge=1.0, le=1000.0)
+    damping_nm_s: float = Field(0.2, ge=0.05, le=100.0)
+    timeout_s: float = Field(0.1, gt=0, le=0.1)
+
+
+WRENCH_AXES: tuple[Axis, ...] = ("x", "z", "pitch")
+
+
+class Motion(BaseModel):
+    """What an action means.
+
+    Attributes:
+        action_mode: an action moves the target of the tool, or is a wrench on it: a force along x
+            and z of the base and a torque about its y. The other axes are held as at the start.
+        wrench: how strong, and within which limits, where it is one.
+        axes: the axes that an action moves, in its order.
+        translation_m: metres that an action of 1 moves the target.
+        rotation_rad: radians that an action of 1 turns the target.
+        frame: the frame of translation and rotation: the base, or the tool as it is targeted.
+        box_low_m: lowest corner of where the target may be, in the base frame.
+        box_high_m: highest corner.
+        max_rotation_rad: how far the target may turn from the orientation at the start.
+        gripper: whether the last entry of an action commands the gripper.
+        gripper_interval_s: least time between two switches of the gripper.
+        limits: speeds, leads, accelerations and forces.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    action_mode: Literal["pose", "wrench"] = "pose"
+    wrench: Wrench = Wrench()
+    axes: tuple[Axis, ...]
+    translation_m: float = Field(gt=0, le=1)
+    rotation_rad: float = Field(0.1, gt=0, le=math.pi)
+    frame: Literal["base", "tool"] = "base"
+    box_low_m: Vector
+    box_high_m: Vector
+    max_rotation_rad: float = Field(math.pi, gt=0, le=math.pi)
+    gripper: bool = False
+    gripper_interval_s: float = Field(0.5, ge=0.3, le=0.6)
+    limits: Limits = Limits()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not all(low < high for low, high in zip(self.box_low_m, self.box_high_m, strict=True)):
+            raise ValueError(
+                f"box_low_m {self.box_low_m} must be below box_high_m {self.box_high_m}"
+            )
+        if len(set(self.axes)) != len(self.axes):
+            raise ValueError(f"axes {self.axes} must differ from each other")
+        if self.action_mode == "wrench" and (self.axes != WRENCH_AXES or self.gripper):
+            raise ValueError(f"action_mode wrench: axes must be {WRENCH_AXES}, without a gripper")
+        return self
+
+    @property
+    def meaning(self) -> str:
+        """How far an action of 1 goes: what other data for the same axes may disagree about."""
+        if self.action_mode == "wrench":
+            return f"{self.wrench.force_n:g} N, {self.wrench.torque_nm:g} Nm, base frame"
+        return f"{self.translation_m:g} m, {self.rotation_rad:g} rad, {self.frame} frame"
+
+    @property
+    def action_spec(self) -> ArraySpec:
+        """float32 in [-1, 1]: one entry an axis, and one for the gripper."""
+        unit = " ".join((*self.axes, *(("gripper",) if self.gripper else ())))
+        return ArraySpec(shape=(len(self.axes) + self.gripper,), low=-1.0, high=1.0, unit=unit)
+
+
+class Pose(NamedTuple):
+    """Position (m) and orientation (xyzw) in the base frame."""
+
+    position: Vector
+    quaternion: Quaternion
+
+
+def pose_from(values: Iterable[float]) -> Pose:
+    """A pose from x y z and a quaternion xyzw; raises `BadInput` unless finite and of norm 1."""
+    x, y, z, *quaternion = (float(value) for value in values)
+    if not math.isfinite(x + y + z):
+        raise BadInput(f"position {[x, y, z]}: expected three finite numbers")
+    return Pose((x, y, z), normalized(quaternion))
+
+
+def check_targets(name: str, motion: Motion) -> None:
+    """Raise `BadInput`, about what has this name, where an action is a wrench and no target."""
+    if motion.action_mode == "wrench":
+        raise BadInput(f"{name}: wrenches are exerted in this process only, not over topics")
+
+
+def check_action(action: Action, spec: ArraySpec) -> None:
+    """Raise `BadInput` unless `action` has the shape of `spec` and is finite and in [-1, 1]."""
+    if not isinstance(action, np.ndarray) or action.shape != spec.shape:
+        found = getattr(action, "shape", type(action).__name__)
+        raise BadInput(f"action: expected shape {spec.shape} ({spec.unit}), got {found}")
+    # One comparison refuses NaN as well.
+    if not all(-1.0 <= value <= 1.0 for value in action.tolist()):
+        raise BadInput(f"action {action.tolist()}: expected finite numbers in [-1, 1]")
+
+
+def is_stale(stamp_s: float, now_s: float, max_age_s: float) -> bool:
+    """Whether a reading is too old, from the future by as much, or has no finite stamp."""
+    return not abs(now_s - stamp_s) <= max_age_s
+
+
+def next_target(
+    previous: Pose, action: Sequence[float], measured: Pose, start: Pose, motion: Motion
+) -> tuple[Pose, tuple[float, ...]]:
+    """Move the target by an action, within the box and not far ahead of the measured pose.
+
+    The target may be ahead by one full action more than the setpoint (see `within_lead`), so that
+    the arm can keep moving from one action to the next. The box wins over the lead: an arm pushed
+    out of its box is led back in.
+
+    Args:
+        previous: the target before.
+        action: one entry an axis, in [-1, 1]; a gripper entry is ignored.
+        measured: where the tool is.
+        start: where the tool was when the episode began; rotations are limited about it.
+        motion: what an action means.
+
+    Returns:
+        The new target, and the executed action: what the target really moved, in the scale of an
+        action and clipped to [-1, 1], one entry an axis.
+    """
+    indices = [_INDEX[axis] for axis in motion.axes]
+    asked = [0.0] * 6
+    for index, value in zip(indices, action, strict=False):
+        asked[index] = value * (motion.translation_m if index < 3 else motion.rotation_rad)
+    shift, turn = _in_base(asked, previous.quaternion, motion)
+    wanted = Pose(add(previous.position, shift), _turned(previous.quaternion, turn))
+    target = _bounded(wanted, measured, start, motion)
+    if target is wanted:
+        return target, tuple(action[: len(indices)])
+    shift = subtract(target.position, previous.position)
+    turn = between(previous.quaternion, target.quaternion)
+    if motion.frame == "tool":
+        back = conjugate(previous.quaternion)
+        shift, turn = rotate(back, shift), rotate(back, turn)
+    moved = [*(s / motion.translation_m for s in shift), *(t / motion.rotation_rad for t in turn)]
+    return target, tuple(min(1.0, max(-1.0, moved[index])) for index in indices)
+
+
+def next_gripper(
+    closed: bool, requested: float, since_switch_s: float, motion: Motion
+) -> tuple[bool, float]:
+    """Decide whether the gripper is to be closed: below -0.5 closes, above 0.5 opens.
+
+    A switch before `gripper_interval_s` is over is refused, not delayed.
+
+    Returns:
+        Whether the gripper is to be closed, and the executed entry of the action: the requested
+        one, clamped to the interval [-0.5, 0.5] that keeps the gripper where it was refused.
+    """
+    wanted = requested < -0.5 if abs(requested) > 0.5 else closed
+    if wanted != closed and since_switch_s < motion.gripper_interval_s - 1e-9:
+        return closed, min(0.5, max(-0.5, requested))
+    return wanted, requested
+
+
+def within_lead(target: Pose, measured: Pose, limits: Limits) -> Pose:
+    """The part of the way to the target that the setpoint may be ahead of the measured pose.
+
+    This bounds the force of a controller that is a spring: stiffness times lead.
+    """
+    position = nearest_point(target.position, measured.position, limits.lead_m)
+    quaternion = nearest_rotation(target.quaternion, measured.quaternion, limits.lead_rad)
+    if position is target.position and quaternion is target.quaternion:
+        return target
+    return Pose(position, quaternion)
+
+
+def _in_base(asked: list[float], tool: Quaternion, motion: Motion) -> tuple[Vector, Vector]:
+    """Translation and rotation vector in the base frame. A frame only rotates them."""
+    shift: Vector = (asked[0], asked[1], asked[2])
+    turn: Vector = (asked[3], asked[4], asked[5])
+    if motion.frame == "tool":
+        return rotate(tool, shift), rotate(tool, turn)
+    return shift, turn
+
+
+def _turned(q: Quaternion, turn: Vector) -> Quaternion:
+    return multiply(from_rotation_vector(turn), q) if any(turn) else q
+
+
+def _bounded(wanted: Pose, measured: Pose, start: Pose, motion: Motion) -> Pose:
+    """`wanted`, or what the box, the leads and the largest rotation leave of it.
+
+    The box comes first, then the lead, then the box again for an arm that is outside.
+    """
+    low, high, limits = motion.box_low_m, motion.box_high_m, motion.limits
+    position = _clamped(wanted.position, low, high)
+    position = nearest_point(position, measured.position, limits.lead_m + motion.translation_m)
+    position = _clamped(position, low, high)
+    quaternion = nearest_rotation(wanted.quaternion, start.quaternion, motion.max_rotation_rad)
+    lead_rad = limits.lead_rad + motion.rotation_rad
+    quaternion = nearest_rotation(quaternion, measured.quaternion, lead_rad)
+    if position is wanted.position and quaternion is wanted.quaternion:
+        return wanted
+    return Pose(position, quaternion)
+
+
+def _clamped(v: Vector, low: Vector, high: Vector) -> Vector:
+    x, y, z = v
+    if low[0] <= x <= high[0] and low[1] <= y <= high[1] and low[2] <= z <= high[2]:
+        return v
+    x, y, z = (min(high[i], max(low[i], v[i])) for i in range(3))
+    return x, y, z
+
+
+class Box(BaseModel):
+    """A box in the base frame that the tool must not enter."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    low_m: Vector
+    high_m: Vector
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not all(low < high for low, high in zip(self.low_m, self.high_m, strict=True)):
+            raise ValueError(f"low_m {self.low_m} must be below high_m {self.high_m}")
+        return self
+
 
 _ORIGIN = Pose((0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0))
 

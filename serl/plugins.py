@@ -33,7 +33,7 @@ _PACKAGES: dict[Kind, str] = {
     "task": "serl.tasks",
     "robot": "serl.robots",
     "sim": "serl.sim",
-    "renderer": "serl.sim",
+    "renderer": "serl.sim.render",
     "agent": "serl.agents",
     "reward": "serl.agents",
     "device": "serl.teleop",
@@ -89,7 +89,8 @@ def names(kind: Kind) -> list[str]:
     return sorted(
         module.name
         for module in pkgutil.iter_modules([str(folder)])
-        if declaration.search((folder / f"{module.name}.py").read_text(encoding="utf-8"))
+        if not module.ispkg
+        and declaration.search((folder / f"{module.name}.py").read_text(encoding="utf-8"))
     )
 
 
@@ -144,7 +145,7 @@ def load(kind: Kind, name_or_path: str) -> Any:
     Args:
         kind: what is wanted.
         name_or_path: a known name, that of an entry point of an installed package, or the path of a
-            `.py` file. A robot's `.yaml`, as `serl setup` writes it: see `serl.robot_file`.
+            `.py` file. A robot's `.yaml`, as `serl setup` writes it: see `serl.arm_profile`.
 
     Raises:
         BadInput: no such name or file, a file or an entry point that cannot be loaded, a name that

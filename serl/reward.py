@@ -14,14 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from serl.camera import View, image_specs
 from serl.errors import BadInput, SerlError
+from serl.geometry import Vector, between, normalized
 from serl.plugins import PluginName
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.geometry import between, normalized
 from serl.specs import ObservationSpec
 from serl.task import Scene, SimulatedTask, TaskConfig
 from serl.types import Array, Observation, Outcome
-from serl.vectors import Vector
 
 Held = Annotated[int, Field(ge=1, le=1000)]
 

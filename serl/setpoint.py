@@ -8,9 +8,16 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from serl.geometry import between, from_rotation_vector, multiply
-from serl.safety import Limits, Pose
-from serl.vectors import Vector, shortened, shortening, subtract
+from serl.geometry import (
+    Vector,
+    between,
+    from_rotation_vector,
+    multiply,
+    shortened,
+    shortening,
+    subtract,
+)
+from serl.motion import Limits, Pose
 
 PROFILE_PERIOD_S = 0.01
 

@@ -15,9 +15,9 @@ import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from serl.camera import View
+from serl.motion import Motion
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.safety import Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.types import Episode, Image, Observation, Outcome
 
@@ -47,13 +47,13 @@ class TaskConfig(BaseModel):
     Attributes:
         rate_hz: control rate.
         time_limit_s: an episode is truncated after this time.
-        motion: what an action means and within which limits (see `serl.safety`).
+        motion: what an action means and within which limits (see `serl.motion`).
         observe: a policy sees the state of the scene, or its cameras and the arm's own state.
         views: what it sees of cameras, by name.
         private_views: what readings carry besides for a reward model; a policy never sees it.
         randomize: how much the worlds of simulated episodes differ, in looks, physics and sensors:
             not at all, as much as a good set-up leaves open, or as much as makes a policy fit for
-            a real arm (`sim/ranges.py`).
+            a real arm (`sim/randomization_ranges.py`).
         auto_reset: between episodes the arm restores the scene by itself, as `Task.reset` says; a
             simulation places it for the first one only. Not every task can.
         renderer: of simulated cameras. "ray" draws the same everywhere, but no textures; "gl" has

@@ -115,8 +115,8 @@ class TransportKind(Protocol):
     """What a module names as its `transport`: both ends, which are in different processes.
 
     Records that an actor's end took arrive in order. A link that starts anew sends all records of
-    its actor again; those that the learner has already are left out (`serl.training.plain_link`). An end
-    that has a method `close` is closed at last.
+    its actor again; those that the learner has already are left out (`serl.training.plain_link`).
+    An end that has a method `close` is closed at last.
 
     Attributes:
         Config: its settings, `transport.*`; without it there are none but `kind`.

@@ -7,9 +7,8 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from serl.geometry import UnitQuaternion
-from serl.safety import Box
-from serl.vectors import Vector, is_between
+from serl.geometry import UnitQuaternion, Vector, is_between
+from serl.motion import Box
 
 LEAST_SIDE_M, LARGEST_SIDE_M = 0.04, 1.5
 _AXES = "xyz"

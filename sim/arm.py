@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from serl.safety import Pose
+from serl.motion import Pose
 from serl.sim.world import Stage
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Scene, TaskConfig

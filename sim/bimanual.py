@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from serl.errors import BadInput
 from serl.bimanual import LEFT, RIGHT, Pair, PairConfig
+from serl.errors import BadInput
 from serl.sim.world import Stage
 from serl.specs import ObservationSpec
 from serl.task import Scene

@@ -11,14 +11,13 @@ import numpy as np
 
 from serl.camera import image_specs
 from serl.errors import BadInput, SerlError
-from serl.safety import check_action
-from serl.sim.render.cameras import Cameras
+from serl.motion import check_action
 from serl.sim.disturbance import Disturbance
-from serl.sim.physics.kinematics import body_frame, to_wxyz
-from serl.sim.render.lighting import LIGHTS, LOOKS
-from serl.sim.physics.poses import placement, show
+from serl.sim.physics.kinematics import body_frame, placement, show, to_wxyz
 from serl.sim.randomization import Randomizer, distractors_mjcf
 from serl.sim.randomization_ranges import LEVELS
+from serl.sim.render.cameras import Cameras
+from serl.sim.render.lighting import LIGHTS, LOOKS
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Scene, TaskConfig
 from serl.types import Action, Array, Image, Observation

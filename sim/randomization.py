@@ -1,4 +1,4 @@
-"""Another world for each episode: what `sim/ranges.py` allows, drawn from the episode's seed.
+"""Worlds drawn anew for each episode, from its seed and the ranges of `randomization_ranges`.
 
 The model is changed where both renderers and the physics read it, and can be put back exactly.
 """
@@ -15,13 +15,12 @@ import mujoco
 import numpy as np
 
 from serl.geometry import from_rotation_vector, multiply
-from serl.safety import Motion
-from serl.sim.disturbance import Disturbance
+from serl.motion import Motion
+from serl.sim.disturbance import Disturbance, Lens
 from serl.sim.physics.controller import Impedance
 from serl.sim.physics.kinematics import to_wxyz
-from serl.sim.lens import Lens
-from serl.sim.render.lighting import lamp_light
 from serl.sim.randomization_ranges import LEVELS, Range
+from serl.sim.render.lighting import lamp_light
 from serl.task import Scene, TaskConfig
 from serl.types import Image
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import mujoco
 
 from serl.sim.physics import franka
-from serl.sim.render.lighting import LIGHTS, LOOKS
+from serl.sim.physics.arm import sensors_mjcf
 from serl.sim.randomization import distractors_mjcf
-from serl.sim.physics.wrist import sensors_mjcf
+from serl.sim.render.lighting import LIGHTS, LOOKS
 from serl.task import Scene
 
 PHYSICS_DT_S = 0.002

@@ -11,15 +11,14 @@ import numpy as np
 
 from serl.camera import image_specs
 from serl.errors import BadInput, SerlError
-from serl.reading import POSE, reading_parts
-from serl.safety import Motion, Pose, pose_from
+from serl.motion import Motion, Pose, pose_from
+from serl.robot import POSE, reading_parts
 from serl.setpoint import PROFILE_PERIOD_S
-from serl.sim.render.cameras import Cameras
 from serl.sim.disturbance import Disturbance
-from serl.sim.physics.kinematics import body_frame, to_wxyz
-from serl.sim.physics.limb import SETTLE_S, Limb, flat, pose_array
-from serl.sim.physics.poses import placement, show
+from serl.sim.physics.arm import SETTLE_S, Limb, flat, pose_array
+from serl.sim.physics.kinematics import body_frame, placement, show, to_wxyz
 from serl.sim.randomization import Randomizer
+from serl.sim.render.cameras import Cameras
 from serl.sim.scene import PHYSICS_DT_S, build_model
 from serl.specs import ObservationSpec
 from serl.task import Placement, Scene, TaskConfig

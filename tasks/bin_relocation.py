@@ -11,10 +11,10 @@ import numpy as np
 from pydantic import Field
 
 from serl.camera import View, image_specs
+from serl.geometry import from_rotation_vector
+from serl.motion import Limits, Motion
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.geometry import from_rotation_vector
-from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
 from serl.tasks.parts.cube import Cube, PutDown, Starts, State, restore

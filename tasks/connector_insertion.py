@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import Field
 
-from serl.safety import Motion
-from serl.tasks.parts.peg_and_hole import Fit
+from serl.motion import Motion
 from serl.tasks.parts.insertion import Insertion, InsertionConfig, motion_above
+from serl.tasks.parts.peg_and_hole import Fit
 
 
 class ConnectorInsertionConfig(InsertionConfig):

@@ -11,15 +11,15 @@ import numpy as np
 from pydantic import Field
 
 from serl.camera import View, image_specs
+from serl.geometry import Vector
+from serl.motion import Limits, Motion
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Length, Placement, Scene, TaskConfig, ViewName
 from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, scalar, steer
 from serl.tasks.parts.training_defaults import from_pixels, from_state
 from serl.types import Action, Array, Observation, Outcome
-from serl.vectors import Vector
 
 _TRAVEL_M = 0.16
 _FACE_M = 0.06  # from the middle of the handle to the front, where the hand has room beside it

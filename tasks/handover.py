@@ -10,14 +10,16 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from serl.camera import View, image_specs
 from serl.bimanual import LEFT, RIGHT, PairConfig
+from serl.camera import View, image_specs
+from serl.geometry import Quaternion, conjugate, from_rotation_vector, rotate, wrapped
+from serl.motion import Limits, Motion
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.geometry import Quaternion, conjugate, from_rotation_vector, rotate, wrapped
-from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, ViewName
+from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, scalar, steer, yaw
+from serl.tasks.parts.training_defaults import from_pixels, from_state_at_length
 from serl.tasks.parts.two_arms import (
     BASES,
     SIDES,
@@ -29,8 +31,6 @@ from serl.tasks.parts.two_arms import (
     arm_spec,
     target,
 )
-from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, scalar, steer, yaw
-from serl.tasks.parts.training_defaults import from_pixels, from_state_at_length
 from serl.types import Action, Array, Observation, Outcome
 
 _HALF_M = (0.10, 0.02, 0.02)  # of the bar
@@ -136,7 +136,7 @@ class Handover:
             place=self._place,
             tracked=("bar",),
             front=_FRONT,
-            robot="pair",
+            robot="bimanual",
             bases=BASES,
         )
 

@@ -12,16 +12,15 @@ from pydantic import Field
 
 from serl.camera import View, image_specs
 from serl.errors import NeedsPerson
+from serl.geometry import Quaternion, Vector, conjugate, multiply, rotate
+from serl.motion import Motion
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.geometry import Quaternion, conjugate, multiply, rotate
-from serl.safety import Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
 from serl.tasks.parts.steering import DOWN, rng_at, scalar
 from serl.tasks.parts.training_defaults import from_state
 from serl.types import Action, Array, Observation, Outcome
-from serl.vectors import Vector
 
 # The pan in the hand's frame, whose z is down at the start; the tool point is at 0.1034.
 _NEAR_M, _FAR_M, _HALF_M, _BASE_M, _TOOL_M = 0.085, 0.235, 0.055, 0.13, 0.1034

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from serl.tasks.parts.peg_and_hole import Fit
 from serl.tasks.parts.insertion import Insertion, InsertionConfig
+from serl.tasks.parts.peg_and_hole import Fit
 
 
 class PegInsertionConfig(InsertionConfig):

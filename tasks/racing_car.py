@@ -13,10 +13,10 @@ from pydantic import Field, model_validator
 
 from serl.camera import View, image_specs
 from serl.errors import BadInput
+from serl.geometry import rotate, wrapped
+from serl.motion import Motion
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.geometry import rotate, wrapped
-from serl.safety import Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
 from serl.tasks.parts.track import Checkpoint, Course, Points, checkpoints_of, forwards

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from serl.camera import View, image_specs
 from serl.bimanual import LEFT, RIGHT, PairConfig
+from serl.camera import View, image_specs
+from serl.geometry import from_rotation_vector
+from serl.motion import Limits, Motion
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.geometry import from_rotation_vector
-from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Lengths, Placement, Scene, ViewName
 from serl.tasks.parts.belt import (
@@ -29,6 +29,8 @@ from serl.tasks.parts.belt import (
     links,
     turns,
 )
+from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, scalar, steer, yaw
+from serl.tasks.parts.training_defaults import from_pixels, from_state_at_length
 from serl.tasks.parts.two_arms import (
     BASES,
     SIDES,
@@ -40,8 +42,6 @@ from serl.tasks.parts.two_arms import (
     arm_spec,
     target,
 )
-from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, scalar, steer, yaw
-from serl.tasks.parts.training_defaults import from_pixels, from_state_at_length
 from serl.types import Action, Array, Observation, Outcome
 
 _OUTWARD = {LEFT: 1.0, RIGHT: -1.0}  # along y of the pulleys
@@ -129,7 +129,7 @@ class TimingBelt:
             tracked=("pulleys", *(f"belt{index}" for index in range(LINKS))),
             extra=_CLOSED,
             front=_FRONT,
-            robot="pair",
+            robot="bimanual",
             bases=BASES,
         )
 

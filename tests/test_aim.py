@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from serl.motion import Aim
 from serl.errors import BadInput
-from serl.safety import Box, Motion, Pose
+from serl.motion import Aim, Box, Motion, Pose
 
 MOTION = Motion(
     axes=("x", "y"),

@@ -7,8 +7,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from serl.errors import BadInput, Silent
 from serl.bimanual import Pair, SimulatedPair
+from serl.errors import BadInput, Silent
 from serl.robot import Guarded, SimulatedRobot
 from serl.sim.arm import SimArm
 from serl.specs import Spec

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from serl import plugins
 from serl.agents.config import ClassifierConfig, PretrainingConfig
-from serl.runs.config import TrainConfig, parse_overrides
 from serl.errors import BadInput
+from serl.runs.config import TrainConfig, parse_overrides
 from serl.system.settings_file import checked
 
 Place = tuple[str, ...]

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from serl.system.database import DamagedDatabase, bounded, connect
 from serl.errors import CorruptData
 from serl.log.index import Index, read_index
-from serl.runs.order import open_index
+from serl.runs.resume import open_index
+from serl.system.database import DamagedDatabase, bounded, connect
 
-from .test_index import records
+from .log.test_index import records
 
 ENDLESS = """(
     WITH RECURSIVE more(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM more)

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 FOLDERS = ("serl", "robots", "tasks", "sim", "launch", "docs", ".ci")
 MODULES = {
     "pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve",

@@ -28,34 +28,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from isal.isal_zlib import crc32
 
-from serl.runs import checkpoint
 from serl.agents.classifier import Card, Classifier, networks
 from serl.agents.pretraining import Pretrained, load_encoder, save_encoder
-from serl.system.authentication import load_key, sign, verify
 from serl.camera import View
-from serl.log.compression import compact
-from serl.runs.config import TrainConfig, resolve
-from serl.runs.resume import Continuation
-from serl.log.episode_writer import EpisodeWriter, metadata_of
-from serl.log.episode_reader import PART, EpisodeFile, count_records, read_episode
 from serl.errors import BadInput
-from serl.system.json_fields import dump_object, parse_object
 from serl.log.annotations import LABELS_FILE as LABELS
 from serl.log.annotations import Place, append_labels, read_labels
-from serl.training.learner_progress import restore_progress
-from serl.log.manifest import MANIFEST, read_entries
-from serl.log.mcap_writer import BLOCK, FOOTER, MAGIC, U32, Opcode
-from serl.log.mcap_reader import read_chunk, read_metadata
-from serl.system.settings_file import checked, read_yaml
-from serl.log.metrics import MetricsWriter
-from serl.system.pickles import decode_pickle
+from serl.log.compression import compact
 from serl.log.episode_log import LogConfig
-from serl.runs.reward_data import VIEWS, read_sight, write_views
-from serl.runs.folder import RunFolder
-from serl.training.snapshots import decode_snapshot, encode_snapshot
-from serl.testing.logs import EPOCH, SPEC, leave_open, random_records, write_log
-from serl.transport import Snapshot
-from serl.types import Key, Lost
+from serl.log.episode_reader import PART, EpisodeFile, count_records, read_episode
+from serl.log.episode_writer import EpisodeWriter, metadata_of
+from serl.log.manifest import MANIFEST, read_entries
+from serl.log.mcap_reader import read_chunk, read_metadata
+from serl.log.mcap_writer import BLOCK, FOOTER, MAGIC, U32, Opcode
+from serl.log.metrics import MetricsWriter
 from serl.log.wire import (
     Frame,
     Hello,
@@ -69,8 +55,22 @@ from serl.log.wire import (
     encode_record,
     record_parts,
 )
+from serl.runs import checkpoint
+from serl.runs.config import TrainConfig, resolve
+from serl.runs.folder import RunFolder
+from serl.runs.resume import Continuation
+from serl.runs.reward_data import VIEWS, read_sight, write_views
+from serl.system.authentication import load_key, sign, verify
+from serl.system.json_fields import dump_object, parse_object
+from serl.system.pickles import decode_pickle
+from serl.system.settings_file import checked, read_yaml
+from serl.testing.samples import EPOCH, SPEC, leave_open, random_records, write_log
+from serl.training.learner_stats import restore_progress
+from serl.training.link import decode_snapshot, encode_snapshot
+from serl.transport import Snapshot
+from serl.types import Key, Lost
 
-from .mutations import (
+from .support.mutations import (
     TOKEN,
     WORDS,
     mutated,
@@ -85,7 +85,7 @@ EACH = 5  # of the words in the place of others; no divisor of how many words th
 SHORT, LONG = 2_500, 1_200_000
 ALLOWED_GROWTH_MB = 50.0
 COVERAGE_S = 300
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 PICKLES = sorted((ROOT / "tests/data").glob("*.pkl"))
 KEY = bytes(range(32))
 TEXTS = ("record", "loss", "hello", "object", "progress", "manifest", "config", "key")
@@ -365,7 +365,7 @@ def test_a_million_mutants_leave_nothing_behind(decoders: dict[str, Decoder]) ->
 @pytest.mark.slow
 def test_what_reaches_new_branches_is_refused_as_declared_or_decodes(tmp_path: Path) -> None:
     pytest.importorskip("atheris", reason="atheris is not installed: pip install atheris")
-    command = [sys.executable, "-m", "tests.coverage_fuzz", str(tmp_path)]
+    command = [sys.executable, "-m", "tests.support.coverage_fuzz", str(tmp_path)]
     options = [f"-max_total_time={COVERAGE_S}", "-max_len=4096", "-rss_limit_mb=4096"]
     done = subprocess.run([*command, *options], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-2000:]

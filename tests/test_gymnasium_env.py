@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from serl.gymnasium_env import TaskEnv
 from serl.errors import BadInput
+from serl.gymnasium_env import TaskEnv
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from serl.runs.graph_file import ConsoleEntry, GraphConfig, RobotEntry
-from serl.system.settings_file import checked, read_yaml
 from serl.runs.settings import run_settings
+from serl.system.settings_file import checked, read_yaml
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/launch.md").read_text(encoding="utf-8")

@@ -6,16 +6,16 @@ from collections.abc import Callable, Collection, Iterator
 import numpy as np
 import pytest
 
-from serl.runs.task_setup import make_spec
-from serl.guard.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.clock import VirtualClock
 from serl.errors import SerlError, SpecMismatch
+from serl.guard.camera_monitor import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.intervention import Event
 from serl.loop import LIVE, EpisodeKey, Result, Sink, run
 from serl.policy import Hold, Policy
-from serl.training.replay import Replay
+from serl.runs.task_setup import make_spec
 from serl.specs import Spec
 from serl.testing import FakeRobot, FakeTask, FakeTaskConfig, episode
+from serl.training.replay import Replay
 from serl.types import Action, End, Key, Observation, Outcome, Record, Source, Step
 
 KEY = EpisodeKey("run", "actor", 7, 3)

@@ -20,7 +20,7 @@ import pytest
 
 import serl
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
 OTHERS = ("pyproject.toml", "README.md", "LICENSE", "setup.py", "setup.cfg")
@@ -151,7 +151,8 @@ def test_a_script_beside_its_clone_imports_what_is_installed(tmp_path: Path) -> 
     (site / "needed.pth").write_text(sysconfig.get_path("purelib"))
     script = clone.parent / "script.py"
     script.write_text(
-        'import gymnasium\nimport serl\ngymnasium.make("serl/PickCube-v0")\nprint(serl.__file__)'
+        "import gymnasium\nimport serl.gymnasium_env\n"
+        'gymnasium.make("serl/PickCube-v0")\nprint(serl.__file__)'
     )
     for folder in (clone.parent, clone, tmp_path):
         ended = subprocess.run([python, script], cwd=folder, capture_output=True, text=True)

@@ -24,7 +24,7 @@ def test_known_names_are_those_of_plugins_only() -> None:
         "reach",
         "timing_belt",
     ]
-    assert plugins.names("sim") == ["arm", "car", "pair"]
+    assert plugins.names("sim") == ["arm", "bimanual", "car"]
     assert plugins.names("renderer") == ["gl", "ray"]
     assert plugins.names("agent") == ["bc", "hybrid", "sac"]
     assert plugins.names("reward") == ["classifier", "vice"]

@@ -21,20 +21,20 @@ import torch
 
 from serl import plugins
 from serl.agent import State
-from serl.runs.assembly import make_learner
-from serl.runs.task_setup import make_task
 from serl.clock import VirtualClock
-from serl.runs.config import resolve
-from serl.runs.demonstrations import record_expert
 from serl.guard.guard import GuardState
 from serl.loop import EpisodeKey, run
+from serl.motion import Pose
 from serl.policy import Random
-from serl.safety import Pose
+from serl.runs.assembly import make_learner
+from serl.runs.config import resolve
+from serl.runs.demonstrations import record_expert
+from serl.runs.task_setup import make_task
 from serl.setpoint import Setpoint
 from serl.transport import InProcess
 from serl.types import Record, Step
 
-from .guarding import DOWN, driving
+from .support.guarding import DOWN, driving
 
 HASHES = Path(__file__).with_name("data") / "probe.json"
 # Other processors and library versions round differently: there is nothing to compare with there.

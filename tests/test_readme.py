@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from serl import plugins
-from serl.runs.checkpoint import checkpoint_paths
 from serl.log.episode_reader import episode_paths
+from serl.runs.checkpoint import checkpoint_paths
 from serl.runs.folder import RunFolder
 from serl.testing import SimulatedTaskSuite, episode, failures
 from serl.types import End

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from serl.log.episode_reader import PART, episode_paths, read_episode, read_records
 from serl.errors import BadInput, SerlError
-from serl.system.files import sha256_of
+from serl.log.episode_reader import PART, episode_paths, read_episode, read_records
 from serl.log.manifest import MANIFEST, read_entries
 from serl.log.recovery import recover
 from serl.log.tail import Tail
-from serl.testing.logs import (
+from serl.system.files import sha256_of
+from serl.testing.samples import (
     BLIND,
     EPOCH,
     SPEC,

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from serl.geometry import from_rotation_vector
 from serl.reward import (
     Judged,
     Judgement,
@@ -15,7 +16,6 @@ from serl.reward import (
     RewardConfig,
     StageReward,
 )
-from serl.geometry import from_rotation_vector
 from serl.testing import FakeRobot, FakeTask
 from serl.testing.samples import episode
 from serl.types import Observation, Outcome, Step

@@ -9,19 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serl.cli import main as cli
 from serl.agents.classifier import Classifier, make_reward
-from serl.runs.task_setup import make_spec, make_task
 from serl.camera import View
-from serl.runs.config import TrainConfig, resolve
-from serl.log.episode_reader import PART, SEALED, episode_paths, read_episode, read_spec
+from serl.cli import main as cli
 from serl.log.annotations import LABELS_FILE, Place, append_labels, read_labels
+from serl.log.annotations import LABELS_FILE as TRUTH
 from serl.log.episode_log import EpisodeLog
+from serl.log.episode_reader import PART, SEALED, episode_paths, read_episode, read_spec
 from serl.reward import RewardConfig
-from serl.runs.reward_data import read_samples, write_views
+from serl.runs.config import TrainConfig, resolve
 from serl.runs.folder import RunFolder
+from serl.runs.reward_data import read_samples, write_views
+from serl.runs.task_setup import make_spec, make_task
 from serl.specs import Spec
-from serl.log.truth_log import LABELS_FILE as TRUTH
 from serl.types import End, Image, Key, Observation, Source, Step
 
 VIEWS = {

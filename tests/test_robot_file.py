@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from serl import plugins
-from serl.arm_profile import ArmProfile
-from serl.workspace import CellCamera, Trial, Workspace
+from serl.arm_profile import ArmProfile, latch_path, load_robot, read_robot, write_robot
 from serl.errors import BadInput
-from serl.robot_file import latch_path, load_robot, read_robot, write_robot
+from serl.workspace import CellCamera, Trial, Workspace
 
 SIM: ArmProfile = plugins.load("robot", "sim")
 TAUGHT = SIM.model_copy(

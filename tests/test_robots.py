@@ -8,12 +8,12 @@ import pytest
 
 from serl import plugins
 from serl.arm_profile import ArmProfile, Channel
-from serl.runs.task_setup import make_task
+from serl.motion import Limits
 from serl.runs.config import resolve
 from serl.runs.real_arm import limits_of, within_workspace
-from serl.safety import Limits
+from serl.runs.task_setup import make_task
 
-from .upstream import FAMILIES, facts, joint_names
+from .support.upstream import FAMILIES, facts, joint_names
 
 
 def profile(name: str) -> ArmProfile:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from serl.errors import BadInput
 from serl.geometry import (
+    Vector,
     align_sign,
     between,
     conjugate,
@@ -16,7 +17,6 @@ from serl.geometry import (
     rotate,
     to_rotation_vector,
 )
-from serl.vectors import Vector
 
 
 def norm(v: Vector) -> float:

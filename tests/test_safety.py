@@ -10,13 +10,15 @@ from pydantic import ValidationError
 from serl.errors import BadInput
 from serl.geometry import (
     Quaternion,
+    Vector,
     conjugate,
     from_rotation_vector,
     multiply,
     rotate,
+    subtract,
     to_rotation_vector,
 )
-from serl.safety import (
+from serl.motion import (
     Limits,
     Motion,
     Pose,
@@ -27,7 +29,6 @@ from serl.safety import (
     pose_from,
     within_lead,
 )
-from serl.vectors import Vector, subtract
 
 DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
 START = Pose((0.45, 0.0, 0.2), DOWN)

@@ -8,10 +8,10 @@ from itertools import pairwise
 import pytest
 
 from serl.guard.guard import GuardState
-from serl.safety import Pose
+from serl.motion import Pose
 
-from .guarding import DOWN, TICK_S, Loop
-from .servoing import STILL, Twist, servoing
+from .support.guarding import DOWN, TICK_S, Loop
+from .support.servoing import STILL, Twist, servoing
 
 LATE = [(0.02, 0.02), (0.05, 0.03)]
 """Lag and dead time in seconds, of arms as they are."""

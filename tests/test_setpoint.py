@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from serl.geometry import (
     Quaternion,
+    Vector,
     conjugate,
     from_rotation_vector,
     multiply,
     to_rotation_vector,
 )
-from serl.safety import Limits, Pose
+from serl.motion import Limits, Pose
 from serl.setpoint import Setpoint, advance_setpoint, at_rest, brake_setpoint
-from serl.vectors import Vector
 
 DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
 START = Pose((0.45, 0.0, 0.2), DOWN)

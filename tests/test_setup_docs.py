@@ -9,16 +9,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from serl.arm_profile import ArmProfile, write_robot
 from serl.cli import main as cli
-from serl.arm_profile import ArmProfile
 from serl.cli.camera import _opener, _view
-from serl.workspace import Workspace
+from serl.plugins import load
 from serl.runs.config import parse_overrides
 from serl.runs.guard_setup import guard_of, place_of
-from serl.system.settings_file import checked
-from serl.plugins import load
-from serl.robot_file import write_robot
 from serl.runs.settings import run_settings
+from serl.system.settings_file import checked
+from serl.workspace import Workspace
 
 PAGE = (Path(__file__).parents[1] / "docs/setup.md").read_text(encoding="utf-8")
 PLACE = {

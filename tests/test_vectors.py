@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serl.vectors import Vector, nearest_point, shortened
+from serl.geometry import Vector, nearest_point, shortened
 
 number = st.floats(-2.0, 2.0)
 vectors = st.tuples(number, number, number)

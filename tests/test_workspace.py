@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from serl.workspace import CellCamera, Workspace
 from serl.errors import BadInput
 from serl.system.settings_file import checked
+from serl.workspace import CellCamera, Workspace
 
 GOOD: dict[str, Any] = {
     "low_m": (0.3, -0.2, 0.05),

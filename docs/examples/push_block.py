@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from serl.motion import Motion
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.safety import Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig
 from serl.types import Action, Observation, Outcome

@@ -12,10 +12,10 @@ from serl.clock import VirtualClock
 from serl.loop import EpisodeKey, run
 from serl.policy import Policy
 from serl.robot import Truth
+from serl.system.video import Caption, draw_caption
 from serl.task import SimulatedTask
 from serl.teleop.scripted import ScriptedHuman, ScriptedHumanConfig
 from serl.types import Image, Record, Source, Step
-from serl.system.video import Caption, draw_caption
 
 START = 7
 SIZE = (480, 320)

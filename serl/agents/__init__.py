@@ -1,1 +1,6 @@
-"""Learning algorithms; the only place where torch is imported."""
+"""Learning algorithms; the only room that imports torch.
+
+Public: `SAC`, `HybridSAC`, `BC`, `VICE`, `Classifier`, each loaded by name (`serl.plugins`). The
+contract is `serl.agent`. Read in this order: `config`, `networks`, `losses`, `sac`, then the
+algorithm of interest; `encoders`, `resnet` and `pretraining` for images.
+"""

@@ -19,13 +19,13 @@ from serl.agents.config import Width
 from serl.agents.encoders import Encoder
 from serl.agents.networks import EnsembleMLP
 from serl.agents.resnet import CHANNELS, GRID, Trunk
+from serl.agents.trunk_weights import default_path, load_trunk
 from serl.agents.weights import copy_into, said_by, to_arrays
 from serl.camera import View
 from serl.errors import BadInput, CorruptData, SpecMismatch
-from serl.system.files import digest_of, read_bounded, write_atomic
 from serl.reward import RewardConfig, StageReward, ToolPlace
+from serl.system.files import digest_of, read_bounded, write_atomic
 from serl.task import Task, ViewName
-from serl.agents.trunk_weights import default_path, load_trunk
 from serl.types import Image, Observation
 
 logger = logging.getLogger(__name__)

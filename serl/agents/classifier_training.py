@@ -18,9 +18,9 @@ from serl.agents.config import ClassifierConfig
 from serl.agents.networks import Group, descend
 from serl.agents.resnet import Trunk
 from serl.errors import BadInput
-from serl.training.frames import brightened, shifted
 from serl.log.annotations import Samples
 from serl.reward import ToolPlace, may_be_there
+from serl.training.frames import brightened, shifted
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 

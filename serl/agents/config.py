@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from serl.agent import AgentConfig, Channels
-from serl.vectors import Vector
+from serl.geometry import Vector
 
 Width = Annotated[int, Field(ge=1, le=4096)]
 

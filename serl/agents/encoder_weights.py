@@ -17,8 +17,8 @@ from serl import plugins
 from serl.agent import AgentConfig, Packaged
 from serl.camera import image_specs
 from serl.errors import BadInput
-from serl.system.files import digest_of
 from serl.specs import ArraySpec
+from serl.system.files import digest_of
 from serl.task import Task, TaskConfig
 
 Cameras = Mapping[str, ArraySpec]
@@ -33,7 +33,7 @@ def weights_file(chosen: Path | str) -> Path:
     """Where the weights are that `agent.encoder_weights` names."""
     if isinstance(chosen, Path):
         return chosen
-    return Path(__file__).parent / "agents" / f"{chosen}.safetensors"
+    return Path(__file__).with_name(f"{chosen}.safetensors")
 
 
 def starting_file(config: AgentConfig, cameras: Cameras) -> Path | None:

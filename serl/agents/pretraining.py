@@ -23,15 +23,15 @@ from torch import Tensor
 from serl.agents.config import PretrainingConfig
 from serl.agents.encoders import Encoder
 from serl.agents.networks import EnsembleMLP, Group, descend
+from serl.agents.trunk_weights import digest_of_arrays
 from serl.agents.weights import said_by, to_arrays
 from serl.errors import BadInput, CorruptData, SpecMismatch
-from serl.training.evaluation import Purpose, start_seed
-from serl.system.json_fields import parse_object, short
-from serl.system.files import read_bounded, write_atomic
-from serl.training.frames import brightened, shifted
 from serl.robot import SimulatedRobot
+from serl.system.files import read_bounded, write_atomic
+from serl.system.json_fields import parse_object, short
 from serl.task import SimulatedTask
-from serl.agents.trunk_weights import digest_of_arrays
+from serl.training.evaluation import Purpose, start_seed
+from serl.training.frames import brightened, shifted
 from serl.types import Array, Image, Observation
 
 FORMAT = "serl encoder 1"

@@ -18,6 +18,7 @@ from torch import Tensor
 from serl.agent import State
 from serl.agents.config import SACConfig
 from serl.agents.device import choose_device, moved, set_matmul
+from serl.agents.encoder_weights import starting_file
 from serl.agents.encoders import Encoder
 from serl.agents.losses import (
     Networks,
@@ -30,13 +31,12 @@ from serl.agents.losses import (
 from serl.agents.networks import EnsembleMLP, Group, descend, named_views, split_head
 from serl.agents.pretraining import load_encoder
 from serl.agents.resnet import CHANNELS, GRID, Trunk
-from serl.agents.weights import copy_into, to_arrays
-from serl.agents.encoder_weights import starting_file
-from serl.errors import BadInput, SpecMismatch
-from serl.training.features import FrameEncoder
-from serl.system.files import digest_of
-from serl.specs import Spec
 from serl.agents.trunk_weights import trunk_file
+from serl.agents.weights import copy_into, to_arrays
+from serl.errors import BadInput, SpecMismatch
+from serl.specs import Spec
+from serl.system.files import digest_of
+from serl.training.frames import FrameEncoder
 from serl.types import Action, Array, Batch, Features, Image, Observation
 
 _SMALLEST_STD = 1e-3  # an observation that hardly moved in the demonstrations is not blown up

@@ -20,8 +20,8 @@ from safetensors import SafetensorError, safe_open
 
 from serl.agent import AgentConfig
 from serl.errors import BadInput, CorruptData, SerlError, SpecMismatch
-from serl.system.json_fields import check_fields, short
 from serl.system.files import digest_of, make_folder, open_regular, read_bounded, write_atomic
+from serl.system.json_fields import check_fields, short
 from serl.system.pickles import decode_pickle
 
 logger = logging.getLogger(__name__)

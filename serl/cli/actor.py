@@ -9,14 +9,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from serl.runs.config import TrainConfig
+from serl.cli.terminal import at_the_terminal
 from serl.errors import BadInput
-from serl.system.files import checked_name, is_alive
-from serl.runs.graph_file import checked_namespace
-from serl.training.link_status import read_status
+from serl.runs.config import TrainConfig
 from serl.runs.folder import LEARNER_LOCK, RunFolder
+from serl.runs.graph_file import checked_namespace
+from serl.system.files import checked_name, is_alive
 from serl.system.supervisor import Supervisor
-from serl.cli.terminal_person import at_the_terminal
+from serl.training.link import read_status
 
 _LOOK_S = 20.0
 _SILENT = "no learner of this run answers; does `serl learner` run?"
@@ -42,8 +42,8 @@ def actor(options: argparse.Namespace) -> int:
         BadInput: there is no such run or arm, or the run is finished.
         SerlError: a process failed for good.
     """
-    from serl.runs.resume import trained_steps
     from serl.ros.processes import actor_processes, arm_of, arms_behind_guards, chosen_arm, joined
+    from serl.runs.resume import trained_steps
 
     run, name = RunFolder.open(options.run).writable(), checked_name(options.name, "actor")
     without_stages(run.config)

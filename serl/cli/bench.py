@@ -59,8 +59,7 @@ def _tasks(options: argparse.Namespace) -> int:
 
 def _measure(options: argparse.Namespace) -> int:
     """Let experts try, and measure speeds."""
-    from serl.report import task_bench
-    from serl.report import task_page
+    from serl.report import task_bench, task_page
 
     measured = list(task_bench.find_tasks(options.task or plugins.names("task")))
     _known(options)  # a damaged file is told before anything is measured
@@ -81,8 +80,7 @@ def _measure(options: argparse.Namespace) -> int:
 
 def _wander(options: argparse.Namespace) -> int:
     """Make random steps; 1 if anything broke."""
-    from serl.report import task_bench
-    from serl.report import task_page
+    from serl.report import task_bench, task_page
 
     tasks = list(task_bench.find_tasks(options.task or plugins.names("task")))
     _known(options)  # a damaged file is told before anything is measured
@@ -101,15 +99,13 @@ def _wander(options: argparse.Namespace) -> int:
 
 def _collect(options: argparse.Namespace) -> int:
     """Take what trainings have shown."""
-    from serl.report import task_bench
-    from serl.report import task_page
-    from serl.report import task_runs
+    from serl.report import task_bench, task_page
 
     wanted = {task.name for task in task_bench.find_tasks(options.task)}
-    paths = task_runs.find_runs(options.runs)
+    paths = task_page.find_runs(options.runs)
     _known(options)  # a damaged file is told before anything is read
     trainings, curves = [], {}
-    for shown in task_runs.shown_by(paths, print, options.commit or task_runs.UNKNOWN_COMMIT):
+    for shown in task_page.shown_by(paths, print, options.commit or task_page.UNKNOWN_COMMIT):
         if wanted and shown.task not in wanted:
             continue
         training, curves[shown.training.curve] = shown.training, shown.curve

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from serl.camera import View
 from serl.errors import BadInput
-from serl.system.settings_file import checked
 from serl.system.cameras import (
     CaptureConfig,
     Film,
@@ -23,6 +22,7 @@ from serl.system.cameras import (
     Source,
     UsbCamera,
 )
+from serl.system.settings_file import checked
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _NAMESPACE = re.compile(r"(/[A-Za-z][A-Za-z0-9_]*)*/?")
@@ -62,8 +62,8 @@ def camera(options: argparse.Namespace) -> int:
     source = Lasting(_opener(options), partial(print, f"camera {options.name}:", flush=True))
     try:
         require_ros()
-        from serl.ros.nodes.camera import CameraNode, PublishConfig, describe  # rclpy is there
         from serl.ros.node import RosNode
+        from serl.ros.nodes.camera import CameraNode, PublishConfig, describe  # rclpy is there
 
         frame = options.frame_id or f"{options.name}_optical_frame"
         settings = {"frame": frame, "view": view, "jpeg": options.jpeg}

@@ -7,8 +7,8 @@ from datetime import datetime
 from pathlib import Path
 
 from serl.cli.subcommands import group
-from serl.runs.config import parse_overrides, resolve
 from serl.errors import BadInput
+from serl.runs.config import parse_overrides, resolve
 from serl.system.settings_file import checked, read_yaml
 
 DONE = 0
@@ -33,9 +33,8 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 
 
 def _import(options: argparse.Namespace) -> int:
+    from serl.datasets.serl_import import ImportMap, import_runs, read_transitions, runs
     from serl.runs.task_setup import make_spec, make_task
-    from serl.datasets.serl_import import ImportMap, import_runs
-    from serl.datasets.transitions import read_transitions, runs
 
     config = resolve({"task": options.task}, parse_overrides(options.overrides))
     task = make_task(config)

@@ -92,7 +92,7 @@ def _examine_run(run: RunFolder, seconds: float) -> bool:
 
 def _seen(folder: Path, seconds: float) -> tuple[GraphSeen, str]:
     """What a node with the settings of a folder sees, and the namespace of that folder."""
-    from serl.ros.graph_look import Look
+    from serl.ros.inspection import Look
     from serl.ros.node import RosNode
 
     with RosNode("doctor", folder, local=True) as node:
@@ -144,8 +144,8 @@ def show(console: Console, graph: GraphSeen, root: str = "") -> None:
 
 def expected_nodes(run: RunFolder, root: str) -> list[str]:
     """Full names of the nodes of a run while it trains, or of the parts of it that were started."""
-    from serl.ros.processes import actor_names
     from serl.ros.names import guard_name, ros_name
+    from serl.ros.processes import actor_names
 
     announced = sorted(path.name for path in run.path.glob("link/*") if path.is_dir())
     deployed = not (run.path / "index.sqlite").exists() and (run.path / "trials.jsonl").exists()

@@ -9,15 +9,15 @@ import shlex
 from pathlib import Path
 
 from serl import plugins
-from serl.cli.subcommands import group
-from serl.runs.config import parse_overrides, resolve
-from serl.cli.terminal import Countdown
 from serl.agents.encoder_weights import views_of
+from serl.cli.subcommands import group
+from serl.cli.terminal import Countdown
 from serl.errors import BadInput
-from serl.system.files import check_destination
-from serl.system.settings_file import checked
+from serl.runs.config import parse_overrides, resolve
 from serl.runs.folder import versions
 from serl.specs import ArraySpec
+from serl.system.files import check_destination
+from serl.system.settings_file import checked
 
 DONE = 0
 

@@ -7,9 +7,9 @@ import os
 import tempfile
 from pathlib import Path
 
+from serl.arm_profile import latch_path, load_robot
 from serl.runs.config import resolve
 from serl.runs.guard_setup import guard_arguments, guard_of, guarded_arm, place_of
-from serl.robot_file import latch_path, load_robot
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

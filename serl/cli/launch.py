@@ -16,16 +16,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rclpy.time_source import USE_SIM_TIME_NAME
-
-from serl.runs.config import parse_overrides
-from serl.report.display import Display
+from serl.arm_profile import load_robot
+from serl.cli.training import demonstrate
+from serl.cli.up import run_of
 from serl.errors import BadInput, SerlError
-from serl.system.files import checked_name
-from serl.runs.graph_file import GraphConfig
-from serl.system.settings_file import checked, read_yaml
-from serl.robot_file import load_robot
+from serl.report.display import Display
 from serl.ros.environment import domain_id_of, environment, meet_others
+from serl.ros.lifecycle import AUTOSTART
+from serl.ros.names import USE_SIM_TIME, ros_name
 from serl.ros.processes import (
     RealArm,
     actor_names,
@@ -40,13 +38,13 @@ from serl.ros.processes import (
     sim_process,
     started_domain_id,
 )
-from serl.ros.lifecycle import AUTOSTART
-from serl.ros.names import ros_name
+from serl.runs.config import parse_overrides
 from serl.runs.folder import RunFolder
+from serl.runs.graph_file import GraphConfig
 from serl.runs.settings import run_settings
+from serl.system.files import checked_name
+from serl.system.settings_file import checked, read_yaml
 from serl.system.supervisor import BAD_INPUT, ProcessSpec
-from serl.cli.training import demonstrate
-from serl.cli.up import run_of
 
 _CLOCK = "--clock"
 _RUN = {
@@ -236,8 +234,8 @@ def _description(arguments: Declared, graph: Callable[[Arguments], _Graph]) -> A
         given = {name: LaunchConfiguration(name).perform(context) for name in declared}
         parameters = {} if _is_true(given, "autostart") else {AUTOSTART: False}
         made = graph(given)
-        if _is_true(given, USE_SIM_TIME_NAME):
-            parameters[USE_SIM_TIME_NAME] = True
+        if _is_true(given, USE_SIM_TIME):
+            parameters[USE_SIM_TIME] = True
             made = made._replace(processes=_with_clock(made.processes))
         pushed = context.launch_configurations.get("ros_namespace", "")
         namespace = _within(pushed, given["namespace"])

@@ -14,12 +14,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from serl import plugins
-from serl.runs.config import TrainConfig, resolve
-from serl.errors import SerlError
-from serl.runs.plugin_settings import CHOICES
-from serl.robot_file import load_robot
-from serl.teleop.config import TeleopConfig
+from serl.arm_profile import load_robot
 from serl.cli.teleop import mapping_of
+from serl.errors import SerlError
+from serl.runs.config import TrainConfig, resolve
+from serl.runs.plugin_settings import CHOICES
+from serl.teleop.config import TeleopConfig
 
 DONE = 0
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
+from serl.agents.config import ClassifierConfig, PretrainingConfig
 from serl.cli import actor as actor_command
 from serl.cli import bench as bench_command
 from serl.cli import camera as camera_command
@@ -26,22 +27,20 @@ from serl.cli import encoder as encoder_commands
 from serl.cli import guard as guard_command
 from serl.cli import list as list_command
 from serl.cli import order as order_command
-from serl.cli import plan_command
+from serl.cli import plan, reward
 from serl.cli import record as record_command
 from serl.cli import replay as replay_command
-from serl.cli import reward_commands
 from serl.cli import run as run_command
 from serl.cli import setup as setup_command
 from serl.cli import sim as sim_command
 from serl.cli import teleop as teleop_commands
 from serl.cli import train as train_command
 from serl.cli import up as up_command
-from serl.agents.config import ClassifierConfig, PretrainingConfig
 from serl.cli.subcommands import NOTHING_KEPT
-from serl.runs.config import TrainConfig
 from serl.errors import BadInput, SerlError
-from serl.system.json_fields import short
+from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
+from serl.system.json_fields import short
 from serl.version import __version__
 
 _ALL_KEPT = "everything is stopped and saved"
@@ -207,8 +206,8 @@ def _of_training() -> tuple[Command, ...]:
         c(
             "plan",
             "predict how long a training will take",
-            plan_command.add_options,
-            plan_command.plan,
+            plan.add_options,
+            plan.plan,
             True,
         ),
     )
@@ -273,7 +272,7 @@ def _of_looking() -> tuple[Command, ...]:
         c(
             "reward",
             "collect, label, train and audit models of success",
-            reward_commands.add_commands,
+            reward.add_commands,
         ),
         c(
             "console",

@@ -40,7 +40,7 @@ def order(options: argparse.Namespace) -> int:
     require_ros()
     os.environ["ROS_DOMAIN_ID"] = str(domain_id_of())
     from serl.ros.node import RosNode  # rclpy: once it is known to be there
-    from serl.ros.remote import Remote
+    from serl.ros.services import Remote
 
     with tempfile.TemporaryDirectory(prefix="serl-order-") as scratch:
         meet_others(Path(scratch))

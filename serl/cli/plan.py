@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import argparse
+import os
+import time
+from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
+from rich.console import Console
+from rich.table import Table
 
-from serl.runs.config import TrainConfig
+from serl import plugins
+from serl.agent import Agent
+from serl.clock import VirtualClock
+from serl.errors import BadInput
+from serl.loop import EpisodeKey, run
+from serl.runs.assembly import frame_encoder, make_acting_agent, make_agent, make_replay
+from serl.runs.config import TrainConfig, parse_overrides
+from serl.runs.demonstrations import record_expert
+from serl.runs.settings import run_settings
+from serl.runs.task_setup import make_spec, make_task
+from serl.system.settings_file import read_yaml
+from serl.training.evaluation import Purpose, start_seed
+from serl.training.frames import FrameStack
+from serl.types import Action, Observation, Record
 
 
 class Rates(BaseModel):
@@ -139,3 +160,160 @@ def _simulated_rate(actors: int, rates: Rates, conditions: Conditions) -> tuple[
     }
     slowest = min(limits, key=lambda name: limits[name])
     return limits[slowest], slowest
+
+
+_EXPERT_EPISODES = 2
+_FIRST_UPDATES = 2  # which make plans and buffers
+Now = Callable[[], float]
+
+
+class _TimedPolicy:
+    """An agent's actions, and how long they took together."""
+
+    def __init__(self, agent: Agent, frames: int, now: Now) -> None:
+        self.took_s, self.stack = 0.0, FrameStack(frames)
+        self._agent, self._now = agent, now
+
+    def __call__(self, observation: Observation) -> Action:
+        begin_s = self._now()
+        action = self._agent.act(self.stack(observation), explore=True)
+        self.took_s += self._now() - begin_s
+        return action
+
+
+def measure(
+    config: TrainConfig, seconds: float, now: Now = time.perf_counter
+) -> tuple[Rates, bool]:
+    """Rates of simulation, policy and learner, and whether the learner has a GPU.
+
+    Args:
+        config: of the run that is planned; it trains nothing and writes nothing.
+        seconds: for each of them.
+        now: monotonic seconds.
+    """
+    task = make_task(config)
+    demonstrated: list[Record] = []
+    tried: list[Record] = []
+    acting = make_acting_agent(config, make_spec(task), 0)
+    policy = _TimedPolicy(acting, config.agent.frames, now)
+    steps, env_s = 0, 0.0
+    with plugins.make_simulation(task) as robot:
+        key = EpisodeKey("plan", "expert", 1, 0)
+        record_expert(robot, task, demonstrated.append, _EXPERT_EPISODES, config.seed, key)
+        clock, begin_s = VirtualClock(robot.advance, task.config.rate_hz), now()
+        for episode in count():
+            robot.reset(start_seed(Purpose.TRAINING, config.seed, "plan", episode))
+            policy.stack.begin()
+            numbered = EpisodeKey("plan", "actor", 1, episode)
+            steps += run(robot, task, policy, clock, numbered, tried.append).steps
+            env_s = now() - begin_s
+            if env_s >= seconds:
+                break
+    agent = make_agent(config, make_spec(task), 0)
+    rates = Rates(
+        env_steps_per_s=steps / env_s,
+        updates_per_s=_updates_per_s(config, agent, demonstrated, tried, seconds, now),
+        act_s=policy.took_s / steps,
+        expert_steps=len(demonstrated) / _EXPERT_EPISODES - 1,  # an episode's end is no step
+    )
+    return rates, str(getattr(agent, "device", "cpu")) != "cpu"
+
+
+def _updates_per_s(
+    config: TrainConfig,
+    agent: Agent,
+    demonstrated: Sequence[Record],
+    tried: Sequence[Record],
+    seconds: float,
+    now: Now,
+) -> float:
+    """Outer updates, their batches drawn from a replay of what was just recorded."""
+    replay = make_replay(config, make_spec(make_task(config)), None, frame_encoder(agent))
+    for record in demonstrated:
+        replay.add(record, prior=True)
+    for record in tried:
+        replay.add(record)
+    agent.fit_normaliser(replay.states())
+    rows, share = config.agent.utd * config.agent.batch_size, config.learner.prior_share
+    for _ in range(_FIRST_UPDATES):
+        agent.update(replay.sample(rows, share))
+    updates, begin_s = 0, now()
+    while (took_s := now() - begin_s) < seconds:
+        agent.update(replay.sample(rows, share))
+        updates += 1
+    return updates / took_s
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Of the command."""
+    parser.add_argument("task", help="name of a task or path of a .py file")
+    parser.add_argument("--config", type=Path, help="YAML file of settings")
+    parser.add_argument("--seconds", type=float, default=3.0, help="to measure each rate for")
+    parser.add_argument(
+        "--reset-s", type=float, default=5.0, help="time between two episodes on an arm"
+    )
+
+
+def plan(options: argparse.Namespace) -> int:
+    """Measure, and print the plan.
+
+    Raises:
+        BadInput: a setting cannot be used.
+    """
+    if not 0.1 <= options.seconds <= 60.0:
+        raise BadInput(f"--seconds {options.seconds:g}: expected from 0.1 to 60")
+    if not 0.0 <= options.reset_s <= 3600.0:
+        raise BadInput(f"--reset-s {options.reset_s:g}: expected from 0 to 3600")
+    file = read_yaml(options.config) if options.config else {}
+    config = run_settings(options.task, file, parse_overrides(options.overrides))
+    if config.stages:
+        raise BadInput("stages: plan one task at a time, with --stages null")
+    console, task = Console(highlight=False), make_task(config)
+    with console.status("measuring"):
+        rates, gpu = measure(config, options.seconds)
+    conditions = Conditions(
+        rate_hz=task.config.rate_hz,
+        max_steps=task.config.max_steps,
+        processors=len(os.sched_getaffinity(0)),
+        gpu=gpu,
+        reset_s=options.reset_s,
+    )
+    show(console, config, rates, conditions, make_plan(config, rates, conditions))
+    return 0
+
+
+def show(
+    console: Console, config: TrainConfig, rates: Rates, conditions: Conditions, plan: Plan
+) -> None:
+    """Print what was measured, how long each part takes, and what all wait for."""
+    agent = config.agent
+    console.print(
+        f"{config.task}: {config.steps:,} steps, actors {config.actors}, batch {agent.batch_size}, "
+        f"UTD {agent.utd}, processors {conditions.processors}",
+        soft_wrap=True,
+    )
+    if (load := os.getloadavg()[0]) > conditions.processors + 1:
+        console.print(f"a load of {load:.1f}: others work on this machine, which is faster alone")
+    console.print(
+        f"measured: {rates.env_steps_per_s:,.0f} steps/s of one simulation with its policy, "
+        f"{rates.updates_per_s:,.1f} updates/s (each of {agent.utd} critic updates, for one step), "
+        f"{1e3 * rates.act_s:.1f} ms for an action",
+        soft_wrap=True,
+    )
+    table = Table(box=None)
+    for title in ("part", "how much", "min in simulation", f"min at {conditions.rate_hz:g} Hz"):
+        table.add_column(title, justify="right" if title.startswith("min") else "left")
+    for part in plan.parts:
+        table.add_row(part.name, part.amount, _minutes(part.simulation_s), _minutes(part.arm_s))
+    table.add_row("all", "", _minutes(plan.simulation_s), _minutes(plan.arm_s), style="bold")
+    console.print(table)
+    console.print(f"in simulation it waits for {plan.simulation_bottleneck}")
+    console.print(
+        f"on an arm it waits for {plan.arm_bottleneck}; each reset is taken to last "
+        f"{conditions.reset_s:g} s (--reset-s)",
+        soft_wrap=True,
+    )
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.1f}"

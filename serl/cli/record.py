@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serl import plugins
-from serl.cli import teleop as teleop_commands
 from serl.arm_profile import is_real
-from serl.runs.config import TrainConfig, parse_overrides, resolve
-from serl.console import lease
-from serl.log.episode_reader import episode_paths
+from serl.cli import teleop as teleop_commands
+from serl.cli.terminal import at_the_terminal
+from serl.console import access
 from serl.errors import BadInput
+from serl.log.episode_reader import episode_paths
+from serl.loop import EpisodeKey, Result
+from serl.runs.config import TrainConfig, parse_overrides, resolve
+from serl.runs.folder import CONFIG, RunFolder
 from serl.runs.graph_file import checked_namespace
 from serl.runs.guard_setup import guarded_arm
-from serl.loop import EpisodeKey, Result
-from serl.system.settings_file import checked
 from serl.runs.real_arm import NO_JUDGE, is_judged_apart
-from serl.runs.folder import CONFIG, RunFolder
+from serl.system.settings_file import checked
 from serl.teleop.config import TeleopConfig
-from serl.cli.terminal_person import at_the_terminal
 
 if TYPE_CHECKING:
     from serl.datasets.person import Stand
@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def add_person(parser: argparse.ArgumentParser) -> None:
     """How a person takes part, and at which arm."""
     parser.add_argument("--console", action="store_true", help="a person drives, by a web page")
-    parser.add_argument("--console-port", type=int, default=lease.PORT)
+    parser.add_argument("--console-port", type=int, default=access.PORT)
     teleop_commands.add_device(parser)
     teleop_commands.add_places(parser)
     parser.add_argument(
@@ -77,9 +77,9 @@ def record(options: argparse.Namespace) -> int:
 
 
 def _record_expert(options: argparse.Namespace) -> int:
-    from serl.runs.task_setup import for_recording, make_spec, make_task
-    from serl.runs.demonstrations import EXPERT, record_expert
     from serl.log.episode_log import EpisodeLog
+    from serl.runs.demonstrations import EXPERT, record_expert
+    from serl.runs.task_setup import for_recording, make_spec, make_task
 
     overrides = {"task": options.task, **parse_overrides(options.overrides)}
     config = for_recording(resolve(overrides))
@@ -103,10 +103,10 @@ def _record_expert(options: argparse.Namespace) -> int:
 
 
 def _record_person(options: argparse.Namespace) -> int:
-    from serl.runs.task_setup import make_judged_task, make_task
-    from serl.system.files import FileLock
     from serl.datasets.person import ACTOR, record_person
     from serl.datasets.recording_session import Recorded, Session, write_session
+    from serl.runs.task_setup import make_judged_task, make_task
+    from serl.system.files import FileLock
 
     device = open_device(options)
     run = persons_folder(options, {"task_config": {"time_limit_s": PERSONS_TIME_S}})
@@ -242,13 +242,13 @@ def stand(
 
     A simulation of this process, or a real arm.
     """
-    from serl.runs.task_setup import make_spec
     from serl.clock import RealTime, VirtualClock, WallClock
-    from serl.teleop.human_input import Desk
-    from serl.teleop.stop import Hold
     from serl.datasets.person import ACTOR, Stand
-    from serl.teleop.operator import Operator
+    from serl.runs.task_setup import make_spec
+    from serl.teleop.human_input import Desk
     from serl.teleop.mux import OneOwner
+    from serl.teleop.operator import Operator
+    from serl.teleop.stop import Hold
 
     operators, rate_hz = [], task.config.rate_hz
     if devices is not None:

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from serl.runs.config import parse_overrides
-from serl.system.contact_sheet import PER_ROW, contact_sheet
+from serl import plugins
+from serl.cli import record as record_command
+from serl.cli.subcommands import group
+from serl.cli.terminal import Countdown
+from serl.datasets.reward_audit import UNKNOWN, Told, audit, endings, told_episodes, tuned_reward
 from serl.errors import BadInput
-from serl.system.files import check_destination
-from serl.log.annotations import Origin
-from serl.system.settings_file import checked, merge
+from serl.log.annotations import LABELS_FILE, Origin, Place, append_labels, read_labels
+from serl.log.episode_reader import episode_name, episode_paths, read_spec
 from serl.reward import RewardConfig
-from serl.datasets.reward_audit import audit, endings
+from serl.runs.config import parse_overrides, resolve
 from serl.runs.reward_data import episode_folders, read_images, read_sight, task_of
-from serl.datasets.reward_truth import UNKNOWN, Told, told_episodes
-from serl.datasets.tuned_reward import tuned_reward
+from serl.system.files import check_destination
+from serl.system.settings_file import checked, merge
+from serl.system.video import PER_ROW, contact_sheet
 from serl.types import Image
 
 _TRUTHS = {
@@ -72,7 +77,7 @@ def execute_audit(options: argparse.Namespace) -> int:
         write_png(options.sheet, mistakes.sheet(list(card.views)))
         lines.append(f"the worst mistakes of single images: {options.sheet}")
     for line in lines:
-        print(line)  # noqa: T201
+        print(line)
     return 0
 
 
@@ -194,3 +199,179 @@ def _sure(sureness: float) -> str:
 
 def _where(origin: Origin) -> str:
     return f"{origin.folder} --episode {origin.place.episode} --steps {origin.place.step}"
+
+
+DONE = 0
+
+_BY_WORDS = (
+    "what your device says for success marks the step that passes as a positive, for failure as a "
+    "negative; --console gives keys and buttons for that"
+)
+
+
+def add_commands(parser: argparse.ArgumentParser) -> None:
+    """Give `serl reward` its commands."""
+    command = group(parser)
+    text = "record images of success and of anything else"
+    collect = command("collect", _collect, text, True, "whole episodes until now are kept")
+    collect.add_argument("task", help="name of a task or path of a .py file")
+    collect.add_argument("--positives", type=int, default=200, help="steps of success")
+    collect.add_argument("--negatives", type=int, default=1000, help="other steps")
+    collect.add_argument("--seed", type=int, default=0)
+    collect.add_argument("--out", type=Path, help="folder of the collection")
+    record_command.add_person(collect)
+    label = command("label", _label, "say of recorded steps what they are; the last word counts")
+    label.add_argument("folder", type=Path, help="a collection, a run, or RUN/episodes/ACTOR")
+    label.add_argument("--episode", type=int, required=True, help="its number, as in the file name")
+    label.add_argument("--epoch", type=int, help="start of the actor; the newest if not given")
+    label.add_argument("--steps", required=True, metavar="FIRST:LAST", help="or one number")
+    label.add_argument("--label", type=int, required=True, help="0: nothing, 1: success (or stage)")
+    train = command("train", _train, "train a model of success on labelled images", True)
+    train.add_argument(
+        "folders", type=Path, nargs="+", help="labelled: collections, runs, or RUN/episodes/ACTOR"
+    )
+    train.add_argument("--out", type=Path, required=True, help="file of the model, .safetensors")
+    text = "count a model's mistakes in a run or a collection, and show the worst"
+    add_audit_options(command("audit", execute_audit, text, True))
+
+
+def _collect(options: argparse.Namespace) -> int:
+    from serl.datasets.reward_collection import Counts, collect
+    from serl.runs.task_setup import make_task
+
+    if min(options.positives, options.negatives) < 1:
+        raise BadInput("--positives and --negatives: expected at least 1")
+    if options.console or options.device or options.robot:
+        return _collect_person(options)
+    named = {"task": options.task, "observe": "pixels"}
+    config = resolve(named, parse_overrides(options.overrides))
+    task = make_task(config)
+    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    folder = options.out or Path("runs") / task.name / f"reward_{stamp}"
+    if episode_paths(folder):
+        raise BadInput(f"{folder}: already holds episodes; give another --out")
+    with plugins.make_simulation(task) as robot:
+        wanted = Counts(options.positives, options.negatives)
+        try:
+            counts = collect(robot, task, folder, wanted, options.seed, _tell, config.log)
+        except KeyboardInterrupt:
+            print(f"{len(episode_paths(folder))} episodes in {folder}", file=sys.stderr)
+            raise
+    episodes = len(episode_paths(folder))
+    print(f"{counts.positives} positives and {counts.negatives} negatives, of {episodes} episodes")
+    print(f"in {folder}; next: serl reward train {folder} --out {task.name}.safetensors")
+    return DONE
+
+
+def _collect_person(options: argparse.Namespace) -> int:
+    from serl.datasets.recording_session import Session, write_session
+    from serl.datasets.reward_collection import Counts, Marks, collect_person
+    from serl.runs.task_setup import make_task
+    from serl.system.files import FileLock
+
+    wanted = Counts(options.positives, options.negatives)
+    defaults = {
+        "observe": "pixels",
+        "task_config": {"time_limit_s": record_command.PERSONS_TIME_S},
+    }
+    device = record_command.open_device(options)
+    run = record_command.persons_folder(options, defaults, "reward")
+    task = make_task(run.config)
+    if not options.console:
+        print(_BY_WORDS, flush=True)
+    with FileLock(run.path / "recorder.lock", f"the recording {run.path}"):
+        write_session(run.path, Session(purpose="reward", wanted=wanted._asdict()))
+        marks = Marks(run)
+        said = {"positive": lambda: marks.mark(1), "negative": lambda: marks.mark(0)}
+        with record_command.stand(options, run, task, device, said) as place:
+            counts = collect_person(place, task, run, marks, wanted, options.seed, _tell_lines)
+    print(f"{counts.positives} positives and {counts.negatives} negatives in {run.path}")
+    if counts.positives < wanted.positives or counts.negatives < wanted.negatives:
+        print(f"to go on: the same command with --out {run.path}")
+        raise KeyboardInterrupt
+    print(f"next: serl reward train {run.path} --out {task.name}.safetensors")
+    return DONE
+
+
+def _tell_lines(counts: tuple[int, int]) -> None:
+    print(f"{counts[0]} positives, {counts[1]} negatives", flush=True)
+
+
+def _tell(counts: tuple[int, int]) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{counts[0]} positives, {counts[1]} negatives", end="", file=sys.stderr)
+
+
+def _label(options: argparse.Namespace) -> int:
+    from serl.runs.reward_data import episode_folders
+
+    first, _, last = options.steps.partition(":")
+    try:
+        steps = range(int(first), int(last or first) + 1)
+    except ValueError:
+        raise BadInput(f"--steps {options.steps!r}: expected a number, or FIRST:LAST") from None
+    folder, *others = episode_folders([options.folder])
+    if others:
+        actors = ", ".join(map(str, (folder, *others)))
+        raise BadInput(f"{options.folder}: which actor's episode? Give one of {actors}")
+    paths = {tuple(episode_name(path)): path for path in episode_paths(folder)}
+    epochs = [epoch for epoch, episode in paths if episode == options.episode]
+    epoch = max(epochs, default=-1) if options.epoch is None else options.epoch
+    if (epoch, options.episode) not in paths:
+        known = ", ".join(f"{episode} of {epoch}" for epoch, episode in sorted(paths)[:8]) or "none"
+        raise BadInput(f"{folder}: no episode {options.episode}; there are: {known}")
+    length = _length(paths[epoch, options.episode])
+    if not steps or steps[0] < 0 or steps[-1] >= length:
+        raise BadInput(f"--steps {options.steps}: expected steps from 0 to {length - 1}")
+    places = [(Place(epoch, options.episode, step), options.label) for step in steps]
+    count = append_labels(folder, places, "person")
+    total = len(read_labels(folder))
+    print(f"{count} steps are labelled {options.label}; {total} labels in {folder / LABELS_FILE}")
+    return DONE
+
+
+def _length(path: Path) -> int:
+    """Observations of an episode: the final one is told by the number of its steps."""
+    from serl.log.episode_reader import read_episode
+
+    if (spec := read_spec(path)) is None:
+        return 0
+    episode = read_episode(path, spec)
+    return len(episode.steps) + (episode.end is not None)
+
+
+def _train(options: argparse.Namespace) -> int:
+    from serl.agents.classifier import Card
+    from serl.agents.classifier_training import train_classifier
+    from serl.agents.config import ClassifierConfig
+    from serl.datasets.reward_audit import audit, tuned_reward
+    from serl.runs.reward_data import episode_folders, read_samples, read_sight, task_of
+    from serl.system.settings_file import checked
+
+    asked = parse_overrides(options.overrides)
+    folders = episode_folders(options.folders)
+    task, drawn = task_of(folders), sorted({read_sight(folder).renderer for folder in folders})
+    place = tuned_reward(folders, task).model_dump(include={"tool_low_m", "tool_high_m"})
+    config = checked(ClassifierConfig, {**place, **asked})
+    check_destination(options.out)
+    samples, views = read_samples(folders)
+    stages = [f"stage {number}" for number in range(1, int(samples.labels.max()))]
+    card = Card(
+        task=task,
+        renderers=tuple(filter(None, drawn)),
+        views=views,
+        classes=("nothing", *stages, "success"),
+    )
+    told = Countdown("epoch", config.epochs)
+    trained = train_classifier(samples, card, config, told)
+    trained.classifier.save(options.out)
+    card = trained.classifier.card
+    print(f"{options.out}: sees {', '.join(views)}; believed from {card.threshold:.3f} on")
+    for word, corner in (("above", config.tool_low_m), ("below", config.tool_high_m)):
+        if corner is not None:
+            print(f"  where the tool is {word} x, y, z of {corner} m, as a training checks itself")
+    count = len(np.unique(trained.held_out.episodes))
+    print(f"measured on {count} episodes that neither training nor calibration saw:")
+    for line in audit(trained.held_out.labels, trained.probabilities, card.threshold).lines():
+        print(f"  {line}")
+    return DONE

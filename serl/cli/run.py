@@ -11,18 +11,18 @@ from pathlib import Path
 
 from serl import plugins
 from serl.cli import teleop as teleop_commands
-from serl.runs.task_setup import make_task
+from serl.cli.terminal import at_the_terminal
+from serl.console import access
+from serl.errors import BadInput
 from serl.runs.checkpoint import pick
 from serl.runs.config import TrainConfig
-from serl.console import lease
 from serl.runs.deployment import FOLDER, load_fitting, read_tried, summary
-from serl.errors import BadInput
+from serl.runs.folder import RunFolder
 from serl.runs.graph_file import checked_namespace
 from serl.runs.guard_setup import guarded_arm
 from serl.runs.real_arm import NO_JUDGE, asked_where, is_judged_apart
-from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_task
 from serl.system.supervisor import Supervisor
-from serl.cli.terminal_person import at_the_terminal
 
 ACTOR = "actor0"
 _POLL_S = 0.1
@@ -44,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--episodes", type=int, help="how many; else until Ctrl-C")
     parser.add_argument("--out", type=Path, help=f"folder of its episodes; else RUN/{FOLDER}/...")
     parser.add_argument("--console", action="store_true", help="with a web page beside it")
-    parser.add_argument("--console-port", type=int, default=lease.PORT)
+    parser.add_argument("--console-port", type=int, default=access.PORT)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -15,18 +15,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from serl.arm_profile import ArmProfile
-from serl.workspace import Trial
+from serl.arm_profile import ArmProfile, latch_path, load_robot, read_robot, write_robot
+from serl.cli.teleop import add_device, opened_device
 from serl.errors import BadInput, SerlError
-from serl.system.files import check_destination
 from serl.ros.setup.checks import Left
 from serl.runs.guard_setup import place_of
-from serl.robot_file import latch_path, load_robot, read_robot, write_robot
-from serl.cli.teleop import add_device, opened_device
+from serl.system.files import check_destination
 from serl.system.terminal import Typed, TypedNoMore
+from serl.workspace import Trial
 
 if TYPE_CHECKING:
-    from serl.ros.setup.setup_session import Session
+    from serl.ros.setup.session import Session
     from serl.ros.setup.steps import SetupStep
 
 _CHOICE = "[Enter] begin   [s REASON] skip   [q] leave, and go on another time"
@@ -91,7 +90,7 @@ def setup(options: argparse.Namespace) -> int:
     require_ros()
     from serl.ros.node import RosNode  # rclpy: once it is known to be there
     from serl.ros.setup.arm import SetupArm
-    from serl.ros.setup.setup_session import Session
+    from serl.ros.setup.session import Session
     from serl.ros.setup.steps import STEPS
 
     profile = _without(profile, options.repeat, [step.name for step in STEPS])

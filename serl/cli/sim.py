@@ -7,8 +7,8 @@ import os
 import tempfile
 from pathlib import Path
 
-from serl.runs.config import parse_overrides, resolve
 from serl.errors import BadInput
+from serl.runs.config import parse_overrides, resolve
 from serl.system.settings_file import read_yaml
 
 ROBOT = "arm"
@@ -29,9 +29,9 @@ def simulate(options: argparse.Namespace) -> int:
     Raises:
         BadInput: ROS 2 is missing, or a setting is wrong.
     """
-    from serl.runs.task_setup import check_topics, make_task
     from serl.ros.environment import clean_shared_memory, free_domain, meet_others
     from serl.ros.processes import require_ros
+    from serl.runs.task_setup import check_topics, make_task
 
     if not 0.0 < options.rtf <= _FASTEST:
         raise BadInput(f"--rtf {options.rtf:g}: expected above 0, at most {_FASTEST:g}")

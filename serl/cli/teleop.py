@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,20 +18,18 @@ from rich.table import Table
 from rich.text import Text
 
 from serl import plugins
-from serl.runs.config import parse_overrides
-from serl.console.access import Door, read_door, remove_door
-from serl.console.lease import PORT
-from serl.errors import BadInput, SerlError
-from serl.system.settings_file import checked, merge
+from serl.console.access import PORT, Door, read_door, remove_door
 from serl.datasets.recording_session import read_session
+from serl.errors import BadInput, SerlError
+from serl.runs.config import parse_overrides
 from serl.runs.folder import RunFolder
 from serl.specs import ArraySpec
+from serl.system.settings_file import checked, merge
 from serl.system.supervisor import Supervisor
 from serl.teleop.config import TeleopConfig
 from serl.teleop.device import Device, DeviceLost
-from serl.teleop.mapping import AXES, DeviceKind, MappingConfig, Wish, read_wish
+from serl.teleop.mapping import AXES, DeviceKind, MappingConfig, Wish, read_wish, who_drives
 from serl.teleop.operator import arm_count
-from serl.teleop.remote import who_drives
 
 BEAT_S = 0.02
 _OPENS_S = 30.0
@@ -100,10 +99,8 @@ def console_of(run: RunFolder, port: int) -> Iterator[Supervisor]:
 
 def require_console() -> None:
     """Raise `BadInput` unless the package that it needs is there."""
-    try:
-        import aiohttp  # noqa: F401
-    except ImportError:
-        raise BadInput('console: needs aiohttp: pip install "serl[console]"') from None
+    if find_spec("aiohttp") is None:
+        raise BadInput('console: needs aiohttp: pip install "serl[console]"')
 
 
 def announce(run: RunFolder, supervisor: Supervisor, port: int) -> None:
@@ -222,11 +219,11 @@ def _drive(
     options: argparse.Namespace, devices: tuple[Device, ...], mapping: MappingConfig
 ) -> None:
     """Every beat is one look at each device; when one is lost there are no more."""
-    from serl.runs.task_setup import make_spec, make_task
-    from serl.ros.people.control import control_topic
-    from serl.ros.processes import join_here
     from serl.ros.node import RosNode
+    from serl.ros.people.control import control_topic
     from serl.ros.people.teleop import RemoteHand, device_topics
+    from serl.ros.processes import join_here
+    from serl.runs.task_setup import make_spec, make_task
 
     run = RunFolder.open(options.run).writable()
     spec = make_spec(make_task(run.config)).action

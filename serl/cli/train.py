@@ -9,12 +9,12 @@ from pathlib import Path
 
 from serl.cli import actor as actor_command
 from serl.cli import teleop as teleop_commands
-from serl.runs.config import TrainConfig, parse_overrides
-from serl.console import lease
-from serl.report.display import Display
+from serl.console import access
 from serl.errors import BadInput, SerlError
-from serl.system.settings_file import read_yaml
+from serl.report.display import Display
+from serl.runs.config import TrainConfig, parse_overrides
 from serl.runs.folder import RunFolder
+from serl.system.settings_file import read_yaml
 
 DONE, FAILED = 0, 1
 
@@ -30,7 +30,7 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
     _configured(parser)
     parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with this run")
     parser.add_argument("--console", action="store_true", help="with a web page beside it")
-    parser.add_argument("--console-port", type=int, default=lease.PORT)
+    parser.add_argument("--console-port", type=int, default=access.PORT)
 
 
 def add_learner_options(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,9 @@ def settings(options: argparse.Namespace) -> TrainConfig:
     Raises:
         BadInput: there is no such task or file, or a setting cannot be used.
     """
-    from serl.runs.settings import run_settings  # mujoco and the parts of a run: not for `serl list`
+    from serl.runs.settings import (
+        run_settings,  # mujoco and the parts of a run: not for `serl list`
+    )
 
     file = read_yaml(options.config) if options.config else {}
     return run_settings(options.task, file, parse_overrides(options.overrides))
@@ -58,8 +60,8 @@ def train(options: argparse.Namespace) -> int:
         BadInput: a setting cannot be used, or the run cannot be gone on with.
         SerlError: training stopped; how to go on has been said.
     """
-    from serl.ros.processes import check_one_arm, require_ros
     from serl.cli.training import train_run
+    from serl.ros.processes import check_one_arm, require_ros
 
     require_ros()
     if options.resume:
@@ -92,8 +94,8 @@ def learner(options: argparse.Namespace) -> int:
         BadInput: a setting cannot be used, or the run cannot be gone on with.
         SerlError: the learner failed.
     """
-    from serl.ros.processes import learner_processes, require_ros, started
     from serl.cli.training import demonstrate
+    from serl.ros.processes import learner_processes, require_ros, started
 
     require_ros()
     if (path := Path(options.task)).is_dir():

@@ -11,33 +11,32 @@ from pathlib import Path
 from serl import plugins
 from serl.agent import State
 from serl.arm_profile import is_real
-from serl.runs.task_setup import make_judged_task, make_spec, make_task
-from serl.report.assistance import assistance
+from serl.cli.run import deploy, deployment
+from serl.cli.terminal import at_the_terminal
+from serl.errors import BadInput, CorruptData, SerlError
+from serl.log.episode_log import EpisodeLog
+from serl.log.episode_reader import episode_paths
+from serl.log.metrics import EvaluationRow, MetricsRow, MetricsWriter, read_metrics
+from serl.loop import EpisodeKey
+from serl.report.curves import assistance, quarters
+from serl.report.display import Display, Summary, print_summary
+from serl.report.progress import ProgressReader, with_waiting
+from serl.report.report import write_report
+from serl.report.stages import write_stages_report
+from serl.ros.processes import actor_names, all_processes, arms_behind_guards, prefix, started
 from serl.runs.checkpoint import Checkpoint, checkpoint_paths, load, mark_best, pick
 from serl.runs.config import TrainConfig
-from serl.runs.resume import trained_steps
-from serl.training.control_status import read_control_status
-from serl.report.curves import quarters
 from serl.runs.demonstrations import EXPERT, record_expert
 from serl.runs.deployment import read_tried, unassisted
-from serl.report.display import Display, Summary, print_summary
-from serl.log.episode_reader import episode_paths
-from serl.errors import BadInput, CorruptData, SerlError
-from serl.training.evaluation import Evaluation, Purpose, evaluation_seeds
-from serl.loop import EpisodeKey
-from serl.log.metrics import EvaluationRow, MetricsRow, MetricsWriter, read_metrics
-from serl.report.progress import ProgressReader, with_waiting
-from serl.runs.real_arm import asked_where
-from serl.log.episode_log import EpisodeLog
-from serl.report.report import write_report
-from serl.ros.processes import actor_names, all_processes, arms_behind_guards, prefix, started
-from serl.cli.run import deploy, deployment
 from serl.runs.folder import RunFolder
-from serl.report.stages import write_stages_report
-from serl.teleop.scripted import ScriptedHumanConfig
-from serl.cli.terminal_person import at_the_terminal
+from serl.runs.real_arm import asked_where
+from serl.runs.resume import trained_steps
+from serl.runs.task_setup import make_judged_task, make_spec, make_task
 from serl.runs.trials import Examiner, choose
 from serl.system.video import write_video
+from serl.teleop.scripted import ScriptedHumanConfig
+from serl.training.evaluation import Evaluation, Purpose, evaluation_seeds
+from serl.training.link import read_control_status
 
 POLL_S = 0.25
 GRACE_S = 30.0  # for a learner to end after its actors

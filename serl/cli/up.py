@@ -8,19 +8,18 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
+from serl.arm_profile import is_real, latch_path
 from serl.cli import teleop as teleop_commands
-from serl.arm_profile import is_real
-from serl.runs.config import TrainConfig
+from serl.cli.terminal import at_the_terminal
 from serl.console.access import remove_door
-from serl.report.display import Display
 from serl.errors import BadInput
+from serl.report.display import Display
+from serl.runs.config import TrainConfig
+from serl.runs.folder import RunFolder
 from serl.runs.graph_file import GraphConfig
 from serl.runs.guard_setup import guarded_arm
 from serl.system.settings_file import checked, read_yaml
-from serl.robot_file import latch_path
-from serl.runs.folder import RunFolder
 from serl.system.supervisor import Supervisor
-from serl.cli.terminal_person import at_the_terminal
 
 _POLL_S = 0.2
 
@@ -37,6 +36,7 @@ def bring_up(options: argparse.Namespace) -> int:
         BadInput: the file, or what it names, cannot be used.
         SerlError: a process failed for good.
     """
+    from serl.cli.training import demonstrate
     from serl.ros.processes import (
         described_processes,
         ends_with,
@@ -46,7 +46,6 @@ def bring_up(options: argparse.Namespace) -> int:
         simulated_arm,
         started,
     )
-    from serl.cli.training import demonstrate
 
     graph = checked(GraphConfig, read_yaml(options.file))
     require_ros()

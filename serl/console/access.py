@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hmac
+import secrets
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from serl.errors import CorruptData
-from serl.system.json_fields import check_fields, dump_object, parse_object
 from serl.system.files import read_bounded, write_atomic
+from serl.system.json_fields import check_fields, dump_object, parse_object
 
 _FILE = "console.json"
 _MAX_BYTES = 1024
@@ -39,3 +42,136 @@ def read_door(folder: Path) -> Door | None:
 def remove_door(folder: Path) -> None:
     """The console closes."""
     (folder / _FILE).unlink(missing_ok=True)
+
+
+TOKEN_BYTES = 32
+_OWN = {"same-origin", "none"}
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+        "connect-src 'self'; frame-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
+        "form-action 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    "X-Frame-Options": "DENY",
+}
+
+
+def new_token() -> str:
+    """256 random bits, as text."""
+    return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+class Gate:
+    """Judges requests.
+
+    Args:
+        port: that the console listens on.
+        token: of this start of the console.
+    """
+
+    def __init__(self, port: int, token: str) -> None:
+        self._token = token
+        self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
+
+    def objection(self, method: str, target: str, headers: Mapping[str, str], upgrade: bool) -> str:
+        """Why a request is refused before anything else is looked at; empty when it is not.
+
+        Args:
+            method: of the request line.
+            target: of the request line, as it was sent: a path, no address as for a proxy.
+            headers: of the request.
+            upgrade: it asks for a socket.
+        """
+        if not target.startswith("/"):
+            return "not a path"
+        host, origin = headers.get("Host", ""), headers.get("Origin")
+        if host not in self._hosts:
+            return "not this console's address"
+        if origin is None and (upgrade or method != "GET"):
+            return "no origin"
+        if origin is not None and origin != f"http://{host}":
+            return "another site's page"
+        if headers.get("Sec-Fetch-Site", "none") not in _OWN:
+            return "another site's page"
+        return ""
+
+    def knows(self, word: object) -> bool:
+        """Whether it is the token; takes as long for any word."""
+        said = word if isinstance(word, str) else ""
+        return hmac.compare_digest(said.encode(errors="replace"), self._token.encode())
+
+    def bears(self, headers: Mapping[str, str]) -> bool:
+        """Whether a request bears the token in its header."""
+        kind, _, word = headers.get("Authorization", "").partition(" ")
+        return kind == "Bearer" and self.knows(word)
+
+
+class Lease:
+    """Held by one page as long as it beats.
+
+    Args:
+        now_s: monotonic seconds.
+        expires_s: silence after which another page may have it.
+    """
+
+    def __init__(self, now_s: Callable[[], float], expires_s: float = 3.0) -> None:
+        self._now_s, self._expires_s = now_s, expires_s
+        self._holder: object | None = None
+        self._beat_s = 0.0
+
+    @property
+    def holder(self) -> object | None:
+        """Who has it; None when nobody does, or when it expired."""
+        if self._now_s() - self._beat_s > self._expires_s:
+            self._holder = None
+        return self._holder
+
+    def take(self, page: object) -> bool:
+        """A page asks for it; False while another one has it."""
+        if self.holder not in {None, page}:
+            return False
+        self._holder, self._beat_s = page, self._now_s()
+        return True
+
+    def beat(self, page: object) -> bool:
+        """A page that has it keeps it; False for any other."""
+        return self.holder is page and self.take(page)
+
+    def give(self, page: object) -> None:
+        """A page lets go of it."""
+        if self._holder is page:
+            self._holder = None
+
+
+class Rate:
+    """At most so many a second, with room for a burst.
+
+    Args:
+        per_s: allowed in the long run.
+        now_s: monotonic seconds.
+        burst_s: what would come in this time may come at once.
+    """
+
+    def __init__(self, per_s: float, now_s: Callable[[], float], burst_s: float = 0.25) -> None:
+        self._per_s, self._now_s = per_s, now_s
+        self._most = per_s * burst_s
+        self._room, self._seen_s = self._most, now_s()
+
+    def allows(self) -> bool:
+        """One more may pass."""
+        now_s = self._now_s()
+        self._room = min(self._most, self._room + (now_s - self._seen_s) * self._per_s)
+        self._seen_s = now_s
+        if self._room < 1:
+            return False
+        self._room -= 1
+        return True
+
+
+PORT = 8765

@@ -14,11 +14,11 @@ import numpy as np
 from serl import plugins
 from serl.camera import View
 from serl.console.backend import Picture
-from serl.log.episode_reader import PART, EpisodeFile, episode_paths
 from serl.errors import SerlError
+from serl.log.episode_reader import PART, EpisodeFile, episode_paths
+from serl.system.video import encode_image
 from serl.task import SimulatedTask
 from serl.types import Image
-from serl.system.video import encode_image
 
 PERIOD_S = 1 / 15
 SHARE, OPERATED_SHARE = 0.25, 0.5

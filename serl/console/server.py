@@ -12,12 +12,11 @@ from typing import Any
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from serl.report import page
+from serl.console.access import HEADERS, Gate, Lease, Rate
 from serl.console.backend import Cockpit
 from serl.console.messages import MAX_BYTES, Give, Take, Yes, read_frame, read_token
-from serl.console.gate import HEADERS, Gate
-from serl.console.lease import Lease, Rate
 from serl.errors import CorruptData, SerlError
+from serl.report import page
 from serl.system.json_fields import dump_object
 from serl.teleop.mapping import AXES, Wish
 

@@ -1,1 +1,5 @@
-"""What this room is for."""
+"""Data that is recorded on purpose: demonstrations and labelled images.
+
+Public: `person` (a person records demonstrations), `reward_collection` (images for a classifier),
+`reward_audit` (mistakes of a classifier), `serl_import` (demonstrations of SERL and HIL-SERL).
+"""

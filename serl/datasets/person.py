@@ -6,19 +6,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from serl.runs.task_setup import make_spec
 from serl.clock import Clock
-from serl.teleop.human_input import Desk
+from serl.datasets.recording_session import Recorded
 from serl.errors import Silent
-from serl.training.evaluation import Purpose, start_seed
 from serl.intervention import Teleop
+from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.loop import EpisodeKey, Result, run
 from serl.policy import Hold as Still
-from serl.datasets.recording_session import Recorded
-from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.robot import SimulatedRobot
+from serl.runs.task_setup import make_spec
 from serl.task import SimulatedTask, TaskView
+from serl.teleop.human_input import Desk
 from serl.teleop.operator import Hands
+from serl.training.evaluation import Purpose, start_seed
 from serl.types import Record, Source
 
 ACTOR = "person"

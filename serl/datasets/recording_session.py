@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from serl.errors import CorruptData, SerlError
 from serl.log.episode_reader import (
     PART,
     episode_name,
@@ -14,9 +15,8 @@ from serl.log.episode_reader import (
     read_episode,
     read_spec,
 )
-from serl.errors import CorruptData, SerlError
-from serl.system.files import make_folder, read_bounded, sync_folder, write_atomic
 from serl.log.recovery import recover
+from serl.system.files import make_folder, read_bounded, sync_folder, write_atomic
 from serl.types import Episode
 
 SESSION = "session.json"

@@ -2,26 +2,145 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from serl.runs.task_setup import check_one_tool
 from serl.camera import image_specs
 from serl.clock import VirtualClock
-from serl.errors import BadInput, SerlError
-from serl.training.evaluation import Purpose, start_seed
-from serl.log.annotations import Place, append_labels
-from serl.loop import EpisodeKey, run
+from serl.datasets.person import ACTOR, Stand
+from serl.errors import BadInput, SerlError, Silent
+from serl.geometry import conjugate, normalized, rotate
+from serl.intervention import Event
+from serl.log.annotations import Place, append_labels, read_labels
 from serl.log.episode_log import EpisodeLog, LogConfig
-from serl.runs.reward_data import write_views
-from serl.datasets.reward_driver import Driver, Kind
+from serl.log.episode_reader import episode_paths, next_epoch
+from serl.log.recovery import recover
+from serl.loop import EpisodeKey, run
+from serl.policy import Random
 from serl.robot import SimulatedRobot
+from serl.runs.folder import RunFolder
+from serl.runs.reward_data import write_views
+from serl.runs.task_setup import check_one_tool, drawn_by
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.task import SimulatedTask
-from serl.types import Observation, Outcome, Source
+from serl.teleop.human_input import Desk
+from serl.training.evaluation import Purpose, start_seed
+from serl.types import Action, Observation, Outcome, Record, Source, Step
+
+_LINGER_STEPS, _PRETENDING_STEPS = 12, 30
+_HELD_STEPS = 6  # before it is dropped
+_SHAKING = 0.4
+_KEEP, _OPEN, _CLOSE = 0.0, 1.0, -1.0  # last entry of an action, of a task with a gripper
+
+Position = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class Kind(StrEnum):
+    """What happens in an episode.
+
+    Success: the expert succeeds and goes on, shaken. Short: it gives up somewhere on its way, and
+    trembles there. Nearly: so late that nothing much is missing. Drop: it lets go after a success.
+    Pretence: the tool goes to where it was at a success, with nothing else of it done. Chance:
+    random actions.
+    """
+
+    SUCCESS = "success"
+    SHORT = "short"
+    NEARLY = "nearly"
+    DROP = "drop"
+    PRETENCE = "pretence"
+    CHANCE = "chance"
+
+
+_GIVES_UP = {Kind.SHORT: (0.2, 0.9), Kind.NEARLY: (0.75, 1.0)}  # of the task's progress
+
+
+class Driver:
+    """A policy for one episode, that notes the ground truth before each step.
+
+    Args:
+        robot: what is driven.
+        task: says what a success is.
+        seed: of the episode.
+        kind: what shall happen.
+        place: where the tool was at a success of another episode, m, base frame; a pretence without
+            one is left to chance.
+
+    Attributes:
+        successes: whether each step began in a success.
+        place: where the tool was at the last success, m, base frame.
+    """
+
+    def __init__(
+        self,
+        robot: SimulatedRobot,
+        task: SimulatedTask,
+        seed: int,
+        kind: Kind,
+        place: Position | None = None,
+    ) -> None:
+        self.successes: list[bool] = []
+        self.place = place
+        self._robot, self._task, self._motion = robot, task, task.config.motion
+        self._kind = Kind.CHANCE if kind is Kind.PRETENCE and place is None else kind
+        self._expert = task.expert(robot.truth, seed)
+        self._chance = Random(robot.action_spec, seed)
+        rng = np.random.default_rng(seed)
+        self._enough = float(rng.uniform(*_GIVES_UP[kind])) if kind in _GIVES_UP else np.inf
+        self._given_up, self._gripper = False, _KEEP
+        self._still = np.zeros(self._motion.action_spec.shape, np.float32)
+        self._left = _PRETENDING_STEPS if kind is Kind.PRETENCE else _LINGER_STEPS
+
+    def __call__(self, observation: Observation) -> Action:
+        """The next action; of the observation it needs where the tool is."""
+        truth = self._robot.truth()
+        success = self._task.is_success(truth)
+        self.successes.append(success)
+        if self._kind is Kind.CHANCE:
+            return self._chance(observation)
+        place = observation.state["tcp_pose"]
+        if self._kind is Kind.PRETENCE:
+            self._left -= 1
+            return self._shaken(self._towards(place), _CLOSE)
+        self._given_up |= self._task.progress(truth) > self._enough
+        if self._given_up:
+            self._left -= 1
+            return self._shaken(self._still, self._gripper)
+        action = self._expert(self._task.observation(self._robot.observe()))
+        if not success:
+            return action
+        self.place, self._left = place[:3].copy(), self._left - 1
+        if self._kind is Kind.DROP and self._left <= _LINGER_STEPS - _HELD_STEPS:
+            self._given_up, self._gripper, self._left = True, _OPEN, _LINGER_STEPS
+        return self._shaken(action, float(action[-1]))
+
+    def is_over(self) -> bool:
+        """It has lingered for long enough."""
+        return self._left <= 0
+
+    def _towards(self, pose: Position) -> Action:
+        """Straight to where the tool was at a success."""
+        assert self.place is not None  # else it is left to chance
+        shift = ((self.place - pose[:3]) / self._motion.translation_m).tolist()
+        if self._motion.frame == "tool":
+            shift = rotate(conjugate(normalized(pose[3:].tolist())), shift)
+        along = dict(zip("xyz", shift, strict=True))
+        entries = [along.get(axis, 0.0) for axis in self._motion.axes]
+        return np.array(entries + [0.0] * self._motion.gripper, np.float32)
+
+    def _shaken(self, action: Action, gripper: float) -> Action:
+        """The action with a tremble of the arm, by chance; and this for the gripper."""
+        shaken = action + _SHAKING * self._chance(Observation({}))
+        if self._motion.gripper:
+            shaken[-1] = gripper
+        return shaken.clip(-1.0, 1.0).astype(np.float32)
+
 
 _MOST_POSITIVES, _MOST_NEGATIVES = 2, 5
 """Of one episode: many starts with few samples each tell more than few starts with many."""
@@ -164,3 +283,120 @@ def _agree(successes: Sequence[bool], step: int, success: bool) -> bool:
     """All steps within a few of this one are as it is."""
     near = successes[max(0, step - _NEARLY_STEPS) : step + _NEARLY_STEPS + 1]
     return all(other is success for other in near)
+
+
+_MEANING = {Event.SUCCESS: 1, Event.FAILURE: 0}
+
+
+class Marks:
+    """Labels steps as they pass; whoever holds a key down marks each of them once.
+
+    Args:
+        run: the collection, whose labels these are.
+        by: who says so.
+    """
+
+    def __init__(self, run: RunFolder, by: str = "the operator") -> None:
+        self._folder, self._by = run.path, by
+        self._labels = read_labels(self._folder)
+        self._newest: Place | None = None
+
+    @property
+    def counts(self) -> Counts:
+        """How many steps are marked."""
+        positives = sum(label > 0 for label in self._labels.values())
+        return Counts(positives, len(self._labels) - positives)
+
+    def watch(self, record: Record) -> None:
+        """A step was logged: what it saw is what a mark means now."""
+        key = record.key
+        seen = Place(key.epoch, key.episode, key.index)
+        self._newest = seen if isinstance(record, Step) else None
+
+    def mark(self, label: int) -> str:
+        """Label the newest step; raises `SerlError` where none passes.
+
+        To mark a step again in the same way changes nothing; in another, the last word counts.
+        """
+        place = self._newest
+        if place is None:
+            raise SerlError("nothing to mark: the episode begins when you drive")
+        if self._labels.get(place) != label:
+            append_labels(self._folder, [(place, label)], self._by)
+            self._labels[place] = label
+        positives, negatives = self.counts
+        return f"{positives} positives, {negatives} negatives"
+
+
+class _Marking:
+    """A desk where a word of success or failure marks the step that passes, and ends nothing."""
+
+    def __init__(self, desk: Desk, marks: Marks) -> None:
+        self._desk, self._marks = desk, marks
+
+    def begin(self) -> None:
+        self._desk.begin()
+
+    def __call__(self) -> Action | None:
+        return self._desk()
+
+    def events(self) -> tuple[Event, ...]:
+        said = self._desk.events()
+        for event in said:
+            if event in _MEANING:
+                with suppress(SerlError):  # no step has passed yet
+                    self._marks.mark(_MEANING[event])
+        return tuple(event for event in said if event not in _MEANING)
+
+
+def collect_person(
+    stand: Stand,
+    task: SimulatedTask,
+    run: RunFolder,
+    marks: Marks,
+    wanted: Counts,
+    seed: int,
+    progress: Callable[[Counts], object] = lambda counts: None,
+) -> Counts:
+    """Let a person drive and mark until there is enough of both, or until stopping.
+
+    What a device says for success and failure marks a step as well.
+
+    Raises:
+        BadInput: the task has no cameras.
+        Silent: the robot is, and the stand has nobody to tell.
+    """
+    spec = collection_spec(task)
+    write_views(run.path, task.config.all_views, drawn_by(run.config))
+    recover(run.path)
+    told = stand.told
+
+    def watched(record: Record) -> None:
+        marks.watch(record)
+        told(record)
+
+    def enough() -> bool:
+        return marks.counts.positives >= wanted.positives and (
+            marks.counts.negatives >= wanted.negatives
+        )
+
+    stopping = stand.stopping
+    stand.told, stand.stopping = watched, lambda: enough() or stopping()
+    name = run.path.resolve().name
+    while not stand.stopping():
+        epoch = next_epoch(run.path, time.time_ns)
+        number = len(episode_paths(run.path))
+        try:
+            stand.begin(start_seed(Purpose.REWARD, seed, ACTOR, number))
+            if not stand.await_hands():
+                break
+            with EpisodeLog(run.path, spec, name, ACTOR, epoch, run.config.log) as log:
+                key = EpisodeKey(name, ACTOR, epoch, 0)
+                stand.episode(Watching(task), key, log, _Marking(stand.desk, marks))
+        except Silent as error:
+            if stand.silent is None:
+                raise
+            stand.silent(str(error))
+            continue
+        progress(marks.counts)
+    return marks.counts

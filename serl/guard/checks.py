@@ -1,7 +1,7 @@
 """What the guard asks of a message, and of a setpoint: pure functions, from the first on in order.
 
 Schema and frame, finite, age, quaternion, box and rotation, keep-out boxes. Speed, acceleration,
-jerk and lead are those of `serl.setpoint` and `serl.safety`, which simulated arms use as well.
+jerk and lead are those of `serl.setpoint` and `serl.motion`, which simulated arms use as well.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from serl.errors import BadInput
+from serl.geometry import Vector, between, is_between, nearest_rotation, normalized
 from serl.guard.config import GuardConfig, GuardState
-from serl.geometry import between, nearest_rotation, normalized
-from serl.safety import Limits, Pose
+from serl.motion import Limits, Pose
 from serl.setpoint import PROFILE_PERIOD_S, Setpoint, at_rest, brake_setpoint
-from serl.vectors import Vector, is_between
 
 LED_BACK_M, LED_BACK_RAD = 0.1, 0.35
 """The guard leads a tool back into its box that is outside by no more."""

@@ -9,7 +9,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from serl.geometry import UnitQuaternion
-from serl.safety import FARTHEST_RAD, Box, Limits, Motion
+from serl.motion import FARTHEST_RAD, Box, Limits, Motion
 
 
 class GuardState(StrEnum):

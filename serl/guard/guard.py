@@ -2,7 +2,7 @@
 
 It takes what the actor asks for and what the arm measures, each with the time of its arrival, and
 `tick`, called 100 times a second, gives the setpoint to publish. It distrusts everybody: what is
-late, wrong or silent stops the arm. `serl/ros/guard_node.py` is its process.
+late, wrong or silent stops the arm. `serl/ros/nodes/guard.py` is its process.
 
     guard = Guard(config, latch)            # latch: what `LatchFile.read` says
     guard.heartbeat("<lease> <mode> <count> <person's silence in ms>", heard)  # the last: teleop
@@ -36,6 +36,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from serl.errors import BadInput
+from serl.geometry import align_sign
 from serl.guard.checks import (
     Heard,
     check_command,
@@ -44,13 +45,12 @@ from serl.guard.checks import (
     may_be,
 )
 from serl.guard.config import LATCHED, MOVING, GuardConfig, GuardState
-from serl.guard.guard_following import Following
-from serl.guard_gripper import GripperCommand
 from serl.guard.inputs import Lease, MeasuredArm, Nonsense, Source
-from serl.guard.standing import Standing
 from serl.guard.latch import Latch
-from serl.geometry import align_sign
-from serl.safety import Limits, Pose, within_lead
+from serl.guard.monitors import Following
+from serl.guard.standing import Standing
+from serl.guard_gripper import GripperCommand
+from serl.motion import Limits, Pose, within_lead
 from serl.setpoint import (
     PROFILE_PERIOD_S,
     Setpoint,

@@ -19,8 +19,8 @@ from serl.guard.checks import (
     parse_beat,
 )
 from serl.guard.config import GuardConfig, GuardState
-from serl.guard.guard_joints import Joints
-from serl.safety import FARTHEST_RAD, Pose
+from serl.guard.monitors import Joints
+from serl.motion import FARTHEST_RAD, Pose
 
 _STILL_M, _STILL_RAD, _STILL_S = 2e-3, 0.01, 0.1
 _SETTLED_S = 0.5

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from serl.errors import CorruptData
-from serl.system.files import read_bounded, write_atomic
 from serl.guard.config import LATCHED, GuardState
+from serl.system.files import read_bounded, write_atomic
 
 _HEAD = "serl latch: "
 _MAX_BYTES = 4096

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 
+from serl.geometry import nearest_point, nearest_rotation
 from serl.guard.checks import bounded, is_apart, is_inside, is_kept_out
 from serl.guard.config import LATCHED, GuardConfig, GuardState
 from serl.guard.inputs import MeasuredArm
-from serl.geometry import nearest_rotation
-from serl.safety import Pose
-from serl.vectors import nearest_point
+from serl.motion import Pose
 
 _OVERSHOT = 1.04
 """Of the lead: how far a profile goes beyond it when the arm stops all of a sudden."""

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from serl.log.episode_writer import EpisodeWriter
-from serl.log.episode_reader import PART, EpisodeFile, Message, episode_name, episode_paths
 from serl.errors import BadInput, SerlError
-from serl.system.files import FileLock, FolderWatch
+from serl.log.episode_log import LogConfig
+from serl.log.episode_reader import PART, EpisodeFile, Message, episode_name, episode_paths
+from serl.log.episode_writer import EpisodeWriter
 from serl.log.images import compress, head
 from serl.log.manifest import read_entries
-from serl.log.episode_log import LogConfig
+from serl.system.files import FileLock, FolderWatch
 
 logger = logging.getLogger(__name__)
 

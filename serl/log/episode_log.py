@@ -21,14 +21,14 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from serl.log.episode_writer import EpisodeWriter, metadata_of
-from serl.log.episode_reader import PART
 from serl.errors import BadInput, SerlError
-from serl.system.files import FileLock, make_folder
+from serl.log.episode_reader import PART
+from serl.log.episode_writer import EpisodeWriter, metadata_of
 from serl.log.images import Encoding
-from serl.specs import Spec
-from serl.types import Key, Record, Step, place_after
 from serl.log.wire import Parts, record_parts
+from serl.specs import Spec
+from serl.system.files import FileLock, make_folder
+from serl.types import Key, Record, Step, place_after
 
 logger = logging.getLogger(__name__)
 

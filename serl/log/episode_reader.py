@@ -17,13 +17,13 @@ from isal.isal_zlib import crc32
 from pydantic import ValidationError
 
 from serl.errors import BadInput, CorruptData, SpecMismatch
-from serl.system.json_fields import dump_object, short
 from serl.log.images import ENCODINGS, decode
-from serl.log.mcap_writer import Opcode
 from serl.log.mcap_reader import Block, McapReader, read_chunk, read_metadata
-from serl.specs import Spec
-from serl.types import End, Episode, Key, Record, Step, limited
+from serl.log.mcap_writer import Opcode
 from serl.log.wire import END, MAX_RECORD_BYTES, STEP, Parts, decode_record, join_parts
+from serl.specs import Spec
+from serl.system.json_fields import dump_object, short
+from serl.types import End, Episode, Key, Record, Step, limited
 
 FORMAT = "2"
 FIRST_IMAGE = 3  # channel

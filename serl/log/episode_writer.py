@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from serl.log.episode_reader import FIRST_IMAGE, FORMAT, SEALED, EpisodeName, Message, metadata_crc
-from serl.system.json_fields import dump_object
-from serl.system.files import Buffer, sync_folder
 from serl.log.images import ENCODINGS, Encoding, head, schema
 from serl.log.manifest import Entry, append_entry
 from serl.log.mcap_writer import Channel, McapWriter, Schema
-from serl.specs import Spec
-from serl.types import Key
 from serl.log.wire import END, STEP, Parts
+from serl.specs import Spec
+from serl.system.files import Buffer, sync_folder
+from serl.system.json_fields import dump_object
+from serl.types import Key
 
 
 def metadata_of(key: Key, spec: Spec) -> dict[str, str]:

@@ -12,8 +12,8 @@ from typing import Literal, cast
 import numpy as np
 
 from serl.errors import CorruptData, SpecMismatch
-from serl.system.files import Buffer
 from serl.log.mcap_writer import Schema
+from serl.system.files import Buffer
 
 Encoding = Literal["raw", "png", "jpeg"]
 ENCODINGS: dict[str, Encoding] = {"raw": "raw", "png": "png", "jpeg": "jpeg"}

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import NamedTuple, Self
 
+from serl.errors import BadInput, CorruptData
 from serl.log.content import CHECKSUM, Block, extend
 from serl.system.database import (
     BESIDE,
@@ -29,7 +30,6 @@ from serl.system.database import (
     refused,
     schema_of,
 )
-from serl.errors import BadInput, CorruptData
 from serl.system.files import checked_name, sync_folder
 from serl.types import Arrival, place_after
 

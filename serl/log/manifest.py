@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, get_type_hints
 
-from serl.log.episode_reader import episode_name
 from serl.errors import BadInput
-from serl.system.json_fields import MAX_JSON_BYTES, check_fields, dump_object, parse_object
+from serl.log.episode_reader import episode_name
 from serl.system.files import open_regular, write_all
+from serl.system.json_fields import MAX_JSON_BYTES, check_fields, dump_object, parse_object
 
 MANIFEST = "MANIFEST.jsonl"
 _MAX_BYTES = 1 << 30

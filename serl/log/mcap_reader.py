@@ -10,9 +10,9 @@ from typing import NamedTuple
 from isal.isal_zlib import crc32
 
 from serl.errors import CorruptData
-from serl.system.json_fields import short
-from serl.system.files import Buffer, open_regular
 from serl.log.mcap_writer import BLOCK, CHUNK, FOOTER, INDEX_BYTES, MAGIC, MESSAGE, U32, Opcode
+from serl.system.files import Buffer, open_regular
+from serl.system.json_fields import short
 
 _STATISTICS = Struct("<QHIIIIQQI")  # eight numbers about the file, length of the counts
 _COUNT = Struct("<HQ")  # channel, number of messages

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import compress
@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 from serl.errors import CorruptData, SerlError
-from serl.system.json_fields import MAX_JSON_BYTES
 from serl.system.files import open_regular, write_all
+from serl.system.json_fields import MAX_JSON_BYTES
 
 FILE = "metrics.jsonl"
 MetricsRow = dict[str, Any]
@@ -182,7 +182,6 @@ class MetricsWriter:
     """
 
     def __init__(self, folder: Path, monotonic_s: Callable[[], float] = time.monotonic) -> None:
-        from serl.log.event_files import EventFiles  # costly; who only reads metrics never needs it
 
         path = folder / FILE
         folder.mkdir(parents=True, exist_ok=True)
@@ -311,3 +310,39 @@ class Rate:
         """Since the last call; 0 at the first."""
         before, self._at = self._at, (steps, now_s)
         return (steps - before[0]) / max(now_s - before[1], 1e-9) if before else 0.0
+
+
+class EventFiles:
+    """Appends to event files; a run that goes on gets another one.
+
+    Args:
+        folder: of the files; made if absent.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter  # takes 0.3 s
+
+        self._writer = EventFileWriter(str(folder), flush_secs=10)
+
+    def add(self, steps: int, scalars: Mapping[str, float]) -> None:
+        """Add numbers by tag, as of now and `steps` environment steps."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        self._write(Event(step=steps, summary=Summary(value=values)))
+
+    def restart(self, steps: int) -> None:
+        """What was added for more than `steps` environment steps no longer counts."""
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+        start = SessionLog(status=SessionLog.START)
+        self._write(Event(step=steps + 1, session_log=start))
+
+    def close(self) -> None:
+        """Write out what is still held."""
+        self._writer.close()
+
+    def _write(self, event: Any) -> None:
+        event.wall_time = time.time()
+        self._writer.add_event(event)

@@ -2,17 +2,183 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
+from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
-from serl.log.episode_writer import EpisodeWriter
-from serl.log.episode_reader import PART, SEALED, EpisodeFile, episode_name, episode_paths
 from serl.errors import CorruptData, SerlError
-from serl.system.files import sha256_of, sync_folder
-from serl.log.manifest import Entry, append_entry, read_entries
-from serl.log.quarantine import into_quarantine
 from serl.log.episode_log import lock_log
-from serl.log.wire import END
+from serl.log.episode_reader import (
+    PART,
+    SEALED,
+    EpisodeFile,
+    EpisodeName,
+    count_records,
+    episode_name,
+    episode_paths,
+    read_episode,
+)
+from serl.log.episode_writer import EpisodeWriter
+from serl.log.manifest import Entry, append_entry, read_entries
+from serl.log.wire import END, encode_lost
+from serl.specs import Spec
+from serl.system.files import sha256_of, sync_folder
+from serl.types import Arrival, Key, Lost
+
+QUARANTINE = "quarantine"
+
+Tell = Callable[[str], object]
+"""Takes a line for people on each episode that is put aside."""
+
+
+class Logged(NamedTuple):
+    """An episode that an actor logged.
+
+    Attributes:
+        name: epoch and episode.
+        path: of its file; None when that is gone.
+        records: how many it holds, or held.
+    """
+
+    name: EpisodeName
+    path: Path | None
+    records: int
+
+
+def survey(folder: Path, tell: Tell) -> list[Logged]:
+    """All episodes of a log in order, also those that are gone; counting them shows some damage.
+
+    Raises:
+        CorruptData: an episode cannot be read, and is nevertheless as it was sealed.
+        SerlError: a damaged episode cannot be put aside.
+    """
+    lost = lost_records(folder)
+    found = [_count(path, tell) for path in episode_paths(folder)]
+    return sorted([*found, *(Logged(name, None, records) for name, records in lost.items())])
+
+
+def read_logged(
+    episodes: Iterable[Logged], run: str, actor: str, spec: Spec, tell: Tell
+) -> Iterator[Arrival]:
+    """The records of episodes of a log, one episode at a time; damaged ones are put aside.
+
+    Raises:
+        CorruptData: an episode cannot be read, and is nevertheless as it was sealed.
+        SpecMismatch: recorded with another spec; the line says what differs.
+        SerlError: a damaged episode cannot be put aside.
+    """
+    for name, path, records in episodes:
+        if path is not None:
+            try:
+                episode = read_episode(path, spec)
+            except CorruptData as error:
+                tell(put_aside(path, error))
+            else:
+                yield from episode.steps
+                if episode.end is not None:
+                    yield episode.end
+                continue
+        yield from stand_ins(run, actor, name, records)
+
+
+def encoded_losses(
+    folder: Path, run: str, actor: str, tell: Tell, name: EpisodeName
+) -> list[bytes]:
+    """What stands for an episode that is gone, or is put aside now; empty when it is sound.
+
+    Raises as `read_logged`.
+    """
+    path = name.path(folder, SEALED)
+    if path.exists():
+        try:
+            with closing(EpisodeFile(path, checksum=True)) as file:
+                for _ in file.whole():
+                    pass
+        except CorruptData as error:
+            tell(put_aside(path, error))
+    records = lost_records(folder).get(name, 0)
+    return [encode_lost(lost) for lost in stand_ins(run, actor, name, records)]
+
+
+def stand_ins(run: str, actor: str, name: EpisodeName, records: int) -> Iterator[Lost]:
+    """One for each record of an episode that is gone."""
+    for index in range(records):
+        yield Lost(Key(run, actor, name.epoch, name.episode, index), index == records - 1)
+
+
+def lost_records(folder: Path) -> dict[EpisodeName, int]:
+    """The episodes that were sealed and are gone, and how many records they held."""
+    return {
+        name: max(entry.records for entry in entries)
+        for text, entries in read_entries(folder).items()
+        if not _is_there(name := episode_name(Path(text)), folder)
+    }
+
+
+def put_aside(path: Path, error: CorruptData) -> str:
+    """Move a damaged sealed episode to `quarantine/`; returns a line for people.
+
+    Another process may have been faster.
+
+    Args:
+        path: of the episode.
+        error: why it cannot be read.
+
+    Raises:
+        CorruptData: `error`, when the episode is as it was sealed: another version made it.
+        SerlError: the disk refused.
+    """
+    try:
+        if path.exists():
+            digest = sha256_of(path)
+            listed = read_entries(path.parent).get(path.name, [])
+            if any(entry.sha256 == digest for entry in listed):
+                raise error
+            if not listed:
+                records = _readable(path)
+                entry = Entry(path.name, path.stat().st_size, digest, records, False, True)
+                append_entry(path.parent, entry)
+            into_quarantine(path)
+    except OSError as cause:
+        raise SerlError(f"{error}; it cannot be moved to {QUARANTINE}/: {cause}") from cause
+    records = lost_records(path.parent).get(episode_name(path), 0)
+    return f"{error}: moved to {QUARANTINE}/, its {records} records are lost"
+
+
+def into_quarantine(path: Path) -> None:
+    """Move a file to the `quarantine/` beside it, where nothing is replaced."""
+    folder = path.parent / QUARANTINE
+    folder.mkdir(mode=0o700, exist_ok=True)
+    names = (folder / (f"{path.name}.{number}" if number else path.name) for number in count())
+    path.rename(next(name for name in names if not name.exists()))
+    sync_folder(folder)
+    sync_folder(path.parent)
+
+
+def _count(path: Path, tell: Tell) -> Logged:
+    name = episode_name(path)
+    try:
+        return Logged(name, path, count_records(path))
+    except CorruptData as error:
+        tell(put_aside(path, error))
+    return Logged(name, None, lost_records(path.parent).get(name, 0))
+
+
+def _readable(path: Path) -> int:
+    """How many records are known to be in a damaged file that is not listed."""
+    try:
+        return count_records(path)
+    except CorruptData:
+        with closing(EpisodeFile(path)) as file:
+            return sum(1 for _ in file.prefix())
+
+
+def _is_there(name: EpisodeName, folder: Path) -> bool:
+    """Looks for the open file first: it may be sealed meanwhile."""
+    return any(name.path(folder, suffix).exists() for suffix in (PART, SEALED))
+
 
 _SCRATCH = ".recovered"
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from serl.errors import CorruptData
 from serl.log.episode_reader import (
     PART,
     SEALED,
@@ -16,11 +17,10 @@ from serl.log.episode_reader import (
     episode_name,
     episode_paths,
 )
-from serl.errors import CorruptData
-from serl.system.files import FolderWatch
-from serl.specs import Spec
-from serl.types import limited
 from serl.log.wire import encode_record, join_parts
+from serl.specs import Spec
+from serl.system.files import FolderWatch
+from serl.types import limited
 
 Losses = Callable[[EpisodeName], Sequence[bytes]]
 """What stands for the records of a damaged or missing episode; empty when it is not known."""

@@ -20,9 +20,9 @@ from isal.isal_zlib import crc32
 from pydantic import ValidationError
 
 from serl.errors import BadInput, CorruptData, SpecMismatch
-from serl.system.json_fields import check_fields, dump_object, parse_object, printable, short
-from serl.system.files import checked_name
 from serl.specs import ArraySpec, Spec, check_reward
+from serl.system.files import checked_name
+from serl.system.json_fields import check_fields, dump_object, parse_object, printable, short
 from serl.transport import MAX_VERSION
 from serl.types import Array, Arrival, End, Image, Key, Lost, Observation, Record, Source, Step
 

@@ -18,10 +18,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from serl.report.assistance import Assistance
-from serl.training.control_status import ControlStatus
+from serl.report.curves import Assistance
 from serl.training.evaluation import Evaluation
-from serl.training.link_status import LinkStatus
+from serl.training.link import ControlStatus, LinkStatus
 
 WIDTH = 80
 LINE_PERIOD_S = 10.0

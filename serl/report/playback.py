@@ -12,7 +12,7 @@ from serl.clock import Clock
 from serl.errors import BadInput, SerlError
 from serl.intervention import ENDINGS, Event, is_fault
 from serl.loop import EpisodeKey, Result, run
-from serl.safety import check_action
+from serl.motion import check_action
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.types import Action, Episode, Observation, Outcome, Record, Source
 

@@ -12,12 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from serl.errors import BadInput, SerlError
+from serl.log.metrics import FILE, MetricsRow, read_metrics
 from serl.report import page
-from serl.report.assistance import Assistance, assistance
 from serl.report.curves import (
     WINDOW,
+    Assistance,
     Quarter,
     Values,
+    assistance,
     number,
     quarters,
     running_mean,
@@ -25,13 +28,11 @@ from serl.report.curves import (
     series,
     thinned,
 )
+from serl.report.plots import Colour, Trace, plot
 from serl.runs.demonstrations import mean_duration_s
-from serl.errors import BadInput, SerlError
-from serl.training.evaluation import wilson
 from serl.system.files import write_atomic
 from serl.system.settings_file import parse_yaml
-from serl.log.metrics import FILE, MetricsRow, read_metrics
-from serl.report.plots import Colour, Trace, plot
+from serl.training.evaluation import wilson
 
 STEPS, MINUTES = "online environment steps", "minutes of training"
 MAX_VIDEO_BYTES = 24_000_000

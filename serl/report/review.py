@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.text import Text
 
 from serl.clock import Clock, VirtualClock
-from serl.log.episode_reader import episode_name, episode_paths, read_episode, read_spec
 from serl.errors import BadInput
 from serl.log.annotations import LABELS_FILE, read_words
+from serl.log.episode_reader import episode_name, episode_paths, read_episode, read_spec
 from serl.loop import Result
 from serl.report.playback import replay
 from serl.runs.folder import RunFolder

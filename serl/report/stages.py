@@ -8,12 +8,12 @@ from html import escape
 import numpy as np
 
 from serl.report import page
-from serl.report.assistance import Assistance, together
-from serl.training.evaluation import wilson
-from serl.system.files import write_atomic
+from serl.report.curves import Assistance, together
 from serl.report.plots import Trace, plot
 from serl.report.report import HERO_PX, STEPS, RunData, read_run, success_alone
 from serl.runs.folder import STAGES, RunFolder
+from serl.system.files import write_atomic
+from serl.training.evaluation import wilson
 
 
 def write_stages_report(run: RunFolder) -> Assistance:

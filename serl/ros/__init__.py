@@ -1,1 +1,6 @@
-"""The ROS 2 edge of serl: the only place that imports rclpy; never torch."""
+"""ROS 2: nodes, topics, the arm driver and the guard's process; the only room with rclpy.
+
+Read in this order: `environment` (domain, transport), `node` (`RosNode`: one participant, one
+executor), `topics`, `processes` (one list of processes for the supervisor and `ros2 launch`), then
+a folder: `arm`, `link`, `people`, `nodes`, `setup`.
+"""

@@ -15,7 +15,7 @@ from std_msgs.msg import Float32MultiArray, Float64MultiArray, MultiArrayDimensi
 from serl import types
 from serl.errors import BadInput, CorruptData
 from serl.geometry import between, normalized, rotate
-from serl.safety import Pose
+from serl.motion import Pose
 from serl.types import Array
 
 _SECOND_NS = 1_000_000_000

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+
+from serl.ros.node import RosNode
+from serl.ros.topics import Topic
+from serl.system.json_fields import printable
 
 _ONLY_ONE = ("/command/pose", "/command/gripper", "/heartbeat")
 """Ends of topics on which a robot listens to one sender, besides what a guard publishes."""
@@ -113,3 +121,115 @@ def mismatch(sender: Endpoint, reader: Endpoint) -> str:
             f"the subscription asks for a deadline of {reader.deadline_s:g} s, offered: {offered}"
         )
     return ""
+
+
+_QUIET_S = 1.0
+_SETTLED_S = 6.0
+_SLICE_S = 0.05
+_EVERYTHING: Any = QoSProfile(depth=100, reliability=ReliabilityPolicy.BEST_EFFORT)
+_HIDDEN = ("/rosout", "/parameter_events")
+
+
+class Look:
+    """Listens to all topics of a graph, from the moment on at which it was found.
+
+    Args:
+        node: of this process; it is left out of what is seen.
+    """
+
+    def __init__(self, node: RosNode) -> None:
+        self._node = node
+        self._counts: dict[str, int] = {}
+        self._since_s: dict[str, float] = {}
+
+    def settle(self) -> None:
+        """Return once nothing new has come to the graph for a second, or after six."""
+        begin_s = changed_s = time.monotonic()
+        known: object = None
+        while (now_s := time.monotonic()) < begin_s + _SETTLED_S:
+            seen = (self._nodes(), self._topics())
+            if seen != known:
+                known, changed_s = seen, now_s
+            elif now_s - changed_s > _QUIET_S and now_s - begin_s > 2 * _QUIET_S:
+                return
+            time.sleep(_SLICE_S)
+
+    def listen(self, seconds: float) -> GraphSeen:
+        """What is there, with rates over so many seconds; of what comes late over the rest."""
+        begin_s = time.monotonic()
+        while time.monotonic() - begin_s < seconds and not self._node.stopping:
+            self._hear_what_is_new()
+            time.sleep(_SLICE_S)
+        topics = (self._topic(name) for name in sorted(self._topics()))
+        return GraphSeen(self._nodes(), tuple(topic for topic in topics if _has_ends(topic)))
+
+    def _hear_what_is_new(self) -> None:
+        for name, types in self._topics().items():
+            if name in self._counts or len(types) != 1:
+                continue
+            if (kind := message_class(types[0])) is not None:
+                self._counts[name], self._since_s[name] = 0, time.monotonic()
+                self._node.subscribe(Topic(name, kind, _EVERYTHING), self._counter(name), raw=True)
+
+    def _counter(self, name: str) -> Callable[[Any], None]:
+        def count(message: Any) -> None:
+            self._counts[name] += 1
+
+        return count
+
+    def _nodes(self) -> tuple[str, ...]:
+        found = self._node.handle.get_node_names_and_namespaces()
+        names = sorted(printable(f"{place.rstrip('/')}/{name}") for name, place in found)
+        own = self._own
+        if own in names:
+            names.remove(own)
+        return tuple(names)
+
+    def _topics(self) -> dict[str, list[str]]:
+        found = self._node.handle.get_topic_names_and_types()
+        return {name: list(types) for name, types in found if name not in _HIDDEN}
+
+    def _topic(self, name: str) -> TopicSeen:
+        handle, rate_hz = self._node.handle, None
+        if name in self._counts:
+            rate_hz = self._counts[name] / (time.monotonic() - self._since_s[name])
+        publishers = self._ends(handle.get_publishers_info_by_topic(name))
+        return TopicSeen(
+            printable(name),
+            publishers,
+            self._ends(handle.get_subscriptions_info_by_topic(name)),
+            rate_hz,
+        )
+
+    def _ends(self, found: Any) -> tuple[Endpoint, ...]:
+        ends = (_endpoint(each) for each in found)
+        return tuple(end for end in ends if end.node != self._own)
+
+    @property
+    def _own(self) -> str:
+        return str(self._node.handle.get_fully_qualified_name())
+
+
+def message_class(name: str) -> Any:
+    """The class of `package/msg/Name`; None where its package is not installed."""
+    package, _, kind = name.partition("/msg/")
+    try:
+        return getattr(importlib.import_module(f"{package}.msg"), kind)
+    except (ImportError, AttributeError):
+        return None
+
+
+def _endpoint(info: Any) -> Endpoint:
+    qos = info.qos_profile
+    nanoseconds = qos.deadline.nanoseconds
+    return Endpoint(
+        node=printable(f"{info.node_namespace.rstrip('/')}/{info.node_name}"),
+        type=printable(info.topic_type),
+        reliable=qos.reliability == ReliabilityPolicy.RELIABLE,
+        latched=qos.durability == DurabilityPolicy.TRANSIENT_LOCAL,
+        deadline_s=1e-9 * nanoseconds if 0 < nanoseconds < 1 << 62 else math.inf,
+    )
+
+
+def _has_ends(topic: TopicSeen) -> bool:
+    return bool(topic.publishers or topic.subscriptions)

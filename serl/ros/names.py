@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+USE_SIM_TIME = "use_sim_time"
+"""The parameter by which a node takes its time from `/clock`."""
+
 ARM_NODE = "arm"
 """Of a simulated arm, in the namespace of its robot."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import math
 import os
@@ -27,19 +28,35 @@ from rclpy.parameter import Parameter
 from rclpy.time_source import USE_SIM_TIME_NAME
 from rclpy.utilities import remove_ros_args
 
-from serl.system.authentication import load_key, run_key, topic_key
 from serl.errors import BadInput, SerlError
 from serl.ros.environment import LOCAL, domain_id_of, network_of, settle, wait_until_up
 from serl.ros.lifecycle import AUTOSTART, AUTOSTARTS, INACTIVE, ManagedNode
-from serl.ros.memory import keep_freed_memory
 from serl.ros.names import ros_name
 from serl.ros.parameters import Described, declare
 from serl.ros.ports import hears_domain, read_ports, removed_ports
 from serl.ros.rosout import DRAIN_S, ROSOUT, RosoutHandler
 from serl.ros.tags import Signer, opened
 from serl.ros.topics import Topic
+from serl.system.authentication import load_key, run_key, topic_key
 from serl.system.sockets import check_reach, close_inherited_sockets
 from serl.system.supervisor import supervised
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_TRIM_BYTES, _MMAP_BYTES = 64 << 20, 32 << 20
+
+
+def keep_freed_memory() -> None:
+    """Keep up to 64 MB of freed memory per arena instead of giving it back at once.
+
+    A message of some MB passes through four buffers on its way in. Fetching their pages from the
+    kernel again, for each message, was half of what it cost the process (measured: 5 MB, glibc
+    2.36). Does nothing where the C library is not glibc.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
+
 
 logger = logging.getLogger(__name__)
 

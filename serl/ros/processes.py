@@ -8,20 +8,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from serl.arm_profile import is_real
-from serl.runs.config import TrainConfig
+from serl.arm_profile import is_real, latch_path, load_robot
 from serl.errors import BadInput
-from serl.system.files import read_bounded, write_atomic
-from serl.runs.graph_file import GraphConfig, RobotEntry
-from serl.runs.guard_setup import (
-    GUARD_FOLDER,
-    guarded_arm,
-    settle_guard,
-    simulated_latch,
-    write_guard,
-)
 from serl.guard.latch import GuardedArm
-from serl.robot_file import latch_path, load_robot
 from serl.ros.environment import (
     choose_transport,
     clean_shared_memory,
@@ -32,7 +21,17 @@ from serl.ros.environment import (
     ros_status,
 )
 from serl.ros.names import ARM_NODE, guard_name, link_name, ros_name
+from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
+from serl.runs.graph_file import GraphConfig, RobotEntry
+from serl.runs.guard_setup import (
+    GUARD_FOLDER,
+    guarded_arm,
+    settle_guard,
+    simulated_latch,
+    write_guard,
+)
+from serl.system.files import read_bounded, write_atomic
 from serl.system.supervisor import ProcessSpec, Supervisor
 
 _DOMAIN = "ros_domain"
@@ -129,7 +128,7 @@ def actor_processes(run: RunFolder, name: str, arm: RealArm | None = None) -> li
     own = ("--robot", arm.profile, "--namespace", arm.namespace) if arm else ()
     actor = ProcessSpec(
         name,
-        "serl.ros.nodes.actor_node",
+        "serl.ros.nodes.actor",
         ("--run", str(run.path), "--actor", name, *own),
         restarts=5,
         nice=_FIRST if nice else 0,
@@ -187,7 +186,7 @@ def policy_processes(
 
 
 def guard_process(run: RunFolder, name: str, arm: RealArm) -> ProcessSpec:
-    """The guard of a real arm, whose latch is the arm's: see `serl.robot_file.latch_path`.
+    """The guard of a real arm, whose latch is the arm's: see `serl.arm_profile.latch_path`.
 
     It keeps to the task's box, and to that of the profile where a person has taught one.
     """

@@ -11,8 +11,8 @@ from rcl_interfaces.msg import Log
 from rclpy.duration import Duration
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
-from serl.system.json_fields import printable
 from serl.ros.topics import Topic
+from serl.system.json_fields import printable
 
 MOST = 100
 DRAIN_S = 0.2

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import threading
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from diagnostic_msgs.srv import AddDiagnostics
+from rcl_interfaces.srv import GetParameters, SetParameters
+from rclpy.parameter import Parameter, parameter_value_to_python
 from std_srvs.srv import Trigger
 
 from serl.errors import SerlError
 from serl.ros.node import RosNode
-from serl.system.signed_order import OrderCheck
+from serl.system.json_fields import printable
+from serl.system.signed_order import OrderCheck, load_order_key, sign_order
 
 ORDER = "order"
 """Service that takes signed orders, beside those whose names are the words of the orders."""
@@ -90,3 +97,124 @@ class Request:
     def _ask(self) -> str:
         self._asked = True
         return "asked for"
+
+
+_SLICE_S = 0.02
+_AGAIN_S = 3.0
+"""A request goes to nobody where the other end died and has not been found anew: ask again. What is
+asked in real time does no harm twice; time that passes in lock-step would."""
+
+
+class Remote:
+    """Asks other nodes of the run, and waits for their answers.
+
+    Args:
+        node: the process's node.
+        beat: called every 20 ms while waiting; None where time stands still meanwhile: then each
+            message is looked at as it comes.
+    """
+
+    def __init__(self, node: RosNode, beat: Callable[[], None] | None = None) -> None:
+        self._node, self._beat = node, beat
+        self._again_s = _AGAIN_S if beat is not None else math.inf
+        self._clients: dict[str, Any] = {}
+
+    def trigger(self, name: str, limit_s: float = 30.0) -> str:
+        """Call a `std_srvs/Trigger`; what it answered.
+
+        Raises:
+            SerlError: it refused, or nobody answered.
+        """
+        answer = self._call(name, Trigger, Trigger.Request, limit_s)
+        if not answer.success:
+            raise SerlError(f"{name}: {answer.message}")
+        return str(answer.message)
+
+    def order(self, name: str, key: Path, limit_s: float = 30.0) -> str:
+        """Give an order that has to be signed; its answer.
+
+        Args:
+            name: of the service whose last part is the word of the order.
+            key: file of the key.
+            limit_s: for the answer.
+
+        Raises:
+            BadInput: the key cannot be read.
+            SerlError: the order was refused, or nobody answered.
+        """
+        secret, full = load_order_key(key), self._node.absolute(name)
+
+        def request() -> Any:
+            text = sign_order(secret, full, time.monotonic_ns())
+            return AddDiagnostics.Request(load_namespace=text)
+
+        service = f"{full.rpartition('/')[0]}/{ORDER}"
+        answer = self._call(service, AddDiagnostics, request, limit_s)
+        if not answer.success:
+            raise SerlError(f"{name}: {printable(answer.message)}")
+        return printable(answer.message)
+
+    def set_parameters(self, node: str, values: Mapping[str, Any], limit_s: float = 30.0) -> None:
+        """Set parameters of a node; raises `SerlError` when one is refused."""
+        request = SetParameters.Request()
+        request.parameters = [
+            Parameter(name, value=value).to_parameter_msg() for name, value in values.items()
+        ]
+        answer = self._call(f"{node}/set_parameters", SetParameters, lambda: request, limit_s)
+        for name, result in zip(values, answer.results, strict=True):
+            if not result.successful:
+                raise SerlError(f"{node}: parameter {name}: {printable(result.reason)}")
+
+    def get_parameters(self, node: str, names: list[str], limit_s: float = 30.0) -> dict[str, Any]:
+        """What a node says that its parameters are; None for those that it does not have."""
+        request = GetParameters.Request(names=names)
+        answer = self._call(f"{node}/get_parameters", GetParameters, lambda: request, limit_s)
+        return dict(zip(names, map(parameter_value_to_python, answer.values), strict=True))
+
+    def wait(self, condition: Callable[[], object], limit_s: float) -> bool:
+        """Beat until the condition holds; False when the time is over."""
+        deadline_s = time.monotonic() + limit_s
+        while not condition():
+            if time.monotonic() > deadline_s or self._node.stopping:
+                return False
+            self._rest()
+        return True
+
+    def _call(self, name: str, kind: Any, request: Callable[[], Any], limit_s: float) -> Any:
+        full = self._node.absolute(name)
+        if full not in self._clients:
+            self._clients[full] = self._node.handle.create_client(kind, full)
+        client, deadline_s = self._clients[full], time.monotonic() + limit_s
+        while not client.service_is_ready():
+            self._check(deadline_s, f"{full}: no such service")
+            self._rest()
+        answers: list[Any] = []
+        answered = threading.Event()
+
+        def keep(future: Any) -> None:
+            answers.append(future.result())
+            answered.set()
+
+        ask_s = time.monotonic()
+        while not answered.is_set():
+            self._check(deadline_s, f"{full}: no answer within {limit_s:g} s")
+            if time.monotonic() >= ask_s:
+                ask_s += self._again_s
+                client.call_async(request()).add_done_callback(keep)
+            answered.wait(_SLICE_S)
+            if self._beat is not None:
+                self._beat()
+        return answers[0]
+
+    def _check(self, deadline_s: float, complaint: str) -> None:
+        if time.monotonic() > deadline_s:
+            raise SerlError(complaint)
+        if self._node.stopping:
+            raise SerlError(f"{complaint}: the process was asked to end")
+
+    def _rest(self) -> None:
+        if self._beat is None:
+            self._node.wait(_SLICE_S)
+        else:
+            self._beat()
+            time.sleep(_SLICE_S)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from std_msgs.msg import Float64MultiArray
 
 from serl.ros.node import RosNode
-from serl.ros.topics import Topic, latest_only
+from serl.ros.topics import STATS, Topic, latest_only
 
 SCENE_PERIOD_S = 1 / 15
 
@@ -35,3 +38,132 @@ class SceneTeller:
     def _tell(self) -> None:
         if self._placement is not None and self._publisher.get_subscription_count():
             self._publisher.publish(Float64MultiArray(data=self._placement().tolist()))
+
+
+PERIOD_S = 1.0
+
+Value = float | str
+
+_MAX_SOURCES = 256
+
+
+Health = tuple[bytes, str]
+"""A level of `DiagnosticStatus`, and why."""
+
+WELL: Health = (bytes(DiagnosticStatus.OK), "")
+DIAGNOSTICS = Topic("/diagnostics", DiagnosticArray, 10)
+"""Where ROS 2's own tools look for health, whatever the run."""
+
+
+def well() -> Health:
+    """Of those of whom nothing else is known."""
+    return WELL
+
+
+class Diagnostics:
+    """Publishes numbers and health once a second on `/diagnostics`, while somebody listens.
+
+    Args:
+        node: the process's node; one that signs its messages publishes none, for nobody but its
+            run could read them.
+        source: who speaks, such as "learner" or "link actor0".
+        collect: reads the numbers; must not block.
+        health: how well it is, but for what hinders its node.
+    """
+
+    def __init__(
+        self,
+        node: RosNode,
+        source: str,
+        collect: Callable[[], Mapping[str, Value]],
+        health: Callable[[], Health] = well,
+    ) -> None:
+        self._node, self._source = node, source
+        self._collect, self._health = collect, health
+        if not node.signed:
+            self._publisher = node.publisher(DIAGNOSTICS)
+            node.every(PERIOD_S, self._publish)
+
+    def _publish(self) -> None:
+        if self._publisher.get_subscription_count():
+            handle, health = self._node.handle, self._health()
+            if (hindrance := self._node.hindrance) and hindrance not in health[1]:
+                words = "; ".join(filter(None, (health[1], hindrance)))
+                health = max(health[0], bytes(DiagnosticStatus.WARN)), words
+            name = f"{handle.get_fully_qualified_name()}: {self._source}"
+            self._publisher.publish(_message(handle, name, self._collect(), health))
+
+
+class Stats:
+    """Publishes once a second what `collect` returns, from the executor's thread.
+
+    Arguments are those of `Diagnostics`, which tells the same to ROS 2's own tools.
+    """
+
+    def __init__(
+        self,
+        node: RosNode,
+        source: str,
+        collect: Callable[[], Mapping[str, Value]],
+        health: Callable[[], Health] = well,
+    ) -> None:
+        self._node = node
+        self._source = source
+        self._collect = collect
+        self._publisher = node.publisher(STATS)
+        node.every(PERIOD_S, self._publish)
+        Diagnostics(node, source, collect, health)
+
+    def _publish(self) -> None:
+        numbers = {**self._collect(), **self._node.counts}
+        self._publisher.publish(_message(self._node.handle, self._source, numbers, WELL))
+
+
+def _message(handle: Any, name: str, numbers: Mapping[str, Value], health: Health) -> Any:
+    values = [KeyValue(key=key, value=str(value)) for key, value in numbers.items()]
+    level, text = health
+    message = DiagnosticArray()
+    message.header.stamp = handle.get_clock().now().to_msg()
+    message.status = [
+        DiagnosticStatus(
+            level=level, name=name, message=text, hardware_id=handle.get_namespace(), values=values
+        )
+    ]
+    return message
+
+
+class Reading(NamedTuple):
+    """The last word of a source and when it arrived, in monotonic seconds."""
+
+    values: Mapping[str, Value]
+    arrived_s: float
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it arrived."""
+        return time.monotonic() - self.arrived_s
+
+
+class StatsMonitor:
+    """Keeps the newest numbers of every source of the run."""
+
+    def __init__(self, node: RosNode) -> None:
+        self._readings: dict[str, Reading] = {}
+        node.subscribe(STATS, self._on_stats)
+
+    def latest(self) -> dict[str, Reading]:
+        """The newest reading by source."""
+        return dict(self._readings)
+
+    def _on_stats(self, message: Any) -> None:
+        for status in message.status:
+            if status.name in self._readings or len(self._readings) < _MAX_SOURCES:
+                values = {pair.key: _value(pair.value) for pair in status.values}
+                self._readings[status.name] = Reading(values, time.monotonic())
+
+
+def _value(text: str) -> Value:
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -60,13 +60,13 @@ learner's epoch, and an `Answer`. Its hello has 0 for the actor, and for the seq
 version of the newest weights."""
 
 ACTORS = Topic("actors", String, _reliable(64, latched=True), authentic=True)
-"""Hellos of `serl.log.wire`, actors to learner; all senders share the depth of the reader's queue."""
+"""Hellos of `serl.log.wire`, actors to learner; all share the depth of the reader's queue."""
 
 REFUSED = Topic("refused", String, _reliable(64, latched=True), authentic=True)
 """JSON, learner to actors: actor, epoch, reason."""
 
 WEIGHTS = Topic("policy/weights", UInt8MultiArray, _reliable(1, latched=True), authentic=True)
-"""Snapshots of `serl.training.snapshots`, learner to actors."""
+"""Snapshots of `serl.training.link`, learner to actors."""
 
 STATS = Topic("stats", DiagnosticArray, _reliable(10))
 """Numbers by source, everybody to whoever looks."""

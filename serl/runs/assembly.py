@@ -10,35 +10,31 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from serl import plugins
-from serl.training.actor import Actor
 from serl.agent import Agent, AgentConfig, State
-from serl.runs.task_setup import make_judged_task, make_spec, make_task
-from serl.guard.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
-from serl.runs.checkpoint import Checkpoint
 from serl.clock import Clock, RealTime, VirtualClock, WallClock
+from serl.guard.camera_monitor import CameraWatch, CameraWatchConfig, WatchedRobot
+from serl.intervention import Attended, Seen, Teleop
+from serl.log.annotations import ToolLog, TruthLog
+from serl.log.metrics import Metrics
+from serl.reward import Judged
+from serl.robot import Homing, SimulatedRobot
+from serl.runs.checkpoint import Checkpoint
 from serl.runs.config import TrainConfig
+from serl.runs.reward_data import with_labelled
+from serl.runs.task_setup import make_judged_task, make_spec, make_task
+from serl.specs import Spec
+from serl.task import SimulatedTask
+from serl.teleop.scripted import Onlooker, Resting
+from serl.training.actor import Actor
 from serl.training.curriculum import Curriculum
 from serl.training.evaluation import Purpose, start_seed
-from serl.training.features import FrameEncoder, feature_bytes
-from serl.training.frames import frame_bytes
-from serl.intervention import Attended, Seen, Teleop
-from serl.training.learned_policy import LearnedPolicy
+from serl.training.frames import FrameEncoder, feature_bytes, frame_bytes
+from serl.training.learned_policy import LearnedPolicy, Pace
 from serl.training.learner import Learner, LearnerConfig
-from serl.log.metrics import Metrics
-from serl.training.pace import Pace
 from serl.training.replay import Replay
-from serl.reward import Judged
-from serl.runs.reward_data import with_labelled
-from serl.robot import Homing, SimulatedRobot
-from serl.training.scene_setter import SceneSetter
-from serl.specs import Spec
+from serl.training.resets import SceneSetter
 from serl.training.successes import LastFrames
-from serl.task import SimulatedTask
-from serl.teleop.onlooker import Onlooker
-from serl.teleop.resting import Resting
-from serl.log.tool_log import ToolLog
 from serl.transport import LearnerEnd, WeightSource
-from serl.log.truth_log import TruthLog
 from serl.types import Arrival, Record
 
 _STATISTICS_STEPS = 500
@@ -179,7 +175,8 @@ def make_actor(
         driven: the arm; a simulation of its own by default.
         attendance: the people about; nobody but the simulated human by default.
         witnessed: the folder of its episodes, for where the tool was, and for what a simulation
-            knows of those that somebody else judges; see `serl.log.tool_log` and `serl.log.truth_log`.
+            knows of those that somebody else judges; see `serl.log.annotations` and
+            `serl.log.annotations`.
     """
     task = make_judged_task(config)
     robot, rate_hz = driven.robot or plugins.make_simulation(task), task.config.rate_hz

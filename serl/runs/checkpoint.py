@@ -19,7 +19,6 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from serl.errors import BadInput, CorruptData, SerlError
-from serl.system.json_fields import MAX_JSON_BYTES, check_fields, dump_object, parse_object, short
 from serl.system.files import (
     checked_name,
     read_bounded,
@@ -28,6 +27,7 @@ from serl.system.files import (
     write_atomic,
     write_synced,
 )
+from serl.system.json_fields import MAX_JSON_BYTES, check_fields, dump_object, parse_object, short
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 

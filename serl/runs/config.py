@@ -21,25 +21,60 @@ from pydantic import (
     model_validator,
 )
 
-from serl.training.actor import ActorConfig
 from serl.agent import AgentConfig
 from serl.agents.config import SACConfig, VICEConfig
 from serl.arm_profile import is_real
-from serl.training.curriculum import CurriculumConfig
 from serl.errors import BadInput
 from serl.intervention import PersonConfig
-from serl.training.learner import LearnerConfig
-from serl.system.settings_file import checked, merge, parse_yaml
-from serl.runs.network import NetworkConfig
-from serl.runs.origin import OriginConfig
-from serl.runs.plugin_settings import CHOICES
-from serl.plugins import PluginName
 from serl.log.episode_log import LogConfig
+from serl.plugins import PluginName
 from serl.reward import RewardConfig
-from serl.training.stages import Stage, StageName
+from serl.runs.network import NetworkConfig
+from serl.runs.plugin_settings import CHOICES
+from serl.system.settings_file import checked, merge, parse_yaml
 from serl.teleop.config import TeleopConfig
 from serl.teleop.scripted import ScriptedHumanConfig
+from serl.training.actor import ActorConfig
+from serl.training.curriculum import CurriculumConfig
+from serl.training.learner import LearnerConfig
+from serl.training.stages import Stage, StageName
 from serl.transport import TransportConfig
+
+Part = Literal["actor", "critics", "encoder", "normaliser"]
+
+
+class OriginConfig(BaseModel):
+    """Another run, and what is taken of it. The path alone stands for the defaults.
+
+    Attributes:
+        run: its folder; None to start from nothing.
+        load: which of its parts; None for all that fit, the actor at least. The normaliser is the
+            scale of observations: without it this run's demonstrations give a new one.
+        data: what enters replay of what it recorded: nothing, its successful episodes as
+            demonstrations, or all its online steps beside those of this run.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run: Path | None = None
+    load: tuple[Part, ...] | None = None
+    data: Literal["none", "successes", "steps"] = "none"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_path(cls, value: Any) -> Any:
+        return {"run": value} if value is None or isinstance(value, str | Path) else value
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.run is None and (self.load or self.data != "none"):
+            raise ValueError("run: expected the folder of a run to load or take data from")
+        return self
+
+    def loads(self, part: Part) -> bool:
+        """Whether this part is asked for; where nothing is said, it is if it fits."""
+        return self.run is not None and (self.load is None or part in self.load)
+
 
 DATA_ONLY = "data only"
 """Validation context of a configuration that must execute nothing; see `RunFolder.open`."""

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from serl.runs.task_setup import for_recording, make_spec, make_task
 from serl.clock import VirtualClock
-from serl.runs.config import TrainConfig
-from serl.log.episode_reader import count_records, episode_paths, read_episode, read_spec
 from serl.errors import BadInput, SerlError, SpecMismatch
-from serl.training.evaluation import Purpose, start_seed
+from serl.log.episode_reader import count_records, episode_paths, read_episode, read_spec
 from serl.loop import EpisodeKey, Result, run
 from serl.robot import SimulatedRobot
+from serl.runs.config import TrainConfig
+from serl.runs.task_setup import for_recording, make_spec, make_task
 from serl.specs import Spec
 from serl.task import Demonstrated, SimulatedTask
+from serl.training.evaluation import Purpose, start_seed
 from serl.types import Episode, Record, Source
 
 EXPERT = "expert"

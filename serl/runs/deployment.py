@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, get_type_hints
 
-from serl.runs.task_setup import make_spec, make_task
+from serl.errors import BadInput, CorruptData
 from serl.runs.checkpoint import Checkpoint, load
 from serl.runs.config import TrainConfig
-from serl.errors import BadInput, CorruptData
-from serl.training.evaluation import Evaluation, Trial
-from serl.system.json_fields import check_fields, dump_object, parse_object, short
+from serl.runs.task_setup import make_spec, make_task
 from serl.system.files import open_regular, read_bounded
+from serl.system.json_fields import check_fields, dump_object, parse_object, short
+from serl.training.evaluation import Evaluation, Trial
 from serl.transport import Snapshot
 
 FOLDER = "deployments"

@@ -15,13 +15,13 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from serl.runs import checkpoint
-from serl.system.authentication import RUN_KEY, new_key
-from serl.system.git import commit
-from serl.runs.config import DATA_ONLY, TrainConfig, stage_configs
 from serl.errors import BadInput, CorruptData
-from serl.system.json_fields import short
+from serl.runs import checkpoint
+from serl.runs.config import DATA_ONLY, TrainConfig, stage_configs
+from serl.system.authentication import RUN_KEY, new_key
 from serl.system.files import FileLock, checked_name, make_folder, sync_folder, write_atomic
+from serl.system.git import commit
+from serl.system.json_fields import short
 from serl.system.settings_file import read_yaml
 
 FORMAT = 1

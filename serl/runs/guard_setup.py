@@ -10,18 +10,17 @@ from typing import NamedTuple
 import numpy as np
 import yaml
 
-from serl.arm_profile import ArmProfile, is_real
-from serl.runs.task_setup import check_topics, make_task
-from serl.runs.config import TrainConfig
+from serl.arm_profile import ArmProfile, is_real, load_robot, write_robot
 from serl.errors import BadInput
-from serl.system.files import make_folder, write_atomic
-from serl.runs.graph_file import checked_namespace
+from serl.geometry import between
 from serl.guard.config import GuardConfig
 from serl.guard.latch import Latch, LatchFile
+from serl.motion import Limits, Motion, pose_from
+from serl.runs.config import TrainConfig
+from serl.runs.graph_file import checked_namespace
 from serl.runs.real_arm import check_place, limits_of, within_workspace
-from serl.robot_file import load_robot, write_robot
-from serl.geometry import between
-from serl.safety import Limits, Motion, pose_from
+from serl.runs.task_setup import check_topics, make_task
+from serl.system.files import make_folder, write_atomic
 from serl.task import SimulatedTask
 
 GUARD_FOLDER = "guard"

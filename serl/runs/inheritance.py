@@ -15,20 +15,19 @@ from pathlib import Path
 from typing import NamedTuple, get_args
 
 from serl.agent import AgentConfig, State
-from serl.runs.assembly import make_agent
-from serl.runs.task_setup import make_spec, make_task
-from serl.runs.checkpoint import Checkpoint, best, load, load_latest
-from serl.runs.config import TrainConfig
 from serl.agents.encoder_weights import starting_file
-from serl.log.episode_reader import PART, SEALED, episode_paths, read_episode, read_spec
-from serl.errors import BadInput, SerlError, SpecMismatch
-from serl.system.files import digest_of
-from serl.runs.origin import OriginConfig, Part
-from serl.reward import RewardConfig
-from serl.runs.folder import RunFolder
-from serl.specs import Spec
-from serl.task import Demonstrated
 from serl.agents.trunk_weights import digest_of_trunk
+from serl.errors import BadInput, SerlError, SpecMismatch
+from serl.log.episode_reader import PART, SEALED, episode_paths, read_episode, read_spec
+from serl.reward import RewardConfig
+from serl.runs.assembly import make_agent
+from serl.runs.checkpoint import Checkpoint, best, load, load_latest
+from serl.runs.config import OriginConfig, Part, TrainConfig
+from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_spec, make_task
+from serl.specs import Spec
+from serl.system.files import digest_of
+from serl.task import Demonstrated
 from serl.types import Episode, Source
 
 _PARTS, _PART_CHARS = 3, 80  # of a difference between specs

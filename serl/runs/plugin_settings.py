@@ -13,8 +13,8 @@ from serl.agent import AgentConfig
 from serl.agents.config import SACConfig
 from serl.errors import BadInput
 from serl.intervention import PersonConfig
-from serl.system.settings_file import unknown_setting
 from serl.reward import RewardConfig
+from serl.system.settings_file import unknown_setting
 from serl.teleop.scripted import ScriptedHumanConfig
 from serl.transport import TransportConfig
 

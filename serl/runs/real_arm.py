@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from serl.arm_profile import ArmProfile, is_real
-from serl.runs.config import TrainConfig
 from serl.agents.encoder_weights import is_pretrained_on
+from serl.arm_profile import ArmProfile, is_real
 from serl.errors import BadInput
-from serl.system.settings_file import merge
-from serl.reading import reading_spec
+from serl.motion import Limits, Motion
 from serl.reward import ToolPlace
+from serl.robot import reading_spec
+from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
-from serl.safety import Limits, Motion
+from serl.system.settings_file import merge
 from serl.task import FeatureTuned, SimulatedTask
 from serl.types import Observation
 

@@ -10,19 +10,26 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from serl.log.compression import Compactor
-from serl.log.episode_writer import EpisodeWriter, metadata_of
-from serl.log.episode_reader import PART, SEALED, EpisodeFile, EpisodeName, episode_name, episode_paths
 from serl.errors import BadInput, SerlError
-from serl.system.files import sync_folder
-from serl.training.link import read_home
-from serl.log.manifest import Entry, append_entry
-from serl.log.quarantine import into_quarantine, lost_records
+from serl.log.compression import Compactor
 from serl.log.episode_log import LogConfig, lock_log
+from serl.log.episode_reader import (
+    PART,
+    SEALED,
+    EpisodeFile,
+    EpisodeName,
+    episode_name,
+    episode_paths,
+)
+from serl.log.episode_writer import EpisodeWriter, metadata_of
+from serl.log.manifest import Entry, append_entry
+from serl.log.recovery import into_quarantine, lost_records
+from serl.log.wire import END, record_parts
 from serl.runs.folder import RunFolder
 from serl.specs import Spec
+from serl.system.files import sync_folder
+from serl.training.link import read_home
 from serl.types import Arrival, Lost, Step, place_after
-from serl.log.wire import END, record_parts
 
 _SCRATCH = ".reopened"
 

@@ -5,14 +5,23 @@ A learner that starts for the first time goes on from nothing, by the same steps
 
 from __future__ import annotations
 
+import hashlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from serl.agent import State
+from serl.agents.encoder_weights import told
+from serl.errors import BadInput, CorruptData
+from serl.log.episode_reader import episode_paths
+from serl.log.index import Cursors, Index, Span, Stream
+from serl.log.metrics import EventRow, MetricsWriter, ResumeRow
+from serl.log.recovery import Logged, read_logged, survey
 from serl.runs.assembly import make_learner
-from serl.runs.task_setup import make_spec, make_task
 from serl.runs.checkpoint import (
     Arrays,
     Checkpoint,
@@ -20,22 +29,182 @@ from serl.runs.checkpoint import (
     load_latest,
     saved_before,
 )
+from serl.runs.config import TrainConfig
 from serl.runs.demonstrations import read_demonstrations
-from serl.agents.encoder_weights import told
-from serl.log.episode_reader import episode_paths
-from serl.errors import BadInput
-from serl.log.index import Stream
-from serl.runs.inheritance import inherit, keep_episodes, kept_episodes
-from serl.training.learner import Learner
-from serl.training.learner_progress import restore_progress
-from serl.log.metrics import EventRow, MetricsWriter, ResumeRow
-from serl.runs.replica import Mirror
-from serl.runs.order import Opened, accepted, open_index
-from serl.runs.provenance import check_provenance, provenance
-from serl.log.quarantine import Logged, read_logged, survey
 from serl.runs.folder import RunFolder
+from serl.runs.inheritance import inherit, keep_episodes, kept_episodes
+from serl.runs.replica import Mirror
+from serl.runs.task_setup import make_spec, make_task
+from serl.specs import Spec
+from serl.system.database import DamagedDatabase
+from serl.system.json_fields import short
+from serl.training.learner import Learner
+from serl.training.learner_stats import restore_progress
 from serl.transport import LearnerEnd
 from serl.types import Arrival, Lost, Record
+from serl.version import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An index that agrees with the log and the checkpoint.
+
+    Attributes:
+        index: the order of the accepted records.
+        taken: how many of the first of them the checkpoint's learner had taken.
+        notices: what a person should know of.
+    """
+
+    index: Index
+    taken: int
+    notices: tuple[str, ...]
+
+
+def open_index(path: Path, logged: Cursors, taken: Cursors | None = None) -> Opened:
+    """Open the index of a run; rebuild it from the log where it is damaged or missing.
+
+    Args:
+        path: of the database.
+        logged: how many records the log holds.
+        taken: how many of them the checkpoint's learner had taken; None without a checkpoint.
+
+    Raises:
+        CorruptData: made by another version of serl.
+        SerlError: the disk refused.
+    """
+    notices = []
+    held = {stream: min(cursor, logged.get(stream, 0)) for stream, cursor in (taken or {}).items()}
+    problem = f"{path} was missing" if taken is not None else ""
+    if path.exists():
+        try:
+            index = Index(path)
+        except DamagedDatabase as error:
+            problem = f"{error}: kept as {_move_aside(path)}"
+        else:
+            notices += [
+                f"the log of {actor}/{epoch} lost its last {lost} records, which were accepted"
+                for (actor, epoch), lost in index.cut(logged).items()
+            ]
+            if _begins_with(index.spans(), held):
+                return Opened(index, sum(held.values()), tuple(notices))
+            index.close()
+            problem = f"{path} does not fit the checkpoint: kept as {_move_aside(path)}"
+    index = Index(path)
+    index.rebuild(held, logged)
+    if problem:
+        notices.append(f"{problem}; rebuilt from the log, {sum(logged.values())} records")
+    return Opened(index, sum(held.values()), tuple(notices))
+
+
+def accepted(
+    spans: Sequence[Span], open_stream: Callable[[Stream], Iterator[Arrival]]
+) -> Iterator[Arrival]:
+    """The records of the spans in order; a stream is open from its first to its last one.
+
+    Raises:
+        CorruptData: a stream ends too early.
+    """
+    last = {span.stream: number for number, span in enumerate(spans)}
+    streams: dict[Stream, Iterator[Arrival]] = {}
+    for number, span in enumerate(spans):
+        if span.stream not in streams:
+            streams[span.stream] = open_stream(span.stream)
+        for given in range(span.length):
+            record = next(streams[span.stream], None)
+            if record is None:
+                missing = f"{span.actor}/{span.epoch} has no record {span.first + given}"
+                raise CorruptData(f"log: {missing}, which was accepted")
+            yield record
+        if last[span.stream] == number:
+            del streams[span.stream]
+
+
+def _begins_with(spans: Sequence[Span], cursors: Cursors) -> bool:
+    """Whether the first records are those before the cursors, whatever their order."""
+    left, seen = sum(cursors.values()), Counter[Stream]()
+    for span in spans:
+        seen[span.stream] += min(span.length, left)
+        left -= min(span.length, left)
+    return left == 0 and seen == Counter(cursors)
+
+
+def _move_aside(path: Path) -> Path:
+    """Rename a database and what SQLite keeps beside it; returns the new path."""
+    for number in count(1):
+        aside = path.with_name(f"{path.name}.{number}")
+        if not aside.exists():
+            break
+    for suffix in ("-wal", "-shm", ""):
+        beside = path.with_name(path.name + suffix)
+        if beside.exists():
+            beside.rename(aside.with_name(aside.name + suffix))
+    return aside
+
+
+_SETTINGS = {
+    "task",
+    "task_config",
+    "observe",
+    "seed",
+    "demos",
+    "demo_paths",
+    "init_from",
+    "agent",
+    "learner",
+}
+
+
+def provenance(config: TrainConfig, spec: Spec) -> dict[str, Any]:
+    """What parameters depend on besides the records, as JSON can hold it."""
+    return {
+        "spec": spec.digest,
+        "settings": config.model_dump(mode="json", include=_SETTINGS),
+        "code": _code(config),
+    }
+
+
+def check_provenance(info: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
+    """Compare a checkpoint's information with `provenance` of today.
+
+    Returns:
+        A warning when the code differs: parameters will not repeat to the bit. Else "".
+
+    Raises:
+        BadInput: spec or settings differ.
+    """
+    if info.get("spec") != expected["spec"]:
+        found = short(info.get("spec"))
+        raise BadInput(f"checkpoint: made for the spec {found}, the task's is {expected['spec']!r}")
+    saved = info.get("settings")
+    differences = list(_differences(saved if isinstance(saved, dict) else {}, expected["settings"]))
+    if differences:
+        raise BadInput(f"checkpoint: made with other settings: {'; '.join(differences)}")
+    # Versions before 0.1.0 was released append a digest of their sources.
+    if not str(info.get("code")).startswith(expected["code"]):
+        return f"checkpoint: made by serl {short(info.get('code'))}, this is {expected['code']}"
+    return ""
+
+
+def _code(config: TrainConfig) -> str:
+    """Return the version of serl, with a digest of plug-in files where there are some.
+
+    Those are the files of the task, the algorithm and the reward, which parameters depend on.
+    """
+    plugins = (config.task, config.agent.algorithm, config.reward.kind)
+    files = [Path(plugin).read_bytes() for plugin in plugins if plugin.endswith(".py")]
+    digest = f"+{hashlib.sha256(b''.join(files)).hexdigest()[:12]}" if files else ""
+    return f"{__version__}{digest}"
+
+
+def _differences(
+    saved: Mapping[str, Any], mine: Mapping[str, Any], prefix: str = ""
+) -> Iterator[str]:
+    for name in sorted(saved.keys() | mine.keys()):
+        theirs, ours = saved.get(name), mine.get(name)
+        if isinstance(theirs, dict) and isinstance(ours, dict):
+            yield from _differences(theirs, ours, f"{prefix}{name}.")
+        elif theirs != ours:
+            yield f"{prefix}{name}: {short(theirs)} != {short(ours)}"
 
 
 class Continuation:

@@ -11,16 +11,21 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import ValidationError
 
-from serl.runs.task_setup import drawn_by, logged_views
 from serl.camera import View
-from serl.log.episode_reader import EpisodeName, episode_name, episode_paths, read_episode, read_spec
 from serl.errors import BadInput, CorruptData, SerlError, SpecMismatch
-from serl.system.json_fields import MAX_JSON_BYTES, parse_object
-from serl.system.files import read_bounded, write_atomic
-from serl.log.annotations import Origin, Place, Samples, read_labels
+from serl.log.annotations import Origin, Place, Samples, read_labels, read_tools
+from serl.log.episode_reader import (
+    EpisodeName,
+    episode_name,
+    episode_paths,
+    read_episode,
+    read_spec,
+)
 from serl.runs.folder import CONFIG, RunFolder
+from serl.runs.task_setup import drawn_by, logged_views
+from serl.system.files import read_bounded, write_atomic
+from serl.system.json_fields import MAX_JSON_BYTES, parse_object
 from serl.training.successes import Successes
-from serl.log.tool_log import read_tools
 from serl.types import Array, Episode, Image, Observation
 
 VIEWS = "views.json"
@@ -276,7 +281,10 @@ def with_labelled(
         CorruptData: an episode or a label is damaged.
         SpecMismatch: the images are of other views.
     """
-    from serl.runs.reward_data import episode_folders, read_samples  # make tasks, by what needs this
+    from serl.runs.reward_data import (  # make tasks, by what needs this
+        episode_folders,
+        read_samples,
+    )
 
     if not folders:
         return successes

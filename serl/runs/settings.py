@@ -6,26 +6,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from serl import plugins
-from serl.arm_profile import is_real
+from serl.agents.encoder_weights import with_encoder
+from serl.agents.trunk_weights import with_trunk
+from serl.arm_profile import is_real, load_robot
+from serl.errors import BadInput
+from serl.reward import RewardConfig
 from serl.runs.assembly import make_agent
-from serl.runs.task_setup import check_topics, make_judged_task, make_spec, make_task
 from serl.runs.config import TrainConfig, resolve, spelled_out, stage_configs
 from serl.runs.demonstrations import check_recordings, defined_by, specs_of
-from serl.agents.encoder_weights import with_encoder
-from serl.errors import BadInput
-from serl.system.files import digest_of
 from serl.runs.guard_setup import guarded_arm
 from serl.runs.inheritance import inherit
-from serl.system.settings_file import merge
 from serl.runs.plugin_settings import fitting
 from serl.runs.real_arm import check_trainable, tuned_settings
-from serl.reward import RewardConfig
 from serl.runs.reward_data import with_labelled
-from serl.robot_file import load_robot
+from serl.runs.task_setup import check_topics, make_judged_task, make_spec, make_task
 from serl.specs import Spec
-from serl.training.successes import LastFrames
+from serl.system.files import digest_of
+from serl.system.settings_file import merge
 from serl.task import SimulatedTask
-from serl.agents.trunk_weights import with_trunk
+from serl.training.successes import LastFrames
 
 
 def run_settings(

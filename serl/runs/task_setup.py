@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from serl import plugins
 from serl.arm_profile import is_real
 from serl.camera import REAL, View
-from serl.runs.config import TrainConfig
 from serl.errors import BadInput
-from serl.system.settings_file import checked, merge
-from serl.runs.real_arm import is_judged_apart
+from serl.motion import check_targets
 from serl.reward import Judged, NoReward, PoseReward
-from serl.safety import check_targets
+from serl.runs.config import TrainConfig
+from serl.runs.real_arm import is_judged_apart
 from serl.specs import Spec
+from serl.system.settings_file import checked, merge
 from serl.task import Demonstrated, SimulatedTask
 
 

@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 
 from serl import plugins
 from serl.agent import Agent, State
-from serl.runs.assembly import make_acting_agent
-from serl.runs.task_setup import make_spec, make_task
 from serl.clock import VirtualClock
-from serl.runs.config import TrainConfig
-from serl.training.evaluation import Evaluation, Purpose, Trial, evaluate, evaluation_seeds
 from serl.loop import EpisodeKey, run
 from serl.robot import SimulatedRobot
-from serl.training.stacking import FrameStack
-from serl.task import SimulatedTask
-from serl.types import Image, Record, Source, Step
+from serl.runs.assembly import make_acting_agent
+from serl.runs.config import TrainConfig
+from serl.runs.task_setup import make_spec, make_task
 from serl.system.video import Caption, draw_caption
+from serl.task import SimulatedTask
+from serl.training.evaluation import Evaluation, Purpose, Trial, evaluate, evaluation_seeds
+from serl.training.frames import FrameStack
+from serl.types import Image, Record, Source, Step
 
 
 class Examiner:

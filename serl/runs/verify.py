@@ -13,16 +13,23 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from serl.runs import checkpoint
-from serl.log.content import CHECKSUM, Block, checksum
-from serl.log.episode_reader import PART, SEALED, EpisodeName, episode_name, episode_paths, open_episode
 from serl.errors import BadInput, CorruptData, SerlError
-from serl.system.files import sha256_of
+from serl.log.content import CHECKSUM, Block, checksum
+from serl.log.episode_reader import (
+    PART,
+    SEALED,
+    EpisodeName,
+    episode_name,
+    episode_paths,
+    open_episode,
+)
 from serl.log.index import Span, Stream, read_index
-from serl.training.learner_progress import restore_progress
 from serl.log.manifest import MANIFEST, Entry, read_entries
-from serl.log.quarantine import QUARANTINE, lost_records
+from serl.log.recovery import QUARANTINE, lost_records
+from serl.runs import checkpoint
 from serl.runs.folder import RunFolder
+from serl.system.files import sha256_of
+from serl.training.learner_stats import restore_progress
 from serl.types import End
 
 COUNTED = (

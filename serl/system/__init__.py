@@ -1,1 +1,5 @@
-"""What this room is for."""
+"""The machine: files, settings in YAML, processes, sockets, the terminal, cameras, video files.
+
+Knows nothing of robots or learning. Read first `files` (atomic writes, bounded reads, locks), then
+`settings_file` (YAML to checked pydantic models) and `supervisor` (child processes).
+"""

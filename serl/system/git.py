@@ -16,7 +16,7 @@ def commit() -> str:
 
     A package that lies in somebody else's repository is an installed one.
     """
-    folder = Path(__file__).resolve().parent
+    folder = Path(__file__).resolve().parents[1]
     if _git(folder, "rev-parse", "--show-prefix") != f"{folder.name}/":
         return ""
     return _git(folder, "describe", "--always", "--dirty", "--abbrev=7", "--exclude=*")

@@ -2,7 +2,8 @@
 
 A pickle is a program for a machine with a stack. The machine here knows only the instructions of
 protocols 2 to 5 that build dicts, lists, tuples, text, bytes, numbers and arrays; what a name does
-is decided by `serl.system.pickled_arrays.NAMES` alone. No instruction allocates more than the file holds.
+is decided by `serl.system.pickled_arrays.NAMES` alone. No instruction allocates more than the file
+holds.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from pydantic import (
 )
 
 from serl.errors import BadInput, CorruptData
-from serl.system.json_fields import short
 from serl.system.files import read_bounded
+from serl.system.json_fields import short
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

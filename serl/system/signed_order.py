@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from serl.system.authentication import load_key, own_key, topic_key
 from serl.errors import BadInput, SerlError
+from serl.system.authentication import load_key, own_key, topic_key
 from serl.system.files import read_bounded
 
 MOST_AGE_S = 10.0

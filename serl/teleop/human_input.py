@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from serl.teleop.stop import Hold
 from serl.intervention import ENDINGS, Event
 from serl.log.annotations import Place, append_labels
 from serl.teleop.mux import SCRIPT, OneOwner
+from serl.teleop.stop import Hold
 from serl.types import Action, End, Key, Record, Source, Step
 
 TWICE_S = 0.7

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from serl.geometry import (
+    Vector,
     conjugate,
     from_rotation_vector,
     multiply,
@@ -16,7 +17,6 @@ from serl.geometry import (
 )
 from serl.teleop.device import Report
 from serl.teleop.mapping import MappingConfig
-from serl.vectors import Vector
 
 _AXES = ("x", "y", "z", "roll", "pitch", "yaw")
 

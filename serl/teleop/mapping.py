@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple, Protocol
 
@@ -95,3 +96,38 @@ def _beyond(position: float, dead_zone: float) -> float:
     """The position without its dead zone, so that motion begins gently; within [-1, 1]."""
     way = min(1.0, max(0.0, (abs(position) - dead_zone) / (1.0 - dead_zone)))
     return math.copysign(way, position)
+
+
+BUTTONS = ("hands", "success", "failure", "discard", "reset", "stop", "reward", "penalty")
+
+MAPPING = MappingConfig(
+    axes={name: (name, 1.0) for name in ("x", "y", "z", "roll", "pitch", "yaw", "gripper")},
+    dead_zone=0.0,
+    deadman="hands",
+    events={name: Event(name) for name in BUTTONS[1:]},
+)
+
+
+def to_joystick(wish: Wish) -> tuple[list[float], list[int]]:
+    """Positions along `AXES`, and which of `BUTTONS` are down."""
+    said = {event.value for event in wish.events}
+    held = [int(name in said) for name in BUTTONS[1:]]
+    return list(wish.motion[: len(AXES)]), [int(wish.hands), *held]
+
+
+def who_drives(said: Mapping[str, str], records: bool = False) -> str:
+    """What an actor says of its control, in words, as for somebody at a device without a page.
+
+    Args:
+        said: by the actor.
+        records: it is a person who records, for whom the robot holds while hands are off.
+    """
+    if reason := said.get("stopped") or said.get("paused") or said.get("silent"):
+        return f"it holds: {reason}"
+    off = "it holds: hands are off"
+    words = {
+        "human": f"{said['owner']} drives" if said.get("owner") else off,
+        "policy": "the policy drives",
+        "script": off if records else "the scene is being reset",
+    }
+    return words.get(said.get("driver", ""), "it rests between two episodes")

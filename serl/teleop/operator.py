@@ -10,9 +10,9 @@ from enum import StrEnum
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from serl.bimanual import LEFT, RIGHT
 from serl.errors import BadInput
 from serl.intervention import Event
-from serl.bimanual import LEFT, RIGHT
 from serl.specs import ArraySpec
 from serl.teleop.device import Device, DeviceLost, RemoteDevice
 from serl.teleop.mapping import AXES, Axis, MappingConfig, Wish, read_wish

@@ -12,11 +12,12 @@ from collections.abc import Callable
 import numpy as np
 from pydantic import Field
 
-from serl.intervention import Attended, Event, PersonConfig, Seen
-from serl.robot import Truth
-from serl.safety import Motion
+from serl.errors import Silent
+from serl.intervention import Attended, Event, PersonConfig, Seen, Teleop
+from serl.motion import Motion
+from serl.robot import SimulatedRobot, Truth
 from serl.task import SimulatedTask
-from serl.types import Action, Array
+from serl.types import Action, Array, Observation
 
 
 class ScriptedHumanConfig(PersonConfig):
@@ -228,3 +229,59 @@ def _is_inside(position: Array, motion: Motion, margin_m: float) -> bool:
 
 
 person = ScriptedHuman
+
+
+class Onlooker:
+    """Readings and truth of a robot for somebody who may never fail.
+
+    Args:
+        robot: is looked at; another one notices when it is silent.
+    """
+
+    def __init__(self, robot: SimulatedRobot) -> None:
+        self._robot = robot
+        self._seen: Observation | None = None
+        self._known: Truth | None = None
+
+    def observe(self) -> Observation:
+        """The newest reading, or the last one; raises `Silent` before the first."""
+        try:
+            self._seen = self._robot.observe()
+        except Silent:
+            if self._seen is None:
+                raise
+        return self._seen
+
+    def truth(self) -> Truth:
+        """The newest truth, or the last one; raises `Silent` before the first."""
+        try:
+            self._known = self._robot.truth()
+        except Silent:
+            if self._known is None:
+                raise
+        return self._known
+
+
+class Resting:
+    """A `Teleop` whose hands are off in resets, and who does not notice them.
+
+    Args:
+        person: in all other episodes.
+        resets: the scene is being reset now.
+    """
+
+    def __init__(self, person: Teleop, resets: Callable[[], bool]) -> None:
+        self._person, self._resets = person, resets
+
+    def begin(self) -> None:
+        """An episode starts; one that is none of the task's is not told."""
+        if not self._resets():
+            self._person.begin()
+
+    def __call__(self) -> Action | None:
+        """The person's action, or None."""
+        return None if self._resets() else self._person()
+
+    def events(self) -> tuple[Event, ...]:
+        """What the person said since the last call."""
+        return () if self._resets() else self._person.events()

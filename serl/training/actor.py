@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from pydantic import BaseModel, ConfigDict, Field
 
 from serl.clock import Clock
-from serl.training.curriculum import Curriculum
 from serl.errors import NeedsPerson, Silent
 from serl.intervention import Teleop
-from serl.training.learned_policy import LearnedPolicy
 from serl.loop import EpisodeKey, Result, run
 from serl.policy import Hold, Policy
-from serl.training.resets import Approach, Asking, ResetTask
 from serl.robot import Homing, Robot
 from serl.task import Task
+from serl.training.curriculum import Curriculum
+from serl.training.learned_policy import LearnedPolicy
+from serl.training.resets import Approach, Asking, ResetTask
 from serl.types import Record, Source, Step
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from serl.errors import SerlError
 from serl.specs import ArraySpec
-from serl.types import Image
+from serl.types import Features, Image, Observation
 
 Slots = NDArray[np.int64]
 
@@ -152,3 +153,101 @@ def stored(shape: tuple[int, ...], dtype: type[np.generic], folder: Path | None)
         raise SerlError(
             f"replay: {size:,} bytes in {folder}: {error.strerror} (less by learner.image_bytes)"
         ) from error
+
+
+_WAITING = 500
+"""Frames that are kept as images until the next batch is drawn."""
+
+
+@dataclass(frozen=True)
+class FrameEncoder:
+    """How an agent sees images, for good.
+
+    Attributes:
+        shape: of one image's features.
+        encode: features of one frame's images, by camera; the same bits each time.
+    """
+
+    shape: tuple[int, ...]
+    encode: Callable[[Mapping[str, Image]], Mapping[str, Features]]
+
+
+class FeatureStore:
+    """Slots for the features of one frame of each camera, as `FrameStore` for its images.
+
+    Frames are encoded when the next batch is drawn, not when they come, so that who brings them
+    need not wait; and one at a time, so that the same features come of a log as came of a run.
+
+    Args:
+        cameras: their names.
+        capacity: number of slots.
+        encoder: makes the features.
+        folder: where a file of them lies; None keeps all in memory.
+    """
+
+    def __init__(
+        self,
+        cameras: Collection[str],
+        capacity: int,
+        encoder: FrameEncoder,
+        folder: Path | None = None,
+    ) -> None:
+        self._encoder = encoder
+        self._features: dict[str, Features] = {
+            name: stored((capacity, *encoder.shape), np.float16, folder) for name in cameras
+        }
+        self._waiting: dict[int, Mapping[str, Image]] = {}
+
+    def put(self, slot: int, images: Mapping[str, Image]) -> None:
+        """Store a frame; what the slot held is gone."""
+        self._waiting[slot] = {name: images[name] for name in self._features}
+        if len(self._waiting) >= _WAITING:
+            self._encode()
+
+    def take(self, slots: Slots, rng: np.random.Generator) -> dict[str, Features]:
+        """Copies of the features in `slots`, (B, K), behind each other; nothing is drawn."""
+        self._encode()
+        return {
+            name: behind_each_other(features, slots) for name, features in self._features.items()
+        }
+
+    def _encode(self) -> None:
+        for slot, images in self._waiting.items():
+            for name, features in self._encoder.encode(images).items():
+                self._features[name][slot] = features
+        self._waiting.clear()
+
+
+def feature_bytes(cameras: Collection[str], encoder: FrameEncoder) -> int:
+    """Bytes of the features of one frame of all cameras."""
+    return len(cameras) * int(np.prod(encoder.shape)) * np.dtype(np.float16).itemsize
+
+
+class FrameStack:
+    """Puts the frames of an episode's last observations behind each other, oldest first.
+
+    An episode begins as if its first frame had always been there. So does what replay samples.
+
+    Args:
+        frames: how many; 1 changes nothing.
+    """
+
+    def __init__(self, frames: int) -> None:
+        self._frames = frames
+        self._last: dict[str, list[Image]] = {}
+
+    def begin(self) -> None:
+        """An episode begins."""
+        self._last.clear()
+
+    def __call__(self, observation: Observation) -> Observation:
+        """The next observation of the episode, its images (H, W, 3 * frames)."""
+        if self._frames == 1 or not observation.images:
+            return observation
+        stacked = {name: self._stack(name, image) for name, image in observation.images.items()}
+        return replace(observation, images=stacked)
+
+    def _stack(self, name: str, image: Image) -> Image:
+        last = self._last.setdefault(name, [image] * self._frames)
+        last[:] = [*last[1:], image]
+        return np.concatenate(last, axis=-1)

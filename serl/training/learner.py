@@ -12,12 +12,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from serl.agent import Agent, State
-from serl.training.learner_stats import EpisodeTracker
 from serl.errors import CorruptData, SerlError
-from serl.training.learner_progress import Progress, restore_progress
 from serl.log.metrics import EventRow, Metrics, Rate, UpdateRow
-from serl.training.prefetch import Prefetch
-from serl.training.replay import Replay
+from serl.training.learner_stats import EpisodeTracker, Progress, restore_progress
+from serl.training.replay import Prefetch, Replay
 from serl.transport import MAX_LEAD, MAX_VERSION, LearnerEnd, Snapshot
 from serl.types import Arrival, Lost, Step, is_online
 

@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from serl.errors import BadInput, SerlError
-from serl.system.files import read_bounded, write_atomic
 from serl.log.index import Cursors, Stream
-from serl.training.snapshots import MAX_SNAPSHOT_BYTES, decode_snapshot, encode_snapshot
-from serl.specs import Spec
 from serl.log.tail import Tail
+from serl.log.wire import Hello, decode_arrival, encode_lost, encode_record
+from serl.specs import Spec
+from serl.system.files import read_bounded, write_atomic
+from serl.training.link import MAX_SNAPSHOT_BYTES, decode_snapshot, encode_snapshot
 from serl.transport import ActorEnd, LearnerEnd, Snapshot
 from serl.types import Arrival, Lost, place_after
-from serl.log.wire import Hello, decode_arrival, encode_lost, encode_record
 
 _READ_BYTES = 1 << 20
 _PATIENCE_S = 30.0
@@ -112,7 +112,7 @@ class PlainSender:
 
 
 class PlainWeights:
-    """Writes each newer snapshot to a file; see `serl.ros.nodes.weights`.
+    """Writes each newer snapshot to a file; see `serl.ros.nodes.link`.
 
     Args:
         sender: has the end that weights come from.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serl.errors import BadInput, SpecMismatch
-from serl.training.features import FeatureStore, FrameEncoder
-from serl.training.frames import FrameStore, Slots
-from serl.intervention import ENDINGS, Event, is_fault
+from serl.intervention import ENDINGS, Event, is_fault, stuck_since_s
 from serl.specs import Spec
-from serl.stuck import stuck_since_s
+from serl.training.frames import FeatureStore, FrameEncoder, FrameStore, Slots
 from serl.types import Array, Batch, End, Record, Source, Step
 
 Stream = tuple[str, str, bool]  # run, actor, prior
@@ -333,3 +332,37 @@ def _follows(record: Record, previous: Step) -> bool:
         return False
     key, before = record.key, previous.key
     return (key.epoch, key.episode, key.index) == (before.epoch, before.episode, before.index + 1)
+
+
+class Prefetch:
+    """Batches of one replay, which nobody may change between `begin` and the next `take`.
+
+    Args:
+        replay: what is drawn from.
+        rows: transitions of a batch.
+        prior_share: see `Replay.sample`.
+    """
+
+    def __init__(self, replay: Replay, rows: int, prior_share: float) -> None:
+        self._replay, self._rows, self._prior_share = replay, rows, prior_share
+        self._beside: ThreadPoolExecutor | None = None
+        self._next: Future[Batch] | None = None
+        self._state: Mapping[str, np.ndarray[Any, Any]] = {}
+
+    def begin(self) -> None:
+        """Have the next batch drawn by a thread."""
+        self._beside = self._beside or ThreadPoolExecutor(1, "prefetch")
+        self._state = self._replay.sampler_state()
+        self._next = self._beside.submit(self._draw)
+
+    def take(self) -> Batch:
+        """The next batch; waits for the one that was begun."""
+        begun, self._next = self._next, None
+        return begun.result() if begun else self._draw()
+
+    def state(self) -> Mapping[str, np.ndarray[Any, Any]]:
+        """The sampler's state after the last batch that was taken."""
+        return self._state if self._next else self._replay.sampler_state()
+
+    def _draw(self) -> Batch:
+        return self._replay.sample(self._rows, self._prior_share)

@@ -26,8 +26,8 @@ from pydantic import (
     Field,
 )
 
-from serl.training.actor import Actor
 from serl.loop import Result
+from serl.training.actor import Actor
 
 
 def take_turns(

@@ -1,1 +1,1 @@
-"""What this room is for."""
+"""The arm's model, its controller and kinematics in MuJoCo."""

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import mujoco
 import numpy as np
 
-from serl.sim.physics.franka import MAX_FINGER_M
+from serl.geometry import Quaternion
+from serl.motion import Aim, Motion, Pose, within_lead
+from serl.robot import reading_parts, state_spec
+from serl.setpoint import (
+    PROFILE_PERIOD_S,
+    Setpoint,
+    advance_setpoint,
+    at_rest,
+    brake_setpoint,
+)
+from serl.sim.physics.controller import Impedance
+from serl.sim.physics.franka import HOME_RAD, MAX_FINGER_M
+from serl.sim.physics.kinematics import arm_joints, site_frame, solve_ik, to_wxyz
+from serl.sim.physics.posture import JointMove, Posture
+from serl.sim.physics.wrench_control import Thrust
+from serl.specs import ArraySpec, ObservationSpec
+from serl.types import Action, Array, Observation
 
 
 class Gripper:
@@ -54,3 +71,302 @@ class Gripper:
                 or (second == pad and owners[first] == held)
             }
         )
+
+
+Vector64 = np.ndarray[Any, np.dtype[np.float64]]
+
+# MuJoCo samples by itself every 10 ms, in the last 2 ms step of each: a reading of every step
+# would cost 8 % of the physics.
+SAMPLES = 10
+
+
+def sensors_mjcf(prefix: str = "") -> str:
+    """Of an arm whose names have a prefix: force, then torque."""
+    return "".join(
+        f'<{kind} site="{prefix}ft" name="{prefix}{kind}" nsample="{SAMPLES}"'
+        ' interval="0.01 -0.003"/>'
+        for kind in ("force", "torque")
+    )
+
+
+class Wrist:
+    """Means of what the sensor measured lately, with its weight at rest taken off."""
+
+    def __init__(self, model: mujoco.MjModel, data: mujoco.MjData, prefix: str = "") -> None:
+        self._data = data
+        self._rotation: Vector64 = data.site_xmat[model.site(f"{prefix}ft").id].reshape(3, 3)
+        # The ring buffers of both, each with two cursors, the times, and a vector a time.
+        start = model.sensor_historyadr[model.sensor(f"{prefix}force").id]
+        buffers = data.history[start : start + 2 * (2 + 4 * SAMPLES)].reshape(2, -1)
+        self._times = buffers[0, 2 : 2 + SAMPLES]
+        self._values = buffers[:, 2 + SAMPLES :].reshape(2, SAMPLES, 3)
+        self._weight = np.zeros(6)
+
+    def tare(self) -> None:
+        """Take what is measured now, over 10 ms, as the weight at rest."""
+        self._weight = self._mean(0.01)
+
+    def wrench(self, period_s: float) -> Vector64:
+        """What the surroundings exert, the mean over the last period, in the base frame.  # (6,).
+
+        Only the last 100 ms are known.
+        """
+        return self._weight - self._mean(period_s)
+
+    def _mean(self, period_s: float) -> Vector64:
+        recent = self._times > self._data.time - period_s
+        mean = recent @ self._values / np.count_nonzero(recent)  # (2, 3)
+        turned: Vector64 = (mean @ self._rotation.T).ravel()
+        return turned
+
+
+JOINTS = 7
+SETTLE_S = 0.1
+_SITE = int(mujoco.mjtObj.mjOBJ_SITE)
+_HOME = np.array(HOME_RAD)
+
+
+class Limb:
+    """An arm of a model; somebody else lets time pass. Implements `serl.robot.Robot`.
+
+    Args:
+        model: of the whole scene.
+        data: its state.
+        motion: what an action means.
+        prefix: of the names of all that belongs to the arm.
+
+    Attributes:
+        prefix: as given.
+        stop_reason: why the arm was stopped first; None while motion is allowed.
+        impedance: gains and clips of its controller.
+        gripper: its fingers.
+        hand: the number of that body.
+        is_late: what is commanded reaches the arm when somebody else says so.
+    """
+
+    def __init__(
+        self, model: mujoco.MjModel, data: mujoco.MjData, motion: Motion, prefix: str = ""
+    ) -> None:
+        self._model, self._data, self._motion = model, data, motion
+        self.prefix = prefix
+        self.stop_reason: str | None = None
+        self.impedance = Impedance(model, prefix)
+        self.gripper = Gripper(model, data, prefix)
+        self.hand = model.body(f"{prefix}hand").id
+        self.is_late = False
+        self._wrist = Wrist(model, data, prefix)
+        self._site, self._joints = model.site(f"{prefix}tcp").id, arm_joints(model, prefix)
+        self._tcp = site_frame(model, data, self._site)
+        self._twist = np.zeros(6)  # angular, then linear
+        self._posture = Posture(model, data, self._site, self._joints)
+        self._home: JointMove | None = None
+        self._aim = Aim(motion)
+        self._spec = ObservationSpec(state=state_spec(JOINTS))
+        self._parts = reading_parts(self._spec)
+        # Views, for looking an array up takes longer than reading it.
+        self._q, self._dq = data.qpos[self._joints], data.qvel[self._joints]
+        first = model.actuator(f"{prefix}spring0").id
+        self._position_target = data.ctrl[first : first + 3]
+        mocap = model.body(f"{prefix}rotation_target").mocapid[0]
+        self._rotation_target = data.mocap_quat[mocap]
+        self._commanded: Quaternion | None = None
+        self._thrust: Thrust | None = None
+
+    @property
+    def observation_spec(self) -> ObservationSpec:
+        """Names, shapes and units of a reading of this arm alone."""
+        return self._spec
+
+    @property
+    def action_spec(self) -> ArraySpec:
+        """As its motion says."""
+        return self._motion.action_spec
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Nothing is held."""
+
+    def begin(self, start: Pose, held_m: float | None) -> None:
+        """Be where the tool is at `start`, open or closed on something; see `Stage.reset`."""
+        self._q[:] = HOME_RAD
+        self.gripper.reset(held_m)
+        self._aim.begin(start, held_m is not None)
+        solve_ik(self._model, self._data, self._site, _HOME, start, self._joints)
+        self._setpoint = Setpoint(start)
+        self._commanded = None
+        self._command(start)
+        if self._motion.action_mode == "wrench":
+            # Only now: the gains of the first world have been drawn.
+            self._thrust = self._thrust or Thrust(
+                self._model, self._data, self._motion, self.prefix
+            )
+            self._thrust.begin(start)
+        self.stop_reason, self._braking, self._home = None, False, None
+        self._posture.target_rad = _HOME
+        self._before = start
+
+    def settle(self) -> None:
+        """The arm has come to rest after `begin`: what the wrist feels is its weight."""
+        self._wrist.tare()
+
+    def observe(self) -> Observation:
+        """The reading now, without what is wrong with sensors."""
+        values = np.array(self.numbers(PROFILE_PERIOD_S), np.float32)
+        state = {name: values[part] for name, part in self._parts.items()}
+        return Observation(state=state, stamps={"robot": float(self._data.time) - SETTLE_S})
+
+    def act(self, action: Action) -> Action:
+        """Move the target by `action`; returns what was executed: zeros while stopped or homing.
+
+        Where an action is a wrench, it is exerted until the next one, at most for `timeout_s`.
+        """
+        self._aim.check(action)
+        if self.stop_reason is not None or self._home is not None:
+            return np.zeros_like(action)
+        if self._thrust:
+            self._thrust.push(action)
+            return action.copy()
+        closed, self._before = self._aim.closed, self._aim.target
+        executed = self._aim.move(action, self._tcp.pose, self._data.time)
+        if self._aim.closed != closed and not self.is_late:
+            self.grip(not closed)
+        return executed
+
+    def aim(self, target: Pose, closed: bool) -> None:
+        """Go to a target, as `act` does with the one that it makes; ignored while stopped."""
+        if self.stop_reason is None:
+            self._aim.target = target
+            if closed != self._aim.closed:
+                self.grip(closed)
+
+    def grip(self, closed: bool) -> None:
+        """Close or open the gripper."""
+        self._aim.closed = closed
+        self.gripper.command(closed)
+
+    def follow(self, setpoint: Pose) -> None:
+        """Let the controller be at a setpoint that somebody else has limited."""
+        self._aim.target, self._setpoint = setpoint, Setpoint(setpoint)
+        self._posture.hold()
+        self._command(setpoint)
+
+    def home(self) -> None:
+        """Begin to move all joints to the home posture, whatever the box; actions wait for it."""
+        if self.stop_reason is None:
+            self._home = JointMove(self._model, self._data, self._site, self._joints)
+
+    @property
+    def is_home(self) -> bool:
+        """The joints are as near to the home posture as those of an arm get, and at rest."""
+        near = np.abs(self._q - _HOME).max() < 0.02 and np.abs(self._dq).max() < 0.02
+        return self._home is None and bool(near)
+
+    def stop(self, reason: str) -> None:
+        """Brake at once, then hold the measured pose until `recover`."""
+        if self.stop_reason is None:
+            self.stop_reason = reason
+            self._braking, self._home = True, None
+            if self._thrust:
+                self._thrust.rest()
+
+    def recover(self) -> None:
+        """Allow motion again, from where the arm is."""
+        if self.stop_reason is not None:
+            self.stop_reason = None
+            self._aim.target = self._tcp.pose
+
+    @property
+    def target(self) -> tuple[Pose, bool]:
+        """Where the arm is to go, and whether its gripper is to be closed."""
+        return self._aim.target, self._aim.closed
+
+    def hold(self) -> None:
+        """Set the posture's torque, once a control period."""
+        self._posture.hold()
+
+    def drive(self, late: bool = False) -> None:
+        """What 10 ms ask of the arm; a late command means that of the period before."""
+        if self._thrust:
+            self._exert(self._thrust, late)
+        else:
+            self._advance_setpoint(self._before if late else self._aim.target)
+
+    def obey(self) -> None:
+        """What was commanded of a late arm has arrived: its gripper does it now."""
+        self.gripper.command(self._aim.closed)
+
+    def pass_period(self) -> None:
+        """A control period of a late arm is over."""
+        self._before = self._aim.target
+
+    def numbers(self, period_s: float) -> list[float]:
+        """All numbers of a reading, the wrench as its mean over a period."""
+        numbers = [*flat(self._tcp.pose), *self._twist_now()]
+        numbers += self._wrist.wrench(period_s).tolist()
+        numbers += self.gripper.opening, *self._q.tolist(), *self._dq.tolist()
+        numbers += flat(self._aim.target)
+        return numbers
+
+    def truth(self) -> dict[str, Array]:
+        """Pose and twist of the tool, pose of its target, opening."""
+        return {
+            "tcp_pose": pose_array(self._tcp.pose),
+            "tcp_twist": np.array(self._twist_now(), np.float32),
+            "target_pose": pose_array(self._aim.target),
+            "gripper": np.array([self.gripper.opening], np.float32),
+        }
+
+    def _twist_now(self) -> list[float]:
+        """Of the tool: linear before angular, in the base frame."""
+        mujoco.mj_objectVelocity(self._model, self._data, _SITE, self._site, self._twist, 0)
+        twist = self._twist.tolist()
+        return [*twist[3:], *twist[:3]]
+
+    def _exert(self, thrust: Thrust, late: bool) -> None:
+        """What is driven by force moves far within a period: the posture is held anew."""
+        self._posture.hold()
+        thrust.tick(self._tcp.pose, self._twist_now(), self._data.time, late)
+        self._aim.target = self._tcp.pose
+
+    def _advance_setpoint(self, target: Pose) -> None:
+        limits = self._motion.limits
+        if self._braking:  # also after a recover: what was begun as a stop ends at rest
+            self._setpoint = brake_setpoint(self._setpoint, limits, PROFILE_PERIOD_S)
+            if at_rest(self._setpoint):
+                self._braking = False
+                if self.stop_reason is not None:
+                    self._aim.target = self._tcp.pose
+        elif self._home is not None:
+            pose, self._posture.target_rad = self._home.advance()
+            self._aim.target, self._setpoint = pose, Setpoint(pose)
+            self._posture.hold()
+            if self._home.done:
+                self._home = None
+        else:
+            goal = within_lead(target, self._tcp.pose, limits)
+            self._setpoint = advance_setpoint(self._setpoint, goal, limits, PROFILE_PERIOD_S)
+        self._command(self._setpoint.pose)
+
+    def _command(self, pose: Pose) -> None:
+        target = self._position_target
+        target[0], target[1], target[2] = pose.position
+        if pose.quaternion is not self._commanded:
+            self._commanded = pose.quaternion
+            self._rotation_target[:] = to_wxyz(pose.quaternion)
+
+
+def flat(pose: Pose) -> tuple[float, ...]:
+    """Seven numbers."""
+    return (*pose.position, *pose.quaternion)
+
+
+def pose_array(pose: Pose) -> Array:
+    """As in readings.  # (7,) float32."""
+    return np.array(flat(pose), np.float32)

@@ -7,7 +7,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from serl.safety import Pose
+from serl.motion import Pose
 from serl.setpoint import PROFILE_PERIOD_S
 from serl.sim.physics.franka import HOME_RAD
 from serl.sim.physics.kinematics import site_frame

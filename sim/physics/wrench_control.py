@@ -13,7 +13,7 @@ import mujoco
 
 from serl.errors import BadInput
 from serl.geometry import conjugate, multiply, rotate
-from serl.safety import Motion, Pose
+from serl.motion import Motion, Pose
 from serl.sim.physics.kinematics import to_wxyz
 from serl.types import Action
 

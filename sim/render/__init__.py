@@ -1,1 +1,1 @@
-"""What this room is for."""
+"""Two renderers behind one interface: `ray` (numpy and ray casts) and `gl` (EGL)."""

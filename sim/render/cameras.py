@@ -11,9 +11,8 @@ import mujoco
 
 from serl.camera import View
 from serl.errors import BadInput, SerlError
-from serl.sim.render import gl
-from serl.sim.render import ray
-from serl.sim.render.pinhole import camera_index
+from serl.sim.render import gl, ray
+from serl.sim.render.projection import camera_index
 from serl.types import Image
 
 logger = logging.getLogger(__name__)

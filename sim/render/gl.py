@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 
 from serl.errors import SerlError
-from serl.sim.render.pinhole import camera_index
+from serl.sim.render.projection import camera_index
 from serl.types import Image
 
 _PLATFORMS = {

@@ -3,12 +3,96 @@
 from __future__ import annotations
 
 import copy
+import math
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import product
 from typing import Any, NamedTuple
 
 import mujoco
 import numpy as np
 
-from serl.sim.render.pinhole import Rays, Values
+from serl.errors import BadInput
+
+Values = np.ndarray[Any, np.dtype[np.float64]]
+Rays = np.ndarray[Any, np.dtype[np.float64]]  # (N, 3)
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Pinhole(NamedTuple):
+    """The picture of a camera that looks along -z of its frame, with x right and y up.
+
+    In the picture x points right and y down, in pixels from the upper left.
+    """
+
+    width: int
+    height: int
+    fovy_rad: float
+
+    @property
+    def slope(self) -> float:
+        """How far aside a ray is, 1 m ahead, that goes one pixel beside the middle."""
+        return 2.0 * math.tan(0.5 * self.fovy_rad) / self.height
+
+    def pixel_centers(self) -> tuple[Values, Values]:
+        """Columns and rows of all pixels' centres, (H * W,) each."""
+        y, x = np.mgrid[0 : self.height, 0 : self.width] + 0.5
+        return x.ravel(), y.ravel()
+
+    def slopes(self, x: Values, y: Values) -> tuple[Values, Values]:
+        """How far right and up rays through columns and rows are, 1 m ahead."""
+        return (x - 0.5 * self.width) * self.slope, (0.5 * self.height - y) * self.slope
+
+    def directions(self, x: Values, y: Values) -> Rays:
+        """Unit vectors in the camera's frame through columns and rows, (N,) each."""
+        rays = np.stack([*self.slopes(x, y), np.full(len(x), -1.0)], axis=-1)
+        unit: Rays = rays / np.linalg.norm(rays, axis=1, keepdims=True)
+        return unit
+
+
+@lru_cache(maxsize=16)
+def pixel_directions(pinhole: Pinhole) -> Rays:
+    """Of all pixels' centres, row by row.  # (H * W, 3)."""
+    return pinhole.directions(*pinhole.pixel_centers())
+
+
+@lru_cache(maxsize=16)
+def pixel_slopes(pinhole: Pinhole) -> tuple[Values, Values]:
+    """Of columns (1, W) and rows (H, 1): see `Pinhole.slopes`."""
+    x, y = pinhole.pixel_centers()
+    right, up = (slopes.reshape(pinhole.height, -1) for slopes in pinhole.slopes(x, y))
+    return right[:1], up[:, :1]
+
+
+class Eye(NamedTuple):
+    """A camera where it is: base_T_camera and its picture."""
+
+    origin: Values  # (3,)
+    rotation: Values  # (3, 3)
+    pinhole: Pinhole
+
+    def rays(self, directions: Rays) -> Rays:
+        """Directions in the base frame, summed in the same order on every machine."""
+        rays = np.empty_like(directions)
+        x, y, z = directions.T
+        for axis, (a, b, c) in enumerate(self.rotation.tolist()):
+            rays[:, axis] = a * x + b * y + c * z
+        return rays
+
+
+def eye_of(data: mujoco.MjData, index: int, pinhole: Pinhole) -> Eye:
+    """Camera number `index`, now."""
+    return Eye(data.cam_xpos[index], data.cam_xmat[index].reshape(3, 3), pinhole)
+
+
+def camera_index(model: mujoco.MjModel, name: str) -> int:
+    """The number of a camera; raises `BadInput`, with the known ones, when there is none."""
+    known = [model.camera(index).name for index in range(model.ncam)]
+    if name not in known:
+        raise BadInput(f"unknown camera {name!r}: expected one of {', '.join(known)}")
+    return known.index(name)
+
 
 _FAR_M = 20.0
 _ROOM_M = 5.0  # a ray leaves it before it has gone as far as it may
@@ -62,3 +146,110 @@ def cast(model: mujoco.MjModel, data: mujoco.MjData, origin: Values, rays: Rays)
     )  # fmt: skip
     hits.distances[hits.geoms < 0] = _FAR_M
     return hits
+
+
+_SIGNS = np.array(list(product((-1.0, 1.0), repeat=3)))  # (8, 3)
+_EDGES = [(a, b) for a in range(8) for b in range(a) if (a ^ b) in (1, 2, 4)]
+_NEAR_M = 1e-6
+_SPARE_PX = 1e-3  # against rounding
+
+
+class Outline(NamedTuple):
+    """A rectangle of pixels; right and bottom are excluded."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+
+class Geoms:
+    """Some geoms of a model.
+
+    Attributes:
+        ids: their numbers.  # (G,)
+    """
+
+    def __init__(self, model: mujoco.MjModel, ids: Integers) -> None:
+        self.ids = ids
+        boxes = model.geom_aabb[ids]
+        self._corners = boxes[:, None, :3] + _SIGNS * boxes[:, None, 3:]  # (G, 8, 3)
+        self._radii_m = np.sqrt((self._corners**2).sum(axis=2).max(axis=1))
+
+    def places(self, data: mujoco.MjData) -> bytes:
+        """Equal as long as none of them moves."""
+        position, rotation = data.geom_xpos[self.ids], data.geom_xmat[self.ids]
+        return bytes(position.tobytes() + rotation.tobytes())
+
+    def outlines(self, data: mujoco.MjData, eye: Eye) -> dict[int, Outline]:
+        """Of the geoms that may be seen, by their numbers; no ray outside meets them."""
+        middles = (data.geom_xpos[self.ids] - eye.origin) @ eye.rotation  # in the camera's frame
+        near = np.flatnonzero(_in_sight(middles, self._radii_m, eye.pinhole))
+        ids = self.ids[near]
+        turns = data.geom_xmat[ids].reshape(-1, 3, 3).transpose(0, 2, 1)
+        points = (self._corners[near] @ turns) @ eye.rotation + middles[near, None]
+        slopes = points[..., :2] / np.minimum(points[..., 2:], -_NEAR_M)  # left and down
+        least, most = slopes.min(axis=1).tolist(), slopes.max(axis=1).tolist()
+        behind = (points[..., 2].max(axis=1) > -_NEAR_M).tolist()
+        outlines = {}
+        for index, geom in enumerate(ids.tolist()):
+            limits = [*least[index], *most[index]]
+            if behind[index]:
+                limits = _limits_ahead(points[index].tolist())
+            outline = _pixels(limits, eye.pinhole)
+            if outline.left < outline.right and outline.top < outline.bottom:
+                outlines[geom] = outline
+        return outlines
+
+
+def pixels_inside(outlines: Iterable[Outline], pinhole: Pinhole) -> Integers:
+    """The pixels in any of the outlines, row by row.  # (N,)."""
+    inside = np.zeros((pinhole.height, pinhole.width), bool)
+    for left, top, right, bottom in outlines:
+        inside[top:bottom, left:right] = True
+    return np.flatnonzero(inside)
+
+
+def _in_sight(middles: Values, radii_m: Values, pinhole: Pinhole) -> Mask:
+    """Whether spheres reach into what a camera sees, in its frame.  # (G,)."""
+    up = 0.5 * pinhole.height * pinhole.slope
+    right = 0.5 * pinhole.width * pinhole.slope
+    x, y, z = middles.T
+    sight: Mask = z < radii_m
+    sight &= np.abs(x) + right * z < radii_m * math.hypot(1.0, right)
+    sight &= np.abs(y) + up * z < radii_m * math.hypot(1.0, up)
+    return sight
+
+
+def _limits_ahead(corners: list[list[float]]) -> list[float]:
+    """As of a whole box, of the part of one that is ahead of the camera."""
+    slopes = []
+    for edge in _EDGES:
+        (x, y, z), (to_x, to_y, to_z) = (corners[end] for end in edge)
+        if z > to_z:
+            x, y, z, to_x, to_y, to_z = to_x, to_y, to_z, x, y, z
+        if z < -_NEAR_M:
+            slopes.append((x / z, y / z))
+            share = (-_NEAR_M - z) / (to_z - z) if to_z > -_NEAR_M else 1.0
+            z = min(to_z, -_NEAR_M)
+            slopes.append(((x + share * (to_x - x)) / z, (y + share * (to_y - y)) / z))
+    if not slopes:
+        return [math.inf, math.inf, -math.inf, -math.inf]
+    left, down = zip(*slopes, strict=True)
+    return [min(left), min(down), max(left), max(down)]
+
+
+def _pixels(limits: list[float], pinhole: Pinhole) -> Outline:
+    """The pixels whose centres are within limits: least slopes left and down, then the largest."""
+    left, top, right, bottom = limits
+    slope, width, height = pinhole.slope, pinhole.width, pinhole.height
+    return Outline(
+        _clipped(0.5 * width - right / slope + 0.5 - _SPARE_PX, width),
+        _clipped(0.5 * height + top / slope + 0.5 - _SPARE_PX, height),
+        _clipped(0.5 * width - left / slope + 0.5 + _SPARE_PX, width),
+        _clipped(0.5 * height + bottom / slope + 0.5 + _SPARE_PX, height),
+    )
+
+
+def _clipped(place: float, size: int) -> int:
+    return int(min(max(place, 0.0), size))

@@ -8,20 +8,31 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from serl.sim.render.projection import cast, colors_of, for_rays
 from serl.sim.render.layers import Layers
-from serl.sim.render.lighting import floor_of, looks_of
-from serl.sim.render.pinhole import Eye, Pinhole, Rays, Values, camera_index, eye_of, pixel_directions
-from serl.sim.render.shading import (
+from serl.sim.render.lighting import (
     SKY,
     TOWARDS_LIGHT,
     Colors,
     fading,
+    floor_of,
     floor_tiles,
+    looks_of,
     shade_plainly,
     sky_light,
     to_bytes,
 )  # fmt: skip
+from serl.sim.render.projection import (
+    Eye,
+    Pinhole,
+    Rays,
+    Values,
+    camera_index,
+    cast,
+    colors_of,
+    eye_of,
+    for_rays,
+    pixel_directions,
+)
 from serl.types import Image
 
 _LIGHT_M, _AWAY_M = np.array([1.3, -0.9, 1.7]), 2.0  # where it is, and how far away
@@ -34,7 +45,7 @@ class Renderer:
 
     Geoms have the colours of their materials as in MuJoCo, but neither their textures nor partial
     transparency (see `not_drawn`). The background is always the same. The light is that of
-    `sim/light.py`: a model's other lights are ignored.
+    `sim/render/lighting.py`: a model's other lights are ignored.
 
     Args:
         model: of the scene.

@@ -1,1 +1,1 @@
-"""What this room is for."""
+"""Scene parts and settings that several tasks share; no task imports another one."""

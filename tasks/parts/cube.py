@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from serl.errors import NeedsPerson
+from serl.geometry import Vector, wrapped
+from serl.motion import Motion
 from serl.policy import Policy
-from serl.geometry import wrapped
-from serl.safety import Motion
 from serl.tasks.parts.steering import CLOSE, OPEN, rng_at, steer, yaw
 from serl.types import Action, Array, Observation
-from serl.vectors import Vector
 
 State = Mapping[str, Array]
 """What a reading and the truth both have: poses of the tool, its target and the cube, `gripper`."""

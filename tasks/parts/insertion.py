@@ -1,6 +1,7 @@
 """What tasks of insertion share: a peg in the hand, a hole somewhere below, little room.
 
-A task of its own declares the shape (`serl.tasks.parts.peg_and_hole.Fit`) and its numbers (`InsertionConfig`).
+A task of its own declares the shape (`serl.tasks.parts.peg_and_hole.Fit`) and its numbers
+(`InsertionConfig`).
 """
 
 from __future__ import annotations
@@ -15,17 +16,16 @@ from pydantic import Field
 
 from serl.camera import View, image_specs
 from serl.errors import BadInput, NeedsPerson
+from serl.geometry import Quaternion, Vector, from_rotation_vector, multiply, rotate, wrapped, yaw
+from serl.motion import Limits, Motion
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.geometry import Quaternion, from_rotation_vector, multiply, rotate, wrapped, yaw
-from serl.safety import Limits, Motion
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Length, Lengths, Placement, Scene, TaskConfig, ViewName
 from serl.tasks.parts.peg_and_hole import Fit, hole_mjcf, peg_mjcf
 from serl.tasks.parts.steering import rng_at, steer
 from serl.tasks.parts.training_defaults import from_pixels, from_state, on_features
 from serl.types import Action, Array, Observation, Outcome
-from serl.vectors import Vector
 
 _CLEAR_M = 0.010  # above the rim nothing is in the way
 # Of what is left below a peg that is just in: so much deeper the hand has to be for a classifier,

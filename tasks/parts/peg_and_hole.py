@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from serl.vectors import Vector
+from serl.geometry import Vector
 
 _WALL_M = 0.020  # half the thickness
 _LATCH_N_M = 500.0

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from serl.geometry import Quaternion, rotate
-from serl.safety import Motion
+from serl.motion import Motion
 from serl.types import Action, Array
 
 DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)

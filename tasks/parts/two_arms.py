@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from serl.camera import View
 from serl.bimanual import LEFT, RIGHT
+from serl.camera import View
 from serl.geometry import Quaternion
 from serl.specs import ArraySpec
 from serl.task import ViewName

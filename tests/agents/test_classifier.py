@@ -23,12 +23,12 @@ from serl.agents.classifier_training import (
 from serl.agents.config import ClassifierConfig
 from serl.camera import REAL, View
 from serl.errors import BadInput, CorruptData, SpecMismatch
-from serl.system.files import digest_of
+from serl.geometry import Vector
 from serl.log.annotations import Origin, Place, Samples
 from serl.reward import RewardConfig, ToolPlace
+from serl.system.files import digest_of
 from serl.tasks.pick_cube import PickCube, PickCubeConfig
 from serl.types import Observation
-from serl.vectors import Vector
 
 VIEWS = {"front": View(camera="field", width=12, height=12)}
 CARD = Card(views=VIEWS, channels=(4, 8), latent=8, hidden=16)

@@ -10,10 +10,10 @@ import torch
 from serl.agents.classifier import Card, Classifier
 from serl.agents.classifier_training import Trained, train_classifier
 from serl.agents.config import ClassifierConfig
-from serl.errors import BadInput, SpecMismatch
 from serl.agents.trunk_weights import default_path, import_trunk, load_trunk
+from serl.errors import BadInput, SpecMismatch
 
-from ..pickled import pickled
+from ..support.pickled import pickled
 from .resnet10_reference import stand_in
 from .test_classifier import VIEWS, make_samples
 

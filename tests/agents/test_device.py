@@ -16,16 +16,15 @@ from serl.agents.hybrid import HybridSAC
 from serl.agents.sac import SAC
 from serl.agents.vice import VICE
 from serl.runs.config import resolve
-from serl.training.prefetch import Prefetch
-from serl.training.replay import Replay
 from serl.specs import ArraySpec, ObservationSpec, Spec
-from serl.training.successes import Successes
 from serl.testing import random_batch, random_observation
+from serl.training.replay import Prefetch, Replay
+from serl.training.successes import Successes
 from serl.types import Batch, Source
 
-from ..plans import GAMMA, fill, plan
-from ..plans import SPEC as LOGGED
-from ..test_assembly import CONFIG, Training
+from ..runs.test_assembly import CONFIG, Training
+from ..support.plans import GAMMA, fill, plan
+from ..support.plans import SPEC as LOGGED
 from .conftest import config
 
 NEEDS_CUDA = pytest.mark.skipif(

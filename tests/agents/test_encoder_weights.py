@@ -16,22 +16,22 @@ from safetensors.numpy import load_file
 
 from serl.agent import Packaged, State
 from serl.agents.config import SACConfig
-from serl.agents.sac import SAC
-from serl.agents.weights import said_by
-from serl.runs.assembly import make_acting_agent, make_agent
-from serl.runs.task_setup import make_spec, make_task
-from serl.cli.main import main
-from serl.runs.config import TrainConfig, resolve
-from serl.runs.resume import Continuation
 from serl.agents.encoder_weights import PACKAGED, misfit, told, weights_file, with_encoder
-from serl.errors import BadInput, SpecMismatch
-from serl.system.settings_file import merge
-from serl.log.metrics import MetricsWriter, read_metrics
-from serl.runs.folder import RunFolder
-from serl.runs.settings import run_settings
-from serl.specs import ArraySpec
-from serl.transport import InProcess
+from serl.agents.sac import SAC
 from serl.agents.trunk_weights import digest_of_arrays
+from serl.agents.weights import said_by
+from serl.cli.main import main
+from serl.errors import BadInput, SpecMismatch
+from serl.log.metrics import MetricsWriter, read_metrics
+from serl.runs.assembly import make_acting_agent, make_agent
+from serl.runs.config import TrainConfig, resolve
+from serl.runs.folder import RunFolder
+from serl.runs.resume import Continuation
+from serl.runs.settings import run_settings
+from serl.runs.task_setup import make_spec, make_task
+from serl.specs import ArraySpec
+from serl.system.settings_file import merge
+from serl.transport import InProcess
 
 TABLETOP: Packaged = "tabletop"
 FAST: dict[str, Any] = {

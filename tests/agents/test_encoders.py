@@ -12,12 +12,12 @@ from serl.agents.losses import critic_loss
 from serl.agents.networks import Group
 from serl.agents.resnet import Trunk
 from serl.agents.sac import SAC
+from serl.agents.trunk_weights import import_trunk
 from serl.errors import BadInput, SpecMismatch
 from serl.specs import ArraySpec, ObservationSpec, Spec
-from serl.agents.trunk_weights import import_trunk
 from serl.types import Batch, Observation
 
-from ..pickled import pickled
+from ..support.pickled import pickled
 from .conftest import ACTION, ROWS, config, equal
 from .resnet10_reference import stand_in
 

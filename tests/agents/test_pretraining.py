@@ -20,9 +20,9 @@ from serl.agents.pretraining import (
     sights,
 )
 from serl.agents.sac import SAC
-from serl.runs.task_setup import make_spec, make_task
-from serl.runs.config import resolve
 from serl.errors import BadInput, CorruptData, SpecMismatch
+from serl.runs.config import resolve
+from serl.runs.task_setup import make_spec, make_task
 from serl.testing import FakeRobot, FakeTask
 from serl.types import Array, Observation
 

@@ -12,11 +12,11 @@ import torch
 from serl.agents.config import SACConfig
 from serl.agents.resnet import Trunk
 from serl.agents.sac import SAC
+from serl.agents.trunk_weights import import_trunk
 from serl.errors import BadInput, SpecMismatch
 from serl.specs import ArraySpec, ObservationSpec, Spec
-from serl.agents.trunk_weights import import_trunk
 
-from ..pickled import pickled
+from ..support.pickled import pickled
 from .resnet10_reference import FEATURES, SIZES, stand_in, stand_in_image
 
 EXPECTED = safetensors.numpy.load_file(FEATURES)

@@ -12,9 +12,6 @@ import safetensors.numpy
 
 from serl.agents import trunk_weights
 from serl.agents.config import SACConfig
-from serl.errors import BadInput, CorruptData, SerlError, SpecMismatch
-from serl.system.files import digest_of
-from serl.runs.settings import run_settings
 from serl.agents.trunk_weights import (
     SHAPES,
     default_path,
@@ -23,9 +20,12 @@ from serl.agents.trunk_weights import (
     read_serl_trunk,
     with_trunk,
 )
+from serl.errors import BadInput, CorruptData, SerlError, SpecMismatch
+from serl.runs.settings import run_settings
+from serl.system.files import digest_of
 
-from .agents.resnet10_reference import stand_in
-from .pickled import pickled
+from ..support.pickled import pickled
+from .resnet10_reference import stand_in
 
 TREE = stand_in()
 HEAD = {"kernel": np.zeros((512, 10), np.float32), "bias": np.zeros(10, np.float32)}

@@ -14,8 +14,8 @@ from serl.agents.sac import SAC
 from serl.agents.vice import VICE
 from serl.errors import BadInput, SpecMismatch
 from serl.specs import ArraySpec, ObservationSpec
-from serl.training.successes import Successes
 from serl.testing.samples import copies, equal
+from serl.training.successes import Successes
 from serl.types import Batch
 
 from .conftest import ROWS, SPEC, STATE, config, make, make_batch

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from serl.agents.winograd import convolve, transform
+from serl.agents.resnet import convolve, transform
 
 
 @pytest.mark.parametrize(

@@ -23,23 +23,23 @@ import torch
 from rich.console import Console
 
 from serl import plugins
-from serl.training.actor import Actor
-from serl.runs.assembly import Driven, make_actor
-from serl.runs.task_setup import make_spec, make_task
+from serl.cli.training import demonstrate
 from serl.clock import VirtualClock
-from serl.runs.config import resolve
-from serl.report.display import Display
-from serl.training.learned_policy import LearnedPolicy
-from serl.training.link import WeightsFile, announce
 from serl.log.episode_log import EpisodeLog
+from serl.report.display import Display
 from serl.robot import SimulatedRobot
 from serl.ros.environment import free_domain
-from serl.ros.processes import actor_processes, learner_processes, started
 from serl.ros.node import RosNode
-from serl.ros.stats import Stats
+from serl.ros.processes import actor_processes, learner_processes, started
+from serl.ros.telemetry import Stats
+from serl.runs.assembly import Driven, make_actor
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_spec, make_task
 from serl.system.supervisor import Supervisor, orphaned
-from serl.cli.training import demonstrate
+from serl.training.actor import Actor
+from serl.training.learned_policy import LearnedPolicy
+from serl.training.link import WeightsFile, announce
 from serl.transport import InProcess, Snapshot
 from serl.types import End, Record
 

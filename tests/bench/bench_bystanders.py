@@ -33,11 +33,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from serl.runs.task_setup import make_spec, make_task
-from serl.runs.config import resolve
 from serl.log.episode_reader import read_records
 from serl.ros.processes import all_processes, started
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_spec, make_task
 from serl.system.supervisor import Supervisor
 from serl.types import Step
 

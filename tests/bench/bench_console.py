@@ -20,8 +20,8 @@ from pathlib import Path
 import aiohttp
 import numpy as np
 
+from serl.console.access import Gate, new_token
 from serl.console.backend import Picture
-from serl.console.gate import Gate, new_token
 from serl.console.pictures import LoggedCameras, Pictures
 from serl.console.server import Console, listen
 from serl.log.episode_log import EpisodeLog

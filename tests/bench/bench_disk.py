@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from serl.training.frames import FrameStore, Slots, frame_bytes
 from serl.specs import ArraySpec
+from serl.training.frames import FrameStore, Slots, frame_bytes
 from serl.types import Image
 
 PX, BATCH, ROUNDS, MEMORY_SLOTS = 128, 128, 20, 4000

@@ -28,19 +28,18 @@ import numpy as np
 import torch
 
 from serl import plugins
-from serl.runs.assembly import Driven, make_actor
-from serl.runs.task_setup import make_spec, make_task
 from serl.clock import WallClock
-from serl.runs.config import resolve
-from serl.training.link import WeightsFile, announce
-from serl.training.link_status import read_status
 from serl.log.episode_log import EpisodeLog
 from serl.robot import SimulatedRobot
 from serl.ros.environment import free_domain
-from serl.ros.processes import actor_processes, learner_processes, started
 from serl.ros.node import RosNode
+from serl.ros.processes import actor_processes, learner_processes, started
+from serl.runs.assembly import Driven, make_actor
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_spec, make_task
 from serl.system.supervisor import Supervisor, orphaned
+from serl.training.link import WeightsFile, announce, read_status
 
 NAME = "actor0"
 QUANTILES = (0.5, 0.99)

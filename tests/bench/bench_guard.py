@@ -33,10 +33,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from serl.motion import Pose
 from serl.ros.environment import clean_shared_memory, free_domain, meet_others
-from serl.safety import Pose
-from tests.guarding import DOWN, TICK_S, Loop, armed, numbers
-from tests.ros.cell import Cell, Lateness, Stop, eventually
+from tests.ros.support.cell import Cell, Lateness, Stop, eventually
+from tests.support.guarding import DOWN, TICK_S, Loop, armed, numbers
 
 WATCH = """
 import sys, time

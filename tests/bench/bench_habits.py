@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from serl.runs.task_setup import make_task
-from serl.training.evaluation import wilson
 from serl.log.metrics import read_metrics
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_task
+from serl.training.evaluation import wilson
 
 PAGE = Path(__file__).parents[2] / "docs" / "operating.md"
 BEGIN, END = "<!-- habits -->", "<!-- end of habits -->"

@@ -25,12 +25,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from serl.runs.task_setup import make_spec, make_task
 from serl.console.access import Door, read_door
-from serl.log.episode_reader import episode_paths, read_records
 from serl.datasets.person import ACTOR
 from serl.datasets.recording_session import FAILURES
+from serl.log.episode_reader import episode_paths, read_records
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_spec, make_task
 from serl.types import Source, Step
 from tests.console.browser import CHROMIUM, Page, browser
 

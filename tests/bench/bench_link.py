@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from serl.training.link import WeightsFile, announce
 from serl.ros.environment import environment, free_domain
-from serl.ros.node import RosNode
 from serl.ros.link.receiver import LearnerTransport
+from serl.ros.node import RosNode
 from serl.specs import ArraySpec, ObservationSpec, Spec
+from serl.training.link import WeightsFile, announce
 from serl.transport import Snapshot
 
 ACTION = ArraySpec(shape=(7,), low=-1, high=1)

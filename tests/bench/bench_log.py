@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 
 from serl.log.episode_log import EpisodeLog, LogConfig
-from serl.specs import ArraySpec, ObservationSpec, Spec
-from serl.testing.logs import random_step
-from serl.types import Key, Step
 from serl.log.wire import encode_record
+from serl.specs import ArraySpec, ObservationSpec, Spec
+from serl.testing.samples import random_step
+from serl.types import Key, Step
 
 DISTINCT = 32
 STATE = {

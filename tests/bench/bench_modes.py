@@ -22,16 +22,16 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from serl import plugins
 from serl.agent import State
-from serl.runs.task_setup import make_task
+from serl.ros.arm.simulated import SimulatedRosArm
+from serl.ros.environment import clean_shared_memory, free_domain
+from serl.ros.node import RosNode
 from serl.runs.checkpoint import pick
 from serl.runs.config import TrainConfig
 from serl.runs.deployment import load_fitting, read_tried
-from serl.training.evaluation import Purpose, wilson
-from serl.ros.environment import clean_shared_memory, free_domain
-from serl.ros.node import RosNode
-from serl.ros.arm.simulated import SimulatedRosArm
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_task
 from serl.runs.trials import Examiner
+from serl.training.evaluation import Purpose, wilson
 from tests.ros.conftest import Run
 
 _ARM = "actor0"

@@ -55,7 +55,12 @@ async def train(folder: Path, steps: int, watched: bool) -> tuple[int, int]:
     words += ["--selection_trials=1", "--selection_checkpoints=1", f"--runs={folder}"]
     words += ["--console"] if watched else []
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "serl.cli.main", *words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        sys.executable,
+        "-m",
+        "serl.cli.main",
+        *words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     watching = asyncio.create_task(_watch(folder)) if watched else None
     output, _ = await process.communicate()

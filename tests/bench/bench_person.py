@@ -23,13 +23,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from serl.runs.task_setup import make_task
 from serl.console.access import Door, read_door
-from serl.log.episode_reader import PART, EpisodeFile, episode_paths
-from serl.errors import SerlError
 from serl.datasets.person import ACTOR
 from serl.datasets.recording_session import Recorded
+from serl.errors import SerlError
+from serl.log.episode_reader import PART, EpisodeFile, episode_paths
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_task
 from serl.task import TaskConfig
 from serl.types import Observation
 from tests.console.browser import CHROMIUM, Page, browser

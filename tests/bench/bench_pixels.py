@@ -32,15 +32,14 @@ from serl.agents.config import SACConfig
 from serl.agents.device import set_matmul
 from serl.agents.resnet import CHANNELS, GRID, Trunk
 from serl.agents.sac import SAC
+from serl.agents.trunk_weights import SHAPES, TrunkWeights, encode_trunk
 from serl.camera import View
-from serl.training.frames import shifted
-from serl.training.prefetch import Prefetch
-from serl.training.replay import Replay
 from serl.sim.arm import SimArm
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.tasks.pick_cube import PickCube, PickCubeConfig
 from serl.testing.samples import random_batch
-from serl.agents.trunk_weights import SHAPES, TrunkWeights, encode_trunk
+from serl.training.frames import shifted
+from serl.training.replay import Prefetch, Replay
 from serl.types import End, Image, Key, Observation, Source, Step
 
 BATCH, CRITICS, HIDDEN, PX = 128, 10, 256, 128

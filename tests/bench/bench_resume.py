@@ -26,23 +26,23 @@ import psutil
 from rich.console import Console
 
 from serl import plugins
-from serl.runs.assembly import make_agent
-from serl.runs.task_setup import make_spec, make_task
-from serl.runs.checkpoint import checkpoint_paths
-from serl.runs.config import TrainConfig, resolve
-from serl.report.display import Display
+from serl.cli.training import demonstrate
+from serl.log.episode_log import EpisodeLog
 from serl.log.episode_reader import episode_paths, read_records
 from serl.log.index import Index
 from serl.log.metrics import read_metrics
-from serl.runs.provenance import provenance
-from serl.log.episode_log import EpisodeLog
-from serl.training.replay import Replay
+from serl.report.display import Display
+from serl.runs.assembly import make_agent
+from serl.runs.checkpoint import checkpoint_paths
+from serl.runs.config import TrainConfig, resolve
 from serl.runs.folder import RunFolder
-from serl.specs import Spec
-from serl.testing.logs import random_step
-from serl.cli.training import demonstrate
-from serl.types import End, Key, Record, Step
+from serl.runs.resume import provenance
+from serl.runs.task_setup import make_spec, make_task
 from serl.runs.verify import verify
+from serl.specs import Spec
+from serl.testing.samples import random_step
+from serl.training.replay import Replay
+from serl.types import End, Key, Record, Step
 
 ACTOR, EPISODE, UNSAVED, TEMPLATES = "actor0", 100, 1000, 50
 LIMIT_S = 300.0

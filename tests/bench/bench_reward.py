@@ -20,22 +20,22 @@ from serl import plugins
 from serl.agents.classifier import Card, make_reward
 from serl.agents.classifier_training import train_classifier
 from serl.agents.config import ClassifierConfig
-from serl.runs.assembly import make_acting_agent
-from serl.runs.task_setup import make_spec, make_task
-from serl.runs.checkpoint import checkpoint_paths, load
 from serl.clock import VirtualClock
-from serl.runs.config import TrainConfig, resolve
-from serl.training.evaluation import Purpose, start_seed, wilson
+from serl.datasets.reward_audit import audit
+from serl.datasets.reward_collection import Counts, collect
+from serl.geometry import Vector
 from serl.loop import EpisodeKey, run
 from serl.policy import Policy, Random
 from serl.reward import Judged, RewardConfig
-from serl.datasets.reward_audit import audit
-from serl.datasets.reward_collection import Counts, collect
-from serl.runs.reward_data import read_samples
 from serl.robot import SimulatedRobot
+from serl.runs.assembly import make_acting_agent
+from serl.runs.checkpoint import checkpoint_paths, load
+from serl.runs.config import TrainConfig, resolve
 from serl.runs.folder import RunFolder
+from serl.runs.reward_data import read_samples
+from serl.runs.task_setup import make_spec, make_task
 from serl.task import SimulatedTask
-from serl.vectors import Vector
+from serl.training.evaluation import Purpose, start_seed, wilson
 
 SEED = 7  # of the episodes; collections have others
 _PIXELS = {"observe": "pixels"}

@@ -30,19 +30,19 @@ import numpy as np
 import psutil
 import zmq
 
-from serl.log.index import Index
-from serl.training.link import WeightsFile, announce
 from serl.log.episode_log import EpisodeLog, LogConfig
+from serl.log.index import Index
+from serl.log.wire import encode_record
 from serl.ros import tags
-from serl.ros.nodes import link as link_node
 from serl.ros.environment import environment, free_domain
-from serl.ros.node import RosNode
 from serl.ros.link.receiver import LearnerTransport
+from serl.ros.node import RosNode
+from serl.ros.nodes import link as link_node
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.system.supervisor import orphaned
-from serl.testing.logs import random_step
+from serl.testing.samples import random_step
+from serl.training.link import WeightsFile, announce
 from serl.types import Arrival, End, Key, Record, Source, Step
-from serl.log.wire import encode_record
 
 CAMERA = ArraySpec(shape=(128, 128, 3), dtype="uint8")
 SPEC = Spec(

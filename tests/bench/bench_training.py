@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from serl.report.curves import WINDOW, quarters, running_mean, series
-from serl.training.evaluation import wilson
 from serl.log.metrics import MetricsRow, read_metrics
+from serl.report.curves import WINDOW, quarters, running_mean, series
 from serl.runs.folder import RunFolder
+from serl.training.evaluation import wilson
 
 BASE = "serl"
 ABLATIONS = {

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from serl.agents.config import SACConfig
 from serl.agents.sac import SAC
-from serl.training.replay import Replay
 from serl.specs import ArraySpec, ObservationSpec, Spec
+from serl.training.replay import Replay
 from serl.types import End, Key, Observation, Source, Step
 
 BATCH, UTD, HIDDEN = 256, 4, 256

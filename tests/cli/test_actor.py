@@ -10,11 +10,11 @@ import pytest
 from serl.cli import actor as actor_command
 from serl.cli.actor import await_learner
 from serl.cli.main import DONE
-from serl.runs.config import TrainConfig
 from serl.errors import BadInput
-from serl.training.link_status import LinkStatus, write_status
+from serl.runs.config import TrainConfig
 from serl.runs.folder import LEARNER_LOCK, RunFolder
 from serl.system.supervisor import Supervisor
+from serl.training.link import LinkStatus, write_status
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from serl.cli import main as cli
 from serl.agents.config import SACConfig
-from serl.runs.config import TrainConfig
+from serl.cli import main as cli
 from serl.cli.list import leaves, meanings
+from serl.runs.config import TrainConfig
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, list[str]]:

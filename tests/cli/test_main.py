@@ -13,13 +13,13 @@ from serl.cli import actor as actor_command
 from serl.cli import main as cli
 from serl.cli import train as train_command
 from serl.runs.assembly import make_agent
-from serl.runs.task_setup import make_spec, make_task
 from serl.runs.config import TrainConfig, resolve
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_spec, make_task
 from serl.system.video import read_video
 
-from .agents.resnet10_reference import stand_in
-from .pickled import pickled
+from ..agents.resnet10_reference import stand_in
+from ..support.pickled import pickled
 
 COMMANDS = ("train", "learner", "actor", "record", "eval", "replay", "encoder", "list", "doctor")
 TINY = {"hidden": [8, 8], "device": "cpu", "threads": 1}
@@ -105,7 +105,7 @@ def test_doctor_finds_what_training_needs(serl: Serl) -> None:
         (["train", "reach", "--config", "no.yaml"], ["no.yaml: cannot be read"]),
         (["train", "--resume", "absent"], ["absent", "found no folder"]),
         (["train", "--resume", ".", "--seed", "1"], ["--resume goes on", "give no others"]),
-        (["train", "handover", "--robot", "sim"], ["driven by 'pair' in this process only"]),
+        (["train", "handover", "--robot", "sim"], ["driven by 'bimanual' in this process only"]),
         (["learner", "unicorn"], ["unknown task 'unicorn'"]),
         (["actor", "absent"], ["absent", "found no folder"]),
         (["record", "unicorn"], ["unknown task 'unicorn'"]),

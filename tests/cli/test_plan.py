@@ -7,9 +7,8 @@ from itertools import count
 import pytest
 
 from serl.cli import main as cli
+from serl.cli.plan import Conditions, Plan, Rates, make_plan, measure
 from serl.runs.config import resolve
-from serl.cli.plan import Conditions, Plan, Rates, make_plan
-from serl.cli.rates import measure
 
 RATES = Rates(env_steps_per_s=1000.0, updates_per_s=50.0, act_s=0.001, expert_steps=40.0)
 CONDITIONS = Conditions(rate_hz=10.0, max_steps=50, processors=4)

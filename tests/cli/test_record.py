@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from serl.cli import main as cli
-from serl.runs.task_setup import make_spec, make_task
-from serl.log.episode_reader import episode_paths, read_episode
 from serl.datasets.recording_session import UNDONE
+from serl.log.episode_reader import episode_paths, read_episode
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_spec, make_task
 from serl.teleop.device import Report
 from serl.types import Source
 

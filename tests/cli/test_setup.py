@@ -14,15 +14,14 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from serl import plugins
+from serl.arm_profile import ArmProfile, read_robot, write_robot
 from serl.cli import setup as setup_command
-from serl.arm_profile import ArmProfile
-from serl.workspace import Trial
 from serl.cli.main import main
+from serl.cli.setup import Terminal, walk
 from serl.errors import BadInput
 from serl.ros.setup.checks import Left, StepFailed, begun
-from serl.robot_file import read_robot, write_robot
-from serl.cli.setup import Terminal, walk
 from serl.system.terminal import TypedNoMore
+from serl.workspace import Trial
 
 SIM: ArmProfile = plugins.load("robot", "sim")
 

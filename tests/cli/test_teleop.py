@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import builtins
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
+from serl.bimanual import Pair
 from serl.cli import main as cli
 from serl.cli import teleop as teleop_commands
-from serl.runs.config import resolve
 from serl.console.access import Door, write_door
 from serl.errors import BadInput
-from serl.bimanual import Pair
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.system.supervisor import Supervisor
 from serl.teleop.device import DeviceLost, Report
-from serl.teleop.mapping import Wish
-from serl.teleop.remote import who_drives
+from serl.teleop.mapping import Wish, who_drives
 from serl.testing import FakeRobot
 
 
@@ -78,14 +75,7 @@ def test_a_port_that_is_taken_is_told_with_the_one_that_a_tunnel_leads_to(
 def test_without_its_package_the_console_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *rest: Any, **more: Any) -> Any:
-        if name == "aiohttp":
-            raise ImportError
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setattr(teleop_commands, "find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r'pip install "serl\[console\]"'):
         teleop_commands.require_console()
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
+from serl.cli.terminal import Terminal
 from serl.errors import SerlError
-from serl.cli.terminal_person import Terminal
 
 QUESTION = "estop: first start: Enter says that you have seen to it"
 ARMING = "the guard is disarmed: Enter arms it"

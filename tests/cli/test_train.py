@@ -9,13 +9,13 @@ import pytest
 from rich.console import Console
 
 from serl.cli import training as train
-from serl.runs.task_setup import make_spec, make_task
-from serl.runs.config import resolve
-from serl.report.display import Display
-from serl.log.episode_reader import episode_paths, read_episode
 from serl.errors import BadInput, CorruptData
 from serl.log.episode_log import EpisodeLog
+from serl.log.episode_reader import episode_paths, read_episode
+from serl.report.display import Display
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_spec, make_task
 from serl.types import Record
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import aiohttp
 from aiohttp import WSMsgType
 
+from serl.console.access import Gate, new_token
 from serl.console.backend import Picture
-from serl.console.gate import Gate, new_token
 from serl.console.server import Console, listen
 from serl.errors import SerlError
 from serl.teleop.mapping import Wish

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serl.console.lease import Lease, Rate
+from serl.console.access import Lease, Rate
 
 
 def test_a_lease_expires_in_silence() -> None:

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 from serl.camera import View
-from serl.runs.config import TrainConfig
-from serl.console.status import Overview
 from serl.console.pictures import DrawnScene, LoggedCameras, Pictures, Placement
+from serl.console.status import Overview
 from serl.errors import BadInput
-from serl.training.link_status import LinkStatus, write_status
-from serl.log.metrics import EpisodeRow, EvaluationRow, MetricsWriter, UpdateRow
 from serl.log.episode_log import EpisodeLog
+from serl.log.metrics import EpisodeRow, EvaluationRow, MetricsWriter, UpdateRow
+from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
 from serl.sim.arm import SimArm
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.tasks.reach import Reach
+from serl.training.link import LinkStatus, write_status
 from serl.types import End, Image, Key, Observation, Source, Step
 
 IMAGE = ArraySpec(shape=(8, 8, 3), dtype="uint8", low=0, high=255)

@@ -12,9 +12,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from serl.console.access import Door, read_door, remove_door, write_door
+from serl.console.access import Door, new_token, read_door, remove_door, write_door
 from serl.console.messages import read_frame, read_token
-from serl.console.gate import new_token
 from serl.console.server import FILES, STATIC
 from serl.errors import CorruptData
 

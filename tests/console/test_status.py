@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from serl.runs.task_setup import make_spec
-from serl.runs.config import resolve
-from serl.console.status import Overview
-from serl.console.session import SessionOverview, advise_session, overview_of
-from serl.loop import EpisodeKey
+from serl.console.status import Overview, SessionOverview, advise_session, overview_of
 from serl.datasets.person import ACTOR
-from serl.policy import Hold
 from serl.datasets.recording_session import Recorded, Session, write_session
 from serl.log.episode_log import EpisodeLog
+from serl.loop import EpisodeKey
+from serl.policy import Hold
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_spec
 from serl.testing import FakeRobot, FakeTask, episode
 
 WANTED = {"demonstrations": 3}

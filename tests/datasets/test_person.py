@@ -7,14 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serl.runs.task_setup import make_spec
 from serl.clock import VirtualClock
-from serl.teleop.human_input import Desk, LastWord
-from serl.log.episode_reader import PART, episode_paths, read_episode
-from serl.errors import CorruptData, SerlError, Silent
-from serl.teleop.stop import Hold
-from serl.intervention import Event
-from serl.loop import Result
 from serl.datasets.person import Stand, record_person
 from serl.datasets.recording_session import (
     FAILURES,
@@ -25,11 +18,18 @@ from serl.datasets.recording_session import (
     read_session,
     write_session,
 )
+from serl.errors import CorruptData, SerlError, Silent
+from serl.intervention import Event
+from serl.log.episode_reader import PART, episode_paths, read_episode
+from serl.loop import Result
+from serl.runs.task_setup import make_spec
+from serl.teleop.human_input import Desk, LastWord
 from serl.teleop.mux import OneOwner
+from serl.teleop.stop import Hold
 from serl.testing import FakeRobot, FakeTask
 from serl.types import Observation, Source
 
-from .teleop.pad import Bench
+from ..teleop.pad import Bench
 
 LIMIT = 400
 

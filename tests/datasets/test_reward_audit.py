@@ -4,10 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
+from serl.datasets.reward_audit import UNKNOWN, Endings, Told, audit, endings
 from serl.log.annotations import Origin, Place
 from serl.reward import RewardConfig
-from serl.datasets.reward_audit import Endings, audit, endings
-from serl.datasets.reward_truth import UNKNOWN, Told
 
 LABELS = np.array([1, 1, 1, 0, 0, 0, 0])
 SURENESS = np.array([0.9, 0.2, 0.6, 0.8, 0.1, 0.95, 0.3], np.float32)

@@ -9,14 +9,13 @@ import pytest
 
 from serl import plugins
 from serl.camera import View
+from serl.datasets.reward_collection import Counts, Kind, _kind, collect
 from serl.errors import BadInput, CorruptData, SpecMismatch
-from serl.training.evaluation import Purpose, evaluation_seeds, start_seed
 from serl.log.annotations import Place, Samples, append_labels, read_labels
-from serl.datasets.reward_collection import Counts, _kind, collect
 from serl.runs.reward_data import VIEWS, read_samples, read_sight
-from serl.datasets.reward_driver import Kind
 from serl.tasks.pick_cube import PickCube, PickCubeConfig
 from serl.testing import FakeRobot, FakeTask
+from serl.training.evaluation import Purpose, evaluation_seeds, start_seed
 
 VIEW = View(camera="field", width=16, height=16)
 WANTED = Counts(6, 30)

@@ -9,9 +9,8 @@ import pytest
 
 from serl import plugins
 from serl.clock import VirtualClock
+from serl.datasets.reward_collection import Driver, Kind, Position, Watching
 from serl.loop import EpisodeKey, run
-from serl.datasets.reward_collection import Watching
-from serl.datasets.reward_driver import Driver, Kind, Position
 from serl.robot import SimulatedRobot
 from serl.task import SimulatedTask
 from serl.tasks.peg_insertion import PegInsertion

@@ -10,29 +10,28 @@ from typing import Any
 import pytest
 
 from serl import plugins
-from serl.runs.task_setup import make_task
 from serl.clock import VirtualClock
-from serl.runs.config import resolve
-from serl.console.session import SessionOverview, overview_of
-from serl.teleop.human_input import Desk, LastWord
-from serl.log.episode_reader import episode_paths
-from serl.errors import BadInput, SerlError, Silent
-from serl.teleop.stop import Hold
-from serl.intervention import Event
-from serl.log.annotations import LABELS_FILE
+from serl.console.status import SessionOverview, overview_of
 from serl.datasets.person import Stand
 from serl.datasets.recording_session import Session, write_session
-from serl.datasets.reward_collection import Counts
-from serl.runs.reward_data import read_samples
-from serl.datasets.reward_person import Marks, collect_person
+from serl.datasets.reward_collection import Counts, Marks, collect_person
+from serl.errors import BadInput, SerlError, Silent
+from serl.intervention import Event
+from serl.log.annotations import LABELS_FILE
+from serl.log.episode_reader import episode_paths
 from serl.robot import SimulatedRobot
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
+from serl.runs.reward_data import read_samples
+from serl.runs.task_setup import make_task
 from serl.task import SimulatedTask
+from serl.teleop.human_input import Desk, LastWord
 from serl.teleop.mapping import MappingConfig
-from serl.teleop.operator import Operator, OperatorConfig
 from serl.teleop.mux import OneOwner
+from serl.teleop.operator import Operator, OperatorConfig
+from serl.teleop.stop import Hold
 
-from .teleop.pad import Pad
+from ..teleop.pad import Pad
 
 PIXELS = {"task": "pick_cube", "observe": "pixels", "task_config": {"time_limit_s": 3.0}}
 LIMIT = 300

@@ -10,19 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serl.runs.config import resolve
+from serl.datasets.reward_audit import UNKNOWN, Probabilities, Told, between, told_episodes
 from serl.errors import BadInput, SpecMismatch
-from serl.log.annotations import Place, append_labels
-from serl.system.settings_file import merge
+from serl.log.annotations import TOOLS_FILE as TOOLS
+from serl.log.annotations import TRUTH_FILE, Place, append_labels
 from serl.reward import RewardConfig
-from serl.runs.reward_data import episode_folders, read_images, read_samples, run_of, task_of
-from serl.datasets.reward_truth import UNKNOWN, Probabilities, Told, between, told_episodes
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
-from serl.log.tool_log import TOOLS_FILE as TOOLS
-from serl.log.truth_log import TRUTH_FILE
+from serl.runs.reward_data import episode_folders, read_images, read_samples, run_of, task_of
+from serl.system.settings_file import merge
 from serl.types import Array, Image, Source
 
-from .test_reward_corrections import CONFIG, NOTHING, STEPS, SUCCESS, VIEWS, record
+from ..test_reward_corrections import CONFIG, NOTHING, STEPS, SUCCESS, VIEWS, record
 
 DRAWER = resolve({"task": "drawer"})
 CLASSIFIER = RewardConfig(kind="classifier", model=Path("m"))

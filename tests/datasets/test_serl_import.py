@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 
 from serl.cli import main as cli
-from serl.datasets.serl_import import ImportMap, import_runs
-from serl.log.episode_reader import episode_paths, read_episode
-from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.datasets.recording_session import FAILURES
+from serl.datasets.serl_import import ImportMap, import_runs, read_transitions, runs
+from serl.errors import BadInput, CorruptData, SpecMismatch
+from serl.log.episode_reader import episode_paths, read_episode
 from serl.specs import ArraySpec, ObservationSpec, Spec
-from serl.datasets.transitions import read_transitions, runs
 from serl.types import Episode, Source
 
-from .transitions import pickled
+from ..support.transitions import pickled
 
 SPEC = Spec(
     task="insertion",

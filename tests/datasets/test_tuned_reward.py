@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from serl.runs.config import resolve
-from serl.datasets.recording_session import Session, write_session
 from serl.cli.reward import reward_settings
+from serl.datasets.recording_session import Session, write_session
+from serl.datasets.reward_audit import tuned_reward
+from serl.geometry import Vector
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.runs.settings import run_settings
-from serl.datasets.tuned_reward import tuned_reward
-from serl.vectors import Vector
 
 UP_M = (-1.0, -1.0, 0.15)
 MODEL = Path("m.safetensors")

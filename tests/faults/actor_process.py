@@ -12,11 +12,11 @@ from itertools import count
 from pathlib import Path
 
 from serl.clock import WallClock
-from serl.training.link import announce
 from serl.log.episode_log import EpisodeLog
 from serl.log.recovery import recover
 from serl.specs import Spec
 from serl.system.supervisor import orphaned
+from serl.training.link import announce
 
 from .books import appended_book, enough_file, lines_of
 from .records import ANY_DISK, STEPS, episode

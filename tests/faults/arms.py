@@ -13,16 +13,16 @@ from pathlib import Path
 from unittest.mock import patch
 
 from serl.camera import View
-from serl.guard.camera_watch import CameraWatch
 from serl.errors import SerlError
+from serl.guard.camera_monitor import CameraWatch
 from serl.ros.arm.camera import RosCamera, picture_topic
 from serl.ros.environment import free_domain
 from serl.ros.node import RosNode
-from serl.ros.remote import Remote
+from serl.ros.services import Remote
 from serl.types import Observation
 
-from ..ros.bay import Bay
-from ..ros.cell import ROBOT, Cell, eventually
+from ..ros.support.bay import Bay
+from ..ros.support.cell import ROBOT, Cell, eventually
 from .registry import REGISTRY, Level
 
 CAMERA = "front"

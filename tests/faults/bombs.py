@@ -9,13 +9,20 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from serl.runs.checkpoint import load, save
-from serl.log.episode_reader import read_episode
 from serl.errors import BadInput
+from serl.log.episode_reader import read_episode
 from serl.log.images import decode, head
+from serl.log.wire import (
+    Frame,
+    decode_frame,
+    decode_hello,
+    decode_record,
+    encode_frame,
+    encode_record,
+)
+from serl.runs.checkpoint import load, save
 from serl.runs.folder import RunFolder
-from serl.training.snapshots import decode_snapshot
-from serl.log.wire import Frame, decode_frame, decode_hello, decode_record, encode_frame, encode_record
+from serl.training.link import decode_snapshot
 
 from .checkpoints import arrays
 from .records import SPEC, episode, write_log

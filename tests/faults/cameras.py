@@ -13,23 +13,23 @@ import numpy as np
 import torch
 
 from serl.agents.classifier import Card, Classifier, make_reward
-from serl.runs.assembly import Attendance, Driven, make_actor, make_agent
-from serl.runs.task_setup import make_spec, make_task
 from serl.camera import View
-from serl.guard.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.clock import VirtualClock
-from serl.runs.config import resolve
-from serl.log.episode_reader import episode_paths, read_episode
+from serl.datasets.reward_audit import Probabilities
 from serl.errors import BadInput
-from serl.teleop.stop import Hold
+from serl.guard.camera_monitor import CameraWatch, CameraWatchConfig, WatchedRobot
+from serl.log.episode_log import EpisodeLog
+from serl.log.episode_reader import episode_paths, read_episode
 from serl.loop import EpisodeKey, Result, run
 from serl.policy import Random
-from serl.log.episode_log import EpisodeLog
 from serl.reward import Judged, RewardConfig, StageReward
-from serl.datasets.reward_truth import Probabilities
+from serl.runs.assembly import Attendance, Driven, make_actor, make_agent
+from serl.runs.config import resolve
+from serl.runs.task_setup import make_spec, make_task
 from serl.sim.arm import SimArm
 from serl.specs import Spec
 from serl.tasks.pick_cube import PickCube, PickCubeConfig
+from serl.teleop.stop import Hold
 from serl.transport import InProcess, Snapshot
 from serl.types import End, Episode, Observation
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from serl.runs.checkpoint import LATEST, checkpoint_paths, load, load_latest, save
 from serl.errors import CorruptData
+from serl.runs.checkpoint import LATEST, checkpoint_paths, load, load_latest, save
 
 from .refusal import refusal
 from .registry import REGISTRY, Level, Recipe

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from serl.ros.environment import free_domain
 
-from ..ros.cell import Cell, eventually
+from ..ros.support.cell import Cell, eventually
 from .registry import REGISTRY, Level, Recipe
 
 _SOURCE = Path(__file__).with_name("clock_step.c")

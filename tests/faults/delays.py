@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from serl.clock import WallClock
-from serl.ros.nodes.actor import TOO_LATE, Delays, delay_s
 from serl.loop import EpisodeKey, run
+from serl.ros.nodes.actor import TOO_LATE, Delays, delay_s
 from serl.testing import FakeRobot, FakeTask
 from serl.types import Action, Observation, Record, Step
 

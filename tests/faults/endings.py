@@ -8,14 +8,14 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from serl.runs.task_setup import make_spec, make_task
-from serl.runs.checkpoint import load_latest
-from serl.runs.config import resolve
 from serl.log.episode_reader import PART, episode_paths, read_episode
 from serl.ros.processes import all_processes, started
+from serl.runs.checkpoint import load_latest
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
-from serl.system.supervisor import Supervisor
+from serl.runs.task_setup import make_spec, make_task
 from serl.runs.verify import verify
+from serl.system.supervisor import Supervisor
 
 from .books import count_accepted
 from .registry import REGISTRY, Level

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from serl.errors import BadInput
-from serl.guard.guard import GuardState, Heard
 from serl.guard.checks import Refused, check_command, is_inside
+from serl.guard.guard import GuardState, Heard
 from serl.guard.latch import LatchFile
-from serl.safety import Pose
+from serl.motion import Pose
 
-from ..guarding import DOWN, START, TICK_S, Loop, armed, config, driving, numbers
-from ..hostile import hold_out
+from ..support.guarding import DOWN, START, TICK_S, Loop, armed, config, driving, numbers
+from ..support.hostile import hold_out
 from .refusal import refusal
 from .registry import REGISTRY, Level
 

@@ -15,9 +15,9 @@ from typing import Any
 from unittest.mock import patch
 
 from serl.log.index import Cursors
-from serl.ros.nodes import learner as learner_node
-from serl.ros.node import RosNode
 from serl.ros.link.receiver import LearnerTransport
+from serl.ros.node import RosNode
+from serl.ros.nodes import learner as learner_node
 from serl.runs.folder import RunFolder
 from serl.specs import Spec
 from serl.types import Arrival, Key

@@ -15,12 +15,12 @@ from random import Random
 from threading import Lock
 from unittest.mock import patch
 
-from serl.log.episode_reader import PART, episode_paths, read_episode
 from serl.errors import CorruptData, SerlError
-from serl.log.index import Index
 from serl.log.episode_log import EpisodeLog, LogConfig
+from serl.log.episode_reader import PART, episode_paths, read_episode
+from serl.log.index import Index
 from serl.log.recovery import recover
-from serl.testing.logs import ACTOR, RUN
+from serl.testing.samples import ACTOR, RUN
 from serl.types import Key
 
 from .namespaces import inside, make_read_only, mount

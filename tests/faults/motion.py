@@ -17,13 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
+from serl.ros.arm.guard_topics import COMMAND_POSE
 from serl.ros.arm.topics import of_robot
 from serl.ros.conversions import pose_message
 from serl.ros.environment import free_domain
-from serl.ros.arm.guard_topics import COMMAND_POSE
 from serl.ros.node import RosNode
 
-from ..ros.cell import ROBOT, Cell, eventually
+from ..ros.support.cell import ROBOT, Cell, eventually
 from .registry import REGISTRY, Level
 
 HELD = "noticed within 200 ms, a commanded velocity of zero within 300 ms"

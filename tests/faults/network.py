@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from serl.ros.node import RosNode
 from serl.ros.topics import ACTORS, TRANSITIONS, to_cdr
 
-from ..ros.namespaces import Hosts, two_hosts
+from ..ros.support.namespaces import Hosts, two_hosts
 from .registry import REGISTRY, Level, Recipe
 from .system import ALLOWED_GROWTH_MB, FEW, LEARNER, System, link_of, moves, running
 

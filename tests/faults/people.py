@@ -18,8 +18,6 @@ from unittest.mock import patch
 import numpy as np
 
 from serl.clock import RealTime, VirtualClock, WallClock
-from serl.teleop.human_input import Desk
-from serl.teleop.stop import Hold
 from serl.intervention import Event
 from serl.log.annotations import LABELS_FILE, Place, append_labels, read_labels
 from serl.loop import EpisodeKey, run
@@ -27,14 +25,16 @@ from serl.ros.environment import environment, free_domain
 from serl.ros.node import RosNode
 from serl.ros.people.teleop import TopicDevices
 from serl.teleop.config import TeleopConfig
-from serl.teleop.operator import Hands, OperatorConfig
+from serl.teleop.human_input import Desk
 from serl.teleop.mux import OneOwner
+from serl.teleop.operator import Hands, OperatorConfig
+from serl.teleop.stop import Hold
 from serl.testing import FakeRobot, FakeTask
 from serl.types import Action, Observation, Record, Source, Step
 
 from ..console.site import PUSH, REST, Site, heard, refused, served, settled
-from ..ros.cell import Lateness
 from ..ros.conftest import eventually
+from ..ros.support.cell import Lateness
 from ..teleop.pad import BY_MOTION, Bench, Two, moved
 from .registry import REGISTRY, Level
 

@@ -11,8 +11,8 @@ from random import Random
 from stat import S_ISDIR
 from unittest.mock import patch
 
-from serl.log.episode_reader import PART, EpisodeFile, episode_paths
 from serl.log.episode_log import LogConfig
+from serl.log.episode_reader import PART, EpisodeFile, episode_paths
 from serl.log.recovery import recover
 from serl.types import Key
 

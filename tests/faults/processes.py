@@ -16,15 +16,14 @@ from random import Random
 
 import psutil
 
-from serl.system.authentication import RUN_KEY
-from serl.log.episode_reader import episode_paths, read_episode
-from serl.training.link import announce
-from serl.training.link_status import PERIOD_S, read_status
 from serl.log.episode_log import LogConfig
+from serl.log.episode_reader import episode_paths, read_episode
 from serl.ros.environment import clean_shared_memory
-from serl.ros.nodes.link import Link, link_folder
-from serl.ros.node import RosNode
 from serl.ros.link.sender import SILENCE_S
+from serl.ros.node import RosNode
+from serl.ros.nodes.link import Link, link_folder
+from serl.system.authentication import RUN_KEY
+from serl.training.link import PERIOD_S, announce, read_status
 
 from .registry import REGISTRY, Level
 from .system import ALLOWED_GROWTH_MB, FEW, LEARNER, System, link_of, moves, running

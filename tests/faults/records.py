@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from serl.log.episode_reader import episode_paths, read_episode
 from serl.log.episode_log import EpisodeLog, LogConfig
+from serl.log.episode_reader import episode_paths, read_episode
 from serl.specs import ArraySpec, Spec
-from serl.testing.logs import ACTOR, BLIND, RUN, random_step
+from serl.testing.samples import ACTOR, BLIND, RUN, random_step
 from serl.types import End, Key, Record, Step
 
 SPEC = BLIND

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from serl import plugins
-from serl.training.actor import Actor, ActorConfig
 from serl.agent import Agent
-from serl.runs.task_setup import make_task
 from serl.clock import VirtualClock
-from serl.runs.config import resolve
 from serl.errors import NeedsPerson
-from serl.training.learned_policy import LearnedPolicy
 from serl.policy import Hold
+from serl.runs.config import resolve
+from serl.runs.task_setup import make_task
+from serl.training.actor import Actor, ActorConfig
+from serl.training.learned_policy import LearnedPolicy
 from serl.transport import InProcess
 from serl.types import Action, End, Observation, Record, Source, Step
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from serl.cli import main as cli
-from serl.runs.task_setup import make_task
-from serl.runs.config import TrainConfig, resolve
 from serl.errors import BadInput
+from serl.runs.config import TrainConfig, resolve
+from serl.runs.task_setup import make_task
 
 from .refusal import refusal
 from .registry import REGISTRY, Level

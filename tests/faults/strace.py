@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 KILLED = -9
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 
 QUIET = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
 """Environment of a process whose every system call counts."""

@@ -16,24 +16,24 @@ import psutil
 from pydantic import BaseModel
 from std_msgs.msg import String, UInt64MultiArray
 
-from serl.runs.config import resolve
-from serl.runs.resume import Continuation
-from serl.log.episode_reader import episode_paths, next_epoch
 from serl.errors import BadInput
+from serl.log.episode_reader import episode_paths, next_epoch
 from serl.log.index import Index
 from serl.log.metrics import MetricsWriter
 from serl.log.recovery import recover
-from serl.ros.node import RosNode
-from serl.ros.link.sender import StreamSender
-from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, WEIGHTS, Topic, to_cdr
-from serl.ros.link.receiver import Claim, LearnerTransport
-from serl.ros.nodes.weights import WeightsReceiver
-from serl.runs.folder import RunFolder
-from serl.specs import Spec
 from serl.log.tail import Tail
-from serl.testing.logs import ACTOR, RUN, open_log
-from serl.types import Key
 from serl.log.wire import Frame, Hello, actor_number, encode_frame, encode_hello, encode_record
+from serl.ros.link.receiver import Claim, LearnerTransport
+from serl.ros.link.sender import StreamSender
+from serl.ros.node import RosNode
+from serl.ros.nodes.link import WeightsReceiver
+from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, WEIGHTS, Topic, to_cdr
+from serl.runs.config import resolve
+from serl.runs.folder import RunFolder
+from serl.runs.resume import Continuation
+from serl.specs import Spec
+from serl.testing.samples import ACTOR, RUN, open_log
+from serl.types import Key
 
 from .cable import Cable
 from .records import LARGE, SPEC, episode, keys, write_log

@@ -11,13 +11,13 @@ from zlib import crc32
 
 import numpy as np
 
-from serl.runs import assembly
 from serl.agent import Agent, State
+from serl.log.metrics import MetricsWriter
+from serl.runs import assembly
 from serl.runs.checkpoint import load_latest, saved_before
 from serl.runs.config import TrainConfig
-from serl.runs.resume import Continuation
-from serl.log.metrics import MetricsWriter
 from serl.runs.folder import RunFolder
+from serl.runs.resume import Continuation
 from serl.specs import Spec
 from serl.transport import InProcess
 from serl.types import Action, Array, Batch, Observation

@@ -22,18 +22,18 @@ from unittest.mock import patch
 
 import psutil
 
-from serl.runs.task_setup import make_spec, make_task
-from serl.system.authentication import new_key
-from serl.runs.config import resolve
 from serl.log.episode_reader import episode_paths, read_records
 from serl.log.recovery import recover
 from serl.ros.environment import clean_shared_memory, environment, free_domain
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_spec, make_task
+from serl.runs.verify import verify
+from serl.system.authentication import new_key
 from serl.system.supervisor import ProcessSpec, Supervisor
 from serl.types import Key
-from serl.runs.verify import verify
 
-from ..ros.namespaces import ADDRESSES, Hosts
+from ..ros.support.namespaces import ADDRESSES, Hosts
 from .books import accepted_book, appended_book, count_lines, enough_file, lines_of, read_book
 from .records import STEPS
 from .strace import ROOT

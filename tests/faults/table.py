@@ -7,7 +7,7 @@ from pathlib import Path
 from .catalogue import REGISTRY
 from .registry import Fault, Level
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "faults.md"
+PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 
 _HEAD = """\
 | # | fault | injected | required | level | runs in | needs |

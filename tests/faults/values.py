@@ -14,20 +14,20 @@ import torch
 from serl.agent import State
 from serl.agents.config import SACConfig
 from serl.agents.sac import SAC
-from serl.runs.task_setup import make_spec
 from serl.clock import VirtualClock
-from serl.log.episode_reader import episode_paths, read_episode
 from serl.errors import BadInput
-from serl.training.learner import Learner, LearnerConfig
-from serl.loop import EpisodeKey, run
-from serl.log.metrics import EventRow, Row
-from serl.policy import Random
 from serl.log.episode_log import EpisodeLog
-from serl.training.replay import Replay
+from serl.log.episode_reader import episode_paths, read_episode
+from serl.log.metrics import EventRow, Row
+from serl.log.wire import decode_record, encode_record
+from serl.loop import EpisodeKey, run
+from serl.policy import Random
+from serl.runs.task_setup import make_spec
 from serl.testing import FakeRobot, FakeTask, episode
+from serl.training.learner import Learner, LearnerConfig
+from serl.training.replay import Replay
 from serl.transport import InProcess, Snapshot
 from serl.types import Batch, Observation, Outcome, Record
-from serl.log.wire import decode_record, encode_record
 
 from .records import ANY_DISK
 from .refusal import refusal

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from serl.guard.guard import GuardState
-from serl.safety import Limits, Pose, pose_from
+from serl.motion import Limits, Pose, pose_from
 from serl.sim.arm import SimArm
 from serl.task import Placement, Scene, TaskConfig
 
-from ..guarding import DOWN, Loop
+from ..support.guarding import DOWN, Loop
 from .registry import REGISTRY, Level
 
 WALL = '<body name="wall" pos="0.45 0.15 0.2"><geom type="box" size="0.15 0.05 0.2"/></body>'

@@ -11,14 +11,12 @@ import numpy as np
 
 from serl.agents.config import SACConfig
 from serl.agents.sac import SAC
-from serl.training.learned_policy import LearnedPolicy
-from serl.training.link import WeightsFile
 from serl.ros.node import RosNode
+from serl.ros.nodes.link import WeightsReceiver
 from serl.ros.topics import WEIGHTS, to_cdr
-from serl.ros.nodes.weights import WeightsReceiver
-from serl.training.snapshots import encode_snapshot
-from serl.testing.logs import BLIND
-from serl.testing.samples import random_observation
+from serl.testing.samples import BLIND, random_observation
+from serl.training.learned_policy import LearnedPolicy
+from serl.training.link import WeightsFile, encode_snapshot
 from serl.transport import Snapshot
 
 from .cable import Cable

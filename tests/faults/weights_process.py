@@ -11,9 +11,9 @@ from random import Random
 from typing import cast
 
 from serl.ros.node import RosNode
+from serl.ros.nodes.link import WeightsReceiver
 from serl.ros.topics import WEIGHTS, to_cdr
-from serl.ros.nodes.weights import WeightsReceiver
-from serl.testing.logs import BLIND
+from serl.testing.samples import BLIND
 
 from .cable import Cable
 

@@ -1,4 +1,4 @@
-"""Becomes a process on another of the hosts of `tests.ros.namespaces`.
+"""Becomes a process on another of the hosts of `tests.ros.support.namespaces`.
 
 python -m tests.faults.within PID MODULE ARGUMENTS...
 """

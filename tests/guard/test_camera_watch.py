@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serl.guard.camera_watch import CameraFault, CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.errors import Silent
+from serl.guard.camera_monitor import CameraFault, CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.specs import ArraySpec, ObservationSpec
 from serl.testing import FakeRobot, RobotSuite
 from serl.types import Observation

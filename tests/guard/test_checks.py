@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from serl.guard.guard import GuardConfig, GuardState
+from serl.geometry import conjugate, from_rotation_vector, multiply, to_rotation_vector
 from serl.guard.checks import (
     Heard,
     Refused,
@@ -18,11 +18,11 @@ from serl.guard.checks import (
     is_inside,
     parse_beat,
 )
-from serl.geometry import conjugate, from_rotation_vector, multiply, to_rotation_vector
-from serl.safety import Box, Pose
+from serl.guard.guard import GuardConfig, GuardState
+from serl.motion import Box, Pose
 from serl.setpoint import Setpoint, at_rest, brake_setpoint
 
-from .guarding import DOWN, START, Loop, config, driving, numbers
+from ..support.guarding import DOWN, START, Loop, config, driving, numbers
 
 NOW = Heard(10.0, 1000.0, 1000.0, "base")
 PILLAR = Box(low_m=(0.4, 0.05, 0.0), high_m=(0.5, 0.1, 1.0))

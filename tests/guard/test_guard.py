@@ -5,12 +5,12 @@ import math
 import pytest
 
 from serl.errors import BadInput
-from serl.guard.guard import GuardState, Latch
 from serl.geometry import from_rotation_vector, multiply
-from serl.safety import Pose, within_lead
+from serl.guard.guard import GuardState, Latch
+from serl.motion import Pose, within_lead
 from serl.setpoint import advance_setpoint, at_rest
 
-from .guarding import DOWN, START, TICK_S, Loop, armed, driving, moves, numbers
+from ..support.guarding import DOWN, START, TICK_S, Loop, armed, driving, moves, numbers
 
 FAR = Pose((0.45, 0.19, 0.2), DOWN)
 

@@ -5,9 +5,9 @@ import math
 import pytest
 
 from serl.guard.guard import GuardState
-from serl.safety import Pose
+from serl.motion import Pose
 
-from .guarding import DOWN, START, Loop, armed, driving
+from ..support.guarding import DOWN, START, Loop, armed, driving
 
 
 def test_an_arm_that_does_not_follow_is_stopped_after_300_ms() -> None:

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serl.geometry import from_rotation_vector, multiply
-from serl.safety import Pose
+from serl.motion import Pose
 
-from .guarding import DOWN, START, armed, numbers
-from .hostile import edge
+from ..support.guarding import DOWN, START, armed, numbers
+from ..support.hostile import edge
 
 
 @settings(max_examples=40, deadline=None)

@@ -8,9 +8,9 @@ import pytest
 
 from serl.errors import BadInput
 from serl.guard.guard import GuardState
-from serl.guard.guard_joints import Joints
+from serl.guard.monitors import Joints
 
-from .guarding import TICK_S, Loop, config, driving
+from ..support.guarding import TICK_S, Loop, config, driving
 
 LIMIT_RAD_S = 1.5
 

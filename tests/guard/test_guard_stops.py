@@ -6,10 +6,10 @@ import pytest
 
 from serl.errors import BadInput
 from serl.guard.guard import GuardState, Latch
-from serl.safety import Pose
-from serl.testing.arm import FakeArm
+from serl.motion import Pose
+from serl.testing.fakes import FakeArm
 
-from .guarding import DOWN, START, TICK_S, Loop, armed, driving, moves, numbers
+from ..support.guarding import DOWN, START, TICK_S, Loop, armed, driving, moves, numbers
 
 LIMIT = 2.8
 MARGIN = 0.1

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from serl.errors import BadInput
-from serl.guard.guard import GuardState
 from serl.guard.checks import is_apart, is_inside
-from serl.safety import Box, Limits, Pose
+from serl.guard.guard import GuardState
+from serl.motion import Box, Limits, Pose
 
-from .guarding import DOWN, START, TICK_S, Loop, armed, driving
+from ..support.guarding import DOWN, START, TICK_S, Loop, armed, driving
 
 PUSH = [40.0, 0.0, 0.0, 0.0, 0.0, 0.0]
 NEAR_SIDE = Pose((0.45, 0.19, 0.2), DOWN)

@@ -6,7 +6,7 @@ import pytest
 
 from serl.guard.guard import GuardState
 
-from .guarding import driving
+from ..support.guarding import driving
 
 
 @pytest.mark.parametrize("busy", [False, True])

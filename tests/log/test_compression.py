@@ -15,17 +15,17 @@ import numpy as np
 import pytest
 from mcap.reader import make_reader
 
-from serl.log.compression import Compactor, compact
-from serl.log.episode_reader import PART, EpisodeFile, read_episode, read_records
 from serl.errors import BadInput, CorruptData, SerlError
-from serl.system.files import FileLock, sha256_of
+from serl.log.compression import Compactor, compact
+from serl.log.episode_log import LogConfig
+from serl.log.episode_reader import PART, EpisodeFile, read_episode, read_records
 from serl.log.images import ENCODINGS, compress, decode, head
 from serl.log.manifest import read_entries
-from serl.log.episode_log import LogConfig
 from serl.log.recovery import recover
-from serl.specs import ArraySpec, ObservationSpec
 from serl.log.tail import Tail
-from serl.testing.logs import (
+from serl.specs import ArraySpec, ObservationSpec
+from serl.system.files import FileLock, sha256_of
+from serl.testing.samples import (
     BLIND,
     CONFIG,
     EPOCH,

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from mcap.reader import NonSeekingReader, make_reader
 
-from serl.log.episode_reader import PART, read_records
 from serl.errors import BadInput, SpecMismatch
+from serl.log.episode_reader import PART, read_records
 from serl.log.recovery import recover
 from serl.specs import Spec
-from serl.testing.logs import (
+from serl.testing.samples import (
     EPOCH,
     SPEC,
     encoded,
@@ -123,7 +123,7 @@ def test_an_epoch_cannot_be_used_twice(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from serl.testing.logs import open_log, random_records
+from serl.testing.samples import open_log, random_records
 with open_log(Path(sys.argv[1])) as log:
     for number, record in enumerate(random_records(*[5] * 100), start=1):
         log.append(record)

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serl.log.episode_reader import PART, EpisodeFile, read_episode, read_records
 from serl.errors import BadInput, CorruptData, SpecMismatch
+from serl.log.episode_reader import PART, EpisodeFile, read_episode, read_records
 from serl.log.recovery import recover
-from serl.testing.logs import (
+from serl.testing.samples import (
     BLIND,
     EPOCH,
     SPEC,

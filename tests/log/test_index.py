@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serl.log.content import BLOCK_RECORDS, checksum
 from serl.errors import BadInput, CorruptData, SerlError
+from serl.log.content import BLOCK_RECORDS, checksum
 from serl.log.index import Index, Span, Stream, read_index
-from serl.runs.order import accepted, open_index
+from serl.runs.resume import accepted, open_index
 from serl.types import End, Key, Observation, Record, Source, Step
 
 NOTHING = Observation({})

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from isal.isal_zlib import crc32
 
-from serl.log.episode_reader import count_records, read_episode
 from serl.errors import CorruptData
-from serl.log.mcap_writer import BLOCK, CHUNK, FOOTER, MAGIC, MESSAGE, U32, Opcode
+from serl.log.episode_reader import count_records, read_episode
 from serl.log.mcap_reader import read_chunk
-from serl.testing.logs import SPEC, random_records, write_log
+from serl.log.mcap_writer import BLOCK, CHUNK, FOOTER, MAGIC, MESSAGE, U32, Opcode
+from serl.testing.samples import SPEC, random_records, write_log
 
 
 def with_statistics(path: Path, body: bytes | None) -> None:

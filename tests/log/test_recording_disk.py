@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from serl.log import episode_log as recording
-from serl.log.episode_reader import PART, read_records
 from serl.errors import BadInput, SerlError
+from serl.log import episode_log as recording
 from serl.log.episode_log import EpisodeLog, LogConfig
+from serl.log.episode_reader import PART, read_records
 from serl.log.recovery import recover
-from serl.testing.logs import (
+from serl.testing.samples import (
     BLIND,
     CONFIG,
     EPOCH,
@@ -217,7 +217,7 @@ from pathlib import Path
 from serl.log.episode_reader import read_records
 from serl.errors import SerlError
 from serl.log.recovery import recover
-from serl.testing.logs import SPEC, encoded, open_log, random_records
+from serl.testing.samples import SPEC, encoded, open_log, random_records
 
 def mount(*options):
     subprocess.run(["mount", "-t", "tmpfs", "-o", *options], check=True)

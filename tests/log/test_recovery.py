@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from serl.runs.config import TrainConfig
-from serl.log.episode_reader import EpisodeName, episode_paths
 from serl.errors import CorruptData, SpecMismatch
+from serl.log.episode_reader import EpisodeName, episode_paths
 from serl.log.manifest import MANIFEST
-from serl.runs.replica import Mirror
-from serl.runs.order import open_index
-from serl.log.quarantine import encoded_losses, lost_records, put_aside, read_logged, survey
-from serl.runs.folder import RunFolder
+from serl.log.recovery import encoded_losses, lost_records, put_aside, read_logged, survey
 from serl.log.tail import Tail
-from serl.testing.logs import ACTOR, EPOCH, RUN, SPEC, encoded, random_records, write_log
-from serl.types import Arrival, Lost, place_after
-from serl.runs.verify import verify
 from serl.log.wire import decode_arrival, encode_record
+from serl.runs.config import TrainConfig
+from serl.runs.folder import RunFolder
+from serl.runs.replica import Mirror
+from serl.runs.resume import open_index
+from serl.runs.verify import verify
+from serl.testing.samples import ACTOR, EPOCH, RUN, SPEC, encoded, random_records, write_log
+from serl.types import Arrival, Lost, place_after
 
 LENGTHS = (2, 3, 4)
 RECORDS = random_records(*LENGTHS)

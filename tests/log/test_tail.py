@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from serl.log.episode_reader import EpisodeFile, EpisodeName
 from serl.errors import CorruptData
+from serl.log.episode_reader import EpisodeFile, EpisodeName
 from serl.log.manifest import MANIFEST
-from serl.log.quarantine import encoded_losses
-from serl.log.recovery import recover
+from serl.log.recovery import encoded_losses, recover
 from serl.log.tail import Tail
-from serl.testing.logs import (
+from serl.log.wire import decode_arrival
+from serl.testing.samples import (
     ACTOR,
     EPOCH,
     RUN,
@@ -27,7 +27,6 @@ from serl.testing.logs import (
     write_log,
 )
 from serl.types import limited
-from serl.log.wire import decode_arrival
 
 UNLIMITED = 1 << 40
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from serl.errors import CorruptData
+from serl.log.annotations import TOOLS_FILE, ToolLog, read_tools
 from serl.policy import Hold
 from serl.testing import FakeRobot, FakeTask
 from serl.testing.samples import episode
-from serl.log.tool_log import TOOLS_FILE, ToolLog, read_tools
 from serl.types import Observation, Record
 
 RECORDS = [

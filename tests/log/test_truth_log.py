@@ -7,18 +7,17 @@ from pathlib import Path
 import pytest
 
 from serl import plugins
-from serl.runs.task_setup import make_task
 from serl.clock import VirtualClock
-from serl.runs.config import resolve
-from serl.log.annotations import Place, read_labels, read_words
+from serl.log.annotations import TRUTH_FILE, Place, TruthLog, read_labels, read_words
 from serl.loop import EpisodeKey, run
 from serl.policy import Hold, Policy
-from serl.training.resets import ResetTask
 from serl.reward import Judged, NoReward
+from serl.runs.config import resolve
+from serl.runs.task_setup import make_task
 from serl.task import Task
 from serl.testing import FakeRobot, FakeTask
 from serl.testing.samples import episode
-from serl.log.truth_log import TRUTH_FILE, TruthLog
+from serl.training.resets import ResetTask
 from serl.types import Record, Source
 
 RECORDS = episode(FakeRobot(), FakeTask(), Hold(FakeRobot().action_spec))

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serl.log import wire
-from serl.log.episode_writer import EpisodeWriter, metadata_of
-from serl.log.episode_reader import PART
 from serl.errors import CorruptData, SpecMismatch
+from serl.log import wire
+from serl.log.episode_reader import PART
+from serl.log.episode_writer import EpisodeWriter, metadata_of
+from serl.log.wire import Frame, Hello
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.testing.samples import equal, random_observation
 from serl.transport import MAX_VERSION
 from serl.types import End, Key, Observation, Source, Step
-from serl.log.wire import Frame, Hello
 
 IMAGE = ArraySpec(shape=(4, 5, 3), dtype="uint8")
 SPEC = Spec(

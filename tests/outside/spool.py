@@ -8,11 +8,11 @@ from pathlib import Path
 from pydantic import Field
 
 from serl.errors import BadInput
+from serl.log.wire import decode_arrival, encode_lost, encode_record
 from serl.system.files import write_atomic
-from serl.training.snapshots import decode_snapshot, encode_snapshot
+from serl.training.link import decode_snapshot, encode_snapshot
 from serl.transport import Meeting, Snapshot, TransportConfig
 from serl.types import Arrival, Lost
-from serl.log.wire import decode_arrival, encode_lost, encode_record
 
 
 class SpoolConfig(TransportConfig):

@@ -11,13 +11,13 @@ import pytest
 
 from serl import plugins
 from serl.cli import main as cli
-from serl.runs.assembly import make_acting_agent, make_human
-from serl.runs.task_setup import make_judged_task, make_spec, make_task
-from serl.runs.config import TrainConfig, resolve
-from serl.log.episode_reader import episode_paths, read_episode
 from serl.errors import BadInput
+from serl.log.episode_reader import episode_paths, read_episode
+from serl.runs.assembly import make_acting_agent, make_human
+from serl.runs.config import TrainConfig, resolve
 from serl.runs.folder import RunFolder
 from serl.runs.settings import run_settings
+from serl.runs.task_setup import make_judged_task, make_spec, make_task
 
 HERE = Path(__file__).parent
 SETTINGS = {

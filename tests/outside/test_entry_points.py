@@ -10,8 +10,8 @@ import pytest
 
 from serl import plugins
 from serl.cli import main as cli
-from serl.runs.config import resolve
 from serl.errors import BadInput
+from serl.runs.config import resolve
 
 HERE = Path(__file__).parent
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from serl.report.advice import advise
+from serl.report.progress import advise
 
 
 def row(

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 
-from serl.report.assistance import Assistance, assistance, together
-from serl.training.learner_stats import EpisodeTracker
 from serl.errors import NeedsPerson
 from serl.log.metrics import (
     FILE,
@@ -17,7 +15,9 @@ from serl.log.metrics import (
     Row,
     read_metrics,
 )
+from serl.report.curves import Assistance, assistance, together
 from serl.report.progress import ProgressReader
+from serl.training.learner_stats import EpisodeTracker
 from serl.types import End, Key, Observation, Source, Step
 
 ASKED = RequestRow("actor0", "a person is needed: it fell off the table")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from serl.report.assistance import Assistance
+from serl.report.curves import Assistance
 from serl.report.display import (
     ActorProgress,
     Display,
@@ -18,7 +18,7 @@ from serl.report.display import (
     print_summary,
 )
 from serl.training.evaluation import Evaluation, Trial
-from serl.training.link_status import LinkStatus
+from serl.training.link import LinkStatus
 
 FULL = Progress(
     task="pick_cube",

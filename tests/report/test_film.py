@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from serl.errors import BadInput
-from serl.report.film import SIZE, VIEW, Film, tiled, write_film
 from serl.loop import EpisodeKey, Result
+from serl.report.film import SIZE, VIEW, Film, tiled, write_film
 from serl.report.review import Recording, Replayed
 from serl.specs import ArraySpec, ObservationSpec, Spec
+from serl.system.video import GREEN, SOURCE_COLOURS, read_video
 from serl.testing import FakeRobot, FakeTask, episode
 from serl.types import End, Episode, Image, Observation, Source, Step
-from serl.system.video import GREEN, SOURCE_COLOURS, read_video
 
 TASK = FakeTask()
 SPEC = Spec(

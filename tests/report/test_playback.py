@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from serl.clock import VirtualClock
-from serl.log.episode_reader import read_episode
 from serl.errors import BadInput
 from serl.intervention import Event
+from serl.log.episode_log import EpisodeLog
+from serl.log.episode_reader import read_episode
 from serl.loop import EpisodeKey, Result, run
 from serl.policy import Random
-from serl.log.episode_log import EpisodeLog
 from serl.report.playback import CUT, ReplayRobot, replay
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.testing import FakeRobot, FakeTask, FakeTaskConfig, RobotSuite

@@ -5,12 +5,12 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
-from serl.report.display import ActorProgress, Progress
-from serl.teleop.stop import STOP_FILE, Hold
-from serl.training.link_status import LinkStatus, write_status
 from serl.log.metrics import FILE, EpisodeRow, EventRow, MetricsWriter, ResumeRow, UpdateRow
+from serl.report.display import ActorProgress, Progress
 from serl.report.progress import ProgressReader, with_waiting
 from serl.system.supervisor import Supervisor
+from serl.teleop.stop import STOP_FILE, Hold
+from serl.training.link import LinkStatus, write_status
 
 
 class Watched(Supervisor):

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from serl import plugins
-from serl.runs.assembly import make_human
-from serl.runs.task_setup import make_spec, make_task
 from serl.clock import VirtualClock
-from serl.runs.config import TrainConfig, resolve
-from serl.runs.demonstrations import record_expert
 from serl.errors import BadInput
-from serl.training.evaluation import Purpose, start_seed
 from serl.loop import EpisodeKey, run
 from serl.policy import Random
-from serl.report.reenactment import Departed, reenact
+from serl.report.film import Departed, reenact
+from serl.runs.assembly import make_human
+from serl.runs.config import TrainConfig, resolve
+from serl.runs.demonstrations import record_expert
+from serl.runs.task_setup import make_spec, make_task
+from serl.training.evaluation import Purpose, start_seed
 from serl.types import End, Episode, Record, Source, Step
 
 CONFIG = resolve(

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from serl.runs.config import resolve
+from serl.cli.training import demonstrate
+from serl.errors import BadInput
+from serl.log.episode_reader import count_records, episode_paths
+from serl.log.metrics import EpisodeRow, EvaluationRow, EventRow, MetricsWriter, UpdateRow
 from serl.report.curves import quarters, running_mean, running_ratio, thinned
 from serl.report.display import Display
-from serl.log.episode_reader import count_records, episode_paths
-from serl.errors import BadInput
-from serl.training.evaluation import wilson
-from serl.log.metrics import EpisodeRow, EvaluationRow, EventRow, MetricsWriter, UpdateRow
 from serl.report.plots import Trace, plot
 from serl.report.report import write_report
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
-from serl.cli.training import demonstrate
-from serl.types import Source
 from serl.system.video import Caption, draw_caption, write_video
+from serl.training.evaluation import wilson
+from serl.types import Source
 
 CONFIG = "task:\n  name: pick_cube\nagent:\n  utd: 4\nnote: <script>alert(1)</script>\n"
 

@@ -10,9 +10,9 @@ from rich.console import Console
 from serl.clock import VirtualClock
 from serl.errors import BadInput, CorruptData
 from serl.log.annotations import LABELS_FILE, Place, append_labels
+from serl.log.episode_log import EpisodeLog
 from serl.loop import EpisodeKey
 from serl.policy import Random
-from serl.log.episode_log import EpisodeLog
 from serl.report.playback import CUT
 from serl.report.review import (
     Recording,

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from serl.runs.config import resolve
 from serl.errors import BadInput
 from serl.log.metrics import EpisodeRow, EvaluationRow, MetricsWriter, RequestRow
 from serl.report.report import write_report
-from serl.runs.folder import RunFolder
 from serl.report.stages import write_stages_report
+from serl.runs.config import resolve
+from serl.runs.folder import RunFolder
 
 from .test_report import Reader
 

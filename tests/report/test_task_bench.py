@@ -9,14 +9,12 @@ from PIL import Image as Picture
 
 from serl import plugins
 from serl.cli import main as cli
-from serl.report import task_bench
-from serl.report import task_page
-from serl.system.git import commit
 from serl.errors import BadInput, CorruptData
-from serl.report.random_walk import Walk
-from serl.report.task_bench import TaskRecord, Training
+from serl.report import task_bench, task_page
+from serl.report.task_bench import TaskRecord, Training, Walk
+from serl.system.git import commit
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TRAINED = Training(
     command="serl train reach", recorded_in="abc", seeds=(1, 2), steps=500, successes=99, trials=100
 )

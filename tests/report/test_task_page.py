@@ -9,12 +9,11 @@ from xml.etree import ElementTree
 import pytest
 
 from serl.cli import main as cli
-from serl.report import task_bench
-from serl.report import task_runs
-from serl.runs.task_setup import make_task
-from serl.runs.config import resolve
 from serl.log.metrics import EpisodeRow, EvaluationRow, MetricsWriter, RequestRow
+from serl.report import task_bench, task_page
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_task
 
 from .test_report import Clock
 
@@ -44,10 +43,10 @@ def finish(run: RunFolder, won: int, requests: int = 0, minutes: float = 1.0) ->
             writer.write(400, EvaluationRow(400, 50, won, 1.5, "final"))
 
 
-def collect(root: Path, told: list[str] | None = None) -> dict[str, list[task_runs.Shown]]:
-    found: dict[str, list[task_runs.Shown]] = {}
+def collect(root: Path, told: list[str] | None = None) -> dict[str, list[task_page.Shown]]:
+    found: dict[str, list[task_page.Shown]] = {}
     hear = (told if told is not None else []).append
-    for shown in task_runs.shown_by(task_runs.find_runs(root), hear):
+    for shown in task_page.shown_by(task_page.find_runs(root), hear):
         found.setdefault(shown.task, []).append(shown)
     return found
 

@@ -17,12 +17,12 @@ import numpy as np
 import psutil
 import pytest
 
-from serl.training.link import announce
 from serl.log.episode_log import EpisodeLog
 from serl.ros.environment import clean_shared_memory, environment, free_domain
-from serl.ros.nodes.link import Link
 from serl.ros.link.receiver import LearnerTransport
+from serl.ros.nodes.link import Link
 from serl.specs import ArraySpec, ObservationSpec, Spec
+from serl.training.link import announce
 from serl.types import Arrival, End, Key, Observation, Source, Step
 
 SPEC = Spec(
@@ -101,7 +101,7 @@ class Run:
         return self.start("-m", "serl.ros.nodes.link", "--run", str(self.folder), "--actor", actor)
 
     def start_learner(self, actor: str) -> subprocess.Popen[str]:
-        script = Path(__file__).with_name("learner_process.py")
+        script = Path(__file__).parents[0] / "support/learner_process.py"
         return self.start(
             str(script), str(self.folder), str(self.link_folder(actor) / "hello.json")
         )

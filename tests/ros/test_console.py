@@ -13,12 +13,12 @@ import aiohttp
 import numpy as np
 import pytest
 
-from serl.runs.task_setup import make_spec, make_task
 from serl.console.access import Door, read_door
-from serl.teleop.human_input import TWICE_S
-from serl.log.episode_reader import read_records
 from serl.log.annotations import LABELS_FILE, read_labels
+from serl.log.episode_reader import read_records
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_spec, make_task
+from serl.teleop.human_input import TWICE_S
 from serl.types import End, Record, Source, Step
 
 from ..console.browser import CHROMIUM, Page, browser
@@ -212,7 +212,7 @@ async def _a_session(training: Training, folder: Path) -> None:
         await says(page, "Stopped")
         await ended(training, ["success", "stopped"])
         assert await asyncio.to_thread(training.rests)
-        training.command.child("serl.ros.nodes.actor_node").kill()
+        training.command.child("serl.ros.nodes.actor").kill()
         await says(page, "Nobody drives")
         await says(page, "Stopped")  # which outlives the process
         assert await asyncio.to_thread(training.rests)

@@ -12,14 +12,14 @@ from typing import Any
 import aiohttp
 import pytest
 
-from serl.runs.config import resolve
 from serl.console.access import Door, read_door
 from serl.ros.arm.station import RESTORE
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 
-from .cell import LIMIT_S, Cell, eventually
-from .terminal import Terminal
-from .tracked import SEEN, answer_until, franka_beside_a_goal
+from .support.cell import LIMIT_S, Cell, eventually
+from .support.terminal import Terminal
+from .support.tracked import SEEN, answer_until, franka_beside_a_goal
 
 pytestmark = pytest.mark.ros
 

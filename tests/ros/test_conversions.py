@@ -10,6 +10,7 @@ from sensor_msgs.msg import CompressedImage, JointState
 
 from serl.camera import View
 from serl.errors import BadInput, CorruptData, SpecMismatch
+from serl.motion import Pose
 from serl.ros.arm.camera import compressed_picture_of, cut_any, picture_of
 from serl.ros.conversions import (
     gripper_of,
@@ -31,7 +32,6 @@ from serl.ros.conversions import (
     wrench_message,
     wrench_of,
 )
-from serl.safety import Pose
 
 pytestmark = pytest.mark.ros
 

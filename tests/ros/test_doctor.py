@@ -15,21 +15,21 @@ from geometry_msgs.msg import PoseStamped, TwistStamped
 from std_msgs.msg import Bool, Float64MultiArray, String
 
 from serl import plugins
-from serl.cli import main as cli
 from serl.arm_profile import RUNNING, TWIST, Channel, ControllerProfile
-from serl.runs.config import resolve
-from serl.ros.doctor import Finding
+from serl.cli import main as cli
 from serl.ros.arm.faults import fault_topic
 from serl.ros.arm.topics import SENSOR
+from serl.ros.doctor import Finding
 from serl.ros.environment import environment, meet_others
 from serl.ros.node import RosNode
-from serl.ros.remote import Remote
+from serl.ros.services import Remote
 from serl.ros.setup.driver_check import RobotCheck
 from serl.ros.topics import STATS, Topic
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 
 from .conftest import Run
-from .franka import start_franka
+from .support.franka import start_franka
 
 pytestmark = [pytest.mark.ros, pytest.mark.xdist_group("doctor")]
 

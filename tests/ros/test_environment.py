@@ -10,10 +10,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from serl.ros.doctor import findings
 from serl.errors import BadInput, CorruptData
-from serl.runs.network import NetworkConfig
 from serl.ros import environment
+from serl.ros.doctor import findings
 from serl.ros.environment import (
     choose_transport,
     clean_shared_memory,
@@ -23,6 +22,7 @@ from serl.ros.environment import (
     ros_status,
     settle,
 )
+from serl.runs.network import NetworkConfig
 
 SHARED_MEMORY_PROFILE = Path(environment.__file__).with_name("shared_memory.xml")
 

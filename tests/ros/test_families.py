@@ -14,18 +14,18 @@ import pytest
 from serl.arm_profile import GRIP, RUNNING
 from serl.clock import WallClock
 from serl.errors import SerlError
+from serl.intervention import STUCK
 from serl.loop import EpisodeKey, run
-from serl.training.replay import Replay
 from serl.ros.arm.controller import settle_controller
-from serl.ros.arm.gain_services import GainServices
 from serl.ros.arm.guard_client import GuardClient
+from serl.ros.arm.robot import GainServices
 from serl.specs import Spec
-from serl.stuck import STUCK
+from serl.training.replay import Replay
 from serl.types import Action, End, Observation, Record
 
-from ..upstream import FAMILIES, facts
-from .bay import HAS_ACTIONS, MOTION, Bay, Watching
-from .cell import ROBOT, eventually
+from ..support.upstream import FAMILIES, facts
+from .support.bay import HAS_ACTIONS, MOTION, Bay, Watching
+from .support.cell import ROBOT, eventually
 
 pytestmark = pytest.mark.ros
 

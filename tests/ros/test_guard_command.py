@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from serl import plugins
-from serl.workspace import Workspace
+from serl.arm_profile import load_robot, write_robot
 from serl.guard.config import GuardState
-from serl.runs.guard_setup import Place, guard_arguments, guard_of, place_of
 from serl.guard.latch import LatchFile
-from serl.robot_file import load_robot, write_robot
-from serl.ros.environment import meet_others
 from serl.ros.arm.guard_client import GuardClient
+from serl.ros.environment import meet_others
 from serl.ros.node import RosNode
-from serl.ros.remote import Remote
+from serl.ros.services import Remote
+from serl.runs.guard_setup import Place, guard_arguments, guard_of, place_of
+from serl.workspace import Workspace
 
 from .conftest import Run, eventually
 

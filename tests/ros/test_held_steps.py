@@ -13,8 +13,8 @@ from serl.loop import EpisodeKey, run
 from serl.ros.arm.guard_client import GuardClient
 from serl.types import Action, Record, Step
 
-from .bay import Bay, Watching
-from .cell import ROBOT, eventually
+from .support.bay import Bay, Watching
+from .support.cell import ROBOT, eventually
 
 pytestmark = pytest.mark.ros
 

@@ -20,15 +20,15 @@ import psutil
 import pytest
 import yaml
 
+from serl.cli import launch as launching
+from serl.errors import BadInput
+from serl.ros.processes import all_processes, arm_processes, described_processes
 from serl.runs.checkpoint import checkpoint_paths
 from serl.runs.config import parse_overrides
-from serl.errors import BadInput
-from serl.runs.graph_file import GraphConfig
-from serl.system.settings_file import checked
-from serl.cli import launch as launching
-from serl.ros.processes import all_processes, arm_processes, described_processes
 from serl.runs.folder import RunFolder
+from serl.runs.graph_file import GraphConfig
 from serl.runs.verify import verify
+from serl.system.settings_file import checked
 
 from .conftest import eventually
 
@@ -307,7 +307,7 @@ def test_each_node_that_has_a_lifecycle_is_known_by_name(tmp_path: Path) -> None
     assert {spec.module: spec.node for spec in processes} == {
         "serl.ros.nodes.sim": "actor0/arm",
         "serl.ros.nodes.guard": "guard_actor0",
-        "serl.ros.nodes.actor_node": "actor0",
+        "serl.ros.nodes.actor": "actor0",
         "serl.ros.nodes.learner": "learner",
         "serl.ros.nodes.link": "link_actor0",
     }

@@ -13,21 +13,21 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from serl import plugins
-from serl.runs.task_setup import make_task
-from serl.runs.config import resolve
 from serl.errors import SerlError
-from serl.ros.people.control import control_topic
+from serl.ros.arm.simulated import SimulatedRosArm
 from serl.ros.lifecycle import INACTIVE
 from serl.ros.names import guard_name
 from serl.ros.node import RosNode
-from serl.ros.remote import Remote
-from serl.ros.arm.simulated import SimulatedRosArm
+from serl.ros.people.control import control_topic
+from serl.ros.services import Remote
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_task
 
-from .cell import ROBOT as GUARDED
-from .cell import Cell
 from .conftest import Run, eventually
-from .tools import ACTIVATE, CONFIGURE, DEACTIVATE, LIMIT_S, Tools
+from .support.cell import ROBOT as GUARDED
+from .support.cell import Cell
+from .support.tools import ACTIVATE, CONFIGURE, DEACTIVATE, LIMIT_S, Tools
 
 pytestmark = pytest.mark.ros
 

@@ -13,17 +13,17 @@ import psutil
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 
-from serl.runs.checkpoint import checkpoint_paths
-from serl.runs.config import resolve
 from serl.console.access import read_door
 from serl.ros.lifecycle import INACTIVE
 from serl.ros.node import RosNode
+from serl.runs.checkpoint import checkpoint_paths
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 
-from ..test_usb_camera import write_film
+from ..system.test_cameras import write_film
 from .conftest import Run, eventually
+from .support.tools import ACTIVATE, CLEAN_UP, CONFIGURE, DEACTIVATE, LIMIT_S, SHUT_DOWN, Tools
 from .test_training import TINY, Command
-from .tools import ACTIVATE, CLEAN_UP, CONFIGURE, DEACTIVATE, LIMIT_S, SHUT_DOWN, Tools
 
 pytestmark = [pytest.mark.ros, pytest.mark.xdist_group("managed")]
 

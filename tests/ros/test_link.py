@@ -14,19 +14,19 @@ import numpy as np
 import pytest
 from std_msgs.msg import String, UInt64MultiArray
 
-from serl.system.authentication import run_key
+from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.log.episode_reader import PART, EpisodeFile
 from serl.log.index import Index
-from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.log.recovery import recover
-from serl.ros.environment import SHARED_MEMORY
-from serl.ros.nodes.link import Link
-from serl.ros.node import RosNode
-from serl.ros.topics import ACKS, ACTORS, TRANSITIONS, to_cdr
-from serl.ros.link.receiver import LearnerTransport
-from serl.testing.logs import CONFIG, random_records, write_log
-from serl.types import End, Key, Step
 from serl.log.wire import Frame, Hello, actor_number, encode_frame, encode_hello, encode_record
+from serl.ros.environment import SHARED_MEMORY
+from serl.ros.link.receiver import LearnerTransport
+from serl.ros.node import RosNode
+from serl.ros.nodes.link import Link
+from serl.ros.topics import ACKS, ACTORS, TRANSITIONS, to_cdr
+from serl.system.authentication import run_key
+from serl.testing.samples import CONFIG, random_records, write_log
+from serl.types import End, Key, Step
 
 from .conftest import LIMIT_S, SPEC, Run, arrived, eventually, expected, record, shipped
 

@@ -13,7 +13,7 @@ from sensor_msgs.msg import CompressedImage, Image
 
 from serl.log.compression import compact
 from serl.log.episode_reader import EpisodeFile, Message
-from serl.testing.logs import CONFIG, random_records, write_log
+from serl.testing.samples import CONFIG, random_records, write_log
 
 pytestmark = pytest.mark.ros
 

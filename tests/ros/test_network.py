@@ -15,20 +15,20 @@ import numpy as np
 import pytest
 import yaml
 
-from serl.system.authentication import new_key
-from serl.runs.config import TrainConfig
-from serl.runs.network import NetworkConfig
 from serl.log.episode_log import EpisodeLog
+from serl.runs.config import TrainConfig
 from serl.runs.folder import RunInfo
-from serl.training.snapshots import decode_snapshot
+from serl.runs.network import NetworkConfig
+from serl.system.authentication import new_key
+from serl.training.link import decode_snapshot
 from serl.types import Key
 
 from .conftest import EPISODE_STEPS, LIMIT_S, SPEC, Run, eventually, expected, record
-from .namespaces import ADDRESSES, Hosts, two_hosts
+from .support.namespaces import ADDRESSES, Hosts, two_hosts
 
 pytestmark = pytest.mark.ros
 
-STRANGER = str(Path(__file__).with_name("stranger_process.py"))
+STRANGER = str(Path(__file__).parents[0] / "support/stranger_process.py")
 OPEN = """<?xml version="1.0" encoding="UTF-8"?>
 <profiles xmlns="http://www.eprosima.com/XMLSchemas/fastRTPS_Profiles">
   <transport_descriptors>
@@ -40,9 +40,9 @@ OPEN = """<?xml version="1.0" encoding="UTF-8"?>
   </rtps></participant>
 </profiles>
 """
-REPLAYING = str(Path(__file__).with_name("replaying_process.py"))
-LEARNER = str(Path(__file__).with_name("learner_process.py"))
-MANAGED = str(Path(__file__).with_name("managed_process.py"))
+REPLAYING = str(Path(__file__).parents[0] / "support/replaying_process.py")
+LEARNER = str(Path(__file__).parents[0] / "support/learner_process.py")
+MANAGED = str(Path(__file__).parents[0] / "support/managed_process.py")
 
 
 def make_host(folder: Path, hosts: tuple[str, ...], key: Path, before: tuple[str, ...] = ()) -> Run:

@@ -22,11 +22,11 @@ from serl.ros import node as node_module
 from serl.ros.environment import environment
 from serl.ros.names import ros_name
 from serl.ros.node import RosNode, namespace, run_node
-from serl.ros.stats import Stats, StatsMonitor
+from serl.ros.telemetry import Stats, StatsMonitor
 from serl.ros.topics import ACTORS, Topic, from_cdr, to_cdr
 
 from .conftest import LIMIT_S, Run, eventually
-from .starved import Waiting
+from .support.starved import Waiting
 
 pytestmark = pytest.mark.ros
 

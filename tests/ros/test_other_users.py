@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from serl.cli.main import main
-from serl.teleop.stop import STOP_FILE
 from serl.guard.latch import Latch, LatchFile
 from serl.ros.environment import meet_others
 from serl.ros.node import namespace
 from serl.system.signed_order import key_path
+from serl.teleop.stop import STOP_FILE
 
-from ..guarding import config
+from ..support.guarding import config
 from .conftest import Run, eventually
 from .test_meeting_others import stock_environment
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from serl.cli import main as cli
-from serl.runs.task_setup import make_spec, make_task
 from serl.log.episode_reader import read_records
+from serl.runs.task_setup import make_spec, make_task
 from serl.types import Source, Step
 
 from .test_training import TINY, Command, assert_sound, trained

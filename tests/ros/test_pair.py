@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from serl import plugins
-from serl.errors import SerlError
 from serl.bimanual import Pair
+from serl.errors import SerlError
 from serl.robot import Robot
 from serl.ros.arm.robot import RosArm
 from serl.ros.node import RosNode
 from serl.tasks.reach import ReachConfig
 from serl.testing import RobotSuite
 
-from ..upstream import FAMILIES
+from ..support.upstream import FAMILIES
 from .conftest import Run, eventually
 
 pytestmark = pytest.mark.ros
@@ -37,7 +37,7 @@ class Two:
 
     def __enter__(self) -> Two:
         self.node.__enter__()
-        script = str(Path(__file__).with_name("fake_arm.py"))
+        script = str(Path(__file__).parents[0] / "support/fake_arm.py")
         for side in ("left", "right"):
             place = self.node.absolute(side)
             self.drivers[side] = self.processes.start(script, FAMILIES["franka"], place)

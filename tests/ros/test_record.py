@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from serl.runs.task_setup import make_spec, make_task
 from serl.console.access import Door, read_door
-from serl.log.episode_reader import episode_paths, read_episode
-from serl.log.annotations import read_labels
 from serl.datasets.recording_session import FAILURES, UNDONE
+from serl.log.annotations import read_labels
+from serl.log.episode_reader import episode_paths, read_episode
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_spec, make_task
 from serl.types import Source
 
 from ..console.browser import CHROMIUM, Page, browser

@@ -10,21 +10,21 @@ from geometry_msgs.msg import PoseStamped
 from sensor_msgs.msg import Joy
 
 from serl.cli import main as cli
-from serl.runs.task_setup import make_judged_task, make_spec, make_task
-from serl.runs.demonstrations import check_recordings
-from serl.log.episode_reader import episode_paths, read_episode
-from serl.system.files import make_folder
 from serl.datasets.person import ACTOR
 from serl.datasets.recording_session import FAILURES
-from serl.ros.node import RosNode, namespace
+from serl.log.episode_reader import episode_paths, read_episode
 from serl.ros.arm.station import RESTORE
+from serl.ros.node import RosNode, namespace
 from serl.ros.people.teleop import joy_topic
 from serl.ros.topics import Topic
+from serl.runs.demonstrations import check_recordings
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_judged_task, make_spec, make_task
+from serl.system.files import make_folder
 from serl.types import Source
 
-from .terminal import Terminal
-from .tracked import ARMS, GOES_ON, MOVES, answer_all, answer_until, frankas_beside_goals
+from .support.terminal import Terminal
+from .support.tracked import ARMS, GOES_ON, MOVES, answer_all, answer_until, frankas_beside_goals
 
 pytestmark = pytest.mark.ros
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from serl.runs.guard_setup import guard_of
-from serl.robot_file import load_robot, read_robot
+from serl.arm_profile import load_robot, read_robot
 from serl.ros.setup.steps import STEPS
+from serl.runs.guard_setup import guard_of
 
 from .conftest import eventually
-from .terminal import Terminal
+from .support.terminal import Terminal
 
 pytestmark = [pytest.mark.ros, pytest.mark.slow]
 

@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serl.system.files import FileLock
 from serl.log.episode_log import LogConfig
-from serl.ros.nodes import link as link_node
-from serl.ros.link import sender as stream_sender
 from serl.ros.link import receiver as transport_module
-from serl.ros.nodes.link import Link
-from serl.ros.node import RosNode
+from serl.ros.link import sender as stream_sender
 from serl.ros.link.receiver import LearnerTransport
-from serl.ros.nodes.weights import WeightsReceiver
+from serl.ros.node import RosNode
+from serl.ros.nodes import link as link_node
+from serl.ros.nodes.link import Link, WeightsReceiver
 from serl.runs.folder import LEARNER_LOCK
+from serl.system.files import FileLock
 from serl.transport import Snapshot
 
 from .conftest import SPEC, Run, arrived, eventually, expected, shipped

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from serl.console.access import Door, read_door
-from serl.log.episode_reader import episode_paths
 from serl.log.annotations import read_labels
+from serl.log.episode_reader import episode_paths
 from serl.runs.reward_data import read_samples
 
 from ..console.browser import CHROMIUM, Page, browser

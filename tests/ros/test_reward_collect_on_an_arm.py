@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 from sensor_msgs.msg import Joy
 
-from serl.cli import main as cli
 from serl.camera import REAL
-from serl.log.episode_reader import episode_paths
-from serl.system.files import make_folder
-from serl.log.annotations import read_labels
+from serl.cli import main as cli
 from serl.datasets.person import ACTOR
-from serl.runs.reward_data import read_samples, read_sight
+from serl.log.annotations import read_labels
+from serl.log.episode_reader import episode_paths
 from serl.ros.node import RosNode, namespace
 from serl.ros.people.teleop import joy_topic
+from serl.runs.reward_data import read_samples, read_sight
+from serl.system.files import make_folder
 
-from .fake_camera import SIDE_PX
-from .terminal import Terminal
-from .tracked import ARMS, GOES_ON, answer_all, frankas_beside_goals
+from .support.fake_camera import SIDE_PX
+from .support.terminal import Terminal
+from .support.tracked import ARMS, GOES_ON, answer_all, frankas_beside_goals
 
 pytestmark = pytest.mark.ros
 
@@ -60,7 +60,7 @@ def test_a_person_marks_what_real_cameras_see_while_driving_an_arm(
     folder = tmp_path / "images"
     with frankas_beside_goals(tmp_path, None) as (driver, (arm,), node):
         for camera in CAMERAS:
-            driver.start(str(Path(__file__).with_name("fake_camera.py")), arm, camera)
+            driver.start(str(Path(__file__).parents[0] / "support/fake_camera.py"), arm, camera)
         words = ("--robot", "mine.py", "--namespace", arm, "--positives", 3, "--negatives", 3)
         command = Terminal(
             tmp_path, "reward", "collect", "pick_cube", *words, "--out", folder, *SETTINGS

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from serl.arm_profile import read_robot
 from serl.errors import SerlError
 from serl.guard.config import GuardState
 from serl.guard.latch import LatchFile
-from serl.robot_file import read_robot
 from serl.ros.arm.guard_client import GuardClient
 from serl.ros.node import RosNode
-from serl.ros.remote import Remote
+from serl.ros.services import Remote
 from serl.system.signed_order import key_path
 
 from .conftest import Run, eventually
-from .franka import start_franka
-from .terminal import LIMIT_S, Terminal
+from .support.franka import start_franka
+from .support.terminal import LIMIT_S, Terminal
 
 pytestmark = pytest.mark.ros
 

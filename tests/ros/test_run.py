@@ -9,17 +9,17 @@ import psutil
 import pytest
 
 from serl.cli import main as cli
-from serl.runs.task_setup import make_spec, make_task
-from serl.runs.deployment import read_tried
-from serl.log.episode_reader import episode_name, episode_paths, read_episode
 from serl.guard.config import GuardState
 from serl.guard.latch import Latch, LatchFile
+from serl.log.annotations import read_tools
+from serl.log.episode_reader import episode_name, episode_paths, read_episode
+from serl.runs.deployment import read_tried
 from serl.runs.folder import RunFolder
-from serl.log.tool_log import read_tools
+from serl.runs.task_setup import make_spec, make_task
 
-from ..test_deployment import trained
-from .terminal import LIMIT_S, Terminal
-from .tracked import SEEN, answer_all, answer_until, franka_beside_a_goal
+from ..runs.test_deployment import trained
+from .support.terminal import LIMIT_S, Terminal
+from .support.tracked import SEEN, answer_all, answer_until, franka_beside_a_goal
 
 pytestmark = pytest.mark.ros
 

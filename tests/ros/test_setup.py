@@ -11,19 +11,19 @@ import pytest
 
 from serl import plugins
 from serl.arm_profile import ArmProfile
-from serl.workspace import Workspace
 from serl.errors import SerlError
-from serl.ros.setup.checks import StepFailed
-from serl.runs.guard_setup import Place
+from serl.geometry import add, subtract
 from serl.ros.arm.topics import SENSOR, topic_of
 from serl.ros.node import RosNode
 from serl.ros.setup.arm import SetupArm
-from serl.ros.setup.setup_session import Session
+from serl.ros.setup.checks import StepFailed
+from serl.ros.setup.session import Session
 from serl.ros.setup.steps import STEPS
-from serl.vectors import add, subtract
+from serl.runs.guard_setup import Place
+from serl.workspace import Workspace
 
 from .conftest import Run
-from .person import Person
+from .support.person import Person
 
 pytestmark = [pytest.mark.ros, pytest.mark.xdist_group("setup")]
 
@@ -47,7 +47,7 @@ class Cell:
     def __enter__(self) -> Cell:
         for node in self.nodes:
             node.__enter__()
-        script = Path(__file__).with_name("fake_arm.py")
+        script = Path(__file__).parents[0] / "support/fake_arm.py"
         self.processes.start(str(script), "crisp_controllers", PLACE.namespace)
         self.person = Person(self.nodes[1], PLACE, PROFILE)
         profile = PROFILE.within(PLACE.namespace)

@@ -12,22 +12,22 @@ from typing import Any
 import pytest
 
 from serl import plugins
-from serl.runs.config import resolve
-from serl.runs.guard_setup import Place, guard_of
-from serl.robot_file import read_robot
+from serl.arm_profile import read_robot
+from serl.cli.setup import walk
+from serl.geometry import Vector, add
 from serl.ros.environment import meet_others
 from serl.ros.names import ros_name
 from serl.ros.node import RosNode
 from serl.ros.setup.arm import SetupArm
-from serl.ros.setup.setup_session import Session
+from serl.ros.setup.session import Session
 from serl.ros.setup.steps import STEPS
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
-from serl.cli.setup import walk
-from serl.vectors import Vector, add
+from serl.runs.guard_setup import Place, guard_of
 
-from ..test_usb_camera import write_film
+from ..system.test_cameras import write_film
 from .conftest import Run
-from .person import Person
+from .support.person import Person
 
 pytestmark = [pytest.mark.ros, pytest.mark.slow]
 

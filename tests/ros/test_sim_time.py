@@ -14,17 +14,17 @@ from rclpy.parameter import Parameter
 from rosgraph_msgs.msg import Clock
 
 from serl import plugins
-from serl.runs.task_setup import make_task
 from serl.clock import WallClock
-from serl.runs.config import resolve
 from serl.errors import SerlError
-from serl.ros.arm.topics import of_robot
-from serl.ros.processes import arm_processes, simulated_arm
 from serl.ros.arm.guard_topics import GUARD_STATE
-from serl.ros.node import RosNode
 from serl.ros.arm.simulated import SimulatedRosArm
+from serl.ros.arm.topics import of_robot
+from serl.ros.node import RosNode
+from serl.ros.processes import arm_processes, simulated_arm
 from serl.ros.topics import Topic
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_task
 from serl.system.signed_order import key_path
 
 from .conftest import Run, eventually

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from serl.cli import main as cli
-from serl.runs.task_setup import make_spec, make_task
-from serl.runs.checkpoint import checkpoint_paths, load
 from serl.log.episode_reader import episode_paths, read_episode
+from serl.runs.checkpoint import checkpoint_paths, load
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_spec, make_task
 from serl.types import Source, Step
 
 from .conftest import LIMIT_S
-from .corners import GRAPH
+from .support.corners import GRAPH
 from .test_training import TINY, Command, assert_sound, rows, trained
 
 pytestmark = pytest.mark.ros
@@ -56,7 +56,7 @@ def test_three_stages_take_turns_by_outcome_and_each_learns_from_its_own_steps(
     tmp_path: Path, commands: list[Command]
 ) -> None:
     changed = {"steps": 120, "task_config.time_limit_s": 2.0}
-    corners = Path(__file__).with_name("corners.py")
+    corners = Path(__file__).parents[0] / "support/corners.py"
     command = Command(tmp_path, "train", corners, **TINY | FEW | changed)
     commands.append(command)
     parts = command.run_folder().parts()

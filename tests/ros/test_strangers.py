@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serl.system.authentication import RUN_KEY
 from serl.log.episode_log import EpisodeLog
-from serl.training.snapshots import decode_snapshot
+from serl.system.authentication import RUN_KEY
+from serl.training.link import decode_snapshot
 from serl.types import Key
 
 from .conftest import EPISODE_STEPS, SPEC, Run, eventually, expected, record
 
 pytestmark = pytest.mark.ros
 
-FORGING = str(Path(__file__).with_name("forging_process.py"))
+FORGING = str(Path(__file__).parents[0] / "support/forging_process.py")
 HALF = 25
 
 

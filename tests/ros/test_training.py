@@ -16,15 +16,15 @@ import pytest
 from std_srvs.srv import Trigger
 
 from serl.cli import main as cli
-from serl.runs.task_setup import make_spec, make_task
-from serl.runs.checkpoint import checkpoint_paths, load
 from serl.log.episode_reader import episode_paths, read_episode, read_records
 from serl.log.metrics import MetricsRow, read_metrics
 from serl.ros.node import RosNode
-from serl.ros.stats import StatsMonitor
+from serl.ros.telemetry import StatsMonitor
+from serl.runs.checkpoint import checkpoint_paths, load
 from serl.runs.folder import RunFolder
-from serl.types import Source, Step
+from serl.runs.task_setup import make_spec, make_task
 from serl.runs.verify import verify
+from serl.types import Source, Step
 
 from .conftest import LIMIT_S, eventually
 
@@ -199,7 +199,7 @@ def test_two_actors_share_a_learner_one_is_killed_and_the_run_is_interrupted_and
         command.until(lambda: all(_received(run)))
         assert _both_contribute(command, run)
 
-        command.child("serl.ros.nodes.actor_node", "actor1").kill()
+        command.child("serl.ros.nodes.actor", "actor1").kill()
         command.until(lambda: "actor1 was killed by SIGKILL: started again" in command.output)
         at_the_kill = watch.number("learner", "trained")
         command.until(lambda: watch.number("learner", "trained") > at_the_kill + 20)

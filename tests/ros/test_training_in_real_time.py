@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from serl.runs.task_setup import make_spec, make_task
-from serl.training.control_status import read_control_status
 from serl.log.episode_reader import read_records
+from serl.runs.task_setup import make_spec, make_task
+from serl.training.link import read_control_status
 from serl.types import End
 
 from .conftest import eventually

@@ -10,21 +10,21 @@ import pytest
 from geometry_msgs.msg import PoseStamped
 
 from serl.cli import main as cli
-from serl.runs.task_setup import make_spec, make_task
-from serl.training.control_status import read_control_status
-from serl.log.episode_reader import read_records
 from serl.errors import SerlError
-from serl.ros.node import RosNode
-from serl.ros.remote import Remote
+from serl.log.episode_reader import read_records
 from serl.ros.arm.station import RESTORE
+from serl.ros.node import RosNode
+from serl.ros.services import Remote
 from serl.ros.topics import Topic
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_spec, make_task
+from serl.training.link import read_control_status
 from serl.types import End, Source, Step
 
 from .conftest import eventually
-from .terminal import LIMIT_S, Terminal
+from .support.terminal import LIMIT_S, Terminal
+from .support.tracked import ARMS, GOAL_M, GOES_ON, answer_all, answer_until, franka_beside_a_goal
 from .test_training import assert_sound, rows, trained
-from .tracked import ARMS, GOAL_M, GOES_ON, answer_all, answer_until, franka_beside_a_goal
 
 pytestmark = pytest.mark.ros
 

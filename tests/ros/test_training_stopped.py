@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from serl.ros.processes import started_domain_id
 from serl.ros.node import RosNode
-from serl.ros.remote import Remote
+from serl.ros.processes import started_domain_id
+from serl.ros.services import Remote
 from serl.runs.folder import RunFolder
 
 from .conftest import eventually
-from .terminal import LIMIT_S, Terminal
+from .support.terminal import LIMIT_S, Terminal
+from .support.tracked import PROGRESS, SEEN, answer_until
 from .test_training import TINY
-from .tracked import PROGRESS, SEEN, answer_until
 
 pytestmark = [pytest.mark.ros, pytest.mark.slow]
 

@@ -15,14 +15,10 @@ import yaml
 from geometry_msgs.msg import PoseStamped
 
 from serl import plugins
+from serl.arm_profile import ArmProfile, write_robot
 from serl.cli import main as cli
-from serl.arm_profile import ArmProfile
-from serl.workspace import Workspace
-from serl.runs.config import resolve
 from serl.errors import BadInput
-from serl.runs.graph_file import GraphConfig
-from serl.system.settings_file import checked
-from serl.robot_file import write_robot
+from serl.ros.names import guard_name
 from serl.ros.processes import (
     RealArm,
     actor_processes,
@@ -32,14 +28,17 @@ from serl.ros.processes import (
     guard_process,
     learner_processes,
 )
-from serl.ros.names import guard_name
 from serl.ros.topics import Topic
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
+from serl.runs.graph_file import GraphConfig
 from serl.runs.verify import verify
+from serl.system.settings_file import checked
+from serl.workspace import Workspace
 
 from .conftest import eventually
-from .terminal import Terminal
-from .tracked import ARMS, GOAL_M, GOES_ON, answer_until, frankas_beside_goals
+from .support.terminal import Terminal
+from .support.tracked import ARMS, GOAL_M, GOES_ON, answer_until, frankas_beside_goals
 
 pytestmark = pytest.mark.ros
 

@@ -12,18 +12,18 @@ import pytest
 from serl import plugins
 from serl.agent import State
 from serl.agents.bc import BC
+from serl.errors import BadInput
+from serl.log.metrics import EpisodeRow, Row
+from serl.loop import EpisodeKey
+from serl.reward import RewardConfig
 from serl.runs.assembly import frame_encoder, make_actor, make_human, make_learner, make_replay
-from serl.runs.task_setup import make_spec, make_task
 from serl.runs.checkpoint import Checkpoint
 from serl.runs.config import TrainConfig, resolve
 from serl.runs.demonstrations import record_expert
-from serl.errors import BadInput
+from serl.runs.task_setup import make_spec, make_task
 from serl.training.frames import shifted
 from serl.training.learner import Learner
-from serl.loop import EpisodeKey
-from serl.log.metrics import EpisodeRow, Row
 from serl.training.replay import Replay
-from serl.reward import RewardConfig
 from serl.transport import InProcess
 from serl.types import Batch, Image, Lost, Record, Source, Step
 
@@ -228,7 +228,7 @@ CACHED: dict[str, Any] = {
 def test_features_are_those_of_the_encoder_that_a_resumed_run_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("serl.training.features._WAITING", 1)  # each frame as it comes
+    monkeypatch.setattr("serl.training.frames._WAITING", 1)  # each frame as it comes
     config = resolve(CONFIG.model_dump(), CACHED)
     first = Training(config).run(3)
     again = Training(config, before=first)
@@ -245,7 +245,7 @@ def test_features_are_those_of_the_encoder_that_a_resumed_run_has(
 def test_features_are_those_of_the_encoder_that_another_run_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("serl.training.features._WAITING", 1)
+    monkeypatch.setattr("serl.training.frames._WAITING", 1)
     config = resolve(CONFIG.model_dump(), CACHED, {"learner": {"warm_up": 0}})
     records, whole = demonstrations(config), Training(config)
     saved, transport = whole.weights(), InProcess()

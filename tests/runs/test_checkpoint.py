@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from serl.errors import BadInput, CorruptData, SerlError
 from serl.runs.checkpoint import (
     best,
     checkpoint_paths,
@@ -22,7 +23,6 @@ from serl.runs.checkpoint import (
     save,
     saved_before,
 )
-from serl.errors import BadInput, CorruptData, SerlError
 from serl.testing.samples import equal
 
 INFO = {"updates": 3, "generator": 2**127, "by actor": {"actor0": 5}}

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from serl.agents.config import SACConfig
-from serl.runs.config import TrainConfig, parse_overrides, resolve
 from serl.errors import BadInput, CorruptData
+from serl.runs.config import TrainConfig, parse_overrides, resolve
 from serl.system.settings_file import checked, merge, parse_yaml, read_yaml
 from serl.tasks.reach import ReachConfig
 

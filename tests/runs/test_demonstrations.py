@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from serl.cli import main as cli
-from serl.runs.task_setup import make_spec
-from serl.runs.config import resolve
-from serl.runs.demonstrations import check_recordings, record_expert
 from serl.errors import BadInput, SerlError, SpecMismatch
-from serl.training.evaluation import Purpose, start_seed
+from serl.log.episode_log import EpisodeLog
 from serl.loop import EpisodeKey
 from serl.policy import Hold, Policy
-from serl.log.episode_log import EpisodeLog
 from serl.robot import Truth
+from serl.runs.config import resolve
+from serl.runs.demonstrations import check_recordings, record_expert
+from serl.runs.task_setup import make_spec
 from serl.testing import FakeRobot, FakeTask
+from serl.training.evaluation import Purpose, start_seed
 from serl.types import End, Record, Source, Step
 
 KEY = EpisodeKey("run", "expert", 5, 0)

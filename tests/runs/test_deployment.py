@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from serl.errors import BadInput, CorruptData
 from serl.runs.assembly import make_agent
-from serl.runs.task_setup import make_spec, make_task
 from serl.runs.checkpoint import load, mark_best, pick
 from serl.runs.config import resolve
 from serl.runs.deployment import (
@@ -19,9 +19,9 @@ from serl.runs.deployment import (
     read_tried,
     summary,
 )
-from serl.errors import BadInput, CorruptData
-from serl.runs.provenance import provenance
 from serl.runs.folder import RunFolder
+from serl.runs.resume import provenance
+from serl.runs.task_setup import make_spec, make_task
 
 WON = Tried(0, True, False, 20, 2.0, "success")
 LOST = Tried(1, False, False, 50, 5.0, "time limit")

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import yaml
 
-from serl.runs.config import TrainConfig
 from serl.errors import BadInput, CorruptData
-from serl.system.files import checked_name, write_atomic
 from serl.report.review import recordings
+from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
 from serl.runs.verify import verify
+from serl.system.files import checked_name, write_atomic
 
 NOW = datetime(2026, 11, 21, 10, 0, 5)
 CONFIG = TrainConfig(task="reach", seed=7, demo_paths=(Path("a/b"),))

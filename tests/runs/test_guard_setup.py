@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from serl import plugins
-from serl.runs.task_setup import make_task
-from serl.runs.config import resolve
 from serl.errors import BadInput
-from serl.guard.config import GuardConfig, GuardState
-from serl.runs.guard_setup import check_fits, make_guard_config, settle_guard
-from serl.guard.latch import Latch, LatchFile
-from serl.system.settings_file import checked, read_yaml
 from serl.geometry import between
-from serl.safety import pose_from
+from serl.guard.config import GuardConfig, GuardState
+from serl.guard.latch import Latch, LatchFile
+from serl.motion import pose_from
+from serl.runs.config import resolve
+from serl.runs.guard_setup import check_fits, make_guard_config, settle_guard
+from serl.runs.task_setup import make_task
+from serl.system.settings_file import checked, read_yaml
 
 PROFILE = plugins.load("robot", "sim")
 
@@ -109,7 +109,7 @@ def test_a_speed_that_the_arms_controller_would_scale_down_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("racing_car", "'car'"), ("object_flip", "wrenches"), ("handover", "'pair'")],
+    [("racing_car", "'car'"), ("object_flip", "wrenches"), ("handover", "'bimanual'")],
 )
 def test_what_no_topic_tells_is_refused(name: str, why: str) -> None:
     with pytest.raises(BadInput, match=f"{name}: .*{why}.*not over topics"):

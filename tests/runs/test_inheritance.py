@@ -13,26 +13,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serl.runs.assembly import make_agent
-from serl.runs.task_setup import make_spec, make_task
-from serl.runs.checkpoint import checkpoint_paths, load, mark_best
-from serl.cli.main import main
-from serl.runs.config import TrainConfig, resolve
-from serl.runs.resume import Continuation
-from serl.errors import BadInput, SpecMismatch
-from serl.runs.inheritance import inherit
-from serl.log.metrics import MetricsWriter, read_metrics
-from serl.log.episode_log import EpisodeLog, LogConfig
-from serl.runs.folder import RunFolder
-from serl.specs import Spec
-from serl.testing.logs import random_step
-from serl.testing.samples import equal
-from serl.transport import InProcess
 from serl.agents.trunk_weights import import_trunk, with_trunk
+from serl.cli.main import main
+from serl.errors import BadInput, SpecMismatch
+from serl.log.episode_log import EpisodeLog, LogConfig
+from serl.log.metrics import MetricsWriter, read_metrics
+from serl.runs.assembly import make_agent
+from serl.runs.checkpoint import checkpoint_paths, load, mark_best
+from serl.runs.config import TrainConfig, resolve
+from serl.runs.folder import RunFolder
+from serl.runs.inheritance import inherit
+from serl.runs.resume import Continuation
+from serl.runs.task_setup import make_spec, make_task
+from serl.specs import Spec
+from serl.testing.samples import equal, random_step
+from serl.transport import InProcess
 from serl.types import End, Key, Observation, Record, Source
 
-from .agents.resnet10_reference import stand_in
-from .pickled import pickled
+from ..agents.resnet10_reference import stand_in
+from ..support.pickled import pickled
 
 AGENT = {"hidden": [8], "batch_size": 4, "utd": 2, "threads": 1, "device": "cpu"}
 RNG = np.random.default_rng(0)

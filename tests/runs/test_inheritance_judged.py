@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from serl.runs.config import resolve
 from serl.errors import SpecMismatch
+from serl.runs.config import resolve
 from serl.runs.inheritance import inherit
 
 from .test_inheritance import SETTINGS, saved_run

@@ -4,8 +4,8 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from serl.runs.config import resolve
 from serl.errors import BadInput
+from serl.runs.config import resolve
 from serl.runs.network import NetworkConfig, is_up
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from serl.runs.assembly import make_agent
-from serl.runs.task_setup import make_spec, make_task
-from serl.runs.config import TrainConfig, resolve
 from serl.errors import BadInput
-from serl.runs.provenance import check_provenance, provenance
+from serl.runs.assembly import make_agent
+from serl.runs.config import TrainConfig, resolve
 from serl.runs.folder import CONFIG as CONFIG_FILE
 from serl.runs.folder import RunFolder
+from serl.runs.resume import check_provenance, provenance
+from serl.runs.task_setup import make_spec, make_task
 
 
 def of(config: TrainConfig) -> dict[str, Any]:

@@ -11,19 +11,25 @@ import torch
 from serl import plugins
 from serl.agents.classifier import Card, Classifier
 from serl.arm_profile import ArmProfile, is_real
-from serl.runs.task_setup import make_judged_task, make_task
-from serl.workspace import Workspace
-from serl.runs.config import resolve
+from serl.cli.training import suffices
 from serl.errors import BadInput
 from serl.guard.checks import Heard, Refused, check_command
-from serl.runs.guard_setup import guard_of, make_guard_config
-from serl.runs.real_arm import asked_where, bodies_seen, check_place, is_judged_apart, within_workspace
+from serl.motion import Box
+from serl.report.task_page import _overrides
 from serl.reward import RewardConfig, ToolPlace
-from serl.safety import Box
+from serl.runs.config import resolve
+from serl.runs.guard_setup import guard_of, make_guard_config
+from serl.runs.real_arm import (
+    asked_where,
+    bodies_seen,
+    check_place,
+    is_judged_apart,
+    within_workspace,
+)
 from serl.runs.settings import run_settings
+from serl.runs.task_setup import make_judged_task, make_task
 from serl.task import SimulatedTask
-from serl.report.task_runs import _overrides
-from serl.cli.training import suffices
+from serl.workspace import Workspace
 
 FRANKA: ArmProfile = plugins.load("robot", "franka")
 WORKSPACE = Workspace(
@@ -106,7 +112,7 @@ def test_what_nothing_measures_judges_no_training(settings: dict[str, Any], comp
 
 
 def test_a_pair_of_arms_is_refused_before_its_scene_is_looked_at() -> None:
-    with pytest.raises(BadInput, match=r"^handover: driven by 'pair' in this process only"):
+    with pytest.raises(BadInput, match=r"^handover: driven by 'bimanual' in this process only"):
         run_settings("handover", {"robot": "franka", "demos": 0}, {})
 
 

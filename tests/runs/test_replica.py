@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from serl.log.compression import compact
-from serl.runs.config import TrainConfig
-from serl.log.episode_writer import EpisodeWriter, metadata_of
-from serl.log.episode_reader import PART, EpisodeFile, episode_paths, read_records
 from serl.errors import BadInput, SerlError
+from serl.log.compression import compact
+from serl.log.episode_reader import PART, EpisodeFile, episode_paths, read_records
+from serl.log.episode_writer import EpisodeWriter, metadata_of
 from serl.log.manifest import read_entries
-from serl.runs.replica import Mirror
-from serl.runs.folder import RunFolder
-from serl.testing.logs import ACTOR, CONFIG, EPOCH, SPEC, encoded, random_records
-from serl.types import Record
 from serl.log.wire import record_parts
+from serl.runs.config import TrainConfig
+from serl.runs.folder import RunFolder
+from serl.runs.replica import Mirror
+from serl.testing.samples import ACTOR, CONFIG, EPOCH, SPEC, encoded, random_records
+from serl.types import Record
 
 RECORDS = random_records(3, 2, 4)
 LATER = random_records(2, 1, epoch=EPOCH + 1)

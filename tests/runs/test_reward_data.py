@@ -12,21 +12,19 @@ import pytest
 import torch
 
 from serl.agents.classifier import Card, Classifier
-from serl.runs.assembly import make_actor, make_agent
-from serl.runs.task_setup import make_judged_task, make_spec, make_task
 from serl.camera import View
-from serl.runs.config import resolve
-from serl.log.episode_reader import episode_paths, read_episode
 from serl.errors import SpecMismatch
-from serl.log.annotations import Place, append_labels, read_labels
-from serl.log.quarantine import read_logged, survey
+from serl.log.annotations import TRUTH_FILE, Place, append_labels, read_labels, read_tools
 from serl.log.episode_log import EpisodeLog
-from serl.runs.reward_data import read_samples, read_sight
+from serl.log.episode_reader import episode_paths, read_episode
+from serl.log.recovery import read_logged, survey
+from serl.runs.assembly import make_actor, make_agent
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
+from serl.runs.reward_data import read_samples, read_sight
+from serl.runs.task_setup import make_judged_task, make_spec, make_task
 from serl.testing.samples import equal
-from serl.log.tool_log import read_tools
 from serl.transport import InProcess, Snapshot
-from serl.log.truth_log import TRUTH_FILE
 from serl.types import Record
 
 JUDGE = View(camera="field", width=16, height=16)

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from serl.agent import State
-from serl.runs.assembly import make_agent
-from serl.runs.task_setup import make_spec, make_task
-from serl.runs.config import resolve
 from serl.errors import SpecMismatch
-from serl.training.evaluation import Evaluation, Purpose, Trial, evaluation_seeds
+from serl.runs.assembly import make_agent
+from serl.runs.config import resolve
+from serl.runs.task_setup import make_spec, make_task
 from serl.runs.trials import Examiner, choose
+from serl.training.evaluation import Evaluation, Purpose, Trial, evaluation_seeds
 from serl.types import Outcome
 
 CONFIG = resolve(

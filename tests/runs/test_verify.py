@@ -15,20 +15,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serl.runs import checkpoint
 from serl.cli.main import main
-from serl.log.compression import compact
-from serl.runs.config import TrainConfig
-from serl.log.episode_reader import PART, episode_paths
 from serl.errors import BadInput
+from serl.log.compression import compact
+from serl.log.episode_log import EpisodeLog
+from serl.log.episode_reader import PART, episode_paths
 from serl.log.index import Index
 from serl.log.manifest import MANIFEST
-from serl.log.episode_log import EpisodeLog
 from serl.log.recovery import recover
+from serl.runs import checkpoint
+from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
-from serl.testing.logs import ACTOR, CONFIG, EPOCH, RUN, SPEC, leave_open, random_records, write_log
-from serl.types import Step
 from serl.runs.verify import verify
+from serl.testing.samples import (
+    ACTOR,
+    CONFIG,
+    EPOCH,
+    RUN,
+    SPEC,
+    leave_open,
+    random_records,
+    write_log,
+)
+from serl.types import Step
 
 LATER, DEMONSTRATED = EPOCH + 1, EPOCH - 1
 FIRST = f"{EPOCH}-000000.mcap"

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from serl.errors import BadInput, SerlError
+from serl.motion import Limits, Motion
 from serl.policy import Random
-from serl.safety import Limits, Motion
 from serl.sim.arm import SimArm
 from serl.task import Placement, Scene, TaskConfig
 from serl.testing import SimulatedRobotSuite

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serl.errors import BadInput
 from serl.bimanual import LEFT, RIGHT, PairConfig
+from serl.errors import BadInput
+from serl.motion import Limits, Motion
 from serl.policy import Random
-from serl.safety import Limits, Motion
 from serl.sim.arm import SimArm
 from serl.sim.bimanual import SimPair
 from serl.specs import Spec
@@ -61,7 +61,7 @@ def make(
     **settings: Any,
 ) -> SimPair:
     config = PairConfig(motion=motion(), right_motion=right or motion(), **settings)
-    scene = Scene(bodies=BOX, place=where, tracked=("box",), robot="pair", bases=bases)
+    scene = Scene(bodies=BOX, place=where, tracked=("box",), robot="bimanual", bases=bases)
     return SimPair(scene, config)
 
 

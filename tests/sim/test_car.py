@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from serl import plugins
-from serl.runs.task_setup import make_task
 from serl.camera import View
-from serl.runs.config import resolve
 from serl.errors import BadInput
-from serl.safety import Motion
+from serl.motion import Motion
+from serl.runs.config import resolve
+from serl.runs.task_setup import make_task
 from serl.sim.car import SimCar
 from serl.task import Placement, Scene, TaskConfig
 from serl.testing import SimulatedRobotSuite

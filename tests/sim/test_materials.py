@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from serl.errors import BadInput
-from serl.sim.render import ray
 from serl.sim.arm import SimArm
+from serl.sim.render import ray
 from serl.sim.render.cameras import Cameras
 from serl.sim.render.projection import colors_of
 from serl.tasks.pick_cube import PickCube

@@ -12,14 +12,13 @@ import pytest
 from pydantic import ValidationError
 
 from serl import plugins
-from serl.runs.task_setup import make_task
-from serl.runs.config import resolve
 from serl.errors import SerlError
-from serl.sim.render import gl
-from serl.sim.render import ray
+from serl.runs.config import resolve
+from serl.runs.task_setup import make_task
 from serl.sim.arm import SimArm
-from serl.sim.lens import Lens
+from serl.sim.disturbance import Lens
 from serl.sim.randomization_ranges import LEVELS, Ranges
+from serl.sim.render import gl, ray
 from serl.tasks.pick_cube import PickCubeConfig
 from serl.testing.samples import episode
 from serl.types import End

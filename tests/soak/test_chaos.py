@@ -24,7 +24,7 @@ from ..faults.catalogue import REGISTRY
 from ..faults.records import STEPS
 from ..faults.registry import Recipe
 from ..faults.system import FEW, System, moves, running
-from ..ros.namespaces import two_hosts
+from ..ros.support.namespaces import two_hosts
 
 pytestmark = pytest.mark.ros
 

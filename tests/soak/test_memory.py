@@ -16,10 +16,10 @@ from tempfile import TemporaryDirectory
 import psutil
 import pytest
 
-from serl.runs.config import resolve
-from serl.runs.resume import trained_steps
 from serl.ros.processes import all_processes, started
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
+from serl.runs.resume import trained_steps
 from serl.system.supervisor import Supervisor
 
 pytestmark = [pytest.mark.slow, pytest.mark.ros]

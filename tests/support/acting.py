@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from serl.training.actor import Actor, ActorConfig
 from serl.agent import State
 from serl.clock import VirtualClock
 from serl.errors import SpecMismatch
-from serl.training.learned_policy import LearnedPolicy
 from serl.policy import Policy
 from serl.testing import FakeRobot, FakeTask
+from serl.training.actor import Actor, ActorConfig
+from serl.training.learned_policy import LearnedPolicy
 from serl.transport import InProcess, Snapshot
 from serl.types import Action, Batch, Observation, Record, Step
 

@@ -1,6 +1,6 @@
 """Inputs that reach new branches of the decoders, found by atheris, where that is installed.
 
-    python -m tests.coverage_fuzz CORPUS [-max_total_time=SECONDS] [other options of libFuzzer]
+    python -m tests.support.coverage_fuzz CORPUS [-max_total_time=SECONDS] [options of libFuzzer]
 
 The first byte of an input chooses the decoder. An exception other than the declared one ends it.
 """
@@ -15,8 +15,8 @@ from random import Random
 import atheris
 
 with atheris.instrument_imports(include=["serl"]):
+    from ..test_fuzz import accepts, make_decoders
     from .mutations import mutated
-    from .test_fuzz import accepts, make_decoders
 
 
 def main() -> None:

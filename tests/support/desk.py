@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from serl.agent import State
-from serl.runs.task_setup import make_spec
-from serl.training.learner import Learner, LearnerConfig
-from serl.loop import EpisodeKey
 from serl.log.metrics import Row
+from serl.loop import EpisodeKey
 from serl.policy import Random
-from serl.training.replay import Replay
+from serl.runs.task_setup import make_spec
 from serl.testing import FakeRobot, FakeTask, episode
+from serl.training.learner import Learner, LearnerConfig
+from serl.training.replay import Replay
 from serl.transport import InProcess, Snapshot
 from serl.types import Action, Array, Arrival, Batch, Observation, Record, Source, Step
 

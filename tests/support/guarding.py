@@ -6,13 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from serl.guard.guard import Guard, GuardConfig, GuardState, Heard, Latch
+from serl.geometry import Quaternion, Vector, between
 from serl.guard.checks import is_inside, is_kept_out
-from serl.geometry import Quaternion, between
-from serl.safety import Limits, Motion, Pose
+from serl.guard.guard import Guard, GuardConfig, GuardState, Heard, Latch
+from serl.motion import Limits, Motion, Pose
 from serl.setpoint import Setpoint
-from serl.testing.arm import FakeArm
-from serl.vectors import Vector
+from serl.testing.fakes import FakeArm
 
 DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
 START = Pose((0.45, 0.0, 0.2), DOWN)

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable
 from random import Random
 
-from serl.guard.guard import LATCHED, GuardState
 from serl.geometry import from_rotation_vector, multiply
-from serl.safety import Box
-from serl.testing.arm import FakeArm
+from serl.guard.guard import LATCHED, GuardState
+from serl.motion import Box
+from serl.testing.fakes import FakeArm
 
 from .guarding import DOWN, Loop, armed, config
 

@@ -12,12 +12,12 @@ import safetensors.numpy
 from isal.isal_zlib import crc32
 from safetensors import SafetensorError
 
-from serl.log.episode_reader import metadata_crc
 from serl.errors import BadInput
-from serl.log.mcap_writer import BLOCK, CHUNK, U32, Opcode
+from serl.log.episode_reader import metadata_crc
 from serl.log.mcap_reader import read_metadata
-from serl.training.snapshots import _checksum, _read_header
-from serl.testing.logs import IMAGES
+from serl.log.mcap_writer import BLOCK, CHUNK, U32, Opcode
+from serl.testing.samples import IMAGES
+from serl.training.link import _checksum, _read_header
 
 RECORD_HEAD = 12
 NUMBERS = [0, 1, 2**7, 2**8 - 1, 2**15, 2**16 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from serl.training.replay import Replay
 from serl.specs import ArraySpec, ObservationSpec, Spec
+from serl.training.replay import Replay
 from serl.types import End, Key, Observation, Record, Source, Step
 
 GAMMA = 0.5

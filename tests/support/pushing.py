@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from serl.robot import Truth
 from serl.geometry import rotate, yaw
+from serl.robot import Truth
 from serl.sim.arm import SimArm
 from serl.tasks.parts.insertion import Insertion
 from serl.types import Action, Array

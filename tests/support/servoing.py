@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from serl.geometry import Vector, from_rotation_vector, multiply
 from serl.guard.guard import GuardState
-from serl.geometry import from_rotation_vector, multiply
-from serl.safety import Pose
-from serl.testing.arm import TIMEOUT_S
-from serl.vectors import Vector
-from serl.ros.arm.velocity import VelocityFollower
+from serl.motion import Pose
+from serl.ros.arm.commander import VelocityFollower
+from serl.testing.fakes import TIMEOUT_S
 
 from .guarding import DOWN, START, TICK_S, Loop
 

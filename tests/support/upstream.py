@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-_FOLDER = Path(__file__).parent / "ros" / "data"
+_FOLDER = Path(__file__).parents[1] / "ros" / "data"
 
 FAMILIES = {
     "franka": "crisp_controllers",

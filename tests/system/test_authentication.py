@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.ciphers.modes import GCM
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serl.errors import BadInput
 from serl.system.authentication import (
     RUN_KEY,
     TAG_BYTES,
@@ -25,7 +26,6 @@ from serl.system.authentication import (
     topic_key,
     verify,
 )
-from serl.errors import BadInput
 
 KEY = bytes(range(32))
 

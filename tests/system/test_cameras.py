@@ -8,9 +8,8 @@ import cv2
 import numpy as np
 import pytest
 
-from serl.system import cameras as usb_camera
 from serl.errors import BadInput
-from serl.types import Image
+from serl.system import cameras as usb_camera
 from serl.system.cameras import (
     CameraLost,
     CaptureConfig,
@@ -22,6 +21,7 @@ from serl.system.cameras import (
     device_path,
     rgb_of,
 )
+from serl.types import Image
 
 RED = (200, 0, 0)
 SHAPE = (48, 64, 3)

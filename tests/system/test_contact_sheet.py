@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from serl.system.contact_sheet import contact_sheet
+from serl.system.video import contact_sheet
 
 
 def test_views_lie_one_above_the_other_and_an_empty_sheet_says_so() -> None:

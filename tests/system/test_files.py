@@ -12,23 +12,23 @@ from pathlib import Path
 
 import pytest
 
-from serl.system.authentication import load_key
+from serl.agents.trunk_weights import load_trunk
+from serl.errors import BadInput
+from serl.guard.guard import GuardState
+from serl.guard.latch import LatchFile
+from serl.log.annotations import append_labels, drop_cut_line
+from serl.log.episode_reader import read_episode
+from serl.log.index import Index, read_index
+from serl.log.manifest import read_entries
+from serl.log.metrics import read_metrics
 from serl.runs.checkpoint import load as load_checkpoint
 from serl.runs.deployment import read_tried
-from serl.log.episode_reader import read_episode
-from serl.errors import BadInput
-from serl.system.json_fields import read_objects
+from serl.system.authentication import load_key
 from serl.system.files import FileLock, disk_full, is_alive, read_bounded, sha256_of
-from serl.guard.guard import GuardState
-from serl.log.index import Index, read_index
-from serl.log.annotations import append_labels, drop_cut_line
-from serl.guard.latch import LatchFile
-from serl.training.link_status import read_status
-from serl.log.manifest import read_entries
+from serl.system.json_fields import read_objects
 from serl.system.settings_file import read_yaml
-from serl.log.metrics import read_metrics
-from serl.testing.logs import SPEC
-from serl.agents.trunk_weights import load_trunk
+from serl.testing.samples import SPEC
+from serl.training.link import read_status
 
 
 def fifo(path: Path) -> None:

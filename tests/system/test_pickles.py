@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serl.system import pickles
 from serl.errors import BadInput, CorruptData
+from serl.system import pickles
 from serl.system.pickled_arrays import NAMES
 from serl.system.pickles import decode_pickle, read_pickle
 
-from .mutations import mutated
+from ..support.mutations import mutated
 
-FILES = sorted(Path(__file__).with_name("data").glob("*.pkl"))
+FILES = sorted((Path(__file__).parents[1] / "data").glob("*.pkl"))
 MUTANTS = 1_200
 PROGRAMS = 1_000
 GRID = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from serl.errors import BadInput, CorruptData
-from serl.types import Image, Source
 from serl.system.video import Caption, draw_caption, filmstrip, read_video, write_png, write_video
+from serl.types import Image, Source
 
 
 def plain(value: int, height: int = 48, width: int = 64) -> Image:

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from serl import plugins
-from serl.training.actor import Actor, ActorConfig
 from serl.agent import Agent
-from serl.runs.task_setup import make_task
 from serl.clock import VirtualClock
-from serl.runs.config import resolve, stage_configs
 from serl.errors import BadInput, NeedsPerson, SerlError
-from serl.training.learned_policy import LearnedPolicy
 from serl.policy import Hold, Policy, Random
+from serl.runs.config import resolve, stage_configs
 from serl.runs.settings import run_settings
-from serl.training.stages import Stage, take_turns
+from serl.runs.task_setup import make_task
 from serl.task import SimulatedTask
+from serl.training.actor import Actor, ActorConfig
+from serl.training.learned_policy import LearnedPolicy
+from serl.training.stages import Stage, take_turns
 from serl.transport import InProcess
 from serl.types import Action, End, Observation, Record, Source, Step
 
@@ -179,7 +179,7 @@ def test_without_anybody_to_ask_the_arm_holds() -> None:
 def test_an_arm_that_exerts_wrenches_is_not_sent_home() -> None:
     with pytest.raises(BadInput, match=r"actor\.home_every: object_flip exerts wrenches"):
         run_settings("object_flip", {}, {"actor": {"home_every": 5}})
-    for task, robot in (("racing_car", "car"), ("handover", "pair")):
+    for task, robot in (("racing_car", "car"), ("handover", "bimanual")):
         with pytest.raises(BadInput, match=rf"{task}: '{robot}' does not go home: expected 0"):
             run_settings(task, {}, {"actor": {"home_every": 5}})
     assert run_settings("pick_cube", {}, {"actor": {"home_every": 5}}).actor.home_every == 5

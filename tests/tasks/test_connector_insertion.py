@@ -7,7 +7,7 @@ from serl.sim.arm import SimArm
 from serl.tasks.connector_insertion import ConnectorInsertion
 from serl.testing import SimulatedTaskSuite
 
-from ..pushing import hold_out, mistaken
+from ..support.pushing import hold_out, mistaken
 
 
 def make() -> tuple[SimArm, ConnectorInsertion]:

@@ -5,11 +5,11 @@ import pytest
 
 from serl import plugins
 from serl.agents.hybrid import Grippers
-from serl.runs.task_setup import make_spec, make_task
-from serl.runs.config import resolve
+from serl.datasets.reward_collection import collection_spec
 from serl.errors import BadInput
 from serl.policy import Policy
-from serl.datasets.reward_collection import collection_spec
+from serl.runs.config import resolve
+from serl.runs.task_setup import make_spec, make_task
 from serl.sim.bimanual import SimPair
 from serl.tasks.handover import Handover, HandoverConfig
 from serl.testing import SimulatedTaskSuite

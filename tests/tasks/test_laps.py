@@ -12,30 +12,30 @@ import numpy as np
 import pytest
 
 from serl.cli import main as cli
-from serl.runs.assembly import make_agent
-from serl.runs.task_setup import make_judged_task, make_spec, make_task
+from serl.cli.record import persons_folder
 from serl.clock import VirtualClock
+from serl.datasets.person import ACTOR, Stand, record_person
+from serl.datasets.recording_session import Recorded
+from serl.errors import SpecMismatch
+from serl.log.episode_log import EpisodeLog
+from serl.log.episode_reader import episode_paths, read_episode
+from serl.loop import EpisodeKey
+from serl.policy import Policy
+from serl.robot import Truth
+from serl.runs.assembly import make_agent
 from serl.runs.config import TrainConfig, resolve
 from serl.runs.demonstrations import EXPERT, read_demonstrations, record_expert, specs_of
-from serl.teleop.human_input import Desk
-from serl.log.episode_reader import episode_paths, read_episode
-from serl.errors import SpecMismatch
-from serl.teleop.stop import Hold
-from serl.loop import EpisodeKey
-from serl.datasets.person import ACTOR, Stand, record_person
-from serl.policy import Policy
-from serl.cli.record import persons_folder
-from serl.datasets.recording_session import Recorded
-from serl.log.episode_log import EpisodeLog
-from serl.robot import Truth
 from serl.runs.folder import RunFolder
 from serl.runs.settings import run_settings
+from serl.runs.task_setup import make_judged_task, make_spec, make_task
 from serl.sim.car import SimCar
 from serl.tasks.parts.track import Course, Points
 from serl.tasks.racing_car import _WAY_M, RacingCar, RacingCarConfig, _middle, _Pursuit
+from serl.teleop.human_input import Desk
 from serl.teleop.mapping import Axis, MappingConfig
-from serl.teleop.operator import Operator
 from serl.teleop.mux import OneOwner
+from serl.teleop.operator import Operator
+from serl.teleop.stop import Hold
 from serl.types import Record, Source
 
 from ..teleop.pad import HABITS, Pad

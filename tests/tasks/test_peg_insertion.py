@@ -12,7 +12,7 @@ from serl.tasks.peg_insertion import PegInsertion, PegInsertionConfig
 from serl.testing import SimulatedTaskSuite
 from serl.types import Outcome
 
-from ..pushing import hold_out, mistaken
+from ..support.pushing import hold_out, mistaken
 
 
 def make(config: PegInsertionConfig | None = None) -> tuple[SimArm, PegInsertion]:

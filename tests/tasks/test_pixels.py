@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from serl import plugins
-from serl.runs.task_setup import make_spec, make_task
 from serl.runs.config import resolve
+from serl.runs.task_setup import make_spec, make_task
 from serl.task import SimulatedTask
 from serl.testing.samples import episode
 from serl.types import Step

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from serl import plugins
-from serl.runs.task_setup import make_task
-from serl.runs.config import resolve
 from serl.errors import SerlError
-from serl.report.random_walk import Walk, walk
+from serl.report.task_bench import Walk, walk
+from serl.runs.config import resolve
+from serl.runs.task_setup import make_task
 from serl.testing import FakeRobot, FakeTask
 from serl.types import Observation
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from serl import plugins
-from serl.runs.task_setup import make_task
 from serl.runs.config import resolve
+from serl.runs.task_setup import make_task
 from serl.testing.samples import episode
 from serl.types import End
 

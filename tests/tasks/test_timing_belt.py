@@ -6,9 +6,9 @@ import pytest
 
 from serl import plugins
 from serl.agents.hybrid import Grippers
-from serl.runs.task_setup import make_spec, make_task
-from serl.runs.config import resolve
 from serl.policy import Policy
+from serl.runs.config import resolve
+from serl.runs.task_setup import make_spec, make_task
 from serl.sim.bimanual import SimPair
 from serl.tasks.parts.belt import LINKS, links, turns
 from serl.tasks.timing_belt import TimingBelt, TimingBeltConfig, is_on, pulley

@@ -7,8 +7,8 @@ import numpy as np
 from serl.intervention import Event
 from serl.teleop.device import Buttons, DeviceLost, Report
 from serl.teleop.mapping import MappingConfig
-from serl.teleop.operator import Operator, OperatorConfig
 from serl.teleop.mux import OneOwner
+from serl.teleop.operator import Operator, OperatorConfig
 from serl.testing import FakeRobot
 from serl.types import Action
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from serl.runs.config import parse_overrides, resolve
 from serl.errors import BadInput
+from serl.runs.config import parse_overrides, resolve
 from serl.teleop import gamepad
 from serl.teleop.config import JOY, TeleopConfig
 

@@ -16,12 +16,7 @@ from serl.teleop.device import Device, DeviceLost
 from serl.teleop.mapping import AXES, MappingConfig, Wish, read_wish
 from serl.testing import DeviceSuite
 
-from .bench import (
-    InputBench,
-    SpaceMouseBench,
-    gamepad_bench,
-    keyboard_bench,
-)
+from .bench import InputBench, SpaceMouseBench, gamepad_bench, keyboard_bench
 
 
 class TestKeyboard(DeviceSuite):

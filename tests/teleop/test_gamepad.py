@@ -11,8 +11,8 @@ from serl.errors import BadInput
 from serl.intervention import Event
 from serl.teleop import gamepad
 from serl.teleop.device import DeviceLost
+from serl.teleop.gamepad import BUTTONS, PygamePad, open_pygame_pad
 from serl.teleop.mapping import Wish, read_wish
-from serl.teleop.pygame_pad import BUTTONS, PygamePad, open_pygame_pad
 from serl.testing import DeviceSuite
 
 from .bench import Clock

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from serl.clock import RealTime, VirtualClock, WallClock
-from serl.teleop.human_input import Desk, LastWord
-from serl.teleop.stop import Hold
 from serl.intervention import Event, Teleop
 from serl.log.annotations import LABELS_FILE, Place, read_labels
 from serl.loop import EpisodeKey, Result, run
 from serl.policy import Hold as Still
 from serl.specs import ArraySpec
+from serl.teleop.human_input import Desk, LastWord
 from serl.teleop.mux import OneOwner
+from serl.teleop.stop import Hold
 from serl.testing import FakeRobot, FakeTask, TeleopSuite
 from serl.types import End, Record, Source, Step
 
-from .teleop.pad import Bench
+from .pad import Bench
 
 
 class Office:

@@ -4,7 +4,7 @@ import pytest
 
 from serl.errors import Silent
 from serl.robot import Truth
-from serl.teleop.onlooker import Onlooker
+from serl.teleop.scripted import Onlooker
 from serl.testing import FakeRobot
 from serl.types import Observation
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from serl.bimanual import Pair
 from serl.errors import BadInput
 from serl.intervention import Event
-from serl.bimanual import Pair
 from serl.teleop import gamepad, spacemouse
 from serl.teleop.operator import Hands, Operator, OperatorConfig
 from serl.testing import FakeRobot

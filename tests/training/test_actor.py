@@ -11,7 +11,7 @@ from serl.teleop.stop import Hold
 from serl.testing import FakeRobot
 from serl.types import End, Observation, Outcome
 
-from .acting import Stage, snapshot
+from ..support.acting import Stage, snapshot
 
 
 def test_episodes_are_counted_and_start_where_they_are_placed() -> None:

@@ -6,10 +6,10 @@ import pytest
 from serl.errors import NeedsPerson
 from serl.intervention import Event
 from serl.policy import Hold, Policy
-from serl.teleop.resting import Resting
+from serl.teleop.scripted import Resting
 from serl.types import Action, End, Observation, Source, Step
 
-from .acting import Acting, Stage
+from ..support.acting import Acting, Stage
 
 
 def test_a_reset_is_an_episode_of_a_script() -> None:

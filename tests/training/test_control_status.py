@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from serl.training.control_status import ControlStatus, read_control_status, write_control_status
+from serl.training.link import ControlStatus, read_control_status, write_control_status
 
 
 def test_the_status_comes_back_and_says_what_share_was_late(tmp_path: Path) -> None:

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from serl import plugins
-from serl.training.actor import Actor, ActorConfig
 from serl.agent import Agent
-from serl.runs.assembly import make_curriculum
-from serl.runs.task_setup import make_task
 from serl.clock import VirtualClock
-from serl.runs.config import resolve
-from serl.training.curriculum import Curriculum, CurriculumConfig
 from serl.errors import BadInput
-from serl.training.learned_policy import LearnedPolicy
 from serl.policy import Hold, Policy
+from serl.runs.assembly import make_curriculum
+from serl.runs.config import resolve
+from serl.runs.task_setup import make_task
+from serl.training.actor import Actor, ActorConfig
+from serl.training.curriculum import Curriculum, CurriculumConfig
+from serl.training.learned_policy import LearnedPolicy
 from serl.transport import InProcess
 from serl.types import Action, End, Observation, Record, Source, Step
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from serl.training.features import FeatureStore, FrameEncoder, feature_bytes
+from serl.training.frames import FeatureStore, FrameEncoder, feature_bytes
 from serl.training.replay import Replay
 from serl.types import Batch, Features, Image, Source
 
-from .plans import GAMMA, SPEC, Plan, fill, plan
+from ..support.plans import GAMMA, SPEC, Plan, fill, plan
 
 POLICY, HUMAN = Source.POLICY, Source.HUMAN
 

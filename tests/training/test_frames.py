@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serl.errors import SerlError
-from serl.training.frames import FrameStore, frame_bytes, shifted
 from serl.specs import ArraySpec
+from serl.training.frames import FrameStore, frame_bytes, shifted
 
 CAMERAS = {
     "front": ArraySpec(shape=(9, 7, 3), dtype="uint8"),

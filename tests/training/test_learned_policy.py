@@ -9,10 +9,9 @@ from serl.agent import Agent
 from serl.clock import VirtualClock
 from serl.errors import CorruptData
 from serl.training.learned_policy import LearnedPolicy
-from serl.training.link import WeightsFile
-from serl.training.snapshots import encode_snapshot
+from serl.training.link import WeightsFile, encode_snapshot
 
-from .acting import Constant, Stage, snapshot
+from ..support.acting import Constant, Stage, snapshot
 
 
 def test_new_weights_are_taken_over_between_two_steps_of_an_episode() -> None:

@@ -7,7 +7,7 @@ import pytest
 from serl.log.metrics import EpisodeRow, EventRow, UpdateRow
 from serl.types import End, Record, Source, Step
 
-from .desk import BATCH, UTD, Desk, Published, chosen_by, count_steps, episodes, states
+from ..support.desk import BATCH, UTD, Desk, Published, chosen_by, count_steps, episodes, states
 
 
 def test_there_is_one_update_for_each_online_step() -> None:

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from serl.errors import CorruptData, SerlError
-from serl.training.learner_progress import restore_progress
 from serl.log.metrics import EpisodeRow, EventRow
+from serl.training.learner_stats import restore_progress
 from serl.transport import MAX_LEAD, MAX_VERSION
 from serl.types import Source, Step
 
-from .desk import Desk, count_steps, episodes, states
+from ..support.desk import Desk, count_steps, episodes, states
 
 
 def test_checkpoints_hold_what_the_log_does_not() -> None:

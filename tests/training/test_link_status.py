@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from serl.training.link_status import LinkStatus, read_status, write_status
+from serl.training.link import LinkStatus, read_status, write_status
 
 STATUS = LinkStatus(acknowledged=1234, waiting=3, connected=True)
 

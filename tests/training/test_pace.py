@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from serl.training.learned_policy import LearnedPolicy
-from serl.training.pace import Pace
+from serl.training.learned_policy import LearnedPolicy, Pace
 from serl.transport import InProcess
 from serl.types import Source, Step
 
-from .acting import Constant, Stage, snapshot
+from ..support.acting import Constant, Stage, snapshot
 
 
 def paced(lead: int, patience_s: float, sent_before: int = 0) -> tuple[Pace, InProcess]:

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from serl.errors import BadInput
-from serl.training.prefetch import Prefetch
-from serl.training.replay import Replay
+from serl.training.replay import Prefetch, Replay
 from serl.types import Source
 
-from .plans import GAMMA, SPEC, fill, plan
+from ..support.plans import GAMMA, SPEC, fill, plan
 
 
 def filled() -> Replay:

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serl.errors import BadInput, SpecMismatch
-from serl.training.replay import Replay
 from serl.specs import ArraySpec, ObservationSpec
+from serl.training.replay import Replay
 from serl.types import Batch, End, Record, Source, Step
 
-from .plans import FAULT, GAMMA, SPEC, Plan, fill, plan
+from ..support.plans import FAULT, GAMMA, SPEC, Plan, fill, plan
 
 
 @dataclass

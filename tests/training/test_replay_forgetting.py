@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from serl.intervention import STUCK
 from serl.training.replay import Replay
-from serl.stuck import STUCK
 from serl.types import End, Source
 
-from .plans import FAULT, GAMMA, SPEC, Plan, fill, plan
+from ..support.plans import FAULT, GAMMA, SPEC, Plan, fill, plan
 
 
 def names(replay: Replay) -> set[int]:

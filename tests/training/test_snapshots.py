@@ -11,8 +11,8 @@ import pytest
 import safetensors.numpy
 
 from serl.errors import BadInput, CorruptData, SpecMismatch
-from serl.training.snapshots import MAX_TENSORS, decode_snapshot, encode_snapshot
 from serl.testing.samples import equal
+from serl.training.link import MAX_TENSORS, decode_snapshot, encode_snapshot
 from serl.transport import MAX_VERSION, Snapshot
 
 SNAPSHOT = Snapshot(

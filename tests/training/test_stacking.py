@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from serl.training.frames import FrameStack
 from serl.training.replay import Replay
-from serl.training.stacking import FrameStack
 from serl.types import Observation, Source
 
-from .plans import SPEC, Plan, frame
+from ..support.plans import SPEC, Plan, frame
 
 
 def names(stack: NDArray[np.uint8]) -> list[int]:

@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 import torch
 
-from serl.cli import main as cli
-from serl.runs import settings
 from serl.agents.classifier import Card, Classifier
-from serl.runs.assembly import make_agent
-from serl.runs.task_setup import make_judged_task, make_spec, make_task
 from serl.camera import View
-from serl.runs.config import resolve, stage_configs
+from serl.cli import main as cli
 from serl.errors import BadInput
-from serl.runs.inheritance import inherit
-from serl.loop import Result
 from serl.log.episode_log import EpisodeLog, LogConfig
+from serl.loop import Result
+from serl.runs import settings
+from serl.runs.assembly import make_agent
+from serl.runs.config import resolve, stage_configs
 from serl.runs.folder import RunFolder
+from serl.runs.inheritance import inherit
+from serl.runs.task_setup import make_judged_task, make_spec, make_task
+from serl.testing.samples import ACTOR, RUN, random_records
 from serl.training.stages import Stage, take_turns
-from serl.testing.logs import ACTOR, RUN, random_records
 
 JUDGE = View(camera="field", width=16, height=16)
 RING = {"a": Stage(then="b"), "b": Stage(then="c", tries=2), "c": Stage(then="a", tries=1)}

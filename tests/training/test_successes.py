@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serl.cli import main as cli
 from serl.camera import View
+from serl.cli import main as cli
 from serl.errors import BadInput, SpecMismatch
 from serl.log.annotations import Place, append_labels
 from serl.log.episode_log import EpisodeLog, LogConfig

@@ -1,1 +1,1 @@
-"""What this room is for."""
+"""An arm behind topics: `robot.RosArm`, guard commands, measurements, cameras, faults."""

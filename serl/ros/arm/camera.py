@@ -10,16 +10,16 @@ import numpy as np
 from sensor_msgs.msg import CameraInfo, CompressedImage
 from sensor_msgs.msg import Image as ImageMessage
 
-from serl.guard.camera_monitor import Alike
 from serl.camera import View
-from serl.workspace import WHOLE, CellCamera, Crop
 from serl.errors import CorruptData, Silent
+from serl.guard.camera_monitor import Alike
 from serl.ros.arm.topics import SENSOR
 from serl.ros.conversions import nanoseconds_of
 from serl.ros.feed import Feed
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
 from serl.types import Image
+from serl.workspace import WHOLE, CellCamera, Crop
 
 _MAX_SIDE_PX = 4096
 _MAX_COMPRESSED_BYTES = 16 << 20

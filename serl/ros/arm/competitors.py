@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from serl.system.json_fields import printable
 from serl.ros.node import RosNode
+from serl.system.json_fields import printable
 
 _UNKNOWN = "_NODE_NAME_UNKNOWN_"  # of rmw: its publisher was discovered before its node
 _LOOK_S, _NAMED_S = 0.02, 1.0

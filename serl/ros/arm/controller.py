@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
-from serl.arm_profile import ArmProfile, Value, is_value
+from rcl_interfaces.srv import GetParameters, SetParameters
+from rclpy.parameter import Parameter, parameter_value_to_python
+
+from serl.arm_profile import ArmProfile, Value, differences, is_value
 from serl.errors import BadInput, SerlError
 from serl.ros.arm.topics import name_of
 from serl.ros.node import RosNode
-from serl.ros.remote import Remote
+from serl.ros.services import Remote
 
 _STEPS, STEP_S = 10, 0.05
 """Gains change over half a second: a spring that is suddenly stiffer pushes."""
@@ -112,3 +119,194 @@ def _check(remote: Remote, node: str, wanted: Mapping[str, Value]) -> None:
     ]
     if wrong:
         raise SerlError(f"{node}: {'; '.join(wrong)}")
+
+
+logger = logging.getLogger(__name__)
+
+_ANSWER_S, _SILENT_S = 0.5, 2.0
+_ATTEMPTS = 3
+
+
+class Compliance:
+    """Switches gains for a process that must not wait, in the executor's thread.
+
+    Over half a second, from what the controller says that they are; read back. The way back, once
+    the stop is over, leads to what they were, or to those of the profile's start where they were
+    nothing that the profile knows, such as half way to a mode. A controller that does not become
+    soft, or stiff again, or that says nothing, is named in the log, and the arm stays stopped as
+    it was.
+
+    Args:
+        node: the process's node.
+        robot: the arm's namespace.
+        profile: what its controller takes.
+        yields: whether it is to be soft; asked again and again.
+    """
+
+    def __init__(
+        self, node: RosNode, robot: str, profile: ArmProfile, yields: Callable[[], bool]
+    ) -> None:
+        gains, self._yields = profile.controller.compliance, yields
+        self._soft, self._before = False, dict[str, Value]()
+        self._plan: deque[dict[str, Value]] = deque()
+        self._attempts, self._asked_s = 0, -_ANSWER_S
+        self._silent_s: float | None = None  # since when an answer is waited for; None: it is not
+        self._asked: Any = None
+        self._settled = True
+        if gains is None or profile.wrench is None:
+            return
+        self._gains: dict[str, Value] = {**gains.parameters}
+        self._controller = profile.controller
+        self._name = node.absolute(controller_node(robot, profile))
+        self._getter = node.handle.create_client(GetParameters, f"{self._name}/get_parameters")
+        self._setter = node.handle.create_client(SetParameters, f"{self._name}/set_parameters")
+        node.every(STEP_S, self._step)
+
+    def _step(self) -> None:
+        if (soft := self._yields()) != self._soft:
+            self._soft, self._settled, self._attempts = soft, False, _ATTEMPTS
+            self._plan.clear()
+            self._asked_s = -_ANSWER_S
+            self._silent_s = time.monotonic()
+        if self._plan:
+            self._set(self._plan.popleft())
+        elif not self._settled and time.monotonic() - self._asked_s >= _ANSWER_S:
+            self._ask()
+
+    def _ask(self) -> None:
+        """What the gains are: before they change, and after it."""
+        self._asked_s, soft = time.monotonic(), self._soft
+        if self._silent_s is not None and self._asked_s - self._silent_s > _SILENT_S:
+            self._silent_s = None  # named once
+            logger.warning("%s does not tell its gains: they stay as they are", self._name)
+
+        def hear(future: Any) -> None:
+            answer = future.result()
+            if answer is not None and soft == self._soft and not self._plan:
+                self._silent_s = None
+                values = map(parameter_value_to_python, answer.values)
+                self._go_on(dict(zip(self._gains, values, strict=False)))
+
+        if self._getter.service_is_ready():
+            if self._asked is not None and not self._asked.done():
+                self._getter.remove_pending_request(self._asked)
+            self._asked = self._getter.call_async(GetParameters.Request(names=list(self._gains)))
+            self._asked.add_done_callback(hear)
+
+    def _go_on(self, found: dict[str, Any]) -> None:
+        """Plan the way from what the gains are to what they are to be, unless they are."""
+        known = len(found) == len(self._gains) and None not in found.values()
+        if self._soft and not self._before and known:
+            self._before = self._lasting(found)
+        wanted = self._gains if self._soft else self._before
+        differ = differences(found, wanted)
+        self._settled = not differ
+        if self._settled and not self._soft:
+            self._before = {}
+        elif not self._settled and known and self._attempts:
+            self._attempts -= 1
+            self._plan.extend(ramp(found, wanted))
+        elif not self._settled:
+            self._settled = True
+            logger.warning("%s does not take the gains of a stop: %s", self._name, differ)
+
+    def _lasting(self, found: dict[str, Any]) -> dict[str, Value]:
+        """Gains to come back to: those found, unless somebody was about to change them."""
+        first = {**self._controller.parameters, **self._controller.expected}
+        if not self._controller.wrong(first | found):
+            return found
+        return found | {name: first[name] for name in self._gains if name in first}
+
+    def _set(self, values: dict[str, Value]) -> None:
+        request = SetParameters.Request()
+        request.parameters = [
+            Parameter(name, value=value).to_parameter_msg() for name, value in values.items()
+        ]
+        self._setter.call_async(request)
+
+
+_ASK_S = 0.5
+_OLD_S = 2.0
+_SWITCH_S = 2.0
+"""Gains are on their way from one mode to another for half a second; far longer is none."""
+
+_STIFFEN = "call the service gains/precision of its actor, or start that anew"
+
+
+class ControllerWatch:
+    """Compares parameters of the controller with its profile, in the executor's thread.
+
+    Args:
+        node: the process's node.
+        robot: the arm's namespace.
+        profile: what is expected.
+    """
+
+    def __init__(self, node: RosNode, robot: str, profile: ArmProfile) -> None:
+        self._controller = profile.controller
+        self._unfelt = partial(unfelt, node, robot, profile)
+        soft = self._controller.compliance
+        self._soft_gains = {} if soft is None else soft.parameters
+        known = self._controller.parameters | self._controller.expected | self._soft_gains
+        self._names = list(known)
+        self._node = node.absolute(controller_node(robot, profile))
+        self._wrong, self._answered_s = "", float("-inf")
+        self._right_s: float | None = None  # when all was as expected last
+        self._soft = False
+        self._may_pass = False  # what is wrong is what a switch of gains passes through
+        self._asked: Any = None
+        if self._names:
+            service = f"{self._node}/get_parameters"
+            self._client = node.handle.create_client(GetParameters, service)
+            node.every(_ASK_S, self._ask)
+
+    @property
+    def trouble(self) -> str:
+        """Why the arm must not be taken; empty when its controller is as expected."""
+        if not self._names:
+            return ""
+        if time.monotonic() - self._answered_s > _OLD_S:
+            return f"{self._node}: the controller does not tell its parameters"
+        return f"{self._node}: {self._wrong}" if self._wrong else self._unfelt()
+
+    @property
+    def left_soft(self) -> str:
+        """Why an arm must not be taken by a guard that began anew; empty when its gains will do.
+
+        They may be those of a stop, which the guard before it did not live to undo.
+        """
+        return f"{self._node}: its gains are those of a stop: {_STIFFEN}" if self._soft else ""
+
+    @property
+    def changed(self) -> str:
+        """Why an arm must not be driven on: somebody set its controller otherwise, or half way.
+
+        A controller that does not answer has not been changed: its arm falls silent as well, or
+        follows as it did.
+        """
+        if not self._wrong or self._right_s is None:
+            return ""
+        if self._may_pass and time.monotonic() - self._right_s <= _SWITCH_S:
+            return ""
+        return f"{self._node}: {self._wrong}"
+
+    def _ask(self) -> None:
+        if self._client.service_is_ready():
+            if self._asked is not None and not self._asked.done():
+                self._client.remove_pending_request(self._asked)
+            self._asked = self._client.call_async(GetParameters.Request(names=self._names))
+            self._asked.add_done_callback(self._hear)
+
+    def _hear(self, future: Any) -> None:
+        answer = future.result()
+        if answer is None:
+            return
+        values = map(parameter_value_to_python, answer.values)
+        found = dict(zip(self._names, values, strict=False))
+        self._wrong = self._controller.wrong(found)
+        gains = self._soft_gains
+        self._soft = bool(gains) and not differences(found, gains)
+        self._may_pass = self._controller.is_between(found)
+        self._answered_s = time.monotonic()
+        if not self._wrong:
+            self._right_s = self._answered_s

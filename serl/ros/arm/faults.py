@@ -16,10 +16,10 @@ from rclpy.qos import (
 from rclpy.serialization import deserialize_message
 
 from serl.arm_profile import FRANKA_STATE, RUNNING, XARM_STATE, Channel
-from serl.system.json_fields import printable
 from serl.ros.arm.topics import NEWEST, topic_of
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
+from serl.system.json_fields import printable
 
 _PERIOD_S = 0.02
 """Drivers tell their state up to 1,000 times a second, and an error lasts."""

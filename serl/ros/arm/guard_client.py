@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from serl.errors import BadInput, SerlError, Silent
-from serl.system.json_fields import printable
 from serl.guard.config import LATCHED, MOVING, GuardState
+from serl.intervention import STUCK
+from serl.ros.arm.guard_topics import GUARD_STATE, NOT_NOW
 from serl.ros.arm.topics import of_robot
 from serl.ros.feed import Feed
-from serl.ros.arm.guard_topics import GUARD_STATE, NOT_NOW
 from serl.ros.node import RosNode
-from serl.ros.remote import Remote
-from serl.stuck import STUCK
+from serl.ros.services import Remote
+from serl.system.json_fields import printable
 
 logger = logging.getLogger(__name__)
 

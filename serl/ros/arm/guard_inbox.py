@@ -11,14 +11,14 @@ from typing import Any
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from serl.arm_profile import ArmProfile, Channel
-from serl.system.json_fields import printable
 from serl.guard.guard import Guard, Heard
-from serl.ros.arm.faults import FaultWatch, fault_topic, fault_words
-from serl.ros.arm.topics import NEWEST, SENSOR, measured, name_of, of_robot, topic_of
-from serl.ros.arm.guard_topics import ARM_STATE, COMMAND_GRIPPER, COMMAND_POSE, ESTOP, HEARTBEAT
-from serl.ros.node import RosNode
 from serl.ros.arm.competitors import Doubles
+from serl.ros.arm.faults import FaultWatch, fault_topic, fault_words
+from serl.ros.arm.guard_topics import ARM_STATE, COMMAND_GRIPPER, COMMAND_POSE, ESTOP, HEARTBEAT
+from serl.ros.arm.topics import NEWEST, SENSOR, measured, name_of, of_robot, topic_of
+from serl.ros.node import RosNode
 from serl.ros.topics import Topic
+from serl.system.json_fields import printable
 
 _RESUMED_S = 3.0
 """A driver that is started is discovered this long after its first message, at most."""

@@ -1,4 +1,4 @@
-"""What an arm and its cameras tell of one instant, as the numbers of `serl.reading`."""
+"""What an arm and its cameras tell of one instant, as the numbers of `serl.robot`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from serl.arm_profile import ArmProfile
-from serl.ros.arm.topics import EXACT, NEWEST, SENSOR, topic_of, tracked_pose
+from serl.motion import Pose
 from serl.ros.arm.camera import cell_camera
+from serl.ros.arm.topics import EXACT, NEWEST, SENSOR, topic_of, tracked_pose
 from serl.ros.conversions import (
     gripper_of,
     joints_of,
@@ -19,7 +20,6 @@ from serl.ros.conversions import (
 )
 from serl.ros.feed import Feed
 from serl.ros.node import RosNode
-from serl.safety import Pose
 from serl.task import TaskConfig
 from serl.types import Image
 
@@ -36,8 +36,9 @@ class Measurements:
     numbers of a reading are those nearest in time to its newest picture, by their stamps: a policy
     sees picture and state of one instant, and both are as old as the fastest camera makes them. A
     picture of a slower camera is older than the state; by how much is checked, as it is between
-    cameras (`serl.guard.camera_watch`). Without cameras, the numbers are the newest ones. In lock-step
-    too: there a reading is what the simulation says, pictures that are late on purpose included.
+    cameras (`serl.guard.camera_monitor`). Without cameras, the numbers are the newest ones. In
+    lock-step too: there a reading is what the simulation says, pictures that are late on purpose
+    included.
 
     Args:
         node: the process's node.

@@ -7,8 +7,8 @@ from typing import Any
 
 from serl.arm_profile import ArmProfile, Channel
 from serl.errors import BadInput
-from serl.ros.arm.topics import topic_of, tracked_pose, truth
 from serl.ros.arm.camera import info_topic, picture_topic
+from serl.ros.arm.topics import topic_of, tracked_pose, truth
 from serl.ros.conversions import (
     camera_info_message,
     image_message,
@@ -61,7 +61,7 @@ class ArmPublisher:
         }
 
     def state(self, numbers: Mapping[str, Sequence[float]], stamp_ns: int) -> None:
-        """The numbers of a reading, see `serl.reading`, all of one instant."""
+        """The numbers of a reading, see `serl.robot`, all of one instant."""
         frame, gripper = self._profile.base_frame, self._profile.gripper
         for name, publisher in self._tracked.items():
             publisher.publish(pose_message(numbers[f"{name}_pose"], frame, stamp_ns))

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import numpy as np
 from std_msgs.msg import Header
 
-from serl.motion import Aim
 from serl.arm_profile import ArmProfile
 from serl.errors import BadInput, SerlError, Silent
 from serl.guard.monitors import GripperWatch
-from serl.reading import reading_spec
-from serl.ros.arm.topics import EXACT, check_types, of_robot
+from serl.motion import Aim, Pose, check_targets
+from serl.robot import reading_spec
 from serl.ros.arm.controller import settle_controller, switch_gains
-from serl.ros.conversions import opening_message, pose_message, stamp_of
-from serl.ros.feed import Feed, Sample
 from serl.ros.arm.guard_client import GuardClient
 from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT, sent
 from serl.ros.arm.measurements import Measurements, numbers_of
+from serl.ros.arm.topics import EXACT, check_types, of_robot
+from serl.ros.conversions import opening_message, pose_message, stamp_of
+from serl.ros.feed import Feed, Sample
 from serl.ros.node import RosNode
-from serl.ros.remote import Remote
-from serl.safety import Pose, check_targets
+from serl.ros.services import Remote, serve
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import TaskConfig
 from serl.types import Action, Observation, Source
@@ -51,7 +52,7 @@ _BEGIN_S = 0.3  # within which a guard goes on that only waited for targets
 class RosArm:
     """A `serl.robot.Robot` over topics. It commands the guard, never the arm.
 
-    A reading has the names of `serl.reading`, and is of one instant as far as its cameras allow:
+    A reading has the names of `serl.robot`, and is of one instant as far as its cameras allow:
     see `serl.ros.arm.measurements`. What the arm is commanded by is always its newest pose.
 
     Args:
@@ -120,7 +121,7 @@ class RosArm:
 
     @property
     def observation_spec(self) -> ObservationSpec:
-        """See `serl.reading`."""
+        """See `serl.robot`."""
         return self._spec
 
     @property
@@ -324,3 +325,39 @@ class RosArm:
             self._grip_watch.wait(now_s)
         if trouble := self._grip_watch.trouble(opening, now_s):
             raise Silent(trouble)
+
+
+class GainServices:
+    """`~/gains/<mode>` for each mode of the arm's profile: answers at once; done in a second.
+
+    A switch that fails stops the arm, as `RosArm.switch` does.
+
+    Args:
+        node: of the actor.
+        arm: whose controller is meant.
+    """
+
+    def __init__(self, node: RosNode, arm: RosArm) -> None:
+        self._arm = arm
+        self._remote = Remote(node, lambda: None)  # the control loop beats meanwhile
+        self._switching: threading.Thread | None = None
+        own = node.handle.get_fully_qualified_name()
+        for mode in arm.profile.controller.modes:
+            serve(node, f"{own}/gains/{mode}", partial(self._begin, mode))
+
+    def _begin(self, mode: str) -> str:
+        """In the executor's thread, which has to be free for the answers of the controller."""
+        if self._switching is not None and self._switching.is_alive():
+            raise BadInput("not now: the gains are being switched")
+        self._switching = threading.Thread(target=self._switch, args=(mode,), daemon=True)
+        self._switching.start()
+        return f"gains go to {mode} over half a second"
+
+    def _switch(self, mode: str) -> None:
+        arm = self._arm
+        try:
+            switch_gains(self._remote, arm.robot, arm.profile, mode)
+            logger.info("%s: gains are those of %s", arm.robot, mode)
+        except SerlError as error:
+            logger.warning("%s: gains: %s", arm.robot, error)
+            arm.stop(f"gains: {error}")

@@ -1,4 +1,4 @@
-"""The simulated arm seen through its node: what `serl.ros.arm.robot` gives, and resets and truth."""
+"""The simulated arm through its node: a `RosArm` with resets and ground truth."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 
 from serl.arm_profile import ArmProfile
 from serl.errors import SerlError
-from serl.system.json_fields import check_fields, parse_object
+from serl.motion import pose_from
 from serl.ros.arm.robot import RosArm
+from serl.ros.arm.sim_driver import PERIOD, SEED
 from serl.ros.arm.topics import EXACT, SENSOR, truth
 from serl.ros.conversions import truth_of
 from serl.ros.feed import Feed
 from serl.ros.node import RosNode
-from serl.ros.arm.sim_driver import PERIOD, SEED
-from serl.safety import pose_from
+from serl.system.json_fields import check_fields, parse_object
 from serl.task import TaskConfig
 from serl.types import Array, Observation
 

@@ -6,22 +6,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from serl.arm_profile import SIM, is_real
-from serl.runs.task_setup import make_task
-from serl.runs.config import TrainConfig
+from serl.arm_profile import SIM, is_real, load_robot
 from serl.errors import Silent
 from serl.guard.config import LATCHED, GuardState
-from serl.runs.guard_setup import GUARD_FOLDER, simulated_latch
-from serl.teleop.stop import Hold
-from serl.runs.real_arm import bodies_seen, within_workspace
-from serl.robot_file import load_robot
-from serl.ros.arm.robot import RosArm
-from serl.ros.arm.gain_services import GainServices
-from serl.ros.node import RosNode
+from serl.motion import pose_from
+from serl.ros.arm.robot import GainServices, RosArm
 from serl.ros.arm.simulated import SimulatedRosArm
+from serl.ros.node import RosNode
+from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
-from serl.safety import pose_from
+from serl.runs.guard_setup import GUARD_FOLDER, simulated_latch
+from serl.runs.real_arm import bodies_seen, within_workspace
+from serl.runs.task_setup import make_task
 from serl.system.signed_order import key_path
+from serl.teleop.stop import Hold
 
 RESTORE = "bring arm and scene to a start, then go on"
 _SLICE_S, _SEEN_S = 0.2, 10.0

@@ -1,1 +1,1 @@
-"""What this room is for."""
+"""The acknowledged stream of transitions between actors and the learner."""

@@ -16,6 +16,14 @@ from std_msgs.msg import String, UInt64MultiArray
 
 from serl.errors import BadInput, CorruptData
 from serl.log.index import Cursors, Stream
+from serl.log.wire import (
+    Frame,
+    Hello,
+    actor_number,
+    decode_arrival,
+    decode_frame,
+    decode_hello,
+)
 from serl.ros.node import RosNode
 from serl.ros.topics import (
     ACKS,
@@ -27,18 +35,10 @@ from serl.ros.topics import (
     from_cdr,
     to_cdr,
 )
-from serl.training.snapshots import encode_snapshot
 from serl.specs import Spec
+from serl.training.link import encode_snapshot
 from serl.transport import MAX_LEAD, Snapshot
 from serl.types import Arrival, Step, place_after
-from serl.log.wire import (
-    Frame,
-    Hello,
-    actor_number,
-    decode_arrival,
-    decode_frame,
-    decode_hello,
-)
 
 Claim = Callable[[str, str, str], str]
 """Why an actor of this name, home and place is not let in; empty when it is."""
@@ -102,8 +102,8 @@ class LearnerTransport:
     """The two calls that a learner uses of `serl.transport.Transport`, over ROS 2.
 
     What `receive` returned is not acknowledged before `receive` is called again: a learner that
-    makes its records durable in between (see `serl.log.index`) loses and repeats nothing, whenever it
-    dies. Callbacks check frames and keep them; records are decoded in the thread that calls
+    makes its records durable in between (see `serl.log.index`) loses and repeats nothing, whenever
+    it dies. Callbacks check frames and keep them; records are decoded in the thread that calls
     `receive`. An actor has one stream at a time, that of the epoch it introduced last.
 
     Args:

@@ -11,11 +11,11 @@ from typing import Any
 
 from std_msgs.msg import String
 
-from serl.system.json_fields import printable
-from serl.ros.node import RosNode
-from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, Answer, to_cdr
 from serl.log.tail import Tail
 from serl.log.wire import Frame, Hello, actor_number, encode_frame, encode_hello
+from serl.ros.node import RosNode
+from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, Answer, to_cdr
+from serl.system.json_fields import printable
 
 SILENCE_S = 2.0
 """A learner that was not heard of for this long (it says hello each second) counts as gone."""

@@ -1,1 +1,1 @@
-"""What this room is for."""
+"""One process a file: `python -m serl.ros.nodes.<name>`."""

@@ -2,7 +2,37 @@
 
 from __future__ import annotations
 
-from serl.types import End, Record, Step
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from serl import plugins
+from serl.arm_profile import is_real
+from serl.clock import WallClock
+from serl.intervention import Teleop
+from serl.log.episode_log import EpisodeLog
+from serl.log.episode_reader import next_epoch
+from serl.log.recovery import read_logged, recover, survey
+from serl.robot import SimulatedRobot
+from serl.ros.arm.station import RESTORE, Station, make_arm
+from serl.ros.node import RosNode, own_arguments, run_node
+from serl.ros.people.control import People, action_frame, describe
+from serl.ros.services import serve
+from serl.ros.telemetry import Stats, Value
+from serl.runs.assembly import Attendance, Driven, make_actor
+from serl.runs.config import TrainConfig
+from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_judged_task, make_spec, make_task
+from serl.system.files import checked_name
+from serl.system.supervisor import orphaned
+from serl.teleop.human_input import Desk
+from serl.training.actor import Actor
+from serl.training.link import ControlStatus, WeightsFile, announce, write_control_status
+from serl.training.stages import take_turns
+from serl.types import End, Record, Step, is_online
 
 TOO_LATE = 1.5
 """Control periods; what is learned from a later action is not what it did."""
@@ -43,3 +73,158 @@ class Delays:
             self.late += late_s > TOO_LATE * self._period_s
             self.worst_s = max(self.worst_s, late_s)
             self._issued_s = record.monotonic_s
+
+
+logger = logging.getLogger(__name__)
+
+
+def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = "/") -> None:
+    """Run episodes until the training is over or the process is told to stop.
+
+    Args:
+        run_folder: of the run.
+        name: of the actor.
+        robot: the real arm that it drives, if it is another one than the run's ...
+        namespace: ... and where its driver is.
+    """
+    folder = RunFolder.open(run_folder)
+    parts = folder.parts()
+    actors: dict[str, Actor] = {}
+    with (
+        RosNode(
+            name, run_folder, local=True, parameters=describe(folder.config), managed=True
+        ) as node,
+        ExitStack() as logs,
+    ):
+        frame = action_frame(folder.config, robot)
+        people = People(node, name, folder.config.teleop, frame, folder.link(name))
+        people.manage()
+
+        def ending() -> bool:
+            return (
+                node.stopping
+                or orphaned()
+                or all(a.policy.trained_steps >= parts[s].config.steps for s, a in actors.items())
+            )
+
+        first = next(iter(parts.values()))
+        own = {} if robot is None else {"robot": robot, "namespace": namespace}
+        config = first.config.model_copy(update=own)
+        driven = _driven(node, folder, config, name, next_epoch(first.episodes(name)), people)
+        delays = Delays(1.0 / make_task(first.config).config.rate_hz)
+        station = Station(driven.robot, people.hold, ending) if driven.person else None
+        attended = station is not None and not make_task(config).config.auto_reset
+        if attended:  # also after a crash, whose scene nobody has restored
+            people.hold.pause(RESTORE)
+        for stage, part in parts.items():
+            placements = (0 if actors else 1) if stage else None
+            driven = driven._replace(placements=placements)
+            standby = station.standby if station else lambda: people.hold.wait(ending)
+            actors[stage] = _actor(part, name, driven, people, delays, ending, standby, logs)
+        serve(node, "stop", lambda: _end(node))
+        numbers = _told(node, name, people)
+        with next(iter(actors.values())).robot:
+            for stage, result in take_turns(actors, folder.config.stages or {}):
+                numbers["episodes"] += 1.0
+                numbers["successes"] += float(result.success)
+                numbers["version"] = actors[stage].policy.version
+                if isinstance(driven.clock, WallClock):
+                    clock = driven.clock
+                    status = ControlStatus(clock.periods, clock.overruns, delays.late)
+                    numbers |= {key: float(count) for key, count in status._asdict().items()}
+                    write_control_status(folder.link(name), status)
+                if attended:
+                    people.hold.pause(RESTORE)
+
+
+def _told(node: RosNode, name: str, people: People) -> dict[str, float]:
+    """Numbers of an actor that are told to others, as whoever has them changes them."""
+    numbers = {"episodes": 0.0, "successes": 0.0, "version": 0}
+
+    def tell() -> dict[str, Value]:
+        return {**numbers, "paused": float(bool(people.hold.reason))}
+
+    Stats(node, f"actor {name}", tell, lambda: people.health)
+    return numbers
+
+
+def _actor(
+    folder: RunFolder,
+    name: str,
+    driven: Driven,
+    people: People,
+    delays: Delays,
+    ending: Callable[[], bool],
+    standby: Callable[[], bool],
+    logs: ExitStack,
+) -> Actor:
+    """The actor of a run, or of one of its stages; see `make_actor`."""
+    config = folder.config
+    spec, logged = make_spec(make_task(config)), make_spec(make_judged_task(config))
+    episodes, link = folder.episodes(checked_name(name, "actor")), folder.link(name)
+    recover(episodes)
+    before = survey(episodes, logger.warning)
+    records = read_logged(before, folder.name, name, spec, logger.warning)
+    steps_before = sum(map(is_online, records))
+    epoch = next_epoch(episodes)
+    log = logs.enter_context(EpisodeLog(episodes, logged, folder.name, name, epoch, config.log))
+    desks: list[Desk] = []
+
+    def attend(robot: SimulatedRobot, script: Teleop | None) -> Teleop:
+        desks.append(people.desk(robot, script, episodes))
+        return desks[0]
+
+    def take(record: Record) -> None:
+        log.append(record)
+        delays.take(record)
+        people.take(record, desks[0])
+
+    actor = make_actor(
+        config,
+        folder.name,
+        name,
+        WeightsFile(link / "weights.safetensors", spec.digest),
+        take,
+        stopping=lambda: people.hold.wait_paused(ending),
+        start=len(before),
+        steps_before=steps_before,
+        epoch=epoch,
+        admit=log.admit,
+        driven=driven,
+        attendance=Attendance(attend, standby, people.attended),
+        witnessed=episodes,
+    )
+    announce(link, folder.name, name, epoch, spec)
+    return actor
+
+
+def _end(node: RosNode) -> str:
+    node.stopping = True
+    return "stopping"
+
+
+def _driven(
+    node: RosNode, folder: RunFolder, config: TrainConfig, name: str, epoch: int, people: People
+) -> Driven:
+    """What the configuration asks for: an arm in real time, or a simulation in this process."""
+    if config.robot is None:
+        return Driven(plugins.make_simulation(make_task(config)))
+    arm = make_arm(node, folder, name, epoch, config)
+    arm.silence_s = people.silence_s
+    clock = WallClock(make_task(config).config.rate_hz, arm.beat)
+    return Driven(arm, clock, person=people.hold.pause if is_real(config.robot) else None)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; exit code 2 on bad input, with one line on why."""
+    parser = argparse.ArgumentParser(prog="python -m serl.ros.nodes.actor", description=__doc__)
+    parser.add_argument("--run", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--actor", required=True, help="name of the actor")
+    parser.add_argument("--robot", help="profile of a real arm; else what the run says")
+    parser.add_argument("--namespace", default="/", help="of a real arm's topics, from the root")
+    given = parser.parse_args(own_arguments(arguments))
+    return run_node(lambda: run(given.run, given.actor, given.robot, given.namespace))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -17,9 +17,9 @@ from serl.ros.arm.camera import cut_any, info_topic, picture_topic
 from serl.ros.conversions import image_message
 from serl.ros.node import RosNode
 from serl.ros.parameters import Described
-from serl.ros.stats import WELL, Diagnostics, Health
-from serl.types import Image
+from serl.ros.telemetry import WELL, Diagnostics, Health
 from serl.system.cameras import Lasting
+from serl.types import Image
 
 _IDLE_S = 0.1
 

@@ -21,33 +21,29 @@ from typing import Any
 import numpy as np
 from std_srvs.srv import Trigger
 
-from serl.runs.task_setup import make_task
+from serl.console.access import PORT, Door, Gate, new_token, remove_door, write_door
 from serl.console.backend import Picture
-from serl.console.access import Door, remove_door, write_door
 from serl.console.messages import SAYINGS
-from serl.console.gate import Gate, new_token
-from serl.console.lease import PORT
-from serl.console.status import SILENT
 from serl.console.pictures import DrawnScene, LoggedCameras, Pictures, Placement, Source
 from serl.console.server import Console, listen
-from serl.console.session import SessionOverview, overview_of
+from serl.console.status import SILENT, SessionOverview, overview_of
 from serl.errors import BadInput, SerlError
-from serl.system.json_fields import printable
-from serl.system.files import FileLock, checked_name
-from serl.teleop.stop import STOP_FILE
 from serl.guard.latch import GuardedArm
-from serl.ros.people.attendant import Attended
-from serl.ros.people.control import control_topic
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.parameters import Described
-from serl.ros.remote import Remote
-from serl.ros.telemetry import scene_topic
-from serl.ros.stats import Diagnostics, StatsMonitor, Value
+from serl.ros.people.attendant import Attended
+from serl.ros.people.control import control_topic
 from serl.ros.people.teleop import RemoteHand, console_topic
+from serl.ros.services import Remote
+from serl.ros.telemetry import Diagnostics, StatsMonitor, Value, scene_topic
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_task
+from serl.system.files import FileLock, checked_name
+from serl.system.json_fields import printable
 from serl.system.signed_order import key_path
 from serl.system.supervisor import orphaned
 from serl.teleop.mapping import Wish
+from serl.teleop.stop import STOP_FILE
 
 _PORTS = 20
 _FRESH_S = 1.0

@@ -24,19 +24,14 @@ from pathlib import Path
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 from rclpy.time_source import USE_SIM_TIME_NAME
 
-from serl.arm_profile import ArmProfile
+from serl.arm_profile import ArmProfile, load_robot
 from serl.clock import WallClock
 from serl.errors import BadInput, SerlError
-from serl.system.files import FileLock, make_folder
 from serl.guard.guard import LATCHED, MOVING, Guard, GuardConfig, GuardState
-from serl.runs.guard_setup import check_fits
 from serl.guard.latch import LatchFile
-from serl.system.settings_file import checked, read_yaml
-from serl.robot_file import load_robot
 from serl.ros.arm.commander import ArmCommander
-from serl.ros.arm.topics import check_types, commanded, name_of, of_robot
-from serl.ros.arm.compliance import Compliance
-from serl.ros.arm.controller_watch import ControllerWatch
+from serl.ros.arm.competitors import Commanders, Rivals
+from serl.ros.arm.controller import Compliance, ControllerWatch
 from serl.ros.arm.guard_inbox import GuardInbox
 from serl.ros.arm.guard_topics import (
     COMMAND_GRIPPER,
@@ -45,13 +40,16 @@ from serl.ros.arm.guard_topics import (
     HEARTBEAT,
     NOT_NOW,
 )
+from serl.ros.arm.topics import check_types, commanded, name_of, of_robot
 from serl.ros.names import guard_name
 from serl.ros.node import RosNode, namespace, own_arguments, run_node
 from serl.ros.parameters import Described
-from serl.ros.arm.competitors import Commanders, Rivals
 from serl.ros.services import serve, serve_signed
-from serl.ros.stats import Health, Stats
+from serl.ros.telemetry import Health, Stats
+from serl.runs.guard_setup import check_fits
 from serl.setpoint import PROFILE_PERIOD_S
+from serl.system.files import FileLock, make_folder
+from serl.system.settings_file import checked, read_yaml
 from serl.system.signed_order import OrderCheck, key_path
 from serl.system.supervisor import orphaned
 

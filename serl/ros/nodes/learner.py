@@ -15,19 +15,19 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from serl import plugins
-from serl.runs.config import TrainConfig
-from serl.runs.resume import Continuation
-from serl.training.learner import Learner
-from serl.training.link import read_home
 from serl.log.metrics import MetricsWriter
-from serl.training.plain_link import Once, close_end
+from serl.ros.link.receiver import LearnerTransport
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.parameters import Described
 from serl.ros.services import Request
-from serl.ros.stats import WELL, Health, Stats, Value
-from serl.ros.link.receiver import LearnerTransport
+from serl.ros.telemetry import WELL, Health, Stats, Value
+from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
+from serl.runs.resume import Continuation
 from serl.system.supervisor import orphaned
+from serl.training.learner import Learner
+from serl.training.link import read_home
+from serl.training.plain_link import Once, close_end
 from serl.transport import DDS, Meeting
 
 _LOOK_S = 0.1

@@ -11,37 +11,118 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 from serl import plugins
+from serl.errors import BadInput, CorruptData
 from serl.log.compression import Compactor
-from serl.runs.config import TrainConfig
-from serl.log.episode_reader import episode_name, episode_paths
-from serl.errors import BadInput
-from serl.system.json_fields import MAX_JSON_BYTES
-from serl.system.files import FileLock, checked_name, is_alive, read_bounded
-from serl.training.link import HELLO
-from serl.training.link_status import PERIOD_S, LinkStatus, write_status
-from serl.training.plain_link import PlainSender, PlainWeights
-from serl.log.quarantine import encoded_losses
 from serl.log.episode_log import LogConfig
+from serl.log.episode_reader import episode_name, episode_paths
+from serl.log.recovery import encoded_losses
+from serl.log.tail import Tail
+from serl.log.wire import Hello, decode_hello
+from serl.ros.link.sender import StreamSender
 from serl.ros.names import link_name
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.parameters import Described
-from serl.ros.stats import Stats, Value
-from serl.ros.link.sender import StreamSender
-from serl.ros.nodes.weights import WeightsReceiver
+from serl.ros.telemetry import Stats, Value
+from serl.ros.topics import WEIGHTS, from_cdr
+from serl.runs.config import TrainConfig
 from serl.runs.folder import CONFIG, LEARNER_LOCK, RunFolder
+from serl.system.files import FileLock, checked_name, is_alive, read_bounded
+from serl.system.json_fields import MAX_JSON_BYTES
 from serl.system.supervisor import orphaned
-from serl.log.tail import Tail
-from serl.transport import DDS, ActorEnd, Meeting, TransportConfig
-from serl.log.wire import Hello, decode_hello
+from serl.training.link import (
+    HELLO,
+    MAX_SNAPSHOT_BYTES,
+    PERIOD_S,
+    LinkStatus,
+    decode_snapshot,
+    write_status,
+)
+from serl.training.plain_link import PlainSender, PlainWeights
+from serl.transport import DDS, MAX_LEAD, ActorEnd, Meeting, TransportConfig, is_newer
+
+
+class WeightsReceiver:
+    """Writes each newer snapshot to a file; anything older, damaged or foreign is not written.
+
+    Args:
+        node: the process's node.
+        path: the file; versions that are not newer than the one in it are ignored.
+        spec_digest: `Spec.digest` that the weights must be made for.
+        offered: version that the learner published last, as far as it was heard; 0 for unknown.
+
+    Attributes:
+        version: of the weights in the file; 0 for none.
+        outdated: sound messages that were not newer.
+        rejected: messages that were damaged or foreign, or that the disk did not take.
+        problem: why the last one of them was rejected.
+    """
+
+    def __init__(
+        self,
+        node: RosNode,
+        path: Path,
+        spec_digest: str,
+        offered: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.outdated = self.rejected = 0
+        self.problem = ""
+        self._path = path
+        self._spec_digest = spec_digest
+        self._offered = offered
+        self.version = self._version_on_disk()
+        self._messages: deque[bytes] = deque(maxlen=1)  # only the newest matter, and each is large
+        node.subscribe(WEIGHTS, self._messages.append, raw=True)
+
+    def poll(self) -> bool:
+        """Write what arrived since the last call; True when there are new weights."""
+        before = self.version
+        while self._messages:
+            try:
+                self._take(self._messages.popleft())
+            except (BadInput, OSError) as error:  # a full disk costs these weights, not the link
+                self.rejected += 1
+                self.problem = str(error)
+        return self.version != before
+
+    def _take(self, message: bytes) -> None:
+        data = bytes(from_cdr(message))
+        version = decode_snapshot(data, self._spec_digest).version
+        offered = self._offered()
+        if offered and version > offered + MAX_LEAD:
+            raise CorruptData(f"weights version {version}: the learner is at version {offered}")
+        if not is_newer(version, self.version):
+            self.outdated += 1
+            return
+        self._replace(data)
+        self.version = version
+
+    def _version_on_disk(self) -> int:
+        try:
+            data = read_bounded(self._path, MAX_SNAPSHOT_BYTES)
+            return decode_snapshot(data, self._spec_digest).version
+        except (OSError, BadInput):
+            return 0
+
+    def _replace(self, data: bytes) -> None:
+        """Not synced to the disk: a file that a power cut damaged fails its checksum."""
+        scratch = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
+        try:
+            scratch.write_bytes(data)
+            scratch.replace(self._path)
+        except OSError:
+            scratch.unlink(missing_ok=True)
+            raise
+
 
 logger = logging.getLogger(__name__)
 

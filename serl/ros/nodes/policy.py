@@ -18,28 +18,28 @@ from pathlib import Path
 from typing import Any
 
 from serl import plugins
-from serl.training.actor import Actor
 from serl.arm_profile import is_real
-from serl.runs.assembly import make_acting_agent
-from serl.runs.task_setup import make_judged_task, make_spec, make_task
-from serl.guard.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.clock import Clock, RealTime, VirtualClock, WallClock
+from serl.errors import BadInput
+from serl.guard.camera_monitor import CameraWatch, CameraWatchConfig, WatchedRobot
+from serl.log.annotations import ToolLog
+from serl.log.episode_log import EpisodeLog
+from serl.loop import Result
+from serl.ros.arm.station import RESTORE, Station, make_arm
+from serl.ros.node import RosNode, own_arguments, run_node
+from serl.ros.people.control import People, action_frame, describe
+from serl.ros.services import serve
+from serl.ros.telemetry import Stats, Value
+from serl.runs.assembly import make_acting_agent
 from serl.runs.config import TrainConfig
 from serl.runs.deployment import FixedWeights, Tried, append_tried, load_fitting
-from serl.errors import BadInput
-from serl.training.evaluation import Purpose, start_seed
-from serl.training.learned_policy import LearnedPolicy
-from serl.loop import Result
-from serl.log.episode_log import EpisodeLog
-from serl.ros.people.control import People, action_frame, describe
-from serl.ros.node import RosNode, own_arguments, run_node
-from serl.ros.services import serve
-from serl.ros.arm.station import RESTORE, Station, make_arm
-from serl.ros.stats import Stats, Value
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_judged_task, make_spec, make_task
 from serl.system.supervisor import orphaned
 from serl.task import SimulatedTask
-from serl.log.tool_log import ToolLog
+from serl.training.actor import Actor
+from serl.training.evaluation import Purpose, start_seed
+from serl.training.learned_policy import LearnedPolicy
 from serl.types import Record
 
 

@@ -24,18 +24,18 @@ from rclpy.time_source import USE_SIM_TIME_NAME
 from rosgraph_msgs.msg import Clock
 
 from serl import plugins
-from serl.runs.task_setup import check_topics, make_task
-from serl.runs.config import TrainConfig
 from serl.errors import BadInput
 from serl.robot import ServedRobot
+from serl.ros.arm.sim_driver import PERIOD, SEED, Driver, LockStep, RealTime
 from serl.ros.conversions import stamp_of
 from serl.ros.names import ARM_NODE
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.parameters import Described
-from serl.ros.arm.sim_driver import PERIOD, SEED, Driver, LockStep, RealTime
-from serl.ros.stats import Diagnostics
+from serl.ros.telemetry import Diagnostics
 from serl.ros.topics import Topic
+from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import check_topics, make_task
 from serl.system.supervisor import orphaned
 
 logger = logging.getLogger(__name__)

@@ -1,1 +1,1 @@
-"""What this room is for."""
+"""People beside a run over topics and services: teleoperation, stops, recording, prompts."""

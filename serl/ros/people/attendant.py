@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, Self
 from serl.arm_profile import is_simulated_arm
 from serl.errors import SerlError
 from serl.guard.config import LATCHED, GuardState
-from serl.teleop.stop import STOP_FILE
 from serl.guard.latch import GuardedArm
-from serl.ros.people.control import control_topic
 from serl.ros.arm.guard_client import GuardClient
 from serl.ros.node import RosNode
-from serl.ros.remote import Remote
+from serl.ros.people.control import control_topic
+from serl.ros.services import Remote
 from serl.runs.folder import RunFolder
 from serl.system.signed_order import key_path
+from serl.teleop.stop import STOP_FILE
 
 logger = logging.getLogger(__name__)
 

@@ -13,25 +13,24 @@ from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 
-from serl.runs.task_setup import make_task
-from serl.runs.config import TrainConfig
-from serl.teleop.human_input import Desk, LastWord
+from serl.arm_profile import load_robot
 from serl.errors import SerlError
-from serl.teleop.stop import STOP_FILE, Hold
 from serl.intervention import Event, Teleop
 from serl.robot import SimulatedRobot
-from serl.robot_file import load_robot
 from serl.ros.lifecycle import INACTIVE
 from serl.ros.node import RosNode
 from serl.ros.parameters import Described
-from serl.ros.telemetry import SceneTeller
-from serl.ros.services import serve, serve_signed
-from serl.ros.stats import Health
 from serl.ros.people.teleop import TopicDevices
+from serl.ros.services import serve, serve_signed
+from serl.ros.telemetry import Health, SceneTeller
 from serl.ros.topics import Topic, latest_only
+from serl.runs.config import TrainConfig
+from serl.runs.task_setup import make_task
 from serl.system.signed_order import OrderCheck, key_path
 from serl.teleop.config import TeleopConfig
+from serl.teleop.human_input import Desk, LastWord
 from serl.teleop.mux import SIMULATED, OneOwner
+from serl.teleop.stop import STOP_FILE, Hold
 from serl.types import End, Record, Step
 
 PERIOD_S = 0.1

@@ -7,22 +7,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from serl.runs.task_setup import make_task
-from serl.guard.camera_watch import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.clock import Clock, WallClock
-from serl.teleop.human_input import Desk
-from serl.teleop.stop import Hold
 from serl.datasets.person import ACTOR, Stand
+from serl.guard.camera_monitor import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.robot import SimulatedRobot
 from serl.ros.arm.robot import RosArm
-from serl.ros.people.control import Control, action_frame
-from serl.ros.node import RosNode
-from serl.ros.services import serve
 from serl.ros.arm.station import RESTORE, Station, make_arm
+from serl.ros.node import RosNode
+from serl.ros.people.control import Control, action_frame
 from serl.ros.people.teleop import TopicDevices
+from serl.ros.services import serve
 from serl.runs.folder import RunFolder
-from serl.teleop.operator import Operator
+from serl.runs.task_setup import make_task
+from serl.teleop.human_input import Desk
 from serl.teleop.mux import OneOwner
+from serl.teleop.operator import Operator
+from serl.teleop.stop import Hold
 from serl.types import Record
 
 

@@ -12,11 +12,11 @@ from geometry_msgs.msg import PoseStamped, TwistStamped
 from sensor_msgs.msg import Joy
 
 from serl.errors import BadInput
-from serl.system.json_fields import printable
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic, latest_only
 from serl.specs import ArraySpec
-from serl.teleop import remote
+from serl.system.json_fields import printable
+from serl.teleop import mapping
 from serl.teleop.config import JOY_AXES, JOY_BUTTONS, TWIST_AXES, TeleopConfig
 from serl.teleop.device import Buttons, Device, Report
 from serl.teleop.leader_arm import LeaderArm
@@ -118,7 +118,7 @@ class TopicDevices:
         self._devices: list[tuple[TopicDevice, MappingConfig]] = []
         topics = {"the console": console_topic(actor), "the device": device_topics(actor)[0]}
         for name, topic in topics.items():
-            self._devices.append((self._remote(name, topic), remote.MAPPING))
+            self._devices.append((self._remote(name, topic), mapping.MAPPING))
         joy = TopicDevice("the joystick", JOY_AXES, JOY_BUTTONS)
         node.subscribe(joy_topic(actor), _joy_into(joy))
         twist = TopicDevice("the twist topic", TWIST_AXES)
@@ -143,7 +143,7 @@ class TopicDevices:
         devices: list[tuple[Device | tuple[Device, Device], MappingConfig]]
         devices = [*self._devices, (self._leader, self._config.leader)]
         if arm_count(spec) == 2:
-            devices = [(self._two_hands(), remote.MAPPING)]
+            devices = [(self._two_hands(), mapping.MAPPING)]
         try:
             return [
                 Operator(device, mapping, self._config.operator, spec)
@@ -160,7 +160,7 @@ class TopicDevices:
         return self._pair
 
     def _remote(self, name: str, topic: Topic) -> TopicDevice:
-        device = TopicDevice(name, AXES, remote.BUTTONS)
+        device = TopicDevice(name, AXES, mapping.BUTTONS)
         self._node.subscribe(topic, _joy_into(device))
         return device
 
@@ -181,7 +181,7 @@ class RemoteHand:
         """One beat."""
         message = Joy()
         message.header.stamp = self._node.handle.get_clock().now().to_msg()
-        message.axes, message.buttons = remote.to_joystick(wish)
+        message.axes, message.buttons = mapping.to_joystick(wish)
         self._publisher.publish(message)
 
 

@@ -1,1 +1,1 @@
-"""What this room is for."""
+"""`serl setup`: the first day with an arm, step by step."""

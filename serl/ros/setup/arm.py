@@ -17,25 +17,24 @@ from typing import Any, Self
 import numpy as np
 from std_msgs.msg import Bool
 
-from serl.motion import Aim
 from serl.arm_profile import ArmProfile
-from serl.workspace import Workspace
 from serl.clock import WallClock
 from serl.errors import SerlError, Silent
-from serl.ros.setup.checks import Asker, StepFailed, agreed
+from serl.geometry import Vector, add, subtract
 from serl.guard.config import LATCHED, GuardConfig, GuardState
-from serl.runs.guard_setup import Place, guard_arguments, guard_of
+from serl.motion import Aim, Limits, Motion, Pose
+from serl.ros.arm.guard_client import GuardClient, Standing
+from serl.ros.arm.guard_topics import ESTOP
 from serl.ros.arm.robot import Mode, RosArm
 from serl.ros.arm.topics import of_robot
 from serl.ros.environment import environment
-from serl.ros.arm.guard_client import GuardClient, Standing
-from serl.ros.arm.guard_topics import ESTOP
 from serl.ros.node import RosNode
-from serl.safety import Limits, Motion, Pose
+from serl.ros.setup.checks import Asker, StepFailed, agreed
+from serl.runs.guard_setup import Place, guard_arguments, guard_of
 from serl.system.signed_order import key_path
 from serl.task import TaskConfig
 from serl.types import Action, Observation
-from serl.vectors import Vector, add, subtract
+from serl.workspace import Workspace
 
 logger = logging.getLogger(__name__)
 

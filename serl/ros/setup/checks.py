@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from serl.workspace import WHOLE, Crop
 from serl.errors import SerlError
-from serl.vectors import Vector, subtract
+from serl.geometry import Vector, subtract
+from serl.workspace import WHOLE, Crop
 
 DIRECTIONS = ("forward", "back", "left", "right", "up", "down")
 EXPECTED = {"x": "forward", "y": "left", "z": "up"}

@@ -7,13 +7,10 @@ from contextlib import suppress
 from typing import Any
 
 from serl.arm_profile import ArmProfile, Channel, is_value
-from serl.ros.doctor import Finding
 from serl.errors import BadInput, SerlError
-from serl.ros.setup.checks import GRIPPER_HZ, LEAST_HZ
-from serl.ros.inspection import Endpoint, TopicSeen, mismatch
+from serl.ros.arm.controller import unfelt
 from serl.ros.arm.faults import fault_topic, fault_words
 from serl.ros.arm.topics import SENSOR, message_type, name_of, topic_of
-from serl.ros.arm.controller import unfelt
 from serl.ros.conversions import (
     gripper_of,
     joints_of,
@@ -22,10 +19,12 @@ from serl.ros.conversions import (
     twist_of,
     wrench_of,
 )
+from serl.ros.doctor import Finding
 from serl.ros.feed import AHEAD_S
-from serl.ros.graph_look import Look
+from serl.ros.inspection import Endpoint, Look, TopicSeen, mismatch
 from serl.ros.node import RosNode
-from serl.ros.remote import Remote
+from serl.ros.services import Remote
+from serl.ros.setup.checks import GRIPPER_HZ, LEAST_HZ
 from serl.ros.topics import Topic
 
 LISTEN_S = 2.0

@@ -3,17 +3,69 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from serl.system.json_fields import printable
-from serl.ros.setup.checks import GRIPPER_HZ, LEAST_HZ, StepFailed, check_rate, rate_of
+from serl.arm_profile import ArmProfile
+from serl.ros.arm.competitors import Rivals
 from serl.ros.arm.topics import SENSOR, check_types, commanded, topic_of
 from serl.ros.node import RosNode
-from serl.ros.arm.competitors import Rivals
-from serl.ros.setup.setup_session import Session
+from serl.ros.people.teleop import TopicDevices
+from serl.ros.setup.arm import SetupArm
+from serl.ros.setup.checks import GRIPPER_HZ, LEAST_HZ, Asker, StepFailed, check_rate, rate_of
 from serl.ros.topics import Topic
+from serl.system.json_fields import printable
+from serl.teleop.config import TeleopConfig
+from serl.teleop.device import Device
+from serl.teleop.mapping import MappingConfig
+from serl.teleop.mux import OneOwner
+from serl.teleop.operator import Operator
+
+
+class Session:
+    """One sitting.
+
+    Args:
+        node: the process's node.
+        arm: of the cell.
+        asker: the person.
+        out: file of the profile; pictures are kept beside it.
+        devices: of this machine, to take over with, beside those that are topics.
+    """
+
+    def __init__(
+        self,
+        node: RosNode,
+        arm: SetupArm,
+        asker: Asker,
+        out: Path,
+        devices: Sequence[tuple[Device, MappingConfig]] = (),
+    ) -> None:
+        self.node, self.arm, self.asker, self.out = node, arm, asker, out
+        self.devices = tuple(devices)
+
+    @property
+    def profile(self) -> ArmProfile:
+        """As far as it is known."""
+        return self.arm.profile
+
+    @profile.setter
+    def profile(self, profile: ArmProfile) -> None:
+        self.arm.profile = profile
+
+    @cached_property
+    def people(self) -> OneOwner:
+        """Everybody who can take over: at devices of this machine, and by topics."""
+        spec, config = self.arm.driver.action_spec, TeleopConfig()
+        here = [
+            Operator(device, mapping, config.operator, spec) for device, mapping in self.devices
+        ]
+        topics = TopicDevices(self.node, self.arm.place.robot, config, self.profile.base_frame)
+        return OneOwner([*here, *topics.people(spec)])
+
 
 _ENOUGH = 50
 _LIMIT_S = 10.0

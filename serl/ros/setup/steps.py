@@ -7,8 +7,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from serl.arm_profile import ArmProfile
-from serl.workspace import LEAST_SIDE_M, Workspace
 from serl.errors import BadInput
+from serl.geometry import Vector, add, subtract
+from serl.motion import Pose
+from serl.ros.arm.controller import settle_controller
+from serl.ros.setup.arm import SetupArm
+from serl.ros.setup.cameras import cameras
 from serl.ros.setup.checks import (
     StepFailed,
     agreed,
@@ -19,15 +23,10 @@ from serl.ros.setup.checks import (
     place_words,
     seen_direction,
 )
-from serl.system.settings_file import checked
-from serl.ros.arm.controller import settle_controller
-from serl.ros.setup.arm import SetupArm
-from serl.ros.setup.cameras import cameras
-from serl.ros.setup.session import connection
-from serl.ros.setup.setup_session import Session
+from serl.ros.setup.session import Session, connection
 from serl.ros.setup.stops import estop, stop_button, takeover
-from serl.safety import Pose
-from serl.vectors import Vector, add, subtract
+from serl.system.settings_file import checked
+from serl.workspace import LEAST_SIDE_M, Workspace
 
 _MOVE_M = 0.02
 _INSET_M = 0.01

@@ -9,14 +9,14 @@ import numpy as np
 
 from serl.clock import WallClock
 from serl.errors import SerlError
-from serl.ros.setup.checks import StepFailed, agreed, begun
+from serl.geometry import Vector, add, subtract
 from serl.guard.config import LATCHED, GuardState
 from serl.intervention import Event
+from serl.motion import Pose
 from serl.ros.setup.arm import RATE_HZ, THERE_M, SetupArm
-from serl.ros.setup.setup_session import Session
-from serl.safety import Pose
+from serl.ros.setup.checks import StepFailed, agreed, begun
+from serl.ros.setup.session import Session
 from serl.types import Action
-from serl.vectors import Vector, add, subtract
 
 _SWING_M = 0.015
 _LIMIT_S = 60.0

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serl.geometry import from_rotation_vector
-from serl.safety import Limits, Pose
+from serl.geometry import Vector, from_rotation_vector
+from serl.motion import Limits, Pose
+from serl.ros.arm.commander import VelocityFollower
 from serl.setpoint import PROFILE_PERIOD_S, Setpoint, advance_setpoint, steer
-from serl.vectors import Vector
-from serl.ros.arm.velocity import VelocityFollower
 
 LIMITS = Limits()
 SLOW = Limits(speed_m_s=0.05, angular_speed_rad_s=0.25)

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from serl.ros.node import RosNode
 from serl.ros.arm.competitors import Doubles
+from serl.ros.node import RosNode
 
 pytestmark = pytest.mark.ros
 

@@ -14,8 +14,7 @@ from rclpy.parameter import Parameter, parameter_value_to_python
 
 from serl import plugins
 from serl.arm_profile import ArmProfile
-from serl.ros.arm.compliance import Compliance
-from serl.ros.arm.controller_watch import ControllerWatch
+from serl.ros.arm.controller import Compliance, ControllerWatch
 from serl.ros.node import RosNode
 
 pytestmark = pytest.mark.ros
@@ -43,7 +42,7 @@ class Controller:
         self.ask: Callable[[], None] = lambda: None  # of a watch
         self.now_s, self.asked, self._steps = 1000.0, 0, list[Callable[[], None]]()
         clock = SimpleNamespace(monotonic=lambda: self.now_s)
-        patch.setattr("serl.ros.arm.compliance.time", clock)
+        patch.setattr("serl.ros.arm.controller.time", clock)
         Compliance(cast(RosNode, self), "arm", profile, lambda: self.soft)
 
     def run(self, seconds: float) -> None:

@@ -13,8 +13,8 @@ import pytest
 from serl.ros.arm.topics import topic_of
 from serl.ros.conversions import nanoseconds_of
 
-from .bay import MOTION, Bay
-from .cell import ROBOT, eventually
+from ..support.bay import MOTION, Bay
+from ..support.cell import ROBOT, eventually
 
 pytestmark = pytest.mark.ros
 

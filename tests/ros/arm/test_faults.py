@@ -18,7 +18,7 @@ from serl.ros.arm.faults import FaultWatch, fault_words
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
 
-from ..upstream import FAMILIES, facts
+from ...support.upstream import FAMILIES, facts
 
 pytestmark = pytest.mark.ros
 

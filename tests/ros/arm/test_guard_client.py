@@ -7,7 +7,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from serl.guard.guard import GuardState
 from serl.ros.arm.guard_client import Standing, standing_of
 
-from ..guarding import START, Loop, armed, driving
+from ...support.guarding import START, Loop, armed, driving
 
 
 def standing(loop: Loop) -> Standing:

@@ -16,15 +16,15 @@ from sensor_msgs.msg import JointState
 
 from serl.arm_profile import ArmProfile, Channel
 from serl.guard.guard import Guard
+from serl.ros.arm.guard_inbox import GuardInbox
 from serl.ros.arm.topics import SENSOR, topic_of
 from serl.ros.conversions import pose_message
-from serl.ros.arm.guard_inbox import GuardInbox
 from serl.ros.node import RosNode
 
-from ..guarding import config
-from .cell import PROFILE, ROBOT
-from .conftest import eventually
-from .starved import Waiting
+from ...support.guarding import config
+from ..conftest import eventually
+from ..support.cell import PROFILE, ROBOT
+from ..support.starved import Waiting
 
 pytestmark = pytest.mark.ros
 

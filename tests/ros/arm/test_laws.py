@@ -11,15 +11,15 @@ import pytest
 
 from serl import plugins
 from serl.arm_profile import ArmProfile
-from serl.runs.real_arm import limits_of
 from serl.geometry import between, from_rotation_vector, multiply
-from serl.safety import Limits, Pose
+from serl.motion import Limits, Pose
+from serl.runs.real_arm import limits_of
 
-from ..guarding import DOWN, Loop
-from ..guarding import START as START_POSE
-from ..servoing import STILL, ServoedArm
-from ..upstream import FAMILIES, facts
-from .laws import LAWS, Array, Law, Tool
+from ...support.guarding import DOWN, Loop
+from ...support.guarding import START as START_POSE
+from ...support.servoing import STILL, ServoedArm
+from ...support.upstream import FAMILIES, facts
+from ..support.laws import LAWS, Array, Law, Tool
 
 START = Tool(np.array([0.4, 0.0, 0.3]), np.array([1.0, 0.0, 0.0, 0.0]))
 NOTHING = np.zeros(6)

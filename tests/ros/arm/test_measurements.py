@@ -13,12 +13,12 @@ import pytest
 from serl import plugins
 from serl.arm_profile import ArmProfile
 from serl.camera import View
-from serl.guard.camera_watch import CameraFault, CameraWatch
 from serl.errors import Silent
-from serl.reading import reading_spec
+from serl.guard.camera_monitor import CameraFault, CameraWatch
+from serl.robot import reading_spec
+from serl.ros.arm.measurements import Measurements
 from serl.ros.arm.publisher import ArmPublisher
 from serl.ros.arm.topics import SENSOR
-from serl.ros.arm.measurements import Measurements
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
 from serl.tasks.reach import ReachConfig

@@ -16,24 +16,24 @@ from sensor_msgs.msg import JointState
 
 from serl import plugins
 from serl.arm_profile import ArmProfile, Channel
-from serl.runs.task_setup import make_task
-from serl.runs.config import resolve
 from serl.errors import BadInput, SerlError, Silent
 from serl.robot import Robot
+from serl.ros.arm.controller import settle_controller
+from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT
 from serl.ros.arm.robot import RosArm
 from serl.ros.arm.topics import SENSOR, check_types, of_robot, topic_of
-from serl.ros.arm.controller import settle_controller
 from serl.ros.conversions import nanoseconds_of
 from serl.ros.feed import Feed
-from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT
 from serl.ros.node import RosNode
-from serl.ros.remote import Remote
+from serl.ros.services import Remote
+from serl.runs.config import resolve
+from serl.runs.task_setup import make_task
 from serl.tasks.reach import ReachConfig
 from serl.testing import RobotSuite
 from serl.types import Source
 
-from ..upstream import FAMILIES
-from .conftest import Run, eventually
+from ...support.upstream import FAMILIES
+from ..conftest import Run, eventually
 
 pytestmark = pytest.mark.ros
 
@@ -56,7 +56,7 @@ class Bench:
 
     def __enter__(self) -> Bench:
         self.node.__enter__()
-        script = str(Path(__file__).with_name("fake_arm.py"))
+        script = str(Path(__file__).parents[1] / "support/fake_arm.py")
         self.process = self.processes.start(script, FAMILIES[ROBOT], self.node.absolute(ROBOT))
         self._target = self.node.publisher(topic_of(PROFILE.target, ROBOT, 1))
         self.node.subscribe(of_robot(COMMAND_POSE, ROBOT), self._on_command)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from serl.ros.arm.stamps import Stamps
+from serl.ros.arm.sim_driver import Stamps
 
 BEGAN_NS = 1_700_000_000_000_000_000
 HOUR_NS = 3_600_000_000_000

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serl.teleop.stop import Hold
 from serl.ros.arm.guard_client import GuardClient
 from serl.ros.arm.station import Station
+from serl.teleop.stop import Hold
 
-from .bay import Bay
-from .cell import ROBOT, eventually
+from ..support.bay import Bay
+from ..support.cell import ROBOT, eventually
 
 pytestmark = pytest.mark.ros
 

@@ -13,21 +13,21 @@ import numpy as np
 import pytest
 from std_msgs.msg import String
 
-from serl.runs.config import resolve
-from serl.runs.resume import Continuation
 from serl.log.index import Index
 from serl.log.metrics import MetricsWriter
+from serl.log.wire import Frame, Hello, actor_number, encode_frame, encode_hello, encode_record
 from serl.ros.link import receiver as transport_module
+from serl.ros.link.receiver import LearnerTransport
 from serl.ros.node import RosNode
 from serl.ros.topics import ACTORS, REFUSED, TRANSITIONS, to_cdr
-from serl.ros.link.receiver import LearnerTransport
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
+from serl.runs.resume import Continuation
 from serl.specs import Spec
 from serl.transport import MAX_LEAD
 from serl.types import Key, Step
-from serl.log.wire import Frame, Hello, actor_number, encode_frame, encode_hello, encode_record
 
-from .conftest import SPEC, Run, eventually, record
+from ..conftest import SPEC, Run, eventually, record
 
 pytestmark = pytest.mark.ros
 

@@ -8,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.ros
 
 
-@pytest.mark.parametrize("module", ["serl.ros.nodes.actor_node", "serl.ros.nodes.link"])
+@pytest.mark.parametrize("module", ["serl.ros.nodes.actor", "serl.ros.nodes.link"])
 def test_a_process_beside_an_arm_imports_nothing_for_people(module: str) -> None:
     heavy = {"tensorboard", "matplotlib", "rich", "PIL", "google.protobuf"}
     program = f"import sys, {module}; print(*({heavy} & set(sys.modules)))"

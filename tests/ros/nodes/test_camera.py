@@ -14,16 +14,16 @@ import pytest
 from sensor_msgs.msg import CameraInfo
 
 from serl.camera import View
-from serl.guard.camera_watch import CameraFault, CameraWatch, CameraWatchConfig
-from serl.workspace import CellCamera
 from serl.errors import Silent
+from serl.guard.camera_monitor import CameraFault, CameraWatch, CameraWatchConfig
 from serl.ros.arm.camera import RosCamera, cell_camera, info_topic
 from serl.ros.environment import meet_others
 from serl.ros.node import RosNode
 from serl.types import Observation
+from serl.workspace import CellCamera
 
-from ..test_usb_camera import RED, write_film
-from .conftest import Run, eventually
+from ...system.test_cameras import RED, write_film
+from ..conftest import Run, eventually
 
 pytestmark = pytest.mark.ros
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from serl.ros.nodes.actor import Delays, delay_s
-from serl.testing.logs import random_records
+from serl.testing.samples import random_records
 from serl.types import End, Step
 
 

@@ -15,18 +15,18 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from geometry_msgs.msg import PoseStamped
 
 from serl.guard.latch import LatchFile
+from serl.ros.arm.competitors import Rivals
+from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE
 from serl.ros.arm.topics import COMMAND, of_robot
 from serl.ros.conversions import opening_message
-from serl.ros.nodes.guard import GuardNode
-from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE
 from serl.ros.node import RosNode, namespace
-from serl.ros.arm.competitors import Rivals
+from serl.ros.nodes.guard import GuardNode
 from serl.ros.topics import Topic
 from serl.system.signed_order import OrderCheck, key_path
 
-from ..guarding import config
-from .cell import PROFILE, ROBOT, Cell, eventually
-from .tools import Tools
+from ...support.guarding import config
+from ..support.cell import PROFILE, ROBOT, Cell, eventually
+from ..support.tools import Tools
 
 pytestmark = pytest.mark.ros
 

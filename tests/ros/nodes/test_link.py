@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 
 from serl.errors import CorruptData
-from serl.training.link import WeightsFile
-from serl.ros.node import RosNode
-from serl.ros.topics import WEIGHTS, to_cdr
 from serl.ros.link.receiver import LearnerTransport
-from serl.ros.nodes.weights import WeightsReceiver
-from serl.training.snapshots import decode_snapshot, encode_snapshot
+from serl.ros.node import RosNode
+from serl.ros.nodes.link import WeightsReceiver
+from serl.ros.topics import WEIGHTS, to_cdr
+from serl.training.link import WeightsFile, decode_snapshot, encode_snapshot
 from serl.transport import MAX_LEAD, MAX_VERSION, Snapshot
 
-from .conftest import SPEC, Run, eventually
+from ..conftest import SPEC, Run, eventually
 
 pytestmark = pytest.mark.ros
 

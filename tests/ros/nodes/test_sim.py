@@ -14,23 +14,23 @@ import pytest
 from rosgraph_msgs.msg import Clock
 
 from serl import plugins
-from serl.runs.task_setup import make_task
-from serl.runs.config import resolve
 from serl.console.pictures import DrawnScene
 from serl.errors import BadInput, SerlError
+from serl.motion import Pose
 from serl.policy import Random
+from serl.ros.arm.simulated import SimulatedRosArm
 from serl.ros.arm.topics import SENSOR, topic_of
 from serl.ros.conversions import numbers_message, pose_message
 from serl.ros.node import RosNode
 from serl.ros.telemetry import scene_topic
-from serl.ros.arm.simulated import SimulatedRosArm
 from serl.ros.topics import Topic
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
-from serl.safety import Pose
+from serl.runs.task_setup import make_task
 from serl.testing import SimulatedRobotSuite
 from serl.types import Array, Observation
 
-from .conftest import Run, eventually
+from ..conftest import Run, eventually
 
 pytestmark = pytest.mark.ros
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from serl.runs.config import resolve
 from serl.errors import SerlError
 from serl.guard.latch import GuardedArm
 from serl.ros.people import attendant as attendant_module
 from serl.ros.people.attendant import Attendant
 from serl.ros.ports import read_ports
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 
-from .cell import Cell, eventually
+from ..support.cell import Cell, eventually
 
 pytestmark = pytest.mark.ros
 

@@ -14,10 +14,9 @@ from geometry_msgs.msg import PoseStamped, Twist, TwistStamped, Vector3
 from sensor_msgs.msg import Joy
 from std_msgs.msg import Header
 
-from serl.runs.config import resolve
 from serl.intervention import Event
-from serl.ros.people.control import People, action_frame
 from serl.ros.node import RosNode
+from serl.ros.people.control import People, action_frame
 from serl.ros.people.teleop import (
     RemoteHand,
     TopicDevice,
@@ -29,16 +28,17 @@ from serl.ros.people.teleop import (
     leader_topic,
     twist_topic,
 )
+from serl.runs.config import resolve
 from serl.specs import ArraySpec
-from serl.teleop import remote
+from serl.teleop import mapping
 from serl.teleop.config import TWIST, TWIST_AXES, TeleopConfig
 from serl.teleop.mapping import AXES, MappingConfig, Wish
-from serl.teleop.operator import Hands
 from serl.teleop.mux import OneOwner
+from serl.teleop.operator import Hands
 from serl.testing import DeviceSuite, FakeRobot
 from serl.types import Action, Key
 
-from .conftest import eventually, record
+from ..conftest import eventually, record
 
 pytestmark = pytest.mark.ros
 
@@ -76,9 +76,9 @@ class TopicBench:
 
 class TestRemote(DeviceSuite):
     def make(self) -> TopicBench:
-        device = TopicDevice("console", AXES, remote.BUTTONS, lambda: bench.time_s)
-        on = remote.to_joystick(Wish(PUSH, True, ()))
-        bench = TopicBench(device, remote.MAPPING, on, remote.to_joystick(Wish(REST, False, ())))
+        device = TopicDevice("console", AXES, mapping.BUTTONS, lambda: bench.time_s)
+        on = mapping.to_joystick(Wish(PUSH, True, ()))
+        bench = TopicBench(device, mapping.MAPPING, on, mapping.to_joystick(Wish(REST, False, ())))
         return bench
 
 

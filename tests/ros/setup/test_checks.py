@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from serl.workspace import WHOLE
 from serl.ros.setup.checks import (
     StepFailed,
     agreed,
@@ -15,6 +14,7 @@ from serl.ros.setup.checks import (
     rate_of,
     seen_direction,
 )
+from serl.workspace import WHOLE
 
 HERE = (0.4, 0.1, 0.3)
 

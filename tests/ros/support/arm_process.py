@@ -24,14 +24,14 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 
 from serl.clock import WallClock
-from serl.system.settings_file import read_yaml
+from serl.motion import Pose, pose_from
 from serl.ros.arm.guard_topics import ARM_STATE, GUARD_STATE
 from serl.ros.node import RosNode, namespace
 from serl.ros.topics import Topic
-from serl.safety import Pose, pose_from
 from serl.setpoint import PROFILE_PERIOD_S
+from serl.system.settings_file import read_yaml
 from serl.system.supervisor import orphaned
-from serl.testing.arm import FakeArm
+from serl.testing.fakes import FakeArm
 
 START = Pose((0.45, 0.0, 0.2), (1.0, 0.0, 0.0, 0.0))
 

@@ -13,20 +13,20 @@ from rcl_interfaces.msg import ParameterEvent
 from serl import plugins
 from serl.arm_profile import ArmProfile
 from serl.errors import Silent
-from serl.reading import POSE
-from serl.runs.real_arm import within_workspace
+from serl.motion import Motion
+from serl.robot import POSE
+from serl.ros.arm.controller import controller_node, settle_controller
 from serl.ros.arm.robot import RosArm
 from serl.ros.arm.topics import topic_of
-from serl.ros.arm.controller import controller_node, settle_controller
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
-from serl.safety import Motion
+from serl.runs.real_arm import within_workspace
 from serl.specs import ObservationSpec
 from serl.tasks.reach import ReachConfig
 from serl.types import Observation, Outcome
 
-from ..guarding import DOWN, config
-from ..upstream import FAMILIES
+from ...support.guarding import DOWN, config
+from ...support.upstream import FAMILIES
 from .cell import ROBOT, Cell, eventually
 
 MOTION = ReachConfig().motion.model_copy(update={"box_high_m": (0.70, 0.30, 0.60), "gripper": True})

@@ -25,14 +25,14 @@ from std_srvs.srv import Trigger
 
 from serl import plugins
 from serl.arm_profile import ArmProfile
+from serl.ros.arm.guard_topics import ESTOP, GUARD_STATE, NOT_NOW
 from serl.ros.arm.topics import COMMAND, topic_of
 from serl.ros.environment import environment
-from serl.ros.arm.guard_topics import ESTOP, GUARD_STATE, NOT_NOW
 from serl.ros.node import RosNode, namespace
 from serl.ros.topics import Topic
 from serl.system.signed_order import key_path, load_order_key, sign_order
 
-from ..guarding import config
+from ...support.guarding import config
 
 ROBOT = "panda"
 PROFILE: ArmProfile = plugins.load("robot", "sim")

@@ -284,7 +284,7 @@ def kind_of(row: dict[str, Any]) -> Any:
 
 
 def main(family: str, namespace: str) -> None:
-    driver = yaml.safe_load((Path(__file__).parent / "data" / f"{family}.yaml").read_text())
+    driver = yaml.safe_load((Path(__file__).parents[1] / "data" / f"{family}.yaml").read_text())
     rclpy.init(args=[])
     try:
         FakeArm(driver, namespace).spin()

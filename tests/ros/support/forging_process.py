@@ -21,12 +21,6 @@ import numpy as np
 import rclpy
 from std_msgs.msg import String, UInt64MultiArray
 
-from serl.ros.names import ros_name
-from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, WEIGHTS, to_cdr
-from serl.training.snapshots import encode_snapshot
-from serl.testing.logs import random_step
-from serl.transport import Snapshot
-from serl.types import Key
 from serl.log.wire import (
     Frame,
     Hello,
@@ -36,6 +30,12 @@ from serl.log.wire import (
     encode_hello,
     encode_record,
 )
+from serl.ros.names import ros_name
+from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, WEIGHTS, to_cdr
+from serl.testing.samples import random_step
+from serl.training.link import encode_snapshot
+from serl.transport import Snapshot
+from serl.types import Key
 
 TOPICS = (ACKS, ACTORS, REFUSED, TRANSITIONS, WEIGHTS)
 VERSION = 10**6

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from serl.ros.node import namespace
 
-from .conftest import Run
+from ..conftest import Run
 
 
 def start_franka(driver: Run, place: str | None = None) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from serl.teleop.human_input import Desk
-from serl.teleop.stop import STOP_FILE, Hold
-from serl.ros.people.control import Control
 from serl.ros.node import RosNode
+from serl.ros.people.control import Control
 from serl.system.supervisor import orphaned
+from serl.teleop.human_input import Desk
 from serl.teleop.mux import OneOwner
+from serl.teleop.stop import STOP_FILE, Hold
 
 
 def main() -> None:

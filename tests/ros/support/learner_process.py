@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from serl.system.files import write_atomic
-from serl.ros.node import RosNode
-from serl.ros.link.receiver import LearnerTransport
-from serl.transport import Snapshot
 from serl.log.wire import decode_hello
+from serl.ros.link.receiver import LearnerTransport
+from serl.ros.node import RosNode
+from serl.system.files import write_atomic
+from serl.transport import Snapshot
 
 
 def main(run_folder: Path, hello_file: Path) -> None:

@@ -15,7 +15,7 @@ from std_msgs.msg import String
 
 from serl.ros.environment import meet_others
 from serl.ros.node import RosNode
-from serl.ros.remote import Remote
+from serl.ros.services import Remote
 from serl.ros.topics import Topic
 from serl.system.sockets import open_sockets
 

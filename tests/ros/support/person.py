@@ -15,16 +15,16 @@ from geometry_msgs.msg import PoseStamped, TwistStamped
 from std_msgs.msg import Bool
 
 from serl.arm_profile import ArmProfile
-from serl.ros.setup.checks import Left
-from serl.runs.guard_setup import Place
+from serl.geometry import Vector, add, subtract
+from serl.motion import Pose
+from serl.ros.arm.guard_topics import ESTOP
 from serl.ros.arm.topics import SENSOR, of_robot, topic_of
 from serl.ros.conversions import pose_message, pose_of
-from serl.ros.arm.guard_topics import ESTOP
 from serl.ros.node import RosNode
-from serl.ros.remote import Remote
 from serl.ros.people.teleop import twist_topic
-from serl.safety import Pose
-from serl.vectors import Vector, add, subtract
+from serl.ros.services import Remote
+from serl.ros.setup.checks import Left
+from serl.runs.guard_setup import Place
 
 Answer = str | Callable[[], str]
 

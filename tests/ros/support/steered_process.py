@@ -22,7 +22,7 @@ from serl.tasks.reach import ReachConfig
 from serl.teleop.config import TeleopConfig
 from serl.teleop.mux import OneOwner
 from serl.types import Source
-from tests.guarding import config
+from tests.support.guarding import config
 
 
 def main() -> None:

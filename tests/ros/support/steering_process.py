@@ -12,12 +12,12 @@ from pathlib import Path
 
 from geometry_msgs.msg import PoseStamped
 
+from serl.cli.teleop import BEAT_S
 from serl.ros.node import RosNode
 from serl.ros.people.teleop import RemoteHand, device_topics
 from serl.ros.topics import Topic, latest_only
 from serl.system.supervisor import orphaned
 from serl.teleop.mapping import AXES, Wish
-from serl.cli.teleop import BEAT_S
 
 OFF_BEATS, PAUSE_S, STUCK_S = 50, 0.5, 3.0
 CENTRE_M, RADIUS_M, PUSH = (0.45, 0.0), 0.05, 0.67

@@ -13,9 +13,9 @@ from rcl_interfaces.srv import DescribeParameters, ListParameters, SetParameters
 from rclpy.parameter import Parameter
 
 from serl.ros.node import RosNode
-from serl.ros.stats import DIAGNOSTICS
+from serl.ros.telemetry import DIAGNOSTICS
 
-from .conftest import eventually
+from ..conftest import eventually
 
 CONFIGURE, CLEAN_UP = Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_CLEANUP
 ACTIVATE, DEACTIVATE = Transition.TRANSITION_ACTIVATE, Transition.TRANSITION_DEACTIVATE

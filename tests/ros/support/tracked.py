@@ -11,7 +11,7 @@ from geometry_msgs.msg import PoseStamped
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
 
-from .conftest import Run, eventually
+from ..conftest import Run, eventually
 from .franka import start_franka
 from .terminal import LIMIT_S, Terminal
 

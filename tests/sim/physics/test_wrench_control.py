@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from serl.errors import BadInput
 from serl.geometry import between
-from serl.safety import Motion, Wrench
+from serl.motion import Motion, Wrench
 from serl.sim.arm import SimArm
 from serl.task import Placement, Scene, TaskConfig
 from serl.testing import SimulatedRobotSuite

@@ -7,9 +7,8 @@ import pytest
 
 from serl.camera import View
 from serl.errors import BadInput, SerlError
-from serl.sim.render import cameras
-from serl.sim.render import ray
 from serl.sim.arm import SimArm
+from serl.sim.render import cameras, ray
 from serl.tasks.pick_cube import PickCube, PickCubeConfig
 
 SMALL = {"front": View(camera="field", width=16, height=16)}

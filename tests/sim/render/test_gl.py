@@ -12,9 +12,8 @@ import pytest
 
 from serl import plugins
 from serl.errors import BadInput, SerlError
-from serl.sim.render import gl
-from serl.sim.render import ray
 from serl.sim.arm import SimArm
+from serl.sim.render import gl, ray
 from serl.tasks.pick_cube import PickCube
 
 

@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 
 from serl import plugins
-from serl.sim.render import layers
-from serl.sim.render import ray
 from serl.sim.arm import SimArm
+from serl.sim.render import layers, ray
+from serl.sim.render.lighting import LOOKS, shade_plainly
 from serl.sim.render.projection import Hits, cast
-from serl.sim.render.lighting import LOOKS
-from serl.sim.render.shading import shade_plainly
 from serl.types import Image
 
-PUSH_BLOCK = str(Path(__file__).parents[2] / "docs/examples/push_block.py")
+PUSH_BLOCK = str(Path(__file__).parents[3] / "docs/examples/push_block.py")
 TASKS = ("reach", "pick_cube", "peg_insertion", "connector_insertion", PUSH_BLOCK)
 
 # One geom of each kind that stands still, that is placed (mocap), and that moves.
