@@ -20,7 +20,7 @@ from serl.geometry import Vector
 from serl.motion import FARTHEST_RAD
 from serl.system.files import make_folder, write_atomic
 from serl.system.settings_file import checked, read_yaml
-from serl.workspace import CameraName, CellCamera, Trial, Workspace
+from serl.workspace import CameraName, CellCamera, SetupResult, Workspace
 
 Signed = tuple[float, float]
 """The furthest below zero, and the furthest above."""
@@ -315,7 +315,7 @@ class ArmProfile(BaseModel):
     recover: Channel | None = None
     workspace: Workspace | None = None
     cameras: dict[CameraName, CellCamera] = {}
-    setup: dict[str, Trial] = {}
+    setup: dict[str, SetupResult] = {}
 
     @model_validator(mode="after")
     def _check(self) -> Self:

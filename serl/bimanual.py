@@ -21,7 +21,7 @@ from serl.motion import Motion, check_action
 from serl.robot import Guarded, Robot, SimulatedRobot, Truth
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import TaskConfig
-from serl.types import Action, Observation, Source
+from serl.types import Action, ActionSource, Observation
 
 LEFT, RIGHT = "left_", "right_"
 
@@ -98,7 +98,7 @@ class Pair:
         self._stopped()
         return np.concatenate([left, right])
 
-    def drive_as(self, source: Source) -> None:
+    def drive_as(self, source: ActionSource) -> None:
         """One person, policy or script drives both."""
         for arm in (self.left, self.right):
             if isinstance(arm, Guarded):

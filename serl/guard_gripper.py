@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from serl.guard.checks import Heard, Refused, check_opening
 from serl.guard.config import GuardConfig
-from serl.guard.inputs import Source
+from serl.guard.inputs import MessageAge
 
 
 class GripperCommand:
@@ -21,7 +21,7 @@ class GripperCommand:
     def __init__(self, config: GuardConfig, counts: Counter[str]) -> None:
         self.opening: float | None = None
         self._motion, self._config = config.motion, config
-        self._source = Source("gripper", math.inf, counts)
+        self._source = MessageAge("gripper", math.inf, counts)
         self._switched_s = -math.inf
 
     def hear(self, values: Sequence[float], heard: Heard, moves: bool) -> None:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from serl.robot import Truth
 from serl.task import SimulatedTask
-from serl.types import Action, End, Observation, Source
+from serl.types import Action, ActionSource, End, Observation
 
 
 class Event(StrEnum):
@@ -92,7 +92,7 @@ class PersonConfig(BaseModel):
 
 
 @dataclass(frozen=True)
-class Attended:
+class PersonContext:
     """The training that a simulated person attends, at one actor.
 
     Attributes:
@@ -123,7 +123,7 @@ class Person(Protocol):
 
     Config: ClassVar[type[PersonConfig]]
 
-    def create(self, config: PersonConfig, training: Attended) -> Teleop:
+    def create(self, config: PersonConfig, training: PersonContext) -> Teleop:
         """A simulated person for one actor; equal arguments give equal ones."""
         ...
 
@@ -143,11 +143,13 @@ class HandsOff:
         return ()
 
 
-def arbitrate(proposed: Action, chosen_by: Source, human: Action | None) -> tuple[Action, Source]:
+def arbitrate(
+    proposed: Action, chosen_by: ActionSource, human: Action | None
+) -> tuple[Action, ActionSource]:
     """The action to execute and who chose it: a human's hands always win, axis by axis."""
     if human is None:
         return proposed, chosen_by
-    return np.where(np.isnan(human), proposed, human).astype(np.float32), Source.HUMAN
+    return np.where(np.isnan(human), proposed, human).astype(np.float32), ActionSource.HUMAN
 
 
 STUCK = "the arm does not move"

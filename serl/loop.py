@@ -15,7 +15,7 @@ from serl.policy import Policy
 from serl.robot import Guarded, Robot
 from serl.specs import check_reward
 from serl.task import TaskView
-from serl.types import End, Key, Observation, Outcome, Record, Source, Step
+from serl.types import ActionSource, End, Key, Observation, Outcome, Record, Step
 
 Sink = Callable[[Record], None]
 
@@ -57,7 +57,7 @@ def run(
     sink: Sink,
     *,
     teleop: Teleop | None = None,
-    chosen_by: Source = Source.POLICY,
+    chosen_by: ActionSource = ActionSource.POLICY,
     policy_version: Callable[[], int] = lambda: 0,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Result:
@@ -122,7 +122,7 @@ def run(
         sink(step)
         index += 1
         total += outcome.reward
-        human_steps += source is Source.HUMAN
+        human_steps += source is ActionSource.HUMAN
         observation = successor or observation
         if outcome.terminated or outcome.truncated:
             end = End(

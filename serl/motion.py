@@ -321,7 +321,7 @@ class Box(BaseModel):
 _ORIGIN = Pose((0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0))
 
 
-class Aim:
+class Target:
     """The target of one arm, simulated or real, moved by actions within the limits of `Motion`.
 
     Args:

@@ -18,7 +18,7 @@ class Policy(Protocol):
         ...
 
 
-class Hold:
+class ZeroPolicy:
     """Does nothing: the zero action."""
 
     def __init__(self, spec: ArraySpec) -> None:

@@ -272,7 +272,7 @@ class StageReward:
         return bool(may_be_there(reading.state["tcp_pose"][:3], low, high))
 
 
-class Judged:
+class RewardedTask:
     """A simulated task whose success is what a reward says; all else is the task's own.
 
     Where the task ends an episode as a failure, it does; where it would end it as a success, it

@@ -10,7 +10,7 @@ from typing import Protocol, Self, runtime_checkable
 from serl.camera import View, image_specs
 from serl.motion import Pose
 from serl.specs import ArraySpec, ObservationSpec
-from serl.types import Action, Array, Image, Observation, Source
+from serl.types import Action, ActionSource, Array, Image, Observation
 
 Truth = Mapping[str, Array]
 """The privileged state of a simulation: named float32 arrays, never shown to a policy as such.
@@ -99,7 +99,7 @@ class Homing(Protocol):
 class Guarded(Protocol):
     """What a robot has besides whose guard treats persons and resets otherwise than policies."""
 
-    def drive_as(self, source: Source) -> None:
+    def drive_as(self, source: ActionSource) -> None:
         """Say in whose name the next actions are."""
         ...
 

@@ -20,7 +20,7 @@ Action = Array
 """float32 in [-1, 1], shape (A,); its meaning is given by the task's `Motion`."""
 
 
-class Source(StrEnum):
+class ActionSource(StrEnum):
     """Who chose the action of a step."""
 
     POLICY = "policy"
@@ -99,7 +99,7 @@ class Step:
     reward_provenance: str
     terminated: bool
     truncated: bool
-    source: Source
+    source: ActionSource
     policy_version: int
     monotonic_s: float
     wall_s: float
@@ -162,7 +162,7 @@ def place_after(record: Arrival) -> tuple[int, int]:
 
 def is_online(record: Arrival) -> bool:
     """Steps of the policy and of a human enter replay and the update budget."""
-    return isinstance(record, Step) and record.source is not Source.SCRIPT
+    return isinstance(record, Step) and record.source is not ActionSource.SCRIPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Episode:
         """The episode ended with the task solved."""
         return self.end is not None and self.end.success
 
-    def count(self, source: Source) -> int:
+    def count(self, source: ActionSource) -> int:
         """Number of steps that `source` chose."""
         return sum(step.source is source for step in self.steps)
 

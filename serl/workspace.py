@@ -93,7 +93,7 @@ class CellCamera(BaseModel):
         return self
 
 
-class Trial(BaseModel):
+class SetupResult(BaseModel):
     """What came of a step of the first day.
 
     Attributes:

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from serl.motion import Pose
-from serl.sim.world import Stage
+from serl.sim.world import World
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Scene, TaskConfig
 from serl.types import Action, Array, Image, Observation
@@ -37,7 +37,7 @@ class SimArm:
     """
 
     def __init__(self, scene: Scene, config: TaskConfig) -> None:
-        self.stage = Stage(scene, config, (config.motion,))
+        self.stage = World(scene, config, (config.motion,))
         self.model, self.data = self.stage.model, self.stage.data
         (self._limb,) = self.stage.limbs
         self.impedance = self._limb.impedance

@@ -9,7 +9,7 @@ import numpy as np
 
 from serl.bimanual import LEFT, RIGHT, Pair, PairConfig
 from serl.errors import BadInput
-from serl.sim.world import Stage
+from serl.sim.world import World
 from serl.specs import ObservationSpec
 from serl.task import Scene
 from serl.types import Array, Image, Observation
@@ -33,7 +33,7 @@ class SimPair(Pair):
     def __init__(self, scene: Scene, config: PairConfig) -> None:
         if tuple(scene.bases) != (LEFT, RIGHT):
             raise BadInput(f"a pair: expected bases of {LEFT} and {RIGHT}, got {[*scene.bases]}")
-        self.stage = Stage(scene, config, (config.motion, config.right_motion))
+        self.stage = World(scene, config, (config.motion, config.right_motion))
         self.model, self.data = self.stage.model, self.stage.data
         left, right = self.stage.limbs
         super().__init__(left, right)

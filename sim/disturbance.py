@@ -142,7 +142,7 @@ def _quaternion(values: list[float]) -> Quaternion:
 _KERNEL = 5  # holds a blur of up to 4 px
 
 
-class Lens:
+class CameraNoise:
     """One camera of one world.
 
     Args:

@@ -16,7 +16,7 @@ import numpy as np
 
 from serl.geometry import from_rotation_vector, multiply
 from serl.motion import Motion
-from serl.sim.disturbance import Disturbance, Lens
+from serl.sim.disturbance import CameraNoise, Disturbance
 from serl.sim.physics.controller import Impedance
 from serl.sim.physics.kinematics import to_wxyz
 from serl.sim.randomization_ranges import LEVELS, Range
@@ -81,7 +81,7 @@ class Randomizer:
         self._joints = model.jnt_dofadr[np.flatnonzero(joints)]
         placed = (name for name in scene.tracked if model.body(name).mocapid[0] >= 0)
         self._placed = tuple(placed)
-        self._lenses: dict[str, Lens] = {}
+        self._lenses: dict[str, CameraNoise] = {}
         self.draw(0)
 
     def draw(self, seed: int) -> None:
@@ -209,7 +209,7 @@ class Randomizer:
 
     def _draw_lenses(self, rng: np.random.Generator) -> None:
         names = (self._model.camera(index).name for index in self._cameras)
-        self._lenses = {name: Lens(self._ranges, rng) for name in names}
+        self._lenses = {name: CameraNoise(self._ranges, rng) for name in names}
 
     def _grow(self, body: int, factor: float) -> None:
         """Make a body larger by a factor, about its origin."""

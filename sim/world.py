@@ -15,7 +15,7 @@ from serl.motion import Motion, Pose, pose_from
 from serl.robot import POSE, reading_parts
 from serl.setpoint import PROFILE_PERIOD_S
 from serl.sim.disturbance import Disturbance
-from serl.sim.physics.arm import SETTLE_S, Limb, flat, pose_array
+from serl.sim.physics.arm import SETTLE_S, FrankaArm, flat, pose_array
 from serl.sim.physics.kinematics import body_frame, placement, show, to_wxyz
 from serl.sim.randomization import Randomizer
 from serl.sim.render.cameras import Cameras
@@ -29,7 +29,7 @@ _STEPS_PER_TICK = round(PROFILE_PERIOD_S / PHYSICS_DT_S)
 Vector64 = np.ndarray[Any, np.dtype[np.float64]]
 
 
-class Stage:
+class World:
     """Arms in one world, whose time passes in one step for all of them.
 
     Args:
@@ -51,7 +51,7 @@ class Stage:
         self.data = mujoco.MjData(self.model)
         self._scene, self._motions = scene, motions
         self.limbs = [
-            Limb(self.model, self.data, motion, prefix)
+            FrankaArm(self.model, self.data, motion, prefix)
             for prefix, motion in zip(scene.bases, motions, strict=True)
         ]
         self._bodies = {name: body_frame(self.model, self.data, name) for name in scene.tracked}
@@ -239,7 +239,9 @@ class Stage:
         for limb in self.limbs:
             limb.pass_period()
 
-    def _disturbed(self, disturbances: Sequence[Disturbance]) -> list[tuple[Limb, Disturbance]]:
+    def _disturbed(
+        self, disturbances: Sequence[Disturbance]
+    ) -> list[tuple[FrankaArm, Disturbance]]:
         """Each arm with its own; its hand is pushed as that says."""
         arms = list(zip(self.limbs, disturbances, strict=True))
         for limb, disturbance in arms:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from serl.errors import BadInput
-from serl.motion import Aim, Box, Motion, Pose
+from serl.motion import Box, Motion, Pose, Target
 
 MOTION = Motion(
     axes=("x", "y"),
@@ -19,13 +19,13 @@ MOTION = Motion(
 START = Pose((0.5, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0))
 
 
-def aim(closed: bool = False) -> Aim:
-    made = Aim(MOTION)
+def aim(closed: bool = False) -> Target:
+    made = Target(MOTION)
     made.begin(START, closed)
     return made
 
 
-def move(made: Aim, *values: float, now_s: float = 0.0) -> list[float]:
+def move(made: Target, *values: float, now_s: float = 0.0) -> list[float]:
     action = np.array(values, np.float32)
     made.check(action)
     executed: list[float] = made.move(action, START, now_s).tolist()
@@ -42,7 +42,7 @@ def test_actions_add_up_to_the_lead_and_what_is_executed_says_so() -> None:
 
 def test_the_target_stays_out_of_where_no_guard_lets_the_tool_in() -> None:
     post = Box(low_m=(0.515, -0.02, -1.0), high_m=(0.6, 0.02, 1.0))
-    made = Aim(MOTION, (post,))
+    made = Target(MOTION, (post,))
     made.begin(START, False)
     executed = [move(made, 1, 0, -1) for _ in range(2)]
     assert executed == [[1.0, 0.0, -1.0], [0.0, 0.0, -1.0]], "what did not happen is not logged"

@@ -15,7 +15,7 @@ from serl.specs import Spec
 from serl.tasks.pick_cube import PickCube
 from serl.tasks.reach import Reach
 from serl.testing import FakeRobot, SimulatedRobotSuite
-from serl.types import Action, Observation, Source
+from serl.types import Action, ActionSource, Observation
 
 ONES = np.ones(4, np.float32)
 
@@ -35,7 +35,7 @@ class Silenced(FakeRobot):
 
     def __init__(self) -> None:
         self.acted: list[list[float]] = []
-        self.sources: list[Source] = []
+        self.sources: list[ActionSource] = []
         super().__init__()
 
     def observe(self) -> Observation:
@@ -49,7 +49,7 @@ class Silenced(FakeRobot):
         self.acted.append(action.tolist())
         return super().act(action)
 
-    def drive_as(self, source: Source) -> None:
+    def drive_as(self, source: ActionSource) -> None:
         self.sources.append(source)
 
     def recover(self) -> None:
@@ -99,8 +99,8 @@ def test_each_gets_its_own_part_of_an_action(pair: SimulatedPair) -> None:
 
 def test_who_drives_one_drives_both(pair: SimulatedPair) -> None:
     assert isinstance(pair, Guarded)
-    pair.drive_as(Source.HUMAN)
-    assert [arm.sources for arm in fakes(pair)] == [[Source.HUMAN], [Source.HUMAN]]
+    pair.drive_as(ActionSource.HUMAN)
+    assert [arm.sources for arm in fakes(pair)] == [[ActionSource.HUMAN], [ActionSource.HUMAN]]
 
 
 def test_a_bad_part_of_an_action_reaches_neither(pair: SimulatedPair) -> None:

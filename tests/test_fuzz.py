@@ -33,7 +33,7 @@ from serl.agents.pretraining import Pretrained, load_encoder, save_encoder
 from serl.camera import View
 from serl.errors import BadInput
 from serl.log.annotations import LABELS_FILE as LABELS
-from serl.log.annotations import Place, append_labels, read_labels
+from serl.log.annotations import StepKey, append_labels, read_labels
 from serl.log.compression import compact
 from serl.log.episode_log import LogConfig
 from serl.log.episode_reader import PART, EpisodeFile, count_records, read_episode
@@ -43,8 +43,8 @@ from serl.log.mcap_reader import read_chunk, read_metadata
 from serl.log.mcap_writer import BLOCK, FOOTER, MAGIC, U32, Opcode
 from serl.log.metrics import MetricsWriter
 from serl.log.wire import (
-    Frame,
     Hello,
+    WireFrame,
     decode_arrival,
     decode_frame,
     decode_hello,
@@ -124,7 +124,7 @@ def make_decoders(folder: Path) -> dict[str, Decoder]:
             [encode_lost(Lost(records[0].key, last=True))], lambda data: decode_arrival(data, SPEC)
         ),
         "frame": Decoder(
-            [encode_frame(Frame(5, EPOCH, 3, payloads[0]))], _decode_stream, reseal_frame
+            [encode_frame(WireFrame(5, EPOCH, 3, payloads[0]))], _decode_stream, reseal_frame
         ),
         "hello": Decoder([hello], partial(_claim, _claimant(folder))),
         "snapshot": Decoder(
@@ -166,7 +166,7 @@ def _reward_decoders(folder: Path) -> dict[str, Decoder]:
     folder = folder / "reward"
     view = View(camera="front", width=8, height=8)
     write_views(folder, {"front": view})
-    append_labels(folder, [(Place(1, 2, 3), 1), (Place(1, 2, 4), 0)], "script", 1.0)
+    append_labels(folder, [(StepKey(1, 2, 3), 1), (StepKey(1, 2, 4), 0)], "script", 1.0)
     model, encoder = folder / "model.safetensors", folder / "encoder.safetensors"
     card = Card(views={"front": view}, channels=(2, 2), latent=2, hidden=2)
     made = Classifier.create(card, torch.Generator().manual_seed(0))

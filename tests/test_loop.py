@@ -11,12 +11,12 @@ from serl.errors import SerlError, SpecMismatch
 from serl.guard.camera_monitor import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.intervention import Event
 from serl.loop import LIVE, EpisodeKey, Result, Sink, run
-from serl.policy import Hold, Policy
+from serl.policy import Policy, ZeroPolicy
 from serl.runs.task_setup import make_spec
 from serl.specs import Spec
 from serl.testing import FakeRobot, FakeTask, FakeTaskConfig, episode
 from serl.training.replay import Replay
-from serl.types import Action, End, Key, Observation, Outcome, Record, Source, Step
+from serl.types import Action, ActionSource, End, Key, Observation, Outcome, Record, Step
 
 KEY = EpisodeKey("run", "actor", 7, 3)
 LEFT = np.array([-1.0, 0.0], np.float32)
@@ -71,7 +71,7 @@ class Run:
         return run(
             self.robot,
             self.task,
-            policy or Hold(self.robot.action_spec),
+            policy or ZeroPolicy(self.robot.action_spec),
             VirtualClock(self.robot.advance, self.task.config.rate_hz),
             KEY,
             sink or self.records.append,
@@ -145,9 +145,9 @@ def test_a_takeover_acts_in_the_same_tick_and_keeps_what_the_policy_wanted() -> 
     person = Person(drives={2, 3})
     right = np.array([1.0, 0.0], np.float32)
     result = one(lambda observation: right * 0.5, person)
-    human = [step.source is Source.HUMAN for step in one.steps]
+    human = [step.source is ActionSource.HUMAN for step in one.steps]
     assert human == [index in {2, 3} for index in range(len(human))]
-    assert {step.source for step in one.steps} == {Source.HUMAN, Source.POLICY}
+    assert {step.source for step in one.steps} == {ActionSource.HUMAN, ActionSource.POLICY}
     for step in one.steps:
         np.testing.assert_array_equal(step.requested, right * 0.5)
     assert one.steps[2].action[0] < 0 < one.steps[1].action[0] + one.steps[4].action[0]
@@ -160,10 +160,10 @@ class GuardedRobot(FakeRobot):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[Source] = []
-        self.acted: list[Source] = []
+        self.told: list[ActionSource] = []
+        self.acted: list[ActionSource] = []
 
-    def drive_as(self, source: Source) -> None:
+    def drive_as(self, source: ActionSource) -> None:
         self.told.append(source)
 
     def act(self, action: Action) -> Action:
@@ -177,15 +177,20 @@ def test_a_guard_hears_who_drives_before_each_action() -> None:
     one.robot = robot
     one(person=Person({2, 3}))
     assert robot.acted == [step.source for step in one.steps]
-    assert robot.acted[1:5] == [Source.POLICY, Source.HUMAN, Source.HUMAN, Source.POLICY]
+    assert robot.acted[1:5] == [
+        ActionSource.POLICY,
+        ActionSource.HUMAN,
+        ActionSource.HUMAN,
+        ActionSource.POLICY,
+    ]
 
 
 def test_who_watches_its_cameras_passes_on_who_drives() -> None:
     guarded = GuardedRobot()
     for robot in (guarded, FakeRobot()):  # the other has no guard to tell
         watch = CameraWatch(robot.observation_spec.images, CameraWatchConfig())
-        WatchedRobot(robot, watch).drive_as(Source.HUMAN)
-    assert guarded.told == [Source.HUMAN]
+        WatchedRobot(robot, watch).drive_as(ActionSource.HUMAN)
+    assert guarded.told == [ActionSource.HUMAN]
 
 
 def test_what_was_executed_is_kept_not_what_was_asked_for() -> None:

@@ -9,11 +9,11 @@ from pydantic import ValidationError
 
 from serl.geometry import from_rotation_vector
 from serl.reward import (
-    Judged,
     Judgement,
     NoReward,
     PoseReward,
     RewardConfig,
+    RewardedTask,
     StageReward,
 )
 from serl.testing import FakeRobot, FakeTask
@@ -116,7 +116,7 @@ def test_a_pose_is_judged_with_its_rotation(x: float, turn_rad: float, success: 
 
 
 def test_a_person_alone_says_what_is_a_success() -> None:
-    robot, task = FakeRobot(), Judged(FakeTask(), NoReward("human"))
+    robot, task = FakeRobot(), RewardedTask(FakeTask(), NoReward("human"))
     records = episode(robot, task, task.expert(robot.truth, 0))
     steps = [record for record in records if isinstance(record, Step)]
     assert len(steps) == task.config.max_steps, "the truth ends nothing"
@@ -136,7 +136,7 @@ def test_the_reward_ends_an_episode_and_the_tasks_success_does_not() -> None:
             self.steps += 1
             return Judgement(1.0, True) if self.steps == 25 else Judgement(0.25)
 
-    robot, task = FakeRobot(), Judged(FakeTask(), Late())
+    robot, task = FakeRobot(), RewardedTask(FakeTask(), Late())
     records = episode(robot, task, task.expert(robot.truth, 0))
     steps = [record for record in records if isinstance(record, Step)]
     assert [step.reward for step in steps] == [0.25] * 24 + [1.0]
@@ -149,7 +149,7 @@ def test_the_tasks_own_truncation_stands() -> None:
         def outcome(self, reading: Observation, index: int) -> Outcome:
             return Outcome(truncated=index == 3)
 
-    task = Judged(Cut(), NoReward("human"))
+    task = RewardedTask(Cut(), NoReward("human"))
     records = episode(FakeRobot(), task, lambda observation: np.zeros(2, np.float32))
     steps = [record for record in records if isinstance(record, Step)]
     assert len(steps) == 4
@@ -162,7 +162,7 @@ def test_a_failure_wins_over_what_looks_like_a_success() -> None:
             return Outcome(terminated=True)
 
     reward = StageReward(Sequence(1), 1, RewardConfig(hold=(1, 1)), 0.5)
-    task = Judged(Failing(), reward)
+    task = RewardedTask(Failing(), reward)
     task.begin(reading())
     outcome = task.outcome(reading(), 0)
     assert (outcome.reward, outcome.terminated, outcome.success) == (0.0, True, False)
@@ -173,7 +173,7 @@ def test_the_tasks_failures_stand() -> None:
         def outcome(self, reading: Observation, index: int) -> Outcome:
             return Outcome(terminated=index == 3)
 
-    task = Judged(Failing(), NoReward("human"))
+    task = RewardedTask(Failing(), NoReward("human"))
     records = episode(FakeRobot(), task, lambda observation: np.zeros(2, np.float32))
     steps = [record for record in records if isinstance(record, Step)]
     assert len(steps) == 4

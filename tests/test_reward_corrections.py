@@ -12,7 +12,7 @@ import pytest
 from serl.agents.classifier import Classifier, make_reward
 from serl.camera import View
 from serl.cli import main as cli
-from serl.log.annotations import LABELS_FILE, Place, append_labels, read_labels
+from serl.log.annotations import LABELS_FILE, StepKey, append_labels, read_labels
 from serl.log.annotations import LABELS_FILE as TRUTH
 from serl.log.episode_log import EpisodeLog
 from serl.log.episode_reader import PART, SEALED, episode_paths, read_episode, read_spec
@@ -22,7 +22,7 @@ from serl.runs.folder import RunFolder
 from serl.runs.reward_data import read_samples, write_views
 from serl.runs.task_setup import make_spec, make_task
 from serl.specs import Spec
-from serl.types import End, Image, Key, Observation, Source, Step
+from serl.types import ActionSource, End, Image, Key, Observation, Step
 
 VIEWS = {
     name: View(camera=camera, width=16, height=16)
@@ -53,7 +53,7 @@ def record(
     columns: Iterable[int],
     config: TrainConfig = CONFIG,
     last: int | None = None,
-    source: Source = Source.POLICY,
+    source: ActionSource = ActionSource.POLICY,
 ) -> None:
     """An episode for each column, with the spot there; at the last observation it may be aside."""
     spec: Spec = make_spec(make_task(config))
@@ -89,7 +89,7 @@ def record(
 
 
 def label(folder: Path, episodes: Iterable[int], label: int) -> None:
-    places = [Place(1, episode, step) for episode in episodes for step in range(STEPS)]
+    places = [StepKey(1, episode, step) for episode in episodes for step in range(STEPS)]
     append_labels(folder, [(place, label) for place in places], "script")
 
 
@@ -163,7 +163,9 @@ def test_what_fooled_a_model_at_the_last_observation_is_labelled_where_the_audit
     )
     write_views(fooled, VIEWS)
     record(fooled, "fooled", "actor0", [NOTHING], last=SUCCESS)
-    append_labels(fooled, [(Place(1, 0, 0), 0), (Place(1, 0, STEPS), 0)], "simulation", file=TRUTH)
+    append_labels(
+        fooled, [(StepKey(1, 0, 0), 0), (StepKey(1, 0, STEPS), 0)], "simulation", file=TRUTH
+    )
     capsys.readouterr()
     assert cli.main(["reward", "audit", str(model), str(fooled), "--reward.hold=[1, 1]"]) == 0
     (line,) = (each for each in capsys.readouterr().out.splitlines() if "false success:" in each)
@@ -171,9 +173,9 @@ def test_what_fooled_a_model_at_the_last_observation_is_labelled_where_the_audit
     assert words[1].split()[:3] == ["0", "--steps", str(STEPS)]
     label = ["reward", "label", words[0], "--episode", *words[1].split()[:3], "--label"]
     assert cli.main([*label, "0"]) == 0
-    assert read_labels(fooled) == {Place(1, 0, STEPS): 0}
+    assert read_labels(fooled) == {StepKey(1, 0, STEPS): 0}
     assert cli.main([*label, "1"]) == 0, "what was said there by mistake is corrected as well"
-    assert read_labels(fooled) == {Place(1, 0, STEPS): 1}
+    assert read_labels(fooled) == {StepKey(1, 0, STEPS): 1}
 
 
 def test_what_no_observation_is_cannot_be_labelled(

@@ -7,7 +7,7 @@ import pytest
 from serl import plugins
 from serl.arm_profile import ArmProfile, latch_path, load_robot, read_robot, write_robot
 from serl.errors import BadInput
-from serl.workspace import CellCamera, Trial, Workspace
+from serl.workspace import CellCamera, SetupResult, Workspace
 
 SIM: ArmProfile = plugins.load("robot", "sim")
 TAUGHT = SIM.model_copy(
@@ -19,7 +19,7 @@ TAUGHT = SIM.model_copy(
             reference=(1.0, 0.0, 0.0, 0.0),
         ),
         "cameras": {"front": CellCamera(topic="/front", rate_hz=30.0)},
-        "setup": {"cameras": Trial(at="2026-11-22 10:00", skipped="none yet")},
+        "setup": {"cameras": SetupResult(at="2026-11-22 10:00", skipped="none yet")},
     }
 )
 

@@ -7,14 +7,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from serl.types import End, Episode, Key, Observation, Source, Step
+from serl.types import ActionSource, End, Episode, Key, Observation, Step
 
 
 def key(index: int = 0, episode: int = 0, epoch: int = 1) -> Key:
     return Key("run", "actor0", epoch, episode, index)
 
 
-def step(index: int, source: Source) -> Step:
+def step(index: int, source: ActionSource) -> Step:
     action = np.zeros(2, np.float32)
     return Step(
         key=key(index),
@@ -43,19 +43,19 @@ def test_keys_sort_in_the_order_of_a_stream() -> None:
 
 
 def test_an_episode_counts_who_acted() -> None:
-    sources = (Source.POLICY, Source.HUMAN, Source.HUMAN, Source.SCRIPT)
+    sources = (ActionSource.POLICY, ActionSource.HUMAN, ActionSource.HUMAN, ActionSource.SCRIPT)
     episode = Episode(tuple(step(index, source) for index, source in enumerate(sources)), None)
-    assert [episode.count(source) for source in Source] == [1, 2, 1]
+    assert [episode.count(source) for source in ActionSource] == [1, 2, 1]
 
 
 @pytest.mark.parametrize(
     ("last", "success"), [(end(True), True), (end(False), False), (None, False)]
 )
 def test_only_an_end_makes_an_episode_a_success(last: End | None, success: bool) -> None:
-    assert Episode((step(0, Source.POLICY),), last).success is success
+    assert Episode((step(0, ActionSource.POLICY),), last).success is success
 
 
-@pytest.mark.parametrize("value", [key(), step(0, Source.POLICY), end(True), Observation({})])
+@pytest.mark.parametrize("value", [key(), step(0, ActionSource.POLICY), end(True), Observation({})])
 def test_values_are_frozen_and_hold_nothing_else(value: object) -> None:
     field = dataclasses.fields(value)[0].name  # type: ignore[arg-type]
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -64,5 +64,5 @@ def test_values_are_frozen_and_hold_nothing_else(value: object) -> None:
 
 
 def test_a_source_is_written_as_its_word() -> None:
-    assert [str(source) for source in Source] == ["policy", "human", "script"]
-    assert Source("human") is Source.HUMAN
+    assert [str(source) for source in ActionSource] == ["policy", "human", "script"]
+    assert ActionSource("human") is ActionSource.HUMAN

@@ -15,7 +15,7 @@ from serl.robot import Truth
 from serl.system.video import Caption, draw_caption
 from serl.task import SimulatedTask
 from serl.teleop.scripted import ScriptedHuman, ScriptedHumanConfig
-from serl.types import Image, Record, Source, Step
+from serl.types import ActionSource, Image, Record, Step
 
 START = 7
 SIZE = (480, 320)
@@ -58,7 +58,7 @@ def careless(task: SimulatedTask, truth: Callable[[], Truth]) -> Policy:
 def _caption(record: Record) -> Caption:
     if isinstance(record, Step):
         return Caption(record.source, record.key.index)
-    return Caption(Source.POLICY, record.key.index, success=record.success)
+    return Caption(ActionSource.POLICY, record.key.index, success=record.success)
 
 
 if __name__ == "__main__":

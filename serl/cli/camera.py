@@ -14,12 +14,12 @@ from pathlib import Path
 from serl.camera import View
 from serl.errors import BadInput
 from serl.system.cameras import (
+    CameraSource,
     CaptureConfig,
-    Film,
+    FilmCamera,
     FilmEnded,
     Lasting,
     RealSense,
-    Source,
     UsbCamera,
 )
 from serl.system.settings_file import checked
@@ -89,11 +89,11 @@ def camera(options: argparse.Namespace) -> int:
     return 0
 
 
-def _opener(options: argparse.Namespace) -> Callable[[], Source]:
+def _opener(options: argparse.Namespace) -> Callable[[], CameraSource]:
     if options.file is not None:
         if options.rate is not None and not 0.0 < options.rate <= 240.0:
             raise BadInput(f"--rate {options.rate:g}: expected above 0, at most 240")
-        return partial(Film, options.file, options.rate, options.loop)
+        return partial(FilmCamera, options.file, options.rate, options.loop)
     if options.loop:
         raise BadInput("--loop is for a film: give --file")
     width, height = _size(options.size, "--size")

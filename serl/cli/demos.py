@@ -59,11 +59,11 @@ def _import(options: argparse.Namespace) -> int:
 
 def _undo(options: argparse.Namespace) -> int:
     from serl.datasets.person import ACTOR
-    from serl.datasets.recording_session import Recorded, read_session
+    from serl.datasets.recording_session import Recording, read_session
     from serl.runs.folder import RunFolder
 
     if read_session(options.folder) is None:
         raise BadInput(f"{options.folder}: expected what `serl record` wrote for a person")
     run = RunFolder.open(options.folder).writable()
-    print(Recorded(run.path, run.episodes(ACTOR)).undo())
+    print(Recording(run.path, run.episodes(ACTOR)).undo())
     return DONE

@@ -28,7 +28,7 @@ from serl.system.settings_file import checked
 from serl.teleop.config import TeleopConfig
 
 if TYPE_CHECKING:
-    from serl.datasets.person import Stand
+    from serl.datasets.person import RecordingStation
     from serl.task import SimulatedTask
     from serl.teleop.device import Device
     from serl.teleop.operator import Operator
@@ -104,7 +104,7 @@ def _record_expert(options: argparse.Namespace) -> int:
 
 def _record_person(options: argparse.Namespace) -> int:
     from serl.datasets.person import ACTOR, record_person
-    from serl.datasets.recording_session import Recorded, Session, write_session
+    from serl.datasets.recording_session import Recording, RecordingSession, write_session
     from serl.runs.task_setup import make_judged_task, make_task
     from serl.system.files import FileLock
 
@@ -115,9 +115,10 @@ def _record_person(options: argparse.Namespace) -> int:
     if apart and run.config.reward.kind == "task":
         print(NO_JUDGE, flush=True)
     with FileLock(run.path / "recorder.lock", f"the recording {run.path}"):
-        recorded = Recorded(run.path, run.episodes(ACTOR))
+        recorded = Recording(run.path, run.episodes(ACTOR))
         write_session(
-            run.path, Session(purpose="demonstrations", wanted={"demonstrations": options.demos})
+            run.path,
+            RecordingSession(purpose="demonstrations", wanted={"demonstrations": options.demos}),
         )
 
         def tell(result: Result) -> None:
@@ -237,18 +238,18 @@ def stand(
     task: SimulatedTask,
     devices: tuple[Device, ...] | None,
     services: Mapping[str, Callable[[], str]],
-) -> Iterator[Stand]:
+) -> Iterator[RecordingStation]:
     """Where the person drives in real time: by a page, by a device, or by both.
 
     A simulation of this process, or a real arm.
     """
     from serl.clock import RealTime, VirtualClock, WallClock
-    from serl.datasets.person import ACTOR, Stand
+    from serl.datasets.person import ACTOR, RecordingStation
     from serl.runs.task_setup import make_spec
-    from serl.teleop.human_input import Desk
-    from serl.teleop.mux import OneOwner
+    from serl.teleop.human_input import HumanInput
+    from serl.teleop.mux import TeleopMux
     from serl.teleop.operator import Operator
-    from serl.teleop.stop import Hold
+    from serl.teleop.stop import StopLatch
 
     operators, rate_hz = [], task.config.rate_hz
     if devices is not None:
@@ -266,7 +267,11 @@ def stand(
         if not options.console:
             link = run.link(ACTOR)
             link.mkdir(parents=True, exist_ok=True)
-            yield Stand(robot, Desk(OneOwner(operators), Hold(link / "stopped"), run.path), clock)
+            yield RecordingStation(
+                robot,
+                HumanInput(TeleopMux(operators), StopLatch(link / "stopped"), run.path),
+                clock,
+            )
             return
         from serl.console.access import remove_door
         from serl.ros.processes import console_processes, join_here, started
@@ -287,7 +292,7 @@ def _at_the_arm(
     run: RunFolder,
     operators: list[Operator],
     services: Mapping[str, Callable[[], str]],
-) -> Iterator[Stand]:
+) -> Iterator[RecordingStation]:
     """A real arm, its guard beside this process, and a person at the terminal."""
     from serl.console.access import remove_door
     from serl.datasets.person import ACTOR

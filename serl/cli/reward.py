@@ -16,9 +16,16 @@ from serl import plugins
 from serl.cli import record as record_command
 from serl.cli.subcommands import group
 from serl.cli.terminal import Countdown
-from serl.datasets.reward_audit import UNKNOWN, Told, audit, endings, told_episodes, tuned_reward
+from serl.datasets.reward_audit import (
+    UNKNOWN,
+    LabelledEpisode,
+    audit,
+    endings,
+    told_episodes,
+    tuned_reward,
+)
 from serl.errors import BadInput
-from serl.log.annotations import LABELS_FILE, Origin, Place, append_labels, read_labels
+from serl.log.annotations import LABELS_FILE, Origin, StepKey, append_labels, read_labels
 from serl.log.episode_reader import episode_name, episode_paths, read_spec
 from serl.reward import RewardConfig
 from serl.runs.config import parse_overrides, resolve
@@ -84,7 +91,9 @@ def execute_audit(options: argparse.Namespace) -> int:
 class _Mistakes:
     """What a model does wrong in episodes of which something is known."""
 
-    def __init__(self, episodes: Sequence[Told], config: RewardConfig, threshold: float) -> None:
+    def __init__(
+        self, episodes: Sequence[LabelledEpisode], config: RewardConfig, threshold: float
+    ) -> None:
         self._episodes, self._config, self._threshold = episodes, config, threshold
         truths = np.concatenate([episode.truths for episode in episodes])
         told = np.concatenate([episode.probabilities for episode in episodes])
@@ -168,7 +177,7 @@ def _nothing_known(folders: Sequence[Path], episodes: int) -> str:
     )
 
 
-def _truth_lines(episodes: Sequence[Told]) -> list[str]:
+def _truth_lines(episodes: Sequence[LabelledEpisode]) -> list[str]:
     counts = Counter(episode.by for episode in episodes)
     lines = [f"truth: {text}, {counts[by]} episodes" for by, text in _TRUTHS.items() if counts[by]]
     if counts[""]:
@@ -176,7 +185,7 @@ def _truth_lines(episodes: Sequence[Told]) -> list[str]:
     return lines
 
 
-def _place_lines(config: RewardConfig, episodes: Sequence[Told]) -> list[str]:
+def _place_lines(config: RewardConfig, episodes: Sequence[LabelledEpisode]) -> list[str]:
     lines = [
         f"where the tool is {word} x, y, z of {corner} m"
         for word, corner in (("above", config.tool_low_m), ("below", config.tool_high_m))
@@ -236,7 +245,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 
 
 def _collect(options: argparse.Namespace) -> int:
-    from serl.datasets.reward_collection import Counts, collect
+    from serl.datasets.reward_collection import LabelCounts, collect
     from serl.runs.task_setup import make_task
 
     if min(options.positives, options.negatives) < 1:
@@ -251,7 +260,7 @@ def _collect(options: argparse.Namespace) -> int:
     if episode_paths(folder):
         raise BadInput(f"{folder}: already holds episodes; give another --out")
     with plugins.make_simulation(task) as robot:
-        wanted = Counts(options.positives, options.negatives)
+        wanted = LabelCounts(options.positives, options.negatives)
         try:
             counts = collect(robot, task, folder, wanted, options.seed, _tell, config.log)
         except KeyboardInterrupt:
@@ -264,12 +273,12 @@ def _collect(options: argparse.Namespace) -> int:
 
 
 def _collect_person(options: argparse.Namespace) -> int:
-    from serl.datasets.recording_session import Session, write_session
-    from serl.datasets.reward_collection import Counts, Marks, collect_person
+    from serl.datasets.recording_session import RecordingSession, write_session
+    from serl.datasets.reward_collection import LabelCounts, Marks, collect_person
     from serl.runs.task_setup import make_task
     from serl.system.files import FileLock
 
-    wanted = Counts(options.positives, options.negatives)
+    wanted = LabelCounts(options.positives, options.negatives)
     defaults = {
         "observe": "pixels",
         "task_config": {"time_limit_s": record_command.PERSONS_TIME_S},
@@ -280,7 +289,7 @@ def _collect_person(options: argparse.Namespace) -> int:
     if not options.console:
         print(_BY_WORDS, flush=True)
     with FileLock(run.path / "recorder.lock", f"the recording {run.path}"):
-        write_session(run.path, Session(purpose="reward", wanted=wanted._asdict()))
+        write_session(run.path, RecordingSession(purpose="reward", wanted=wanted._asdict()))
         marks = Marks(run)
         said = {"positive": lambda: marks.mark(1), "negative": lambda: marks.mark(0)}
         with record_command.stand(options, run, task, device, said) as place:
@@ -323,7 +332,7 @@ def _label(options: argparse.Namespace) -> int:
     length = _length(paths[epoch, options.episode])
     if not steps or steps[0] < 0 or steps[-1] >= length:
         raise BadInput(f"--steps {options.steps}: expected steps from 0 to {length - 1}")
-    places = [(Place(epoch, options.episode, step), options.label) for step in steps]
+    places = [(StepKey(epoch, options.episode, step), options.label) for step in steps]
     count = append_labels(folder, places, "person")
     total = len(read_labels(folder))
     print(f"{count} steps are labelled {options.label}; {total} labels in {folder / LABELS_FILE}")

@@ -22,16 +22,16 @@ from serl.ros.setup.checks import Left
 from serl.runs.guard_setup import place_of
 from serl.system.files import check_destination
 from serl.system.terminal import Typed, TypedNoMore
-from serl.workspace import Trial
+from serl.workspace import SetupResult
 
 if TYPE_CHECKING:
-    from serl.ros.setup.session import Session
+    from serl.ros.setup.session import SetupSession
     from serl.ros.setup.steps import SetupStep
 
 _CHOICE = "[Enter] begin   [s REASON] skip   [q] leave, and go on another time"
 
 
-class Terminal:
+class SetupTerminal:
     """The person at this terminal; see `serl.ros.setup.checks.Asker`."""
 
     def __init__(self) -> None:
@@ -90,12 +90,12 @@ def setup(options: argparse.Namespace) -> int:
     require_ros()
     from serl.ros.node import RosNode  # rclpy: once it is known to be there
     from serl.ros.setup.arm import SetupArm
-    from serl.ros.setup.session import Session
+    from serl.ros.setup.session import SetupSession
     from serl.ros.setup.steps import STEPS
 
     profile = _without(profile, options.repeat, [step.name for step in STEPS])
     os.environ["ROS_DOMAIN_ID"] = str(domain_id_of())
-    asker = Terminal()
+    asker = SetupTerminal()
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="serl-setup-"))
         folder = Path(scratch) / place.cell
@@ -109,13 +109,13 @@ def setup(options: argparse.Namespace) -> int:
             signal.signal(number, signal.default_int_handler)
         latch = latch_path(str(out), profile, place.namespace)
         arm = stack.enter_context(SetupArm(node, place, profile, folder, latch, asker))
-        session = Session(node, arm, asker, out, (device,) if device else ())
+        session = SetupSession(node, arm, asker, out, (device,) if device else ())
         asker.tell(f"{profile.summary}: {place.namespace}, {len(STEPS)} steps, into {out}")
         return 0 if walk(session, STEPS) else 1
 
 
 def walk(
-    session: Session,
+    session: SetupSession,
     steps: Sequence[SetupStep],
     now: Callable[[], datetime] = datetime.now,
 ) -> bool:
@@ -141,20 +141,20 @@ def walk(
     return True
 
 
-def _tried(session: Session, step: SetupStep, now: Callable[[], datetime]) -> Trial:
+def _tried(session: SetupSession, step: SetupStep, now: Callable[[], datetime]) -> SetupResult:
     """What came of a step, tried until it is well or the person skips it."""
     while True:
         answer = session.asker.ask(step.name, _CHOICE)
         if answer == "s" or answer.startswith("s "):
             if reason := answer[1:].strip():
-                return Trial(at=_stamp(now()), skipped=reason)
+                return SetupResult(at=_stamp(now()), skipped=reason)
             session.asker.tell("a skipped step needs a reason: s no camera in this cell")
         elif answer:
             session.asker.tell(f"{answer!r}: expected Enter, s and a reason, or q")
         else:
             try:
                 found = step.run(session)
-                return Trial(at=_stamp(now()), found=found)  # when it was done, not begun
+                return SetupResult(at=_stamp(now()), found=found)  # when it was done, not begun
             except Left:
                 raise
             except SerlError as error:
@@ -165,7 +165,7 @@ def _stamp(now: datetime) -> str:
     return now.strftime("%Y-%m-%d %H:%M")
 
 
-def _words(trial: Trial) -> str:
+def _words(trial: SetupResult) -> str:
     return f"skipped: {trial.skipped}" if trial.skipped else f"done {trial.at}: {trial.found}"
 
 

@@ -112,7 +112,7 @@ class Gate:
         return kind == "Bearer" and self.knows(word)
 
 
-class Lease:
+class OperatorLease:
     """Held by one page as long as it beats.
 
     Args:
@@ -149,7 +149,7 @@ class Lease:
             self._holder = None
 
 
-class Rate:
+class RateLimit:
     """At most so many a second, with room for a burst.
 
     Args:

@@ -32,7 +32,7 @@ _RECORDS_AT_ONCE = 200
 Placement = np.ndarray[Any, np.dtype[np.float64]]
 
 
-class Source(Protocol):
+class PictureSource(Protocol):
     """Where pictures come from."""
 
     def look(self) -> Mapping[str, Image] | None:
@@ -130,7 +130,7 @@ class Pictures:
         operated: somebody operates.
     """
 
-    def __init__(self, source: Source, operated: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, source: PictureSource, operated: Callable[[], bool] = lambda: False) -> None:
         self._source, self._operated = source, operated
         self._newest: list[Picture] = []
         self._serial = 0

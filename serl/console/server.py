@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from serl.console.access import HEADERS, Gate, Lease, Rate
+from serl.console.access import HEADERS, Gate, OperatorLease, RateLimit
 from serl.console.backend import Cockpit
 from serl.console.messages import MAX_BYTES, Give, Take, Yes, read_frame, read_token
 from serl.errors import CorruptData, SerlError
@@ -62,7 +62,7 @@ class Console:
         self, cockpit: Cockpit, gate: Gate, now_s: Callable[[], float] = time.monotonic
     ) -> None:
         self._cockpit, self._gate, self._now_s = cockpit, gate, now_s
-        self._lease = Lease(now_s)
+        self._lease = OperatorLease(now_s)
         self._pages: set[web.WebSocketResponse] = set()
         self._sayings: set[asyncio.Task[None]] = set()
         self._stop_sayers: set[web.WebSocketResponse] = set()  # since the last stop began
@@ -129,8 +129,8 @@ class Console:
                 sender.cancel()
 
     async def _listen(self, socket: web.WebSocketResponse) -> None:
-        frames = Rate(MOST_FRAMES_HZ, self._now_s, PATIENCE_S)
-        beats = Rate(MOST_BEATS_HZ, self._now_s)
+        frames = RateLimit(MOST_FRAMES_HZ, self._now_s, PATIENCE_S)
+        beats = RateLimit(MOST_BEATS_HZ, self._now_s)
         async for message in socket:
             if message.type is not WSMsgType.TEXT:
                 raise CorruptData("frame: expected text")

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from serl.datasets.person import ACTOR
-from serl.datasets.recording_session import Recorded, Session, read_session
+from serl.datasets.recording_session import Recording, RecordingSession, read_session
 from serl.log.annotations import read_labels
 from serl.log.episode_reader import episode_paths
-from serl.report.display import Progress
+from serl.report.display import RunProgress
 from serl.report.progress import ProgressReader, advise
 from serl.runs.folder import RunFolder
 
@@ -68,14 +68,14 @@ class Overview:
             return f"done: {final['successes']} of {final['trials']} trials succeeded alone"
         return advise(recent)
 
-    def _weights(self, progress: Progress) -> Health:
+    def _weights(self, progress: RunProgress) -> Health:
         age = next((a.weights_age for a in progress.actors if a.name == self._actor), None)
         if progress.weights_version is None:
             return True, "none yet"
         behind = "" if age is None else ", newest" if not age else f", {age} behind"
         return True, f"version {progress.weights_version}{behind}"
 
-    def _link(self, progress: Progress) -> Health:
+    def _link(self, progress: RunProgress) -> Health:
         link = next((a.link for a in progress.actors if a.name == self._actor), None)
         if self.over:
             return True, "closed"
@@ -102,7 +102,7 @@ class _Said:
         return self._states
 
 
-def _learner(progress: Progress, state: str) -> Health:
+def _learner(progress: RunProgress, state: str) -> Health:
     if state != "running":
         return state != SILENT, state or "not started"
     if progress.updates_per_s is None:
@@ -138,7 +138,7 @@ class SessionOverview:
         session: what is asked for.
     """
 
-    def __init__(self, run: RunFolder, session: Session) -> None:
+    def __init__(self, run: RunFolder, session: RecordingSession) -> None:
         self._run, self._session = run, session
         self._have: dict[str, int] = {}
 
@@ -146,7 +146,7 @@ class SessionOverview:
         """The newest numbers."""
         recent: list[bool] = []
         if self._session.purpose == "demonstrations":
-            recorded = Recorded(self._run.path, self._run.episodes(ACTOR))
+            recorded = Recording(self._run.path, self._run.episodes(ACTOR))
             counts, recent = recorded.counts, recorded.recent
             self._have = {"demonstrations": counts.kept}
             beside = {"failures": counts.failures, "undone": counts.undone}

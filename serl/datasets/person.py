@@ -7,26 +7,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from serl.clock import Clock
-from serl.datasets.recording_session import Recorded
+from serl.datasets.recording_session import Recording
 from serl.errors import Silent
 from serl.intervention import Teleop
 from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.loop import EpisodeKey, Result, run
-from serl.policy import Hold as Still
+from serl.policy import ZeroPolicy as Still
 from serl.robot import SimulatedRobot
 from serl.runs.task_setup import make_spec
 from serl.task import SimulatedTask, TaskView
-from serl.teleop.human_input import Desk
+from serl.teleop.human_input import HumanInput
 from serl.teleop.operator import Hands
 from serl.training.evaluation import Purpose, start_seed
-from serl.types import Record, Source
+from serl.types import ActionSource, Record
 
 ACTOR = "person"
 """Name of the actor that a person is, in topics and in records."""
 
 
 @dataclass
-class Stand:
+class RecordingStation:
     """Where a person drives a robot.
 
     Attributes:
@@ -44,7 +44,7 @@ class Stand:
     """
 
     robot: SimulatedRobot
-    desk: Desk
+    desk: HumanInput
     clock: Clock
     stopping: Callable[[], bool] = lambda: False
     told: Callable[[Record], object] = lambda record: None
@@ -109,15 +109,15 @@ class Stand:
             key,
             sink,
             teleop=heard or self.desk,
-            chosen_by=Source.SCRIPT,
+            chosen_by=ActionSource.SCRIPT,
             interrupted=lambda: self.desk.hold.wait_paused(self.stopping),
         )
 
 
 def record_person(
-    stand: Stand,
+    stand: RecordingStation,
     task: SimulatedTask,
-    recorded: Recorded,
+    recorded: Recording,
     wanted: int,
     seed: int,
     progress: Callable[[Result], object] = lambda result: None,

@@ -24,7 +24,7 @@ FAILURES, UNDONE = "failures", "undone"
 _MAX_BYTES = 4096
 
 
-class Session(BaseModel):
+class RecordingSession(BaseModel):
     """What a person is asked to record into a folder.
 
     Attributes:
@@ -38,12 +38,12 @@ class Session(BaseModel):
     wanted: dict[str, int] = Field(min_length=1)
 
 
-def write_session(folder: Path, session: Session) -> None:
+def write_session(folder: Path, session: RecordingSession) -> None:
     """Say in the folder what it is for."""
     write_atomic(folder / SESSION, session.model_dump_json().encode())
 
 
-def read_session(folder: Path) -> Session | None:
+def read_session(folder: Path) -> RecordingSession | None:
     """What the folder is for; None where no person records.
 
     Raises:
@@ -53,12 +53,12 @@ def read_session(folder: Path) -> Session | None:
     if not path.exists():
         return None
     try:
-        return Session.model_validate_json(read_bounded(path, _MAX_BYTES))
+        return RecordingSession.model_validate_json(read_bounded(path, _MAX_BYTES))
     except ValidationError as error:
         raise CorruptData(f"{path}: {error.errors()[0]['msg']}") from error
 
 
-class Counts(NamedTuple):
+class RecordingCounts(NamedTuple):
     """How many episodes there are."""
 
     kept: int
@@ -71,7 +71,7 @@ class Counts(NamedTuple):
         return sum(self)
 
 
-class Recorded:
+class Recording:
     """Sorts what a person records. What it knows is what lies where, so that a crash costs nothing.
 
     Args:
@@ -85,9 +85,9 @@ class Recorded:
             make_folder(each)
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> RecordingCounts:
         """As of now; an episode that runs is in none."""
-        return Counts(*(len(episode_paths(each)) for each in self._places))
+        return RecordingCounts(*(len(episode_paths(each)) for each in self._places))
 
     @property
     def recent(self) -> list[bool]:

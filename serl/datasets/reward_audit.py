@@ -16,11 +16,11 @@ from serl.log.annotations import TRUTH_FILE, Origin, read_labels
 from serl.reward import RewardConfig, StageReward, may_be_there
 from serl.runs.config import TrainConfig, resolve, stage_configs
 from serl.runs.real_arm import tuned_settings
-from serl.runs.reward_data import Recorded, recordings, run_of
+from serl.runs.reward_data import LabelledRecording, recordings, run_of
 from serl.runs.task_setup import make_task
 from serl.system.settings_file import merge
 from serl.training.evaluation import wilson
-from serl.types import Image, Observation, Source
+from serl.types import ActionSource, Image, Observation
 
 UNKNOWN = -1
 
@@ -33,7 +33,7 @@ _UNSURE_STEPS = 10
 """Before a task says success it may be one already: it may wait until it is sure."""
 
 
-class Told(NamedTuple):
+class LabelledEpisode(NamedTuple):
     """An episode: what is known of its observations, and what a model says of them.
 
     Attributes:
@@ -57,7 +57,7 @@ def told_episodes(
     model: Model,
     config: RewardConfig,
     classes: int,
-) -> Iterator[Told]:
+) -> Iterator[LabelledEpisode]:
     """What a model says of each episode; where the tool cannot be at a success, nothing.
 
     A label counts before what a simulation knew besides (`serl.log.annotations`), and that before
@@ -95,7 +95,9 @@ def told_episodes(
                 probabilities = _seen(recorded, views, model)
                 there = may_be_there(tools_m, config.tool_low_m, config.tool_high_m)
                 probabilities[~there] = np.eye(classes)[0]
-            yield Told(origins, truths, probabilities, by, bool(np.isfinite(tools_m).all()))
+            yield LabelledEpisode(
+                origins, truths, probabilities, by, bool(np.isfinite(tools_m).all())
+            )
 
 
 def between(truths: Classes) -> Classes:
@@ -114,17 +116,17 @@ def _put(truths: Classes, words: Mapping[int, int]) -> bool:
     return bool(kept)
 
 
-def _is_judged(recorded: Recorded) -> bool:
+def _is_judged(recorded: LabelledRecording) -> bool:
     """Nobody judges a reset."""
     steps = recorded.episode.steps
-    return bool(steps) and steps[0].source is not Source.SCRIPT
+    return bool(steps) and steps[0].source is not ActionSource.SCRIPT
 
 
-def _nothing(recorded: Recorded) -> Classes:
+def _nothing(recorded: LabelledRecording) -> Classes:
     return np.full(len(recorded.observations), UNKNOWN)
 
 
-def _outcomes(recorded: Recorded, success: int) -> Classes:
+def _outcomes(recorded: LabelledRecording, success: int) -> Classes:
     """As the task judged while the episode ran."""
     truths = _nothing(recorded)
     if _is_judged(recorded):
@@ -135,7 +137,7 @@ def _outcomes(recorded: Recorded, success: int) -> Classes:
     return truths
 
 
-def _seen(recorded: Recorded, views: Mapping[str, View], model: Model) -> Probabilities:
+def _seen(recorded: LabelledRecording, views: Mapping[str, View], model: Model) -> Probabilities:
     observations = recorded.observations
     return model({name: np.stack([seen.images[name] for seen in observations]) for name in views})
 
@@ -221,7 +223,7 @@ class Endings(NamedTuple):
         return found
 
 
-def endings(episodes: Sequence[Told], config: RewardConfig, threshold: float) -> Endings:
+def endings(episodes: Sequence[LabelledEpisode], config: RewardConfig, threshold: float) -> Endings:
     """Play the reward along each episode of which something is known."""
     (k, n), right, unclear, short = config.hold, 0, 0, 0
     wrong: list[Origin] = []
@@ -246,7 +248,7 @@ def endings(episodes: Sequence[Told], config: RewardConfig, threshold: float) ->
     return Endings(right, tuple(wrong), unclear, (told, successes), short, len(episodes))
 
 
-def _told_at(episode: Told, config: RewardConfig, threshold: float) -> int | None:
+def _told_at(episode: LabelledEpisode, config: RewardConfig, threshold: float) -> int | None:
     """The observation at which the reward tells success; it judges all but the first."""
     rows, nothing = iter(episode.probabilities[1:]), Observation({})
     anywhere = config.model_copy(update={"tool_low_m": None, "tool_high_m": None})

@@ -13,11 +13,11 @@ import numpy as np
 
 from serl.camera import image_specs
 from serl.clock import VirtualClock
-from serl.datasets.person import ACTOR, Stand
+from serl.datasets.person import ACTOR, RecordingStation
 from serl.errors import BadInput, SerlError, Silent
 from serl.geometry import conjugate, normalized, rotate
 from serl.intervention import Event
-from serl.log.annotations import Place, append_labels, read_labels
+from serl.log.annotations import StepKey, append_labels, read_labels
 from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.log.episode_reader import episode_paths, next_epoch
 from serl.log.recovery import recover
@@ -29,9 +29,9 @@ from serl.runs.reward_data import write_views
 from serl.runs.task_setup import check_one_tool, drawn_by
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.task import SimulatedTask
-from serl.teleop.human_input import Desk
+from serl.teleop.human_input import HumanInput
 from serl.training.evaluation import Purpose, start_seed
-from serl.types import Action, Observation, Outcome, Record, Source, Step
+from serl.types import Action, ActionSource, Observation, Outcome, Record, Step
 
 _LINGER_STEPS, _PRETENDING_STEPS = 12, 30
 _HELD_STEPS = 6  # before it is dropped
@@ -61,7 +61,7 @@ class Kind(StrEnum):
 _GIVES_UP = {Kind.SHORT: (0.2, 0.9), Kind.NEARLY: (0.75, 1.0)}  # of the task's progress
 
 
-class Driver:
+class CollectionDriver:
     """A policy for one episode, that notes the ground truth before each step.
 
     Args:
@@ -194,7 +194,7 @@ def collection_spec(task: SimulatedTask) -> Spec:
     )
 
 
-class Counts(NamedTuple):
+class LabelCounts(NamedTuple):
     """How many samples there are."""
 
     positives: int
@@ -205,11 +205,11 @@ def collect(
     robot: SimulatedRobot,
     task: SimulatedTask,
     folder: Path,
-    wanted: Counts,
+    wanted: LabelCounts,
     seed: int,
-    progress: Callable[[Counts], None] = lambda counts: None,
+    progress: Callable[[LabelCounts], None] = lambda counts: None,
     log_config: LogConfig | None = None,
-) -> Counts:
+) -> LabelCounts:
     """Record episodes until there are so many steps of success and of none, by the ground truth.
 
     Episodes of several kinds take turns, see `Kind`: most of what is no success nearly is one, or
@@ -222,7 +222,7 @@ def collect(
     watching, spec = Watching(task), collection_spec(task)
     write_views(folder, task.config.all_views, task.config.renderer)
     clock = VirtualClock(robot.advance, task.config.rate_hz)
-    counts, episode, place = Counts(0, 0), 0, None
+    counts, episode, place = LabelCounts(0, 0), 0, None
     name = folder.resolve().name
     with EpisodeLog(folder, spec, name, "collector", 1, log_config) as log:
         while counts.positives < wanted.positives or counts.negatives < wanted.negatives:
@@ -230,7 +230,7 @@ def collect(
                 raise SerlError(f"{task.name}: no success in {episode} episodes")
             start = start_seed(Purpose.REWARD, seed, "collector", episode)
             task.begin(robot.reset(start))
-            driver = Driver(robot, task, start, _kind(episode), place)
+            driver = CollectionDriver(robot, task, start, _kind(episode), place)
             key = EpisodeKey(name, "collector", 1, episode)
             run(
                 robot,
@@ -239,7 +239,7 @@ def collect(
                 clock,
                 key,
                 log.append,
-                chosen_by=Source.SCRIPT,
+                chosen_by=ActionSource.SCRIPT,
                 interrupted=driver.is_over,
             )
             place = driver.place
@@ -254,8 +254,8 @@ def _kind(episode: int) -> Kind:
 
 
 def _label(
-    folder: Path, episode: int, successes: Sequence[bool], counts: Counts, wanted: Counts
-) -> Counts:
+    folder: Path, episode: int, successes: Sequence[bool], counts: LabelCounts, wanted: LabelCounts
+) -> LabelCounts:
     """Label some steps of an episode, as far as samples are still wanted.
 
     Successes are evenly spread; of the others, which are hardest to tell near the end, more are
@@ -267,16 +267,16 @@ def _label(
         0: ([i for i in sure if not successes[i]], _MOST_NEGATIVES, 0.5),
     }
     left = {1: wanted.positives - counts.positives, 0: wanted.negatives - counts.negatives}
-    chosen: list[tuple[Place, int]] = []
+    chosen: list[tuple[StepKey, int]] = []
     for label, (steps, most, power) in kinds.items():
         number = max(0, min(len(steps), most, left[label]))
         spread = (len(steps) - 1) * np.linspace(0.0, 1.0, number) ** power
         chosen += [
-            (Place(1, episode, steps[index]), label) for index in sorted(set(spread.astype(int)))
+            (StepKey(1, episode, steps[index]), label) for index in sorted(set(spread.astype(int)))
         ]
     append_labels(folder, chosen, "script")
     positives = sum(label for _, label in chosen)
-    return Counts(counts.positives + positives, counts.negatives + len(chosen) - positives)
+    return LabelCounts(counts.positives + positives, counts.negatives + len(chosen) - positives)
 
 
 def _agree(successes: Sequence[bool], step: int, success: bool) -> bool:
@@ -299,18 +299,18 @@ class Marks:
     def __init__(self, run: RunFolder, by: str = "the operator") -> None:
         self._folder, self._by = run.path, by
         self._labels = read_labels(self._folder)
-        self._newest: Place | None = None
+        self._newest: StepKey | None = None
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> LabelCounts:
         """How many steps are marked."""
         positives = sum(label > 0 for label in self._labels.values())
-        return Counts(positives, len(self._labels) - positives)
+        return LabelCounts(positives, len(self._labels) - positives)
 
     def watch(self, record: Record) -> None:
         """A step was logged: what it saw is what a mark means now."""
         key = record.key
-        seen = Place(key.epoch, key.episode, key.index)
+        seen = StepKey(key.epoch, key.episode, key.index)
         self._newest = seen if isinstance(record, Step) else None
 
     def mark(self, label: int) -> str:
@@ -331,7 +331,7 @@ class Marks:
 class _Marking:
     """A desk where a word of success or failure marks the step that passes, and ends nothing."""
 
-    def __init__(self, desk: Desk, marks: Marks) -> None:
+    def __init__(self, desk: HumanInput, marks: Marks) -> None:
         self._desk, self._marks = desk, marks
 
     def begin(self) -> None:
@@ -350,14 +350,14 @@ class _Marking:
 
 
 def collect_person(
-    stand: Stand,
+    stand: RecordingStation,
     task: SimulatedTask,
     run: RunFolder,
     marks: Marks,
-    wanted: Counts,
+    wanted: LabelCounts,
     seed: int,
-    progress: Callable[[Counts], object] = lambda counts: None,
-) -> Counts:
+    progress: Callable[[LabelCounts], object] = lambda counts: None,
+) -> LabelCounts:
     """Let a person drive and mark until there is enough of both, or until stopping.
 
     What a device says for success and failure marks a step as well.

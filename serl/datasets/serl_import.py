@@ -19,7 +19,7 @@ from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.specs import ObservationSpec, Spec, check_reward
 from serl.system.json_fields import short
 from serl.system.pickles import read_pickle
-from serl.types import Action, Array, End, Image, Key, Observation, Record, Source, Step
+from serl.types import Action, ActionSource, Array, End, Image, Key, Observation, Record, Step
 
 Values = np.ndarray[Any, Any]
 
@@ -334,7 +334,7 @@ def _records(run: Run, key: Key, spec: Spec, mapper: Mapper, provenance: str) ->
                 reward_provenance=provenance,
                 terminated=last and run.terminated,
                 truncated=last and not run.terminated,
-                source=Source.HUMAN,
+                source=ActionSource.HUMAN,
                 policy_version=0,
                 monotonic_s=index / spec.rate_hz,
                 wall_s=now_s,

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from serl.errors import Silent
 from serl.robot import Guarded, Robot
 from serl.specs import ArraySpec, ObservationSpec
-from serl.types import Action, Image, Observation, Source
+from serl.types import Action, ActionSource, Image, Observation
 
 _ALIKE, _ALIKE_S = 3, 0.15
 
@@ -203,7 +203,7 @@ class WatchedRobot:
         """As the robot."""
         return self._robot.act(action)
 
-    def drive_as(self, source: Source) -> None:
+    def drive_as(self, source: ActionSource) -> None:
         """As the robot, where it has a guard."""
         if isinstance(self._robot, Guarded):
             self._robot.drive_as(source)

@@ -45,7 +45,7 @@ from serl.guard.checks import (
     may_be,
 )
 from serl.guard.config import LATCHED, MOVING, GuardConfig, GuardState
-from serl.guard.inputs import Lease, MeasuredArm, Nonsense, Source
+from serl.guard.inputs import Lease, MeasuredArm, MessageAge, Nonsense
 from serl.guard.latch import Latch
 from serl.guard.monitors import Following
 from serl.guard.standing import Standing
@@ -81,7 +81,7 @@ class Guard:
         self._limits, self._slow = config.motion.limits, config.slow
         self.measured = MeasuredArm(config, self.counts)
         self.lease = Lease(config, self.counts)
-        self._command = Source("command", config.command_s, self.counts)
+        self._command = MessageAge("command", config.command_s, self.counts)
         self._gripper = GripperCommand(config, self.counts)
         self._nonsense = Nonsense(3, "commands that are not finite")
         self._ticked_s = -math.inf

@@ -44,7 +44,7 @@ _PUSH_N, _PUSH_NM = 1.5, 0.3
 """What is below comes of the sensor: the softest spring of ours makes 1.8 N of its lead."""
 
 
-class Source:
+class MessageAge:
     """How old a kind of message is, and what was wrong with the last one.
 
     Attributes:
@@ -140,7 +140,7 @@ class Lease:
         self.human_s = self.device_s = -math.inf
         self._config = config
         self._counts = counts
-        self._source = Source("heartbeat", config.heartbeat_s, counts)
+        self._source = MessageAge("heartbeat", config.heartbeat_s, counts)
         self._owner, self._number, self.since_s = "", -1, -math.inf
         self._stranger_s = -math.inf
 
@@ -212,7 +212,7 @@ class MeasuredArm:
         self._still: Pose | None = None
         self._still_s = math.inf  # since when it has been near that pose
         names = ["pose", "joints", *(["wrench"] if config.wrench else [])]
-        self._sources = {name: Source(name, config.state_s, counts) for name in names}
+        self._sources = {name: MessageAge(name, config.state_s, counts) for name in names}
 
     def hear_pose(self, values: Sequence[float], heard: Heard) -> None:
         """Take a measured base_T_tcp."""

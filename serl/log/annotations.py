@@ -22,7 +22,7 @@ from serl.errors import BadInput, CorruptData
 from serl.log.episode_reader import EpisodeName
 from serl.system.files import open_regular
 from serl.system.json_fields import check_fields, dump_object, read_objects, short
-from serl.types import Array, Image, Observation, Record, Source, Step
+from serl.types import ActionSource, Array, Image, Observation, Record, Step
 
 LABELS_FILE = "labels.jsonl"
 _LABEL_FIELDS = {
@@ -36,7 +36,7 @@ _LABEL_FIELDS = {
 _MAX_LABEL = 63
 
 
-class Place(NamedTuple):
+class StepKey(NamedTuple):
     """A step in a folder of episodes; the number of its steps stands for the final observation."""
 
     epoch: int
@@ -47,7 +47,7 @@ class Place(NamedTuple):
 class Word(NamedTuple):
     """What was said of a step, by whom, and when (seconds since 1970)."""
 
-    place: Place
+    place: StepKey
     label: int
     by: str
     wall_s: float
@@ -55,7 +55,7 @@ class Word(NamedTuple):
 
 def append_labels(
     folder: Path,
-    labels: Iterable[tuple[Place, int]],
+    labels: Iterable[tuple[StepKey, int]],
     by: str,
     now_s: float | None = None,
     file: str = LABELS_FILE,
@@ -92,7 +92,7 @@ def drop_cut_line(path: Path) -> None:
         os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
 
 
-def read_labels(folder: Path, file: str = LABELS_FILE) -> dict[Place, int]:
+def read_labels(folder: Path, file: str = LABELS_FILE) -> dict[StepKey, int]:
     """The label of each step that has one, the last that was said; raises as `read_words`."""
     return {word.place: word.label for word in read_words(folder, file)}
 
@@ -115,7 +115,7 @@ def read_words(folder: Path, file: str = LABELS_FILE) -> Iterator[Word]:
         label = fields["label"]
         if not 0 <= label <= _MAX_LABEL:
             raise CorruptData(f"{where}: label {short(label)}, allowed 0 to {_MAX_LABEL}")
-        place = Place(fields["epoch"], fields["episode"], fields["step"])
+        place = StepKey(fields["epoch"], fields["episode"], fields["step"])
         yield Word(place, label, fields["by"], fields["wall_s"])
 
 
@@ -123,7 +123,7 @@ class Origin(NamedTuple):
     """Where a sample comes from."""
 
     folder: Path
-    place: Place
+    place: StepKey
 
 
 class Samples(NamedTuple):
@@ -245,8 +245,8 @@ class TruthLog:
 
     def __init__(self, folder: Path, solved: Callable[[], bool]) -> None:
         self._folder, self._solved = folder, solved
-        self._said: list[tuple[Place, int]] = []
-        self._newest: tuple[Place, int] | None = None
+        self._said: list[tuple[StepKey, int]] = []
+        self._newest: tuple[StepKey, int] | None = None
 
     def take(self, record: Record) -> None:
         """A record was logged: of a step, what came of it is known; at an end all is written.
@@ -255,9 +255,9 @@ class TruthLog:
         """
         key = record.key
         if isinstance(record, Step):
-            if record.source is Source.SCRIPT:
+            if record.source is ActionSource.SCRIPT:
                 return
-            now = Place(key.epoch, key.episode, key.index + 1), int(self._solved())
+            now = StepKey(key.epoch, key.episode, key.index + 1), int(self._solved())
             if self._newest is None:
                 self._said.append(now)
             elif self._newest[1] != now[1]:

@@ -22,7 +22,7 @@ BLOCK_RECORDS = 64
 _MAX_REASON = 1000  # characters, as `serl.log.wire` cuts it
 
 
-class Block(NamedTuple):
+class ChecksumBlock(NamedTuple):
     """Checksums of some records of a stream that follow each other.
 
     Attributes:
@@ -42,7 +42,7 @@ class Block(NamedTuple):
             yield self.first + number, self.checksums[start : start + CHECKSUM.size]
 
 
-def extend(blocks: list[Block], sequence: int, record: Arrival) -> None:
+def extend(blocks: list[ChecksumBlock], sequence: int, record: Arrival) -> None:
     """Add the checksum of a record to the last block, or to a new one behind it.
 
     Args:
@@ -56,7 +56,7 @@ def extend(blocks: list[Block], sequence: int, record: Arrival) -> None:
         cameras = last.cameras
     full = last is not None and len(last.checksums) >= BLOCK_RECORDS * CHECKSUM.size
     if last is None or full or last.cameras != cameras:
-        blocks.append(Block(sequence, cameras, checksum(record, cameras)))
+        blocks.append(ChecksumBlock(sequence, cameras, checksum(record, cameras)))
     else:
         checksums = last.checksums + checksum(record, cameras)
         blocks[-1] = last._replace(checksums=checksums)

@@ -11,7 +11,7 @@ from typing import Any
 from serl.log.episode_reader import FIRST_IMAGE, FORMAT, SEALED, EpisodeName, Message, metadata_crc
 from serl.log.images import ENCODINGS, Encoding, head, schema
 from serl.log.manifest import Entry, append_entry
-from serl.log.mcap_writer import Channel, McapWriter, Schema
+from serl.log.mcap_writer import McapChannel, McapWriter, Schema
 from serl.log.wire import END, STEP, Parts
 from serl.specs import Spec
 from serl.system.files import Buffer, sync_folder
@@ -137,13 +137,13 @@ class EpisodeWriter:
             raise
 
 
-def _channels(spec: Spec, encoding: Encoding) -> list[Channel]:
+def _channels(spec: Spec, encoding: Encoding) -> list[McapChannel]:
     """Steps are channel `STEP`, ends channel `END`, images follow by name, as in `Parts`."""
     return [
-        Channel("/step", "json", _json_schema(spec, STEP)),
-        Channel("/end", "json", _json_schema(spec, END)),
+        McapChannel("/step", "json", _json_schema(spec, STEP)),
+        McapChannel("/end", "json", _json_schema(spec, END)),
         *(
-            Channel(f"/image/{name}", "cdr", schema(encoding))
+            McapChannel(f"/image/{name}", "cdr", schema(encoding))
             for name in sorted(spec.observation.images)
         ),
     ]

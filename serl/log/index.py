@@ -19,7 +19,7 @@ from threading import Lock
 from typing import NamedTuple, Self
 
 from serl.errors import BadInput, CorruptData
-from serl.log.content import CHECKSUM, Block, extend
+from serl.log.content import CHECKSUM, ChecksumBlock, extend
 from serl.system.database import (
     BESIDE,
     DamagedDatabase,
@@ -117,7 +117,9 @@ class Index:
         if not path.exists():
             _make(path)
         self._places: dict[Stream, _Place] = {}
-        self._blocks: dict[Stream, Block] = {}  # the last row of each stream, since the start
+        self._blocks: dict[
+            Stream, ChecksumBlock
+        ] = {}  # the last row of each stream, since the start
         self._last = (0, Span("", 0, 0, 0))
         try:
             self._database = connect(path)
@@ -162,7 +164,7 @@ class Index:
         """
         places: dict[Stream, _Place] = {}
         spans: list[Span] = []
-        blocks: dict[Stream, list[Block]] = {}
+        blocks: dict[Stream, list[ChecksumBlock]] = {}
         for record in records:
             stream = record.key.actor, record.key.epoch
             before = places.get(stream) or self._places.get(stream, _Place())
@@ -275,7 +277,7 @@ class Index:
         self,
         spans: Sequence[Span],
         places: Mapping[Stream, _Place],
-        blocks: Mapping[Stream, Sequence[Block]],
+        blocks: Mapping[Stream, Sequence[ChecksumBlock]],
     ) -> None:
         """One transaction; the first span may continue the last one."""
         if not spans:
@@ -334,7 +336,7 @@ def _make(path: Path) -> None:
     sync_folder(path.parent)
 
 
-def read_index(path: Path) -> tuple[list[Span], dict[Stream, list[Block]]]:
+def read_index(path: Path) -> tuple[list[Span], dict[Stream, list[ChecksumBlock]]]:
     """Read the spans as they are stored, unchecked, and the checksums; nothing without an index.
 
     Changes nothing.
@@ -352,8 +354,8 @@ def read_index(path: Path) -> tuple[list[Span], dict[Stream, list[Block]]]:
         raise CorruptData(f"{path}: {error}") from error
 
 
-def _read(path: Path) -> tuple[list[Span], dict[Stream, list[Block]]]:
-    blocks: dict[Stream, list[Block]] = {}
+def _read(path: Path) -> tuple[list[Span], dict[Stream, list[ChecksumBlock]]]:
+    blocks: dict[Stream, list[ChecksumBlock]] = {}
     with closing(connect(path, read_only=True)) as database, bounded(database, path):
         version = check(database, path, _SCHEMAS)
         spans = [Span(*row) for row in read_rows(database, path, _SPANS)]
@@ -361,7 +363,7 @@ def _read(path: Path) -> tuple[list[Span], dict[Stream, list[Block]]]:
             checked_name(actor, f"{path}: actor")
         content = read_rows(database, path, "SELECT * FROM content") if version == FORMAT else ()
         for actor, epoch, first, cameras, checksums in content:
-            block = Block(first, tuple(filter(None, cameras.split("\n"))), checksums)
+            block = ChecksumBlock(first, tuple(filter(None, cameras.split("\n"))), checksums)
             blocks.setdefault((actor, epoch), []).append(block)
     return spans, blocks
 

@@ -64,7 +64,7 @@ class Schema(NamedTuple):
     text: str
 
 
-class Channel(NamedTuple):
+class McapChannel(NamedTuple):
     """A stream of messages; its number is its position in the file's list, from 1.
 
     Attributes:
@@ -103,7 +103,7 @@ class McapWriter:
     def __init__(
         self,
         descriptor: int,
-        channels: Sequence[Channel],
+        channels: Sequence[McapChannel],
         name: str,
         metadata: Mapping[str, str],
     ) -> None:
@@ -229,7 +229,7 @@ class McapWriter:
         return _block(Opcode.STATISTICS, head, _entries(self._counts))
 
 
-def _declarations(channels: Sequence[Channel]) -> tuple[list[bytes], list[bytes]]:
+def _declarations(channels: Sequence[McapChannel]) -> tuple[list[bytes], list[bytes]]:
     """The blocks of the schemas, each once, and of the channels."""
     schemas = list(dict.fromkeys(channel.schema for channel in channels))
     declared = [

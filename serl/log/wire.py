@@ -24,7 +24,18 @@ from serl.specs import ArraySpec, Spec, check_reward
 from serl.system.files import checked_name
 from serl.system.json_fields import check_fields, dump_object, parse_object, printable, short
 from serl.transport import MAX_VERSION
-from serl.types import Array, Arrival, End, Image, Key, Lost, Observation, Record, Source, Step
+from serl.types import (
+    ActionSource,
+    Array,
+    Arrival,
+    End,
+    Image,
+    Key,
+    Lost,
+    Observation,
+    Record,
+    Step,
+)
 
 Buffer = bytes | memoryview
 
@@ -89,7 +100,7 @@ class Parts(NamedTuple):
     images: tuple[Buffer, ...]
 
 
-class Frame(NamedTuple):
+class WireFrame(NamedTuple):
     """One message of the acknowledged stream.
 
     Attributes:
@@ -250,9 +261,9 @@ def decode_record(data: Buffer, spec: Spec) -> Record:
     if fields["policy_version"] > MAX_VERSION:
         raise CorruptData(f"record policy_version: {fields['policy_version']}, 0-{MAX_VERSION}")
     try:
-        fields["source"] = Source(fields["source"])
+        fields["source"] = ActionSource(fields["source"])
     except ValueError as error:
-        raise CorruptData(f"record source: {error}, known are {[*Source]}") from error
+        raise CorruptData(f"record source: {error}, known are {[*ActionSource]}") from error
     return Step(key=key, observation=observation, **fields)
 
 
@@ -318,14 +329,14 @@ def actor_number(run: str, actor: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{run}\0{actor}".encode()).digest()[:8], "little")
 
 
-def encode_frame(frame: Frame) -> bytes:
+def encode_frame(frame: WireFrame) -> bytes:
     """A frame as bytes; the checksum covers the header too."""
     ids = (frame.actor, frame.epoch, frame.sequence)
     head = _FRAME.pack(_FRAME_MAGIC, VERSION, *ids, len(frame.payload))
     return b"".join((head, _CRC.pack(_frame_crc(head, frame.payload)), frame.payload))
 
 
-def decode_frame(data: Buffer) -> Frame:
+def decode_frame(data: Buffer) -> WireFrame:
     """The frame in `data`; the payload is a view of `data`.
 
     Raises:
@@ -341,7 +352,7 @@ def decode_frame(data: Buffer) -> Frame:
         raise CorruptData(f"frame: unknown header {bytes(head[:8])!r} or length {length}")
     if _CRC.unpack_from(view, _FRAME.size)[0] != _frame_crc(head, payload):
         raise CorruptData("frame: the checksum does not match")
-    return Frame(actor, epoch, sequence, payload)
+    return WireFrame(actor, epoch, sequence, payload)
 
 
 def _frame_crc(head: Buffer, payload: Buffer) -> int:

@@ -61,7 +61,7 @@ class ProcessProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RunProgress:
     """Where a run stands. What is None is not known yet, and shown as such.
 
     Attributes:
@@ -127,7 +127,7 @@ class Display:
         if self.console.is_terminal:
             self._live.stop()
 
-    def update(self, progress: Progress) -> None:
+    def update(self, progress: RunProgress) -> None:
         """Show the newest state; call it as often as you like."""
         if self.console.is_terminal:
             self._live.update(panel(progress), refresh=True)
@@ -140,7 +140,7 @@ class Display:
         self.console.print(text, markup=False, soft_wrap=True)
 
 
-def panel(progress: Progress) -> RenderableType:
+def panel(progress: RunProgress) -> RenderableType:
     """The live panel, at most 80 columns wide."""
     times = f"{_clock(progress.elapsed_s)} elapsed"
     if progress.left_s:
@@ -159,7 +159,7 @@ def panel(progress: Progress) -> RenderableType:
     )
 
 
-def line(progress: Progress) -> str:
+def line(progress: RunProgress) -> str:
     """The state in one plain line."""
     parts = [
         _clock(progress.elapsed_s),
@@ -236,7 +236,7 @@ def _result(evaluation: Evaluation | None) -> Text:
     )
 
 
-def _steps(progress: Progress) -> RenderableType:
+def _steps(progress: RunProgress) -> RenderableType:
     grid = Table.grid(expand=True, padding=(0, 2, 0, 0))
     grid.add_column(ratio=1)
     grid.add_column(justify="right", no_wrap=True)
@@ -251,7 +251,7 @@ def _steps(progress: Progress) -> RenderableType:
     return grid
 
 
-def _numbers(progress: Progress) -> RenderableType:
+def _numbers(progress: RunProgress) -> RenderableType:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style=QUIET, justify="right", min_width=18)
     grid.add_column(width=20)
@@ -277,7 +277,7 @@ def _numbers(progress: Progress) -> RenderableType:
     return grid
 
 
-def _parts(progress: Progress) -> RenderableType:
+def _parts(progress: RunProgress) -> RenderableType:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style=QUIET, justify="right", min_width=18)
     grid.add_column()

@@ -27,7 +27,7 @@ from serl.specs import Spec
 from serl.system.video import GREEN, INK, QUIET, SOURCE_COLOURS, check_name, font, write_video
 from serl.task import SimulatedTask
 from serl.training.evaluation import Purpose, start_seed
-from serl.types import Action, End, Episode, Image, Observation, Record, Source, Step
+from serl.types import Action, ActionSource, End, Episode, Image, Observation, Record, Step
 
 # A policy's actions are recorded as they were asked for, and come out bit by bit; a human's as they
 # were executed, and contacts enlarge what is lost by that. An angle may wrap: the mean decides.
@@ -69,7 +69,7 @@ def _place(
     robot: SimulatedRobot, task: SimulatedTask, episode: Episode, seed: int, number: int
 ) -> None:
     """Put the scene into the start that gives the first observation."""
-    scripted = episode.count(Source.SCRIPT) > 0
+    scripted = episode.count(ActionSource.SCRIPT) > 0
     purpose = Purpose.DEMONSTRATION if scripted else Purpose.TRAINING
     actor, first = episode.steps[0].key.actor, episode.steps[0].observation
     # An expert's failures take up starts and are not recorded.

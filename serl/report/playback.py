@@ -14,7 +14,7 @@ from serl.intervention import ENDINGS, Event, is_fault
 from serl.loop import EpisodeKey, Result, run
 from serl.motion import check_action
 from serl.specs import ArraySpec, ObservationSpec, Spec
-from serl.types import Action, Episode, Observation, Outcome, Record, Source
+from serl.types import Action, ActionSource, Episode, Observation, Outcome, Record
 
 CUT = "the recording was cut here"
 
@@ -165,7 +165,7 @@ class RecordedHuman:
         """The human's action of the next step, or None."""
         step = self._episode.steps[self._next]
         self._next += 1
-        return step.action if step.source is Source.HUMAN else None
+        return step.action if step.source is ActionSource.HUMAN else None
 
     def events(self) -> tuple[Event, ...]:
         """What cut the episode, at its end, if a person did."""
@@ -182,7 +182,7 @@ def replay(episode: Episode, spec: Spec, clock: Clock, sink: Callable[[Record], 
     """
     robot, policy = ReplayRobot(episode, spec), RecordedPolicy(episode)
     key = episode.steps[0].key
-    scripted = episode.count(Source.SCRIPT) > 0
+    scripted = episode.count(ActionSource.SCRIPT) > 0
     reason = episode.end.reason if episode.end else CUT
     with robot:
         return run(
@@ -193,7 +193,7 @@ def replay(episode: Episode, spec: Spec, clock: Clock, sink: Callable[[Record], 
             EpisodeKey(key.run, key.actor, key.epoch, key.episode),
             sink,
             teleop=RecordedHuman(episode),
-            chosen_by=Source.SCRIPT if scripted else Source.POLICY,
+            chosen_by=ActionSource.SCRIPT if scripted else ActionSource.POLICY,
             policy_version=lambda: policy.version,
             interrupted=lambda: reason == "interrupted" and robot.position == len(episode.steps),
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from serl.log.metrics import FILE, EventRow, RequestRow, ResumeRow, read_rows, standing
-from serl.report.display import ActorProgress, ProcessProgress, Progress
+from serl.report.display import ActorProgress, ProcessProgress, RunProgress
 from serl.teleop.stop import STOP_FILE, kept_stop
 from serl.training.link import read_control_status, read_status
 
@@ -49,7 +49,7 @@ class ProgressReader:
         self._first: tuple[float, int] | None = None
         self._ages: dict[str, int] = {}
         self._news: list[str] = []
-        self._progress = Progress(task=task, total_steps=total_steps)
+        self._progress = RunProgress(task=task, total_steps=total_steps)
         self.final: dict[str, Any] | None = None
         self._follow()
         self._news.clear()  # an earlier session told it
@@ -64,7 +64,7 @@ class ProgressReader:
         news, self._news = self._news, []
         return news
 
-    def read(self, supervisor: States) -> Progress:
+    def read(self, supervisor: States) -> RunProgress:
         """The newest state."""
         self._follow()
         states = supervisor.states()
@@ -137,7 +137,7 @@ class ProgressReader:
         return rows
 
 
-def with_waiting(progress: Progress, waiting: Mapping[str, str]) -> Progress:
+def with_waiting(progress: RunProgress, waiting: Mapping[str, str]) -> RunProgress:
     """The same, with what actors wait for a person to do, by name; nobody knows for how long."""
     actors = tuple(
         replace(actor, waits=waiting.get(actor.name) or actor.waits) for actor in progress.actors

@@ -23,12 +23,16 @@ from serl.loop import Result
 from serl.report.playback import replay
 from serl.runs.folder import RunFolder
 from serl.specs import ArraySpec, Spec
-from serl.types import Episode, Record, Source, Step
+from serl.types import ActionSource, Episode, Record, Step
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
 
-STYLES = {Source.POLICY: "blue", Source.HUMAN: "yellow", Source.SCRIPT: "bright_black"}
-_MARKS = {Source.POLICY: "─", Source.HUMAN: "█", Source.SCRIPT: "┄"}
+STYLES = {
+    ActionSource.POLICY: "blue",
+    ActionSource.HUMAN: "yellow",
+    ActionSource.SCRIPT: "bright_black",
+}
+_MARKS = {ActionSource.POLICY: "─", ActionSource.HUMAN: "█", ActionSource.SCRIPT: "┄"}
 _LEVELS = "▁▂▃▄▅▆▇█"
 _CELLS = 36
 _HEAD = ("actor", "episode", "steps", "time", "return", "human", "success", "ended by")
@@ -147,7 +151,7 @@ def _cells(shown: Replayed | None) -> list[tuple[str, str]]:
         (str(steps), ""),
         (f"{steps / shown.spec.rate_hz:.1f} s", ""),
         (f"{reward:.3g}", ""),
-        (str(human), STYLES[Source.HUMAN] if human else _QUIET),
+        (str(human), STYLES[ActionSource.HUMAN] if human else _QUIET),
         ("yes", _GOOD) if success else ("no", ""),
         (reason, ""),
     ]
@@ -232,14 +236,16 @@ def _course(shown: Replayed) -> Iterator[Text]:
     for part in _parts(len(steps)):
         # What is rare and matters must not vanish in a long episode.
         sources = {step.source for step in steps[part]}
-        source = Source.HUMAN if Source.HUMAN in sources else steps[part][0].source
+        source = ActionSource.HUMAN if ActionSource.HUMAN in sources else steps[part][0].source
         strip.append(_MARKS[source], STYLES[source])
     counts = " · ".join(
-        f"{source.value} {count}" for source in Source if (count := shown.episode.count(source))
+        f"{source.value} {count}"
+        for source in ActionSource
+        if (count := shown.episode.count(source))
     )
     yield _row("who acted", strip, Text(counts))
     if takeovers := _takeovers(steps):
-        yield Text(f"{'':20}human: steps {takeovers}", STYLES[Source.HUMAN])
+        yield Text(f"{'':20}human: steps {takeovers}", STYLES[ActionSource.HUMAN])
     rewards = np.array([step.reward for step in steps])
     yield _row("reward", _sparkline(rewards, peaks=True), Text(f"sum {rewards.sum():g}"))
 
@@ -249,7 +255,7 @@ def _takeovers(steps: Sequence[Step], most: int = 6) -> str:
     spans = []
     for source, group in groupby(steps, key=lambda step: step.source):
         indices = [step.key.index for step in group]
-        if source is Source.HUMAN:
+        if source is ActionSource.HUMAN:
             spans.append(f"{indices[0]}-{indices[-1]}" if len(indices) > 1 else f"{indices[0]}")
     left = len(spans) - most
     return ", ".join(spans[:most]) + (f" and {left} more" if left > 0 else "")
@@ -260,7 +266,7 @@ def _actions(shown: Replayed) -> Iterator[Text]:
     steps = shown.episode.steps
     executed = np.array([step.action for step in steps], np.float64)  # (N, A)
     apart = np.abs(executed - np.array([step.requested for step in steps]))  # (N, A)
-    human = np.array([step.source is Source.HUMAN for step in steps])
+    human = np.array([step.source is ActionSource.HUMAN for step in steps])
     told = f"{'cut':>5} {'human':>7}" if human.any() else f"{'cut':>5}"
     yield _row("action", Text("executed, from -1 to 1", _QUIET), Text(told, _QUIET))
     for index, name in enumerate(shown.spec.action_names):

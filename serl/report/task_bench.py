@@ -27,7 +27,7 @@ from serl.runs.task_setup import make_task
 from serl.system.files import read_bounded
 from serl.system.git import commit
 from serl.task import SimulatedTask
-from serl.types import Action, Image, Observation, Source
+from serl.types import Action, ActionSource, Image, Observation
 
 _DEEP_M = 0.008  # an object in a wall is deeper; a hand that presses one onto the table is not
 _LONG_S = 1.0
@@ -257,7 +257,7 @@ def expert_episode(
         clock,
         key,
         lambda record: None,
-        chosen_by=Source.SCRIPT,
+        chosen_by=ActionSource.SCRIPT,
         interrupted=interrupted,
     )
 

@@ -23,7 +23,7 @@ from serl.report.page import PALETTE
 from serl.report.plots import Trace, plot, standalone
 from serl.report.report import STEPS, RunData, evaluations, read_run, success_alone
 from serl.report.task_bench import DATA, TaskRecord, Training, Walk
-from serl.runs.config import OriginConfig, TrainConfig, resolve
+from serl.runs.config import InitFrom, TrainConfig, resolve
 from serl.runs.folder import CONFIG, STAGES, RunFolder
 from serl.runs.real_arm import tuned_settings
 from serl.runs.task_setup import make_task
@@ -322,7 +322,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _overrides(config: TrainConfig) -> str:
     """The options by which a run's settings differ from the tuned ones of its task."""
     named: dict[str, Any] = {"task": config.task, "task_config": config.task_config}
-    nothing = {"agent": SACConfig(), "init_from": OriginConfig()}
+    nothing = {"agent": SACConfig(), "init_from": InitFrom()}
     nobody = config.model_copy(update=nothing)  # asked for anything
     tuned = tuned_settings(nobody, make_task(resolve(named, {"observe": config.observe})))
     cameras = make_task(config).observation_spec.images

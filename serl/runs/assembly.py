@@ -13,10 +13,10 @@ from serl import plugins
 from serl.agent import Agent, AgentConfig, State
 from serl.clock import Clock, RealTime, VirtualClock, WallClock
 from serl.guard.camera_monitor import CameraWatch, CameraWatchConfig, WatchedRobot
-from serl.intervention import Attended, Seen, Teleop
+from serl.intervention import PersonContext, Seen, Teleop
 from serl.log.annotations import ToolLog, TruthLog
 from serl.log.metrics import Metrics
-from serl.reward import Judged
+from serl.reward import RewardedTask
 from serl.robot import Homing, SimulatedRobot
 from serl.runs.checkpoint import Checkpoint
 from serl.runs.config import TrainConfig
@@ -89,10 +89,10 @@ def make_human(
     steps_before: int = 0,
     trained: Callable[[], int] = lambda: 0,
 ) -> Teleop | None:
-    """The simulated person of the configuration, or None; see `Attended` for the arguments."""
+    """The simulated person of the configuration, or None; see `PersonContext` for the arguments."""
     if config.intervention == "none":
         return None
-    training = Attended(
+    training = PersonContext(
         task,
         robot,
         planned_steps=config.steps,
@@ -105,7 +105,7 @@ def make_human(
     return human
 
 
-class Driven(NamedTuple):
+class DrivenArm(NamedTuple):
     """What an actor drives.
 
     Attributes:
@@ -139,7 +139,7 @@ class Attendance(NamedTuple):
     attended: Callable[[], bool] = lambda: False
 
 
-_ALONE, _NOBODY = Driven(), Attendance()
+_ALONE, _NOBODY = DrivenArm(), Attendance()
 
 
 def make_actor(
@@ -154,7 +154,7 @@ def make_actor(
     steps_before: int = 0,
     epoch: int = 0,
     admit: Callable[[], object] = lambda: None,
-    driven: Driven = _ALONE,
+    driven: DrivenArm = _ALONE,
     attendance: Attendance = _NOBODY,
     witnessed: Path | None = None,
 ) -> Actor:
@@ -190,7 +190,7 @@ def make_actor(
         placed = 1 if task.config.auto_reset else math.inf
 
     tools, truths = ToolLog(witnessed) if witnessed else None, None
-    if witnessed and simulated and isinstance(task, Judged):
+    if witnessed and simulated and isinstance(task, RewardedTask):
         truths = TruthLog(witnessed, lambda: task.solved)
 
     def record(item: Record) -> None:

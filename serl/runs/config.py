@@ -43,7 +43,7 @@ from serl.transport import TransportConfig
 Part = Literal["actor", "critics", "encoder", "normaliser"]
 
 
-class OriginConfig(BaseModel):
+class InitFrom(BaseModel):
     """Another run, and what is taken of it. The path alone stands for the defaults.
 
     Attributes:
@@ -130,7 +130,7 @@ class TrainConfig(BaseModel):
     namespace: str = Field("/", pattern=r"^/$|^(/[A-Za-z][A-Za-z0-9_]*)+$")
     demos: int = Field(20, ge=0, le=100_000)
     demo_paths: tuple[Path, ...] = ()
-    init_from: OriginConfig = OriginConfig()
+    init_from: InitFrom = InitFrom()
     intervention: PluginName = "scripted"
     trials: int = Field(50, ge=0, le=100_000)
     required_success_rate: float | None = Field(None, ge=0, le=1)

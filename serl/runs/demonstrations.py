@@ -18,7 +18,7 @@ from serl.runs.task_setup import for_recording, make_spec, make_task
 from serl.specs import Spec
 from serl.task import Demonstrated, SimulatedTask
 from serl.training.evaluation import Purpose, start_seed
-from serl.types import Episode, Record, Source
+from serl.types import ActionSource, Episode, Record
 
 EXPERT = "expert"
 """Name of the actor that a scripted expert is, in records."""
@@ -132,7 +132,7 @@ def _read(path: Path, specs: tuple[Spec, Spec]) -> Episode:
 
 def _is_reset(episode: Episode) -> bool:
     """Of an actor: its scripts restore the scene or go to a start, and succeed in that alone."""
-    scripted = episode.count(Source.SCRIPT) == len(episode.steps)
+    scripted = episode.count(ActionSource.SCRIPT) == len(episode.steps)
     return scripted and bool(episode.steps) and episode.steps[0].key.actor != EXPERT
 
 
@@ -174,4 +174,4 @@ def _demonstrate(
 ) -> Result:
     expert = task.expert(robot.truth, start)
     numbered = EpisodeKey(key.run, key.actor, key.epoch, episode)
-    return run(robot, task, expert, clock, numbered, records.append, chosen_by=Source.SCRIPT)
+    return run(robot, task, expert, clock, numbered, records.append, chosen_by=ActionSource.SCRIPT)

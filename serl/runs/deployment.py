@@ -24,7 +24,7 @@ _FILE = "trials.jsonl"
 _MAX_BYTES = 16 << 20
 
 
-class Tried(NamedTuple):
+class TrialResult(NamedTuple):
     """An episode of a trained policy.
 
     Attributes:
@@ -49,7 +49,7 @@ class Tried(NamedTuple):
         return f"episode {self.episode}: {outcome} after {self.duration_s:.1f} s{helped}"
 
 
-_FIELDS = get_type_hints(Tried)
+_FIELDS = get_type_hints(TrialResult)
 
 
 class FixedWeights:
@@ -88,13 +88,13 @@ def load_fitting(path: Path, config: TrainConfig) -> Checkpoint:
     return checkpoint
 
 
-def append_tried(folder: Path, tried: Tried) -> None:
+def append_tried(folder: Path, tried: TrialResult) -> None:
     """Add a line to the file of a deployment."""
     with open_regular(folder / _FILE, mode="ab") as file:
         file.write(dump_object(tried._asdict()) + b"\n")
 
 
-def read_tried(folder: Path) -> list[Tried]:
+def read_tried(folder: Path) -> list[TrialResult]:
     """The lines so far; one that is being written does not count yet.
 
     Raises:
@@ -109,11 +109,11 @@ def read_tried(folder: Path) -> list[Tried]:
     for line in text[: text.rfind(b"\n") + 1].splitlines():
         fields = parse_object(line, str(path))
         check_fields(fields, _FIELDS, str(path))
-        found.append(Tried(**fields))
+        found.append(TrialResult(**fields))
     return found
 
 
-def unassisted(tried: Sequence[Tried]) -> Evaluation | None:
+def unassisted(tried: Sequence[TrialResult]) -> Evaluation | None:
     """What the policy did alone, as trials; None when a person helped each time."""
     trials = tuple(
         Trial(each.episode, each.success, each.steps, each.duration_s, each.reason)
@@ -123,7 +123,7 @@ def unassisted(tried: Sequence[Tried]) -> Evaluation | None:
     return Evaluation(trials) if trials else None
 
 
-def summary(tried: Sequence[Tried]) -> str:
+def summary(tried: Sequence[TrialResult]) -> str:
     """Successes of the policy alone, with their interval, and what a person helped with."""
     helped = [each for each in tried if each.assisted]
     lines = []

@@ -177,7 +177,7 @@ def write_guard(folder: Path, robot: str, config: GuardConfig) -> Path:
     return settings
 
 
-class Place(NamedTuple):
+class ArmNamespace(NamedTuple):
     """Where an arm is in the ROS graph.
 
     Attributes:
@@ -203,7 +203,7 @@ class Place(NamedTuple):
 
 
 def guard_arguments(
-    folder: Path, place: Place, profile: ArmProfile, config: GuardConfig, latch: Path
+    folder: Path, place: ArmNamespace, profile: ArmProfile, config: GuardConfig, latch: Path
 ) -> Sequence[str]:
     """What the guard's process is started with; what it reads is written for it."""
     settings, arm = folder / "guard.yaml", folder / "arm.yaml"
@@ -213,12 +213,12 @@ def guard_arguments(
     return (*where, "--config", str(settings), "--latch", str(latch))
 
 
-def place_of(profile: ArmProfile, namespace: str | None) -> Place:
+def place_of(profile: ArmProfile, namespace: str | None) -> ArmNamespace:
     """Where an arm is: in the namespace that was asked for, or beside other arms of the cell.
 
     Raises:
         BadInput: it is no namespace.
     """
     if namespace is None:
-        return Place("cell", profile.name)
-    return Place("cell", checked_namespace(namespace).rstrip("/"))
+        return ArmNamespace("cell", profile.name)
+    return ArmNamespace("cell", checked_namespace(namespace).rstrip("/"))

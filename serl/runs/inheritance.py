@@ -22,13 +22,13 @@ from serl.log.episode_reader import PART, SEALED, episode_paths, read_episode, r
 from serl.reward import RewardConfig
 from serl.runs.assembly import make_agent
 from serl.runs.checkpoint import Checkpoint, best, load, load_latest
-from serl.runs.config import OriginConfig, Part, TrainConfig
+from serl.runs.config import InitFrom, Part, TrainConfig
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.specs import Spec
 from serl.system.files import digest_of
 from serl.task import Demonstrated
-from serl.types import Episode, Source
+from serl.types import ActionSource, Episode
 
 _PARTS, _PART_CHARS = 3, 80  # of a difference between specs
 _ARRAYS: dict[Part, tuple[str, ...]] = {
@@ -57,7 +57,7 @@ class Inheritance(NamedTuple):
         lines: what is loaded, fresh and frozen, for people.
     """
 
-    origin: OriginConfig
+    origin: InitFrom
     state: State
     lines: tuple[str, ...]
 
@@ -219,7 +219,7 @@ def _shape(array: object) -> str:
 
 
 def _lines(
-    origin: OriginConfig,
+    origin: InitFrom,
     said: str,
     reasons: dict[Part, str],
     mine: State,
@@ -250,7 +250,7 @@ def _lines(
     return tuple(lines)
 
 
-def keep_episodes(origin: OriginConfig, folder: Path) -> None:
+def keep_episodes(origin: InitFrom, folder: Path) -> None:
     """Link the other run's sealed episodes into `folder`, by actor, unless that was done before.
 
     From then on the other run may go on, or be gone.
@@ -275,7 +275,7 @@ def keep_episodes(origin: OriginConfig, folder: Path) -> None:
         raise SerlError(f"{folder}: cannot keep episodes of {run.path}: {error}") from error
 
 
-def kept_episodes(origin: OriginConfig, folder: Path, spec: Spec) -> Iterator[Episode]:
+def kept_episodes(origin: InitFrom, folder: Path, spec: Spec) -> Iterator[Episode]:
     """The episodes that `keep_episodes` kept, as far as they are wanted; a reset is none.
 
     Raises:
@@ -287,7 +287,7 @@ def kept_episodes(origin: OriginConfig, folder: Path, spec: Spec) -> Iterator[Ep
         recorded = read_spec(path)
         named = spec.model_copy(update={"task": recorded.task}) if recorded else spec
         episode = read_episode(path, named)
-        online = len(episode.steps) - episode.count(Source.SCRIPT)
+        online = len(episode.steps) - episode.count(ActionSource.SCRIPT)
         if online and (episode.success or origin.data == "steps"):
             found = True
             yield episode

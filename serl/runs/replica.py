@@ -34,7 +34,7 @@ from serl.types import Arrival, Lost, Step, place_after
 _SCRATCH = ".reopened"
 
 
-class Mirror:
+class Replica:
     """Copies of the logs that are not in the learner's own folder of the run.
 
     Args:

@@ -33,7 +33,7 @@ from serl.runs.config import TrainConfig
 from serl.runs.demonstrations import read_demonstrations
 from serl.runs.folder import RunFolder
 from serl.runs.inheritance import inherit, keep_episodes, kept_episodes
-from serl.runs.replica import Mirror
+from serl.runs.replica import Replica
 from serl.runs.task_setup import make_spec, make_task
 from serl.specs import Spec
 from serl.system.database import DamagedDatabase
@@ -235,7 +235,7 @@ class Continuation:
         taken = restore_progress(self._checkpoint.info).taken if self._checkpoint else None
         self._opened: Opened = open_index(folder.index, logged, taken)
         self.index = self._opened.index
-        self._mirror = Mirror(folder, self.spec)
+        self._mirror = Replica(folder, self.spec)
         for notice in self._opened.notices:
             self._tell(notice)
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from serl.camera import View
 from serl.errors import BadInput, CorruptData, SerlError, SpecMismatch
-from serl.log.annotations import Origin, Place, Samples, read_labels, read_tools
+from serl.log.annotations import Origin, Samples, StepKey, read_labels, read_tools
 from serl.log.episode_reader import (
     EpisodeName,
     episode_name,
@@ -40,7 +40,7 @@ class Sight(NamedTuple):
     renderer: str
 
 
-class Recorded(NamedTuple):
+class LabelledRecording(NamedTuple):
     """An episode as far as it was recorded.
 
     Attributes:
@@ -75,7 +75,7 @@ class Recorded(NamedTuple):
 
     def origin(self, step: int) -> Origin:
         """Where an observation lies."""
-        return Origin(self.folder, Place(*self.name, step))
+        return Origin(self.folder, StepKey(*self.name, step))
 
 
 def write_views(folder: Path, views: Mapping[str, View], renderer: str = "") -> None:
@@ -167,7 +167,9 @@ def task_of(folders: Sequence[Path]) -> str:
     return next(iter(tasks), "")
 
 
-def recordings(folder: Path, views: Mapping[str, View], labelled: bool) -> Iterator[Recorded]:
+def recordings(
+    folder: Path, views: Mapping[str, View], labelled: bool
+) -> Iterator[LabelledRecording]:
     """The episodes of a folder, with the images of these views and no others.
 
     Args:
@@ -196,7 +198,7 @@ def recordings(folder: Path, views: Mapping[str, View], labelled: bool) -> Itera
         if lacking := sorted(views.keys() - spec.observation.images.keys()):
             raise SpecMismatch(f"{path}: was recorded without {', '.join(lacking)}")
         episode, noted_m = read_episode(path, spec.limited_to(views)), noted.get(name, _UNNOTED)
-        yield Recorded(folder, name, episode, here, noted_m)
+        yield LabelledRecording(folder, name, episode, here, noted_m)
 
 
 def read_images(origins: Sequence[Origin], views: Sequence[str]) -> dict[str, Image]:
@@ -208,7 +210,7 @@ def read_images(origins: Sequence[Origin], views: Sequence[str]) -> dict[str, Im
         path = next(path for path in episode_paths(folder) if episode_name(path) == place)
         spec = read_spec(path)
         assert spec is not None  # it was read before
-        recorded = Recorded(folder, place, read_episode(path, spec.limited_to(views)), {})
+        recorded = LabelledRecording(folder, place, read_episode(path, spec.limited_to(views)), {})
         for step, observation in enumerate(recorded.observations):
             found[recorded.origin(step)] = observation
     return {

@@ -9,7 +9,7 @@ from serl.arm_profile import is_real
 from serl.camera import REAL, View
 from serl.errors import BadInput
 from serl.motion import check_targets
-from serl.reward import Judged, NoReward, PoseReward
+from serl.reward import NoReward, PoseReward, RewardedTask
 from serl.runs.config import TrainConfig
 from serl.runs.real_arm import is_judged_apart
 from serl.specs import Spec
@@ -65,17 +65,17 @@ def make_judged_task(config: TrainConfig) -> SimulatedTask:
     if kind == "task" and not apart:
         return task
     if kind in ("human", "vice", "task"):
-        return Judged(task, NoReward("vice" if kind == "vice" else "human"), apart=apart)
+        return RewardedTask(task, NoReward("vice" if kind == "vice" else "human"), apart=apart)
     if kind == "pose":
         check_one_tool(task)
-        return Judged(task, PoseReward(config.reward), apart=apart)
+        return RewardedTask(task, PoseReward(config.reward), apart=apart)
     if kind != "classifier":
         own = plugins.load("reward", kind).create(config.reward, task)
-        return Judged(task, own, apart=apart)
+        return RewardedTask(task, own, apart=apart)
     reward = plugins.load("reward", "classifier")(config.reward, task, drawn_by(config))
     witnesses = logged_views(config).keys() - task.config.policy_views.keys()
     views = {name: task.config.all_views[name] for name in sorted(witnesses)}
-    return Judged(task, reward, views, apart)
+    return RewardedTask(task, reward, views, apart)
 
 
 def drawn_by(config: TrainConfig) -> str:

@@ -16,7 +16,7 @@ from serl.system.video import Caption, draw_caption
 from serl.task import SimulatedTask
 from serl.training.evaluation import Evaluation, Purpose, Trial, evaluate, evaluation_seeds
 from serl.training.frames import FrameStack
-from serl.types import Image, Record, Source, Step
+from serl.types import ActionSource, Image, Record, Step
 
 
 class Examiner:
@@ -98,5 +98,5 @@ def _captioned(frame: Image, record: Record, number: int) -> Image:
     if isinstance(record, Step):
         caption = Caption(record.source, record.key.index, number, record.reward)
     else:
-        caption = Caption(Source.POLICY, record.key.index, number, None, record.success)
+        caption = Caption(ActionSource.POLICY, record.key.index, number, None, record.success)
     return draw_caption(frame, caption)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from serl.errors import BadInput, CorruptData, SerlError
-from serl.log.content import CHECKSUM, Block, checksum
+from serl.log.content import CHECKSUM, ChecksumBlock, checksum
 from serl.log.episode_reader import (
     PART,
     SEALED,
@@ -66,7 +66,7 @@ class Contents(NamedTuple):
     accepted: int
 
 
-class Report(NamedTuple):
+class VerifyReport(NamedTuple):
     """What `verify` found.
 
     Attributes:
@@ -106,7 +106,7 @@ class Report(NamedTuple):
         return "\n".join([*lines, COUNTED, *remarks, *self.findings, f"{counts}: {verdict}"])
 
 
-def verify(path: Path) -> Report:
+def verify(path: Path) -> VerifyReport:
     """Check all of a run; also while it goes on.
 
     Raises:
@@ -140,7 +140,7 @@ def verify(path: Path) -> Report:
     if passed_over or duplicated:
         findings.append(f"{run.index}: {passed_over} passed over, {duplicated} accepted again")
     known = {stream: max(held.get(stream, 0), accepted[stream]) for stream in {*held, *accepted}}
-    return Report(
+    return VerifyReport(
         contents=tuple(log.contents(accepted) for log in logs),
         checkpoints=len(checkpoints),
         lost=sum(gone.values()) + passed_over,
@@ -213,7 +213,7 @@ class _Log:
             accepted=sum(accepted[stream] for stream in self.held),
         )
 
-    def differences(self, blocks: Mapping[Stream, Sequence[Block]]) -> Iterator[str]:
+    def differences(self, blocks: Mapping[Stream, Sequence[ChecksumBlock]]) -> Iterator[str]:
         """Compare the content of the log with that of the records that the learner accepted."""
         for (actor, epoch), learned in blocks.items():
             if actor != self._actor:
@@ -336,7 +336,7 @@ def _read(path: Path, cameras: Sequence[str]) -> _File:
 
 def _accepted(
     path: Path, findings: list[str]
-) -> tuple[list[Span], Mapping[Stream, Sequence[Block]]]:
+) -> tuple[list[Span], Mapping[Stream, Sequence[ChecksumBlock]]]:
     try:
         return read_index(path)
     except SerlError as error:

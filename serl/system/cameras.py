@@ -48,7 +48,7 @@ class CaptureConfig(BaseModel):
     rate_hz: float = Field(30.0, gt=0, le=240)
 
 
-class Source(Protocol):
+class CameraSource(Protocol):
     """Gives one frame after the other.
 
     Attributes:
@@ -101,18 +101,18 @@ class UsbCamera:
             raise BadInput(f"camera {path}: gives no frame; does another program use it?")
 
     def read(self) -> Image:
-        """As of `Source`."""
+        """As of `CameraSource`."""
         there, frame = self._capture.read()
         if not there:
             raise CameraLost(f"{self.name} gives no more frames")
         return rgb_of(frame)
 
     def close(self) -> None:
-        """As of `Source`."""
+        """As of `CameraSource`."""
         self._capture.release()
 
 
-class Film:
+class FilmCamera:
     """A film in the place of a camera, at the rate that it was made for.
 
     Args:
@@ -141,7 +141,7 @@ class Film:
         self._due_s = now_s()
 
     def read(self) -> Image:
-        """As of `Source`; it waits until the frame is due."""
+        """As of `CameraSource`; it waits until the frame is due."""
         early_s = self._due_s - self._now_s()
         if early_s > 0.0:
             self._sleep(early_s)
@@ -156,7 +156,7 @@ class Film:
         return rgb_of(frame)
 
     def close(self) -> None:
-        """As of `Source`."""
+        """As of `CameraSource`."""
         self._capture.release()
 
     def _open(self) -> Any:
@@ -193,7 +193,7 @@ class RealSense:
             raise BadInput(f"camera {self.name}: {error}") from None
 
     def read(self) -> Image:
-        """As of `Source`."""
+        """As of `CameraSource`."""
         try:
             frames = self._pipeline.wait_for_frames(_WAIT_MS)
         except RuntimeError as error:
@@ -201,7 +201,7 @@ class RealSense:
         return np.array(frames.get_color_frame().get_data(), np.uint8)
 
     def close(self) -> None:
-        """As of `Source`."""
+        """As of `CameraSource`."""
         try:
             self._pipeline.stop()
         except RuntimeError:  # it is gone
@@ -226,13 +226,13 @@ class Lasting:
 
     def __init__(
         self,
-        opened: Callable[[], Source],
+        opened: Callable[[], CameraSource],
         tell: Callable[[str], None],
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.losses = 0
         self._opened, self._tell, self._now_s = opened, tell, now_s
-        self._source: Source | None = (source := opened())
+        self._source: CameraSource | None = (source := opened())
         self.name, self._again_s = source.name, 0.0
 
     @property
@@ -244,7 +244,7 @@ class Lasting:
         """The next frame, of a device that was closed as well; None while it is lost.
 
         Raises:
-            FilmEnded: as of `Source`.
+            FilmEnded: as of `CameraSource`.
         """
         if self._source is None and not self._returned():
             return None

@@ -16,7 +16,7 @@ from PIL import Image as Picture
 from PIL import ImageDraw, ImageFont
 
 from serl.errors import BadInput, CorruptData, SerlError
-from serl.types import Image, Source
+from serl.types import ActionSource, Image
 
 CODEC = "VP80"
 """VP8 in WebM: the one codec that OpenCV's wheels write and every current browser plays.
@@ -28,9 +28,9 @@ INK = (244, 246, 250)
 QUIET = (178, 186, 200)
 GREEN = (74, 222, 128)
 SOURCE_COLOURS = {
-    Source.POLICY: (96, 165, 250),
-    Source.HUMAN: (251, 146, 60),
-    Source.SCRIPT: (148, 163, 184),
+    ActionSource.POLICY: (96, 165, 250),
+    ActionSource.HUMAN: (251, 146, 60),
+    ActionSource.SCRIPT: (148, 163, 184),
 }
 
 
@@ -38,7 +38,7 @@ SOURCE_COLOURS = {
 class Caption:
     """What a frame's caption says; a field that is None is not shown."""
 
-    source: Source
+    source: ActionSource
     step: int
     episode: int | None = None
     reward: float | None = None

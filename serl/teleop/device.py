@@ -14,7 +14,7 @@ class DeviceLost(SerlError):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DeviceReport:
     """The state of a device.
 
     Attributes:
@@ -35,7 +35,7 @@ class Device(Protocol):
 
     name: str
 
-    def read(self) -> Report | None:
+    def read(self) -> DeviceReport | None:
         """The state now, None before there is any; never blocks.
 
         Raises:

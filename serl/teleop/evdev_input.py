@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from serl.errors import BadInput
-from serl.teleop.device import Buttons, DeviceLost, Report
+from serl.teleop.device import Buttons, DeviceLost, DeviceReport
 
 FOLDER = Path("/dev/input")
 _SYN, _KEY, _ABS, _DROPPED = 0, 1, 3, 3
@@ -27,7 +27,7 @@ class Range(NamedTuple):
     max: int
 
 
-class Event(Protocol):
+class EvdevEvent(Protocol):
     """A change, as of `evdev.InputEvent`."""
 
     type: int
@@ -38,7 +38,7 @@ class Event(Protocol):
 class Input(Protocol):
     """What is needed of an `evdev.InputDevice`."""
 
-    def read(self) -> Iterable[Event]:
+    def read(self) -> Iterable[EvdevEvent]:
         """Events that wait; raises `BlockingIOError` without any, `OSError` once it is gone."""
         ...
 
@@ -97,7 +97,7 @@ class InputDevice:
                 self._ranges[code] = Range(info.value, info.min, info.max)
         self._look()
 
-    def read(self) -> Report:
+    def read(self) -> DeviceReport:
         """The state now; raises `DeviceLost` once it is gone."""
         try:
             while True:
@@ -107,13 +107,13 @@ class InputDevice:
             pass
         except OSError as error:
             raise DeviceLost(f"{self.name}: {error.strerror or error}") from error
-        return Report(dict(self._axes), *self._buttons.take(), self._now_s())
+        return DeviceReport(dict(self._axes), *self._buttons.take(), self._now_s())
 
     def close(self) -> None:
         """Let go of it; a second call does nothing."""
         self._device.close()
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: EvdevEvent) -> None:
         if event.type == _SYN:
             if self._dropped and event.code != _DROPPED:
                 self._look()  # events were lost before this one

@@ -11,7 +11,7 @@ from typing import Any
 
 from serl.errors import BadInput
 from serl.intervention import Event
-from serl.teleop.device import Buttons, Device, DeviceLost, Report
+from serl.teleop.device import Buttons, Device, DeviceLost, DeviceReport
 from serl.teleop.evdev_input import Names, open_input
 from serl.teleop.mapping import MappingConfig
 
@@ -47,7 +47,7 @@ class PygamePad:
         self._buttons = Buttons()
         self._moved: set[str] = set()
 
-    def read(self) -> Report:
+    def read(self) -> DeviceReport:
         """The state now; raises `DeviceLost` once it is gone."""
         self._gone |= self._removed()
         pad = self._joystick
@@ -57,7 +57,7 @@ class PygamePad:
         down = zip(BUTTONS, map(pad.get_button, range(pad.get_numbuttons())), strict=False)
         self._buttons.hold(frozenset(name for name, held in down if held))
         axes |= {name: self._trigger(name, axes[name]) for name in _TRIGGERS & axes.keys()}
-        return Report(axes, *self._buttons.take(), self._now_s())
+        return DeviceReport(axes, *self._buttons.take(), self._now_s())
 
     def close(self) -> None:
         """Let go of it; a second call does nothing."""

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from serl.intervention import ENDINGS, Event
-from serl.log.annotations import Place, append_labels
-from serl.teleop.mux import SCRIPT, OneOwner
-from serl.teleop.stop import Hold
-from serl.types import Action, End, Key, Record, Source, Step
+from serl.log.annotations import StepKey, append_labels
+from serl.teleop.mux import SCRIPT, TeleopMux
+from serl.teleop.stop import StopLatch
+from serl.types import Action, ActionSource, End, Key, Record, Step
 
 TWICE_S = 0.7
 """A word that comes so soon after another one ended the episode is of that episode as well."""
@@ -42,7 +42,7 @@ class LastWord:
         return self._now_s() - self._said_s
 
 
-class Desk:
+class HumanInput:
     """A `Teleop` of everybody who has a say in an actor, also by services.
 
     What a person says of an episode counts for the one that runs. Between two episodes, of a reset
@@ -56,7 +56,7 @@ class Desk:
     """
 
     def __init__(
-        self, owner: OneOwner, hold: Hold, labels: Path, last_word: LastWord | None = None
+        self, owner: TeleopMux, hold: StopLatch, labels: Path, last_word: LastWord | None = None
     ) -> None:
         self.owner = owner
         self.hold = hold
@@ -123,7 +123,7 @@ class Desk:
     def watch(self, record: Record) -> None:
         """Take a record that was logged: keep labels, and hold when an episode was cut for it."""
         if isinstance(record, Step):
-            self._resets = record.source is Source.SCRIPT and (
+            self._resets = record.source is ActionSource.SCRIPT and (
                 self._resets or record.key.index == 0
             )
             if record.terminated and record.reward_provenance == _HUMAN:
@@ -139,7 +139,7 @@ class Desk:
         self._label(record)
 
     def resume(self) -> None:
-        """Go on, without waiting for silent devices; raises as `Hold.resume`."""
+        """Go on, without waiting for silent devices; raises as `StopLatch.resume`."""
         self.hold.resume()
         self.owner.release()
 
@@ -163,7 +163,7 @@ class Desk:
     def _label(self, end: End) -> None:
         success = self._judged.pop(end.key, None)
         if success is not None and not self._resets:
-            place = Place(end.key.epoch, end.key.episode, end.key.index)
+            place = StepKey(end.key.epoch, end.key.episode, end.key.index)
             by = self._by.get(Event.SUCCESS if success else Event.FAILURE) or "a person"
             append_labels(self._folder, [(place, int(success))], by)
 

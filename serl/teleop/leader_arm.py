@@ -15,7 +15,7 @@ from serl.geometry import (
     normalized,
     to_rotation_vector,
 )
-from serl.teleop.device import Report
+from serl.teleop.device import DeviceReport
 from serl.teleop.mapping import MappingConfig
 
 _AXES = ("x", "y", "z", "roll", "pitch", "yaw")
@@ -77,7 +77,7 @@ class LeaderArm:
                 self._asked = self._newest
             self._heard_s = now_s
 
-    def read(self) -> Report | None:
+    def read(self) -> DeviceReport | None:
         """What is left to be moved, in steps; whoever reads it has moved that far."""
         with self._lock:
             if self._newest is None or self._asked is None:
@@ -95,7 +95,7 @@ class LeaderArm:
                 for before, share in zip(asked, way, strict=True)
             )
             self._asked = ((done[0], done[1], done[2]), self._turned(asked_turned, turns))
-            return Report(
+            return DeviceReport(
                 dict(zip(_AXES, (*way, *turns), strict=True)), frozenset(), (), self._heard_s
             )
 

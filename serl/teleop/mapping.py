@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from serl.intervention import Event
-from serl.teleop.device import Device, Report
+from serl.teleop.device import Device, DeviceReport
 
 AXES = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")
 Axis = Literal["x", "y", "z", "roll", "pitch", "yaw", "gripper"]
@@ -75,7 +75,7 @@ class Wish(NamedTuple):
     events: tuple[Event, ...]
 
 
-def read_wish(report: Report, config: MappingConfig) -> Wish | None:
+def read_wish(report: DeviceReport, config: MappingConfig) -> Wish | None:
     """What a report means; None when it holds a number that is not finite."""
     if not all(map(math.isfinite, report.axes.values())):
         return None

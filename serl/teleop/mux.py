@@ -14,7 +14,7 @@ SIMULATED = "a simulated human"
 """Who drives when a script corrects, for people."""
 
 
-class OneOwner:
+class TeleopMux:
     """A `Teleop` of many: who takes over first keeps the robot until hands are off.
 
     Args:

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from serl.errors import Silent
-from serl.intervention import Attended, Event, PersonConfig, Seen, Teleop
+from serl.intervention import Event, PersonConfig, PersonContext, Seen, Teleop
 from serl.motion import Motion
 from serl.robot import SimulatedRobot, Truth
 from serl.task import SimulatedTask
@@ -144,7 +144,7 @@ class ScriptedHuman:
         self.begin()
 
     @classmethod
-    def create(cls, config: PersonConfig, training: Attended) -> ScriptedHuman:
+    def create(cls, config: PersonConfig, training: PersonContext) -> ScriptedHuman:
         """See `serl.intervention.Person`."""
         assert isinstance(config, ScriptedHumanConfig)
         return cls(config, **vars(training))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from serl.errors import BadInput
-from serl.teleop.device import Buttons, DeviceLost, Report
+from serl.teleop.device import Buttons, DeviceLost, DeviceReport
 from serl.teleop.mapping import MappingConfig
 
 FOLDER, FILES = Path("/sys/class/hidraw"), Path("/dev")
@@ -89,7 +89,7 @@ class SpaceMouse:
         self._buttons, self._axes = Buttons(), dict.fromkeys(MAPPING.axes, 0.0)
         self._heard_s = now_s()
 
-    def read(self) -> Report:
+    def read(self) -> DeviceReport:
         """The state now; raises `DeviceLost` once it is gone."""
         try:
             while (report := self._receive()) is not None:
@@ -98,7 +98,7 @@ class SpaceMouse:
         except OSError as error:
             raise DeviceLost(f"{self.name}: {error.strerror or error}") from error
         said_s = self._heard_s if any(self._axes.values()) else self._now_s()
-        return Report(dict(self._axes), *self._buttons.take(), said_s)
+        return DeviceReport(dict(self._axes), *self._buttons.take(), said_s)
 
     def close(self) -> None:
         """Let go of it; a second call does nothing."""

@@ -19,7 +19,7 @@ RELEASED = "released: it goes on when told to"
 _MAX_BYTES = 1024
 
 
-class Hold:
+class StopLatch:
     """Stop and pause of one robot; every method may be called from any thread.
 
     A stop is on the disk before `stop` returns, so that it holds after any crash, and its first

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Protocol
 
-from serl.teleop.device import Device, DeviceLost, Report
+from serl.teleop.device import Device, DeviceLost, DeviceReport
 from serl.teleop.mapping import MappingConfig, Wish, read_wish
 from serl.teleop.operator import Hands, Operator, OperatorConfig
 from serl.testing.fakes import FakeRobot
@@ -77,7 +77,7 @@ class DeviceSuite(ABC):
         bench = self.make()
         bench.push()
         report = bench.device.read()
-        assert isinstance(report, Report)
+        assert isinstance(report, DeviceReport)
         assert abs(bench.now_s() - report.stamp_s) <= OperatorConfig().stale_s
         bench.push()
         wish = self.wish(bench)

@@ -19,7 +19,7 @@ from serl.policy import Policy
 from serl.robot import SimulatedRobot
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.task import Task
-from serl.types import Array, Batch, End, Key, Observation, Record, Source, Step
+from serl.types import ActionSource, Array, Batch, End, Key, Observation, Record, Step
 
 
 def random_array(spec: ArraySpec, rng: np.random.Generator) -> np.ndarray[Any, Any]:
@@ -168,7 +168,7 @@ def random_step(key: Key, spec: Spec, rng: np.random.Generator) -> Step:
         reward_provenance="truth",
         terminated=False,
         truncated=False,
-        source=Source.POLICY,
+        source=ActionSource.POLICY,
         policy_version=1,
         monotonic_s=key.index * 0.1,
         wall_s=1763715240.0,

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from serl.policy import Hold
+from serl.policy import ZeroPolicy
 from serl.robot import Robot, SimulatedRobot
 from serl.task import SimulatedTask, Task, TaskConfig
 from serl.testing.samples import copies, episode, equal
@@ -99,7 +99,7 @@ class SimulatedTaskSuite(TaskSuite):
     def test_doing_nothing_ends_at_the_time_limit(self) -> None:
         """Truncated at the last step, never terminated, no reward of success."""
         robot, task = self.make()
-        *steps, end = episode(robot, task, Hold(robot.action_spec))
+        *steps, end = episode(robot, task, ZeroPolicy(robot.action_spec))
         assert isinstance(end, End)
         assert (end.reason, end.success) == ("time limit", False)
         assert len(steps) == task.config.max_steps
@@ -121,7 +121,7 @@ class SimulatedTaskSuite(TaskSuite):
         """A success is true at that moment, terminates, and is never a time limit as well."""
         robot, task = self.make()
         judged = _Judged(task, robot)
-        for policy in (task.expert(robot.truth, 0), Hold(robot.action_spec)):
+        for policy in (task.expert(robot.truth, 0), ZeroPolicy(robot.action_spec)):
             episode(robot, judged, policy, self.seeds[0])
         assert judged.outcomes
         for outcome, solved in judged.outcomes:

@@ -14,13 +14,13 @@ from serl.clock import Clock
 from serl.errors import NeedsPerson, Silent
 from serl.intervention import Teleop
 from serl.loop import EpisodeKey, Result, run
-from serl.policy import Hold, Policy
+from serl.policy import Policy, ZeroPolicy
 from serl.robot import Homing, Robot
 from serl.task import Task
 from serl.training.curriculum import Curriculum
 from serl.training.learned_policy import LearnedPolicy
 from serl.training.resets import Approach, Asking, ResetTask
-from serl.types import Record, Source, Step
+from serl.types import ActionSource, Record, Step
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ class Actor:
         if not self._ready():
             return None
         self.policy.begin()
-        result = self._run(self.task, self.policy, Source.POLICY)
+        result = self._run(self.task, self.policy, ActionSource.POLICY)
         self._since_home += 1
         if self.curriculum is not None:
             self.curriculum.tell(result.success)
@@ -178,7 +178,9 @@ class Actor:
 
     def _ask(self, request: NeedsPerson) -> None:
         self.robot.stop(str(request))
-        self._run(Asking(self.task, request), Hold(self.robot.action_spec), Source.SCRIPT)
+        self._run(
+            Asking(self.task, request), ZeroPolicy(self.robot.action_spec), ActionSource.SCRIPT
+        )
         if self.person is None:
             raise request
         self.person(str(request))
@@ -195,7 +197,7 @@ class Actor:
 
     def _run_reset(self, script: Policy) -> None:
         reset = ResetTask(self.task, self.config.reset_time_limit_s)
-        self._run(reset, lambda observation: script(reset.reading), Source.SCRIPT)
+        self._run(reset, lambda observation: script(reset.reading), ActionSource.SCRIPT)
 
     def _go_home(self) -> None:
         """Move the joints home if it is time, from a scene that is ready, and come back to it."""
@@ -207,7 +209,7 @@ class Actor:
         homing.home()
         move = Approach(self.task, self.config.reset_time_limit_s, lambda: homing.is_home)
         move.name = f"joint move of {self.task.name}"
-        result = self._run(move, Hold(self.robot.action_spec), Source.SCRIPT)
+        result = self._run(move, ZeroPolicy(self.robot.action_spec), ActionSource.SCRIPT)
         if not result.success:
             self._stay(result.reason)
         self._reset()
@@ -234,11 +236,13 @@ class Actor:
         if self.curriculum is not None and script is not None and self._ready():
             limit_s = self.task.config.time_limit_s
             approach = Approach(self.task, limit_s, self.curriculum.reached)
-            self._run(approach, script, Source.SCRIPT)
+            self._run(approach, script, ActionSource.SCRIPT)
 
     def _sink_unlearned(self, record: Record) -> None:
         """Nothing is learned from a reset, whoever drove: its reward is not that of the task."""
-        self.sink(replace(record, source=Source.SCRIPT) if isinstance(record, Step) else record)
+        self.sink(
+            replace(record, source=ActionSource.SCRIPT) if isinstance(record, Step) else record
+        )
 
     def _ready(self, placed: bool = False) -> bool:
         """Wait while a person holds the robot; False when stopping.
@@ -256,8 +260,8 @@ class Actor:
             self.robot.recover()
         return True
 
-    def _run(self, task: Task, policy: Policy, source: Source) -> Result:
-        self.resets = source is Source.SCRIPT
+    def _run(self, task: Task, policy: Policy, source: ActionSource) -> Result:
+        self.resets = source is ActionSource.SCRIPT
         self.admit()
         key = EpisodeKey(self.run, self.name, self.epoch, self._episode)
         result = run(

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from serl.agent import Agent, State
 from serl.errors import CorruptData, SerlError
 from serl.log.metrics import EventRow, Metrics, Rate, UpdateRow
-from serl.training.learner_stats import EpisodeTracker, Progress, restore_progress
+from serl.training.learner_stats import EpisodeTracker, LearnerProgress, restore_progress
 from serl.training.replay import Prefetch, Replay
 from serl.transport import MAX_LEAD, MAX_VERSION, LearnerEnd, Snapshot
 from serl.types import Arrival, Lost, Step, is_online
@@ -107,7 +107,7 @@ class Learner:
     ) -> None:
         self.agent = agent
         self.replay = replay
-        self.progress = Progress()
+        self.progress = LearnerProgress()
         self._transport = transport
         self._config = config
         self._batch_size = batch_size
@@ -168,7 +168,7 @@ class Learner:
                 f"demonstrations, found {found}"
             )
         self.agent.load_state_dict(arrays["agent"])
-        self.progress = Progress(trained=saved.trained)
+        self.progress = LearnerProgress(trained=saved.trained)
         self._scaled = bool(info.get("scaled", True))
         self._count_on_from(saved.version)
         for record in islice(self._log, taken):

@@ -12,7 +12,7 @@ from serl.intervention import ENDINGS, Event
 from serl.log.index import Stream
 from serl.log.metrics import EpisodeRow, Metrics, RequestRow
 from serl.system.json_fields import check_fields
-from serl.types import End, Record, Source, Step, is_online
+from serl.types import ActionSource, End, Record, Step, is_online
 
 
 @dataclass
@@ -28,7 +28,7 @@ class _Tally:
     human: bool = False  # drove the last step
 
     def add(self, step: Step) -> None:
-        human = step.source is Source.HUMAN
+        human = step.source is ActionSource.HUMAN
         self.length += 1
         self.online += is_online(step)
         self.human_steps += human
@@ -102,7 +102,7 @@ _TAKEN_FIELDS = {"actor": str, "epoch": int, "records": int}
 
 
 @dataclass
-class Progress:
+class LearnerProgress:
     """Counters of a learner; saved with each checkpoint.
 
     Attributes:
@@ -131,7 +131,7 @@ class Progress:
         return self.trained.total()
 
 
-def restore_progress(info: Mapping[str, Any]) -> Progress:
+def restore_progress(info: Mapping[str, Any]) -> LearnerProgress:
     """Counters from a checkpoint's information; raises `CorruptData` when they are damaged."""
     try:
         taken = [dict(zip(_TAKEN_FIELDS, entry, strict=True)) for entry in info["taken"]]
@@ -143,7 +143,7 @@ def restore_progress(info: Mapping[str, Any]) -> Progress:
         check_fields(entry, _TAKEN_FIELDS, "checkpoint: taken")
     check_fields(trained, actors, "checkpoint: trained")
     check_fields({"version": version}, {"version": int}, "checkpoint:")
-    return Progress(
+    return LearnerProgress(
         taken=Counter({(entry["actor"], entry["epoch"]): entry["records"] for entry in taken}),
         trained=Counter(trained),
         version=version,

@@ -15,7 +15,7 @@ from serl.errors import BadInput, SpecMismatch
 from serl.intervention import ENDINGS, Event, is_fault, stuck_since_s
 from serl.specs import Spec
 from serl.training.frames import FeatureStore, FrameEncoder, FrameStore, Slots
-from serl.types import Array, Batch, End, Record, Source, Step
+from serl.types import ActionSource, Array, Batch, End, Record, Step
 
 Stream = tuple[str, str, bool]  # run, actor, prior
 _NONE = -1
@@ -103,7 +103,7 @@ class Replay:
         follows = stream in self._open and _follows(record, self._open[stream][1])
         if stream in self._open and not follows:
             self._drop(stream)
-        enters = isinstance(record, Step) and (prior or record.source is not Source.SCRIPT)
+        enters = isinstance(record, Step) and (prior or record.source is not ActionSource.SCRIPT)
         name = record.key.epoch, record.key.episode
         if stream not in self._newest or self._newest[stream].name != name:
             self._newest[stream] = _Entered(name, [])
@@ -264,12 +264,12 @@ class Replay:
         prior = stream[2]
         # Limits are part of the dynamics. Learning from what they left of the policy's wish, the
         # critic would have no data on the actions that it prefers, and never be corrected there.
-        limited = step.source is Source.POLICY and bool(step.action.any())
+        limited = step.source is ActionSource.POLICY and bool(step.action.any())
         self._action[slot] = step.requested if limited else step.action
         self._reward[slot] = step.reward
         self._terminated[slot] = step.terminated
         self._successor[slot] = self._after[slot] = successor
-        human = step.source is Source.HUMAN
+        human = step.source is ActionSource.HUMAN
         self._prior[slot] = prior or human
         self._all.add(slot)
         self._newest[stream].slots.append((slot, int(self._written[slot]), step.monotonic_s))

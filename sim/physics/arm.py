@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 
 from serl.geometry import Quaternion
-from serl.motion import Aim, Motion, Pose, within_lead
+from serl.motion import Motion, Pose, Target, within_lead
 from serl.robot import reading_parts, state_spec
 from serl.setpoint import (
     PROFILE_PERIOD_S,
@@ -22,7 +22,7 @@ from serl.sim.physics.controller import Impedance
 from serl.sim.physics.franka import HOME_RAD, MAX_FINGER_M
 from serl.sim.physics.kinematics import arm_joints, site_frame, solve_ik, to_wxyz
 from serl.sim.physics.posture import JointMove, Posture
-from serl.sim.physics.wrench_control import Thrust
+from serl.sim.physics.wrench_control import WrenchControl
 from serl.specs import ArraySpec, ObservationSpec
 from serl.types import Action, Array, Observation
 
@@ -126,7 +126,7 @@ _SITE = int(mujoco.mjtObj.mjOBJ_SITE)
 _HOME = np.array(HOME_RAD)
 
 
-class Limb:
+class FrankaArm:
     """An arm of a model; somebody else lets time pass. Implements `serl.robot.Robot`.
 
     Args:
@@ -160,7 +160,7 @@ class Limb:
         self._twist = np.zeros(6)  # angular, then linear
         self._posture = Posture(model, data, self._site, self._joints)
         self._home: JointMove | None = None
-        self._aim = Aim(motion)
+        self._aim = Target(motion)
         self._spec = ObservationSpec(state=state_spec(JOINTS))
         self._parts = reading_parts(self._spec)
         # Views, for looking an array up takes longer than reading it.
@@ -170,7 +170,7 @@ class Limb:
         mocap = model.body(f"{prefix}rotation_target").mocapid[0]
         self._rotation_target = data.mocap_quat[mocap]
         self._commanded: Quaternion | None = None
-        self._thrust: Thrust | None = None
+        self._thrust: WrenchControl | None = None
 
     @property
     def observation_spec(self) -> ObservationSpec:
@@ -204,7 +204,7 @@ class Limb:
         self._command(start)
         if self._motion.action_mode == "wrench":
             # Only now: the gains of the first world have been drawn.
-            self._thrust = self._thrust or Thrust(
+            self._thrust = self._thrust or WrenchControl(
                 self._model, self._data, self._motion, self.prefix
             )
             self._thrust.begin(start)
@@ -329,7 +329,7 @@ class Limb:
         twist = self._twist.tolist()
         return [*twist[3:], *twist[:3]]
 
-    def _exert(self, thrust: Thrust, late: bool) -> None:
+    def _exert(self, thrust: WrenchControl, late: bool) -> None:
         """What is driven by force moves far within a period: the posture is held anew."""
         self._posture.hold()
         thrust.tick(self._tcp.pose, self._twist_now(), self._data.time, late)

@@ -21,7 +21,7 @@ _STILL = 0.05  # m/s and rad/s: what is slower than this while braking is held
 _LEVEL = 0.999
 
 
-class Thrust:
+class WrenchControl:
     """Drives three axes of an arm by force, for as long as somebody keeps saying how.
 
     Args:

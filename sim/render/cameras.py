@@ -71,7 +71,7 @@ class Cameras:
 
     def close(self) -> None:
         """Let go of what draws."""
-        if isinstance(self._renderer, gl.Renderer):
+        if isinstance(self._renderer, gl.GLRenderer):
             self._renderer.close()
 
 
@@ -84,14 +84,14 @@ def _renderer(
     if name == "ray" or (name == "auto" and small and not not_drawn):
         if not_drawn:
             raise BadInput(not_drawn)
-        return ray.Renderer(model, data, shadows=False)
+        return ray.RayRenderer(model, data, shadows=False)
     try:
-        return gl.Renderer(model, data, shadows=False)
+        return gl.GLRenderer(model, data, shadows=False)
     except SerlError as error:
         if name == "gl" or not_drawn:
             raise
         logger.warning("%s; drawing with rays", error)
-        return ray.Renderer(model, data, shadows=False)
+        return ray.RayRenderer(model, data, shadows=False)
 
 
 def _has_gpu() -> bool:

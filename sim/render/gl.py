@@ -19,7 +19,7 @@ _PLATFORMS = {
 }
 
 
-class Renderer:
+class GLRenderer:
     """Pictures of a simulation by `mujoco.Renderer`, one for each size, in one process.
 
     A context costs 100 MB; it belongs to the process that made it, and is not for a fork.
@@ -107,4 +107,4 @@ def explain(error: Exception) -> str:
     )
 
 
-renderer = Renderer
+renderer = GLRenderer

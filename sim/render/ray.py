@@ -40,7 +40,7 @@ _SHADOW = 0.35
 _EDGE = 0.025
 
 
-class Renderer:
+class RayRenderer:
     """Pictures of a simulation: Lambert shading with a soft sky light and hard shadows.
 
     Geoms have the colours of their materials as in MuJoCo, but neither their textures nor partial
@@ -178,4 +178,4 @@ def _edges(picture: Colors) -> Any:
     return edges
 
 
-renderer = Renderer
+renderer = RayRenderer

@@ -24,7 +24,7 @@ from serl.agents.config import ClassifierConfig
 from serl.camera import REAL, View
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.geometry import Vector
-from serl.log.annotations import Origin, Place, Samples
+from serl.log.annotations import Origin, Samples, StepKey
 from serl.reward import RewardConfig, ToolPlace
 from serl.system.files import digest_of
 from serl.tasks.pick_cube import PickCube, PickCubeConfig
@@ -45,7 +45,7 @@ def make_samples(count: int = 240, classes: int = 2, seed: int = 0) -> Samples:
         left = 1 + round(7 * label / (classes - 1))
         image[4:7, left : left + 3] = 250
     episodes = np.arange(count) // 12
-    origins = tuple(Origin(Path(), Place(1, int(e), row)) for row, e in enumerate(episodes))
+    origins = tuple(Origin(Path(), StepKey(1, int(e), row)) for row, e in enumerate(episodes))
     tools_m = np.full((count, 3), np.nan, np.float32)
     return Samples({"front": images}, labels, episodes, origins, tools_m)
 

@@ -20,7 +20,7 @@ from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.testing import random_batch, random_observation
 from serl.training.replay import Prefetch, Replay
 from serl.training.successes import Successes
-from serl.types import Batch, Source
+from serl.types import ActionSource, Batch
 
 from ..runs.test_assembly import CONFIG, Training
 from ..support.plans import GAMMA, fill, plan
@@ -164,7 +164,8 @@ def test_batches_are_drawn_while_one_is_learned_from(device: str) -> None:
     seeing = config(encoder_channels=(4, 8), device=device, utd=1, batch_size=16)
     agents = [SAC.create(LOGGED, seeing, 0) for _ in range(2)]
     replays = [
-        fill(Replay(LOGGED, 60, GAMMA, crop_px=1), plan(*[Source.POLICY] * 40)) for _ in range(2)
+        fill(Replay(LOGGED, 60, GAMMA, crop_px=1), plan(*[ActionSource.POLICY] * 40))
+        for _ in range(2)
     ]
     ahead = Prefetch(replays[0], 16, 0.5)
     told: list[Told] = [[], []]

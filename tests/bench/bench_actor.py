@@ -32,7 +32,7 @@ from serl.ros.environment import free_domain
 from serl.ros.node import RosNode
 from serl.ros.processes import actor_processes, learner_processes, started
 from serl.ros.telemetry import Stats
-from serl.runs.assembly import Driven, make_actor
+from serl.runs.assembly import DrivenArm, make_actor
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
@@ -83,7 +83,7 @@ def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
         EpisodeLog(run.episodes(NAME), spec, run.name, NAME, epoch) as log,
     ):
         robots = [plugins.make_simulation(make_task(config)) for _ in range(2)]
-        actor = make_actor(config, run.name, NAME, local, drop, driven=Driven(robots[0]))
+        actor = make_actor(config, run.name, NAME, local, drop, driven=DrivenArm(robots[0]))
         alone = Timed(actor, robots[0])
         linked = Timed(
             make_actor(
@@ -95,7 +95,7 @@ def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
                 stopping=lambda: node.stopping or orphaned(),
                 epoch=epoch,
                 admit=log.admit,
-                driven=Driven(robots[1]),
+                driven=DrivenArm(robots[1]),
             ),
             robots[1],
         )

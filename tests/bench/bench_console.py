@@ -27,7 +27,7 @@ from serl.console.server import Console, listen
 from serl.log.episode_log import EpisodeLog
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.teleop.mapping import Wish
-from serl.types import End, Key, Observation, Source, Step
+from serl.types import ActionSource, End, Key, Observation, Step
 
 SECONDS, RATE_HZ, SIZE = 20.0, 15.0, 128
 SHADES = np.linspace(0, 255, SIZE, dtype=np.uint8)
@@ -70,7 +70,7 @@ def write(folder: Path) -> None:
                     "truth",
                     False,
                     False,
-                    Source.POLICY,
+                    ActionSource.POLICY,
                     0,
                     0.0,
                     0.0,

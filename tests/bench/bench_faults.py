@@ -34,7 +34,7 @@ from serl.robot import SimulatedRobot
 from serl.ros.environment import free_domain
 from serl.ros.node import RosNode
 from serl.ros.processes import actor_processes, learner_processes, started
-from serl.runs.assembly import Driven, make_actor
+from serl.runs.assembly import DrivenArm, make_actor
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
@@ -129,7 +129,7 @@ def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
             stopping=lambda: node.stopping or orphaned(),
             epoch=epoch,
             admit=log.admit,
-            driven=Driven(robot),
+            driven=DrivenArm(robot),
         )
         announce(run.link(NAME), run.name, NAME, epoch, spec)
         wait_for(supervisor, actor.policy.refresh)

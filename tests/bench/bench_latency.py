@@ -31,7 +31,7 @@ from serl.datasets.recording_session import FAILURES
 from serl.log.episode_reader import episode_paths, read_records
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
-from serl.types import Source, Step
+from serl.types import ActionSource, Step
 from tests.console.browser import CHROMIUM, Page, browser
 
 KEYS = ("KeyD", "KeyA")
@@ -80,7 +80,9 @@ def latencies_s(downs: Sequence[tuple[str, float]], steps: Sequence[Step]) -> li
         after = [
             step.wall_s - down_s
             for step in steps
-            if step.wall_s > down_s and step.source is Source.HUMAN and sign * step.action[1] > 0
+            if step.wall_s > down_s
+            and step.source is ActionSource.HUMAN
+            and sign * step.action[1] > 0
         ]
         if after:
             found.append(min(after))

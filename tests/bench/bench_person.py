@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from serl.console.access import Door, read_door
 from serl.datasets.person import ACTOR
-from serl.datasets.recording_session import Recorded
+from serl.datasets.recording_session import Recording
 from serl.errors import SerlError
 from serl.log.episode_reader import PART, EpisodeFile, episode_paths
 from serl.runs.folder import RunFolder
@@ -162,7 +162,7 @@ def demonstrate(out: Path, demos: int, gain: float, settings: list[str]) -> RunF
         if process.poll() is None:
             process.terminate()
         process.wait(60.0)
-    counts = Recorded(run.path, run.episodes(ACTOR)).counts
+    counts = Recording(run.path, run.episodes(ACTOR)).counts
     print(f"{counts.kept} kept, {counts.failures} failures, {time.monotonic() - begin_s:.0f} s")
     return run
 

@@ -40,7 +40,7 @@ from serl.tasks.pick_cube import PickCube, PickCubeConfig
 from serl.testing.samples import random_batch
 from serl.training.frames import shifted
 from serl.training.replay import Prefetch, Replay
-from serl.types import End, Image, Key, Observation, Source, Step
+from serl.types import ActionSource, End, Image, Key, Observation, Step
 
 BATCH, CRITICS, HIDDEN, PX = 128, 10, 256, 128
 STATE, ACTION = 15, 5
@@ -355,7 +355,20 @@ def _fill(replay: Replay, frames: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
             replay.add(End(key, seen, False, "time limit", 0.0, 0.0))
             return
         replay.add(
-            Step(key, seen, action, action, 0.0, "truth", False, False, Source.POLICY, 0, 0.0, 0.0)
+            Step(
+                key,
+                seen,
+                action,
+                action,
+                0.0,
+                "truth",
+                False,
+                False,
+                ActionSource.POLICY,
+                0,
+                0.0,
+                0.0,
+            )
         )
 
 

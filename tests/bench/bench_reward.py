@@ -22,11 +22,11 @@ from serl.agents.classifier_training import train_classifier
 from serl.agents.config import ClassifierConfig
 from serl.clock import VirtualClock
 from serl.datasets.reward_audit import audit
-from serl.datasets.reward_collection import Counts, collect
+from serl.datasets.reward_collection import LabelCounts, collect
 from serl.geometry import Vector
 from serl.loop import EpisodeKey, run
 from serl.policy import Policy, Random
-from serl.reward import Judged, RewardConfig
+from serl.reward import RewardConfig, RewardedTask
 from serl.robot import SimulatedRobot
 from serl.runs.assembly import make_acting_agent
 from serl.runs.checkpoint import checkpoint_paths, load
@@ -73,7 +73,7 @@ def collected(name: str, folder: Path) -> Path:
     """A collection of 200 successes and 1000 other images."""
     task, start_s = make_task(resolve({"task": name, "observe": "pixels"})), time.perf_counter()
     with plugins.make_simulation(task) as robot:
-        counts = collect(robot, task, folder, Counts(200, 1000), seed=0)
+        counts = collect(robot, task, folder, LabelCounts(200, 1000), seed=0)
     print(f"collected {counts} in {time.perf_counter() - start_s:.0f} s", flush=True)
     return folder
 
@@ -120,7 +120,7 @@ def _told(
 ) -> tuple[int, list[float]]:
     """How often success was told, and the progress where it was none."""
     task, drawn = (make_task(config.model_copy(update=seen)) for seen in ({}, _PIXELS))
-    judged = Judged(task, make_reward(reward, drawn))
+    judged = RewardedTask(task, make_reward(reward, drawn))
     told, wrong = 0, []
     with plugins.make_simulation(drawn) as robot:
         for episode in range(episodes):

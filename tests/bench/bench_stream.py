@@ -42,7 +42,7 @@ from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.system.supervisor import orphaned
 from serl.testing.samples import random_step
 from serl.training.link import WeightsFile, announce
-from serl.types import Arrival, End, Key, Record, Source, Step
+from serl.types import ActionSource, Arrival, End, Key, Record, Step
 
 CAMERA = ArraySpec(shape=(128, 128, 3), dtype="uint8")
 SPEC = Spec(
@@ -377,7 +377,7 @@ def records_of(actor: str, run: str) -> Iterator[Record]:
                 reward_provenance="truth",
                 terminated=False,
                 truncated=index == STEPS - 1,
-                source=Source.POLICY,
+                source=ActionSource.POLICY,
                 policy_version=1,
                 monotonic_s=time.monotonic(),
                 wall_s=time.time(),

@@ -26,7 +26,7 @@ from serl.agents.config import SACConfig
 from serl.agents.sac import SAC
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.training.replay import Replay
-from serl.types import End, Key, Observation, Source, Step
+from serl.types import ActionSource, End, Key, Observation, Step
 
 BATCH, UTD, HIDDEN = 256, 4, 256
 TRANSITIONS, EPISODE = 4000, 50
@@ -138,7 +138,7 @@ def fill(spec: Spec) -> Replay:
     """A replay of random episodes, every fourth one a human's."""
     replay, rng = Replay(spec, 2 * TRANSITIONS, 0.97), np.random.default_rng(0)
     for episode in range(TRANSITIONS // EPISODE):
-        source = Source.POLICY if episode % 4 else Source.HUMAN
+        source = ActionSource.POLICY if episode % 4 else ActionSource.HUMAN
         for index in range(EPISODE):
             action = rng.uniform(-1, 1, spec.action.shape).astype(np.float32)
             key = Key("bench", "actor", 0, episode, index)

@@ -12,8 +12,8 @@ from serl.datasets.recording_session import UNDONE
 from serl.log.episode_reader import episode_paths, read_episode
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
-from serl.teleop.device import Report
-from serl.types import Source
+from serl.teleop.device import DeviceReport
+from serl.types import ActionSource
 
 MAPPING = (
     "--teleop.gamepad.axes.x=[x, 1]",
@@ -31,12 +31,12 @@ class Played:
     def __init__(self, words: list[str]) -> None:
         self.words, self.looks = words, 0
 
-    def read(self) -> Report:
+    def read(self) -> DeviceReport:
         turn, self.looks = self.looks % (OFF + ON), self.looks + 1
         held = frozenset({"hold"} if turn >= OFF else ())
         said = turn == OFF + ON - 1 and self.words
         presses = (self.words.pop(0),) if said else ("hold",) if turn == OFF else ()
-        return Report({"x": 1.0}, held, presses, time.monotonic())
+        return DeviceReport({"x": 1.0}, held, presses, time.monotonic())
 
     def close(self) -> None:
         pass
@@ -71,7 +71,7 @@ def test_a_person_at_a_device_records_goes_on_and_undoes(
     spec = make_spec(make_task(RunFolder.open(folder).config))
     kept = [read_episode(path, spec) for path in episode_paths(folder)]
     assert [episode.success for episode in kept] == [True, True]
-    assert {step.source for episode in kept for step in episode.steps} == {Source.HUMAN}
+    assert {step.source for episode in kept for step in episode.steps} == {ActionSource.HUMAN}
     assert cli.main(["demos", "undo", str(folder)]) == 0
     assert "demonstration 2 is undone, 1 are left" in capsys.readouterr().out
     assert len(episode_paths(folder / UNDONE)) == 1

@@ -17,11 +17,11 @@ from serl import plugins
 from serl.arm_profile import ArmProfile, read_robot, write_robot
 from serl.cli import setup as setup_command
 from serl.cli.main import main
-from serl.cli.setup import Terminal, walk
+from serl.cli.setup import SetupTerminal, walk
 from serl.errors import BadInput
 from serl.ros.setup.checks import Left, StepFailed, begun
 from serl.system.terminal import TypedNoMore
-from serl.workspace import Trial
+from serl.workspace import SetupResult
 
 SIM: ArmProfile = plugins.load("robot", "sim")
 
@@ -79,7 +79,7 @@ def test_steps_are_written_as_they_are_done_and_not_done_twice(tmp_path: Path) -
     first = Step("first", "one", found("100 Hz"))
     assert not go(Sitting(out, ["", ""]), first, Step("second", "two", second))
     kept = read_robot(out)
-    assert kept.setup == {"first": Trial(at="2026-11-22 12:00", found="100 Hz")}
+    assert kept.setup == {"first": SetupResult(at="2026-11-22 12:00", found="100 Hz")}
 
     later = Sitting(out, [""], kept)
     assert go(later, first, Step("second", "two", found("well")))
@@ -176,7 +176,9 @@ def test_a_profile_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     assert setup_command._destination("franka", None) == Path("franka.cell.yaml")
     assert setup_command._destination("left.yaml", None) == Path("left.yaml")
-    done = SIM.model_copy(update={"setup": {"frames": Trial(at="now"), "estop": Trial(at="now")}})
+    done = SIM.model_copy(
+        update={"setup": {"frames": SetupResult(at="now"), "estop": SetupResult(at="now")}}
+    )
     left = setup_command._without(done, ["frames"], ["frames", "estop"])
     assert list(left.setup) == ["estop"]
     (tmp_path / "a.yaml").mkdir()
@@ -198,7 +200,7 @@ def test_nothing_typed_ahead_answers(
     keyboard: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who has pressed Enter once too often before has not let the arm move now."""
-    terminal, told = Terminal(), list[str]()
+    terminal, told = SetupTerminal(), list[str]()
 
     def show(text: str, **others: Any) -> None:
         told.append(text)
@@ -213,7 +215,7 @@ def test_nothing_typed_ahead_answers(
 def test_what_was_typed_before_one_looks_for_a_key_is_none(
     keyboard: Callable[[str], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    terminal = Terminal()
+    terminal = SetupTerminal()
     keyboard("\n\n")
     terminal.tell("press Enter once it stands")
     assert not any(terminal.pressed("stop_button") for _ in range(5))
@@ -234,16 +236,16 @@ def test_a_terminal_that_ends_is_a_person_who_left(monkeypatch: pytest.MonkeyPat
     with Path("/dev/null").open() as nothing:
         monkeypatch.setattr("sys.stdin", nothing)
         with pytest.raises(Left):
-            Terminal().ask("key", "Well?")
+            SetupTerminal().ask("key", "Well?")
         with pytest.raises(Left):
-            Terminal().pressed("key")
+            SetupTerminal().pressed("key")
 
 
 @pytest.mark.parametrize("typed", ["q\n", ""])
 def test_q_and_the_end_of_input_leave_at_any_question(
     typed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    terminal = Terminal()
+    terminal = SetupTerminal()
     lines = iter(["n", *typed.split()])
 
     def line(timeout_s: float | None) -> str:

@@ -17,7 +17,7 @@ from serl.errors import BadInput
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.system.supervisor import Supervisor
-from serl.teleop.device import DeviceLost, Report
+from serl.teleop.device import DeviceLost, DeviceReport
 from serl.teleop.mapping import Wish, who_drives
 from serl.testing import FakeRobot
 
@@ -98,11 +98,11 @@ class Dying:
     def __init__(self, name: str, motion: dict[str, float], looks: int) -> None:
         self.name, self._motion, self._looks, self.closed = name, motion, looks, False
 
-    def read(self) -> Report:
+    def read(self) -> DeviceReport:
         self._looks -= 1
         if self._looks < 0:
             raise DeviceLost(f"{self.name}: Input/output error")
-        return Report(self._motion, frozenset({"left"}), (), 0.0)
+        return DeviceReport(self._motion, frozenset({"left"}), (), 0.0)
 
     def close(self) -> None:
         self.closed = True

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from serl.console.access import Lease, Rate
+from serl.console.access import OperatorLease, RateLimit
 
 
 def test_a_lease_expires_in_silence() -> None:
     now_s = 0.0
-    lease = Lease(lambda: now_s)
+    lease = OperatorLease(lambda: now_s)
     assert lease.take("a")
     now_s = 2.9
     assert not lease.take("b")
@@ -22,7 +22,7 @@ def test_a_lease_expires_in_silence() -> None:
 
 def test_a_rate_lets_a_burst_and_then_a_steady_stream_through() -> None:
     now_s = 0.0
-    rate = Rate(60.0, lambda: now_s)
+    rate = RateLimit(60.0, lambda: now_s)
     assert sum(rate.allows() for _ in range(100)) == 15
     passed = 0
     for _ in range(1000):

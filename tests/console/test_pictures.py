@@ -23,7 +23,7 @@ from serl.sim.arm import SimArm
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.tasks.reach import Reach
 from serl.training.link import LinkStatus, write_status
-from serl.types import End, Image, Key, Observation, Source, Step
+from serl.types import ActionSource, End, Image, Key, Observation, Step
 
 IMAGE = ArraySpec(shape=(8, 8, 3), dtype="uint8", low=0, high=255)
 SPEC = Spec(
@@ -50,7 +50,7 @@ def step(epoch: int, episode: int, index: int, shade: int) -> Step:
         reward_provenance="truth",
         terminated=False,
         truncated=False,
-        source=Source.POLICY,
+        source=ActionSource.POLICY,
         policy_version=0,
         monotonic_s=0.0,
         wall_s=0.0,

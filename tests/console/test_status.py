@@ -9,10 +9,10 @@ import pytest
 
 from serl.console.status import Overview, SessionOverview, advise_session, overview_of
 from serl.datasets.person import ACTOR
-from serl.datasets.recording_session import Recorded, Session, write_session
+from serl.datasets.recording_session import Recording, RecordingSession, write_session
 from serl.log.episode_log import EpisodeLog
 from serl.loop import EpisodeKey
-from serl.policy import Hold
+from serl.policy import ZeroPolicy
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec
@@ -21,11 +21,11 @@ from serl.testing import FakeRobot, FakeTask, episode
 WANTED = {"demonstrations": 3}
 
 
-def log(recorded: Recorded, good: bool) -> None:
+def log(recorded: Recording, good: bool) -> None:
     """An episode of a person, sorted."""
     robot, task = FakeRobot(), FakeTask()
     epoch = recorded.next_epoch(0)
-    policy = task.expert(robot.truth, 0) if good else Hold(robot.action_spec)
+    policy = task.expert(robot.truth, 0) if good else ZeroPolicy(robot.action_spec)
     key = EpisodeKey("demos", ACTOR, epoch, 0)
     with EpisodeLog(recorded.incoming, make_spec(task), "demos", ACTOR, epoch) as to:
         for record in episode(robot, task, policy, 1, key):
@@ -36,8 +36,8 @@ def log(recorded: Recorded, good: bool) -> None:
 def test_a_recording_is_told_from_what_lies_where(tmp_path: Path) -> None:
     run = RunFolder.create_at(tmp_path / "demos", resolve({"task": "reach"}), datetime.now())
     assert isinstance(overview_of(run, ACTOR), Overview)
-    write_session(run.path, Session(purpose="demonstrations", wanted=WANTED))
-    overview, recorded = overview_of(run, ACTOR), Recorded(run.path, run.episodes(ACTOR))
+    write_session(run.path, RecordingSession(purpose="demonstrations", wanted=WANTED))
+    overview, recorded = overview_of(run, ACTOR), Recording(run.path, run.episodes(ACTOR))
     assert isinstance(overview, SessionOverview)
     assert overview.read({})["advice"] == "to go: 3 demonstrations"
     for good in (True, False, True, True):

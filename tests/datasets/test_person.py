@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from serl.clock import VirtualClock
-from serl.datasets.person import Stand, record_person
+from serl.datasets.person import RecordingStation, record_person
 from serl.datasets.recording_session import (
     FAILURES,
     UNDONE,
-    Counts,
-    Recorded,
-    Session,
+    Recording,
+    RecordingCounts,
+    RecordingSession,
     read_session,
     write_session,
 )
@@ -23,11 +23,11 @@ from serl.intervention import Event
 from serl.log.episode_reader import PART, episode_paths, read_episode
 from serl.loop import Result
 from serl.runs.task_setup import make_spec
-from serl.teleop.human_input import Desk, LastWord
-from serl.teleop.mux import OneOwner
-from serl.teleop.stop import Hold
+from serl.teleop.human_input import HumanInput, LastWord
+from serl.teleop.mux import TeleopMux
+from serl.teleop.stop import StopLatch
 from serl.testing import FakeRobot, FakeTask
-from serl.types import Observation, Source
+from serl.types import ActionSource, Observation
 
 from ..teleop.pad import Bench
 
@@ -39,10 +39,10 @@ class Studio:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.bench = folder, Bench()
-        self.recorded = Recorded(folder, folder / "episodes" / "person")
-        self.desk = Desk(
-            OneOwner([self.bench.person]),
-            Hold(folder / "stopped"),
+        self.recorded = Recording(folder, folder / "episodes" / "person")
+        self.desk = HumanInput(
+            TeleopMux([self.bench.person]),
+            StopLatch(folder / "stopped"),
             folder,
             LastWord(self.bench.pad.now_s),
         )
@@ -58,9 +58,9 @@ class Studio:
         self.starts.append(seed)
         return self.reset(seed)
 
-    def record(self, wanted: int) -> Counts:
+    def record(self, wanted: int) -> RecordingCounts:
         clock = VirtualClock(self.advance, self.task.config.rate_hz)
-        stand = Stand(self.robot, self.desk, clock, self.stopping)
+        stand = RecordingStation(self.robot, self.desk, clock, self.stopping)
         record_person(stand, self.task, self.recorded, wanted, 0, self.results.append)
         return self.recorded.counts
 
@@ -99,7 +99,7 @@ def test_successes_are_kept_and_failures_lie_apart(studio: Studio) -> None:
     studio.at[20] = lambda: studio.episode(Event.FAILURE)
     studio.at[40] = lambda: studio.episode(Event.DISCARD)
     studio.at[60] = lambda: studio.episode(Event.SUCCESS)
-    assert studio.record(2) == Counts(kept=2, failures=2, undone=0)
+    assert studio.record(2) == RecordingCounts(kept=2, failures=2, undone=0)
     assert [result.reason for result in studio.results] == [
         "success",
         "failure",
@@ -115,14 +115,14 @@ def test_the_episode_begins_when_hands_are_on(studio: Studio) -> None:
     studio.record(1)
     (path,) = episode_paths(studio.folder)
     episode = read_episode(path, make_spec(studio.task))
-    assert [step.source for step in episode.steps[:3]] == [Source.HUMAN] * 3
+    assert [step.source for step in episode.steps[:3]] == [ActionSource.HUMAN] * 3
     assert len(episode.steps) <= 7
 
 
 def test_a_key_that_is_still_down_begins_nothing(studio: Studio) -> None:
     studio.at[5] = studio.bench.pad.hold
     studio.at[10] = lambda: studio.desk.say(Event.SUCCESS, "the operator")  # and holds on
-    assert studio.record(2) == Counts(1, 0, 0)
+    assert studio.record(2) == RecordingCounts(1, 0, 0)
     assert studio.ticks > LIMIT
 
 
@@ -137,14 +137,16 @@ def test_a_robot_that_nobody_places_and_that_falls_silent_is_waited_for(studio: 
             raise silences.pop()
 
     clock = VirtualClock(studio.advance, studio.task.config.rate_hz)
-    stand = Stand(studio.robot, studio.desk, clock, lambda: studio.ticks > LIMIT, place=place)
+    stand = RecordingStation(
+        studio.robot, studio.desk, clock, lambda: studio.ticks > LIMIT, place=place
+    )
     with pytest.raises(Silent):
         record_person(stand, studio.task, studio.recorded, 1, 0)
     silences.append(Silent("the guard stopped the arm"))
     stand.silent = told.append
     record_person(stand, studio.task, studio.recorded, 1, 0)
     assert told == ["the guard stopped the arm"]
-    assert studio.recorded.counts == Counts(1, 0, 0)
+    assert studio.recorded.counts == RecordingCounts(1, 0, 0)
     assert not studio.starts, "only a simulation is reset"
 
 
@@ -154,7 +156,7 @@ def test_another_session_goes_on_counting_with_other_starts(studio: Studio) -> N
     later = Studio(studio.folder)
     later.episode(Event.FAILURE)
     later.at[20] = lambda: later.episode(Event.SUCCESS)
-    assert later.record(2) == Counts(2, 1, 0)
+    assert later.record(2) == RecordingCounts(2, 1, 0)
     starts = studio.starts + later.starts
     assert len(set(starts)) == len(starts) == 3
 
@@ -171,7 +173,7 @@ def test_undo_puts_the_last_one_aside_and_loses_nothing(studio: Studio) -> None:
     studio.recorded.undo()
     with pytest.raises(SerlError, match="nothing to undo"):
         studio.recorded.undo()
-    assert studio.recorded.counts == Counts(0, 0, 2)
+    assert studio.recorded.counts == RecordingCounts(0, 0, 2)
 
 
 def test_what_a_crash_left_behind_lies_apart(studio: Studio) -> None:
@@ -183,10 +185,10 @@ def test_what_a_crash_left_behind_lies_apart(studio: Studio) -> None:
     studio.at[10] = crash
     with pytest.raises(KeyboardInterrupt):
         studio.record(1)
-    assert studio.recorded.counts == Counts(0, 0, 0)
+    assert studio.recorded.counts == RecordingCounts(0, 0, 0)
     later = Studio(studio.folder)
     later.ended = True
-    assert later.record(1) == Counts(0, 1, 0)
+    assert later.record(1) == RecordingCounts(0, 1, 0)
     assert not [path for path in studio.folder.rglob("*") if path.name.endswith(PART)]
 
 
@@ -206,7 +208,7 @@ def test_a_stop_holds_until_it_is_released_and_resumed(studio: Studio) -> None:
 
     studio.desk.hold.wait = release  # type: ignore[method-assign]
     studio.at[20] = lambda: studio.episode(Event.SUCCESS)
-    assert studio.record(1) == Counts(1, 1, 0)
+    assert studio.record(1) == RecordingCounts(1, 1, 0)
     assert waits == ["stopped by the operator"]
     assert not studio.robot.stop_reason
 
@@ -283,7 +285,7 @@ def test_no_episode_takes_the_name_of_another(studio: Studio) -> None:
 
 def test_the_session_is_kept_and_a_damaged_one_refused(tmp_path: Path) -> None:
     assert read_session(tmp_path) is None
-    session = Session(purpose="demonstrations", wanted={"demonstrations": 20})
+    session = RecordingSession(purpose="demonstrations", wanted={"demonstrations": 20})
     write_session(tmp_path, session)
     assert read_session(tmp_path) == session
     (tmp_path / "session.json").write_text('{"purpose": "fun", "wanted": {}}')

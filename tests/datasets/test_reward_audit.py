@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from serl.datasets.reward_audit import UNKNOWN, Endings, Told, audit, endings
-from serl.log.annotations import Origin, Place
+from serl.datasets.reward_audit import UNKNOWN, Endings, LabelledEpisode, audit, endings
+from serl.log.annotations import Origin, StepKey
 from serl.reward import RewardConfig
 
 LABELS = np.array([1, 1, 1, 0, 0, 0, 0])
@@ -40,18 +40,18 @@ def test_what_is_not_the_likeliest_is_not_believed() -> None:
     assert audit(np.array([0, 2]), told, 0.3).precision == (1, 1)
 
 
-def told(truths: str, believed: str, by: str = "labels") -> Told:
+def told(truths: str, believed: str, by: str = "labels") -> LabelledEpisode:
     """An episode: "1" for success, "0" for nothing, "?" for unknown; what a model believes."""
     sureness = np.array([0.9 if each == "1" else 0.1 for each in believed], np.float32)
     classes = np.array([UNKNOWN if each == "?" else int(each) for each in truths])
-    origins = tuple(Origin(Path("d"), Place(1, 0, step)) for step in range(len(truths)))
-    return Told(origins, classes, np.stack([1 - sureness, sureness], 1), by, True)
+    origins = tuple(Origin(Path("d"), StepKey(1, 0, step)) for step in range(len(truths)))
+    return LabelledEpisode(origins, classes, np.stack([1 - sureness, sureness], 1), by, True)
 
 
 HELD = RewardConfig(kind="classifier", model=Path("m"), hold=(2, 3))
 
 
-def ended(*episodes: Told) -> Endings:
+def ended(*episodes: LabelledEpisode) -> Endings:
     return endings(episodes, HELD, 0.5)
 
 
@@ -87,8 +87,12 @@ def test_a_success_that_lasts_has_to_be_told_and_one_that_ends_the_recording_can
 
 def test_stages_are_told_in_their_order() -> None:
     classes = [0, 2, 2, 1, 1, 2, 2]
-    origins = tuple(Origin(Path("d"), Place(1, 0, step)) for step in range(7))
-    episode = Told(origins, np.array(classes), np.eye(3, dtype=np.float32)[classes], "labels", True)
+    origins = tuple(Origin(Path("d"), StepKey(1, 0, step)) for step in range(7))
+    episode = LabelledEpisode(
+        origins, np.array(classes), np.eye(3, dtype=np.float32)[classes], "labels", True
+    )
     assert ended(episode).right == 1
-    early = Told(origins, np.array([0] * 5 + [2] * 2), episode.probabilities, "labels", True)
+    early = LabelledEpisode(
+        origins, np.array([0] * 5 + [2] * 2), episode.probabilities, "labels", True
+    )
     assert ended(early).right == 1, "the success before the first stage does not count"

@@ -9,16 +9,16 @@ import pytest
 
 from serl import plugins
 from serl.camera import View
-from serl.datasets.reward_collection import Counts, Kind, _kind, collect
+from serl.datasets.reward_collection import Kind, LabelCounts, _kind, collect
 from serl.errors import BadInput, CorruptData, SpecMismatch
-from serl.log.annotations import Place, Samples, append_labels, read_labels
+from serl.log.annotations import Samples, StepKey, append_labels, read_labels
 from serl.runs.reward_data import VIEWS, read_samples, read_sight
 from serl.tasks.pick_cube import PickCube, PickCubeConfig
 from serl.testing import FakeRobot, FakeTask
 from serl.training.evaluation import Purpose, evaluation_seeds, start_seed
 
 VIEW = View(camera="field", width=16, height=16)
-WANTED = Counts(6, 30)
+WANTED = LabelCounts(6, 30)
 
 
 def make_task(**views: View) -> PickCube:
@@ -115,7 +115,7 @@ def test_folders_that_hold_nothing_useful_are_refused(collection: Path, tmp_path
 
 
 def test_a_label_of_a_step_that_is_not_there_is_of_no_account(collection: Path) -> None:
-    append_labels(collection, [(Place(1, 0, 9999), 1), (Place(7, 7, 7), 1)], "person")
+    append_labels(collection, [(StepKey(1, 0, 9999), 1), (StepKey(7, 7, 7), 1)], "person")
     assert len(read_samples([collection])[0].labels) == 36
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from serl import plugins
 from serl.clock import VirtualClock
-from serl.datasets.reward_collection import Driver, Kind, Position, Watching
+from serl.datasets.reward_collection import CollectionDriver, Kind, Position, Watching
 from serl.loop import EpisodeKey, run
 from serl.robot import SimulatedRobot
 from serl.task import SimulatedTask
@@ -33,11 +33,11 @@ def driven(
     kind: Kind,
     place: Position | None = None,
     seed: int = 1,
-) -> tuple[Driver, list[Step]]:
+) -> tuple[CollectionDriver, list[Step]]:
     """An episode to its end; the robot stays where it ended."""
     robot, task = cube
     task.begin(robot.reset(seed))
-    driver = Driver(robot, task, seed, kind, place)
+    driver = CollectionDriver(robot, task, seed, kind, place)
     clock = VirtualClock(robot.advance, task.config.rate_hz)
     records: list[Record] = []
     run(

@@ -12,9 +12,9 @@ import pytest
 from serl import plugins
 from serl.clock import VirtualClock
 from serl.console.status import SessionOverview, overview_of
-from serl.datasets.person import Stand
-from serl.datasets.recording_session import Session, write_session
-from serl.datasets.reward_collection import Counts, Marks, collect_person
+from serl.datasets.person import RecordingStation
+from serl.datasets.recording_session import RecordingSession, write_session
+from serl.datasets.reward_collection import LabelCounts, Marks, collect_person
 from serl.errors import BadInput, SerlError, Silent
 from serl.intervention import Event
 from serl.log.annotations import LABELS_FILE
@@ -25,11 +25,11 @@ from serl.runs.folder import RunFolder
 from serl.runs.reward_data import read_samples
 from serl.runs.task_setup import make_task
 from serl.task import SimulatedTask
-from serl.teleop.human_input import Desk, LastWord
+from serl.teleop.human_input import HumanInput, LastWord
 from serl.teleop.mapping import MappingConfig
-from serl.teleop.mux import OneOwner
+from serl.teleop.mux import TeleopMux
 from serl.teleop.operator import Operator, OperatorConfig
-from serl.teleop.stop import Hold
+from serl.teleop.stop import StopLatch
 
 from ..teleop.pad import Pad
 
@@ -46,8 +46,8 @@ class Marking:
         words = {"yes": Event.SUCCESS, "no": Event.FAILURE}
         mapping = MappingConfig(axes={"x": ("x", 1.0)}, deadman="hold", events=words)
         person = Operator(self.pad, mapping, OperatorConfig(), robot.action_spec, self.pad.now_s)
-        self.desk = Desk(
-            OneOwner([person]), Hold(run.path / "stopped"), run.path, LastWord(self.pad.now_s)
+        self.desk = HumanInput(
+            TeleopMux([person]), StopLatch(run.path / "stopped"), run.path, LastWord(self.pad.now_s)
         )
         self.ticks = 0
         self.at: dict[int, Callable[[], object]] = {}
@@ -58,15 +58,19 @@ class Marking:
         self.at.pop(self.ticks, lambda: None)()
         self.ticks += 1
 
-    def collect(self, wanted: Counts, **station: Any) -> Counts:
+    def collect(self, wanted: LabelCounts, **station: Any) -> LabelCounts:
         clock = VirtualClock(self.advance, self.task.config.rate_hz)
-        stand = Stand(self.robot, self.desk, clock, lambda: self.ticks > LIMIT, **station)
+        stand = RecordingStation(
+            self.robot, self.desk, clock, lambda: self.ticks > LIMIT, **station
+        )
         return collect_person(stand, self.task, self.run, self.marks, wanted, 0)
 
 
 def test_marked_steps_are_samples_and_a_session_goes_on(tmp_path: Path) -> None:
     run = RunFolder.create_at(tmp_path / "marked", resolve(PIXELS), datetime.now())
-    write_session(run.path, Session(purpose="reward", wanted={"positives": 2, "negatives": 3}))
+    write_session(
+        run.path, RecordingSession(purpose="reward", wanted={"positives": 2, "negatives": 3})
+    )
     task = make_task(run.config)
     with plugins.make_simulation(task) as robot:
         first = Marking(run, task, robot)
@@ -76,11 +80,11 @@ def test_marked_steps_are_samples_and_a_session_goes_on(tmp_path: Path) -> None:
         for tick in (8, 9, 10):
             first.at[tick] = lambda: first.marks.mark(0)
         first.at[12] = lambda: (first.marks.mark(1), first.marks.mark(1))
-        assert first.collect(Counts(1, 3)) == Counts(1, 3)
+        assert first.collect(LabelCounts(1, 3)) == LabelCounts(1, 3)
         second = Marking(run, task, robot)
         second.at[3] = second.pad.hold
         second.at[8] = lambda: (second.marks.mark(0), second.marks.mark(1))
-        assert second.collect(Counts(2, 3)) == Counts(2, 3)
+        assert second.collect(LabelCounts(2, 3)) == LabelCounts(2, 3)
     samples, views = read_samples([run.path])
     assert sorted(samples.labels.tolist()) == [0, 0, 0, 1, 1]
     assert set(views) == set(task.config.all_views)
@@ -104,7 +108,7 @@ def test_what_a_device_says_for_success_and_failure_marks_and_ends_nothing(tmp_p
         person.at[3] = person.pad.hold
         for tick, word in ((8, "no"), (10, "yes"), (12, "yes")):
             person.at[tick] = lambda word=word: person.pad.hit(word)  # type: ignore[misc]
-        assert person.collect(Counts(2, 1)) == Counts(2, 1)
+        assert person.collect(LabelCounts(2, 1)) == LabelCounts(2, 1)
     assert sorted(read_samples([run.path])[0].labels.tolist()) == [0, 1, 1]
     assert len(episode_paths(run.path)) == 1
 
@@ -124,8 +128,10 @@ def test_a_robot_that_falls_silent_before_an_episode_is_told_and_waited_for(tmp_
                 raise Silent("arm: no pose")
 
         with pytest.raises(Silent):
-            person.collect(Counts(1, 1), place=place)
-        assert person.collect(Counts(1, 1), place=place, silent=told.append) == Counts(1, 1)
+            person.collect(LabelCounts(1, 1), place=place)
+        assert person.collect(LabelCounts(1, 1), place=place, silent=told.append) == LabelCounts(
+            1, 1
+        )
     assert told == ["arm: no pose"]
 
 
@@ -136,4 +142,4 @@ def test_a_task_without_cameras_is_refused(tmp_path: Path) -> None:
         plugins.make_simulation(task) as robot,
         pytest.raises(BadInput, match="has no cameras to look through"),
     ):
-        Marking(run, task, robot).collect(Counts(1, 1))
+        Marking(run, task, robot).collect(LabelCounts(1, 1))

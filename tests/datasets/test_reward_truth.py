@@ -10,16 +10,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serl.datasets.reward_audit import UNKNOWN, Probabilities, Told, between, told_episodes
+from serl.datasets.reward_audit import (
+    UNKNOWN,
+    LabelledEpisode,
+    Probabilities,
+    between,
+    told_episodes,
+)
 from serl.errors import BadInput, SpecMismatch
 from serl.log.annotations import TOOLS_FILE as TOOLS
-from serl.log.annotations import TRUTH_FILE, Place, append_labels
+from serl.log.annotations import TRUTH_FILE, StepKey, append_labels
 from serl.reward import RewardConfig
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.runs.reward_data import episode_folders, read_images, read_samples, run_of, task_of
 from serl.system.settings_file import merge
-from serl.types import Array, Image, Source
+from serl.types import ActionSource, Array, Image
 
 from ..test_reward_corrections import CONFIG, NOTHING, STEPS, SUCCESS, VIEWS, record
 
@@ -33,7 +39,9 @@ def bright(images: Mapping[str, Image]) -> Probabilities:
     return np.stack([1.0 - right, right], 1).astype(np.float32)
 
 
-def told(*folders: Path, config: RewardConfig = CLASSIFIER, classes: int = 2) -> list[Told]:
+def told(
+    *folders: Path, config: RewardConfig = CLASSIFIER, classes: int = 2
+) -> list[LabelledEpisode]:
     stages = classes - 2
 
     def model(images: Mapping[str, Image]) -> Probabilities:
@@ -73,12 +81,14 @@ def test_of_a_run_that_a_model_judged_nothing_is_known_unless_somebody_knew(tmp_
         assert (episode.truths == UNKNOWN).all()
         assert len(episode.probabilities) == 0
     append_labels(
-        folder, [(Place(1, 0, 1), 0), (Place(1, 0, STEPS), 0)], "simulation", file=TRUTH_FILE
+        folder, [(StepKey(1, 0, 1), 0), (StepKey(1, 0, STEPS), 0)], "simulation", file=TRUTH_FILE
     )
     first, second = told(folder, classes=3)
     assert (first.by, second.by) == ("simulation", "")
     assert first.truths.tolist() == [UNKNOWN, *[0] * STEPS]
-    append_labels(folder, [(Place(1, 1, 4), 1), (Place(1, 1, 6), 1)], "simulation", file=TRUTH_FILE)
+    append_labels(
+        folder, [(StepKey(1, 1, 4), 1), (StepKey(1, 1, 6), 1)], "simulation", file=TRUTH_FILE
+    )
     _, second = told(folder, classes=3)
     assert second.truths[4:7].tolist() == [2, 2, 2], "of stages the last is the success"
 
@@ -87,13 +97,13 @@ def test_what_a_simulation_is_said_to_know_of_a_reset_is_not_believed(tmp_path: 
     """Logs of before hold such words: nobody had looked, and so they all said no."""
     run = RunFolder.create(tmp_path, CONFIG, datetime.now())
     folder = run.episodes("a")
-    record(folder, run.name, "a", [SUCCESS], source=Source.SCRIPT)
+    record(folder, run.name, "a", [SUCCESS], source=ActionSource.SCRIPT)
     append_labels(
-        folder, [(Place(1, 0, 1), 0), (Place(1, 0, STEPS), 0)], "simulation", file=TRUTH_FILE
+        folder, [(StepKey(1, 0, 1), 0), (StepKey(1, 0, STEPS), 0)], "simulation", file=TRUTH_FILE
     )
     (reset,) = told(folder)
     assert (reset.by, set(reset.truths)) == ("", {UNKNOWN})
-    append_labels(folder, [(Place(1, 0, 3), 1)], "person")
+    append_labels(folder, [(StepKey(1, 0, 3), 1)], "person")
     (reset,) = told(folder)
     assert (reset.by, int(reset.truths.max())) == ("labels", 1)
 
@@ -101,9 +111,9 @@ def test_what_a_simulation_is_said_to_know_of_a_reset_is_not_believed(tmp_path: 
 def test_a_label_counts_before_all_else(tmp_path: Path) -> None:
     folder = make_run(tmp_path).episodes("a")
     append_labels(
-        folder, [(Place(1, 0, 0), 0), (Place(1, 0, STEPS), 1)], "simulation", file=TRUTH_FILE
+        folder, [(StepKey(1, 0, 0), 0), (StepKey(1, 0, STEPS), 1)], "simulation", file=TRUTH_FILE
     )
-    append_labels(folder, [(Place(1, 0, STEPS), 0), (Place(1, 0, 99), 1)], "person")
+    append_labels(folder, [(StepKey(1, 0, STEPS), 0), (StepKey(1, 0, 99), 1)], "person")
     first, second = told(folder)
     assert (first.by, second.by) == ("labels", "outcome")
     assert first.truths[-1] == 0
@@ -140,7 +150,7 @@ def test_where_a_run_says_where_the_tool_was_it_counts_as_in_the_reward(tmp_path
 
 def read_tools_of(folder: Path) -> Array:
     """Of labelled samples, one before and one after."""
-    append_labels(folder, [(Place(1, 1, 0), 0), (Place(1, 1, STEPS), 1)], "person")
+    append_labels(folder, [(StepKey(1, 1, 0), 0), (StepKey(1, 1, STEPS), 1)], "person")
     return read_samples([folder])[0].tools_m
 
 
@@ -162,7 +172,7 @@ def test_an_episode_that_is_named_twice_counts_once(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     folder, link = run.episodes("a"), tmp_path / "link"
     link.symlink_to(run.path)
-    append_labels(folder, [(Place(1, 0, 0), 0), (Place(1, 1, STEPS), 1)], "person")
+    append_labels(folder, [(StepKey(1, 0, 0), 0), (StepKey(1, 1, STEPS), 1)], "person")
     named = [run.path, folder, folder / ".." / "a", link, link / "episodes" / "a"]
     assert episode_folders(named) == [folder]
     samples, _ = read_samples(episode_folders(named))

@@ -15,7 +15,7 @@ from serl.datasets.serl_import import ImportMap, import_runs, read_transitions, 
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.log.episode_reader import episode_paths, read_episode
 from serl.specs import ArraySpec, ObservationSpec, Spec
-from serl.types import Episode, Source
+from serl.types import ActionSource, Episode
 
 from ..support.transitions import pickled
 
@@ -81,7 +81,7 @@ def test_a_success_is_a_demonstration_with_all_that_was_seen(tmp_path: Path) -> 
     assert [step.terminated for step in made.steps] == [False, False, True]
     assert not any(step.truncated for step in made.steps)
     assert [step.reward for step in made.steps] == [0, 0, 1]
-    assert {step.source for step in made.steps} == {Source.HUMAN}
+    assert {step.source for step in made.steps} == {ActionSource.HUMAN}
     assert {step.reward_provenance for step in made.steps} == {"imported"}
     np.testing.assert_allclose(made.steps[2].action, [0.5, -1.0, 0.2], rtol=1e-6)
     state = made.steps[1].observation.state

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from serl.cli.reward import reward_settings
-from serl.datasets.recording_session import Session, write_session
+from serl.datasets.recording_session import RecordingSession, write_session
 from serl.datasets.reward_audit import tuned_reward
 from serl.geometry import Vector
 from serl.runs.config import resolve
@@ -26,7 +26,7 @@ def made(root: Path, **settings: Any) -> RunFolder:
 
 def recorded(root: Path, **settings: Any) -> RunFolder:
     run = made(root, **settings)
-    write_session(run.path, Session(purpose="reward", wanted={"positives": 2}))
+    write_session(run.path, RecordingSession(purpose="reward", wanted={"positives": 2}))
     return run
 
 

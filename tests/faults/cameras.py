@@ -22,14 +22,14 @@ from serl.log.episode_log import EpisodeLog
 from serl.log.episode_reader import episode_paths, read_episode
 from serl.loop import EpisodeKey, Result, run
 from serl.policy import Random
-from serl.reward import Judged, RewardConfig, StageReward
-from serl.runs.assembly import Attendance, Driven, make_actor, make_agent
+from serl.reward import RewardConfig, RewardedTask, StageReward
+from serl.runs.assembly import Attendance, DrivenArm, make_actor, make_agent
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_spec, make_task
 from serl.sim.arm import SimArm
 from serl.specs import Spec
 from serl.tasks.pick_cube import PickCube, PickCubeConfig
-from serl.teleop.stop import Hold
+from serl.teleop.stop import StopLatch
 from serl.transport import InProcess, Snapshot
 from serl.types import End, Episode, Observation
 
@@ -114,7 +114,7 @@ def _an_actor_goes_on(folder: Path, inject: Injection, part: str) -> None:
 
 
 def _goes_on_when_allowed(folder: Path, inject: Injection, part: str) -> None:
-    robot, hold, answered = _broken_arm(inject), Hold(folder.with_suffix(".hold")), list[str]()
+    robot, hold, answered = _broken_arm(inject), StopLatch(folder.with_suffix(".hold")), list[str]()
 
     def person() -> bool:
         """Asked as long as the arm is held."""
@@ -131,7 +131,7 @@ def _goes_on_when_allowed(folder: Path, inject: Injection, part: str) -> None:
 
 
 def _goes_on_by_itself(folder: Path, inject: Injection, part: str) -> None:
-    robot, hold = _broken_arm(inject), Hold(folder.with_suffix(".hold"))
+    robot, hold = _broken_arm(inject), StopLatch(folder.with_suffix(".hold"))
 
     def mended(reading: Observation, last: Observation) -> Observation:
         return inject(reading, last) if robot.readings <= STRUCK_AT + 4 else reading
@@ -180,7 +180,7 @@ def _acted(
             log.append,
             pace=lambda: None,
             epoch=1,
-            driven=Driven(robot, clock, placements=0, person=person),
+            driven=DrivenArm(robot, clock, placements=0, person=person),
             attendance=Attendance(standby=standby),
         )
         first, second = islice(actor.episodes(), 2)
@@ -352,7 +352,7 @@ def useless_classifier(folder: Path) -> None:
     assert "model.safetensors" in refusal(partial(make_reward, config, PickCube(TASK)), BadInput)
 
     mad = StageReward(lambda reading: np.full(2, math.nan), 1, config, 0.5)
-    task = Judged(PickCube(TASK), mad)
+    task = RewardedTask(PickCube(TASK), mad)
     robot = SimArm(task.scene, task.config)
     robot.reset(0)
     clock, key = VirtualClock(robot.advance, 10.0), EpisodeKey("run", "actor0", 1, 0)

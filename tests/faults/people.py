@@ -19,18 +19,18 @@ import numpy as np
 
 from serl.clock import RealTime, VirtualClock, WallClock
 from serl.intervention import Event
-from serl.log.annotations import LABELS_FILE, Place, append_labels, read_labels
+from serl.log.annotations import LABELS_FILE, StepKey, append_labels, read_labels
 from serl.loop import EpisodeKey, run
 from serl.ros.environment import environment, free_domain
 from serl.ros.node import RosNode
 from serl.ros.people.teleop import TopicDevices
 from serl.teleop.config import TeleopConfig
-from serl.teleop.human_input import Desk
-from serl.teleop.mux import OneOwner
+from serl.teleop.human_input import HumanInput
+from serl.teleop.mux import TeleopMux
 from serl.teleop.operator import Hands, OperatorConfig
-from serl.teleop.stop import Hold
+from serl.teleop.stop import StopLatch
 from serl.testing import FakeRobot, FakeTask
-from serl.types import Action, Observation, Record, Source, Step
+from serl.types import Action, ActionSource, Observation, Record, Step
 
 from ..console.site import PUSH, REST, Site, heard, refused, served, settled
 from ..ros.conftest import eventually
@@ -50,8 +50,8 @@ class Driven:
         config = TeleopConfig(operator=OperatorConfig(lost_s=HOLDS_S))
         devices = TopicDevices(node, ACTOR, config, "base")
         self.robot = FakeRobot()
-        people = OneOwner(devices.people(self.robot.action_spec))
-        self.desk = Desk(people, Hold(folder / "stopped"), folder)
+        people = TeleopMux(devices.people(self.robot.action_spec))
+        self.desk = HumanInput(people, StopLatch(folder / "stopped"), folder)
         self.records: list[Record] = []
         self.ending = Flag()
         self.thread = Thread(target=self._run, daemon=True)
@@ -62,7 +62,7 @@ class Driven:
 
     def driven_by_hand(self) -> bool:
         return len(self.steps) > 3 and all(
-            step.source is Source.HUMAN and step.action.any() for step in self.steps[-3:]
+            step.source is ActionSource.HUMAN and step.action.any() for step in self.steps[-3:]
         )
 
     def _run(self) -> None:
@@ -129,7 +129,7 @@ def hand_killed_while_pushing(folder: Path) -> None:
             hand.wait()
         eventually(lambda: actor.desk.hold.paused)
         after = [step for step in actor.steps if step.monotonic_s > killed_s]
-        assert all(step.source is Source.HUMAN for step in after), "the policy got it back"
+        assert all(step.source is ActionSource.HUMAN for step in after), "the policy got it back"
         moving = [step.monotonic_s - killed_s for step in after if step.action.any()]
         allowed_s = NOTICED_S + 1 / RATE_HZ + 3 * machine.worst_s
         assert max(moving, default=0.0) < allowed_s, (moving, machine.worst_s)
@@ -139,7 +139,7 @@ def hand_killed_while_pushing(folder: Path) -> None:
         assert len(actor.records) == count, "it waits"
         actor.desk.resume()
         eventually(lambda: len(actor.records) > count + 3)
-        assert actor.steps[-1].source is Source.POLICY
+        assert actor.steps[-1].source is ActionSource.POLICY
 
 
 @REGISTRY.fault(
@@ -244,7 +244,7 @@ def two_at_once(folder: Path) -> None:
     level=Level.UNIT,
 )
 def mislabelled(folder: Path) -> None:
-    place = Place(1, 0, 7)
+    place = StepKey(1, 0, 7)
     append_labels(folder, [(place, 1)], "the operator", 10.0)
     append_labels(folder, [(place, 1)], "the operator", 11.0)
     append_labels(folder, [(place, 0)], "person", 12.0)
@@ -252,7 +252,7 @@ def mislabelled(folder: Path) -> None:
     lines = [json.loads(line) for line in (folder / LABELS_FILE).read_text().splitlines()]
     said = [(line["label"], line["by"], line["wall_s"]) for line in lines]
     assert said == [(1, "the operator", 10.0), (1, "the operator", 11.0), (0, "person", 12.0)]
-    desk = Desk(OneOwner([Bench().person]), Hold(folder / "stopped"), folder)
+    desk = HumanInput(TeleopMux([Bench().person]), StopLatch(folder / "stopped"), folder)
     assert desk.say(Event.SUCCESS, "the operator") == "not heard: no episode runs"
     desk.begin()
     assert desk.events() == ()

@@ -12,13 +12,13 @@ from serl import plugins
 from serl.agent import Agent
 from serl.clock import VirtualClock
 from serl.errors import NeedsPerson
-from serl.policy import Hold
+from serl.policy import ZeroPolicy
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_task
 from serl.training.actor import Actor, ActorConfig
 from serl.training.learned_policy import LearnedPolicy
 from serl.transport import InProcess
-from serl.types import Action, End, Observation, Record, Source, Step
+from serl.types import Action, ActionSource, End, Observation, Record, Step
 
 from .registry import REGISTRY, Level
 
@@ -29,7 +29,7 @@ _ATTEMPT_S = 6.0
 class _Still(LearnedPolicy):
     """A policy that does nothing."""
 
-    def __init__(self, hold: Hold) -> None:
+    def __init__(self, hold: ZeroPolicy) -> None:
         agent: Any = Agent
         super().__init__(agent, InProcess())
         self._hold = hold
@@ -64,7 +64,7 @@ def blocked_reset(folder: Path) -> None:
     assert robot.stop_reason is None
     ends = [record for record in records if isinstance(record, End)]
     assert [end.reason for end in ends] == ["time limit"] * 3 + [said, "time limit"]
-    scripted = [r for r in records if isinstance(r, Step) and r.source is Source.SCRIPT]
+    scripted = [r for r in records if isinstance(r, Step) and r.source is ActionSource.SCRIPT]
     assert len(scripted) == 3 * round(_ATTEMPT_S * 10) + 1
 
     robot, actor, _ = _stuck()
@@ -93,7 +93,7 @@ def _stuck() -> tuple[Any, Actor, list[Record]]:
         run="run",
         robot=robot,
         task=task,
-        policy=_Still(Hold(robot.action_spec)),
+        policy=_Still(ZeroPolicy(robot.action_spec)),
         clock=VirtualClock(robot.advance, task.config.rate_hz),
         sink=records.append,
         config=ActorConfig(reset_time_limit_s=_ATTEMPT_S),

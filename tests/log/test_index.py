@@ -19,7 +19,7 @@ from serl.errors import BadInput, CorruptData, SerlError
 from serl.log.content import BLOCK_RECORDS, checksum
 from serl.log.index import Index, Span, Stream, read_index
 from serl.runs.resume import accepted, open_index
-from serl.types import End, Key, Observation, Record, Source, Step
+from serl.types import ActionSource, End, Key, Observation, Record, Step
 
 NOTHING = Observation({})
 LENGTH = 4  # steps of an episode
@@ -32,7 +32,7 @@ def record(actor: str, epoch: int, sequence: int) -> Record:
     if index == LENGTH:
         return End(key, NOTHING, False, "time limit", 0.0, 0.0)
     action = np.zeros(1, np.float32)
-    policy = Source.POLICY
+    policy = ActionSource.POLICY
     return Step(key, NOTHING, action, action, 0.0, "truth", False, False, policy, 0, 0.0, 0.0)
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from serl.errors import BadInput, CorruptData
-from serl.log.annotations import LABELS_FILE, Place, append_labels, read_labels
+from serl.log.annotations import LABELS_FILE, StepKey, append_labels, read_labels
 
-FIRST, SECOND = Place(5, 0, 3), Place(5, 1, 0)
+FIRST, SECOND = StepKey(5, 0, 3), StepKey(5, 1, 0)
 
 
 def test_the_last_word_counts_and_the_first_is_kept(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from serl.log.tail import Tail
 from serl.log.wire import decode_arrival, encode_record
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
-from serl.runs.replica import Mirror
+from serl.runs.replica import Replica
 from serl.runs.resume import open_index
 from serl.runs.verify import verify
 from serl.testing.samples import ACTOR, EPOCH, RUN, SPEC, encoded, random_records, write_log
@@ -137,7 +137,7 @@ def _accept(folder: RunFolder, arrivals: list[Arrival]) -> int:
     """A learner's start, with what it accepts; returns how many records it had."""
     logged = sum(episode.records for episode in survey(folder.episodes(ACTOR), print))
     index = open_index(folder.index, {(ACTOR, EPOCH): logged}).index
-    mirror = Mirror(folder, SPEC)
+    mirror = Replica(folder, SPEC)
     mirror.meet(ACTOR, "far away")
     held = index.cursors.get((ACTOR, EPOCH), 0)
     for each in arrivals:

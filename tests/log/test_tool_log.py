@@ -9,14 +9,16 @@ import pytest
 
 from serl.errors import CorruptData
 from serl.log.annotations import TOOLS_FILE, ToolLog, read_tools
-from serl.policy import Hold
+from serl.policy import ZeroPolicy
 from serl.testing import FakeRobot, FakeTask
 from serl.testing.samples import episode
 from serl.types import Observation, Record
 
 RECORDS = [
     replace(record, observation=replace(record.observation, stamps={"robot": 0.1 * index}))
-    for index, record in enumerate(episode(FakeRobot(), FakeTask(), Hold(FakeRobot().action_spec)))
+    for index, record in enumerate(
+        episode(FakeRobot(), FakeTask(), ZeroPolicy(FakeRobot().action_spec))
+    )
 ]
 
 

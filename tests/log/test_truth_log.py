@@ -8,19 +8,19 @@ import pytest
 
 from serl import plugins
 from serl.clock import VirtualClock
-from serl.log.annotations import TRUTH_FILE, Place, TruthLog, read_labels, read_words
+from serl.log.annotations import TRUTH_FILE, StepKey, TruthLog, read_labels, read_words
 from serl.loop import EpisodeKey, run
-from serl.policy import Hold, Policy
-from serl.reward import Judged, NoReward
+from serl.policy import Policy, ZeroPolicy
+from serl.reward import NoReward, RewardedTask
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_task
 from serl.task import Task
 from serl.testing import FakeRobot, FakeTask
 from serl.testing.samples import episode
 from serl.training.resets import ResetTask
-from serl.types import Record, Source
+from serl.types import ActionSource, Record
 
-RECORDS = episode(FakeRobot(), FakeTask(), Hold(FakeRobot().action_spec))
+RECORDS = episode(FakeRobot(), FakeTask(), ZeroPolicy(FakeRobot().action_spec))
 
 
 def written(folder: Path, solved: set[int]) -> None:
@@ -48,8 +48,8 @@ def test_an_episode_that_never_changes_has_two_words(tmp_path: Path) -> None:
     epoch, number = RECORDS[0].key.epoch, RECORDS[0].key.episode
     last = RECORDS[-1].key.index
     assert read_labels(tmp_path, TRUTH_FILE) == {
-        Place(epoch, number, 1): 0,
-        Place(epoch, number, last): 0,
+        StepKey(epoch, number, 1): 0,
+        StepKey(epoch, number, last): 0,
     }
 
 
@@ -57,7 +57,7 @@ def test_of_a_reset_which_nobody_judges_nothing_is_written(tmp_path: Path) -> No
     """The arm pulls the peg out again; the simulation is not asked meanwhile."""
     settings = {"auto_reset": True, "time_limit_s": 12.0}
     task = make_task(resolve({"task": "peg_insertion", "task_config": settings}))
-    judged = Judged(task, NoReward("classifier"))
+    judged = RewardedTask(task, NoReward("classifier"))
     log, solved = TruthLog(tmp_path, lambda: judged.solved), list[Record]()
 
     def take(record: Record) -> None:
@@ -65,16 +65,16 @@ def test_of_a_reset_which_nobody_judges_nothing_is_written(tmp_path: Path) -> No
         if task.is_success(robot.truth()):
             solved.append(record)
 
-    def play(task: Task, policy: Policy, episode: int, chosen_by: Source) -> None:
+    def play(task: Task, policy: Policy, episode: int, chosen_by: ActionSource) -> None:
         clock, key = VirtualClock(robot.advance, task.config.rate_hz), EpisodeKey("r", "a", 1, 0)
         run(robot, task, policy, clock, replace(key, episode=episode), take, chosen_by=chosen_by)
 
     with plugins.make_simulation(task) as robot:
         robot.reset(3)
-        play(judged, judged.expert(robot.truth, 0), 0, Source.POLICY)
+        play(judged, judged.expert(robot.truth, 0), 0, ActionSource.POLICY)
         reset, script = ResetTask(judged, 20.0), judged.reset(robot.observe())
         assert script is not None
-        play(reset, lambda seen: script(reset.reading), 1, Source.SCRIPT)
+        play(reset, lambda seen: script(reset.reading), 1, ActionSource.SCRIPT)
     assert {record.key.episode for record in solved} == {0, 1}, "the reset begins with a success"
     said = read_labels(tmp_path, TRUTH_FILE)
     assert {place.episode for place in said} == {0}

@@ -17,11 +17,11 @@ from serl.errors import CorruptData, SpecMismatch
 from serl.log import wire
 from serl.log.episode_reader import PART
 from serl.log.episode_writer import EpisodeWriter, metadata_of
-from serl.log.wire import Frame, Hello
+from serl.log.wire import Hello, WireFrame
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.testing.samples import equal, random_observation
 from serl.transport import MAX_VERSION
-from serl.types import End, Key, Observation, Source, Step
+from serl.types import ActionSource, End, Key, Observation, Step
 
 IMAGE = ArraySpec(shape=(4, 5, 3), dtype="uint8")
 SPEC = Spec(
@@ -45,14 +45,14 @@ STEP = Step(
     reward_provenance="truth",
     terminated=False,
     truncated=True,
-    source=Source.HUMAN,
+    source=ActionSource.HUMAN,
     policy_version=5,
     monotonic_s=12.125,
     wall_s=1763715240.123,
 )
 LAST = End(STEP.key, OBSERVATION, True, "a fault\nin words", 13.0, 1763715241.0)
 HELLO = Hello("run", "actor0", 7, SPEC, "0f" * 16, "host:/runs/run")
-FRAME = Frame(wire.actor_number("run", "actor0"), 2**64 - 1, 3, b"payload")
+FRAME = WireFrame(wire.actor_number("run", "actor0"), 2**64 - 1, 3, b"payload")
 
 ENCODED: dict[str, tuple[bytes, Callable[[bytes], object]]] = {
     "step": (wire.encode_record(STEP), lambda data: wire.decode_record(data, SPEC)),

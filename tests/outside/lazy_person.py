@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from serl.intervention import Attended, Event, PersonConfig
+from serl.intervention import Event, PersonConfig, PersonContext
 from serl.types import Action, Observation
 
 
@@ -23,13 +23,13 @@ class Lazy:
 
     Config = LazyConfig
 
-    def __init__(self, config: LazyConfig, training: Attended) -> None:
+    def __init__(self, config: LazyConfig, training: PersonContext) -> None:
         self._config, self._training = config, training
         self._steps = 0
         self.begin()
 
     @classmethod
-    def create(cls, config: PersonConfig, training: Attended) -> Lazy:
+    def create(cls, config: PersonConfig, training: PersonContext) -> Lazy:
         assert isinstance(config, LazyConfig)
         return cls(config, training)
 

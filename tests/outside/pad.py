@@ -9,7 +9,7 @@ from pydantic import Field
 
 from serl.errors import BadInput
 from serl.intervention import Event
-from serl.teleop.device import DeviceLost, Report
+from serl.teleop.device import DeviceLost, DeviceReport
 from serl.teleop.mapping import Axis, MappingConfig, Scale
 
 
@@ -42,14 +42,14 @@ class Pad:
             raise BadInput(f"{path}: no pad")
         return cls(config.looks)
 
-    def read(self) -> Report | None:
+    def read(self) -> DeviceReport | None:
         self._left -= 1
         if self._left < 0:
             raise DeviceLost("the pad is unplugged")
         self._turn = (self._turn + 1) % 10
         held = frozenset({"hold"} if self._turn >= 4 else ())
         presses = {4: ("hold",), 9: ("yes",)}.get(self._turn, ())
-        return Report({"stick": 1.0}, held, presses, time.monotonic())
+        return DeviceReport({"stick": 1.0}, held, presses, time.monotonic())
 
     def close(self) -> None:
         pass

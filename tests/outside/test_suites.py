@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from serl.agent import Agent
-from serl.intervention import Attended, Teleop
+from serl.intervention import PersonContext, Teleop
 from serl.specs import ArraySpec, Spec
 from serl.testing import AgentSuite, FakeRobot, FakeTask, TeleopSuite, TransportSuite
 from serl.transport import Meeting
@@ -35,7 +35,7 @@ class TestTD3(AgentSuite):
 class TestLazy(TeleopSuite):
     def make(self) -> tuple[Teleop, ArraySpec]:
         robot = FakeRobot()
-        training = Attended(FakeTask(), robot, planned_steps=100, seed=0)
+        training = PersonContext(FakeTask(), robot, planned_steps=100, seed=0)
         return Lazy.create(LazyConfig(), training), robot.action_spec
 
 

@@ -11,7 +11,7 @@ from serl.report.display import (
     ActorProgress,
     Display,
     ProcessProgress,
-    Progress,
+    RunProgress,
     Summary,
     line,
     panel,
@@ -20,7 +20,7 @@ from serl.report.display import (
 from serl.training.evaluation import Evaluation, Trial
 from serl.training.link import LinkStatus
 
-FULL = Progress(
+FULL = RunProgress(
     task="pick_cube",
     elapsed_s=192.4,
     left_s=3725.0,
@@ -77,7 +77,7 @@ def written(to: Console) -> str:
     return to.file.getvalue()
 
 
-def shown(progress: Progress, width: int = 80) -> str:
+def shown(progress: RunProgress, width: int = 80) -> str:
     to = console(terminal=True, width=width)
     to.print(panel(progress))
     return written(to)
@@ -110,19 +110,19 @@ def test_the_panel_fits_narrow_terminals(width: int) -> None:
 
 
 def test_nothing_is_known_at_first() -> None:
-    text = shown(Progress(actors=(ActorProgress("actor-0"),)))
+    text = shown(RunProgress(actors=(ActorProgress("actor-0"),)))
     assert "serl starting" in text
     assert "weights  -" in text
-    assert line(Progress()).startswith("- | steps -/- | episodes -")
+    assert line(RunProgress()).startswith("- | steps -/- | episodes -")
 
 
 def test_at_the_end_no_time_is_left() -> None:
-    assert "left" in shown(Progress(elapsed_s=1.0, left_s=3.0))
-    assert "left" not in shown(Progress(elapsed_s=1.0, left_s=0.0))
+    assert "left" in shown(RunProgress(elapsed_s=1.0, left_s=3.0))
+    assert "left" not in shown(RunProgress(elapsed_s=1.0, left_s=0.0))
 
 
 def test_more_steps_than_planned_are_no_trouble() -> None:
-    assert "13\u202f000 of 12\u202f000" in shown(Progress(steps=13000, total_steps=12000))
+    assert "13\u202f000 of 12\u202f000" in shown(RunProgress(steps=13000, total_steps=12000))
 
 
 def test_the_line_is_plain_and_names_what_is_wrong() -> None:
@@ -139,7 +139,7 @@ def test_the_line_is_plain_and_names_what_is_wrong() -> None:
 
 def test_who_waits_for_a_person_does_not_look_healthy() -> None:
     waits = "estop: the service estop: Enter says that you have seen to it"
-    progress = Progress(
+    progress = RunProgress(
         steps=2000, total_steps=6000, actors=(ActorProgress("actor0", link=WELL, waits=waits),)
     )
     text = " ".join(shown(progress, width=80).replace("│", " ").split())
@@ -153,7 +153,7 @@ def test_a_pipe_gets_one_whole_line_every_ten_seconds() -> None:
     with Display(to, clock) as display:
         for tick in range(300):  # 30 s at 10 Hz
             clock.now_s = 100.0 + tick / 10
-            display.update(Progress(elapsed_s=tick / 10, task="x" * 200))
+            display.update(RunProgress(elapsed_s=tick / 10, task="x" * 200))
         display.say("actor-1 restarted [2]")
     *lines, said = written(to).splitlines()
     assert [text.split(" |")[0] for text in lines] == ["0:00", "0:10", "0:20"]
@@ -164,7 +164,7 @@ def test_a_pipe_gets_one_whole_line_every_ten_seconds() -> None:
 def test_a_terminal_gets_the_panel_and_keeps_the_last_one() -> None:
     to = console(terminal=True)
     with Display(to, Clock()) as display:
-        display.update(Progress(task="first"))
+        display.update(RunProgress(task="first"))
         display.say("learner restarted")
         display.update(FULL)
     text = written(to)

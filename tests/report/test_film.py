@@ -14,7 +14,7 @@ from serl.report.review import Recording, Replayed
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.system.video import GREEN, SOURCE_COLOURS, read_video
 from serl.testing import FakeRobot, FakeTask, episode
-from serl.types import End, Episode, Image, Observation, Source, Step
+from serl.types import ActionSource, End, Episode, Image, Observation, Step
 
 TASK = FakeTask()
 SPEC = Spec(
@@ -33,7 +33,7 @@ def recorded() -> tuple[Episode, Result]:
     end = records[-1]
     assert isinstance(end, End)
     steps = [step for step in records if isinstance(step, Step)]
-    steps[3] = replace(steps[3], source=Source.HUMAN)
+    steps[3] = replace(steps[3], source=ActionSource.HUMAN)
     return Episode(tuple(steps), end), Result(len(steps), 1.0, True, 1, end.reason)
 
 
@@ -70,7 +70,7 @@ def test_who_acts_is_seen_in_the_panel_and_the_end_is_green() -> None:
     item, result = recorded()
     film = Film(SPEC, item, result, "a · episode 0")
     panels = [film.frame(index)[60:260, 490:] for index in range(len(item.steps) + 1)]
-    human = [share(panel, SOURCE_COLOURS[Source.HUMAN]) > 0.01 for panel in panels]
+    human = [share(panel, SOURCE_COLOURS[ActionSource.HUMAN]) > 0.01 for panel in panels]
     assert human == [index == 3 for index in range(len(panels))]
     assert [share(panel, GREEN) > 0.01 for panel in panels] == [False] * (len(panels) - 1) + [True]
 
@@ -78,7 +78,7 @@ def test_who_acts_is_seen_in_the_panel_and_the_end_is_green() -> None:
 def test_the_bars_are_as_long_as_the_action() -> None:
     item, result = recorded()
     film = Film(SPEC, item, result, "")
-    colour = SOURCE_COLOURS[Source.POLICY]
+    colour = SOURCE_COLOURS[ActionSource.POLICY]
     first = item.steps[0]
     for value in (0.25, -0.5, 1.0):
         action = np.array([value, 0.0], np.float32)
@@ -95,7 +95,7 @@ def test_the_timeline_shows_sources_and_rewards() -> None:
     frame = Film(SPEC, item, result, "").frame(0)
     lanes = frame[388, 92:784], frame[420, 92:784]
     count = len(item.steps)
-    human = share(lanes[0][None], SOURCE_COLOURS[Source.HUMAN])
+    human = share(lanes[0][None], SOURCE_COLOURS[ActionSource.HUMAN])
     assert human == pytest.approx(1 / count, abs=0.01)
     reward = np.abs(lanes[1].astype(int) - GREEN).max(axis=1) < 3
     assert reward.mean() == pytest.approx(1 / count, abs=0.01)

@@ -19,7 +19,7 @@ from serl.policy import Random
 from serl.report.playback import CUT, ReplayRobot, replay
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.testing import FakeRobot, FakeTask, FakeTaskConfig, RobotSuite
-from serl.types import Action, End, Episode, Observation, Record, Source, Step
+from serl.types import Action, ActionSource, End, Episode, Observation, Record, Step
 
 STOPPED = VirtualClock(lambda dt_s: None, 10.0)
 KEY = EpisodeKey("run", "actor", 7, 0)
@@ -72,7 +72,7 @@ def record(
     expert: bool = False,
     interrupted_at: int = -1,
     breaks_at: int = -1,
-    chosen_by: Source = Source.POLICY,
+    chosen_by: ActionSource = ActionSource.POLICY,
 ) -> tuple[Result, Episode]:
     """An episode of one second, by a random policy of changing versions or by the expert."""
     robot = FakeRobot()
@@ -138,8 +138,8 @@ CASES: dict[str, Callable[[], tuple[Result, Episode]]] = {
     "interrupted": lambda: record(interrupted_at=4),
     "a broken sensor": lambda: record(breaks_at=3),
     "a broken sensor at once": lambda: record(breaks_at=0),
-    "a script": lambda: record(expert=True, chosen_by=Source.SCRIPT),
-    "a script and a human": lambda: record(Person({1}), chosen_by=Source.SCRIPT),
+    "a script": lambda: record(expert=True, chosen_by=ActionSource.SCRIPT),
+    "a script and a human": lambda: record(Person({1}), chosen_by=ActionSource.SCRIPT),
 }
 
 
@@ -156,7 +156,7 @@ def test_the_cases_cover_what_can_end_an_episode_and_who_can_act() -> None:
     reasons = {episode.end.reason for episode in episodes if episode.end}
     assert {"success", "failure", "time limit", "operator", "interrupted"} < reasons
     assert any("not finite" in reason for reason in reasons)
-    assert all(any(episode.count(source) for episode in episodes) for source in Source)
+    assert all(any(episode.count(source) for episode in episodes) for source in ActionSource)
     assert len({step.policy_version for step in episodes[1].steps}) == 10
 
 

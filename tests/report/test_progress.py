@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from serl.log.metrics import FILE, EpisodeRow, EventRow, MetricsWriter, ResumeRow, UpdateRow
-from serl.report.display import ActorProgress, Progress
+from serl.report.display import ActorProgress, RunProgress
 from serl.report.progress import ProgressReader, with_waiting
 from serl.system.supervisor import Supervisor
-from serl.teleop.stop import STOP_FILE, Hold
+from serl.teleop.stop import STOP_FILE, StopLatch
 from serl.training.link import LinkStatus, write_status
 
 
@@ -95,18 +95,18 @@ def test_events_are_news_once_and_only_those_of_this_session(tmp_path: Path) -> 
 
 def test_an_actor_that_a_person_stopped_waits_also_after_a_restart(tmp_path: Path) -> None:
     (tmp_path / "link" / "actor0").mkdir(parents=True)
-    Hold(tmp_path / "link" / "actor0" / STOP_FILE).stop("stopped by the operator")
+    StopLatch(tmp_path / "link" / "actor0" / STOP_FILE).stop("stopped by the operator")
     (actor,) = ProgressReader("reach", tmp_path, 1000).read(RUNNING).actors
     assert actor.waits == ("stopped by the operator: release it at the console or with serl order")
 
 
 def test_what_actors_wait_for_is_shown_and_nobody_knows_how_long(tmp_path: Path) -> None:
-    two = Progress(left_s=60.0, actors=(ActorProgress("actor0"), ActorProgress("actor1")))
+    two = RunProgress(left_s=60.0, actors=(ActorProgress("actor0"), ActorProgress("actor1")))
     one_waits = with_waiting(two, {"actor1": "estop"})
     assert [actor.waits for actor in one_waits.actors] == ["", "estop"]
     assert one_waits.left_s == 60.0, "the other one goes on"
     assert with_waiting(two, {"actor0": "paused", "actor1": "estop"}).left_s is None
-    assert with_waiting(Progress(left_s=60.0), {}).left_s == 60.0
+    assert with_waiting(RunProgress(left_s=60.0), {}).left_s == 60.0
 
 
 def test_a_line_that_is_being_written_is_read_later(tmp_path: Path) -> None:

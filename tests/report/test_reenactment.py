@@ -16,7 +16,7 @@ from serl.runs.config import TrainConfig, resolve
 from serl.runs.demonstrations import record_expert
 from serl.runs.task_setup import make_spec, make_task
 from serl.training.evaluation import Purpose, start_seed
-from serl.types import End, Episode, Record, Source, Step
+from serl.types import ActionSource, End, Episode, Record, Step
 
 CONFIG = resolve(
     {"task": "pick_cube", "seed": 3, "task_config": {"time_limit_s": 4.0}},
@@ -52,7 +52,7 @@ def train_episode(number: int, config: TrainConfig = CONFIG) -> Episode:
 
 def test_an_episode_with_a_human_is_seen_once_more() -> None:
     episode = train_episode(7)
-    assert 0 < episode.count(Source.HUMAN) < len(episode.steps)
+    assert 0 < episode.count(ActionSource.HUMAN) < len(episode.steps)
     pictures = reenact(episode, SPEC, CONFIG, 7, SIZE)
     assert len(pictures) == len(episode.steps) + 1
     assert {picture.shape for picture in pictures} == {(24, 32, 3)}

@@ -21,7 +21,7 @@ from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.system.video import Caption, draw_caption, write_video
 from serl.training.evaluation import wilson
-from serl.types import Source
+from serl.types import ActionSource
 
 CONFIG = "task:\n  name: pick_cube\nagent:\n  utd: 4\nnote: <script>alert(1)</script>\n"
 
@@ -79,7 +79,7 @@ def make_video(path: Path) -> None:
         frame = scene.copy()
         frame[140 - 3 * step : 160 - 3 * step, 140:160] = (214, 84, 60)
         frame[110 - 3 * step : 138 - 3 * step, 132:168] = (190, 196, 206)
-        frames.append(draw_caption(frame, Caption(Source.POLICY, step, 1, success=step > 24)))
+        frames.append(draw_caption(frame, Caption(ActionSource.POLICY, step, 1, success=step > 24)))
     write_video(path, frames, 10.0)
 
 

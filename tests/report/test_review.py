@@ -9,7 +9,7 @@ from rich.console import Console
 
 from serl.clock import VirtualClock
 from serl.errors import BadInput, CorruptData
-from serl.log.annotations import LABELS_FILE, Place, append_labels
+from serl.log.annotations import LABELS_FILE, StepKey, append_labels
 from serl.log.episode_log import EpisodeLog
 from serl.loop import EpisodeKey
 from serl.policy import Random
@@ -26,7 +26,7 @@ from serl.report.review import (
 )
 from serl.specs import Spec
 from serl.testing import FakeRobot, FakeTask, FakeTaskConfig, episode
-from serl.types import Record, Source, Step
+from serl.types import ActionSource, Record, Step
 
 TASK = FakeTask()
 SPEC = Spec(
@@ -59,7 +59,7 @@ def human(items: list[Record], *indices: int) -> list[Record]:
         step = items[index]
         assert isinstance(step, Step)
         fields = {name: getattr(step, name) for name in step.__dataclass_fields__}
-        items[index] = Step(**{**fields, "source": Source.HUMAN})
+        items[index] = Step(**{**fields, "source": ActionSource.HUMAN})
     return items
 
 
@@ -141,15 +141,15 @@ def test_a_summary_says_who_acted_and_what_for(tmp_path: Path) -> None:
 
 def test_a_summary_says_who_said_what_of_it_and_what_they_said_before(tmp_path: Path) -> None:
     folder = record(tmp_path / "demos", records(0), records(1))
-    append_labels(folder, [(Place(1, 0, 4), 1)], "the operator", 0.0)
-    append_labels(folder, [(Place(1, 0, 4), 0), (Place(1, 1, 2), 1)], "person", 60.0)
+    append_labels(folder, [(StepKey(1, 0, 4), 1)], "the operator", 0.0)
+    append_labels(folder, [(StepKey(1, 0, 4), 0), (StepKey(1, 1, 2), 1)], "person", 60.0)
     lines = summary(folder).splitlines()
     said = [line.split() for line in lines if line.strip().startswith("said")]
     assert [words[:6] for words in said] == [
         ["said", "step", "4:", "1", "by", "the"],
         ["said", "step", "4:", "0", "by", "person,"],
     ]
-    append_labels(folder, [(Place(1, 0, step), step % 2) for step in range(20)], "person", 60.0)
+    append_labels(folder, [(StepKey(1, 0, step), step % 2) for step in range(20)], "person", 60.0)
     assert f"... 22 words in all, in {LABELS_FILE}" in summary(folder)
 
 

@@ -23,7 +23,7 @@ from serl.ros.link.receiver import LearnerTransport
 from serl.ros.nodes.link import Link
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.training.link import announce
-from serl.types import Arrival, End, Key, Observation, Source, Step
+from serl.types import ActionSource, Arrival, End, Key, Observation, Step
 
 SPEC = Spec(
     task="test",
@@ -158,7 +158,7 @@ def record(key: Key, rng: np.random.Generator) -> Step | End:
         reward_provenance="truth",
         terminated=False,
         truncated=key.index == EPISODE_STEPS - 1,
-        source=Source.POLICY,
+        source=ActionSource.POLICY,
         policy_version=0,
         monotonic_s=1.0,
         wall_s=1.0,

@@ -19,7 +19,7 @@ from serl.log.episode_reader import read_records
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.teleop.human_input import TWICE_S
-from serl.types import End, Record, Source, Step
+from serl.types import ActionSource, End, Record, Step
 
 from ..console.browser import CHROMIUM, Page, browser
 from .conftest import LIMIT_S, eventually
@@ -119,7 +119,7 @@ def human_segments(log: list[Record]) -> list[list[Step]]:
     """Runs of steps that a human drove."""
     steps = [record for record in log if isinstance(record, Step)]
     runs = [(source, list(run)) for source, run in groupby(steps, lambda step: step.source)]
-    return [run for source, run in runs if source is Source.HUMAN]
+    return [run for source, run in runs if source is ActionSource.HUMAN]
 
 
 def test_strangers_move_nothing(training: Training) -> None:

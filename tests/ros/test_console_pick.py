@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serl.log.annotations import Place, read_words
-from serl.types import End, Source, Step
+from serl.log.annotations import StepKey, read_words
+from serl.types import ActionSource, End, Step
 
 from ..bench.bench_person import Eyes
 from ..console.browser import CHROMIUM, Page
@@ -124,15 +124,17 @@ def test_a_person_picks_with_keys_and_the_log_shows_exactly_that(tmp_path: Path)
     again, won, stopped, _ = ends
     assert [end.success for end in ends] == [False, True, False, False]
     picked = [r for r in log if isinstance(r, Step) and r.key.episode == won.key.episode]
-    assert {step.source for step in picked} == {Source.HUMAN}, "from its first step to its last"
+    assert {step.source for step in picked} == {ActionSource.HUMAN}, (
+        "from its first step to its last"
+    )
     assert float(picked[0].observation.state["cube_height"][0]) < 0.03
     assert float(won.observation.state["cube_height"][0]) > LIFTED_M - 0.01
     assert (picked[-1].reward, picked[-1].reward_provenance) == (1.0, "human")
     by_hand = {s.key.episode for segment in human_segments(log) for s in segment}
     assert by_hand <= {again.key.episode, won.key.episode, won.key.episode + 1}, "handed back"
     words = list(read_words(folder))
-    place = Place(won.key.epoch, won.key.episode, won.key.index)
+    place = StepKey(won.key.epoch, won.key.episode, won.key.index)
     assert [(word.place, word.label, word.by) for word in words] == [(place, 1, "the operator")]
     cut = [r for r in log if isinstance(r, Step) and r.key.episode == stopped.key.episode]
-    assert [source for source, _ in groupby(step.source for step in cut)][-1] is Source.POLICY
+    assert [source for source, _ in groupby(step.source for step in cut)][-1] is ActionSource.POLICY
     assert cut[-1].truncated

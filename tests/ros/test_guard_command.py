@@ -16,7 +16,7 @@ from serl.ros.arm.guard_client import GuardClient
 from serl.ros.environment import meet_others
 from serl.ros.node import RosNode
 from serl.ros.services import Remote
-from serl.runs.guard_setup import Place, guard_arguments, guard_of, place_of
+from serl.runs.guard_setup import ArmNamespace, guard_arguments, guard_of, place_of
 from serl.workspace import Workspace
 
 from .conftest import Run, eventually
@@ -100,10 +100,10 @@ def test_an_arm_has_a_namespace(asked: str | None, namespace: str, prefix: str) 
 
 def test_its_process_gets_files(tmp_path: Path) -> None:
     config = guard_of(SIM.model_copy(update={"workspace": WORKSPACE}))
-    words = guard_arguments(tmp_path, Place("cell", "sim"), SIM, config, tmp_path / "latch")
+    words = guard_arguments(tmp_path, ArmNamespace("cell", "sim"), SIM, config, tmp_path / "latch")
     pairs = dict(zip(words[::2], words[1::2], strict=True))
     assert load_robot(pairs["--arm"]) == SIM
     assert Path(pairs["--config"]).exists()
     assert pairs["--robot"] == "sim"
-    words = guard_arguments(tmp_path, Place("cell", ""), SIM, config, tmp_path / "latch")
+    words = guard_arguments(tmp_path, ArmNamespace("cell", ""), SIM, config, tmp_path / "latch")
     assert words[3] == "/", "the root itself, not the namespace of the cell"

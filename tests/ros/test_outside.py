@@ -11,7 +11,7 @@ import pytest
 from serl.cli import main as cli
 from serl.log.episode_reader import read_records
 from serl.runs.task_setup import make_spec, make_task
-from serl.types import Source, Step
+from serl.types import ActionSource, Step
 
 from .test_training import TINY, Command, assert_sound, trained
 
@@ -55,7 +55,7 @@ def test_a_training_of_plugins_from_outside_survives_its_learners_death(
     records = [
         each for each in read_records(run.episodes("actor0"), spec) if isinstance(each, Step)
     ]
-    share = sum(record.source is Source.HUMAN for record in records) / len(records)
+    share = sum(record.source is ActionSource.HUMAN for record in records) / len(records)
     assert 0.2 < share < 0.3, "every fourth step is the person's"
     assert any(record.reward_provenance == "high" for record in records)
     assert cli.main(["eval", str(run.path), "--trials", "1"]) == cli.DONE

@@ -13,7 +13,7 @@ from serl.log.annotations import read_labels
 from serl.log.episode_reader import episode_paths, read_episode
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
-from serl.types import Source
+from serl.types import ActionSource
 
 from ..console.browser import CHROMIUM, Page, browser
 from .conftest import LIMIT_S, eventually
@@ -123,7 +123,7 @@ def test_a_person_records_undoes_and_goes_on_another_day(tmp_path: Path) -> None
     spec = make_spec(make_task(RunFolder.open(folder).config))
     kept = [read_episode(path, spec) for path in episode_paths(folder)]
     assert [episode.success for episode in kept] == [True, True]
-    assert all(episode.steps[0].source is Source.HUMAN for episode in kept), "begins by hand"
+    assert all(episode.steps[0].source is ActionSource.HUMAN for episode in kept), "begins by hand"
     assert len(episode_paths(folder / UNDONE)) == 1
     failures = [read_episode(path, spec) for path in episode_paths(folder / FAILURES)]
     assert [episode.end and episode.end.reason for episode in failures] == [

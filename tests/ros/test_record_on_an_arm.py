@@ -21,7 +21,7 @@ from serl.runs.demonstrations import check_recordings
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_judged_task, make_spec, make_task
 from serl.system.files import make_folder
-from serl.types import Source
+from serl.types import ActionSource
 
 from .support.terminal import Terminal
 from .support.tracked import ARMS, GOES_ON, MOVES, answer_all, answer_until, frankas_beside_goals
@@ -83,7 +83,7 @@ def test_a_person_demonstrates_on_an_arm_through_its_guard(
     check_recordings((folder,), make_spec(make_task(run.config)))
     (episode,) = (read_episode(path, spec) for path in episode_paths(folder))
     assert episode.success
-    driven = [step.action for step in episode.steps if step.source is Source.HUMAN]
+    driven = [step.action for step in episode.steps if step.source is ActionSource.HUMAN]
     assert episode_paths(folder / FAILURES)
     assert sum(action.any() for action in driven) > 10, "it was stopped two episodes ago"
     assert max(been) - min(been) > 0.005, "the arm moved"

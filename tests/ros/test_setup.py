@@ -17,9 +17,9 @@ from serl.ros.arm.topics import SENSOR, topic_of
 from serl.ros.node import RosNode
 from serl.ros.setup.arm import SetupArm
 from serl.ros.setup.checks import StepFailed
-from serl.ros.setup.session import Session
+from serl.ros.setup.session import SetupSession
 from serl.ros.setup.steps import STEPS
-from serl.runs.guard_setup import Place
+from serl.runs.guard_setup import ArmNamespace
 from serl.workspace import Workspace
 
 from .conftest import Run
@@ -27,7 +27,7 @@ from .support.person import Person
 
 pytestmark = [pytest.mark.ros, pytest.mark.xdist_group("setup")]
 
-PLACE = Place("cell", "franka")
+PLACE = ArmNamespace("cell", "franka")
 FRANKA: ArmProfile = plugins.load("robot", "franka")
 PROFILE = FRANKA.model_copy(update={"wrench": None})
 CONTROLLER = f"{PLACE.namespace}/{PROFILE.controller.node}"
@@ -53,7 +53,7 @@ class Cell:
         profile = PROFILE.within(PLACE.namespace)
         latch = self.folder / "arm.latch"
         self.arm = SetupArm(self.nodes[0], PLACE, profile, self.folder, latch, self.person)
-        self.session = Session(self.nodes[0], self.arm, self.person, self.folder / "arm.yaml")
+        self.session = SetupSession(self.nodes[0], self.arm, self.person, self.folder / "arm.yaml")
         return self
 
     def __exit__(self, *failure: Any) -> None:

@@ -19,11 +19,11 @@ from serl.ros.environment import meet_others
 from serl.ros.names import ros_name
 from serl.ros.node import RosNode
 from serl.ros.setup.arm import SetupArm
-from serl.ros.setup.session import Session
+from serl.ros.setup.session import SetupSession
 from serl.ros.setup.steps import STEPS
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
-from serl.runs.guard_setup import Place, guard_of
+from serl.runs.guard_setup import ArmNamespace, guard_of
 
 from ..system.test_cameras import write_film
 from .conftest import Run
@@ -55,7 +55,7 @@ class Patient(Person):
 def test_a_whole_first_day(tmp_path: Path) -> None:
     config = resolve({"task": "pick_cube"})
     folder = RunFolder.create(tmp_path, config, datetime.now()).path
-    place = Place(ros_name(folder.name), ROBOT)
+    place = ArmNamespace(ros_name(folder.name), ROBOT)
     meet_others(folder)
     processes = Run(folder)
     processes.start("-m", "serl.ros.nodes.sim", "--run", str(folder), "--robot", ROBOT)
@@ -70,7 +70,7 @@ def test_a_whole_first_day(tmp_path: Path) -> None:
             assert person.sees(120.0)
             profile = SIM.within(place.namespace)
             with SetupArm(node, place, profile, folder, tmp_path / "latch", person) as arm:
-                assert walk(Session(node, arm, person, out), STEPS), person.said
+                assert walk(SetupSession(node, arm, person, out), STEPS), person.said
     finally:
         processes.end()
     kept = read_robot(out)

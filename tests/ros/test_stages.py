@@ -12,7 +12,7 @@ from serl.log.episode_reader import episode_paths, read_episode
 from serl.runs.checkpoint import checkpoint_paths, load
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
-from serl.types import Source, Step
+from serl.types import ActionSource, Step
 
 from .conftest import LIMIT_S
 from .support.corners import GRAPH
@@ -101,7 +101,7 @@ def _episodes(part: RunFolder) -> list[tuple[float, int, int, float, bool]]:
     found, spec = [], make_spec(make_task(part.config))
     for path in episode_paths(part.episodes("actor0")):
         episode = read_episode(path, spec)
-        steps = [step for step in episode.steps if step.source is not Source.SCRIPT]
+        steps = [step for step in episode.steps if step.source is not ActionSource.SCRIPT]
         if steps and episode.end:
             total = sum(step.reward for step in steps)
             key, begun_s = steps[0].key, steps[0].wall_s

@@ -24,7 +24,7 @@ from serl.runs.checkpoint import checkpoint_paths, load
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.runs.verify import verify
-from serl.types import Source, Step
+from serl.types import ActionSource, Step
 
 from .conftest import LIMIT_S, eventually
 
@@ -112,7 +112,7 @@ def rows(run: RunFolder, kind: str) -> list[MetricsRow]:
 def logged(run: RunFolder, actor: str) -> int:
     """Online steps in the log of an actor."""
     records = read_records(run.episodes(actor), make_spec(make_task(run.config)))
-    return sum(isinstance(r, Step) and r.source is not Source.SCRIPT for r in records)
+    return sum(isinstance(r, Step) and r.source is not ActionSource.SCRIPT for r in records)
 
 
 def trained(run: RunFolder) -> dict[str, int]:

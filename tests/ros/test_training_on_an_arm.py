@@ -19,7 +19,7 @@ from serl.ros.topics import Topic
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.training.link import read_control_status
-from serl.types import End, Source, Step
+from serl.types import ActionSource, End, Step
 
 from .conftest import eventually
 from .support.terminal import LIMIT_S, Terminal
@@ -66,7 +66,7 @@ def test_an_arm_is_trained_on_through_its_guard_and_tried_on(
     assert_sound(run)
     records = list(read_records(run.episodes("actor0"), make_spec(make_task(run.config))))
     steps = [record for record in records if isinstance(record, Step)]
-    assert {step.source for step in steps} == {Source.POLICY}
+    assert {step.source for step in steps} == {ActionSource.POLICY}
     assert {step.reward_provenance for step in steps} == {"pose"}
     assert any(record.reason == "time limit" for record in records if isinstance(record, End))
     assert read_control_status(run.link("actor0")) is not None

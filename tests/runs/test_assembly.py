@@ -25,7 +25,7 @@ from serl.training.frames import shifted
 from serl.training.learner import Learner
 from serl.training.replay import Replay
 from serl.transport import InProcess
-from serl.types import Batch, Image, Lost, Record, Source, Step
+from serl.types import ActionSource, Batch, Image, Lost, Record, Step
 
 CONFIG = resolve(
     {
@@ -68,7 +68,9 @@ class Training:
             list(self.log),
             before.learner.progress.taken.total() if before else 0,
         )
-        online = [r for r in self.log if isinstance(r, Step) and r.source is not Source.SCRIPT]
+        online = [
+            r for r in self.log if isinstance(r, Step) and r.source is not ActionSource.SCRIPT
+        ]
         self.actor = make_actor(
             config,
             "run",
@@ -300,8 +302,8 @@ def test_who_clones_in_a_training_with_takeovers_learns_what_a_person_corrects(
     before = training.weights()
     training.run(150)
     steps = [record for record in training.log if isinstance(record, Step)]
-    corrected = [step for step in steps if step.source is Source.HUMAN]
-    driven = {step.requested.tobytes() for step in steps if step.source is Source.POLICY}
+    corrected = [step for step in steps if step.source is ActionSource.HUMAN]
+    driven = {step.requested.tobytes() for step in steps if step.source is ActionSource.POLICY}
     assert len(corrected) >= 10
     assert len(driven) >= 50
     assert training.actor.policy.version > 5, "the policy that drives is the one that learns"

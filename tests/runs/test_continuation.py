@@ -30,7 +30,7 @@ from serl.system.settings_file import checked, merge
 from serl.testing.samples import equal, random_observation, random_step
 from serl.training.learner import Learner
 from serl.transport import InProcess
-from serl.types import End, Key, Record, Source
+from serl.types import ActionSource, End, Key, Record
 
 STEPS, EPISODE = 100, 13
 ACTORS = ("a", "b")
@@ -144,7 +144,9 @@ def episodes(spec: Spec, run: str, actor: str, epoch: int) -> Iterator[Record]:
     for number in range(6):
         for index in range(EPISODE):
             step = random_step(Key(run, actor, epoch, number, index), spec, rng)
-            source = Source.SCRIPT if index < 2 else Source(rng.choice(["policy", "human"]))
+            source = (
+                ActionSource.SCRIPT if index < 2 else ActionSource(rng.choice(["policy", "human"]))
+            )
             reward = float(rng.uniform())
             yield replace(step, source=source, reward=reward)
         key = Key(run, actor, epoch, number, EPISODE)

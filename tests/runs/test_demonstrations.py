@@ -10,14 +10,14 @@ from serl.cli import main as cli
 from serl.errors import BadInput, SerlError, SpecMismatch
 from serl.log.episode_log import EpisodeLog
 from serl.loop import EpisodeKey
-from serl.policy import Hold, Policy
+from serl.policy import Policy, ZeroPolicy
 from serl.robot import Truth
 from serl.runs.config import resolve
 from serl.runs.demonstrations import check_recordings, record_expert
 from serl.runs.task_setup import make_spec
 from serl.testing import FakeRobot, FakeTask
 from serl.training.evaluation import Purpose, start_seed
-from serl.types import End, Record, Source, Step
+from serl.types import ActionSource, End, Record, Step
 
 KEY = EpisodeKey("run", "expert", 5, 0)
 
@@ -33,7 +33,7 @@ class Moody(FakeTask):
         self.made += 1
         if self.good[(self.made - 1) % len(self.good)]:
             return super().expert(truth, seed)
-        return Hold(FakeRobot.action_spec)
+        return ZeroPolicy(FakeRobot.action_spec)
 
 
 def test_every_demonstration_is_a_success_of_a_script() -> None:
@@ -41,7 +41,7 @@ def test_every_demonstration_is_a_success_of_a_script() -> None:
     assert record_expert(FakeRobot(), FakeTask(), records.append, 3, 7, KEY) == 0
     ends = [record for record in records if isinstance(record, End)]
     assert [(end.key.episode, end.success) for end in ends] == [(0, True), (1, True), (2, True)]
-    assert {r.source for r in records if isinstance(r, Step)} == {Source.SCRIPT}
+    assert {r.source for r in records if isinstance(r, Step)} == {ActionSource.SCRIPT}
     assert {record.key.epoch for record in records} == {5}
 
 

@@ -13,7 +13,7 @@ from serl.runs.checkpoint import load, mark_best, pick
 from serl.runs.config import resolve
 from serl.runs.deployment import (
     FixedWeights,
-    Tried,
+    TrialResult,
     append_tried,
     load_fitting,
     read_tried,
@@ -23,9 +23,9 @@ from serl.runs.folder import RunFolder
 from serl.runs.resume import provenance
 from serl.runs.task_setup import make_spec, make_task
 
-WON = Tried(0, True, False, 20, 2.0, "success")
-LOST = Tried(1, False, False, 50, 5.0, "time limit")
-HELPED = Tried(2, True, True, 30, 3.0, "success")
+WON = TrialResult(0, True, False, 20, 2.0, "success")
+LOST = TrialResult(1, False, False, 50, 5.0, "time limit")
+HELPED = TrialResult(2, True, True, 30, 3.0, "success")
 
 
 def trained(folder: Path, *steps: int) -> RunFolder:

@@ -28,7 +28,7 @@ from serl.runs.task_setup import make_spec, make_task
 from serl.specs import Spec
 from serl.testing.samples import equal, random_step
 from serl.transport import InProcess
-from serl.types import End, Key, Observation, Record, Source
+from serl.types import ActionSource, End, Key, Observation, Record
 
 from ..agents.resnet10_reference import stand_in
 from ..support.pickled import pickled
@@ -123,7 +123,11 @@ def episodes(spec: Spec) -> Iterator[Record]:
     for index in range(20):
         step = random_step(replace(key, index=index), spec, rng)
         yield replace(
-            step, source=Source.POLICY, policy_version=0, terminated=False, truncated=index == 19
+            step,
+            source=ActionSource.POLICY,
+            policy_version=0,
+            terminated=False,
+            truncated=index == 19,
         )
     yield End(replace(key, index=20), step.observation, False, "time limit", 1.0, 1.0)
 
@@ -195,7 +199,7 @@ def test_a_part_that_does_not_fit_is_fresh_unless_it_was_asked_for(tmp_path: Pat
 
 def test_a_cloned_policy_gives_its_actor_and_the_critics_warm_up(tmp_path: Path) -> None:
     before = saved_run(tmp_path / "before", {**SETTINGS, "agent": {**AGENT, "algorithm": "bc"}})
-    record(before, [(True, Source.POLICY)])
+    record(before, [(True, ActionSource.POLICY)])
     theirs = load(checkpoint_paths(before.checkpoints)[0]).arrays["agent"]
     found = {"run": before.path, "data": "successes"}
     warm = {"init_from": found, "learner": {"warm_up": 3}, "agent": {"frozen": ["actor"]}}
@@ -335,7 +339,7 @@ def test_an_actor_does_not_come_without_its_encoder(weights: str, tmp_path: Path
     assert "updates count from 0" in scale.lines[1]
 
 
-def record(run: RunFolder, kinds: Sequence[tuple[bool, Source]]) -> None:
+def record(run: RunFolder, kinds: Sequence[tuple[bool, ActionSource]]) -> None:
     """Episodes of 20 steps, in the log of an actor."""
     spec = make_spec(make_task(run.config))
     with EpisodeLog(run.episodes("a"), spec, "run", "a", 1, LogConfig(min_free_bytes=0)) as log:
@@ -349,10 +353,10 @@ def record(run: RunFolder, kinds: Sequence[tuple[bool, Source]]) -> None:
 
 
 KINDS = [
-    (True, Source.POLICY),
-    (False, Source.POLICY),
-    (True, Source.SCRIPT),  # a reset
-    (False, Source.HUMAN),
+    (True, ActionSource.POLICY),
+    (False, ActionSource.POLICY),
+    (True, ActionSource.SCRIPT),  # a reset
+    (False, ActionSource.HUMAN),
 ]
 
 

@@ -18,7 +18,7 @@ from serl.log.manifest import read_entries
 from serl.log.wire import record_parts
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
-from serl.runs.replica import Mirror
+from serl.runs.replica import Replica
 from serl.testing.samples import ACTOR, CONFIG, EPOCH, SPEC, encoded, random_records
 from serl.types import Record
 
@@ -31,8 +31,8 @@ def folder(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path, TrainConfig(log=CONFIG), datetime(2026, 11, 21))
 
 
-def mirror(folder: RunFolder) -> Mirror:
-    made = Mirror(folder, SPEC)
+def mirror(folder: RunFolder) -> Replica:
+    made = Replica(folder, SPEC)
     made.meet(ACTOR, "elsewhere")
     return made
 
@@ -68,7 +68,7 @@ def test_a_copy_is_the_log(folder: RunFolder) -> None:
 def test_the_log_of_an_actor_on_this_host_is_not_copied(folder: RunFolder) -> None:
     folder.link(ACTOR).mkdir(parents=True)
     (folder.link(ACTOR) / "home").write_text("here")
-    made = Mirror(folder, SPEC)
+    made = Replica(folder, SPEC)
     made.meet(ACTOR, "here")
     made.append(RECORDS)
     assert not folder.episodes(ACTOR).exists()

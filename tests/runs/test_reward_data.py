@@ -14,7 +14,7 @@ import torch
 from serl.agents.classifier import Card, Classifier
 from serl.camera import View
 from serl.errors import SpecMismatch
-from serl.log.annotations import TRUTH_FILE, Place, append_labels, read_labels, read_tools
+from serl.log.annotations import TRUTH_FILE, StepKey, append_labels, read_labels, read_tools
 from serl.log.episode_log import EpisodeLog
 from serl.log.episode_reader import episode_paths, read_episode
 from serl.log.recovery import read_logged, survey
@@ -81,8 +81,8 @@ def test_what_only_the_classifier_sees_can_be_labelled_in_a_runs_own_log(tmp_pat
     records, folder = act(run), run.episodes("a")
     assert read_sight(folder) == ({"judge": JUDGE}, "ray")
     known = read_labels(folder, TRUTH_FILE)
-    assert known == {Place(1, 0, 1): 0, Place(1, 0, 5): 0}, "of what the simulation knew"
-    append_labels(folder, [(Place(1, 0, 0), 1), (Place(1, 0, 3), 0)], "person")
+    assert known == {StepKey(1, 0, 1): 0, StepKey(1, 0, 5): 0}, "of what the simulation knew"
+    append_labels(folder, [(StepKey(1, 0, 0), 1), (StepKey(1, 0, 3), 0)], "person")
     samples, views = read_samples([folder])
     assert views == {"judge": JUDGE}
     assert samples.labels.tolist() == [1, 0]
@@ -94,7 +94,7 @@ def test_a_runs_log_says_where_the_tool_was(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     records, folder = act(run), run.episodes("a")
     assert "tcp_pose" not in records[0].observation.state
-    append_labels(folder, [(Place(1, 0, 0), 1), (Place(1, 0, len(records) - 1), 0)], "person")
+    append_labels(folder, [(StepKey(1, 0, 0), 1), (StepKey(1, 0, len(records) - 1), 0)], "person")
     motion, places = make_task(run.config).config.motion, read_samples([folder])[0].tools_m
     assert places.shape == (2, 3)
     assert (places > np.array(motion.box_low_m) - 0.05).all()
@@ -122,7 +122,7 @@ def test_it_is_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
     records, folder = act(run), run.episodes("a")
     assert not any(record.observation.images for record in records)
     assert read_sight(folder).views == {}
-    append_labels(folder, [(Place(1, 0, 0), 1)], "person")
+    append_labels(folder, [(StepKey(1, 0, 0), 1)], "person")
     told_otherwise = run.config.model_dump(mode="json") | {"log": LOG}
     path = run.path / "config.yaml"
     path.write_text(path.read_text().replace("private_views: false", "private_views: true"))

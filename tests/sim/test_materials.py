@@ -68,7 +68,7 @@ def ready(text: str) -> tuple[Any, Any]:
 def test_a_material_colours_a_geom_as_its_own_colour_does(shadows: bool) -> None:
     looks = [('rgba="1 0 0 1"', RED), ('material="red"', RED), ("", RED)]
     own, material, grey = (
-        ray.Renderer(arm.model, arm.data, shadows=shadows).frame("front", 64, 64).astype(int)
+        ray.RayRenderer(arm.model, arm.data, shadows=shadows).frame("front", 64, 64).astype(int)
         for arm in (arm_with(*look) for look in looks)
     )
     assert np.array_equal(own, material)
@@ -98,7 +98,7 @@ def test_colours_are_those_that_mujoco_draws() -> None:
 @pytest.mark.parametrize("shadows", [False, True])
 def test_what_mujoco_does_not_draw_is_not_seen_and_no_table_is_needed(shadows: bool) -> None:
     model, data = ready(PAINTS)
-    picture = ray.Renderer(model, data, shadows=shadows).frame("above", 120, 120)
+    picture = ray.RayRenderer(model, data, shadows=shadows).frame("above", 120, 120)
     background = picture[0, 0]
     seen = (picture != background).any(axis=2)
     slope = 2 * np.tan(np.radians(30)) * 3 / 120  # metres a pixel, at the height of the middles
@@ -109,7 +109,7 @@ def test_what_mujoco_does_not_draw_is_not_seen_and_no_table_is_needed(shadows: b
 
 def test_a_material_may_change_its_colour() -> None:
     arm = arm_with('material="red"', RED)
-    renderer = ray.Renderer(arm.model, arm.data, shadows=False)
+    renderer = ray.RayRenderer(arm.model, arm.data, shadows=False)
     red = renderer.frame("front", 64, 64)
     arm.model.mat_rgba[arm.model.material("red").id] = (0, 0, 1, 1)
     blue = renderer.frame("front", 64, 64)
@@ -138,7 +138,7 @@ def test_what_rays_cannot_draw_is_refused_for_the_cameras_of_a_policy(
 def test_auto_draws_textures_with_opengl(monkeypatch: pytest.MonkeyPatch) -> None:
     arm = arm_with('material="wood"', WOOD)
     made = []
-    monkeypatch.setattr("serl.sim.render.gl.Renderer", lambda *_, **__: made.append("gl"))
+    monkeypatch.setattr("serl.sim.render.gl.GLRenderer", lambda *_, **__: made.append("gl"))
     Cameras(arm.model, arm.data, PickCube().config.views, "auto")
     assert made == ["gl"]
 

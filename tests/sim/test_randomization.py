@@ -16,7 +16,7 @@ from serl.errors import SerlError
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_task
 from serl.sim.arm import SimArm
-from serl.sim.disturbance import Lens
+from serl.sim.disturbance import CameraNoise
 from serl.sim.randomization_ranges import LEVELS, Ranges
 from serl.sim.render import gl, ray
 from serl.tasks.pick_cube import PickCubeConfig
@@ -295,11 +295,11 @@ def test_pictures_differ_from_world_to_world(arms: dict[str, SimArm], level: str
 
 def test_rays_that_kept_layers_draw_what_fresh_ones_draw(arms: dict[str, SimArm]) -> None:
     arm = arms["full"]
-    kept = ray.Renderer(arm.model, arm.data, shadows=False)
+    kept = ray.RayRenderer(arm.model, arm.data, shadows=False)
     for seed in range(4):
         arm.reset(seed)
         for camera in ("field", "wrist"):
-            fresh = ray.Renderer(arm.model, arm.data, shadows=False).frame(camera, 64, 64)
+            fresh = ray.RayRenderer(arm.model, arm.data, shadows=False).frame(camera, 64, 64)
             assert np.array_equal(kept.frame(camera, 64, 64), fresh)
 
 
@@ -308,10 +308,10 @@ def test_both_renderers_draw_the_same_world(arms: dict[str, SimArm]) -> None:
     arm = arms["full"]
     arm.reset(0)
     try:
-        drawer = gl.Renderer(arm.model, arm.data, shadows=False)
+        drawer = gl.GLRenderer(arm.model, arm.data, shadows=False)
     except SerlError as error:
         pytest.skip(f"NOT TESTED on this machine: {error}")
-    rays = ray.Renderer(arm.model, arm.data, shadows=False)
+    rays = ray.RayRenderer(arm.model, arm.data, shadows=False)
     means = []
     for seed in range(6):
         arm.reset(seed)
@@ -326,8 +326,8 @@ def test_both_renderers_draw_the_same_world(arms: dict[str, SimArm]) -> None:
 def test_a_lens_that_nothing_is_wrong_with_changes_nothing() -> None:
     rng = np.random.default_rng(0)
     picture = rng.integers(0, 256, (20, 30, 3), np.uint8)
-    assert np.array_equal(Lens(Ranges(), rng).picture(picture, rng), picture)
-    dark = Lens(Ranges(exposure=0.25, gamma=(1.2, 1.25)), np.random.default_rng(3))
+    assert np.array_equal(CameraNoise(Ranges(), rng).picture(picture, rng), picture)
+    dark = CameraNoise(Ranges(exposure=0.25, gamma=(1.2, 1.25)), np.random.default_rng(3))
     assert not np.array_equal(dark.picture(picture, rng), picture)
 
 
@@ -338,7 +338,7 @@ def test_a_picture_elsewhere_is_of_the_same_world() -> None:
     mujoco.mj_kinematics(arm.model, arm.data)
     mujoco.mj_camlight(arm.model, arm.data)
     one, other = (
-        ray.Renderer(each.model, each.data, shadows=False).frame("field", 48, 48)
+        ray.RayRenderer(each.model, each.data, shadows=False).frame("field", 48, 48)
         for each in (arm, shown)
     )
     assert np.array_equal(one, other)

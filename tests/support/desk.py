@@ -17,7 +17,7 @@ from serl.testing import FakeRobot, FakeTask, episode
 from serl.training.learner import Learner, LearnerConfig
 from serl.training.replay import Replay
 from serl.transport import InProcess, Snapshot
-from serl.types import Action, Array, Arrival, Batch, Observation, Record, Source, Step
+from serl.types import Action, ActionSource, Array, Arrival, Batch, Observation, Record, Step
 
 BATCH, UTD = 8, 2
 
@@ -129,7 +129,7 @@ class Desk:
 
 
 def episodes(
-    count: int, actor: str = "a", source: Source = Source.POLICY, first: int = 0
+    count: int, actor: str = "a", source: ActionSource = ActionSource.POLICY, first: int = 0
 ) -> Iterator[Record]:
     """Random episodes of an actor; each of 30 steps or fewer."""
     robot, task = FakeRobot(), FakeTask()
@@ -137,12 +137,12 @@ def episodes(
         key = EpisodeKey("run", actor, 1, number)
         policy = Random(robot.action_spec, number)
         for record in episode(robot, task, policy, number, key):
-            if isinstance(record, Step) and source is not Source.POLICY:
+            if isinstance(record, Step) and source is not ActionSource.POLICY:
                 record = chosen_by(record, source)
             yield record
 
 
-def chosen_by(step: Step, source: Source) -> Step:
+def chosen_by(step: Step, source: ActionSource) -> Step:
     return Step(**{name: getattr(step, name) for name in Step.__slots__} | {"source": source})
 
 

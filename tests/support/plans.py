@@ -9,7 +9,7 @@ import numpy as np
 
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.training.replay import Replay
-from serl.types import End, Key, Observation, Record, Source, Step
+from serl.types import ActionSource, End, Key, Observation, Record, Step
 
 GAMMA = 0.5
 SPEC = Spec(
@@ -41,7 +41,7 @@ def frame(name: int) -> Observation:
 class Plan:
     """An episode: who acts in each step, and how it ends."""
 
-    sources: list[Source]
+    sources: list[ActionSource]
     ending: str
     first: int = 0
     number: int = 0
@@ -60,8 +60,8 @@ class Plan:
             yield Step(
                 key=self.key(index),
                 observation=frame(name),
-                requested=value if source is Source.POLICY else -value,
-                action=-value if source is Source.POLICY else value,
+                requested=value if source is ActionSource.POLICY else -value,
+                action=-value if source is ActionSource.POLICY else value,
                 reward=float(name),
                 reward_provenance="truth",
                 terminated=last and self.ending == "terminated",
@@ -81,7 +81,11 @@ class Plan:
 
 
 def plan(
-    *sources: Source, ending: str = "truncated", first: int = 0, number: int = 0, epoch: int = 0
+    *sources: ActionSource,
+    ending: str = "truncated",
+    first: int = 0,
+    number: int = 0,
+    epoch: int = 0,
 ) -> Plan:
     return Plan(list(sources), ending, first, number, epoch=epoch)
 

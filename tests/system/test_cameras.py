@@ -13,7 +13,7 @@ from serl.system import cameras as usb_camera
 from serl.system.cameras import (
     CameraLost,
     CaptureConfig,
-    Film,
+    FilmCamera,
     FilmEnded,
     Lasting,
     RealSense,
@@ -56,7 +56,7 @@ class Time:
 
 def test_a_film_shows_its_frames_in_rgb_at_its_own_rate(tmp_path: Path) -> None:
     time = Time()
-    film = Film(write_film(tmp_path / "a.avi", 10), now_s=time, sleep=time.sleep)
+    film = FilmCamera(write_film(tmp_path / "a.avi", 10), now_s=time, sleep=time.sleep)
     frames = [film.read() for _ in range(10)]
     assert {frame.shape for frame in frames} == {SHAPE}
     assert np.abs(frames[0][0, 60].astype(int) - RED).max() < 12, "red comes first"
@@ -69,7 +69,7 @@ def test_a_film_shows_its_frames_in_rgb_at_its_own_rate(tmp_path: Path) -> None:
 def test_a_film_can_begin_anew_and_at_another_rate(tmp_path: Path) -> None:
     time = Time()
     path = write_film(tmp_path / "a.avi", 3)
-    film = Film(path, rate_hz=100.0, loop=True, now_s=time, sleep=time.sleep)
+    film = FilmCamera(path, rate_hz=100.0, loop=True, now_s=time, sleep=time.sleep)
     frames = [film.read() for _ in range(7)]
     assert np.array_equal(frames[0], frames[3])
     assert time.now_s - 100.0 == pytest.approx(0.06)
@@ -82,9 +82,9 @@ def test_a_film_can_begin_anew_and_at_another_rate(tmp_path: Path) -> None:
 def test_what_is_no_film_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "a.avi").write_text("no film")
     with pytest.raises(BadInput, match=r"a\.avi: no film that OpenCV can read"):
-        Film(tmp_path / "a.avi")
+        FilmCamera(tmp_path / "a.avi")
     with pytest.raises(BadInput, match=r"b\.avi: no such file"):
-        Film(tmp_path / "b.avi")
+        FilmCamera(tmp_path / "b.avi")
 
 
 class Plug:

@@ -6,7 +6,7 @@ import pytest
 
 from serl.errors import BadInput, CorruptData
 from serl.system.video import Caption, draw_caption, filmstrip, read_video, write_png, write_video
-from serl.types import Image, Source
+from serl.types import ActionSource, Image
 
 
 def plain(value: int, height: int = 48, width: int = 64) -> Image:
@@ -62,26 +62,32 @@ def contains(image: Image, colour: tuple[int, int, int]) -> bool:
     return bool((image == colour).all(-1).any())
 
 
-@pytest.mark.parametrize("source", list(Source))
-def test_a_caption_shows_who_drives_and_leaves_the_frame_alone(source: Source) -> None:
+@pytest.mark.parametrize("source", list(ActionSource))
+def test_a_caption_shows_who_drives_and_leaves_the_frame_alone(source: ActionSource) -> None:
     frame = plain(90, 240, 320)
     captioned = draw_caption(frame, Caption(source, 7, 3, 0.5))
     assert captioned.shape == frame.shape
     assert (frame == 90).all()
     assert (captioned[:200] == 90).all()
-    others = [draw_caption(frame, Caption(other, 7, 3, 0.5)) for other in Source if other != source]
+    others = [
+        draw_caption(frame, Caption(other, 7, 3, 0.5)) for other in ActionSource if other != source
+    ]
     assert all((captioned != other).any() for other in others)
 
 
 def test_success_is_framed_in_green() -> None:
     frame = plain(90, 240, 320)
-    assert contains(draw_caption(frame, Caption(Source.POLICY, 7, success=True)), (74, 222, 128))
-    assert not contains(draw_caption(frame, Caption(Source.POLICY, 7)), (74, 222, 128))
+    assert contains(
+        draw_caption(frame, Caption(ActionSource.POLICY, 7, success=True)), (74, 222, 128)
+    )
+    assert not contains(draw_caption(frame, Caption(ActionSource.POLICY, 7)), (74, 222, 128))
 
 
 def test_a_caption_fits_any_width() -> None:
     for width in (16, 40, 64, 128):
-        captioned = draw_caption(plain(90, 64, width), Caption(Source.HUMAN, 123, 456, 0.125, True))
+        captioned = draw_caption(
+            plain(90, 64, width), Caption(ActionSource.HUMAN, 123, 456, 0.125, True)
+        )
         assert captioned.shape == (64, width, 3)
 
 

@@ -14,7 +14,7 @@ from serl import plugins
 from serl.agent import Agent
 from serl.clock import VirtualClock
 from serl.errors import BadInput, NeedsPerson, SerlError
-from serl.policy import Hold, Policy, Random
+from serl.policy import Policy, Random, ZeroPolicy
 from serl.runs.config import resolve, stage_configs
 from serl.runs.settings import run_settings
 from serl.runs.task_setup import make_task
@@ -23,7 +23,7 @@ from serl.training.actor import Actor, ActorConfig
 from serl.training.learned_policy import LearnedPolicy
 from serl.training.stages import Stage, take_turns
 from serl.transport import InProcess
-from serl.types import Action, End, Observation, Record, Source, Step
+from serl.types import Action, ActionSource, End, Observation, Record, Step
 
 
 class Acting(LearnedPolicy):
@@ -80,7 +80,7 @@ class Bench:
 
     def scripted(self) -> list[Step]:
         steps = [each for each in self.records if isinstance(each, Step)]
-        return [step for step in steps if step.source is Source.SCRIPT]
+        return [step for step in steps if step.source is ActionSource.SCRIPT]
 
     def move(self, body: str, *position: float, yaw_rad: float = 0.0) -> None:
         """Somebody moves an object."""
@@ -104,7 +104,7 @@ def test_the_arm_puts_the_cube_down_elsewhere_and_goes_to_a_start() -> None:
         assert result is not None
         assert result.success
         steps = [each for each in bench.records if isinstance(each, Step)]
-        first = [s for s in steps if s.source is Source.POLICY and s.key.index == 0][-1]
+        first = [s for s in steps if s.source is ActionSource.POLICY and s.key.index == 0][-1]
         assert first.observation.state["gripper"][0] > 0.9
         assert abs(first.observation.state["cube_height"][0]) < 0.006
         cubes.append(first.observation.state["cube_from_tcp"][:2])
@@ -258,7 +258,7 @@ def test_the_arm_pulls_the_peg_out_and_begins_elsewhere(name: str) -> None:
         assert result is not None
         assert result.success
         steps = [each for each in bench.records if isinstance(each, Step)]
-        first = [s for s in steps if s.source is Source.POLICY and s.key.index == 0][-1]
+        first = [s for s in steps if s.source is ActionSource.POLICY and s.key.index == 0][-1]
         x, y, z = first.observation.state["hole_from_tip"].tolist()
         assert math.hypot(x, y) < 0.05
         assert -0.066 < z < -0.014, "the tip is above the rim, as at other starts"
@@ -400,7 +400,7 @@ def test_who_fails_too_often_hands_over_to_the_reset_of_the_next() -> None:
     bench = stages()
     backward = bench.actors["backward"].policy
     assert isinstance(backward, Acting)
-    backward.policy = Hold(bench.robot.action_spec)
+    backward.policy = ZeroPolicy(bench.robot.action_spec)
     successes: list[int] = []
     played = play(bench, 4, lambda stage, success: successes.append(success))
     assert played == ["forward", "backward", "backward", "forward"]

@@ -14,8 +14,8 @@ import pytest
 from serl.cli import main as cli
 from serl.cli.record import persons_folder
 from serl.clock import VirtualClock
-from serl.datasets.person import ACTOR, Stand, record_person
-from serl.datasets.recording_session import Recorded
+from serl.datasets.person import ACTOR, RecordingStation, record_person
+from serl.datasets.recording_session import Recording
 from serl.errors import SpecMismatch
 from serl.log.episode_log import EpisodeLog
 from serl.log.episode_reader import episode_paths, read_episode
@@ -31,12 +31,12 @@ from serl.runs.task_setup import make_judged_task, make_spec, make_task
 from serl.sim.car import SimCar
 from serl.tasks.parts.track import Course, Points
 from serl.tasks.racing_car import _WAY_M, RacingCar, RacingCarConfig, _middle, _Pursuit
-from serl.teleop.human_input import Desk
+from serl.teleop.human_input import HumanInput
 from serl.teleop.mapping import Axis, MappingConfig
-from serl.teleop.mux import OneOwner
+from serl.teleop.mux import TeleopMux
 from serl.teleop.operator import Operator
-from serl.teleop.stop import Hold
-from serl.types import Record, Source
+from serl.teleop.stop import StopLatch
+from serl.types import ActionSource, Record
 
 from ..teleop.pad import HABITS, Pad
 
@@ -281,12 +281,12 @@ def test_a_person_at_a_pad_drives_the_lap(tmp_path: Path) -> None:
         pad.buttons.set("hold", pad.time_s > start_s + 0.5)
         pad.axes = dict(zip("xy", driver(car.observe()).tolist(), strict=True))
 
-    desk = Desk(OneOwner([person]), Hold(run.path / "stopped"), run.path)
+    desk = HumanInput(TeleopMux([person]), StopLatch(run.path / "stopped"), run.path)
     clock = VirtualClock(advance, task.config.rate_hz)
-    stand = Stand(car, desk, clock, lambda: pad.time_s > start_s + 100.0)
-    recorded = Recorded(run.path, run.episodes(ACTOR))
+    stand = RecordingStation(car, desk, clock, lambda: pad.time_s > start_s + 100.0)
+    recorded = Recording(run.path, run.episodes(ACTOR))
     record_person(stand, task, recorded, 1, 0)
     assert recorded.counts == (1, 0, 0)
     assert max(off_m(course_of(settings(run.path)), RacingCar().course)) < 0.3
     (episode,) = read_demonstrations(run.path, settings(run.path))
-    assert episode.count(Source.HUMAN) > 0.9 * len(episode.steps)
+    assert episode.count(ActionSource.HUMAN) > 0.9 * len(episode.steps)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from serl.intervention import Event
-from serl.teleop.device import Buttons, DeviceLost, Report
+from serl.teleop.device import Buttons, DeviceLost, DeviceReport
 from serl.teleop.mapping import MappingConfig
-from serl.teleop.mux import OneOwner
+from serl.teleop.mux import TeleopMux
 from serl.teleop.operator import Operator, OperatorConfig
 from serl.testing import FakeRobot
 from serl.types import Action
@@ -44,12 +44,12 @@ class Pad:
     def now_s(self) -> float:
         return self.time_s
 
-    def read(self) -> Report | None:
+    def read(self) -> DeviceReport | None:
         if self.lost:
             raise DeviceLost("pad: gone")
         if self.alive:
             self._beat_s = self.time_s
-        return Report(dict(self.axes), *self.buttons.take(), self._beat_s)
+        return DeviceReport(dict(self.axes), *self.buttons.take(), self._beat_s)
 
     @property
     def silence_s(self) -> float:
@@ -105,7 +105,7 @@ class Two:
 
     def __init__(self) -> None:
         self.first, self.second = Bench(), Bench()
-        self.one = OneOwner([self.first.person, self.second.person], Script())
+        self.one = TeleopMux([self.first.person, self.second.person], Script())
 
     def tick(self) -> Action | None:
         for bench in (self.first, self.second):

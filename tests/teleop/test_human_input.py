@@ -8,15 +8,15 @@ import pytest
 
 from serl.clock import RealTime, VirtualClock, WallClock
 from serl.intervention import Event, Teleop
-from serl.log.annotations import LABELS_FILE, Place, read_labels
+from serl.log.annotations import LABELS_FILE, StepKey, read_labels
 from serl.loop import EpisodeKey, Result, run
-from serl.policy import Hold as Still
+from serl.policy import ZeroPolicy as Still
 from serl.specs import ArraySpec
-from serl.teleop.human_input import Desk, LastWord
-from serl.teleop.mux import OneOwner
-from serl.teleop.stop import Hold
+from serl.teleop.human_input import HumanInput, LastWord
+from serl.teleop.mux import TeleopMux
+from serl.teleop.stop import StopLatch
 from serl.testing import FakeRobot, FakeTask, TeleopSuite
-from serl.types import End, Record, Source, Step
+from serl.types import ActionSource, End, Record, Step
 
 from .pad import Bench
 
@@ -26,15 +26,15 @@ class Office:
 
     def __init__(self, folder: Path) -> None:
         self.bench, self.folder = Bench(), folder
-        self.hold = Hold(folder / "stopped")
-        self.desk = Desk(
-            OneOwner([self.bench.person]), self.hold, folder, LastWord(self.bench.pad.now_s)
+        self.hold = StopLatch(folder / "stopped")
+        self.desk = HumanInput(
+            TeleopMux([self.bench.person]), self.hold, folder, LastWord(self.bench.pad.now_s)
         )
         self.robot, self.task = FakeRobot(), FakeTask()
         self.records: list[Record] = []
         self.at: dict[int, Callable[[], object]] = {}
         self.episode = 0
-        self.chosen_by = Source.POLICY
+        self.chosen_by = ActionSource.POLICY
 
     def run(self) -> Result:
         """One episode; `at` a step things happen."""
@@ -94,7 +94,7 @@ def test_what_a_person_says_is_a_label_with_its_origin(
 ) -> None:
     office.at[4] = office.say(event)
     assert office.run().success == bool(label)
-    assert read_labels(office.folder) == {Place(7, 0, 5): label}
+    assert read_labels(office.folder) == {StepKey(7, 0, 5): label}
     assert [line["by"] for line in office.lines()] == ["the operator"]
 
 
@@ -112,7 +112,7 @@ def test_labels_are_appended_and_other_endings_say_nothing(office: Office) -> No
     assert office.run().reason == "discarded"
     office.at[9] = office.say(Event.FAILURE)
     office.run()
-    assert read_labels(office.folder) == {Place(7, 0, 3): 1, Place(7, 3, 10): 0}
+    assert read_labels(office.folder) == {StepKey(7, 0, 3): 1, StepKey(7, 3, 10): 0}
 
 
 def test_what_is_said_between_two_episodes_is_not_heard(office: Office) -> None:
@@ -148,8 +148,10 @@ def test_a_word_that_is_said_twice_is_not_one_of_the_next_episode(
 
 def test_a_word_that_is_said_twice_is_not_one_of_the_next_stage(tmp_path: Path) -> None:
     last = LastWord(lambda: 10.0)
-    nobody = OneOwner([])
-    first, second = (Desk(nobody, Hold(tmp_path / "stopped"), tmp_path, last) for _ in range(2))
+    nobody = TeleopMux([])
+    first, second = (
+        HumanInput(nobody, StopLatch(tmp_path / "stopped"), tmp_path, last) for _ in range(2)
+    )
     last.said()
     for desk in (first, second):
         desk.begin()
@@ -164,7 +166,7 @@ def test_a_label_that_is_said_twice_in_a_step_is_one(office: Office) -> None:
 
 
 def test_a_reset_is_neither_success_nor_failure(office: Office) -> None:
-    office.chosen_by = Source.SCRIPT
+    office.chosen_by = ActionSource.SCRIPT
     answers: list[str] = []
     office.at[3] = lambda: answers.append(office.desk.say(Event.SUCCESS, "the operator"))
     office.at[4] = lambda: office.bench.pad.hit("yes")
@@ -172,7 +174,7 @@ def test_a_reset_is_neither_success_nor_failure(office: Office) -> None:
     assert office.run().reason == "operator", "which ends this attempt"
     assert answers == ["not heard: the scene is being reset"]
     assert office.lines() == []
-    office.chosen_by = Source.POLICY
+    office.chosen_by = ActionSource.POLICY
     office.at[9] = office.say(Event.SUCCESS)
     assert office.run().success
     assert [line["label"] for line in office.lines()] == [1]
@@ -188,7 +190,7 @@ def test_a_stop_is_heard_also_between_two_episodes(office: Office) -> None:
 def test_a_stop_at_a_device_is_kept_as_well(office: Office) -> None:
     office.at[3] = lambda: office.bench.pad.hit("stop")
     assert office.run().reason == "stopped"
-    assert Hold(office.folder / "stopped").stopped == "stopped by pad"
+    assert StopLatch(office.folder / "stopped").stopped == "stopped by pad"
     assert office.robot.stop_reason
 
 
@@ -217,7 +219,7 @@ def test_the_log_says_who_drove(office: Office) -> None:
     office.at[6] = lambda: pad.hold(False)
     office.run()
     steps = [record for record in office.records if isinstance(record, Step)]
-    human = [step.key.index for step in steps if step.source is Source.HUMAN]
+    human = [step.key.index for step in steps if step.source is ActionSource.HUMAN]
     assert human == [3, 4, 5, 6, 7, 8]  # and the hold-over
     assert isinstance(office.records[-1], End)
 

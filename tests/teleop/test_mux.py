@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from serl.intervention import Event, Teleop
 from serl.specs import ArraySpec
-from serl.teleop.mux import OneOwner
+from serl.teleop.mux import TeleopMux
 from serl.testing import TeleopSuite
 
 from .pad import SPEC, Bench, Two, moved
@@ -15,7 +15,7 @@ class TestOneOwner(TeleopSuite):
         bench = Bench()
         bench.pad.hold()
         bench.pad.hit("stop")
-        return OneOwner([bench.person, Bench().person], Bench().person), SPEC
+        return TeleopMux([bench.person, Bench().person], Bench().person), SPEC
 
 
 def test_one_person_drives_at_a_time_and_the_script_only_without_any() -> None:

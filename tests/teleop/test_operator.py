@@ -11,12 +11,12 @@ from serl.clock import VirtualClock
 from serl.errors import BadInput
 from serl.intervention import Event, Teleop, arbitrate
 from serl.loop import EpisodeKey, run
-from serl.policy import Hold
+from serl.policy import ZeroPolicy
 from serl.specs import ArraySpec
 from serl.teleop.device import Device
 from serl.teleop.operator import Hands, Operator
 from serl.testing import FakeRobot, FakeTask, TeleopSuite
-from serl.types import Record, Source, Step
+from serl.types import ActionSource, Record, Step
 
 from .pad import BY_MOTION, HABITS, MAPPING, SPEC, Bench, Pad, moved
 
@@ -257,7 +257,7 @@ def test_a_lost_device_ends_a_real_episode_and_the_robot_is_stopped() -> None:
     result = run(
         robot,
         task,
-        Hold(SPEC),
+        ZeroPolicy(SPEC),
         VirtualClock(advance, task.config.rate_hz),
         EpisodeKey("run", "actor", 1, 0),
         records.append,
@@ -266,8 +266,8 @@ def test_a_lost_device_ends_a_real_episode_and_the_robot_is_stopped() -> None:
     assert result.reason == robot.stop_reason == "device lost"
     steps = [record for record in records if isinstance(record, Step)]
     sources = [step.source for step in steps]
-    first = sources.index(Source.HUMAN)
-    assert set(sources[first:]) == {Source.HUMAN}, "it never went back to the policy"
+    first = sources.index(ActionSource.HUMAN)
+    assert set(sources[first:]) == {ActionSource.HUMAN}, "it never went back to the policy"
     assert steps[-1].truncated
     assert not np.any([step.action for step in steps[-4:]])
 
@@ -286,9 +286,9 @@ def test_hands_take_over_some_axes_and_the_policy_keeps_the_others() -> None:
     assert action[0] == 0.5
     assert np.isnan(action[1])
     proposed = np.array([-1.0, 0.25], np.float32)
-    chosen, source = arbitrate(proposed, Source.POLICY, action)
+    chosen, source = arbitrate(proposed, ActionSource.POLICY, action)
     assert chosen.tolist() == [0.5, 0.25]
-    assert source is Source.HUMAN
+    assert source is ActionSource.HUMAN
     bench.pad.alive = False
     assert moved(bench.tick(3)) == [0.0, 0.0], "who is out of hearing holds all of it"
 

@@ -8,11 +8,11 @@ import pytest
 from serl.clock import VirtualClock
 from serl.intervention import Event
 from serl.loop import EpisodeKey, run
-from serl.policy import Hold, Policy
+from serl.policy import Policy, ZeroPolicy
 from serl.robot import Truth
 from serl.teleop.scripted import Budget, ScriptedHuman, ScriptedHumanConfig
 from serl.testing import FakeRobot, FakeTask
-from serl.types import Action, Record, Source, Step
+from serl.types import Action, ActionSource, Record, Step
 
 FULL = ScriptedHumanConfig(patience_steps=4, reaction_steps=2, hold_steps=3, max_hold_steps=6)
 GREAT = 10**9
@@ -137,7 +137,7 @@ class Hopeless(FakeTask):
     """A task that not even its expert brings forward."""
 
     def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
-        return Hold(FakeRobot.action_spec)
+        return ZeroPolicy(FakeRobot.action_spec)
 
 
 def drive(config: ScriptedHumanConfig, planned: int, seed: int = 0) -> list[Step]:
@@ -151,15 +151,15 @@ def drive(config: ScriptedHumanConfig, planned: int, seed: int = 0) -> list[Step
         robot.reset(episode)
         key = EpisodeKey("run", "actor", 1, episode)
         clock = VirtualClock(robot.advance, task.config.rate_hz)
-        run(robot, task, Hold(robot.action_spec), clock, key, records.append, teleop=human)
+        run(robot, task, ZeroPolicy(robot.action_spec), clock, key, records.append, teleop=human)
         steps = [record for record in records if isinstance(record, Step)]
         episode += 1
-    assert human.budget.used == sum(step.source is Source.HUMAN for step in steps)
+    assert human.budget.used == sum(step.source is ActionSource.HUMAN for step in steps)
     return steps[:planned]
 
 
 def share(steps: list[Step]) -> float:
-    return sum(step.source is Source.HUMAN for step in steps) / len(steps)
+    return sum(step.source is ActionSource.HUMAN for step in steps) / len(steps)
 
 
 @pytest.fixture(scope="module")

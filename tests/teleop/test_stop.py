@@ -6,28 +6,28 @@ from pathlib import Path
 import pytest
 
 from serl.errors import SerlError
-from serl.teleop.stop import RELEASED, Hold
+from serl.teleop.stop import RELEASED, StopLatch
 
 
 def test_a_stop_is_kept_over_restarts_until_it_is_released(tmp_path: Path) -> None:
     path = tmp_path / "stopped"
-    Hold(path).stop("stopped by the operator")
+    StopLatch(path).stop("stopped by the operator")
     for _ in range(3):
-        again = Hold(path)
+        again = StopLatch(path)
         assert again.reason == "stopped by the operator"
     again.release()
-    assert Hold(path).reason == ""
+    assert StopLatch(path).reason == ""
 
 
 def test_its_first_reason_is_kept(tmp_path: Path) -> None:
-    hold = Hold(tmp_path / "stopped")
+    hold = StopLatch(tmp_path / "stopped")
     hold.stop("first")
     hold.stop("second")
-    assert (hold.stopped, Hold(tmp_path / "stopped").stopped) == ("first", "first")
+    assert (hold.stopped, StopLatch(tmp_path / "stopped").stopped) == ("first", "first")
 
 
 def test_released_it_is_paused_and_only_resume_leads_to_motion(tmp_path: Path) -> None:
-    hold = Hold(tmp_path / "stopped")
+    hold = StopLatch(tmp_path / "stopped")
     hold.stop("first")
     with pytest.raises(SerlError, match="first: release it first"):
         hold.resume()
@@ -38,7 +38,7 @@ def test_released_it_is_paused_and_only_resume_leads_to_motion(tmp_path: Path) -
 
 
 def test_a_release_of_nothing_changes_nothing(tmp_path: Path) -> None:
-    hold = Hold(tmp_path / "stopped")
+    hold = StopLatch(tmp_path / "stopped")
     hold.release()
     assert hold.reason == ""
     hold.pause("lunch")
@@ -50,17 +50,17 @@ def test_a_release_of_nothing_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"x" * 5000])
 def test_a_damaged_file_is_a_stop(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "stopped").write_bytes(content)
-    assert Hold(tmp_path / "stopped").stopped
+    assert StopLatch(tmp_path / "stopped").stopped
 
 
 def test_a_stop_holds_though_the_disk_refuses(tmp_path: Path) -> None:
-    hold = Hold(tmp_path / "missing" / "stopped")
+    hold = StopLatch(tmp_path / "missing" / "stopped")
     with pytest.raises(OSError, match="missing"):
         hold.stop("first")
     assert hold.reason == "first"
 
 
-def counted(hold: Hold, acts: dict[int, Callable[[], object]]) -> Callable[[], bool]:
+def counted(hold: StopLatch, acts: dict[int, Callable[[], object]]) -> Callable[[], bool]:
     """Never ending, but at its n-th question something happens."""
     asked = 0
 
@@ -75,7 +75,7 @@ def counted(hold: Hold, acts: dict[int, Callable[[], object]]) -> Callable[[], b
 
 
 def test_between_episodes_it_waits_for_both(tmp_path: Path) -> None:
-    hold = Hold(tmp_path / "stopped")
+    hold = StopLatch(tmp_path / "stopped")
     assert not hold.wait(lambda: False, 0.0)
     hold.stop("first")
     assert hold.wait(counted(hold, {3: hold.release, 6: hold.resume}), 0.0)
@@ -83,14 +83,14 @@ def test_between_episodes_it_waits_for_both(tmp_path: Path) -> None:
 
 
 def test_between_steps_a_stop_ends_the_wait_so_that_the_episode_can_end(tmp_path: Path) -> None:
-    hold = Hold(tmp_path / "stopped")
+    hold = StopLatch(tmp_path / "stopped")
     hold.pause("lunch")
     assert not hold.wait_paused(counted(hold, {3: lambda: hold.stop("first")}), 0.0)
     assert hold.stopped == "first"
 
 
 def test_whoever_ends_is_not_held(tmp_path: Path) -> None:
-    hold = Hold(tmp_path / "stopped")
+    hold = StopLatch(tmp_path / "stopped")
     hold.stop("first")
     hold.wait(lambda: True, 10.0)
     hold.pause("lunch")
@@ -105,7 +105,7 @@ RESTORE = "bring arm and scene to a start, then go on"
 def test_who_is_paused_and_then_inactive_does_not_go_on_when_resumed(
     tmp_path: Path, first: str
 ) -> None:
-    hold = Hold(tmp_path / "stopped")
+    hold = StopLatch(tmp_path / "stopped")
     hold.pause(first)
     hold.inactive = INACTIVE
     with pytest.raises(SerlError, match="its node is not active: activate it"):
@@ -118,7 +118,7 @@ def test_who_is_paused_and_then_inactive_does_not_go_on_when_resumed(
 
 
 def test_a_stop_that_is_released_makes_nobody_active(tmp_path: Path) -> None:
-    hold = Hold(tmp_path / "stopped")
+    hold = StopLatch(tmp_path / "stopped")
     hold.inactive = INACTIVE
     hold.stop("first")
     assert hold.reason == "first"
@@ -131,7 +131,7 @@ def test_a_stop_that_is_released_makes_nobody_active(tmp_path: Path) -> None:
 
 
 def test_who_was_inactive_from_the_start_has_its_scene_restored(tmp_path: Path) -> None:
-    hold = Hold(tmp_path / "stopped")
+    hold = StopLatch(tmp_path / "stopped")
     hold.inactive = INACTIVE
     hold.pause(RESTORE)
     hold.inactive = ""
@@ -139,7 +139,7 @@ def test_who_was_inactive_from_the_start_has_its_scene_restored(tmp_path: Path) 
 
 
 def test_a_stop_and_its_release_do_not_skip_what_has_to_be_restored(tmp_path: Path) -> None:
-    hold = Hold(tmp_path / "stopped")
+    hold = StopLatch(tmp_path / "stopped")
     hold.stop("first")
     hold.pause(RESTORE)
     hold.release()
@@ -147,7 +147,7 @@ def test_a_stop_and_its_release_do_not_skip_what_has_to_be_restored(tmp_path: Pa
 
 
 def test_both_waits_are_for_who_is_not_active(tmp_path: Path) -> None:
-    hold = Hold(tmp_path / "stopped")
+    hold = StopLatch(tmp_path / "stopped")
 
     def activate() -> None:
         hold.inactive = ""

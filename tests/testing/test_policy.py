@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from serl.intervention import Event, HandsOff, Teleop
-from serl.policy import Hold, Policy, Random
+from serl.policy import Policy, Random, ZeroPolicy
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.testing import (
     FakeRobot,
@@ -27,7 +27,7 @@ FAKE_SPEC = Spec(
 
 class TestHold(PolicySuite):
     def make(self) -> tuple[Policy, ObservationSpec, ArraySpec]:
-        return Hold(FAKE_SPEC.action), FAKE_SPEC.observation, FAKE_SPEC.action
+        return ZeroPolicy(FAKE_SPEC.action), FAKE_SPEC.observation, FAKE_SPEC.action
 
 
 class TestRandom(PolicySuite):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from serl.policy import Hold, Policy
+from serl.policy import Policy, ZeroPolicy
 from serl.robot import Truth
 from serl.task import SimulatedTask
 from serl.testing import (
@@ -66,7 +66,7 @@ class SolvedAtOnce(FakeTask):
 
 class LazyExpert(FakeTask):
     def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
-        return Hold(FakeRobot.action_spec)
+        return ZeroPolicy(FakeRobot.action_spec)
 
 
 class NoProgress(FakeTask):

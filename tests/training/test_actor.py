@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from serl.errors import Silent
-from serl.teleop.stop import Hold
+from serl.teleop.stop import StopLatch
 from serl.testing import FakeRobot
 from serl.types import End, Observation, Outcome
 
@@ -109,7 +109,7 @@ def test_a_simulated_robot_goes_on_once_its_readings_are_sound(silent_s: float) 
 def test_what_a_fault_stopped_waits_for_whoever_is_told_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage, hold, asked = Stage(place=False), Hold(tmp_path / "stopped"), list[str]()
+    stage, hold, asked = Stage(place=False), StopLatch(tmp_path / "stopped"), list[str]()
     stage.robot.reset(0)
     outcomes, fault = (
         [Outcome(), Outcome(math.nan)],
@@ -136,7 +136,7 @@ def test_what_a_fault_stopped_waits_for_whoever_is_told_of_it(
 
 
 def test_a_person_who_stopped_the_robot_is_asked_for_nothing_else(tmp_path: Path) -> None:
-    stage, hold, asked = Stage(place=False), Hold(tmp_path / "stopped"), list[str]()
+    stage, hold, asked = Stage(place=False), StopLatch(tmp_path / "stopped"), list[str]()
     stage.robot.reset(0)
     stage.robot.stop("stopped")
     hold.stop("stopped by a person")

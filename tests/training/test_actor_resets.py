@@ -5,9 +5,9 @@ import pytest
 
 from serl.errors import NeedsPerson
 from serl.intervention import Event
-from serl.policy import Hold, Policy
+from serl.policy import Policy, ZeroPolicy
 from serl.teleop.scripted import Resting
-from serl.types import Action, End, Observation, Source, Step
+from serl.types import Action, ActionSource, End, Observation, Step
 
 from ..support.acting import Acting, Stage
 
@@ -21,7 +21,7 @@ def test_a_reset_is_an_episode_of_a_script() -> None:
     ends = [record for record in stage.records if isinstance(record, End)]
     assert [end.success for end in ends] == [True, True, True]
     sources = [{s.source for s in stage.steps if s.key.episode == n} for n in range(3)]
-    assert sources == [{Source.POLICY}, {Source.SCRIPT}, {Source.POLICY}]
+    assert sources == [{ActionSource.POLICY}, {ActionSource.SCRIPT}, {ActionSource.POLICY}]
     assert stage.steps[-1].reward == 1.0
     assert stage.task.reset(ends[1].observation) is None
 
@@ -32,7 +32,7 @@ def never_ready(stage: Stage) -> list[int]:
 
     def reset(reading: Observation) -> Policy:
         asked.append(1)
-        return Hold(stage.robot.action_spec)
+        return ZeroPolicy(stage.robot.action_spec)
 
     stage.task.reset = reset  # type: ignore[method-assign]
     return asked
@@ -48,7 +48,7 @@ def test_after_three_failed_resets_the_robot_holds_for_a_person() -> None:
     assert [end.reason for end in ends] == ["time limit"] * 3 + [request]
     assert [end.key.index for end in ends] == [20] * 3 + [1]
     assert not any(end.success for end in ends)
-    assert {step.source for step in stage.steps} == {Source.SCRIPT}
+    assert {step.source for step in stage.steps} == {ActionSource.SCRIPT}
     assert stage.robot.stop_reason == request
 
 
@@ -70,7 +70,7 @@ def test_a_person_who_is_there_is_asked_once_and_it_goes_on() -> None:
     reason = "a person is needed: the reset failed 3 times"
     assert asked == [(reason, reason)]
     assert not stage.robot.stop_reason
-    assert next(step.source for step in stage.steps if step.key.episode == 4) is Source.POLICY
+    assert next(step.source for step in stage.steps if step.key.episode == 4) is ActionSource.POLICY
 
 
 def test_a_person_who_did_not_help_is_asked_again() -> None:
@@ -88,12 +88,14 @@ def test_a_person_who_did_not_help_is_asked_again() -> None:
     assert asked == said
     ends = [record.reason for record in stage.records if isinstance(record, End)]
     assert ends == [*said, "time limit"]
-    assert [step.source for step in stage.steps[:4]] == [Source.SCRIPT] * 3 + [Source.POLICY]
+    assert [step.source for step in stage.steps[:4]] == [ActionSource.SCRIPT] * 3 + [
+        ActionSource.POLICY
+    ]
 
 
 def test_scripts_do_the_rest_of_what_a_person_has_left() -> None:
     stage, asked = Stage(), list[str]()
-    toward = Hold(stage.robot.action_spec)
+    toward = ZeroPolicy(stage.robot.action_spec)
     rest: list[Policy | None] = [toward, None]
 
     def reset(reading: Observation) -> Policy | None:
@@ -170,7 +172,7 @@ def test_a_failed_joint_move_is_said_once_and_the_episodes_go_on(
     assert said.startswith("the joints did not get home (time limit, of 2 s); episodes go on")
     moved = [record for record in stage.records if isinstance(record, End)][1::2]
     assert {(end.reason, end.success) for end in moved} == {("time limit", False)}
-    policies = {step.key.episode for step in stage.steps if step.source is Source.POLICY}
+    policies = {step.key.episode for step in stage.steps if step.source is ActionSource.POLICY}
     assert len(policies) == 4
 
 
@@ -186,7 +188,7 @@ def test_a_scene_that_only_a_person_can_restore_is_not_tried() -> None:
     step, end = stage.records
     assert isinstance(step, Step)
     assert isinstance(end, End)
-    assert step.source is Source.SCRIPT
+    assert step.source is ActionSource.SCRIPT
     assert end.reason == stage.robot.stop_reason == "a person is needed: it fell off the table"
 
 
@@ -197,7 +199,7 @@ def test_a_reset_that_learns_that_none_helps_is_over_and_a_person_is_asked_once(
         calls.append(1)
         if len(calls) > 3:
             raise NeedsPerson("it fell off the table")
-        return Hold(stage.robot.action_spec)
+        return ZeroPolicy(stage.robot.action_spec)
 
     stage.task.reset = reset  # type: ignore[method-assign]
     with pytest.raises(NeedsPerson, match="fell off"):
@@ -229,7 +231,7 @@ def test_nothing_is_learned_from_a_reset_even_if_a_person_drives() -> None:
     stage.actor.teleop = Teleoperator(np.array((0.0, 1.0), np.float32))
     stage.actor.stopping = lambda: bool(stage.records) and isinstance(stage.records[-1], End)
     stage.run(1)
-    assert {step.source for step in stage.steps} == {Source.SCRIPT}
+    assert {step.source for step in stage.steps} == {ActionSource.SCRIPT}
     np.testing.assert_array_equal(stage.steps[0].action, [0.0, 1.0])
 
 
@@ -257,10 +259,10 @@ def test_a_simulated_person_helps_in_no_reset() -> None:
     stage.actor.teleop = Resting(person, lambda: stage.actor.resets)
     stage.run(1)
     first = [step for step in stage.steps if step.key.episode == 0]
-    assert {step.source for step in first} == {Source.SCRIPT}
+    assert {step.source for step in first} == {ActionSource.SCRIPT}
     assert not any(np.array_equal(step.action, [0.0, 1.0]) for step in first)
     second = [step for step in stage.steps if step.key.episode == 1]
-    assert {step.source for step in second} == {Source.HUMAN}
+    assert {step.source for step in second} == {ActionSource.HUMAN}
     assert person.begun == 1, "of the reset it knows nothing"
 
 

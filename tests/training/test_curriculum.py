@@ -10,7 +10,7 @@ from serl import plugins
 from serl.agent import Agent
 from serl.clock import VirtualClock
 from serl.errors import BadInput
-from serl.policy import Hold, Policy
+from serl.policy import Policy, ZeroPolicy
 from serl.runs.assembly import make_curriculum
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_task
@@ -18,7 +18,7 @@ from serl.training.actor import Actor, ActorConfig
 from serl.training.curriculum import Curriculum, CurriculumConfig
 from serl.training.learned_policy import LearnedPolicy
 from serl.transport import InProcess
-from serl.types import Action, End, Observation, Record, Source, Step
+from serl.types import Action, ActionSource, End, Observation, Record, Step
 
 
 class World:
@@ -143,18 +143,20 @@ def test_a_script_comes_first_and_the_policy_has_less_to_do(name: str) -> None:
     actor, records = drive(name, 0.3, lambda task, robot: task.expert(robot.truth, 0))
     steps = [record for record in records if isinstance(record, Step)]
     sources = [step.source for step in steps]
-    by_policy = [s.key.episode for s in steps if s.source is Source.POLICY]
+    by_policy = [s.key.episode for s in steps if s.source is ActionSource.POLICY]
     ends = {end.key.episode: end for end in records if isinstance(end, End)}
-    assert sources[0] is Source.SCRIPT
+    assert sources[0] is ActionSource.SCRIPT
     assert sorted(set(by_policy)) == [1, 3], "its episodes alternate with those of the script"
     assert all(ends[episode].success for episode in range(4))
-    assert by_policy.count(1) < 0.6 * sources[: sources.index(Source.POLICY)].count(Source.SCRIPT)
+    assert by_policy.count(1) < 0.6 * sources[: sources.index(ActionSource.POLICY)].count(
+        ActionSource.SCRIPT
+    )
     assert by_policy.count(3) > by_policy.count(1), "wider after a success"
     assert actor.curriculum.share > 0.3
 
 
 def test_who_fails_begins_as_near_again() -> None:
-    actor, records = drive("reach", 0.3, lambda task, robot: Hold(robot.action_spec))
+    actor, records = drive("reach", 0.3, lambda task, robot: ZeroPolicy(robot.action_spec))
     assert actor.curriculum.share == 0.3
     ends = [end for end in records if isinstance(end, End)]
     assert [end.success for end in ends] == [True, False, True, False]

@@ -9,11 +9,11 @@ import pytest
 
 from serl.training.frames import FeatureStore, FrameEncoder, feature_bytes
 from serl.training.replay import Replay
-from serl.types import Batch, Features, Image, Source
+from serl.types import ActionSource, Batch, Features, Image
 
 from ..support.plans import GAMMA, SPEC, Plan, fill, plan
 
-POLICY, HUMAN = Source.POLICY, Source.HUMAN
+POLICY, HUMAN = ActionSource.POLICY, ActionSource.HUMAN
 
 
 class Halves:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from serl.log.metrics import EpisodeRow, EventRow, UpdateRow
-from serl.types import End, Record, Source, Step
+from serl.types import ActionSource, End, Record, Step
 
 from ..support.desk import BATCH, UTD, Desk, Published, chosen_by, count_steps, episodes, states
 
@@ -40,7 +40,10 @@ def test_training_stops_at_the_steps_that_were_asked_for() -> None:
 
 def test_steps_of_a_script_are_not_counted_and_steps_of_a_human_are() -> None:
     desk = Desk()
-    script, human = list(episodes(2, "s", Source.SCRIPT)), list(episodes(1, "h", Source.HUMAN))
+    script, human = (
+        list(episodes(2, "s", ActionSource.SCRIPT)),
+        list(episodes(1, "h", ActionSource.HUMAN)),
+    )
     desk.transport.send(script + human)
     desk.run(10**6)
     assert desk.learner.progress.received == desk.agent.updates == count_steps(human)
@@ -133,7 +136,7 @@ def test_what_is_not_finite_is_never_published_or_saved() -> None:
 
 def test_it_prepares_on_demonstrations_once() -> None:
     desk = Desk(warm_up=7)
-    for record in episodes(3, source=Source.SCRIPT):
+    for record in episodes(3, source=ActionSource.SCRIPT):
         desk.replay.add(record, prior=True)
     desk.learner.prepare()
     assert desk.agent.updates == 7
@@ -148,7 +151,7 @@ def test_an_episode_becomes_a_row() -> None:
     for index in (3, 4, 9):
         step = records[index]
         assert isinstance(step, Step)
-        records[index] = chosen_by(step, Source.HUMAN)
+        records[index] = chosen_by(step, ActionSource.HUMAN)
     desk.transport.send(records)
     desk.run(10**6)
     assisted, alone = (row for _, row in desk.metrics.of(EpisodeRow))

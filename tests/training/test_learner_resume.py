@@ -10,7 +10,7 @@ from serl.errors import CorruptData, SerlError
 from serl.log.metrics import EpisodeRow, EventRow
 from serl.training.learner_stats import restore_progress
 from serl.transport import MAX_LEAD, MAX_VERSION
-from serl.types import Source, Step
+from serl.types import ActionSource, Step
 
 from ..support.desk import Desk, count_steps, episodes, states
 
@@ -105,7 +105,7 @@ def test_a_checkpoint_of_an_impossible_version_is_gone_on_from() -> None:
 
 def test_other_demonstrations_than_the_checkpoints_are_refused() -> None:
     first, second = Desk(), Desk()
-    for record in episodes(1, source=Source.SCRIPT):
+    for record in episodes(1, source=ActionSource.SCRIPT):
         first.replay.add(record, prior=True)
     first.transport.send(list(episodes(1, first=1)))
     first.run(10)

@@ -4,7 +4,7 @@ import pytest
 
 from serl.training.learned_policy import LearnedPolicy, Pace
 from serl.transport import InProcess
-from serl.types import Source, Step
+from serl.types import ActionSource, Step
 
 from ..support.acting import Constant, Stage, snapshot
 
@@ -79,7 +79,7 @@ def test_steps_of_a_script_are_no_lead() -> None:
     stage.robot.reset(0)
     stage.robot._position[:] = 0.0
     stage.run(1)
-    script = [step for step in stage.steps if step.source is Source.SCRIPT]
+    script = [step for step in stage.steps if step.source is ActionSource.SCRIPT]
     assert len(script) > 1
     for step in script:
         pace.count(step)

@@ -5,13 +5,13 @@ import pytest
 
 from serl.errors import BadInput
 from serl.training.replay import Prefetch, Replay
-from serl.types import Source
+from serl.types import ActionSource
 
 from ..support.plans import GAMMA, SPEC, fill, plan
 
 
 def filled() -> Replay:
-    return fill(Replay(SPEC, 50, GAMMA, crop_px=1), plan(*[Source.POLICY] * 20))
+    return fill(Replay(SPEC, 50, GAMMA, crop_px=1), plan(*[ActionSource.POLICY] * 20))
 
 
 def test_batches_and_states_are_those_without_a_thread() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from serl.errors import BadInput, SpecMismatch
 from serl.specs import ArraySpec, ObservationSpec
 from serl.training.replay import Replay
-from serl.types import Batch, End, Record, Source, Step
+from serl.types import ActionSource, Batch, End, Record, Step
 
 from ..support.plans import FAULT, GAMMA, SPEC, Plan, fill, plan
 
@@ -50,7 +50,7 @@ class Model:
             )
             == (before.key.epoch, before.key.episode, before.key.index + 1)
         )
-        acts = isinstance(record, Step) and (prior or record.source is not Source.SCRIPT)
+        acts = isinstance(record, Step) and (prior or record.source is not ActionSource.SCRIPT)
         if follows or acts:
             if prior:
                 self.pinned += 1
@@ -61,7 +61,7 @@ class Model:
             past = int(before.observation.state["name"][0])
             if follows and (prior or past in window):
                 self.closed[past] = before.reward, before.terminated
-                if prior or before.source is Source.HUMAN:
+                if prior or before.source is ActionSource.HUMAN:
                     self.prior.add(past)
             else:
                 self.dropped += 1
@@ -112,8 +112,8 @@ def check(replay: Replay, model: Model, n_step: int) -> None:
             assert (images["wrist"][row] == shown % 256).all()
 
 
-def episodes(endings: list[str]) -> st.SearchStrategy[list[tuple[list[Source], str]]]:
-    sources = st.lists(st.sampled_from(Source), min_size=1, max_size=6)
+def episodes(endings: list[str]) -> st.SearchStrategy[list[tuple[list[ActionSource], str]]]:
+    sources = st.lists(st.sampled_from(ActionSource), min_size=1, max_size=6)
     return st.lists(st.tuples(sources, st.sampled_from(endings)), max_size=6)
 
 
@@ -130,8 +130,8 @@ ENDINGS = ["terminated", "truncated", "broken off", FAULT]
     restart=st.integers(0, 6),
 )
 def test_no_transition_crosses_an_episode(
-    demonstrations: list[tuple[list[Source], str]],
-    streams: tuple[list[tuple[list[Source], str]], ...],
+    demonstrations: list[tuple[list[ActionSource], str]],
+    streams: tuple[list[tuple[list[ActionSource], str]], ...],
     turns: list[int],
     spare: int,
     n_step: int,
@@ -173,7 +173,7 @@ def by_name(batch: Batch) -> dict[int, int]:
 
 
 def test_the_last_step_before_takeover_time_limit_and_end_has_its_true_successor() -> None:
-    human, policy, script = Source.HUMAN, Source.POLICY, Source.SCRIPT
+    human, policy, script = ActionSource.HUMAN, ActionSource.POLICY, ActionSource.SCRIPT
     replay = fill(
         Replay(SPEC, 100, GAMMA),
         plan(policy, human, policy, first=10),
@@ -191,7 +191,7 @@ def test_the_last_step_before_takeover_time_limit_and_end_has_its_true_successor
 
 def test_of_a_policy_whose_arm_was_held_it_is_learned_that_nothing_was_done() -> None:
     replay = Replay(SPEC, 100, GAMMA)
-    first, held, end = plan(Source.POLICY, Source.POLICY, first=10).records()
+    first, held, end = plan(ActionSource.POLICY, ActionSource.POLICY, first=10).records()
     assert isinstance(held, Step)
     for record in (first, replace(held, action=np.zeros(1, np.float32)), end):
         replay.add(record)
@@ -201,14 +201,14 @@ def test_of_a_policy_whose_arm_was_held_it_is_learned_that_nothing_was_done() ->
 def test_a_step_can_be_sampled_as_soon_as_its_successor_is_there() -> None:
     replay = Replay(SPEC, 100, GAMMA)
     sizes = []
-    for record in plan(Source.POLICY, Source.POLICY, Source.POLICY).records():
+    for record in plan(ActionSource.POLICY, ActionSource.POLICY, ActionSource.POLICY).records():
         replay.add(record)
         sizes.append(len(replay))
     assert sizes == [0, 1, 2, 3]
 
 
 def test_a_broken_stream_loses_one_step_and_counts_it() -> None:
-    policy = Source.POLICY
+    policy = ActionSource.POLICY
     replay = fill(
         Replay(SPEC, 100, GAMMA),
         plan(policy, policy, ending="broken off"),
@@ -219,7 +219,7 @@ def test_a_broken_stream_loses_one_step_and_counts_it() -> None:
 
 
 def test_the_successor_of_a_gap_is_not_invented() -> None:
-    records = list(plan(*[Source.POLICY] * 4).records())
+    records = list(plan(*[ActionSource.POLICY] * 4).records())
     replay = Replay(SPEC, 100, GAMMA)
     for record in (*records[:2], *records[3:]):  # step 2 was lost on the way
         replay.add(record)
@@ -228,7 +228,7 @@ def test_the_successor_of_a_gap_is_not_invented() -> None:
 
 
 def test_counts() -> None:
-    human, policy, script = Source.HUMAN, Source.POLICY, Source.SCRIPT
+    human, policy, script = ActionSource.HUMAN, ActionSource.POLICY, ActionSource.SCRIPT
     replay = fill(Replay(SPEC, 8, GAMMA), plan(script, script, first=90), prior=True)
     fill(replay, *(plan(policy, human, script, first=10 * i, number=i) for i in range(5)))
     assert replay.demonstrations == 2
@@ -239,7 +239,7 @@ def test_counts() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 1.0])
 def test_equal_parts_of_a_batch_hold_equal_shares_of_the_strata(share: float) -> None:
-    policy, human = Source.POLICY, Source.HUMAN
+    policy, human = ActionSource.POLICY, ActionSource.HUMAN
     replay = fill(Replay(SPEC, 4000, GAMMA), plan(human, human, first=5000), prior=True)
     fill(replay, plan(*[policy] * 2000, first=0), plan(human, first=3000, number=1))
     prior = replay.sample(256, share).prior.reshape(4, 64)
@@ -248,7 +248,7 @@ def test_equal_parts_of_a_batch_hold_equal_shares_of_the_strata(share: float) ->
 
 
 def test_the_strata_are_uniform_over_their_members() -> None:
-    policy, human = Source.POLICY, Source.HUMAN
+    policy, human = ActionSource.POLICY, ActionSource.HUMAN
     replay = fill(Replay(SPEC, 100, GAMMA, seed=1), plan(human, human, first=50), prior=True)
     fill(replay, plan(policy, human, policy, policy, first=0))
     names, counts = np.unique(replay.sample(12_000).action, return_counts=True)
@@ -261,18 +261,18 @@ def test_the_strata_are_uniform_over_their_members() -> None:
 
 
 def test_while_a_stratum_is_empty_the_other_fills_the_batch() -> None:
-    alone = fill(Replay(SPEC, 100, GAMMA), plan(Source.POLICY))
+    alone = fill(Replay(SPEC, 100, GAMMA), plan(ActionSource.POLICY))
     assert not alone.sample(8).prior.any()
-    shown = fill(Replay(SPEC, 100, GAMMA), plan(Source.SCRIPT), prior=True)
+    shown = fill(Replay(SPEC, 100, GAMMA), plan(ActionSource.SCRIPT), prior=True)
     assert shown.sample(8).prior.all()
     with pytest.raises(BadInput, match="empty"):
         Replay(SPEC, 100, GAMMA).sample(1)
 
 
 def test_demonstrations_survive_the_ring_and_give_the_statistics() -> None:
-    replay = fill(Replay(SPEC, 12, GAMMA), plan(*[Source.SCRIPT] * 3, first=500), prior=True)
+    replay = fill(Replay(SPEC, 12, GAMMA), plan(*[ActionSource.SCRIPT] * 3, first=500), prior=True)
     for i in range(20):
-        fill(replay, plan(Source.POLICY, Source.POLICY, first=10 * i, number=i))
+        fill(replay, plan(ActionSource.POLICY, ActionSource.POLICY, first=10 * i, number=i))
     rows = by_name(replay.sample(500))
     assert {500, 501, 502} <= rows.keys()
     assert min(set(rows) - {500, 501, 502}) >= 160
@@ -280,18 +280,20 @@ def test_demonstrations_survive_the_ring_and_give_the_statistics() -> None:
 
 
 def test_demonstrations_must_come_first_and_fit() -> None:
-    replay = fill(Replay(SPEC, 10, GAMMA), plan(Source.POLICY))
+    replay = fill(Replay(SPEC, 10, GAMMA), plan(ActionSource.POLICY))
     with pytest.raises(BadInput, match="before the first online step"):
-        fill(replay, plan(Source.HUMAN, number=1), prior=True)
+        fill(replay, plan(ActionSource.HUMAN, number=1), prior=True)
     with pytest.raises(BadInput, match="do not fit in capacity 3"):
-        fill(Replay(SPEC, 3, GAMMA), plan(*[Source.HUMAN] * 3), prior=True)
-    full = fill(Replay(SPEC, 3, GAMMA), plan(*[Source.HUMAN] * 2), prior=True)
+        fill(Replay(SPEC, 3, GAMMA), plan(*[ActionSource.HUMAN] * 3), prior=True)
+    full = fill(Replay(SPEC, 3, GAMMA), plan(*[ActionSource.HUMAN] * 2), prior=True)
     with pytest.raises(BadInput, match="do not fit in capacity 3"):
-        fill(full, plan(Source.POLICY))
+        fill(full, plan(ActionSource.POLICY))
 
 
 def test_equal_records_and_sampler_give_equal_batches() -> None:
-    plans = [plan(Source.POLICY, Source.HUMAN, first=10 * i, number=i) for i in range(9)]
+    plans = [
+        plan(ActionSource.POLICY, ActionSource.HUMAN, first=10 * i, number=i) for i in range(9)
+    ]
     original = fill(Replay(SPEC, 20, GAMMA, seed=1), *plans)
     original.sample(7)
     rebuilt = fill(Replay(SPEC, 20, GAMMA, seed=2), *plans)

@@ -8,7 +8,7 @@ import pytest
 
 from serl.intervention import STUCK
 from serl.training.replay import Replay
-from serl.types import End, Source
+from serl.types import ActionSource, End
 
 from ..support.plans import FAULT, GAMMA, SPEC, Plan, fill, plan
 
@@ -22,7 +22,7 @@ def names(replay: Replay) -> set[int]:
 
 def test_what_a_person_discarded_is_forgotten() -> None:
     replay = Replay(SPEC, 100, GAMMA)
-    policy, human = Source.POLICY, Source.HUMAN
+    policy, human = ActionSource.POLICY, ActionSource.HUMAN
     for each in (
         plan(policy, policy, number=0, first=0),
         plan(policy, human, human, number=1, first=10, ending="discarded"),
@@ -39,8 +39,10 @@ def test_what_a_person_discarded_is_forgotten() -> None:
 @pytest.mark.parametrize("lost", [0, 1, 4])
 def test_a_discarded_episode_of_which_a_record_was_lost_is_forgotten_as_well(lost: int) -> None:
     """And nothing of the one before it."""
-    replay = fill(Replay(SPEC, 100, GAMMA), plan(*[Source.POLICY] * 3))
-    records = list(plan(*[Source.POLICY] * 5, number=1, first=10, ending="discarded").records())
+    replay = fill(Replay(SPEC, 100, GAMMA), plan(*[ActionSource.POLICY] * 3))
+    records = list(
+        plan(*[ActionSource.POLICY] * 5, number=1, first=10, ending="discarded").records()
+    )
     for record in (*records[:lost], *records[lost + 1 :]):
         replay.add(record)
     assert names(replay) == {0, 1, 2}
@@ -48,12 +50,12 @@ def test_a_discarded_episode_of_which_a_record_was_lost_is_forgotten_as_well(los
 
 def test_what_a_fault_left_without_a_successor_is_not_learned_from() -> None:
     """Its last observation closes the episode once more; the action did not lead there."""
-    replay = fill(Replay(SPEC, 100, GAMMA), plan(*[Source.POLICY] * 3, ending=FAULT))
+    replay = fill(Replay(SPEC, 100, GAMMA), plan(*[ActionSource.POLICY] * 3, ending=FAULT))
     assert names(replay) == {0, 1}
     batch = replay.sample(100)
     assert (batch.next_state[:, 0] == batch.state[:, 0] + 1).all()
     assert replay.dropped == 1
-    fill(replay, plan(Source.POLICY, number=1, first=10))
+    fill(replay, plan(ActionSource.POLICY, number=1, first=10))
     assert names(replay) == {0, 1, 10}
 
 
@@ -62,7 +64,7 @@ def test_a_task_that_ended_needs_no_successor_whatever_the_end_says() -> None:
         replace(record, reason="solved, as another program says")
         if isinstance(record, End)
         else record
-        for record in plan(Source.POLICY, ending="terminated").records()
+        for record in plan(ActionSource.POLICY, ending="terminated").records()
     ]
     replay = Replay(SPEC, 100, GAMMA)
     for record in ended:
@@ -73,8 +75,8 @@ def test_a_task_that_ended_needs_no_successor_whatever_the_end_says() -> None:
 def test_a_discarded_episode_takes_nothing_of_others_with_it() -> None:
     """Another actor's steps come in between, and the ring has come over its beginning."""
     replay = Replay(SPEC, 8, GAMMA)
-    long = plan(*[Source.POLICY] * 6, ending="discarded", first=0)
-    other = Plan([Source.POLICY] * 4, "truncated", first=100, actor="b")
+    long = plan(*[ActionSource.POLICY] * 6, ending="discarded", first=0)
+    other = Plan([ActionSource.POLICY] * 4, "truncated", first=100, actor="b")
     mixed = list(long.records())
     for place, record in zip((1, 3, 5, 7, 9), other.records(), strict=True):
         mixed.insert(place, record)
@@ -83,17 +85,17 @@ def test_a_discarded_episode_takes_nothing_of_others_with_it() -> None:
     assert {name for name in names(replay) if name < 100} == set()
     assert names(replay) <= {100, 101, 102, 103}
     assert names(replay)
-    for record in plan(*[Source.POLICY] * 3, first=50, number=1).records():
+    for record in plan(*[ActionSource.POLICY] * 3, first=50, number=1).records():
         replay.add(record)
     assert {50, 51, 52} <= names(replay)
 
 
 def test_the_steps_in_which_a_stuck_arm_stood_are_not_learned_from() -> None:
     """It is led on in vain for two seconds before its guard says so; before that it moved."""
-    replay = fill(Replay(SPEC, 100, GAMMA), plan(*[Source.POLICY] * 3))
+    replay = fill(Replay(SPEC, 100, GAMMA), plan(*[ActionSource.POLICY] * 3))
     ends_s = 4.0 - 0.02
     reason = f"the guard holds the arm: {STUCK}"
-    for record in plan(*[Source.POLICY] * 40, ending=reason, number=1, first=10).records():
+    for record in plan(*[ActionSource.POLICY] * 40, ending=reason, number=1, first=10).records():
         now_s = ends_s if isinstance(record, End) else 0.1 * record.key.index
         replay.add(replace(record, monotonic_s=now_s))
     assert names(replay) == {0, 1, 2} | set(range(10, 10 + 15))
@@ -101,12 +103,12 @@ def test_the_steps_in_which_a_stuck_arm_stood_are_not_learned_from() -> None:
 
 
 def test_another_fault_takes_no_more_than_the_last_step() -> None:
-    replay = fill(Replay(SPEC, 100, GAMMA), plan(*[Source.POLICY] * 5, ending=FAULT))
+    replay = fill(Replay(SPEC, 100, GAMMA), plan(*[ActionSource.POLICY] * 5, ending=FAULT))
     assert names(replay) == {0, 1, 2, 3}
 
 
 def test_discarding_all_there_is_leaves_nothing() -> None:
     replay = Replay(SPEC, 8, GAMMA)
-    for record in plan(Source.POLICY, ending="discarded").records():
+    for record in plan(ActionSource.POLICY, ending="discarded").records():
         replay.add(record)
     assert len(replay) == 0

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from serl.training.frames import FrameStack
 from serl.training.replay import Replay
-from serl.types import Observation, Source
+from serl.types import ActionSource, Observation
 
 from ..support.plans import SPEC, Plan, frame
 
@@ -48,7 +48,13 @@ def test_an_episode_begins_as_if_its_first_frame_had_always_been_there() -> None
 def test_replay_samples_what_the_policy_saw(frames: int, capacity: int, whole: int) -> None:
     """Over the ends of episodes, takeovers, actors that interleave, and more than one ring."""
     replay, seen = Replay(SPEC, capacity, 0.5, stacked=frames), dict[int, list[int]]()
-    acting = [Source.POLICY, Source.HUMAN, Source.HUMAN, Source.POLICY, Source.POLICY]
+    acting = [
+        ActionSource.POLICY,
+        ActionSource.HUMAN,
+        ActionSource.HUMAN,
+        ActionSource.POLICY,
+        ActionSource.POLICY,
+    ]
     for number in range(8):
         left = Plan(acting, "truncated", 20 * number, number, actor="a")
         right = Plan(acting, "terminated", 20 * number + 10, number, actor="b")
@@ -69,7 +75,7 @@ def test_replay_samples_what_the_policy_saw(frames: int, capacity: int, whole: i
 
 def test_demonstrations_are_stacked_and_a_gap_begins_anew() -> None:
     replay = Replay(SPEC, 20, 0.5, stacked=2)
-    records = list(Plan([Source.SCRIPT] * 4, "terminated").records())
+    records = list(Plan([ActionSource.SCRIPT] * 4, "terminated").records())
     for record in (records[0], records[1], records[3], records[4]):
         replay.add(record, prior=True)
     batch = replay.sample(50)

@@ -8,12 +8,12 @@ import pytest
 from serl.camera import View
 from serl.cli import main as cli
 from serl.errors import BadInput, SpecMismatch
-from serl.log.annotations import Place, append_labels
+from serl.log.annotations import StepKey, append_labels
 from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.runs.reward_data import with_labelled, write_views
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.training.successes import LastFrames, Successes
-from serl.types import End, Key, Observation, Record, Source, Step
+from serl.types import ActionSource, End, Key, Observation, Record, Step
 
 SPEC = ObservationSpec(state={"x": ArraySpec(shape=(1,))})
 IMAGE = ArraySpec(shape=(8, 8, 3), dtype="uint8")
@@ -39,7 +39,7 @@ def records(episode: int, steps: int, success: bool) -> list[Record]:
             "truth",
             False,
             False,
-            Source.SCRIPT,
+            ActionSource.SCRIPT,
             0,
             0.0,
             0.0,
@@ -96,7 +96,7 @@ def collection(folder: Path, labels: list[int]) -> Path:
             for record in records(number, 4, True):
                 log.append(record)
     write_views(folder, SIGHT)
-    append_labels(folder, [(Place(1, 1, step), each) for step, each in enumerate(labels)], "test")
+    append_labels(folder, [(StepKey(1, 1, step), each) for step, each in enumerate(labels)], "test")
     return folder
 
 

@@ -28,7 +28,7 @@ _WAITS = ("armed", "heartbeat lost", "the actor holds", "command is stale")
 """Causes of a hold that end when an actor begins to drive, or goes on."""
 
 
-class Standing(NamedTuple):
+class GuardReport(NamedTuple):
     """What a guard says of itself.
 
     Attributes:
@@ -69,10 +69,10 @@ class GuardClient:
         self._node, self._robot, self._remote = node, robot, remote
         self.key: Path | None = None
         topic = of_robot(GUARD_STATE, robot)
-        self.feed: Feed[Standing] = Feed(node, topic, standing_of, _AGE_S, stamped=False)
+        self.feed: Feed[GuardReport] = Feed(node, topic, standing_of, _AGE_S, stamped=False)
 
     @property
-    def standing(self) -> Standing | None:
+    def standing(self) -> GuardReport | None:
         """What the guard said last; None when that is too long ago."""
         try:
             return self.feed.newest().value
@@ -163,11 +163,11 @@ class GuardClient:
         return self.feed.newest().value.state
 
 
-def standing_of(message: Any) -> Standing:
+def standing_of(message: Any) -> GuardReport:
     """The guard's state and the cause of it."""
     text, _, cause = printable(message.message).partition(": ")
     not_now = printable(next((each.value for each in message.values if each.key == NOT_NOW), ""))
     try:
-        return Standing(GuardState(text), cause, not_now)
+        return GuardReport(GuardState(text), cause, not_now)
     except ValueError:
         raise BadInput(f"guard state {text[:64]!r}: expected one of {list(GuardState)}") from None

@@ -18,7 +18,7 @@ from std_msgs.msg import Header
 from serl.arm_profile import ArmProfile
 from serl.errors import BadInput, SerlError, Silent
 from serl.guard.monitors import GripperWatch
-from serl.motion import Aim, Pose, check_targets
+from serl.motion import Pose, Target, check_targets
 from serl.robot import reading_spec
 from serl.ros.arm.controller import settle_controller, switch_gains
 from serl.ros.arm.guard_client import GuardClient
@@ -31,15 +31,15 @@ from serl.ros.node import RosNode
 from serl.ros.services import Remote, serve
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import TaskConfig
-from serl.types import Action, Observation, Source
+from serl.types import Action, ActionSource, Observation
 
 logger = logging.getLogger(__name__)
 
 Mode = Literal["policy", "teleop", "reset", "hold"]
-_MODES: dict[Source, Mode] = {
-    Source.POLICY: "policy",
-    Source.HUMAN: "teleop",
-    Source.SCRIPT: "reset",
+_MODES: dict[ActionSource, Mode] = {
+    ActionSource.POLICY: "policy",
+    ActionSource.HUMAN: "teleop",
+    ActionSource.SCRIPT: "reset",
 }
 
 _READY_S = 30.0
@@ -98,7 +98,7 @@ class RosArm:
         self.node, self.robot, self.profile = node, robot, profile
         self.remote = Remote(node, None if lockstep else self.beat)
         place = profile.workspace
-        self.aim = Aim(config.motion, place.keep_out if place is not None else ())
+        self.aim = Target(config.motion, place.keep_out if place is not None else ())
         self.guard = GuardClient(node, robot, self.remote) if guarded else None
         self._action_spec = config.motion.action_spec
         self._spec = reading_spec(len(profile.joints), tracked, config.all_views)
@@ -224,7 +224,7 @@ class RosArm:
                 self._grip_watch.tell(self.aim.closed, self._measured.opening(), now_s)
         return executed
 
-    def drive_as(self, source: Source) -> None:
+    def drive_as(self, source: ActionSource) -> None:
         """Tell the guard, before it hears of a target, that somebody else drives."""
         if self.mode != (mode := _MODES[source]):
             self.mode = mode

@@ -81,7 +81,7 @@ SEED, PERIOD = "seed", "period_s"
 """Parameters of the node: of the next `reset`, and of each `advance`."""
 
 
-class Driver:
+class SimulationDriver:
     """What both modes share: it publishes, and puts the arm into a start.
 
     Args:
@@ -159,7 +159,7 @@ class Driver:
         return json.dumps(answer)
 
 
-class LockStep(Driver):
+class LockStep(SimulationDriver):
     """Time passes in the service `advance` only, by the parameter `period_s`.
 
     It takes the actor's own targets; a heartbeat that says "hold" stops the arm, as a guard would.
@@ -230,7 +230,7 @@ class LockStep(Driver):
                 self.arm.recover()
 
 
-class RealTime(Driver):
+class RealTimeDriver(SimulationDriver):
     """Time passes by itself; the arm follows setpoints, and holds when they stop.
 
     Attributes:

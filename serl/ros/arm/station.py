@@ -19,7 +19,7 @@ from serl.runs.guard_setup import GUARD_FOLDER, simulated_latch
 from serl.runs.real_arm import bodies_seen, within_workspace
 from serl.runs.task_setup import make_task
 from serl.system.signed_order import key_path
-from serl.teleop.stop import Hold
+from serl.teleop.stop import StopLatch
 
 RESTORE = "bring arm and scene to a start, then go on"
 _SLICE_S, _SEEN_S = 0.2, 10.0
@@ -71,7 +71,7 @@ class Station:
     def __init__(
         self,
         arm: RosArm,
-        hold: Hold,
+        hold: StopLatch,
         ending: Callable[[], bool],
         begin: Callable[[], object] = lambda: None,
     ) -> None:

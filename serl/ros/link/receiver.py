@@ -17,8 +17,8 @@ from std_msgs.msg import String, UInt64MultiArray
 from serl.errors import BadInput, CorruptData
 from serl.log.index import Cursors, Stream
 from serl.log.wire import (
-    Frame,
     Hello,
+    WireFrame,
     actor_number,
     decode_arrival,
     decode_frame,
@@ -75,7 +75,7 @@ class _Stream:
     received: int
     acknowledged: int
     place: tuple[int, int] | None
-    frames: deque[Frame] = field(default_factory=deque)
+    frames: deque[WireFrame] = field(default_factory=deque)
     waiting_bytes: int = 0
     refused: str = ""
     answered_s: float = float("-inf")
@@ -91,7 +91,7 @@ class _Stream:
         """Actor and epoch."""
         return self.hello.actor, self.hello.epoch
 
-    def take_frames(self) -> deque[Frame]:
+    def take_frames(self) -> deque[WireFrame]:
         """Hand over what was let in."""
         frames, self.frames, self.waiting_bytes = self.frames, deque(), 0
         self.received += len(frames)
@@ -251,7 +251,7 @@ class LearnerTransport:
             else:
                 self._let_in(stream, frame)
 
-    def _let_in(self, stream: _Stream, frame: Frame) -> None:
+    def _let_in(self, stream: _Stream, frame: WireFrame) -> None:
         full = self._is_full(stream)
         if frame.sequence == stream.expected and not full:
             stream.frames.append(frame)

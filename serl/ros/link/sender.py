@@ -12,7 +12,7 @@ from typing import Any
 from std_msgs.msg import String
 
 from serl.log.tail import Tail
-from serl.log.wire import Frame, Hello, actor_number, encode_frame, encode_hello
+from serl.log.wire import Hello, WireFrame, actor_number, encode_frame, encode_hello
 from serl.ros.node import RosNode
 from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, Answer, to_cdr
 from serl.system.json_fields import printable
@@ -225,7 +225,7 @@ class StreamSender:
         payloads = self._log.read(_READ_BYTES)
         self._log_ended = not payloads
         for sequence, payload in enumerate(payloads, first):
-            frame = Frame(self._number, self._hello.epoch, sequence, payload)
+            frame = WireFrame(self._number, self._hello.epoch, sequence, payload)
             self._flight.append(to_cdr(encode_frame(frame)))
 
     def _publish(self) -> bool:

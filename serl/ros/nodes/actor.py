@@ -22,13 +22,13 @@ from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.people.control import People, action_frame, describe
 from serl.ros.services import serve
 from serl.ros.telemetry import Stats, Value
-from serl.runs.assembly import Attendance, Driven, make_actor
+from serl.runs.assembly import Attendance, DrivenArm, make_actor
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_judged_task, make_spec, make_task
 from serl.system.files import checked_name
 from serl.system.supervisor import orphaned
-from serl.teleop.human_input import Desk
+from serl.teleop.human_input import HumanInput
 from serl.training.actor import Actor
 from serl.training.link import ControlStatus, WeightsFile, announce, write_control_status
 from serl.training.stages import take_turns
@@ -151,7 +151,7 @@ def _told(node: RosNode, name: str, people: People) -> dict[str, float]:
 def _actor(
     folder: RunFolder,
     name: str,
-    driven: Driven,
+    driven: DrivenArm,
     people: People,
     delays: Delays,
     ending: Callable[[], bool],
@@ -168,7 +168,7 @@ def _actor(
     steps_before = sum(map(is_online, records))
     epoch = next_epoch(episodes)
     log = logs.enter_context(EpisodeLog(episodes, logged, folder.name, name, epoch, config.log))
-    desks: list[Desk] = []
+    desks: list[HumanInput] = []
 
     def attend(robot: SimulatedRobot, script: Teleop | None) -> Teleop:
         desks.append(people.desk(robot, script, episodes))
@@ -205,14 +205,14 @@ def _end(node: RosNode) -> str:
 
 def _driven(
     node: RosNode, folder: RunFolder, config: TrainConfig, name: str, epoch: int, people: People
-) -> Driven:
+) -> DrivenArm:
     """What the configuration asks for: an arm in real time, or a simulation in this process."""
     if config.robot is None:
-        return Driven(plugins.make_simulation(make_task(config)))
+        return DrivenArm(plugins.make_simulation(make_task(config)))
     arm = make_arm(node, folder, name, epoch, config)
     arm.silence_s = people.silence_s
     clock = WallClock(make_task(config).config.rate_hz, arm.beat)
-    return Driven(arm, clock, person=people.hold.pause if is_real(config.robot) else None)
+    return DrivenArm(arm, clock, person=people.hold.pause if is_real(config.robot) else None)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -24,14 +24,14 @@ from std_srvs.srv import Trigger
 from serl.console.access import PORT, Door, Gate, new_token, remove_door, write_door
 from serl.console.backend import Picture
 from serl.console.messages import SAYINGS
-from serl.console.pictures import DrawnScene, LoggedCameras, Pictures, Placement, Source
+from serl.console.pictures import DrawnScene, LoggedCameras, Pictures, PictureSource, Placement
 from serl.console.server import Console, listen
 from serl.console.status import SILENT, SessionOverview, overview_of
 from serl.errors import BadInput, SerlError
 from serl.guard.latch import GuardedArm
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.parameters import Described
-from serl.ros.people.attendant import Attended
+from serl.ros.people.attendant import SupervisedArm
 from serl.ros.people.control import control_topic
 from serl.ros.people.teleop import RemoteHand, console_topic
 from serl.ros.services import Remote
@@ -83,16 +83,16 @@ class RosCockpit:
         task = make_task(run.config)
         session = isinstance(self._overview, SessionOverview)
         views = task.config.policy_views if session else {}  # a log has none between episodes
-        source: Source = LoggedCameras(run.episodes(actor))
+        source: PictureSource = LoggedCameras(run.episodes(actor))
         if session or not task.config.all_views:
             source = DrawnScene(task, lambda: self._placement, views)
             node.subscribe(scene_topic(actor), self._take_scene)
         self._guard: Any = None
-        self._attended: Attended | None = None
+        self._attended: SupervisedArm | None = None
         if arm is not None:
             name = node.absolute(f"{arm.namespace.rstrip('/')}/guard/estop")
             self._guard = node.handle.create_client(Trigger, name)
-            self._attended = Attended(node, self._remote, run, actor, arm)
+            self._attended = SupervisedArm(node, self._remote, run, actor, arm)
         self._pictures = Pictures(source, lambda: self._control.get("attended") == "1")
 
     def drive(self, wish: Wish) -> None:

@@ -32,7 +32,7 @@ from serl.ros.services import serve
 from serl.ros.telemetry import Stats, Value
 from serl.runs.assembly import make_acting_agent
 from serl.runs.config import TrainConfig
-from serl.runs.deployment import FixedWeights, Tried, append_tried, load_fitting
+from serl.runs.deployment import FixedWeights, TrialResult, append_tried, load_fitting
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_judged_task, make_spec, make_task
 from serl.system.supervisor import orphaned
@@ -180,13 +180,13 @@ class _Deployed:
             standby=self._standby if self.simulated else station.standby,
         )
 
-    def judged(self, number: int, result: Result) -> Tried:
+    def judged(self, number: int, result: Result) -> TrialResult:
         """What came of an episode; what a task concludes, a simulation's truth has to confirm."""
         success = result.success
         if success and self.simulated:
             success = self._task.is_success(self.robot.truth())
         duration_s = result.steps / self._task.config.rate_hz
-        return Tried(
+        return TrialResult(
             number, success, result.human_steps > 0, result.steps, duration_s, result.reason
         )
 

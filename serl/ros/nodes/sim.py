@@ -26,7 +26,7 @@ from rosgraph_msgs.msg import Clock
 from serl import plugins
 from serl.errors import BadInput
 from serl.robot import ServedRobot
-from serl.ros.arm.sim_driver import PERIOD, SEED, Driver, LockStep, RealTime
+from serl.ros.arm.sim_driver import PERIOD, SEED, LockStep, RealTimeDriver, SimulationDriver
 from serl.ros.conversions import stamp_of
 from serl.ros.names import ARM_NODE
 from serl.ros.node import RosNode, own_arguments, run_node
@@ -67,12 +67,12 @@ def run(
             ARM_NODE, folder, local=True, robot=robot, parameters=parameters, managed=True
         ) as node:
             tracked = task.scene.tracked
-            driver: Driver
+            driver: SimulationDriver
             if lockstep:
                 driver = LockStep(node, robot, arm, profile, tracked)
             else:
-                driver = RealTime(node, robot, arm, profile, tracked, task.config.rate_hz)
-            node.handle.add_on_set_parameters_callback(Gains(driver, impedance))
+                driver = RealTimeDriver(node, robot, arm, profile, tracked, task.config.rate_hz)
+            node.handle.add_on_set_parameters_callback(SimulatedGains(driver, impedance))
             node.handle.manage(partial(driver.activate, True), partial(driver.activate, False))
             Diagnostics(node, "simulated arm", lambda: driver.counts)
             own_time = speed != 1.0 and not lockstep
@@ -80,7 +80,7 @@ def run(
                 publish_clock(node, driver)
             if own_time:  # so do those who drive it, and their stamps are compared with its own
                 node.handle.set_parameters([Parameter(USE_SIM_TIME_NAME, value=True)])
-            if isinstance(driver, RealTime):
+            if isinstance(driver, RealTimeDriver):
                 driver.run(lambda: node.stopping or orphaned(), speed)
                 _tell(driver)
             while not (node.stopping or orphaned()):
@@ -104,10 +104,10 @@ def describe(
     }
 
 
-class Gains:
+class SimulatedGains:
     """Sets gains and clips of the controller when parameters of the node are set."""
 
-    def __init__(self, driver: Driver, impedance: Any) -> None:
+    def __init__(self, driver: SimulationDriver, impedance: Any) -> None:
         self._driver, self._impedance = driver, impedance
 
     def __call__(self, parameters: Sequence[Any]) -> Any:
@@ -124,13 +124,13 @@ class Gains:
         return SetParametersResult(successful=True)
 
 
-def publish_clock(node: RosNode, driver: Driver) -> None:
+def publish_clock(node: RosNode, driver: SimulationDriver) -> None:
     """Publish the stamp of each instant on `/clock`."""
     publisher = node.publisher(Topic("/clock", Clock, 1))
     driver.told = lambda stamp_ns: publisher.publish(Clock(clock=stamp_of(stamp_ns)))
 
 
-def _tell(driver: RealTime) -> None:
+def _tell(driver: RealTimeDriver) -> None:
     """What a person should know of a simulation that is over."""
     if driver.lost_ticks or driver.jumps:
         logger.warning(

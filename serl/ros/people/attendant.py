@@ -40,8 +40,8 @@ class Attendant:
     def __init__(self, run: RunFolder, arms: Mapping[str, GuardedArm]) -> None:
         self._run, self._guarded = run, arms
         self._unheard_s, self._question = _UNHEARD_S, ""
-        self._arms: list[Attended]
-        self._asked: Attended
+        self._arms: list[SupervisedArm]
+        self._asked: SupervisedArm
         self._join()
 
     def __enter__(self) -> Self:
@@ -110,7 +110,8 @@ class Attendant:
         self._node = RosNode("attendant", self._run.path, local=True)
         self._remote = Remote(self._node, lambda: None)
         self._arms = [
-            Attended(self._node, self._remote, self._run, *each) for each in self._guarded.items()
+            SupervisedArm(self._node, self._remote, self._run, *each)
+            for each in self._guarded.items()
         ]
         self._asked, self._question = self._arms[0], ""
         self._heard_s = time.monotonic()
@@ -132,7 +133,7 @@ class Attendant:
         self._node.__enter__()
         self._unheard_s *= 2.0
 
-    def _named(self, arm: Attended, text: str) -> str:
+    def _named(self, arm: SupervisedArm, text: str) -> str:
         return f"{arm.actor}: {text}" if text and len(self._arms) > 1 else text
 
 
@@ -163,7 +164,7 @@ class _Asked(NamedTuple):
         return word if place.endswith("/guard") else ""
 
 
-class Attended:
+class SupervisedArm:
     """One arm, its guard and the actor that drives it.
 
     Args:

@@ -28,9 +28,9 @@ from serl.runs.config import TrainConfig
 from serl.runs.task_setup import make_task
 from serl.system.signed_order import OrderCheck, key_path
 from serl.teleop.config import TeleopConfig
-from serl.teleop.human_input import Desk, LastWord
-from serl.teleop.mux import SIMULATED, OneOwner
-from serl.teleop.stop import STOP_FILE, Hold
+from serl.teleop.human_input import HumanInput, LastWord
+from serl.teleop.mux import SIMULATED, TeleopMux
+from serl.teleop.stop import STOP_FILE, StopLatch
 from serl.types import End, Record, Step
 
 PERIOD_S = 0.1
@@ -86,14 +86,14 @@ class People:
         self, node: RosNode, actor: str, config: TeleopConfig, frame: str, link: Path
     ) -> None:
         link.mkdir(parents=True, exist_ok=True)
-        self.hold = Hold(link / STOP_FILE)
+        self.hold = StopLatch(link / STOP_FILE)
         self._node, self._actor = node, actor
         self._devices = TopicDevices(node, actor, config, frame)
         self._control: Control | None = None
-        self._desk: Desk | None = None  # of the stage that runs
+        self._desk: HumanInput | None = None  # of the stage that runs
         self._last_word = LastWord()
 
-    def desk(self, robot: SimulatedRobot, script: Teleop | None, episodes: Path) -> Desk:
+    def desk(self, robot: SimulatedRobot, script: Teleop | None, episodes: Path) -> HumanInput:
         """Where an actor hears them; `script` drives while no person does.
 
         Args:
@@ -101,8 +101,8 @@ class People:
             script: a simulated human, or nobody.
             episodes: the folder of the actor's episodes, for labels.
         """
-        people = OneOwner(self._devices.people(robot.action_spec), script)
-        desk = Desk(people, self.hold, episodes, self._last_word)
+        people = TeleopMux(self._devices.people(robot.action_spec), script)
+        desk = HumanInput(people, self.hold, episodes, self._last_word)
         self._control = self._control or Control(
             self._node, self._actor, desk, self.attended, robot
         )
@@ -133,7 +133,7 @@ class People:
 
         self._node.handle.manage(activate, deactivate)
 
-    def take(self, record: Record, desk: Desk) -> None:
+    def take(self, record: Record, desk: HumanInput) -> None:
         """A record that was logged, of an actor that hears them at this desk."""
         self._desk = desk
         desk.watch(record)
@@ -153,7 +153,7 @@ class Control:
     """
 
     def __init__(
-        self, node: RosNode, actor: str, desk: Desk, attended: Callable[[], bool], robot: Any
+        self, node: RosNode, actor: str, desk: HumanInput, attended: Callable[[], bool], robot: Any
     ) -> None:
         self._actor, self._desk, self._attended = actor, desk, attended
         self._driver = ""
@@ -171,7 +171,7 @@ class Control:
         node.every(PERIOD_S, self._tell)
         self._scene = SceneTeller(node, actor, robot)
 
-    def take(self, record: Record, desk: Desk) -> None:
+    def take(self, record: Record, desk: HumanInput) -> None:
         """A record that was logged; from now on this desk hears what is said."""
         self._desk = desk
         if isinstance(record, Step):
@@ -226,13 +226,13 @@ class Control:
         self._state.publish(message)
 
 
-def _owner(people: OneOwner) -> str:
+def _owner(people: TeleopMux) -> str:
     if people.owner is not None:
         return people.owner.name
     return SIMULATED if people.scripted else ""
 
 
-def _level(hold: Hold) -> bytes:
+def _level(hold: StopLatch) -> bytes:
     if hold.stopped:
         return bytes(DiagnosticStatus.ERROR)
     return bytes(DiagnosticStatus.WARN if hold.reason else DiagnosticStatus.OK)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from serl.clock import Clock, WallClock
-from serl.datasets.person import ACTOR, Stand
+from serl.datasets.person import ACTOR, RecordingStation
 from serl.guard.camera_monitor import CameraWatch, CameraWatchConfig, WatchedRobot
 from serl.robot import SimulatedRobot
 from serl.ros.arm.robot import RosArm
@@ -19,10 +19,10 @@ from serl.ros.people.teleop import TopicDevices
 from serl.ros.services import serve
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_task
-from serl.teleop.human_input import Desk
-from serl.teleop.mux import OneOwner
+from serl.teleop.human_input import HumanInput
+from serl.teleop.mux import TeleopMux
 from serl.teleop.operator import Operator
-from serl.teleop.stop import Hold
+from serl.teleop.stop import StopLatch
 from serl.types import Record
 
 
@@ -34,7 +34,7 @@ def attended(
     operators: Sequence[Operator],
     services: Mapping[str, Callable[[], str]],
     check: Callable[[], object],
-) -> Iterator[Stand]:
+) -> Iterator[RecordingStation]:
     """A stand that topics and services reach, in the domain of a run that was started.
 
     Args:
@@ -52,7 +52,7 @@ def attended(
             check()
             return node.stopping
 
-        yield Stand(robot, desk, clock, stopping, told)
+        yield RecordingStation(robot, desk, clock, stopping, told)
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def at_the_arm(
     operators: Sequence[Operator],
     services: Mapping[str, Callable[[], str]],
     check: Callable[[], object],
-) -> Iterator[Stand]:
+) -> Iterator[RecordingStation]:
     """A stand at a real arm, driven through its guard; a person restores its scene.
 
     Args:
@@ -99,7 +99,9 @@ def at_the_arm(
 
         with arm:
             clock = WallClock(task.config.rate_hz, arm.beat)
-            yield Stand(robot, desk, clock, stopping, told, place, standby, desk.hold.pause)
+            yield RecordingStation(
+                robot, desk, clock, stopping, told, place, standby, desk.hold.pause
+            )
 
 
 def _heard(
@@ -108,13 +110,13 @@ def _heard(
     robot: Any,
     operators: Sequence[Operator],
     services: Mapping[str, Callable[[], str]],
-) -> tuple[Desk, Callable[[Record], None]]:
+) -> tuple[HumanInput, Callable[[Record], None]]:
     """Where people are heard by devices, topics and services; and who is told of records."""
     link = run.link(ACTOR)
     link.mkdir(parents=True, exist_ok=True)
     devices = TopicDevices(node, ACTOR, run.config.teleop, action_frame(run.config))
-    people = OneOwner([*devices.people(robot.action_spec), *operators])
-    desk = Desk(people, Hold(link / "stopped"), run.path)
+    people = TeleopMux([*devices.people(robot.action_spec), *operators])
+    desk = HumanInput(people, StopLatch(link / "stopped"), run.path)
     control = Control(node, ACTOR, desk, lambda: True, robot)
     for name, act in services.items():
         serve(node, name, act)

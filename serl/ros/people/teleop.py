@@ -18,7 +18,7 @@ from serl.specs import ArraySpec
 from serl.system.json_fields import printable
 from serl.teleop import mapping
 from serl.teleop.config import JOY_AXES, JOY_BUTTONS, TWIST_AXES, TeleopConfig
-from serl.teleop.device import Buttons, Device, Report
+from serl.teleop.device import Buttons, Device, DeviceReport
 from serl.teleop.leader_arm import LeaderArm
 from serl.teleop.mapping import AXES, MappingConfig, Wish
 from serl.teleop.operator import Operator, arm_count
@@ -57,12 +57,12 @@ class TopicDevice:
         """Seconds since the last message; infinite before the first."""
         return float("inf") if self._heard_s is None else self._now_s() - self._heard_s
 
-    def read(self) -> Report | None:
+    def read(self) -> DeviceReport | None:
         """What was sent last; None before the first message."""
         with self._lock:
             if self._heard_s is None:
                 return None
-            return Report(dict(self._axes), *self._buttons.take(), self._heard_s)
+            return DeviceReport(dict(self._axes), *self._buttons.take(), self._heard_s)
 
     def close(self) -> None:
         """Nothing to let go of."""

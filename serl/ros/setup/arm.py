@@ -22,15 +22,15 @@ from serl.clock import WallClock
 from serl.errors import SerlError, Silent
 from serl.geometry import Vector, add, subtract
 from serl.guard.config import LATCHED, GuardConfig, GuardState
-from serl.motion import Aim, Limits, Motion, Pose
-from serl.ros.arm.guard_client import GuardClient, Standing
+from serl.motion import Limits, Motion, Pose, Target
+from serl.ros.arm.guard_client import GuardClient, GuardReport
 from serl.ros.arm.guard_topics import ESTOP
 from serl.ros.arm.robot import Mode, RosArm
 from serl.ros.arm.topics import of_robot
 from serl.ros.environment import environment
 from serl.ros.node import RosNode
 from serl.ros.setup.checks import Asker, StepFailed, agreed
-from serl.runs.guard_setup import Place, guard_arguments, guard_of
+from serl.runs.guard_setup import ArmNamespace, guard_arguments, guard_of
 from serl.system.signed_order import key_path
 from serl.task import TaskConfig
 from serl.types import Action, Observation
@@ -67,7 +67,7 @@ class SetupArm:
     def __init__(
         self,
         node: RosNode,
-        place: Place,
+        place: ArmNamespace,
         profile: ArmProfile,
         folder: Path,
         latch: Path,
@@ -200,9 +200,9 @@ class SetupArm:
         name = f"{self.place.robot}/guard/{service}"
         return self.driver.remote.order(name, key_path(self._latch))
 
-    def standing(self) -> Standing:
+    def standing(self) -> GuardReport:
         """What the guard says."""
-        said: list[Standing] = []
+        said: list[GuardReport] = []
 
         def hears() -> bool:
             said.extend(filter(None, [self.guard.standing]))
@@ -343,7 +343,7 @@ class SetupArm:
         reading = self.reading()
         assert self._config is not None
         motion = self._config.motion
-        self.driver.aim = Aim(_task(motion.box_low_m, motion.box_high_m).motion)
+        self.driver.aim = Target(_task(motion.box_low_m, motion.box_high_m).motion)
         self.driver.begin(self.pose_in(reading), bool(reading.state["gripper"][0] < 0.5))
 
     def pose_in(self, reading: Observation) -> Pose:

@@ -14,7 +14,7 @@ from serl.ros.arm.camera import compressed_picture_of, cropped, picture_of, pict
 from serl.ros.feed import Feed
 from serl.ros.node import RosNode
 from serl.ros.setup.checks import Left, StepFailed, agreed, check_rate, parse_crop, rate_of
-from serl.ros.setup.session import Session, listened
+from serl.ros.setup.session import SetupSession, listened
 from serl.system.files import write_atomic
 from serl.types import Image
 from serl.workspace import WHOLE, CellCamera, Crop
@@ -29,7 +29,7 @@ _OLDEST_S = 0.3
 _SHOW_S, _FROZEN_S = 0.5, 2.0
 
 
-def cameras(session: Session) -> str:
+def cameras(session: SetupSession) -> str:
     """Each camera that publishes: its rate, its age, its name, and what of it is seen."""
     found = published(session.node)
     if not found:
@@ -58,7 +58,7 @@ def published(node: RosNode) -> dict[str, bool]:
     return dict(sorted(found.items()))
 
 
-def _keep(session: Session, base: str, compressed: bool, kept: dict[str, CellCamera]) -> None:
+def _keep(session: SetupSession, base: str, compressed: bool, kept: dict[str, CellCamera]) -> None:
     look = _Look(session, base, compressed)
     rate_hz = look.rate_hz()
     check_rate(base, rate_hz, LEAST_HZ)
@@ -78,7 +78,7 @@ def _keep(session: Session, base: str, compressed: bool, kept: dict[str, CellCam
             return
 
 
-def _name(session: Session, question: str, base: str, kept: dict[str, CellCamera]) -> str:
+def _name(session: SetupSession, question: str, base: str, kept: dict[str, CellCamera]) -> str:
     """A name that is free; empty to leave the camera out."""
     usual = base.rpartition("/")[2].lower()
     while True:
@@ -93,7 +93,7 @@ def _name(session: Session, question: str, base: str, kept: dict[str, CellCamera
             session.asker.tell(f"{answer!r}: expected lower-case letters, digits and _")
 
 
-def _crop(session: Session, look: _Look, name: str, path: Path) -> Crop:
+def _crop(session: SetupSession, look: _Look, name: str, path: Path) -> Crop:
     """What of the picture is seen; the picture is kept up to date while the person looks."""
     session.asker.tell(f"{path} shows the camera live, in a viewer that reloads; Enter goes on")
     look.show(path, lambda: session.asker.pressed(f"cameras.{name}.live"))
@@ -112,7 +112,7 @@ def _crop(session: Session, look: _Look, name: str, path: Path) -> Crop:
 class _Look:
     """One camera, while it is looked at."""
 
-    def __init__(self, session: Session, base: str, compressed: bool) -> None:
+    def __init__(self, session: SetupSession, base: str, compressed: bool) -> None:
         self._node, self._asker = session.node, session.asker
         self._remote = session.arm.driver.remote
         self._topic = picture_topic("", base, compressed=compressed)

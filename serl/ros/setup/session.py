@@ -21,11 +21,11 @@ from serl.system.json_fields import printable
 from serl.teleop.config import TeleopConfig
 from serl.teleop.device import Device
 from serl.teleop.mapping import MappingConfig
-from serl.teleop.mux import OneOwner
+from serl.teleop.mux import TeleopMux
 from serl.teleop.operator import Operator
 
 
-class Session:
+class SetupSession:
     """One sitting.
 
     Args:
@@ -57,14 +57,14 @@ class Session:
         self.arm.profile = profile
 
     @cached_property
-    def people(self) -> OneOwner:
+    def people(self) -> TeleopMux:
         """Everybody who can take over: at devices of this machine, and by topics."""
         spec, config = self.arm.driver.action_spec, TeleopConfig()
         here = [
             Operator(device, mapping, config.operator, spec) for device, mapping in self.devices
         ]
         topics = TopicDevices(self.node, self.arm.place.robot, config, self.profile.base_frame)
-        return OneOwner([*here, *topics.people(spec)])
+        return TeleopMux([*here, *topics.people(spec)])
 
 
 _ENOUGH = 50
@@ -91,7 +91,7 @@ def listened(node: RosNode, topics: Mapping[str, Topic]) -> Iterator[dict[str, l
         node.soon(lambda: [node.handle.destroy_subscription(each) for each in made])
 
 
-def connection(session: Session) -> str:
+def connection(session: SetupSession) -> str:
     """Every topic of the profile: there, in its type, often enough, in its frame, now."""
     profile, node, arm = session.profile, session.node, session.arm
     check_types(profile)
@@ -114,7 +114,7 @@ def connection(session: Session) -> str:
     return ", ".join(f"{name} {rate_hz:.0f} Hz" for name, rate_hz in rates.items())
 
 
-def _check_target(session: Session) -> None:
+def _check_target(session: SetupSession) -> None:
     """Somebody has to take setpoints, and nobody but a guard of ours may send them."""
     node, arm = session.node, session.arm
     arm.let_go()

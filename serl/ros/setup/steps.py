@@ -23,7 +23,7 @@ from serl.ros.setup.checks import (
     place_words,
     seen_direction,
 )
-from serl.ros.setup.session import Session, connection
+from serl.ros.setup.session import SetupSession, connection
 from serl.ros.setup.stops import estop, stop_button, takeover
 from serl.system.settings_file import checked
 from serl.workspace import LEAST_SIDE_M, Workspace
@@ -44,10 +44,10 @@ class SetupStep(NamedTuple):
 
     name: str
     title: str
-    run: Callable[[Session], str]
+    run: Callable[[SetupSession], str]
 
 
-def limits(session: Session) -> str:
+def limits(session: SetupSession) -> str:
     """Gains and limits: set, read back, and compared with where the arm is."""
     profile = session.profile
     settle_controller(session.arm.driver.remote, session.arm.place.robot, profile)
@@ -69,7 +69,7 @@ def limits(session: Session) -> str:
     return f"{len(profile.controller.parameters)} parameters set and read back"
 
 
-def frames(session: Session) -> str:
+def frames(session: SetupSession) -> str:
     """Two centimetres along each axis, measured and seen."""
     arm = session.arm
     session.asker.tell("The tool goes 2 cm along each axis, at 5 cm/s. Keep a hand on the e-stop.")
@@ -96,7 +96,7 @@ def frames(session: Session) -> str:
     return "x forward, y left, z up"
 
 
-def workspace(session: Session) -> str:
+def workspace(session: SetupSession) -> str:
     """Home and two corners of a box, by hand guiding; nothing commands the arm meanwhile."""
     arm, asker = session.arm, session.asker
     arm.let_go()
@@ -129,7 +129,7 @@ def workspace(session: Session) -> str:
     return "box of " + " x ".join(f"{100 * side:.0f}" for side in sides) + " cm"
 
 
-def _home(session: Session) -> tuple[Pose, tuple[float, ...]]:
+def _home(session: SetupSession) -> tuple[Pose, tuple[float, ...]]:
     """Where the tool stands, once the person says so, and the joints."""
     question = "Guide the tool to where episodes are to begin, and press Enter"
     while True:
@@ -145,7 +145,7 @@ def _home(session: Session) -> tuple[Pose, tuple[float, ...]]:
             session.asker.tell(_MOVES)
 
 
-def _corner(session: Session, key: str, where: str) -> Vector:
+def _corner(session: SetupSession, key: str, where: str) -> Vector:
     """Where the tool stands, once the person says so, or what was typed."""
     question = f"Guide the tool to the corner {where}, and press Enter; or type it as x,y,z in m"
     while True:
@@ -161,7 +161,7 @@ def _corner(session: Session, key: str, where: str) -> Vector:
         return place
 
 
-def dry_run(session: Session) -> str:
+def dry_run(session: SetupSession) -> str:
     """Around the taught box, at 5 cm/s."""
     place = session.profile.workspace
     if place is None:

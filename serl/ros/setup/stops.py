@@ -15,7 +15,7 @@ from serl.intervention import Event
 from serl.motion import Pose
 from serl.ros.setup.arm import RATE_HZ, THERE_M, SetupArm
 from serl.ros.setup.checks import StepFailed, agreed, begun
-from serl.ros.setup.session import Session
+from serl.ros.setup.session import SetupSession
 from serl.types import Action
 
 _SWING_M = 0.015
@@ -44,7 +44,7 @@ class Swing:
         return self._arm.towards(self._goals[0])
 
 
-def takeover(session: Session) -> str:
+def takeover(session: SetupSession) -> str:
     """A person steers the arm while it swings, and lets it go again."""
     arm, people = session.arm, session.people
     centre = _centre(session)
@@ -115,7 +115,7 @@ class _Steered:
         return f"steered {100 * float(np.linalg.norm(self._moved)):.1f} cm, and let go"
 
 
-def estop(session: Session) -> str:
+def estop(session: SetupSession) -> str:
     """The guard's emergency stop: the arm stands, stays stopped, and is released by a person."""
     arm = session.arm
     centre = _centre(session)
@@ -148,7 +148,7 @@ def estop(session: Session) -> str:
     return f"stood within {100 * travel_m:.1f} cm, stayed stopped over a restart, was released"
 
 
-def stop_button(session: Session) -> str:
+def stop_button(session: SetupSession) -> str:
     """The arm's own stop: it stands, whatever is commanded."""
     arm, asker = session.arm, session.asker
     centre = _centre(session)
@@ -176,7 +176,7 @@ def stop_button(session: Session) -> str:
     return "stood, and moved again once it was released"
 
 
-def _check_own_stop(session: Session, pressed: bool) -> None:
+def _check_own_stop(session: SetupSession, pressed: bool) -> None:
     """What stopped the arm is its own button, and it stands; `pressed`: the person said so."""
     arm = session.arm
     state, cause, _ = arm.standing()
@@ -190,7 +190,7 @@ def _check_own_stop(session: Session, pressed: bool) -> None:
         raise StepFailed("the arm's own button was pressed, and the arm still moves")
 
 
-def _centre(session: Session) -> Vector:
+def _centre(session: SetupSession) -> Vector:
     """Where the arm swings: at home, where it is first brought to, else where it is."""
     arm, place = session.arm, session.profile.workspace
     begun(session.asker, "swing.begin", "The arm will move, at 5 cm/s. Enter begins")

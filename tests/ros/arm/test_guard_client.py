@@ -5,12 +5,12 @@ from __future__ import annotations
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from serl.guard.guard import GuardState
-from serl.ros.arm.guard_client import Standing, standing_of
+from serl.ros.arm.guard_client import GuardReport, standing_of
 
 from ...support.guarding import START, Loop, armed, driving
 
 
-def standing(loop: Loop) -> Standing:
+def standing(loop: Loop) -> GuardReport:
     """As its node tells it."""
     state, cause = loop.guard.state, loop.guard.cause
     return standing_of(DiagnosticStatus(message=f"{state}: {cause}" if cause else str(state)))

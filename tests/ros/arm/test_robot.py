@@ -30,7 +30,7 @@ from serl.runs.config import resolve
 from serl.runs.task_setup import make_task
 from serl.tasks.reach import ReachConfig
 from serl.testing import RobotSuite
-from serl.types import Source
+from serl.types import ActionSource
 
 from ...support.upstream import FAMILIES
 from ..conftest import Run, eventually
@@ -278,13 +278,13 @@ def test_beats_say_in_whose_name_and_hold_when_stopped(arm: RosArm, bench: Bench
         arm.beat()
         return mode in bench.modes
 
-    arm.drive_as(Source.SCRIPT)
+    arm.drive_as(ActionSource.SCRIPT)
     eventually(lambda: beats("reset"))
     arm.stop("test")
     eventually(lambda: "hold" in bench.modes)
     assert arm.stop_reason == "test"
     arm.recover()
-    arm.drive_as(Source.POLICY)
+    arm.drive_as(ActionSource.POLICY)
     eventually(lambda: beats("policy"))
 
 
@@ -298,11 +298,11 @@ def test_a_person_whose_episode_is_over_or_paused_does_not_drive(arm: RosArm, be
         arm.beat()
         return bench.modes[-1] == "hold"
 
-    arm.drive_as(Source.HUMAN)
+    arm.drive_as(ActionSource.HUMAN)
     eventually(drives)
     eventually(pauses)  # nothing acts meanwhile: the guard would take the person for lost
     assert arm.stop_reason is None
-    arm.drive_as(Source.POLICY)
+    arm.drive_as(ActionSource.POLICY)
 
 
 def test_beats_of_a_person_say_how_long_their_device_has_been_silent(
@@ -316,13 +316,13 @@ def test_beats_of_a_person_say_how_long_their_device_has_been_silent(
         arm.beat()
         return bench.beats[-1][1] == mode and bench.beats[-1][3:] == list(silence)
 
-    arm.drive_as(Source.HUMAN)
+    arm.drive_as(ActionSource.HUMAN)
     eventually(lambda: says("teleop", "0"))
     arm.silence_s = lambda: 0.0634
     eventually(lambda: says("teleop", "63"))
     arm.silence_s = lambda: math.inf
     eventually(lambda: says("teleop", "99000"))
-    arm.drive_as(Source.POLICY)
+    arm.drive_as(ActionSource.POLICY)
     eventually(lambda: says("policy"))  # whose devices are nobody's
     arm.silence_s = lambda: 0.0
 

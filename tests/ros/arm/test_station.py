@@ -9,7 +9,7 @@ import pytest
 
 from serl.ros.arm.guard_client import GuardClient
 from serl.ros.arm.station import Station
-from serl.teleop.stop import Hold
+from serl.teleop.stop import StopLatch
 
 from ..support.bay import Bay
 from ..support.cell import ROBOT, eventually
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.ros
 def test_an_arm_that_a_fault_stopped_waits_for_a_person_and_then_moves(tmp_path: Path) -> None:
     with Bay(tmp_path, "franka") as bay:
         bay.arm.guard = GuardClient(bay.node, ROBOT, bay.arm.remote)
-        hold, ones = Hold(tmp_path / "stopped"), np.ones(4, np.float32)
+        hold, ones = StopLatch(tmp_path / "stopped"), np.ones(4, np.float32)
 
         def person() -> bool:
             hold.resume()

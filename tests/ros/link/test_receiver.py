@@ -15,7 +15,7 @@ from std_msgs.msg import String
 
 from serl.log.index import Index
 from serl.log.metrics import MetricsWriter
-from serl.log.wire import Frame, Hello, actor_number, encode_frame, encode_hello, encode_record
+from serl.log.wire import Hello, WireFrame, actor_number, encode_frame, encode_hello, encode_record
 from serl.ros.link import receiver as transport_module
 from serl.ros.link.receiver import LearnerTransport
 from serl.ros.node import RosNode
@@ -51,7 +51,7 @@ class Sender:
         self._hellos.publish(String(data=encode_hello(hello).decode()))
 
     def send(self, actor: str, sequence: int, payload: bytes) -> None:
-        frame = Frame(actor_number(self._run, actor), 1, sequence, payload)
+        frame = WireFrame(actor_number(self._run, actor), 1, sequence, payload)
         self._frames.publish(to_cdr(encode_frame(frame)))
 
     def record(self, actor: str, episode: int, index: int) -> bytes:

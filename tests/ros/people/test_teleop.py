@@ -33,7 +33,7 @@ from serl.specs import ArraySpec
 from serl.teleop import mapping
 from serl.teleop.config import TWIST, TWIST_AXES, TeleopConfig
 from serl.teleop.mapping import AXES, MappingConfig, Wish
-from serl.teleop.mux import OneOwner
+from serl.teleop.mux import TeleopMux
 from serl.teleop.operator import Hands
 from serl.testing import DeviceSuite, FakeRobot
 from serl.types import Action, Key
@@ -107,7 +107,7 @@ def test_hands_at_the_console_drive_over_dds_and_silence_holds(
     ends: tuple[TopicDevices, RosNode],
 ) -> None:
     devices, other = ends
-    one = OneOwner(devices.people(SPEC))
+    one = TeleopMux(devices.people(SPEC))
     hand = RemoteHand(other, console_topic("actor0"))
 
     def drives(wish: Wish) -> bool:
@@ -179,7 +179,7 @@ def test_a_hand_for_each_of_two_arms_drives_over_dds_and_one_silence_holds_both(
 
 def test_a_joy_node_and_a_twist_drive_as_well(ends: tuple[TopicDevices, RosNode]) -> None:
     devices, other = ends
-    one = OneOwner(devices.people(SPEC))
+    one = TeleopMux(devices.people(SPEC))
     joy, twist = other.publisher(joy_topic("actor0")), other.publisher(twist_topic("actor0"))
 
     def pad(deadman: int) -> bool:
@@ -220,7 +220,7 @@ def test_a_twist_in_a_foreign_frame_is_no_input_and_is_named_once(
     ends: tuple[TopicDevices, RosNode], caplog: pytest.LogCaptureFixture
 ) -> None:
     devices, other = ends
-    one = OneOwner(devices.people(SPEC))
+    one = TeleopMux(devices.people(SPEC))
     stock = rclpy.create_node("stock", context=other.handle.context)
     twist = stock.create_publisher(TwistStamped, other.absolute("actor0/teleop/twist"), 10)
 
@@ -275,7 +275,7 @@ def test_the_frame_of_actions_is_named_as_the_arms_driver_does(
 
 def test_a_leader_arm_drives_as_far_as_it_is_moved(ends: tuple[TopicDevices, RosNode]) -> None:
     devices, other = ends
-    one = OneOwner(devices.people(SPEC))
+    one = TeleopMux(devices.people(SPEC))
     leader = other.publisher(leader_topic("actor0"))
 
     def moved_to(x_m: float) -> Action | None:

@@ -11,16 +11,16 @@ from pathlib import Path
 from serl.ros.node import RosNode
 from serl.ros.people.control import Control
 from serl.system.supervisor import orphaned
-from serl.teleop.human_input import Desk
-from serl.teleop.mux import OneOwner
-from serl.teleop.stop import STOP_FILE, Hold
+from serl.teleop.human_input import HumanInput
+from serl.teleop.mux import TeleopMux
+from serl.teleop.stop import STOP_FILE, StopLatch
 
 
 def main() -> None:
     run, actor = Path(sys.argv[1]), sys.argv[2]
     link = run / "link" / actor
     link.mkdir(parents=True)
-    desk = Desk(OneOwner([]), Hold(link / STOP_FILE), run)
+    desk = HumanInput(TeleopMux([]), StopLatch(link / STOP_FILE), run)
     with RosNode(actor, run, local=True) as node:
         Control(node, actor, desk, lambda: False, None)
         while not (node.stopping or orphaned()):

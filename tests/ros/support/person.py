@@ -24,7 +24,7 @@ from serl.ros.node import RosNode
 from serl.ros.people.teleop import twist_topic
 from serl.ros.services import Remote
 from serl.ros.setup.checks import Left
-from serl.runs.guard_setup import Place
+from serl.runs.guard_setup import ArmNamespace
 
 Answer = str | Callable[[], str]
 
@@ -48,7 +48,7 @@ class Person:
         asked: keys of all questions.
     """
 
-    def __init__(self, node: RosNode, place: Place, profile: ArmProfile) -> None:
+    def __init__(self, node: RosNode, place: ArmNamespace, profile: ArmProfile) -> None:
         self.answers: dict[str, Answer] = {}
         self.whenever: dict[str, Callable[[], bool]] = {}
         self.said: list[str] = []

@@ -20,8 +20,8 @@ from serl.ros.people.teleop import TopicDevices
 from serl.system.supervisor import orphaned
 from serl.tasks.reach import ReachConfig
 from serl.teleop.config import TeleopConfig
-from serl.teleop.mux import OneOwner
-from serl.types import Source
+from serl.teleop.mux import TeleopMux
+from serl.types import ActionSource
 from tests.support.guarding import config
 
 
@@ -33,12 +33,12 @@ def main() -> None:
     with RosNode(f"actor_{robot}", folder, local=True) as node:
         arm = RosArm(node, robot, profile.model_copy(update={"gripper": None}), task)
         devices = TopicDevices(node, robot, TeleopConfig(), profile.base_frame)
-        people = OneOwner(devices.people(arm.action_spec))
+        people = TeleopMux(devices.people(arm.action_spec))
         arm.silence_s = lambda: people.silence_s
         clock = WallClock(task.rate_hz, arm.beat)
         while not (node.stopping or orphaned()):
             action = people()
-            arm.drive_as(Source.POLICY if action is None else Source.HUMAN)
+            arm.drive_as(ActionSource.POLICY if action is None else ActionSource.HUMAN)
             try:
                 arm.act(np.zeros(3, np.float32) if action is None else action)
                 arm.recover()

@@ -50,13 +50,13 @@ def test_private_views_are_in_readings_and_not_in_what_a_policy_sees() -> None:
 
 def test_views_of_one_camera_share_its_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
-    frame = ray.Renderer.frame
+    frame = ray.RayRenderer.frame
 
-    def counted(self: ray.Renderer, camera: str, width: int, height: int) -> Any:
+    def counted(self: ray.RayRenderer, camera: str, width: int, height: int) -> Any:
         drawn.append(camera)
         return frame(self, camera, width, height)
 
-    monkeypatch.setattr(ray.Renderer, "frame", counted)
+    monkeypatch.setattr(ray.RayRenderer, "frame", counted)
     whole = View(camera="field", width=16, height=16, capture=(32, 32))
     views = {"whole": whole, "corner": whole.model_copy(update={"crop": (0.0, 0.0, 0.5, 0.5)})}
     arm = make_arm(observe="pixels", views=views)

@@ -26,17 +26,17 @@ def arm() -> SimArm:
 
 
 @pytest.fixture
-def renderer(arm: SimArm) -> Iterator[gl.Renderer]:
+def renderer(arm: SimArm) -> Iterator[gl.GLRenderer]:
     try:
-        made = gl.Renderer(arm.model, arm.data, shadows=False)
+        made = gl.GLRenderer(arm.model, arm.data, shadows=False)
     except SerlError as error:
         pytest.skip(f"NOT TESTED on this machine: {error}")
     yield made
     made.close()
 
 
-def test_both_renderers_see_the_same_scene(arm: SimArm, renderer: gl.Renderer) -> None:
-    rays = ray.Renderer(arm.model, arm.data, shadows=False)
+def test_both_renderers_see_the_same_scene(arm: SimArm, renderer: gl.GLRenderer) -> None:
+    rays = ray.RayRenderer(arm.model, arm.data, shadows=False)
     for camera in ("field", "wrist"):
         drawn, cast = (r.frame(camera, 48, 40).astype(int) for r in (renderer, rays))
         assert drawn.shape == cast.shape == (40, 48, 3)
@@ -45,19 +45,19 @@ def test_both_renderers_see_the_same_scene(arm: SimArm, renderer: gl.Renderer) -
         assert (red[0] ^ red[1]).sum() <= 0.4 * red[1].sum() + 4
 
 
-def test_sizes_may_differ_and_grow(renderer: gl.Renderer) -> None:
+def test_sizes_may_differ_and_grow(renderer: gl.GLRenderer) -> None:
     for width, height in ((16, 16), (800, 600), (64, 48)):
         assert renderer.frame("front", width, height).shape == (height, width, 3)
 
 
-def test_an_unknown_camera_is_refused(renderer: gl.Renderer) -> None:
+def test_an_unknown_camera_is_refused(renderer: gl.GLRenderer) -> None:
     with pytest.raises(BadInput, match="unknown camera 'roof'"):
         renderer.frame("roof", 16, 16)
 
 
-def test_it_is_made_by_name(renderer: gl.Renderer, arm: SimArm) -> None:
+def test_it_is_made_by_name(renderer: gl.GLRenderer, arm: SimArm) -> None:
     made = plugins.make_renderer(arm, name="gl")
-    assert isinstance(made, gl.Renderer)
+    assert isinstance(made, gl.GLRenderer)
     made.close()
     assert plugins.names("renderer") == ["gl", "ray"]
 
@@ -100,7 +100,7 @@ def test_a_platform_that_mujoco_cannot_be_loaded_with_is_one_line(
     assert not ended.stdout
 
 
-def test_images_are_arrays_of_their_own(renderer: gl.Renderer) -> None:
+def test_images_are_arrays_of_their_own(renderer: gl.GLRenderer) -> None:
     first = renderer.frame("front", 16, 16)
     kept = first.copy()
     renderer.frame("wrist", 16, 16)

@@ -89,7 +89,7 @@ def cast_everywhere(
 
 
 def differing(
-    renderer: ray.Renderer, model: Any, data: Any, camera: str, size: tuple[int, int] = (48, 40)
+    renderer: ray.RayRenderer, model: Any, data: Any, camera: str, size: tuple[int, int] = (48, 40)
 ) -> int:
     """Pixels of a picture that are not as rays through all of them say."""
     drawn = renderer.frame(camera, *size)
@@ -103,10 +103,10 @@ def turn_free_camera(data: mujoco.MjData, position: Any, rng: np.random.Generato
 
 
 @pytest.fixture
-def drawn() -> tuple[mujoco.MjModel, mujoco.MjData, ray.Renderer]:
+def drawn() -> tuple[mujoco.MjModel, mujoco.MjData, ray.RayRenderer]:
     model, data = make_scene()
     paint(model)
-    return model, data, ray.Renderer(model, data, shadows=False)
+    return model, data, ray.RayRenderer(model, data, shadows=False)
 
 
 def play(name: str, seed: int, steps: int) -> Iterator[SimArm]:
@@ -127,7 +127,7 @@ def test_a_tasks_pictures_are_as_if_rays_went_through_all_pixels(name: str) -> N
     renderer = None
     bad = total = 0
     for arm in play(name, seed=3, steps=12):
-        renderer = renderer or ray.Renderer(arm.model, arm.data, shadows=False)
+        renderer = renderer or ray.RayRenderer(arm.model, arm.data, shadows=False)
         for index in range(arm.model.ncam):
             camera = arm.model.camera(index).name
             bad += differing(renderer, arm.model, arm.data, camera, (64, 64))
@@ -138,7 +138,7 @@ def test_a_tasks_pictures_are_as_if_rays_went_through_all_pixels(name: str) -> N
 @pytest.mark.parametrize("size", [(8, 8), (80, 45), (33, 71)])
 def test_sizes_do_not_matter(size: tuple[int, int]) -> None:
     for arm in play("pick_cube", seed=1, steps=2):
-        renderer = ray.Renderer(arm.model, arm.data, shadows=False)
+        renderer = ray.RayRenderer(arm.model, arm.data, shadows=False)
         for camera in ("front", "field", "wrist"):
             assert differing(renderer, arm.model, arm.data, camera, size) <= 1
 
@@ -244,7 +244,7 @@ def test_another_renderer_draws_the_same(drawn: Any) -> None:
     renderer.frame("fixed", 48, 40)
     data.mocap_pos[1] -= 0.1
     mujoco.mj_forward(model, data)
-    fresh = ray.Renderer(model, data, shadows=False)
+    fresh = ray.RayRenderer(model, data, shadows=False)
     assert np.array_equal(renderer.frame("fixed", 48, 40), fresh.frame("fixed", 48, 40))
 
 
@@ -258,7 +258,7 @@ def test_rays_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serl.sim.render.layers.cast", counted)
     renderer = None
     for arm in play("pick_cube", seed=0, steps=15):
-        renderer = renderer or ray.Renderer(arm.model, arm.data, shadows=False)
+        renderer = renderer or ray.RayRenderer(arm.model, arm.data, shadows=False)
         for camera in ("field", "wrist"):
             renderer.frame(camera, 84, 84)
     assert sum(counts) < 0.2 * 15 * 2 * 84 * 84
@@ -275,6 +275,6 @@ def test_what_stands_still_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(layers.Layers, "_draw_still", counted)
     renderer = None
     for arm in play("pick_cube", seed=0, steps=5):
-        renderer = renderer or ray.Renderer(arm.model, arm.data, shadows=False)
+        renderer = renderer or ray.RayRenderer(arm.model, arm.data, shadows=False)
         renderer.frame("field", 32, 32)
     assert len(drawn) == 1
