@@ -45,11 +45,11 @@ from serl.guard.checks import (
     may_be,
 )
 from serl.guard.config import LATCHED, MOVING, GuardConfig, GuardState
+from serl.guard.gripper import GripperCommand
 from serl.guard.inputs import Lease, MeasuredArm, MessageAge, Nonsense
 from serl.guard.latch import Latch
 from serl.guard.monitors import Following
 from serl.guard.standing import Standing
-from serl.guard_gripper import GripperCommand
 from serl.motion import Limits, Pose, within_lead
 from serl.setpoint import (
     PROFILE_PERIOD_S,
