@@ -13,6 +13,7 @@ from serl import plugins
 from serl.agents.config import ClassifierConfig, PretrainingConfig
 from serl.errors import BadInput
 from serl.runs.config import TrainConfig, parse_overrides
+from serl.runs.plugin_settings import CHOICES
 from serl.system.settings_file import checked
 
 Place = tuple[str, ...]
@@ -64,6 +65,14 @@ def _numbers(annotation: Any, place: Place = (), count: int = 0) -> Iterator[tup
         yield from _numbers(inner[0], place, 2 if Ellipsis in inner else len(inner))
 
 
+def _all_numbers(model: type[BaseModel]) -> Iterator[tuple[Place, int]]:
+    """The numbers of a model; of a run also those of serl's own plug-ins."""
+    yield from _numbers(model)
+    if model is TrainConfig:
+        for choice in CHOICES.values():
+            yield from _numbers(choice.own, (choice.field,))
+
+
 def _refuses(model: type[BaseModel], place: Place, count: int, value: float) -> bool:
     """Whether the number is refused, in one line that names its place."""
     leaf: Any = [value] * count if count else value
@@ -81,7 +90,7 @@ def _refuses(model: type[BaseModel], place: Place, count: int, value: float) -> 
 def test_numbers_that_make_no_sense_are_refused(
     model: type[BaseModel], value: float, fine: set[str]
 ) -> None:
-    numbers = {*_numbers(model)}
+    numbers = {*_all_numbers(model)}
     assert numbers
     taken = [
         ".".join(place) for place, count in numbers if not _refuses(model, place, count, value)
@@ -92,7 +101,7 @@ def test_numbers_that_make_no_sense_are_refused(
 @pytest.mark.parametrize("name", _AT_LEAST_ONE)
 def test_zero_of_what_there_has_to_be_some_is_refused(name: str) -> None:
     place = tuple(name.split("."))
-    count = dict(_numbers(TrainConfig))[place]
+    count = dict(_all_numbers(TrainConfig))[place]
     assert _refuses(TrainConfig, place, count, 0)
 
 

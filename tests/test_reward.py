@@ -189,7 +189,6 @@ def test_the_tasks_failures_stand() -> None:
         ({"kind": "pose", "pose": (0, 0, 0, 0, 0, 0, 0)}, "quaternion"),
         ({"hold": (3, 2)}, "expected k of n"),
         ({"hold": (0, 2)}, "greater than or equal to 1"),
-        ({"kind": "vibes"}, "kind"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], part: str) -> None:

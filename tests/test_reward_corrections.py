@@ -13,7 +13,7 @@ from serl.agents.classifier import Classifier, make_reward
 from serl.camera import View
 from serl.cli import main as cli
 from serl.log.annotations import LABELS_FILE, StepKey, append_labels, read_labels
-from serl.log.annotations import LABELS_FILE as TRUTH
+from serl.log.annotations import TRUTH_FILE as TRUTH
 from serl.log.episode_log import EpisodeLog
 from serl.log.episode_reader import PART, SEALED, episode_paths, read_episode, read_spec
 from serl.reward import RewardConfig

@@ -12,7 +12,7 @@ from serl.errors import Silent
 from serl.intervention import Teleop
 from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.loop import EpisodeKey, Result, run
-from serl.policy import ZeroPolicy as Still
+from serl.policy import ZeroPolicy
 from serl.robot import SimulatedRobot
 from serl.runs.task_setup import make_spec
 from serl.task import SimulatedTask, TaskView
@@ -104,7 +104,7 @@ class RecordingStation:
         return run(
             self.robot,
             task,
-            Still(self.robot.action_spec),
+            ZeroPolicy(self.robot.action_spec),
             self.clock,
             key,
             sink,

@@ -10,7 +10,7 @@ from serl.clock import RealTime, VirtualClock, WallClock
 from serl.intervention import Event, Teleop
 from serl.log.annotations import LABELS_FILE, StepKey, read_labels
 from serl.loop import EpisodeKey, Result, run
-from serl.policy import ZeroPolicy as Still
+from serl.policy import ZeroPolicy
 from serl.specs import ArraySpec
 from serl.teleop.human_input import HumanInput, LastWord
 from serl.teleop.mux import TeleopMux
@@ -43,7 +43,7 @@ class Office:
         key = EpisodeKey("run", "actor", 7, self.episode)
         self.episode += 1
         clock = VirtualClock(self.advance, self.task.config.rate_hz)
-        still = Still(self.robot.action_spec)
+        still = ZeroPolicy(self.robot.action_spec)
         return run(
             self.robot,
             self.task,
