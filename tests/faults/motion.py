@@ -193,7 +193,7 @@ def _led_m(cell: Cell) -> float:
 
 @contextmanager
 def _forging(cell: Cell) -> Iterator[None]:
-    script = Path(__file__).parents[1] / "ros" / "forged_sensors_process.py"
+    script = Path(__file__).parents[1] / "ros/support/forged_sensors_process.py"
     process = subprocess.Popen([sys.executable, script, cell.prefix], env=cell.environment)
     try:
         yield

@@ -101,7 +101,7 @@ class Run:
         return self.start("-m", "serl.ros.nodes.link", "--run", str(self.folder), "--actor", actor)
 
     def start_learner(self, actor: str) -> subprocess.Popen[str]:
-        script = Path(__file__).parents[0] / "support/learner_process.py"
+        script = Path(__file__).parent / "support/learner_process.py"
         return self.start(
             str(script), str(self.folder), str(self.link_folder(actor) / "hello.json")
         )

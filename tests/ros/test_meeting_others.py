@@ -23,7 +23,7 @@ def stock_environment() -> dict[str, str]:
 
 @pytest.fixture
 def stock() -> Iterator[subprocess.Popen[bytes]]:
-    script = Path(__file__).parents[0] / "support/stock_process.py"
+    script = Path(__file__).parent / "support/stock_process.py"
     process = subprocess.Popen([sys.executable, str(script)], env=stock_environment())
     yield process
     process.kill()
@@ -33,7 +33,7 @@ def stock() -> Iterator[subprocess.Popen[bytes]]:
 def test_a_stock_program_hears_is_heard_and_answers(
     stock: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    script = Path(__file__).parents[0] / "support/meeting_process.py"
+    script = Path(__file__).parent / "support/meeting_process.py"
     ours = subprocess.run(
         [sys.executable, str(script), str(tmp_path)],
         env=stock_environment(),

@@ -28,7 +28,7 @@ from .support.namespaces import ADDRESSES, Hosts, two_hosts
 
 pytestmark = pytest.mark.ros
 
-STRANGER = str(Path(__file__).parents[0] / "support/stranger_process.py")
+STRANGER = str(Path(__file__).parent / "support/stranger_process.py")
 OPEN = """<?xml version="1.0" encoding="UTF-8"?>
 <profiles xmlns="http://www.eprosima.com/XMLSchemas/fastRTPS_Profiles">
   <transport_descriptors>
@@ -40,9 +40,9 @@ OPEN = """<?xml version="1.0" encoding="UTF-8"?>
   </rtps></participant>
 </profiles>
 """
-REPLAYING = str(Path(__file__).parents[0] / "support/replaying_process.py")
-LEARNER = str(Path(__file__).parents[0] / "support/learner_process.py")
-MANAGED = str(Path(__file__).parents[0] / "support/managed_process.py")
+REPLAYING = str(Path(__file__).parent / "support/replaying_process.py")
+LEARNER = str(Path(__file__).parent / "support/learner_process.py")
+MANAGED = str(Path(__file__).parent / "support/managed_process.py")
 
 
 def make_host(folder: Path, hosts: tuple[str, ...], key: Path, before: tuple[str, ...] = ()) -> Run:

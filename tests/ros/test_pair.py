@@ -37,7 +37,7 @@ class Two:
 
     def __enter__(self) -> Two:
         self.node.__enter__()
-        script = str(Path(__file__).parents[0] / "support/fake_arm.py")
+        script = str(Path(__file__).parent / "support/fake_arm.py")
         for side in ("left", "right"):
             place = self.node.absolute(side)
             self.drivers[side] = self.processes.start(script, FAMILIES["franka"], place)

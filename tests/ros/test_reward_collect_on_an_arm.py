@@ -60,7 +60,7 @@ def test_a_person_marks_what_real_cameras_see_while_driving_an_arm(
     folder = tmp_path / "images"
     with frankas_beside_goals(tmp_path, None) as (driver, (arm,), node):
         for camera in CAMERAS:
-            driver.start(str(Path(__file__).parents[0] / "support/fake_camera.py"), arm, camera)
+            driver.start(str(Path(__file__).parent / "support/fake_camera.py"), arm, camera)
         words = ("--robot", "mine.py", "--namespace", arm, "--positives", 3, "--negatives", 3)
         command = Terminal(
             tmp_path, "reward", "collect", "pick_cube", *words, "--out", folder, *SETTINGS

@@ -47,7 +47,7 @@ class Cell:
     def __enter__(self) -> Cell:
         for node in self.nodes:
             node.__enter__()
-        script = Path(__file__).parents[0] / "support/fake_arm.py"
+        script = Path(__file__).parent / "support/fake_arm.py"
         self.processes.start(str(script), "crisp_controllers", PLACE.namespace)
         self.person = Person(self.nodes[1], PLACE, PROFILE)
         profile = PROFILE.within(PLACE.namespace)

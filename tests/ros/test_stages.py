@@ -56,7 +56,7 @@ def test_three_stages_take_turns_by_outcome_and_each_learns_from_its_own_steps(
     tmp_path: Path, commands: list[Command]
 ) -> None:
     changed = {"steps": 120, "task_config.time_limit_s": 2.0}
-    corners = Path(__file__).parents[0] / "support/corners.py"
+    corners = Path(__file__).parent / "support/corners.py"
     command = Command(tmp_path, "train", corners, **TINY | FEW | changed)
     commands.append(command)
     parts = command.run_folder().parts()

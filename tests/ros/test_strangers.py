@@ -17,7 +17,7 @@ from .conftest import EPISODE_STEPS, SPEC, Run, eventually, expected, record
 
 pytestmark = pytest.mark.ros
 
-FORGING = str(Path(__file__).parents[0] / "support/forging_process.py")
+FORGING = str(Path(__file__).parent / "support/forging_process.py")
 HALF = 25
 
 
