@@ -47,7 +47,7 @@ def test_another_user_can_stop_an_arm_and_neither_end_the_stop_nor_arm_it(
     latch, settings = tmp_path / "panda.latch", tmp_path / "guard.yaml"
     LatchFile(latch).write(Latch())
     settings.write_text(json.dumps(config().model_dump(mode="json")))
-    stopped, here = run.folder / "link" / ACTOR / STOP_FILE, Path(__file__).parent
+    stopped, here = run.folder / "link" / ACTOR / STOP_FILE, Path(__file__).parent / "support"
     where = ("--run", str(run.folder), "--robot", "panda", "--latch", str(latch))
     run.start(str(here / "arm_process.py"), str(run.folder), "panda")
     run.start("-m", "serl.ros.nodes.guard", *where, "--config", str(settings))
