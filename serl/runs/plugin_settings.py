@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
 from serl import plugins
 from serl.agent import AgentConfig
@@ -17,6 +17,8 @@ from serl.reward import RewardConfig
 from serl.system.settings_file import unknown_setting
 from serl.teleop.scripted import ScriptedHumanConfig
 from serl.transport import TransportConfig
+
+_KNOWN_ERRORS = frozenset(get_args(core_schema.ErrorType))
 
 
 class Choice(NamedTuple):
@@ -132,6 +134,8 @@ def _detail(model: type[BaseModel], error: Any) -> InitErrorDetails:
     kind: str | PydanticCustomError = error["type"]
     if kind == "extra_forbidden" and len(error["loc"]) == 1:
         kind = PydanticCustomError("value_error", "{error}", {"error": unknown_setting(model)})
+    elif error["type"] not in _KNOWN_ERRORS:  # pydantic's own Python code has more, as of paths
+        kind = PydanticCustomError(error["type"], "{message}", {"message": error["msg"]})
     detail = InitErrorDetails(type=kind, loc=error["loc"], input=error["input"])
     if "ctx" in error:
         detail["ctx"] = error["ctx"]

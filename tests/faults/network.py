@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from serl.ros.node import RosNode
+import rclpy
+
+from serl.ros.node import RosNode, namespace
 from serl.ros.topics import ACTORS, TRANSITIONS, to_cdr
 
 from ..ros.support.namespaces import Hosts, two_hosts
@@ -187,16 +189,23 @@ def _met(system: System, user: int) -> int:
 
 
 def _talk(folder: Path) -> int:
-    """Look for readers for a while and send them garbage; returns how many were found."""
-    with RosNode("stranger", folder) as node:
-        publishers = [node.publisher(topic) for topic in (TRANSITIONS, ACTORS)]
-        deadline_s = time.monotonic() + PATIENCE_S
-        found = 0
-        while found < len(publishers) and time.monotonic() < deadline_s:
-            publishers[0].publish(to_cdr(b"garbage"))
-            found = sum(publisher.get_subscription_count() for publisher in publishers)
-            time.sleep(0.1)
-        return found
+    """Look for readers for a while and send them garbage; returns how many were found.
+
+    A plain ROS 2 node: ours would refuse to join where another user holds the domain's port.
+    """
+    os.environ["ROS_LOG_DIR"] = str(folder)
+    rclpy.init()
+    node = rclpy.create_node("stranger", namespace=namespace(folder))
+    publishers = [
+        node.create_publisher(topic.kind, topic.name, topic.qos) for topic in (TRANSITIONS, ACTORS)
+    ]
+    deadline_s = time.monotonic() + PATIENCE_S
+    found = 0
+    while found < len(publishers) and time.monotonic() < deadline_s:
+        publishers[0].publish(to_cdr(b"garbage"))
+        found = sum(publisher.get_subscription_count() for publisher in publishers)
+        time.sleep(0.1)
+    return found
 
 
 if __name__ == "__main__":
