@@ -1,4 +1,4 @@
-"""Messages of an arm to values and back: pure functions. What is not finite is refused."""
+"""Pure functions between an arm's ROS messages and values; non-finite numbers are refused."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _MOST_TRUTH = 1 << 12
 
 
 def stamp_of(nanoseconds: int) -> Any:
-    """A time as messages carry it."""
+    """Convert nanoseconds to a `builtin_interfaces/Time`."""
     seconds, rest = divmod(nanoseconds, _SECOND_NS)
     return Time(sec=seconds, nanosec=rest)
 
 
 def nanoseconds_of(stamp: Any) -> int:
-    """The inverse of `stamp_of`."""
+    """Convert a `builtin_interfaces/Time` to nanoseconds; the inverse of `stamp_of`."""
     return int(stamp.sec) * _SECOND_NS + int(stamp.nanosec)
 
 
 def pose_message(values: Sequence[float], frame: str, stamp_ns: int) -> Any:
-    """A pose of seven numbers, x y z and a quaternion xyzw, in a frame."""
+    """Make a PoseStamped of seven numbers, x y z (m) and a quaternion xyzw, in a frame."""
     message = PoseStamped()
     message.header.frame_id, message.header.stamp = frame, stamp_of(stamp_ns)
     position, orientation = message.pose.position, message.pose.orientation
@@ -44,10 +44,11 @@ def pose_message(values: Sequence[float], frame: str, stamp_ns: int) -> Any:
 
 
 def pose_of(message: Any, frame: str) -> Pose:
-    """The pose as it was sent, to the bit.
+    """Read a PoseStamped; the pose is the one that was sent, to the bit.
 
     Raises:
-        BadInput: another frame, or it is not finite, or its quaternion is not of norm 1.
+        BadInput: the frame is another one, a number is not finite, or the quaternion's norm is
+            not 1.
     """
     _check_frame(message, frame)
     position, orientation = message.pose.position, message.pose.orientation
@@ -58,7 +59,7 @@ def pose_of(message: Any, frame: str) -> Pose:
 
 
 def twist_message(values: Sequence[float], frame: str, stamp_ns: int) -> Any:
-    """Linear (m/s), then angular velocity (rad/s)."""
+    """Make a TwistStamped of the linear (m/s), then the angular velocity (rad/s)."""
     message = TwistStamped()
     message.header.frame_id, message.header.stamp = frame, stamp_of(stamp_ns)
     linear, angular = message.twist.linear, message.twist.angular
@@ -68,10 +69,10 @@ def twist_message(values: Sequence[float], frame: str, stamp_ns: int) -> Any:
 
 
 def twist_of(message: Any, frames: Sequence[str]) -> list[float]:
-    """Six finite numbers, linear first.
+    """Read a TwistStamped as six finite numbers, linear velocity first.
 
     Raises:
-        BadInput: one is not finite, or its header names a frame, and none of `frames`.
+        BadInput: a number is not finite, or the header names a frame that is not in `frames`.
     """
     if message.header.frame_id:
         _check_frame(message, *frames)
@@ -81,7 +82,7 @@ def twist_of(message: Any, frames: Sequence[str]) -> list[float]:
 
 
 def wrench_message(values: Sequence[float], frame: str, stamp_ns: int) -> Any:
-    """Force (N), then torque (Nm)."""
+    """Make a WrenchStamped of the force (N), then the torque (Nm)."""
     message = WrenchStamped()
     message.header.frame_id, message.header.stamp = frame, stamp_of(stamp_ns)
     force, torque = message.wrench.force, message.wrench.torque
@@ -91,10 +92,10 @@ def wrench_message(values: Sequence[float], frame: str, stamp_ns: int) -> Any:
 
 
 def wrench_of(message: Any, frames: Sequence[str]) -> list[float]:
-    """Six finite numbers, force first.
+    """Read a WrenchStamped as six finite numbers, force first.
 
     Raises:
-        BadInput: one is not finite, or its header names a frame, and none of `frames`.
+        BadInput: a number is not finite, or the header names a frame that is not in `frames`.
     """
     if message.header.frame_id:
         _check_frame(message, *frames)
@@ -104,13 +105,13 @@ def wrench_of(message: Any, frames: Sequence[str]) -> list[float]:
 
 
 def turned(values: Sequence[float], pose: Pose) -> list[float]:
-    """Two vectors of the tool's frame, one after the other, in the base frame."""
+    """Rotate two vectors, one after the other, from the tool's frame into the base frame."""
     first, second = (values[0], values[1], values[2]), (values[3], values[4], values[5])
     return [*rotate(pose.quaternion, first), *rotate(pose.quaternion, second)]
 
 
 def twist_between(before: Pose, after: Pose, dt_s: float) -> list[float]:
-    """The mean twist from one pose to another, for arms that tell none."""
+    """Return the mean twist from one pose to another, for arms that publish no twist."""
     shift = [(b - a) / dt_s for a, b in zip(before.position, after.position, strict=True)]
     return [*shift, *(turn / dt_s for turn in between(before.quaternion, after.quaternion))]
 
@@ -118,17 +119,17 @@ def twist_between(before: Pose, after: Pose, dt_s: float) -> list[float]:
 def joints_message(
     names: Sequence[str], q: Sequence[float], dq: Sequence[float], stamp_ns: int
 ) -> Any:
-    """Positions and velocities of joints."""
+    """Make a JointState of the positions and velocities of joints."""
     message = JointState(name=list(names), position=list(q), velocity=list(dq))
     message.header.stamp = stamp_of(stamp_ns)
     return message
 
 
 def joints_of(message: Any, names: Sequence[str]) -> tuple[list[float], list[float]] | None:
-    """Positions and velocities of these joints; None when the message is about others.
+    """Return the positions and velocities of these joints; None when the message has none of them.
 
     Raises:
-        BadInput: some are missing, or numbers are missing or not finite.
+        BadInput: some of the joints are missing, or numbers are missing or not finite.
     """
     index = {name: place for place, name in enumerate(message.name)}
     missing = [name for name in names if name not in index]
@@ -144,7 +145,7 @@ def joints_of(message: Any, names: Sequence[str]) -> tuple[list[float], list[flo
 
 
 def gripper_of(message: Any, joint: str | None) -> float | None:
-    """The gripper's position; None when the message is about other joints."""
+    """Return the gripper's position; None when the message is about other joints."""
     if joint is not None and joint not in message.name:
         return None
     place = 0 if joint is None else list(message.name).index(joint)
@@ -154,24 +155,24 @@ def gripper_of(message: Any, joint: str | None) -> float | None:
 
 
 def opening_message(opening: float, stamp_ns: int) -> Any:
-    """How far a gripper is to open, from 0 to 1; `gripper_of` reads it."""
+    """Make a gripper command from the opening, 0 to 1; `gripper_of` reads it."""
     return joints_message(["gripper"], [opening], [], stamp_ns)
 
 
 def numbers_message(values: Sequence[float]) -> Any:
-    """Numbers without names."""
+    """Make a Float64MultiArray of numbers without names."""
     return Float64MultiArray(data=list(values))
 
 
 def number_of(message: Any) -> float:
-    """The one number of a command; raises `BadInput` unless it is one, and finite."""
+    """Return the number of a command; raises `BadInput` unless there is exactly one, finite."""
     if len(message.data) != 1:
         raise BadInput(f"expected one number, got {len(message.data)}")
     return _finite(message.data, "command")[0]
 
 
 def image_message(picture: types.Image, frame: str, stamp_ns: int) -> Any:
-    """A picture, uint8 (H, W, 3) RGB."""
+    """Make an Image message of a picture, uint8 (H, W, 3) RGB."""
     height, width, _ = picture.shape
     message = Image(height=height, width=width, encoding="rgb8", step=3 * width)
     message.header.frame_id, message.header.stamp = frame, stamp_of(stamp_ns)
@@ -180,12 +181,12 @@ def image_message(picture: types.Image, frame: str, stamp_ns: int) -> Any:
 
 
 def camera_info_message(image: Any) -> Any:
-    """The size that goes with an image; a camera without calibration."""
+    """Make the CameraInfo of an image: its size, without a calibration."""
     return CameraInfo(header=image.header, height=image.height, width=image.width)
 
 
 def truth_message(arrays: Mapping[str, Array]) -> Any:
-    """Named arrays, one after the other."""
+    """Make a Float32MultiArray of named arrays, one after the other."""
     message = Float32MultiArray()
     message.layout.dim = [
         MultiArrayDimension(label=name, size=len(array), stride=len(array))
@@ -196,7 +197,7 @@ def truth_message(arrays: Mapping[str, Array]) -> Any:
 
 
 def truth_of(message: Any) -> dict[str, Array]:
-    """The inverse of `truth_message`; raises `CorruptData` when layout and data disagree."""
+    """Read the message of `truth_message`; raises `CorruptData` when layout and data disagree."""
     sizes = [int(dim.size) for dim in message.layout.dim]
     if sum(sizes) != len(message.data) or len(message.data) > _MOST_TRUTH:
         raise CorruptData(f"truth: {len(message.data)} numbers for arrays of {sizes}")

@@ -1,4 +1,4 @@
-"""`serl doctor`: what an installation has, what it lacks, and where a run can be reached."""
+"""`serl doctor`: a report of installed and missing parts, and of the sockets that a run opens."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _START_LIMIT_S = 30.0
 
 
 class Finding(NamedTuple):
-    """One line of the doctor's report.
+    """A line of the doctor's report.
 
     Attributes:
-        sound: nothing to mend.
-        subject: what was looked at.
-        text: what was found, and what to do when it is not sound.
+        sound: True when nothing has to be fixed.
+        subject: the part that was checked.
+        text: the result, with the remedy when it is not sound.
     """
 
     sound: bool
@@ -50,7 +50,7 @@ class Finding(NamedTuple):
 
 
 def findings() -> Iterator[Finding]:
-    """Look at everything that a training run needs."""
+    """Check every part of the installation that a training run needs."""
     yield Finding(True, "python", f"{platform.python_version()} on {platform.machine()}")
     for name in _PACKAGES:
         yield _package(name)
@@ -65,7 +65,7 @@ def network_findings(run_folder: Path | None) -> Iterator[Finding]:
     """Start a node as a run does, and list the sockets at which others can reach it.
 
     Args:
-        run_folder: the run whose settings are used; None for one with the defaults.
+        run_folder: the run whose settings are used; None for a run with the defaults.
     """
     if problem := ros_status().problem:
         yield Finding(False, "ROS 2", problem)
@@ -88,7 +88,7 @@ def network_findings(run_folder: Path | None) -> Iterator[Finding]:
 
 
 def _sockets_of_a_node(run_folder: Path, environ: dict[str, str]) -> list[Socket] | str:
-    """The sockets of a process of the run, or why it does not start."""
+    """Return the sockets of a process of the run, or the reason why it does not start."""
     node = subprocess.Popen(
         [sys.executable, "-m", "serl.ros.nodes.idle", "--run", str(run_folder)],
         env=environ,

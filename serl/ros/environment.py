@@ -1,4 +1,4 @@
-"""The ROS 2 surroundings of a run: its domain, its variables, its shared memory. Free of rclpy."""
+"""The ROS 2 environment of a run: domain, environment variables, shared memory; without rclpy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from serl.system.files import FileLock, open_regular, write_atomic
 from serl.system.supervisor import orphaned
 
 _MOST_PARTICIPANTS = 64
-"""Processes of a run on one host: 16 actors with a link each, a learner, and who looks on."""
+"""Most processes of a run on one host: 16 actors with a link each, a learner, and monitors."""
 
 _BUFFER_BYTES = 4 << 20
 _HEARTBEAT_NS = 50_000_000
@@ -73,12 +73,12 @@ _XML = """<?xml version="1.0" encoding="UTF-8"?>
 def write_profile(
     path: Path, addresses: Sequence[IPv4Address], hosts: Sequence[IPv4Address]
 ) -> None:
-    """Write the XML file.
+    """Write a Fast DDS profile that limits traffic to UDP between the given addresses.
 
     Args:
-        path: of the file.
-        addresses: of this host; nothing is bound to another one.
-        hosts: where other participants are looked for, this host included.
+        path: path of the XML file.
+        addresses: addresses of this host; nothing is bound to another one.
+        hosts: hosts on which other participants are searched for, this host included.
     """
     text = _XML.format(
         buffer=_BUFFER_BYTES,
@@ -95,14 +95,14 @@ def write_profile(
 logger = logging.getLogger(__name__)
 
 DOMAINS = range(102)
-"""Above 101 the UDP ports of a domain collide with Linux's ephemeral ports."""
+"""Usable domain ids: above 101 a domain's UDP ports collide with Linux's ephemeral ports."""
 
 SHARED_MEMORY = Path("/dev/shm")
 SHARED_MEMORY_ALONE = "SERL_SHARED_MEMORY"
-"""Variable that says so of programs that are not ours; see `meet_others`."""
+"""Variable: third-party ROS programs use shared memory alone as well; see `meet_others`."""
 
 SEGMENT_BYTES = 2 << 20
-"""What each process of a run may take of it (`shared_memory.xml`)."""
+"""Shared memory that each process of a run may use (`shared_memory.xml`)."""
 
 LOOPBACK = IPv4Address("127.0.0.1")
 LOCAL = NetworkConfig()
@@ -119,7 +119,7 @@ _NETWORKING = (
     "ROS_LOCALHOST_ONLY",
     "ROS_STATIC_PEERS",
 )
-"""Variables that open sockets, or close them only in part."""
+"""Variables that open sockets, or close only some of them."""
 
 _SEGMENT = re.compile(r"fastrtps_(port\d{1,5}|[0-9a-f]{16})(_el|_sl)?")
 _INSTALL = 'install the pip wheels (pip install "serl[ros]") or source a ROS 2 Jazzy install'
@@ -137,7 +137,7 @@ class Domain:
         self._lock = lock
 
     def close(self) -> None:
-        """Let another run use the domain."""
+        """Release the domain, so that another run can use it."""
         if self._lock is not None:
             self._lock.close()
 
@@ -158,16 +158,16 @@ def free_domain(
     network: NetworkConfig = LOCAL,
     before: int | None = None,
 ) -> Domain:
-    """The domain that `ROS_DOMAIN_ID` asks for, else the network's, else one that nobody uses.
+    """Return the domain of `ROS_DOMAIN_ID`, else that of the network, else an unused one.
 
-    Only the last one is locked: runs that share a domain differ by namespace. Domain 0 is left to
+    Only an unused one is locked: runs that share a domain differ by namespace. Domain 0 is left to
     other ROS programs, whose default it is.
 
     Args:
-        environ: of the process.
-        network: of the run.
-        before: the domain in which the run was before; its actors may still be there, so that it
-            goes on in it, be it shared with others.
+        environ: environment variables of the process.
+        network: network of the run.
+        before: the run's previous domain. Its actors may still be in it, so that the run continues
+            there, even if other programs use it too.
 
     Raises:
         BadInput: `ROS_DOMAIN_ID` is not 0 to 101, or all domains are in use.
@@ -187,20 +187,21 @@ def free_domain(
             domain = Domain(domain_id, FileLock(folder / str(domain_id), f"domain {domain_id}"))
             if not is_in_use(domain_id):
                 return domain
-            domain.close()  # somebody uses it who takes no locks of ours
+            domain.close()  # in use by a program that does not take these locks
     raise BadInput("no free ROS domain: 1 to 101 are all in use; set ROS_DOMAIN_ID to share one")
 
 
 def is_in_use(domain_id: int) -> bool:
-    """Whether processes of this host talk in the domain, through shared memory."""
+    """Check whether processes of this host use the domain through shared memory."""
     return _is_held(SHARED_MEMORY / f"fastrtps_port{discovery_port(domain_id)}_sl")
 
 
 def choose_transport(run_folder: Path) -> None:
-    """Called before the processes of a run start on a host: what they talk over within it.
+    """Choose the transport between the processes of a run on this host, before they start.
 
-    All have to use the same, also those that are started again: shared memory, or 127.0.0.1, with
-    a warning, where there is too little of it, and without one where an arm's driver is to be met.
+    All processes have to use the same transport, restarted ones included. It is shared memory; or
+    127.0.0.1, with a warning, where shared memory is too small; or 127.0.0.1, without a warning,
+    where the run has to reach an arm's driver.
     """
     profile = run_folder / _LOOPBACK_PROFILE
     config = RunFolder.open(run_folder).config if (run_folder / CONFIG).exists() else None
@@ -214,11 +215,12 @@ def choose_transport(run_folder: Path) -> None:
 
 
 def meet_others(run_folder: Path) -> None:
-    """Called before the processes of a folder start that are to meet programs which are not ours.
+    """Make a folder's processes reachable for third-party ROS programs, before they start.
 
-    Drivers, `ros2` and `rviz2` talk over sockets and shared memory by default, and do not find who
-    has shared memory alone (measured, Fast DDS 2.14.5): these processes talk over 127.0.0.1, unless
-    SERL_SHARED_MEMORY says that the others have shared memory alone as well.
+    Drivers, `ros2` and `rviz2` use sockets and shared memory by default, and do not discover a
+    process that has shared memory alone (measured, Fast DDS 2.14.5). The folder's processes
+    therefore use 127.0.0.1, unless SERL_SHARED_MEMORY is set: then the other programs have shared
+    memory alone as well.
     """
     if os.environ.get(SHARED_MEMORY_ALONE):
         return
@@ -231,13 +233,13 @@ def settle(
     run_folder: Path,
     network: NetworkConfig = LOCAL,
 ) -> None:
-    """Set the variables of a process of the run, before rclpy is initialised in it.
+    """Set the environment variables of a process of the run, before it initialises rclpy.
 
     On one host shared memory is the only transport, and no socket is opened, unless
-    `choose_transport` chose 127.0.0.1. Several hosts talk UDP at their own addresses.
+    `choose_transport` chose 127.0.0.1. Several hosts use UDP at their own addresses.
 
     Raises:
-        BadInput: this host is none of the network's.
+        BadInput: this host does not belong to the network.
     """
     for name in _NETWORKING:
         environ.pop(name, None)
@@ -255,42 +257,42 @@ def settle(
 
 
 def environment(domain_id: int, run_folder: Path, network: NetworkConfig = LOCAL) -> dict[str, str]:
-    """This process's environment, settled for a child process of the run."""
+    """Return this process's environment with the variables of a child process of the run."""
     environ = dict(os.environ)
     settle(environ, domain_id, run_folder, network)
     return environ
 
 
 def network_of(run_folder: Path) -> NetworkConfig:
-    """The network of a run; local for a folder without configuration."""
+    """Return the network of a run; local for a folder without configuration."""
     if not (run_folder / CONFIG).exists():
         return LOCAL
     return RunFolder.open(run_folder).config.network
 
 
 def shared_memory_problem(actors: int = 1) -> str:
-    """Why shared memory cannot carry a run of so many actors; empty when it can."""
+    """Return the reason why shared memory cannot carry this many actors; empty when it can."""
     if not os.access(SHARED_MEMORY, os.W_OK):
         return f"{SHARED_MEMORY} cannot be written"
     free = shutil.disk_usage(SHARED_MEMORY).free
-    least = SEGMENT_BYTES * (2 * actors + 6)  # with its link each; a learner, and who looks on
+    least = SEGMENT_BYTES * (2 * actors + 6)  # a link per actor; a learner and monitors
     if free < least:
         return f"{SHARED_MEMORY} has {free >> 20} MB free, a run needs {least >> 20}"
     return ""
 
 
 def domain_id_of(environ: Mapping[str, str] = os.environ, network: NetworkConfig = LOCAL) -> int:
-    """The domain that a process was given: `ROS_DOMAIN_ID`, else the network's or ROS's own 0."""
+    """Return a process's domain id: `ROS_DOMAIN_ID`, else the network's, else ROS's default 0."""
     return _domain_id(environ.get("ROS_DOMAIN_ID") or str(0 if network.local else network.domain))
 
 
 class RosStatus(NamedTuple):
-    """What ROS 2 this Python would use.
+    """The ROS 2 installation that this Python interpreter would use.
 
     Attributes:
         wheels: rclpy comes from the pip wheels, not from a sourced install.
-        problem: what is missing and how to get it; empty when all is there.
-        version: of rclpy, with its origin; empty when it is missing.
+        problem: the missing parts and how to install them; empty when complete.
+        version: version and origin of rclpy; empty when it is missing.
     """
 
     wheels: bool
@@ -299,7 +301,7 @@ class RosStatus(NamedTuple):
 
 
 def ros_status() -> RosStatus:
-    """Look for rclpy and the message packages without importing them."""
+    """Search for rclpy and the message packages without importing them."""
     found = importlib.util.find_spec("rclpy")
     if found is None or found.origin is None:
         return RosStatus(False, f"ROS 2 is missing (no rclpy): {_INSTALL}", "")
@@ -320,8 +322,8 @@ def ros_status() -> RosStatus:
 def wait_until_up(addresses: set[IPv4Address]) -> None:
     """Wait until these addresses of this host are up, before a node is created.
 
-    Fast DDS looks at the interfaces once in the life of a process (measured, 2.14.5). A process
-    whose supervisor died meanwhile waits no longer, and ends at the next check.
+    Fast DDS reads the interfaces once in the life of a process (measured, 2.14.5). A process whose
+    supervisor died meanwhile stops waiting, and ends at its next check.
     """
     if not all(map(is_up, addresses)):
         logger.warning("waiting until the network of %s is up", ", ".join(map(str, addresses)))
@@ -330,7 +332,7 @@ def wait_until_up(addresses: set[IPv4Address]) -> None:
 
 
 def clean_shared_memory(folder: Path = SHARED_MEMORY, older_than_s: float = 10.0) -> int:
-    """Remove what dead Fast DDS processes left in shared memory; returns the number of files.
+    """Remove the shared-memory files of dead Fast DDS processes; returns the number of files.
 
     A living owner holds an flock on the `_el` (exclusive) or `_sl` (shared) file beside its
     segment or port; the kernel drops it when the owner dies, by whatever cause. A port whose lock
@@ -344,7 +346,7 @@ def clean_shared_memory(folder: Path = SHARED_MEMORY, older_than_s: float = 10.0
 
 
 def _remove_dead(segment: Path, older_than_s: float) -> int:
-    """Remove a segment and what belongs to it unless somebody may hold it."""
+    """Remove a segment, its mutex and its lock files, unless a process may still hold it."""
     locks = [segment.with_name(segment.name + suffix) for suffix in ("_el", "_sl")]
     mutex = segment.with_name(f"sem.{segment.name}_mutex")
     files = [path for path in (segment, mutex, *locks) if path.exists()]
@@ -354,7 +356,7 @@ def _remove_dead(segment: Path, older_than_s: float) -> int:
             return 0
         for path in locks:
             if path.exists():
-                stack.enter_context(_locked(path))  # nobody adopts the segment while it goes
+                stack.enter_context(_locked(path))  # no process adopts it during the removal
         for path in files:
             path.unlink()
             removed += 1
@@ -368,7 +370,7 @@ def _domain_id(text: str) -> int:
 
 
 def _locked(path: Path) -> IO[bytes]:
-    """The file, opened and locked exclusively; raises `BlockingIOError` when somebody holds it."""
+    """Open a file and lock it exclusively; raises `BlockingIOError` when it is locked already."""
     file = open_regular(path)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -379,7 +381,7 @@ def _locked(path: Path) -> IO[bytes]:
 
 
 def _is_held(path: Path) -> bool:
-    """Whether a living process holds a lock on the file."""
+    """Check whether a living process holds a lock on the file."""
     try:
         _locked(path).close()
     except BlockingIOError:

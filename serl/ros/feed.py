@@ -1,4 +1,4 @@
-"""The newest good messages of one topic, and how old they are."""
+"""The newest valid messages of one topic, and their age."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from serl.ros.node import RosNode
 from serl.ros.topics import Topic
 
 AHEAD_S = 0.05
-"""A stamp may be this far in the future: the clocks of two hosts are never equal."""
+"""Tolerance for stamps in the future: the clocks of two hosts are never equal."""
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
 class Sample(Generic[Value]):
-    """What a message said.
+    """The decoded content of a message, with its time.
 
     Attributes:
-        value: decoded.
-        stamp_ns: of its header.
-        taken_s: when that was, by this process's monotonic clock; in lock-step by the stamp.
+        value: the decoded value.
+        stamp_ns: stamp of the message's header.
+        taken_s: the time of the stamp by this process's monotonic clock; in lock-step the stamp.
     """
 
     value: Value
@@ -35,18 +35,18 @@ class Sample(Generic[Value]):
 
 
 class Feed(Generic[Value]):
-    """A subscription that forgets what is damaged, repeated or from the future.
+    """A subscription that drops messages that are damaged, repeated or from the future.
 
     Args:
         node: the process's node.
-        topic: what is listened to.
-        decode: a message's value; None for one that is of no concern. Raises `BadInput`.
-        oldest_s: a newest sample older than this is stale; None in lock-step, where time waits.
-        keep: samples to remember.
-        stamped: messages have a header; else they count as stamped on arrival.
+        topic: the topic to subscribe to.
+        decode: returns a message's value, None for a message to ignore; raises `BadInput`.
+        oldest_s: age above which the newest sample is stale; None in lock-step, where time waits.
+        keep: number of samples to keep.
+        stamped: messages have a header; otherwise they count as stamped on arrival.
 
     Attributes:
-        refused: messages that were damaged, repeated or from the future.
+        refused: number of messages that were damaged, repeated or from the future.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class Feed(Generic[Value]):
 
     @property
     def stamp_ns(self) -> int:
-        """Of the newest sample; -1 before the first."""
+        """Stamp of the newest sample; -1 before the first."""
         return self._samples[-1].stamp_ns if self._samples else -1
 
     @property
     def is_fresh(self) -> bool:
-        """There is a sample, and it is not too old."""
+        """Whether there is a sample that is not stale."""
         try:
             self.newest()
         except Silent:
@@ -81,10 +81,10 @@ class Feed(Generic[Value]):
         return True
 
     def newest(self) -> Sample[Value]:
-        """The newest sample.
+        """Return the newest sample.
 
         Raises:
-            Silent: there is none, or it is too old, in one line that says why.
+            Silent: there is none, or it is stale; the message is one line with the reason.
         """
         try:
             sample = self._samples[-1]
@@ -97,10 +97,10 @@ class Feed(Generic[Value]):
         return sample
 
     def at(self, then_s: float | None) -> Sample[Value]:
-        """The sample taken nearest to then, of those remembered; None: the newest one.
+        """Return the kept sample taken nearest to `then_s`; for None the newest one.
 
         Raises:
-            Silent: as `newest`.
+            Silent: under the conditions of `newest`.
         """
         newest = self.newest()
         if then_s is None or then_s >= newest.taken_s:
@@ -108,9 +108,9 @@ class Feed(Generic[Value]):
         return min(tuple(self._samples), key=lambda sample: abs(sample.taken_s - then_s))
 
     def recent(self, period_s: float, then_s: float | None = None) -> list[Sample[Value]]:
-        """The sample of then, and those that are less than a period older.
+        """Return the sample at `then_s`, and those less than a period older.
 
-        Those from before a clock was set back have stamps of the future, and are not among them.
+        Samples from before a clock was set back have stamps in the future, and are left out.
         """
         last = self.at(then_s)
         first_ns = last.stamp_ns - round(period_s * 1e9)
@@ -118,12 +118,12 @@ class Feed(Generic[Value]):
         return [s for s in samples if first_ns < s.stamp_ns <= last.stamp_ns] or [last]
 
     def forget(self, before_ns: int | None = None) -> None:
-        """Begin anew: what was stamped before then, or heard so far, is of another episode."""
+        """Drop the samples of an earlier episode: those stamped before `before_ns`, or all."""
         while self._samples and (before_ns is None or self._samples[0].stamp_ns < before_ns):
             self._samples.popleft()
 
     def _hear(self, message: Any) -> None:
-        """Called by the executor."""
+        """Decode and keep a message; called in the executor's thread."""
         try:
             value = self._decode(message)
             if value is None:

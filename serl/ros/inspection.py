@@ -1,4 +1,4 @@
-"""A ROS graph as somebody sees it, and what is wrong with it."""
+"""Snapshots of a ROS graph, and checks for problems in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from serl.ros.topics import Topic
 from serl.system.json_fields import printable
 
 _ONLY_ONE = ("/command/pose", "/command/gripper", "/heartbeat")
-"""Ends of topics on which a robot listens to one sender, besides what a guard publishes."""
+"""Suffixes of topics with one sender per robot, besides the topics that a guard publishes."""
 _GUARD = "guard_"
 _SHARED = ("/stats", "/diagnostics", "/rosout", "/parameter_events")
 
@@ -25,11 +25,11 @@ class Endpoint(NamedTuple):
     """A publisher or a subscription.
 
     Attributes:
-        node: full name.
-        type: of its messages, as `ros2 interface` writes it.
-        reliable: what is lost is sent again.
-        latched: who comes later gets the last messages.
-        deadline_s: longest time between two messages; infinite without one.
+        node: full name of its node.
+        type: message type, as `ros2 interface` writes it.
+        reliable: lost messages are sent again.
+        latched: late subscribers get the last messages.
+        deadline_s: longest time between two messages; infinite without a deadline.
     """
 
     node: str
@@ -40,13 +40,13 @@ class Endpoint(NamedTuple):
 
 
 class TopicSeen(NamedTuple):
-    """A topic.
+    """A topic of the graph, with its endpoints and its rate.
 
     Attributes:
-        name: full name.
-        publishers: of it.
-        subscriptions: to it.
-        rate_hz: messages a second while it was listened to; None where nobody could listen.
+        name: full name of the topic.
+        publishers: its publishers.
+        subscriptions: its subscriptions.
+        rate_hz: measured messages per second; None where the topic could not be subscribed to.
     """
 
     name: str
@@ -56,7 +56,7 @@ class TopicSeen(NamedTuple):
 
     @property
     def types(self) -> tuple[str, ...]:
-        """All that its ends say, sorted."""
+        """Message types of its publishers and subscriptions, sorted."""
         return tuple(sorted({end.type for end in (*self.publishers, *self.subscriptions)}))
 
 
@@ -64,7 +64,7 @@ class GraphSeen(NamedTuple):
     """All nodes, one entry for each, and all topics.
 
     Attributes:
-        nodes: full names; one that is there twice is twice in it.
+        nodes: full names; a name that two nodes have is listed twice.
         topics: sorted by name.
     """
 
@@ -73,11 +73,11 @@ class GraphSeen(NamedTuple):
 
 
 def problems(graph: GraphSeen, expected: Iterable[str] = ()) -> Iterator[str]:
-    """What is wrong, a line for each; nothing when all is well.
+    """Yield one line for each problem of a graph.
 
     Args:
-        graph: what is there.
-        expected: full names of nodes that should be there.
+        graph: the graph that was found.
+        expected: full names of nodes that should be running.
     """
     for name, count in sorted(Counter(graph.nodes).items()):
         if count > 1:
@@ -93,7 +93,7 @@ def problems(graph: GraphSeen, expected: Iterable[str] = ()) -> Iterator[str]:
 
 
 def _too_many(topic: TopicSeen) -> str:
-    """Who else commands what has to have one commander."""
+    """Report several publishers on a topic that has to have one; empty when there is one."""
     senders = sorted({end.node for end in topic.publishers})
     guarded = any(name.rpartition("/")[2].startswith(_GUARD) for name in senders)
     alone = topic.name.endswith(_ONLY_ONE) or (guarded and not topic.name.endswith(_SHARED))
@@ -110,7 +110,7 @@ def _mismatches(topic: TopicSeen) -> Iterator[str]:
 
 
 def mismatch(sender: Endpoint, reader: Endpoint) -> str:
-    """Why DDS does not match them; empty when it does."""
+    """Return the reason why DDS does not match two endpoints; empty when it does."""
     if reader.reliable and not sender.reliable:
         return "the publisher is best effort, the subscription asks for reliable"
     if reader.latched and not sender.latched:
@@ -131,10 +131,10 @@ _HIDDEN = ("/rosout", "/parameter_events")
 
 
 class Look:
-    """Listens to all topics of a graph, from the moment on at which it was found.
+    """A listener on all topics of a graph, each from the moment of its discovery.
 
     Args:
-        node: of this process; it is left out of what is seen.
+        node: this process's node, which is left out of the result.
     """
 
     def __init__(self, node: RosNode) -> None:
@@ -143,7 +143,7 @@ class Look:
         self._since_s: dict[str, float] = {}
 
     def settle(self) -> None:
-        """Return once nothing new has come to the graph for a second, or after six."""
+        """Block until the graph has not changed for a second, or for six seconds at most."""
         begin_s = changed_s = time.monotonic()
         known: object = None
         while (now_s := time.monotonic()) < begin_s + _SETTLED_S:
@@ -155,7 +155,7 @@ class Look:
             time.sleep(_SLICE_S)
 
     def listen(self, seconds: float) -> GraphSeen:
-        """What is there, with rates over so many seconds; of what comes late over the rest."""
+        """Return the graph, with rates over this many seconds; over the rest for late topics."""
         begin_s = time.monotonic()
         while time.monotonic() - begin_s < seconds and not self._node.stopping:
             self._hear_what_is_new()
@@ -211,7 +211,7 @@ class Look:
 
 
 def message_class(name: str) -> Any:
-    """The class of `package/msg/Name`; None where its package is not installed."""
+    """Return the class of `package/msg/Name`; None where its package is not installed."""
     package, _, kind = name.partition("/msg/")
     try:
         return getattr(importlib.import_module(f"{package}.msg"), kind)

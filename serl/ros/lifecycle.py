@@ -1,10 +1,10 @@
-"""Nodes that ROS 2's lifecycle tools manage: each does its work only while its node is active.
+"""Nodes managed by ROS 2's lifecycle tools: each works only while its node is active.
 
     ros2 lifecycle set /RUN/actor0 deactivate
 
-A process comes up active, unless it was started with `--ros-args -p autostart:=false`: then it is
-unconfigured, and whoever manages it configures and activates it. In a run of several hosts nobody
-does, for services cannot be signed.
+A process starts active, unless it was started with `--ros-args -p autostart:=false`: then it is
+unconfigured until a lifecycle manager configures and activates it. A run of several hosts has no
+lifecycle manager, because services cannot be signed.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ INACTIVE = "its node is not active"
 
 
 def _nothing() -> None:
-    """Whoever looks at the attributes need not be told."""
+    """Do nothing: the default callback, for main loops that read the attributes."""
 
 
 class ManagedNode(LifecycleNode):  # type: ignore[misc]
-    """An rclpy lifecycle node: its process's main loop looks at what it is, or is told.
+    """An rclpy lifecycle node, whose state the main loop reads, or learns by callbacks.
 
     Args:
-        name: of the node.
-        enable_communication_interface: it has services; else it is what `manage` makes of it.
-        options: of rclpy.
+        name: name of the node.
+        enable_communication_interface: offer the lifecycle services; otherwise only `manage`
+            changes the state.
+        options: further options of rclpy.
 
     Attributes:
-        configured: somebody wants it loaded.
-        active: it does its work.
+        configured: the node is to be loaded.
+        active: the node is to do its work.
     """
 
     def __init__(
@@ -60,28 +61,28 @@ class ManagedNode(LifecycleNode):  # type: ignore[misc]
             )
 
     def on_configure(self, state: Any) -> Any:
-        """Called by rclpy."""
+        """Mark the node as configured; called by rclpy."""
         self.configured = True
         return TransitionCallbackReturn.SUCCESS
 
     def on_activate(self, state: Any) -> Any:
-        """Called by rclpy."""
+        """Activate the node, unless the callback refuses; called by rclpy."""
         answer = self._change(self._activate)
         self.active = answer == TransitionCallbackReturn.SUCCESS
         return answer
 
     def on_deactivate(self, state: Any) -> Any:
-        """Called by rclpy."""
+        """Deactivate the node; called by rclpy."""
         self.active = False
         return self._change(self._deactivate)
 
     def on_cleanup(self, state: Any) -> Any:
-        """Called by rclpy."""
+        """Mark the node as unconfigured; called by rclpy."""
         self.configured = False
         return TransitionCallbackReturn.SUCCESS
 
     def on_shutdown(self, state: Any) -> Any:
-        """Called by rclpy; what is shut down holds as long as its process lives."""
+        """Deactivate the node for the rest of its process's life; called by rclpy."""
         return self.on_deactivate(state)
 
     def manage(
@@ -91,12 +92,13 @@ class ManagedNode(LifecycleNode):  # type: ignore[misc]
         *,
         again: bool = False,
     ) -> None:
-        """Begin: active at once, or unconfigured until somebody says so.
+        """Start active, or unconfigured until a lifecycle manager changes the state.
 
         Args:
-            activate: called before it is active, in the executor's thread; a `SerlError` refuses.
-            deactivate: called once it is not; now, unless it starts by itself.
-            again: it was active before it joined the network anew.
+            activate: called before the node is active, in the executor's thread; a `SerlError`
+                refuses the transition.
+            deactivate: called after the node became inactive; at once, unless it starts active.
+            again: the node was active before it joined the network anew.
         """
         self._activate, self._deactivate = activate, deactivate
         if again or self.get_parameter(AUTOSTART).value:
@@ -115,7 +117,7 @@ class ManagedNode(LifecycleNode):  # type: ignore[misc]
 
 
 def _refuse_what_cannot_be(change: Callable[[Any, Any], Any], request: Any, response: Any) -> Any:
-    """The change, or a no: rclpy 7.1.6 lets an impossible one end the process."""
+    """Change the state, or refuse: in rclpy 7.1.6 an impossible change ends the process."""
     try:
         return change(request, response)
     except RCLError as error:

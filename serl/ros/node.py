@@ -1,4 +1,4 @@
-"""One process = one participant = one executor in a daemon thread; callbacks only fill queues."""
+"""A process's ROS 2 node: one participant, one executor in a daemon thread."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ _TRIM_BYTES, _MMAP_BYTES = 64 << 20, 32 << 20
 def keep_freed_memory() -> None:
     """Keep up to 64 MB of freed memory per arena instead of giving it back at once.
 
-    A message of some MB passes through four buffers on its way in. Fetching their pages from the
-    kernel again, for each message, was half of what it cost the process (measured: 5 MB, glibc
+    A received message of some MB passes through four buffers. Fetching their pages from the kernel
+    again, for each message, was half of the message's cost to the process (measured: 5 MB, glibc
     2.36). Does nothing where the C library is not glibc.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -64,9 +64,9 @@ _TIMELESS = "use_sim_time is true, and nobody tells the time on /clock"
 _LOOK_S = 5.0
 _JOIN_S, _AGAIN_S = 20.0, 0.1
 _ECHO_S = 1.0
-"""A Ctrl-C comes twice where a terminal sends it to all, and `ros2 launch` to each as well."""
+"""Time in which a second Ctrl-C is an echo: both the terminal and `ros2 launch` send it."""
 _STEADY = Clock(clock_type=ClockType.STEADY_TIME)
-"""Of timers: those of ROS time wait for an hour when the host's clock is set back by one."""
+"""Clock of timers: in ROS time they pause for an hour when the host's clock is set back by one."""
 _TAKEN_AWAY = (AttributeError, rclpy_implementation.InvalidHandle)
 _MOST_AT_ONCE = 64
 
@@ -74,30 +74,30 @@ _MOST_AT_ONCE = 64
 class RosNode:
     """A context manager: the process's ROS 2 node, spinning while it is open.
 
-    SIGTERM and SIGINT set `stopping`, which main loops look at; another one after a second acts as
-    if there were no node. The executor is the single-threaded one on purpose: the others lose
-    messages or starve threads (measured, rclpy 7.1.6).
+    SIGTERM and SIGINT set `stopping`, which main loops check; another signal after a second has
+    its usual effect. The executor is single-threaded on purpose: the others lose messages or
+    starve threads (measured, rclpy 7.1.6). Callbacks only fill queues.
 
-    Messages on `authentic` topics, in a run of several hosts on all topics, bear a tag under the
+    Messages on `authentic` topics, in a run of several hosts on all topics, carry a tag under the
     run's key; others are dropped and counted. Services cannot be signed, so that a run of several
     hosts has none: its nodes activate themselves.
 
     Args:
         name: name of the node, made valid if it is not.
         run_folder: the run; its name gives the namespace, its `log` folder takes ROS's logs.
-        local: stay on this host, and trust it, whatever the run does.
-        robot: the node's own services are in the run's namespace of this name; topics are not.
-        parameters: of the node, besides `use_sim_time`; in a run of several hosts nobody is told.
+        local: stay on this host, and trust it, even in a run of several hosts.
+        robot: sub-namespace of the run for the node's own services; topics stay outside of it.
+        parameters: the node's, besides `use_sim_time`; without services in a run of several hosts.
         managed: the handle is a `serl.ros.lifecycle.ManagedNode`; call its `manage`.
 
     Attributes:
         stopping: the process was asked to end, a callback failed, or the node is deaf.
-        deaf: why the node hears nobody any more; empty as long as it can hear.
+        deaf: the reason why the node receives no messages any more; empty while it can.
         handle: the rclpy node.
-        signed: all messages bear a tag: the run has several hosts.
+        signed: all messages carry a tag: the run has several hosts.
 
     Raises:
-        BadInput: this host is none of the run's, its key is missing, or ROS 2 opened a socket
+        BadInput: this host is not one of the run's, its key is missing, or ROS 2 opened a socket
             that others can reach.
         SerlError: the network went down meanwhile, or another process keeps the domain's port.
     """
@@ -132,13 +132,13 @@ class RosNode:
         self._executor.add_node(self.handle)
         self.every(_LOOK_S, self._look)
         self._rosout: RosoutHandler | None = None
-        if not self.signed:  # nobody but its run could read a message that bears a tag
+        if not self.signed:  # only the run itself could read messages with a tag
             logger_name = self.handle.get_logger().name
             self._rosout = RosoutHandler(logger_name, self.publisher(ROSOUT))
             self.every(DRAIN_S, self._rosout.drain)
         self._thread = threading.Thread(target=self._spin, name="ros", daemon=True)
         self._previous: dict[int, Any] = {}
-        self._asked_s = math.inf  # when it was first asked to end
+        self._asked_s = math.inf  # time of the first request to end
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -168,7 +168,7 @@ class RosNode:
             raise self._failure
 
     def publisher(self, topic: Topic) -> Any:
-        """A publisher on a topic of the run; it takes messages, and CDR bytes as they are."""
+        """Create a publisher on a topic of the run; it takes messages, or CDR bytes unchanged."""
         publisher = self.handle.create_publisher(topic.kind, self.absolute(topic.name), topic.qos)
         key = self._key_of(topic)
         return publisher if key is None else Signer(publisher, key)
@@ -183,7 +183,7 @@ class RosNode:
     ) -> None:
         """Call back in the executor's thread with each message, or its CDR bytes when `raw`.
 
-        With `drain`, as when `raw`, all that wait are taken in one round of the executor.
+        With `drain` or `raw`, all waiting messages are taken in one round of the executor.
         """
 
         def deliver(message: Any) -> None:
@@ -201,44 +201,44 @@ class RosNode:
             taker.subscription = subscription
 
     def absolute(self, name: str) -> str:
-        """A name of the run, from the root; one that begins there stays as it is."""
+        """Return a name in the run's namespace; absolute names stay unchanged."""
         return name if name.startswith("/") else f"{self._namespace}/{name}"
 
     @property
     def hindrance(self) -> str:
-        """Why its node does not do its work, in words; empty when nothing hinders it."""
+        """The reason why the node does not do its work; empty when nothing hinders it."""
         return INACTIVE if self._managed and not self.handle.active else self.timeless
 
     @property
     def timeless(self) -> str:
-        """Why it does not know what time it is, in words; empty when it does."""
+        """The reason why the node does not know the time; empty when it does."""
         by_clock = self.handle.get_parameter(USE_SIM_TIME_NAME).value
         return "" if not by_clock or self.handle.get_clock().now().nanoseconds else _TIMELESS
 
     @property
     def counts(self) -> Mapping[str, float]:
-        """How many messages were dropped because they did not bear the run's tag."""
+        """Number of messages dropped because they did not carry the run's tag."""
         return {"unauthenticated": float(self._strangers.total())} if self._strangers else {}
 
     def wait(self, timeout_s: float) -> None:
-        """Sleep until a message arrives; one that arrived since the last call ends it at once."""
+        """Sleep until a message arrives; return at once if one arrived since the last call."""
         self._arrived.wait(timeout_s)
         self._arrived.clear()
 
     def every(self, period_s: float, callback: Callable[[], None]) -> None:
-        """Call back in the executor's thread, periodically, whatever clocks are set to."""
+        """Call back periodically in the executor's thread, by a clock that is never set back."""
         self.handle.create_timer(period_s, callback, clock=_STEADY)
 
     def soon(self, callback: Callable[[], object]) -> None:
         """Call back once, in the executor's thread.
 
-        A publisher, a subscription or a client may be destroyed there: anywhere else the executor
-        may be about to wait for it, and breaks (seen, rclpy 7.1.6).
+        A publisher, a subscription or a client may be destroyed only there: in another thread the
+        executor may be about to wait for it, and breaks (seen, rclpy 7.1.6).
         """
         self._executor.create_task(callback)
 
     def _join(self, name: str, addresses: set[IPv4Address]) -> None:
-        """Create the node, once its addresses are up, and see where it can be reached."""
+        """Create the node, once its addresses are up, and check the sockets that it opened."""
         wait_until_up(addresses)
         deadline_s = time.monotonic() + _JOIN_S
         while not self._create(name):  # another process held its port for a moment
@@ -253,7 +253,7 @@ class RosNode:
             raise
 
     def _create(self, name: str) -> bool:
-        """Create the node; return False, with none, where it would not hear of its domain."""
+        """Create the node; return False, without a node, where it could not discover its domain."""
         before = read_ports()
         self._context = Context()
         rclpy.init(context=self._context)
@@ -285,7 +285,7 @@ class RosNode:
             raise BadInput(f"{name}: {error}") from None
 
     def _look(self) -> None:
-        """Say that the time is unknown; end a node that is deaf, as at two looks in a row."""
+        """Warn of an unknown time; end a node that was found deaf at two checks in a row."""
         if self.timeless and not self._told_time:
             self._told_time = True
             logger.warning("%s: %s", self.handle.get_fully_qualified_name(), _TIMELESS)
@@ -300,14 +300,14 @@ class RosNode:
         self._context.try_shutdown()
 
     def _key_of(self, topic: Topic) -> bytes | None:
-        """The key for the tags of a topic; None for a topic whose messages bear none."""
+        """Return the key for the tags of a topic; None for a topic whose messages carry none."""
         key = self._key or (run_key(self._folder) if topic.authentic else None)
         return topic_key(key, self.absolute(topic.name)) if key else None
 
     def _verified(
         self, topic: Topic, key: bytes, deliver: Callable[[Any], None], raw: bool
     ) -> Callable[[bytes], None]:
-        """Deliver only messages that bear the tag."""
+        """Return a callback that delivers only messages with a valid tag, and counts the others."""
         self._strangers[topic.name] += 0  # counted from now on
 
         def heed(signed: bytes) -> None:
@@ -327,7 +327,7 @@ class RosNode:
         except ExternalShutdownException:
             pass
         except Exception as error:  # a defect: better to end than to go on deaf
-            # rclpy 7.1.6 may still look at its guards while they are being taken away.
+            # rclpy 7.1.6 may still read its guard conditions while they are being destroyed.
             if not (self._leaving and isinstance(error, _TAKEN_AWAY)):
                 self._failure = error
                 self.stopping = True
@@ -345,13 +345,14 @@ class RosNode:
 
 
 class _Taker:
-    """Calls back with a message, serialized when `raw`, and with those that wait behind it.
+    """A callback that also takes the messages waiting behind the one it is called with.
 
-    A round of the executor costs as much as five messages (measured, rclpy 7.1.6).
+    Messages are serialized when `raw`. A round of the executor costs as much as five messages
+    (measured, rclpy 7.1.6).
     """
 
     def __init__(self, kind: Any, callback: Callable[[Any], None], raw: bool) -> None:
-        self.subscription: Any = None  # which may call before the node gave it back
+        self.subscription: Any = None  # may call back before `create_subscription` returned
         self._kind, self._raw = kind, raw
         self._callback = callback
 
@@ -359,7 +360,7 @@ class _Taker:
         self._callback(message)
         if self.subscription is not None:
             handle = self.subscription.handle
-            with handle:  # which gives back nothing
+            with handle:  # its `__enter__` returns None
                 for _ in range(_MOST_AT_ONCE):
                     if (taken := handle.take_message(self._kind, self._raw)) is None:
                         return
@@ -367,9 +368,9 @@ class _Taker:
 
 
 def run_node(run: Callable[[], None]) -> int:
-    """Run the body of a process; returns its exit code, after one line on what went wrong.
+    """Run the body of a process; returns its exit code, after a line on stderr for an error.
 
-    A supervised process that is done ends well, also when it is asked to end while it leaves.
+    A supervised process whose body is done exits with 0, even if a signal asks it to end then.
     """
     try:
         if supervised():
@@ -388,16 +389,16 @@ def run_node(run: Callable[[], None]) -> int:
 
 
 def own_arguments(arguments: Sequence[str] | None) -> list[str]:
-    """A process's arguments but those that rclpy takes, as in `--ros-args -r __ns:=/left`."""
+    """Return a process's arguments without rclpy's, as in `--ros-args -r __ns:=/left`."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     return list(remove_ros_args(["", *given])[1:])
 
 
 def namespace(run_folder: Path, robot: str = "") -> str:
-    """The ROS namespace of a run: its folder's name, made valid.
+    """Return the ROS namespace of a run: its folder's name, made valid.
 
-    A process that was started with `--ros-args -r __ns:=/cell` has the run in that one; one whose
-    node is in the namespace of a robot, also when it was told all of that: `__ns:=/cell/left`.
+    A process that was started with `--ros-args -r __ns:=/cell` has the run in `/cell`. If its node
+    is in the namespace of a robot, `__ns:=/cell/left` gives `/cell` as well.
     """
     given = _given_namespace(sys.argv)
     run = given.removesuffix(f"/{robot}") if robot else given
@@ -405,7 +406,7 @@ def namespace(run_folder: Path, robot: str = "") -> str:
 
 
 def _given_namespace(words: Sequence[str]) -> str:
-    """Of the arguments that are for rclpy; empty without one."""
+    """Return the namespace given by rclpy's arguments; empty without one."""
     of_ros = words[words.index("--ros-args") :] if "--ros-args" in words else ()
     found = [word.removeprefix("__ns:=") for word in of_ros if word.startswith("__ns:=")]
     return f"/{found[-1].strip('/')}" if found else ""

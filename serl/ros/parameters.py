@@ -1,4 +1,4 @@
-"""Parameters of a node that say what they are: a description, a range, and who may set them."""
+"""Self-describing parameters of a node: description, range and write access."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescri
 
 
 class Described(NamedTuple):
-    """A parameter.
+    """A parameter with its description.
 
     Attributes:
-        value: at first; its type never changes.
-        text: one line on what it is, with its unit.
-        low: smallest value that is allowed; None without a range.
-        high: largest.
+        value: initial value; its type never changes.
+        text: description in one line, with its unit.
+        low: smallest allowed value; None without a range.
+        high: largest allowed value; None without a range.
         read_only: only the command line of the process sets it.
     """
 
@@ -27,7 +27,7 @@ class Described(NamedTuple):
 
     @property
     def descriptor(self) -> Any:
-        """As rclpy takes it."""
+        """The parameter's descriptor for rclpy."""
         made = ParameterDescriptor(description=self.text, read_only=self.read_only)
         if self.low is None or self.high is None:
             return made
@@ -44,10 +44,12 @@ class Described(NamedTuple):
 def declare(handle: Any, parameters: Mapping[str, Described]) -> None:
     """Declare parameters of an rclpy node; values on the command line win.
 
-    One that rclpy has declared itself, `use_sim_time`, keeps its value, and is described anew.
+    A parameter that rclpy has declared itself, `use_sim_time`, keeps its value and gets the new
+    description.
 
     Raises:
-        rclpy.exceptions.ParameterException: such a value is of another type, or out of range.
+        rclpy.exceptions.ParameterException: a value on the command line has another type, or is
+            out of range.
     """
     for name, parameter in parameters.items():
         if handle.has_parameter(name):

@@ -1,13 +1,13 @@
-"""The shared-memory ports at which this process hears others, as Linux lists them.
+"""The shared-memory ports that this process reads, as Linux lists them.
 
 Fast DDS holds a lock file for each port that it reads (`_el`: a port of one reader, `_sl`: the
-port of a domain, at which all its participants hear of each other). Two things leave a node that
-speaks and never hears (Fast DDS 2.14.5, `SharedMemGlobal::open_port_internal`):
+port of a domain, at which all its participants discover each other). Two causes leave a node that
+sends and never receives (Fast DDS 2.14.5, `SharedMemGlobal::open_port_internal`):
 
-- It opens the port of its domain while another process holds the lock for a moment. Fast DDS says
-  "Failed init_port" and goes on without it.
-- Another process takes a port that is read for one that a dead process left, and removes it: the
-  lock stays held, and what is sent from then on goes to a new port of the same name.
+- The node opens the port of its domain while another process holds the lock for a moment. Fast DDS
+  logs "Failed init_port" and goes on without it.
+- Another process mistakes a port in use for the port of a dead process, and removes it: the lock
+  stays held, and later messages go to a new port of the same name.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def removed_ports(domain_id: int, locks: Iterable[str]) -> set[str]:
     """List those of a node's ports in its domain that another process has removed.
 
     Args:
-        domain_id: of the node.
-        locks: of the ports that the node reads.
+        domain_id: domain of the node.
+        locks: lock files of the ports that the node reads.
     """
     lines = Path("/proc/self/maps").read_text().splitlines()
     gone = {path.removesuffix(_DELETED) for path in map(_mapped, lines) if path.endswith(_DELETED)}

@@ -1,4 +1,4 @@
-"""The processes of a run, started in a ROS domain of their own."""
+"""The processes of a run, and how they are started in a ROS domain."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ from serl.system.supervisor import ProcessSpec, Supervisor
 _DOMAIN = "ros_domain"
 _MAX_NOTE_BYTES = 4096
 _NICE, _FIRST = 10, -10
-_ARM = "--arm"  # of the guard of a real arm
+_ARM = "--arm"  # argument of a real arm's guard
 
 
 class RealArm(NamedTuple):
-    """A profile, by name or file, and the namespace of its driver, from the root."""
+    """A real arm: its profile, by name or file, and the absolute namespace of its driver."""
 
     profile: str
     namespace: str
 
     @property
     def guarded(self) -> GuardedArm:
-        """Where its guard is found; raises `BadInput` when there is no such profile."""
+        """Namespace and latch of the arm's guard; raises `BadInput` for an unknown profile."""
         latch = latch_path(self.profile, load_robot(self.profile), self.namespace)
         return GuardedArm(self.namespace, latch)
 
 
 def arm_of(run: RunFolder) -> RealArm | None:
-    """The real arm that a run drives, if it is one."""
+    """Return the real arm that a run drives; None without one."""
     robot = run.config.robot
     return RealArm(robot, run.config.namespace) if robot is not None and is_real(robot) else None
 
@@ -62,9 +62,10 @@ def arm_of(run: RunFolder) -> RealArm | None:
 def arms_behind_guards(
     run: RunFolder, actors: Sequence[str], arm: RealArm | None = None
 ) -> dict[str, GuardedArm]:
-    """The arms behind guards, by the actor that drives each.
+    """Return the guarded arms by the name of the actor that drives each.
 
-    That is the given real arm or the run's, which one actor has, or a simulated one for each.
+    They are the given real arm or the run's, driven by the first actor, or a simulated arm for each
+    actor.
     """
     if (arm := arm or arm_of(run)) is not None:
         return {actors[0]: arm.guarded}
@@ -72,19 +73,19 @@ def arms_behind_guards(
 
 
 def simulated_arm(run: RunFolder, name: str) -> GuardedArm:
-    """The simulated arm of an actor."""
+    """Return the simulated arm of an actor."""
     return GuardedArm(name, simulated_latch(run.path / GUARD_FOLDER, name))
 
 
 def require_ros() -> None:
-    """Raise `BadInput` unless ROS 2 can be used, in a domain that is free or was asked for."""
+    """Raise `BadInput` unless ROS 2 can be used, in a free domain or the one asked for."""
     if problem := ros_status().problem:
         raise BadInput(problem)
     free_domain().close()
 
 
 def chosen_arm(run: RunFolder, robot: str, namespace: str) -> RealArm:
-    """Another real arm for an actor of a run on real arms; raises `BadInput` for what is none."""
+    """Return another real arm for an actor; raises `BadInput` unless both run and arm are real."""
     if arm_of(run) is None or not is_real(robot):
         own = run.config.robot or "a simulation in its actors' processes"
         raise BadInput(f"--robot {robot}: {run.path} drives {own}")
@@ -93,7 +94,7 @@ def chosen_arm(run: RunFolder, robot: str, namespace: str) -> RealArm:
 
 
 def learner_processes(run: RunFolder) -> list[ProcessSpec]:
-    """The learner of a run, or of each of its stages; it stands back where an arm moves."""
+    """Return the learner of a run, or of each stage; with low priority where an arm moves."""
     nice = _NICE if run.config.robot else 0
     return [
         ProcessSpec(
@@ -108,9 +109,9 @@ def learner_processes(run: RunFolder) -> list[ProcessSpec]:
 
 
 def actor_processes(run: RunFolder, name: str, arm: RealArm | None = None) -> list[ProcessSpec]:
-    """An actor, the link beside it to each learner, and in real time its arm and a guard.
+    """Return an actor, its link to each learner, and in real time its arm and a guard.
 
-    A real arm, that of the run unless another one is given, has a driver of its own.
+    A real arm, by default that of the run, has a driver of its own.
     """
     nice, arm = _NICE if run.config.robot else 0, arm or arm_of(run)
     links = [
@@ -138,14 +139,14 @@ def actor_processes(run: RunFolder, name: str, arm: RealArm | None = None) -> li
 
 
 def _guarded(run: RunFolder, name: str, arm: RealArm | None) -> list[ProcessSpec]:
-    """What stands before an actor: a guard, and the arm itself where it is simulated."""
+    """Return the guard of an actor's arm, and the arm itself where it is simulated."""
     if arm is not None:
         return [guard_process(run, name, arm)]
     return arm_processes(run, name) if run.config.robot else []
 
 
 def arm_processes(run: RunFolder, name: str) -> list[ProcessSpec]:
-    """The simulated arm of an actor, and the guard that alone commands it."""
+    """Return the simulated arm of an actor, and the guard that alone commands it."""
     _, limits = guarded_arm(run.config, "sim")
     settings, latch = settle_guard(run.path / GUARD_FOLDER, name, limits)
     arm = ("--run", str(run.path), "--robot", name)
@@ -154,7 +155,7 @@ def arm_processes(run: RunFolder, name: str) -> list[ProcessSpec]:
 
 
 def sim_process(run: RunFolder, name: str, *options: str) -> ProcessSpec:
-    """A simulated arm, with more arguments of its process."""
+    """Return the process of a simulated arm, with further arguments."""
     arguments = ("--run", str(run.path), "--robot", name, *options)
     return ProcessSpec(
         f"sim-{name}",
@@ -169,7 +170,7 @@ def sim_process(run: RunFolder, name: str, *options: str) -> ProcessSpec:
 def policy_processes(
     run: RunFolder, name: str, checkpoint: Path, episodes: int | None
 ) -> list[ProcessSpec]:
-    """What executes a trained policy in a deployment: see `serl.ros.nodes.policy`.
+    """Return the processes that execute a trained policy: see `serl.ros.nodes.policy`.
 
     A simulated arm comes with its guard and its latch. A real one has its own driver and latch.
     """
@@ -186,9 +187,9 @@ def policy_processes(
 
 
 def guard_process(run: RunFolder, name: str, arm: RealArm) -> ProcessSpec:
-    """The guard of a real arm, whose latch is the arm's: see `serl.arm_profile.latch_path`.
+    """Return the guard of a real arm, with the arm's latch: see `serl.arm_profile.latch_path`.
 
-    It keeps to the task's box, and to that of the profile where a person has taught one.
+    The guard enforces the task's box, and the profile's workspace where one was taught.
     """
     _, limits = guarded_arm(run.config, arm.profile)
     settings, guarded = write_guard(run.path / GUARD_FOLDER, name, limits), arm.guarded
@@ -201,7 +202,7 @@ def guard_process(run: RunFolder, name: str, arm: RealArm) -> ProcessSpec:
 
 
 def _arm_note(run: RunFolder, name: str) -> Path:
-    """Where a console that comes later reads the real arm of an actor: namespace and latch."""
+    """Return the file with an actor's real arm, namespace and latch, for a later console."""
     return run.path / GUARD_FOLDER / f"{name}.arm"
 
 
@@ -212,22 +213,22 @@ def _guard(name: str, robot: str, arguments: tuple[str, ...]) -> ProcessSpec:
 
 
 def prefix(stage: str) -> str:
-    """What the names of a stage's processes begin with; nothing in a run without stages."""
+    """Return the prefix of a stage's process names; empty in a run without stages."""
     return f"{stage}-" if stage else ""
 
 
 def _of_stage(stage: str, node: str) -> str:
-    """A node of a stage, where it is launched: others' namespaces begin with that of their run."""
+    """Return a node's name relative to the run's namespace: that of its stage comes first."""
     return f"{ros_name(stage)}/{node}" if stage else node
 
 
 def console_processes(
     run: RunFolder, actor: str, port: int, arm: RealArm | None = None
 ) -> list[ProcessSpec]:
-    """The console beside an actor, whose STOP goes to the guard of the arm as well.
+    """Return the console of an actor, whose STOP goes to the guard of the arm as well.
 
-    That is the given real arm, else the one that the actor drove last, else that of the run.
-    A note of another form, as older versions left it, counts as none.
+    The arm is the given real one, else the one that the actor drove last, else that of the run.
+    A note in another format, which older versions wrote, is ignored.
     """
     arguments: tuple[str, ...] = ("--run", str(run.path), "--actor", actor, "--port", str(port))
     note, lines, guarded = _arm_note(run, actor), list[str](), None
@@ -246,7 +247,7 @@ def console_processes(
 
 
 def actor_names(run: RunFolder) -> list[str]:
-    """Names of the actors that a run starts."""
+    """Return the names of the actors that a run starts."""
     return [f"actor{index}" for index in range(run.config.actors)]
 
 
@@ -259,7 +260,7 @@ def check_one_arm(config: TrainConfig) -> None:
 
 
 def all_processes(run: RunFolder) -> list[ProcessSpec]:
-    """A learner and all actors: the one list that supervisor and launch files share.
+    """Return the learner and all actors: the list that supervisor and launch files share.
 
     Raises:
         BadInput: several actors would drive one real arm.
@@ -270,7 +271,7 @@ def all_processes(run: RunFolder) -> list[ProcessSpec]:
 
 
 def described_processes(run: RunFolder, graph: GraphConfig) -> list[ProcessSpec]:
-    """What a file describes: `serl up` supervises it, and a launch file starts it.
+    """Return the processes of a graph file, for `serl up` and for a launch file.
 
     Raises:
         BadInput: the run's settings and the robots of the file do not agree.
@@ -295,14 +296,14 @@ def described_processes(run: RunFolder, graph: GraphConfig) -> list[ProcessSpec]
 
 
 def real_arm_of(robot: RobotEntry) -> RealArm | None:
-    """The real arm that an entry of a file describes, if it is one."""
+    """Return the real arm that an entry of a graph file describes; None without one."""
     if robot.profile is None or not is_real(robot.profile):
         return None
     return RealArm(robot.profile, robot.namespace)
 
 
 def ends_with(graph: GraphConfig) -> frozenset[str]:
-    """When all of these are done, so is the graph; empty: it goes on until it is stopped."""
+    """Return the processes whose end ends the graph; empty when it runs until it is stopped."""
     return frozenset({"learner"} if graph.learner else graph.actors)
 
 
@@ -314,7 +315,7 @@ def started(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor
         BadInput: ROS 2 is missing, no ROS domain is free, or the run has a learner already.
     """
     require_ros()
-    if foreign := any(_ARM in spec.arguments for spec in specs):  # whose driver is not ours
+    if foreign := any(_ARM in spec.arguments for spec in specs):  # with a third-party driver
         be_where_drivers_are()
     before = None
     with suppress(BadInput):
@@ -328,18 +329,18 @@ def started(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor
 
 
 def be_where_drivers_are() -> None:
-    """What this process starts is in the domain that was asked for, or in ROS's own default."""
+    """Put processes that are started from here into `ROS_DOMAIN_ID`, or ROS's default domain 0."""
     os.environ["ROS_DOMAIN_ID"] = os.environ.get("ROS_DOMAIN_ID") or "0"
 
 
 def prepare(run: RunFolder, domain_id: int) -> None:
-    """Make ready for processes of a run in a ROS domain.
+    """Prepare the run folder and shared memory for processes of a run in a ROS domain.
 
     Raises:
         BadInput: the run has a learner already.
     """
     parts = run.parts().values()
-    for part in parts:  # the learner process takes it; whoever comes second changes nothing
+    for part in parts:  # fails while a learner runs; the learner process takes the lock
         part.lock_learner().close()
     clean_shared_memory()
     for path in {run.path, *(part.path for part in parts)}:
@@ -349,10 +350,10 @@ def prepare(run: RunFolder, domain_id: int) -> None:
 
 @contextmanager
 def beside(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]:
-    """Run processes for as long as the block, beside whatever is `started` in it.
+    """Run processes until the block is left, beside those that are `started` in it.
 
     Raises:
-        BadInput: as of `started`.
+        BadInput: ROS 2 is missing, or no ROS domain is free.
     """
     require_ros()
     clean_shared_memory()
@@ -368,7 +369,7 @@ def beside(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]
 
 @contextmanager
 def joined(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]:
-    """The same in the domain of a run that has been started, on this host or on another.
+    """Run processes in the domain of a run that was started, on this host or on another.
 
     Raises:
         BadInput: ROS 2 is missing, or the run was never started.
@@ -379,13 +380,13 @@ def joined(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]
 
 
 def join_here(run: RunFolder) -> None:
-    """This process is about to join a run that has been started; raises as `joined`."""
+    """Put this process's nodes into the domain of a started run; raises the errors of `joined`."""
     require_ros()
     os.environ["ROS_DOMAIN_ID"] = str(started_domain_id(run))
 
 
 def started_domain_id(run: RunFolder) -> int:
-    """The ROS domain in which a run was started; raises `BadInput` unless it was."""
+    """Return the ROS domain in which a run was started; raises `BadInput` unless it was."""
     if not run.config.network.local:
         choose_transport(run.path)  # of this host alone
         return free_domain(network=run.config.network).id
@@ -399,7 +400,7 @@ def started_domain_id(run: RunFolder) -> int:
 
 
 def was_started(run: RunFolder) -> bool:
-    """Whether it is known in which ROS domain the run is: a learner was started, or it says so."""
+    """Check whether the run's ROS domain is known: from its settings, or from a learner's start."""
     return not run.config.network.local or (run.path / _DOMAIN).exists()
 
 
@@ -418,7 +419,7 @@ def _supervised(
 
 @contextmanager
 def _within(domain_id: int) -> Iterator[None]:
-    """This process is in a ROS domain: nodes of its own, and what else is `started` meanwhile."""
+    """Put this process's nodes, and processes `started` in the block, into a ROS domain."""
     before = os.environ.get("ROS_DOMAIN_ID")
     os.environ["ROS_DOMAIN_ID"] = str(domain_id)
     try:

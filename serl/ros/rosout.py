@@ -1,4 +1,4 @@
-"""Forwards what a process logs to `/rosout`, where the log viewers of ROS 2 look."""
+"""A `logging` handler that forwards a process's log to `/rosout`, for ROS 2's log viewers."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ ROSOUT = Topic(
         lifespan=Duration(seconds=10),
     ),
 )
-"""The quality of service is that of ROS 2's own publishers on it, but for the depth."""
+"""Topic of log messages; its quality of service differs from ROS 2's own only in the depth."""
 
 _LEVELS = ((logging.CRITICAL, Log.FATAL), (logging.ERROR, Log.ERROR), (logging.WARNING, Log.WARN))
 
 
 class RosoutHandler(logging.Handler):
-    """Queues records of Python's `logging`, which `drain` publishes.
+    """A handler that queues records of Python's `logging`, which `drain` publishes.
 
-    A thread that logs never waits for ROS 2: of a full queue the oldest record is dropped and
-    counted. Records below INFO are not forwarded.
+    A thread that logs never waits for ROS 2: a full queue drops and counts its oldest record.
+    Records below INFO are not forwarded.
 
     Args:
         name: name of the logger in the messages: that of the node, by which viewers group.
-        publisher: of `ROSOUT`.
+        publisher: publisher on `ROSOUT`.
 
     Attributes:
         dropped: number of records that the queue had no room for.
@@ -53,13 +53,13 @@ class RosoutHandler(logging.Handler):
         self._reported = 0
 
     def attach(self) -> None:
-        """Hear all loggers; a process without another handler goes on printing its warnings."""
+        """Add the handler to the root logger; a process without another still prints warnings."""
         if not logging.root.handlers and logging.lastResort is not None:
             logging.root.addHandler(logging.lastResort)
         logging.root.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a record; called with the handler's lock, which `drain` never takes."""
+        """Queue a record; called with the handler's lock held, which `drain` never takes."""
         try:
             message = self._message(record)
         except Exception:  # a defect in a logging call, which `logging` reports by itself
@@ -69,7 +69,7 @@ class RosoutHandler(logging.Handler):
         self._queue.append(message)
 
     def drain(self) -> None:
-        """Publish what was queued before this call; one thread at a time, which may block."""
+        """Publish the records queued before this call; one thread at a time, which may block."""
         for _ in range(len(self._queue)):
             self._publisher.publish(self._queue.popleft())
         if (missing := self.dropped - self._reported) > 0:
@@ -79,7 +79,7 @@ class RosoutHandler(logging.Handler):
             self._publisher.publish(self._message(record))
 
     def detach(self) -> None:
-        """Hear nothing more; what is queued is still there to `drain`."""
+        """Remove the handler from the root logger; queued records can still be drained."""
         logging.root.removeHandler(self)
 
     def _message(self, record: logging.LogRecord) -> Log:

@@ -21,14 +21,14 @@ from serl.system.json_fields import printable
 from serl.system.signed_order import OrderCheck, load_order_key, sign_order
 
 ORDER = "order"
-"""Service that takes signed orders, beside those whose names are the words of the orders."""
+"""Name of the service that takes signed orders, beside the triggers named after the orders."""
 
 
 def serve(node: RosNode, name: str, act: Callable[[], str]) -> None:
-    """Offer `<node>/<name>`; `act` runs in the executor's thread and says what it did.
+    """Offer the trigger `<node>/<name>`; `act`, in the executor's thread, returns the answer.
 
-    A name with a slash is of the run. What `act` raises as `SerlError` is refused with its text.
-    Nothing is offered in a run of several hosts, where anybody in the network could call it.
+    A name with a slash is relative to the run. A `SerlError` of `act` refuses the call with its
+    text. Nothing is offered in a run of several hosts, where any host in the network could call it.
     """
     if node.signed:
         return
@@ -43,15 +43,15 @@ def serve(node: RosNode, name: str, act: Callable[[], str]) -> None:
 def serve_signed(
     node: RosNode, place: str, acts: Mapping[str, Callable[[], str]], orders: OrderCheck
 ) -> None:
-    """Offer `<place>/order`, which takes the words of `acts` in a signed text.
+    """Offer `<place>/order`, a service that takes the orders of `acts` as signed text.
 
-    Its type is `diagnostic_msgs/AddDiagnostics`: of the standard services the one that takes a text
-    and answers as a trigger does. The triggers of the same names refuse, and say how to sign.
+    Its type is `diagnostic_msgs/AddDiagnostics`, the standard service that takes a text and answers
+    as a trigger does. Triggers with the names of the orders refuse, and explain how to sign.
 
     Args:
-        node: offers them.
-        place: what the names of the services begin with, from the root.
-        acts: what each word does; `SerlError` refuses.
+        node: the node that offers the services.
+        place: absolute prefix of the services' names.
+        acts: the function of each order; a `SerlError` refuses it.
         orders: checks the signatures.
     """
     if node.signed:
@@ -83,14 +83,14 @@ def _answered(response: Any, act: Callable[[], str]) -> Any:
 
 
 class Request:
-    """`~/<name>`: remembers that it was called until somebody takes it."""
+    """A service `~/<name>` that keeps a call until `taken` reads it."""
 
     def __init__(self, node: RosNode, name: str) -> None:
         self._asked = False
         serve(node, name, self._ask)
 
     def taken(self) -> bool:
-        """Whether it was called since the last time."""
+        """Check whether the service was called since the last check."""
         asked, self._asked = self._asked, False
         return asked
 
@@ -101,17 +101,17 @@ class Request:
 
 _SLICE_S = 0.02
 _AGAIN_S = 3.0
-"""A request goes to nobody where the other end died and has not been found anew: ask again. What is
-asked in real time does no harm twice; time that passes in lock-step would."""
+"""Time after which a request is repeated: it is lost where the server died and was not discovered
+anew. Requests in real time are harmless twice; in lock-step time would advance twice."""
 
 
 class Remote:
-    """Asks other nodes of the run, and waits for their answers.
+    """A blocking client for services of other nodes of the run.
 
     Args:
         node: the process's node.
-        beat: called every 20 ms while waiting; None where time stands still meanwhile: then each
-            message is looked at as it comes.
+        beat: called every 20 ms while waiting. None where time stands still meanwhile: then every
+            arriving message ends a wait between two checks.
     """
 
     def __init__(self, node: RosNode, beat: Callable[[], None] | None = None) -> None:
@@ -120,10 +120,10 @@ class Remote:
         self._clients: dict[str, Any] = {}
 
     def trigger(self, name: str, limit_s: float = 30.0) -> str:
-        """Call a `std_srvs/Trigger`; what it answered.
+        """Call a `std_srvs/Trigger` and return its answer.
 
         Raises:
-            SerlError: it refused, or nobody answered.
+            SerlError: the service refused, or no answer arrived.
         """
         answer = self._call(name, Trigger, Trigger.Request, limit_s)
         if not answer.success:
@@ -131,16 +131,16 @@ class Remote:
         return str(answer.message)
 
     def order(self, name: str, key: Path, limit_s: float = 30.0) -> str:
-        """Give an order that has to be signed; its answer.
+        """Send a signed order and return its answer.
 
         Args:
-            name: of the service whose last part is the word of the order.
+            name: name of the service, whose last part is the order.
             key: file of the key.
-            limit_s: for the answer.
+            limit_s: time limit for the answer.
 
         Raises:
             BadInput: the key cannot be read.
-            SerlError: the order was refused, or nobody answered.
+            SerlError: the order was refused, or no answer arrived.
         """
         secret, full = load_order_key(key), self._node.absolute(name)
 
@@ -155,7 +155,7 @@ class Remote:
         return printable(answer.message)
 
     def set_parameters(self, node: str, values: Mapping[str, Any], limit_s: float = 30.0) -> None:
-        """Set parameters of a node; raises `SerlError` when one is refused."""
+        """Set parameters of a node; raises `SerlError` when one of them is refused."""
         request = SetParameters.Request()
         request.parameters = [
             Parameter(name, value=value).to_parameter_msg() for name, value in values.items()
@@ -166,13 +166,13 @@ class Remote:
                 raise SerlError(f"{node}: parameter {name}: {printable(result.reason)}")
 
     def get_parameters(self, node: str, names: list[str], limit_s: float = 30.0) -> dict[str, Any]:
-        """What a node says that its parameters are; None for those that it does not have."""
+        """Return values of a node's parameters; None for those that it does not have."""
         request = GetParameters.Request(names=names)
         answer = self._call(f"{node}/get_parameters", GetParameters, lambda: request, limit_s)
         return dict(zip(names, map(parameter_value_to_python, answer.values), strict=True))
 
     def wait(self, condition: Callable[[], object], limit_s: float) -> bool:
-        """Beat until the condition holds; False when the time is over."""
+        """Call `beat` until the condition holds; False after the time limit, or when stopping."""
         deadline_s = time.monotonic() + limit_s
         while not condition():
             if time.monotonic() > deadline_s or self._node.stopping:

@@ -1,4 +1,4 @@
-"""Messages with tags under the key of a topic; see `serl.system.authentication`."""
+"""Messages signed by tags under the key of a topic; see `serl.system.authentication`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from serl.system.authentication import sign, verify
 
 
 class Signer:
-    """A publisher of messages that bear a tag.
+    """A publisher that adds a tag to each message.
 
     Args:
-        publisher: of rclpy.
-        key: of the topic.
+        publisher: publisher of rclpy.
+        key: key of the topic.
     """
 
     def __init__(self, publisher: Any, key: bytes) -> None:
@@ -29,19 +29,19 @@ class Signer:
         self._publisher.publish(sign(self._key, serialized))
 
     def get_subscription_count(self) -> int:
-        """As rclpy's publishers."""
+        """Return the number of matched subscriptions, like rclpy's publishers."""
         return int(self._publisher.get_subscription_count())
 
     def wait_for_all_acked(self, timeout: Duration) -> bool:
-        """As rclpy's publishers."""
+        """Wait until all messages are acknowledged, like rclpy's publishers; False on timeout."""
         return bool(self._publisher.wait_for_all_acked(timeout))
 
 
 def opened(key: bytes, signed: bytes, kind: Any = None) -> Any:
-    """The content of a signed message; None without a valid tag, or for what is no such message.
+    """Return the content of a signed message; None if its tag or its type is invalid.
 
     Args:
-        key: of the topic.
+        key: key of the topic.
         signed: CDR bytes and the tag.
         kind: type of the message; None leaves the content as CDR bytes.
     """

@@ -1,4 +1,4 @@
-"""Where everything is in a simulation, told to whoever draws it elsewhere: for pictures alone."""
+"""Telemetry for display and diagnostics: simulated scenes, statistics and health."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ SCENE_PERIOD_S = 1 / 15
 
 
 def scene_topic(actor: str) -> Topic:
-    """Where everything is in an actor's simulation, for pictures; see `SimArm.placement`."""
+    """Return the topic of an actor's simulated scene, for drawing; see `SimArm.placement`."""
     return Topic(f"{actor}/scene", Float64MultiArray, latest_only())
 
 
 class SceneTeller:
-    """Tells it while somebody listens, beside the control loop: it waits for nothing there.
+    """A publisher of the simulated scene, for drawing only, while there are subscribers.
+
+    It runs beside the control loop, and never waits for it.
 
     Args:
-        node: of the process.
-        actor: whose simulation it is.
-        robot: the simulation; one that cannot show where everything is, or is none, tells nothing.
+        node: the process's node.
+        actor: the actor whose simulation it is.
+        robot: the simulation; without `placement`, as on a real arm, nothing is published.
     """
 
     def __init__(self, node: RosNode, actor: str, robot: Any) -> None:
@@ -48,27 +50,27 @@ _MAX_SOURCES = 256
 
 
 Health = tuple[bytes, str]
-"""A level of `DiagnosticStatus`, and why."""
+"""A level of `DiagnosticStatus`, and its reason."""
 
 WELL: Health = (bytes(DiagnosticStatus.OK), "")
 DIAGNOSTICS = Topic("/diagnostics", DiagnosticArray, 10)
-"""Where ROS 2's own tools look for health, whatever the run."""
+"""The topic on which ROS 2's own tools expect health, in every run."""
 
 
 def well() -> Health:
-    """Of those of whom nothing else is known."""
+    """Return OK, the default health of a source that reports none."""
     return WELL
 
 
 class Diagnostics:
-    """Publishes numbers and health once a second on `/diagnostics`, while somebody listens.
+    """A publisher of numbers and health on `/diagnostics`, once a second, for subscribers.
 
     Args:
-        node: the process's node; one that signs its messages publishes none, for nobody but its
-            run could read them.
-        source: who speaks, such as "learner" or "link actor0".
+        node: the process's node. A node that signs its messages publishes none here, since only
+            its run could read them.
+        source: name of the source, "learner" or "link actor0" for example.
         collect: reads the numbers; must not block.
-        health: how well it is, but for what hinders its node.
+        health: health of the source, apart from its node's hindrance.
     """
 
     def __init__(
@@ -95,9 +97,9 @@ class Diagnostics:
 
 
 class Stats:
-    """Publishes once a second what `collect` returns, from the executor's thread.
+    """A publisher of the numbers of `collect` once a second, from the executor's thread.
 
-    Arguments are those of `Diagnostics`, which tells the same to ROS 2's own tools.
+    The arguments are those of `Diagnostics`, which publishes the same for ROS 2's own tools.
     """
 
     def __init__(
@@ -133,26 +135,26 @@ def _message(handle: Any, name: str, numbers: Mapping[str, Value], health: Healt
 
 
 class Reading(NamedTuple):
-    """The last word of a source and when it arrived, in monotonic seconds."""
+    """The last numbers of a source and their arrival, in monotonic seconds."""
 
     values: Mapping[str, Value]
     arrived_s: float
 
     @property
     def age_s(self) -> float:
-        """Seconds since it arrived."""
+        """Seconds since the numbers arrived."""
         return time.monotonic() - self.arrived_s
 
 
 class StatsMonitor:
-    """Keeps the newest numbers of every source of the run."""
+    """The newest numbers of every source of the run."""
 
     def __init__(self, node: RosNode) -> None:
         self._readings: dict[str, Reading] = {}
         node.subscribe(STATS, self._on_stats)
 
     def latest(self) -> dict[str, Reading]:
-        """The newest reading by source."""
+        """Return the newest reading by source."""
         return dict(self._readings)
 
     def _on_stats(self, message: Any) -> None:

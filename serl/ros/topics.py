@@ -1,4 +1,4 @@
-"""The topics of a run, with types and quality of service, and how bulk bytes become messages."""
+"""The topics of a run, with types and quality of service, and the encoding of bulk bytes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from serl.errors import CorruptData
 
 
 class Answer(IntEnum):
-    """Why a learner answers; all but the first say that frames arrive."""
+    """The reason for a learner's answer; all but the first imply that frames arrive."""
 
     STANDING = 0
-    """It repeats, or moved on."""
+    """The learner repeats its answer, or its cursor moved on."""
     RESEND = 1
     """Frames are missing."""
     HELD = 2
-    """It has the frame, or no room for it yet."""
+    """The learner has the frame, or no room for it yet."""
 
 
 class Topic(NamedTuple):
@@ -31,7 +31,7 @@ class Topic(NamedTuple):
         name: relative name.
         kind: message type.
         qos: history, reliability, durability.
-        authentic: messages bear a tag under the run's key on one host, too; between several
+        authentic: messages carry a tag under the run's key on one host, too; between several
             hosts all messages do.
     """
 
@@ -47,29 +47,29 @@ def _reliable(depth: int, latched: bool = False) -> Any:
 
 
 def latest_only() -> Any:
-    """For beats: what is late is not wanted any more."""
+    """Return the quality of service of heartbeats: late messages are dropped."""
     return QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
 
 
 TRANSITIONS = Topic("transitions", UInt8MultiArray, _reliable(512), authentic=True)
-"""Frames of `serl.log.wire`, actors to learner."""
+"""Frames of `serl.log.wire`, from actors to the learner."""
 
 ACKS = Topic("transitions/ack", UInt64MultiArray, _reliable(64, latched=True), authentic=True)
-"""Five numbers, learner to actors: actor, epoch, first sequence number not yet held, the
-learner's epoch, and an `Answer`. Its hello has 0 for the actor, and for the sequence number the
-version of the newest weights."""
+"""Five numbers, from the learner to actors: actor, epoch, first sequence number not yet held, the
+learner's epoch, and an `Answer`. The learner's hello has 0 for the actor, and the version of the
+newest weights for the sequence number."""
 
 ACTORS = Topic("actors", String, _reliable(64, latched=True), authentic=True)
-"""Hellos of `serl.log.wire`, actors to learner; all share the depth of the reader's queue."""
+"""Hellos of `serl.log.wire`, from actors to the learner; all share the reader's queue depth."""
 
 REFUSED = Topic("refused", String, _reliable(64, latched=True), authentic=True)
-"""JSON, learner to actors: actor, epoch, reason."""
+"""Refusals as JSON, from the learner to actors: actor, epoch, reason."""
 
 WEIGHTS = Topic("policy/weights", UInt8MultiArray, _reliable(1, latched=True), authentic=True)
-"""Snapshots of `serl.training.link`, learner to actors."""
+"""Snapshots of `serl.training.link`, from the learner to actors."""
 
 STATS = Topic("stats", DiagnosticArray, _reliable(10))
-"""Numbers by source, everybody to whoever looks."""
+"""Numbers by source, from all nodes to monitors."""
 
 
 _CDR_HEAD = b"\x00\x01\x00\x00" + bytes(8)  # little endian; no dimensions; offset 0
@@ -78,19 +78,19 @@ _PAYLOAD_AT = len(_CDR_HEAD) + _LENGTH.size
 
 
 def to_cdr(payload: bytes) -> bytes:
-    """A serialised UInt8MultiArray, which `publish` takes as it is (a message costs copies).
+    """Serialise a UInt8MultiArray for `publish`, which takes bytes without further copies.
 
-    It is padded to a multiple of four bytes, as CDR may, so that signing it copies it once.
+    The bytes are padded to a multiple of four, as CDR may be, so that signing copies them once.
     """
     padding = bytes(-len(payload) % 4)
     return b"".join((_CDR_HEAD, _LENGTH.pack(len(payload)), payload, padding))
 
 
 def from_cdr(message: bytes | memoryview) -> memoryview:
-    """The payload of a serialised UInt8MultiArray, as a view.
+    """Return the payload of a serialised UInt8MultiArray, as a view.
 
     Raises:
-        CorruptData: the message is something else, or cut.
+        CorruptData: the message is something else, or truncated.
     """
     if len(message) < _PAYLOAD_AT or message[: len(_CDR_HEAD)] != _CDR_HEAD:
         raise CorruptData(f"message of {len(message)} bytes: not a plain UInt8MultiArray")

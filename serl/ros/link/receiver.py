@@ -1,4 +1,4 @@
-"""The learner's end of the link: records of admitted actors in, weights out."""
+"""The learner's end of the link: it receives records of admitted actors, and sends weights."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from serl.transport import MAX_LEAD, Snapshot
 from serl.types import Arrival, Step, place_after
 
 Claim = Callable[[str, str, str], str]
-"""Why an actor of this name, home and place is not let in; empty when it is."""
+"""Callback: returns why an actor of this name, home and place is refused, empty when it is not."""
 
 _MAX_ACTORS = 1024
 _MAX_WAITING = 1024  # frames of one stream
@@ -54,19 +54,19 @@ _FLUSH_S = 2
 
 @dataclass
 class _Stream:
-    """One epoch of one actor; `acknowledged` <= `received` <= `expected`.
+    """The stream of one epoch of one actor; `acknowledged` <= `received` <= `expected`.
 
     Attributes:
-        hello: its introduction.
-        number: the actor in frames.
-        expected: sequence number of the next frame that is let in.
+        hello: the hello that introduced the epoch.
+        number: the actor's number in frames.
+        expected: sequence number of the next frame to accept.
         received: sequence number after the last record that `receive` took out.
-        acknowledged: what the sender was told.
-        place: episode and index of the record to return next; None while it is not known.
-        frames: let in, not yet returned; bounded, what does not fit is sent again.
-        waiting_bytes: their size.
-        refused: why nothing more is let in; empty while it is.
-        answered_s: when the sender was told last.
+        acknowledged: sequence number that was last sent to the sender.
+        place: episode and index of the record to return next; None while unknown.
+        frames: accepted frames, not yet returned; bounded, the others are sent again.
+        waiting_bytes: size of their payloads.
+        refused: the reason why no more frames are accepted; empty while they are.
+        answered_s: time of the last answer to the sender.
     """
 
     hello: Hello
@@ -81,7 +81,7 @@ class _Stream:
     answered_s: float = float("-inf")
 
     def due(self, now_s: float) -> bool:
-        """There is something to acknowledge: enough, or for long enough (each costs every link)."""
+        """Check whether an acknowledgement is due, by number or by age: each costs every link."""
         waiting = self.received - self.acknowledged
         late = now_s - self.answered_s >= _ACK_PERIOD_S
         return waiting >= _ACK_RECORDS or (waiting > 0 and late)
@@ -92,28 +92,28 @@ class _Stream:
         return self.hello.actor, self.hello.epoch
 
     def take_frames(self) -> deque[WireFrame]:
-        """Hand over what was let in."""
+        """Return the accepted frames, and empty the queue."""
         frames, self.frames, self.waiting_bytes = self.frames, deque(), 0
         self.received += len(frames)
         return frames
 
 
 class LearnerTransport:
-    """The two calls that a learner uses of `serl.transport.Transport`, over ROS 2.
+    """The learner's two calls of `serl.transport.Transport`, over ROS 2.
 
-    What `receive` returned is not acknowledged before `receive` is called again: a learner that
-    makes its records durable in between (see `serl.log.index`) loses and repeats nothing, whenever
-    it dies. Callbacks check frames and keep them; records are decoded in the thread that calls
+    Records that `receive` returned are not acknowledged before `receive` is called again: a learner
+    that makes them durable in between (see `serl.log.index`) loses and repeats nothing, whenever it
+    dies. Callbacks check frames and keep them; records are decoded in the thread that calls
     `receive`. An actor has one stream at a time, that of the epoch it introduced last.
 
     Args:
         node: the process's node.
-        spec: what actors must fit.
+        spec: the spec that actors must have.
         run: name of the run that actors must belong to.
-        cursors: where a predecessor stopped.
-        claim: whether an actor's name is its own.
-        places: episode and index of the record at each cursor, as far as they are known.
-        actors: how many actors are let in; further ones are refused.
+        cursors: the positions at which a predecessor stopped.
+        claim: checks that an actor's name is its own.
+        places: episode and index of the record at each cursor, where known.
+        actors: highest number of actors to admit; further ones are refused.
 
     Attributes:
         counts: frames and hellos by fate: accepted, duplicate, gap, full, corrupt, stranger,
@@ -150,9 +150,9 @@ class LearnerTransport:
         self._say_hello()
 
     def receive(self) -> Sequence[Arrival]:
-        """Acknowledge what earlier calls returned; return what arrived since, in order per actor.
+        """Acknowledge the records of earlier calls; return new ones, in order per actor.
 
-        A stream whose records cannot be decoded is refused from there on, with the reason.
+        A stream is refused from the first record that cannot be decoded, with the reason.
         """
         with self._lock:
             streams = list(self._streams.values())
@@ -164,27 +164,27 @@ class LearnerTransport:
 
     @property
     def cursors(self) -> dict[Stream, int]:
-        """How far `receive` has returned each stream; a successor's argument."""
+        """Position up to which `receive` returned each stream; an argument for a successor."""
         with self._lock:
             return dict(self._cursors)
 
     @property
     def actors(self) -> set[str]:
-        """Names of the actors that were let in."""
+        """Names of the admitted actors."""
         with self._lock:
             return {stream.hello.actor for stream in self._streams.values() if not stream.refused}
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Offer new weights to all actors, also to those that come later."""
+        """Publish new weights to all actors, including those that join later."""
         self._version = snapshot.version
         self._weights.publish(to_cdr(encode_snapshot(snapshot, self._spec.digest)))
 
     def flush(self) -> bool:
-        """Wait until every actor's link has the newest weights; False when one is too slow."""
+        """Wait up to 2 s until every link has the newest weights; False when one is too slow."""
         return bool(self._weights.wait_for_all_acked(Duration(seconds=_FLUSH_S)))
 
     def _records(self, stream: _Stream) -> list[Arrival]:
-        """Decode what was let in; stops at the first payload that is not this stream's record."""
+        """Decode the accepted frames, up to the first that is not the stream's next record."""
         records: list[Arrival] = []
         with self._lock:
             if self._streams.get(stream.number) is not stream:  # displaced since: sent again
@@ -219,7 +219,7 @@ class LearnerTransport:
             self._answer(stream if stream and known else self._admit(hello))
 
     def _admit(self, hello: Hello) -> _Stream:
-        """Make the actor's stream; what waits in its last one will be sent again some day."""
+        """Create the actor's stream; frames waiting in its previous stream will be sent again."""
         number = actor_number(hello.run, hello.actor)
         cursor = self._cursors.get((hello.actor, hello.epoch), 0)
         place = self._places.get((hello.actor, hello.epoch), None if cursor else (0, 0))
@@ -227,7 +227,7 @@ class LearnerTransport:
         return stream
 
     def _objection(self, hello: Hello) -> str:
-        """Why an actor cannot be let in; empty when it can."""
+        """Return the reason why an actor cannot be admitted; empty when it can."""
         if hello.run != self._run:
             return f"run {hello.run!r}, the learner's is {self._run!r}"
         if difference := hello.spec.difference(self._spec):
@@ -265,7 +265,7 @@ class LearnerTransport:
             self._answer(stream, Answer.RESEND if gap and not full else Answer.HELD)
 
     def _is_full(self, stream: _Stream) -> bool:
-        """No further frame is let in: the learner is slow."""
+        """Check whether the queues are full, because the learner is slow."""
         waiting_bytes = sum(other.waiting_bytes for other in self._streams.values())
         return len(stream.frames) >= _MAX_WAITING or waiting_bytes >= _MAX_WAITING_BYTES
 
@@ -274,7 +274,7 @@ class LearnerTransport:
         self._send_ack(stream.number, stream.hello.epoch, stream.acknowledged, answer)
 
     def _say_hello(self) -> None:
-        """Tell actors that a learner is here, and repeat where each stream stands."""
+        """Announce the learner to actors, and repeat the cursor of each stream."""
         self._send_ack(0, 0, self._version)
         with self._lock:
             for stream in self._streams.values():
@@ -300,7 +300,7 @@ class LearnerTransport:
 def _check(record: Arrival, stream: _Stream, highest: int) -> None:
     """Raise `CorruptData` unless the record is the sender's own and the next one.
 
-    The index would not take another one. Its policy has at most the `highest` version.
+    The index would not accept any other record. The version of its policy is at most `highest`.
     """
     key = record.key
     hello, found = stream.hello, (key.episode, key.index)

@@ -1,4 +1,4 @@
-"""The sending end of the acknowledged stream: an actor's log to the learner, nothing lost."""
+"""The sending end of the acknowledged stream: an actor's log to the learner, without losses."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, Answer, to_cdr
 from serl.system.json_fields import printable
 
 SILENCE_S = 2.0
-"""A learner that was not heard of for this long (it says hello each second) counts as gone."""
+"""Time without a message after which a learner counts as gone; it sends a hello each second."""
 
 _PATIENCE_S = 0.5
 _LONGEST_PATIENCE_S = 8.0
-_HELLO_S = 0.5  # between two, until one is answered: an actor of a name in use hears so in 2 s
-_MOST_IN_VAIN = 28  # hellos, in 14 s; frames sent again count as four, which is 31.5 s
+_HELLO_S = 0.5  # between unanswered hellos: an actor of a name in use is refused within 2 s
+_MOST_IN_VAIN = 28  # hellos, in 14 s; a resend of frames counts as four, which is 31.5 s
 _READ_BYTES = 1 << 20
 _SMALLEST_WINDOW = 16
 
 
 class StreamSender:
-    """Sends an actor's log, one epoch at a time, and resends until the learner acknowledged it.
+    """A sender of an actor's log, one epoch at a time, with resends until it is acknowledged.
 
-    Go-back-N: at most `window` frames are sent and not acknowledged. They are sent again when the
-    learner asks for it, when there was no progress for a while (0.5 s, doubling up to 8 s, since a
-    learner busy for long has them already), and from its cursor on when it restarted. As in TCP,
-    each resend halves the window and each acknowledgement widens it by one, so that many senders
-    share the topic's queue. Beyond the window at most 1 MiB is in memory: a slow or absent learner
-    costs disk.
+    Go-back-N: at most `window` frames are in flight. They are sent again when the learner asks for
+    it, when there was no progress for a while (0.5 s, doubling up to 8 s, since a learner busy for
+    long has them already), and from the learner's cursor on when it restarted. As in TCP, each
+    resend halves the window and each acknowledgement widens it by one, so that many senders share
+    the topic's queue. Beyond the window at most 1 MiB is in memory: a slow or absent learner costs
+    disk.
 
     Not thread-safe: one thread calls the methods; the executor's callbacks only fill queues.
 
@@ -45,12 +45,12 @@ class StreamSender:
         window: most frames in flight; four senders' windows fit the topic's depth of 512.
 
     Attributes:
-        refused: why the learner does not take this stream; empty while it does.
+        refused: the learner's reason to refuse this stream; empty while it is accepted.
         acknowledged: records of this epoch that the learner holds.
-        heard_s: when the learner was heard last, monotonic.
-        offered: version of the weights that it says it published last.
-        sent: frames published, resent ones included.
-        resent: frames published again.
+        heard_s: monotonic time of the learner's last message.
+        offered: version of the weights that the learner published last.
+        sent: number of frames published, including resent ones.
+        resent: number of frames published again.
     """
 
     def __init__(self, node: RosNode, window: int = 128) -> None:
@@ -62,14 +62,14 @@ class StreamSender:
         self._open_log: Callable[[int], Tail] | None = None
         self._log: Tail | None = None
         self._flight: deque[bytes] = deque()
-        self._published = 0  # frames in flight that are out since the last going back
-        self._log_ended = False  # for now, at the last look
+        self._published = 0  # frames in flight that were published since the last resend began
+        self._log_ended = False  # the last read found no further record
         self._learner = 0
-        self._welcome = False  # this learner said what it holds of this epoch
+        self._welcome = False  # this learner has sent its cursor in this epoch
         self.heard_s = self._progress_s = self._announced_s = float("-inf")
         self._patience_s = _PATIENCE_S
-        self._went_back = False  # and no progress since
-        self._in_vain = 0  # hellos and resent frames in a row that a learner did not answer
+        self._went_back = False  # resent, and no progress since
+        self._in_vain = 0  # hellos and resends in a row without the learner's answer
         self._answers: deque[tuple[int, int, int, int, int]] = deque(maxlen=1024)
         self._refusals: deque[str] = deque(maxlen=64)
         self._frames = node.publisher(TRANSITIONS)
@@ -78,7 +78,7 @@ class StreamSender:
         node.subscribe(REFUSED, lambda message: self._refusals.append(message.data))
 
     def start(self, hello: Hello, open_log: Callable[[int], Tail]) -> None:
-        """Introduce an epoch and send it; what is left of the epoch before is forgotten.
+        """Introduce an epoch and send it; the rest of the previous epoch is dropped.
 
         Args:
             hello: introduces the epoch.
@@ -93,28 +93,28 @@ class StreamSender:
 
     @property
     def in_flight(self) -> int:
-        """Frames in memory: sent, or about to be, and not acknowledged."""
+        """Number of frames in memory: sent or about to be sent, and not acknowledged."""
         return len(self._flight)
 
     @property
     def drained(self) -> bool:
-        """The learner holds all that was in the log when `pump` was called last."""
+        """Whether the learner holds all records that the log had at the last call of `pump`."""
         return self.connected and self._log_ended and not self._flight
 
     @property
     def cut_off(self) -> bool:
-        """A learner is heard, and for long nothing that was sent reached it."""
+        """Whether a learner is heard, but has not received anything from here for long."""
         return self._in_vain >= _MOST_IN_VAIN
 
     @property
     def connected(self) -> bool:
-        """A learner is there and said where to begin."""
+        """Whether a learner is heard and has sent its cursor for this epoch."""
         return self._welcome and time.monotonic() - self.heard_s <= SILENCE_S
 
     def pump(self) -> bool:
-        """Take in answers, send what there is room for; False when there was nothing to send.
+        """Process answers and send frames up to the window; False when no frame was sent.
 
-        Publishing may stall for up to a second when a peer dies: never call this where it matters.
+        Publishing may stall for up to a second when a peer dies: never call this in a control loop.
         """
         while self._refusals:
             self._take_refusal(self._refusals.popleft())
@@ -128,12 +128,12 @@ class StreamSender:
             return False
         if self._published and time.monotonic() - self._progress_s > self._patience_s:
             self._lose_patience()
-            self._announce()  # an old hello that came again may have taken the stream's place
+            self._announce()  # a late copy of an old hello may have displaced the stream
         self._fill()
         return self._publish()
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Close the log."""
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -158,7 +158,7 @@ class StreamSender:
         now_s = time.monotonic()
         if learner != self._learner:
             if learner < self._learner and now_s - self.heard_s <= SILENCE_S:
-                return  # a predecessor that did not notice its end
+                return  # from a replaced learner that still runs
             self._learner = learner
             self._welcome = False
         self.heard_s = now_s
@@ -174,12 +174,12 @@ class StreamSender:
         self._welcome = True
         if answer != Answer.STANDING:
             self._in_vain = 0
-        # After a resend without progress, the resent frames are still on their way.
+        # After a resend without progress, the resent frames are still in transit.
         if answer == Answer.RESEND and not self._went_back:
             self._go_back()
 
     def _begin(self, held: int) -> None:
-        """(Re)start behind what the learner holds."""
+        """(Re)start from the learner's cursor."""
         self.close()
         self._flight.clear()
         self._published = 0
@@ -214,7 +214,7 @@ class StreamSender:
         self._progress_s = time.monotonic()
 
     def _fill(self) -> None:
-        """Read on in the log when the window has room."""
+        """Read further records from the log when the window has room."""
         if len(self._flight) >= self._window or self._hello is None or self._open_log is None:
             return
         if self._log is None:
@@ -229,7 +229,7 @@ class StreamSender:
             self._flight.append(to_cdr(encode_frame(frame)))
 
     def _publish(self) -> bool:
-        """Send what the window allows."""
+        """Publish the frames that the window allows; return whether there were any."""
         end = min(self._window, len(self._flight))
         for index in range(self._published, end):
             self._frames.publish(self._flight[index])

@@ -1,1 +1,1 @@
-"""People beside a run over topics and services: teleoperation, stops, recording, prompts."""
+"""Human interfaces of a run by topics and services: teleoperation, stops, recording, prompts."""

@@ -1,4 +1,4 @@
-"""The person at the terminal beside arms: asked for what nothing but a person may do."""
+"""Prompts for the person at the terminal of a run, for steps that need confirmation."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _SEEN = "noted; next: end the guard's stop"
 
 
 class Attendant:
-    """Ends stops, arms guards and lets actors go on, when a person says so.
+    """Prompts a person, and on confirmation ends stops, arms guards and resumes actors.
 
     Args:
         run: folder of the run.
-        arms: the arm of each actor.
+        arms: the guarded arm of each actor.
     """
 
     def __init__(self, run: RunFolder, arms: Mapping[str, GuardedArm]) -> None:
@@ -58,14 +58,14 @@ class Attendant:
 
     @property
     def asked_to_end(self) -> bool:
-        """Ctrl-C, which the node of a process takes."""
+        """Whether Ctrl-C was pressed; the process's node handles the signal."""
         return self._node.stopping and not self._node.deaf
 
     def question(self) -> str:
-        """What a person has to say before an arm moves; empty when nothing is asked.
+        """Return the question to confirm before an arm moves; empty without one.
 
-        Of one arm after the other: it is asked about the same one until that is answered, and only
-        where an answer helps.
+        Arms are asked about one after the other: the question stays until it is answered, and is
+        asked only where an answer can succeed.
         """
         self._rejoin_if_deaf()
         if not self._question or self._asked.question() != self._question:
@@ -75,33 +75,33 @@ class Attendant:
         return self._named(self._asked, self._question)
 
     def means(self) -> str:
-        """How else than here the question is answered."""
+        """Return the command that answers the question from elsewhere."""
         return self._asked.means()
 
     def waiting(self, heard: bool) -> dict[str, str]:
-        """What each actor waits for a person to do, by its name; without those that do not wait.
+        """Return the pending request to a person for each waiting actor, by its name.
 
         Args:
-            heard: somebody at this terminal can answer the question.
+            heard: a person at this terminal can answer the question.
         """
         asked = self._asked if heard and self._question else None
         return {arm.actor: arm.waits(arm is asked) for arm in self._arms if arm.question()}
 
     def hindrance(self) -> str:
-        """What keeps a guard stopped that no answer would settle; empty when nothing does."""
+        """Return the condition that keeps a guard stopped despite any answer; empty without one."""
         for arm in self._arms:
             if arm.question() and (hindrance := arm.hindrance()):
                 return self._named(arm, f"the guard waits: {hindrance}")
         return ""
 
     def answer(self) -> str:
-        """The person said yes to the question; what came of it.
+        """Carry out the confirmed question; returns the result.
 
         Raises:
-            SerlError: it is refused; until an answer helps nothing is asked of that arm.
+            SerlError: it is refused; the arm is not asked about until an answer can succeed.
         """
         arm, question, self._question = self._asked, self._question, ""
-        self._remote.wait(lambda: not arm.hindrance(), _MOMENT_S)  # an arm is silent now and then
+        self._remote.wait(lambda: not arm.hindrance(), _MOMENT_S)  # arms pause now and then
         said = arm.answer(question)
         self._remote.wait(lambda: arm.question() != question, _MOMENT_S)
         return said
@@ -117,10 +117,10 @@ class Attendant:
         self._heard_s = time.monotonic()
 
     def _rejoin_if_deaf(self) -> None:
-        """Join anew when no guard was heard for long: two nodes may have missed each other.
+        """Join the domain anew when no guard was heard for long: discovery may have failed.
 
-        Fast DDS can leave two participants that never match, however long both are there. The
-        pauses between attempts double, as there may be no guard yet.
+        Fast DDS can leave two participants that never match, however long both run. The pauses
+        between attempts double, as there may be no guard yet.
         """
         if any(arm.is_heard for arm in self._arms):
             self._heard_s, self._unheard_s = time.monotonic(), _UNHEARD_S
@@ -138,13 +138,13 @@ class Attendant:
 
 
 class _Asked(NamedTuple):
-    """What a person is asked about an arm.
+    """A question to a person about an arm.
 
     Attributes:
-        why: the arm does not move; empty for no question.
-        does: what a yes does.
-        service: whose call is the answer; of the arm's guard, or of the actor.
-        is_first: of the two answers to an emergency stop.
+        why: the reason why the arm does not move; empty for no question.
+        does: the effect of a confirmation.
+        service: the service that a confirmation calls, of the arm's guard or of the actor.
+        is_first: the first of the two confirmations that end an emergency stop.
     """
 
     why: str = ""
@@ -154,26 +154,26 @@ class _Asked(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Of the question; empty for none."""
+        """Text of the question; empty for none."""
         return f"{self.why}: Enter {self.does}" if self.why else ""
 
     @property
     def guard_word(self) -> str:
-        """What the guard is told by a yes: ack, reset or arm; empty when it asks nothing."""
+        """Order that a confirmation sends to the guard: ack, reset or arm; empty without one."""
         place, _, word = self.service.rpartition("/")
         return word if place.endswith("/guard") else ""
 
 
 class SupervisedArm:
-    """One arm, its guard and the actor that drives it.
+    """An arm, its guard and the actor that drives it.
 
     Args:
-        node: of the process.
-        remote: calls services.
-        run: of the actor. Nobody can be hurt by a simulated arm, so its actor itself arms its
-            guard and acknowledges its protective stops: neither is asked.
-        actor: its name.
-        arm: where its guard is.
+        node: the process's node.
+        remote: client that calls the services.
+        run: run of the actor. A simulated arm can hurt no person, so its actor itself arms its
+            guard and acknowledges its protective stops: there is no question for either.
+        actor: name of the actor.
+        arm: namespace and latch of the guard.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class SupervisedArm:
         self._simulated = is_simulated_arm(run.config.robot)
         self._guard_key = key_path(arm.latch)
         self._actor_key = key_path(run.link(actor) / STOP_FILE)
-        self._stopped = self._paused = ""  # of the actor
+        self._stopped = self._paused = ""  # the actor's reasons
         self._node, self._remote = node, remote
         self._seen = False  # an emergency stop was acknowledged here
         self._guard = GuardClient(node, self._arm, remote)
@@ -191,19 +191,19 @@ class SupervisedArm:
 
     @property
     def is_heard(self) -> bool:
-        """Whether the arm's guard says what it does."""
+        """Whether the arm's guard reports its state."""
         return self._guard.standing is not None
 
     def question(self) -> str:
-        """What it waits for; empty for nothing."""
+        """Return the question about the arm; empty without one."""
         return self._asked().text
 
     def guard_word(self) -> str:
-        """What a yes tells the guard: ack, reset or arm; empty when it asks nothing."""
+        """Return the order of a confirmation to the guard: ack, reset or arm; empty without one."""
         return self._asked().guard_word
 
     def means(self) -> str:
-        """The command that answers the question, or the service."""
+        """Return the shell command that answers the question."""
         asked = self._asked()
         named = [asked.service] + [f"{self._arm}/guard/reset"] * asked.is_first
         services = " ".join(map(self._node.absolute, named))
@@ -212,26 +212,26 @@ class SupervisedArm:
         return f"serl order {services} --key {key.absolute()}"
 
     def waits(self, heard: bool) -> str:
-        """Why the arm does not move, and how a person ends that, who is heard here or elsewhere."""
+        """Return why the arm does not move, and how a person resolves that, here or elsewhere."""
         asked = self._asked()
         if hindrance := self.hindrance():
             return f"{asked.why}: the guard waits: {hindrance}"
         return asked.text if heard else f"{asked.why}: {self.means()}"
 
     def hindrance(self) -> str:
-        """Why a yes to the question would be refused."""
+        """Return the reason why a confirmation would be refused; empty without one."""
         standing = self._guard.standing
         return standing.not_now if standing else ""
 
     def answer(self, question: str) -> str:
-        """Do what was asked about; raises `SerlError` when it is refused, or not what is asked."""
+        """Carry out a confirmed question; raises `SerlError` if it is refused or has changed."""
         asked = self._asked()
         if asked.text != question:
             raise SerlError("not done: something else is asked by now")
         try:
             said = self._call(asked)
         except SerlError:
-            self._seen = False  # a new guard has not heard of it
+            self._seen = False  # a new guard has no record of the acknowledgement
             raise
         self._seen = asked.service.endswith("/ack")
         return _SEEN if asked.is_first else said
@@ -262,7 +262,7 @@ class SupervisedArm:
         return self._remote.order(asked.service, key, _LIMIT_S)
 
     def _key(self, asked: _Asked) -> Path | None:
-        """The file of the key that an answer is signed with; None for one that needs none."""
+        """Return the key file that signs an answer; None for answers without a signature."""
         if asked.guard_word:
             return self._guard_key
         return self._actor_key if asked.service.endswith("/release") else None

@@ -1,6 +1,6 @@
-"""An actor's controls: services by which people say things, and a topic on who drives and why not.
+"""An actor's operator interface: services for labels and stops, and a topic with its state.
 
-Any ROS 2 tool can call the services, but `release`, which needs a signature: see
+Any ROS 2 tool can call the services, except `release`, which needs a signature: see
 `serl.system.signed_order`. None of them waits for the control loop.
 """
 
@@ -41,12 +41,12 @@ SAID = (
 
 
 def control_topic(actor: str) -> Topic:
-    """Who drives an actor, or why it holds."""
+    """Return the topic of an actor's control state: active controller, or reason to hold."""
     return Topic(f"{actor}/control", DiagnosticStatus, latest_only())
 
 
 def describe(config: TrainConfig) -> dict[str, Described]:
-    """Parameters that say what an actor does."""
+    """Return the parameters that describe an actor's task and arm."""
     task = make_task(config).config
     return {
         "task": Described(config.task, "name of the task, or path of its file"),
@@ -57,29 +57,29 @@ def describe(config: TrainConfig) -> dict[str, Described]:
 
 
 def action_frame(config: TrainConfig, robot: str | None = None) -> str:
-    """Return the name of the frame in which the actions of a run are meant.
+    """Return the name of the frame in which the actions of a run are expressed.
 
     Args:
         config: settings of the run.
-        robot: profile of the arm, where it is not that of the run. A simulation without an arm
-            behind ROS 2 has the frames of the simulated arm.
+        robot: profile of the arm, if it differs from the run's. A simulation without an arm behind
+            ROS 2 has the frames of the simulated arm.
     """
     profile = load_robot(robot or config.robot or "sim")
     return profile.frame_name(make_task(config).config.motion.frame)
 
 
 class People:
-    """Everybody who has a say in what a process drives, in whatever stage.
+    """The operator input of an actor: devices, services and stops, across all stages.
 
     Args:
         node: the actor's node.
-        actor: its name.
-        config: how devices may drive.
-        frame: name of the frame in which the actions are meant: see `action_frame`.
-        link: a folder of the actor's, for a stop that outlives it.
+        actor: name of the actor.
+        config: settings of teleoperation.
+        frame: name of the frame in which the actions are expressed: see `action_frame`.
+        link: a folder of the actor, for a stop that outlives its process.
 
     Attributes:
-        hold: why it holds.
+        hold: the latch of stops and pauses, with the reason.
     """
 
     def __init__(
@@ -90,15 +90,15 @@ class People:
         self._node, self._actor = node, actor
         self._devices = TopicDevices(node, actor, config, frame)
         self._control: Control | None = None
-        self._desk: HumanInput | None = None  # of the stage that runs
+        self._desk: HumanInput | None = None  # that of the current stage
         self._last_word = LastWord()
 
     def desk(self, robot: SimulatedRobot, script: Teleop | None, episodes: Path) -> HumanInput:
-        """Where an actor hears them; `script` drives while no person does.
+        """Return the operator input of a stage; `script` drives while no person does.
 
         Args:
-            robot: is driven.
-            script: a simulated human, or nobody.
+            robot: the robot to drive.
+            script: a simulated human, or None.
             episodes: the folder of the actor's episodes, for labels.
         """
         people = TeleopMux(self._devices.people(robot.action_spec), script)
@@ -111,19 +111,19 @@ class People:
 
     @property
     def health(self) -> Health:
-        """For diagnostics: ill while a person has stopped it, not well while it is paused."""
+        """Health for diagnostics: an error while stopped by a person, a warning while paused."""
         return _level(self.hold), self.hold.reason
 
     def attended(self) -> bool:
-        """Somebody is at a device, hands on or off."""
+        """Check whether any device sends messages, with or without operator input."""
         return self._devices.attended
 
     def silence_s(self) -> float:
-        """How long the device of who drives by hand has been silent: for `RosArm.silence_s`."""
+        """Return the silence of the active operator's device in s, for `RosArm.silence_s`."""
         return 0.0 if self._desk is None else self._desk.owner.silence_s
 
     def manage(self) -> None:
-        """Let the tools of ROS 2's lifecycle hold it; a stop or a pause stays one."""
+        """Let ROS 2's lifecycle tools hold the actor; a stop or a pause persists."""
 
         def activate() -> None:
             self.hold.inactive = ""
@@ -134,7 +134,7 @@ class People:
         self._node.handle.manage(activate, deactivate)
 
     def take(self, record: Record, desk: HumanInput) -> None:
-        """A record that was logged, of an actor that hears them at this desk."""
+        """Process a logged record of the actor, and make `desk` the current operator input."""
         self._desk = desk
         desk.watch(record)
         if self._control is not None:
@@ -142,14 +142,14 @@ class People:
 
 
 class Control:
-    """Services and topic of one actor.
+    """The services and the state topic of one actor.
 
     Args:
-        node: its node.
-        actor: its name.
-        desk: hears what is said.
-        attended: somebody is there, hands on or off.
-        robot: simulated; shows where everything is, if it can.
+        node: the actor's node.
+        actor: name of the actor.
+        desk: receives the events of the services.
+        attended: checks whether any device sends messages.
+        robot: the robot; if simulated, its scene is published.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Control:
         self._scene = SceneTeller(node, actor, robot)
 
     def take(self, record: Record, desk: HumanInput) -> None:
-        """A record that was logged; from now on this desk hears what is said."""
+        """Process a logged record; from now on `desk` receives the events."""
         self._desk = desk
         if isinstance(record, Step):
             self._driver = record.source.value
@@ -185,7 +185,7 @@ class Control:
         try:
             if objection := self._desk.say(event, "the operator"):
                 raise SerlError(objection)
-        except OSError as error:  # it holds all the same
+        except OSError as error:  # the stop holds all the same
             return f"{self._desk.hold.reason}, until a restart: {error}"
         return self._desk.hold.reason or event.value
 

@@ -1,4 +1,4 @@
-"""A person's stand that topics and services reach: this process drives, an arm or a simulation."""
+"""A recording station with topics and services, for a real arm or a simulation."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def attended(
     services: Mapping[str, Callable[[], str]],
     check: Callable[[], object],
 ) -> Iterator[RecordingStation]:
-    """A stand that topics and services reach, in the domain of a run that was started.
+    """Yield a recording station with topics and services, in the domain of a started run.
 
     Args:
         run: the recording.
-        robot: what is driven.
+        robot: the robot to drive.
         clock: keeps the rate.
-        operators: at devices of this process.
-        services: what can be said besides what every actor hears.
+        operators: operators at devices of this process.
+        services: services besides those of every actor.
         check: called at every step; raises when a process beside this one failed.
     """
     with RosNode(ACTOR, run.path, local=True) as node:
@@ -62,16 +62,16 @@ def at_the_arm(
     services: Mapping[str, Callable[[], str]],
     check: Callable[[], object],
 ) -> Iterator[RecordingStation]:
-    """A stand at a real arm, driven through its guard; a person restores its scene.
+    """Yield a station at a real arm, driven through its guard; a person restores the scene.
 
     Args:
         run: the recording, whose settings name the arm.
-        operators: at devices of this process; topics are heard as well.
-        services: what can be said besides what every actor hears.
+        operators: operators at devices of this process, besides those at topics.
+        services: services besides those of every actor.
         check: called while waiting and at every step; raises when a process beside this one failed.
 
     Raises:
-        SerlError: the arm's driver does not tell all that is asked for.
+        SerlError: the arm's driver does not publish all that the run needs.
     """
     task = make_task(run.config)
     with RosNode(ACTOR, run.path, local=True) as node:
@@ -111,7 +111,7 @@ def _heard(
     operators: Sequence[Operator],
     services: Mapping[str, Callable[[], str]],
 ) -> tuple[HumanInput, Callable[[Record], None]]:
-    """Where people are heard by devices, topics and services; and who is told of records."""
+    """Return the operator input of devices, topics and services, and a callback for records."""
     link = run.link(ACTOR)
     link.mkdir(parents=True, exist_ok=True)
     devices = TopicDevices(node, ACTOR, run.config.teleop, action_frame(run.config))

@@ -1,4 +1,4 @@
-"""Devices that are topics: what any ROS 2 node sends, and what the console and `serl teleop` do."""
+"""Teleoperation devices over topics: from any ROS 2 node, the console and `serl teleop`."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _MAX_NAMES, _MAX_NAME = 8, 64
 
 
 class TopicDevice:
-    """A `Device` that somebody sends; its age is that of the last message, by this host's clock.
+    """A `Device` over a topic; its age is that of the last message, by this host's clock.
 
     Args:
-        name: shown to people.
+        name: name shown to people.
         axes: names of the axes, in the order of the message.
         buttons: names of the buttons.
-        now_s: monotonic seconds.
+        now_s: returns monotonic seconds.
     """
 
     def __init__(
@@ -58,17 +58,17 @@ class TopicDevice:
         return float("inf") if self._heard_s is None else self._now_s() - self._heard_s
 
     def read(self) -> DeviceReport | None:
-        """What was sent last; None before the first message."""
+        """Return the last message's content; None before the first message."""
         with self._lock:
             if self._heard_s is None:
                 return None
             return DeviceReport(dict(self._axes), *self._buttons.take(), self._heard_s)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is nothing to close."""
 
     def hear(self, axes: Sequence[float], buttons: Sequence[int] = ()) -> None:
-        """Take a message; axes and buttons without a name are ignored."""
+        """Store the content of a message; axes and buttons without a name are ignored."""
         with self._lock:
             self._axes = dict(zip(self._axis_names, map(float, axes), strict=False))
             pairs = zip(self._button_names, buttons, strict=False)
@@ -77,28 +77,28 @@ class TopicDevice:
 
 
 def console_topic(actor: str) -> Topic:
-    """What the console sends to an actor."""
+    """Return the topic of console input to an actor."""
     return Topic(f"{actor}/console", Joy, latest_only())
 
 
 def device_topics(actor: str, arms: int = 1) -> tuple[Topic, ...]:
-    """What `serl teleop` sends to an actor: of two arms the left one's and the right one's."""
+    """Return the topics of `serl teleop` to an actor; for two arms the left, then the right."""
     names = ("device",) if arms == 1 else ("device/left", "device/right")
     return tuple(Topic(f"{actor}/{name}", Joy, latest_only()) for name in names)
 
 
 def joy_topic(actor: str) -> Topic:
-    """What a `joy_node` sends, remapped to an actor."""
+    """Return the topic of an actor to which a `joy_node` is remapped."""
     return Topic(f"{actor}/joy", Joy, latest_only())
 
 
 def twist_topic(actor: str) -> Topic:
-    """Commands of any other node."""
+    """Return the topic of twist commands to an actor, for any other node."""
     return Topic(f"{actor}/teleop/twist", TwistStamped, latest_only())
 
 
 def leader_topic(actor: str) -> Topic:
-    """Where the tool of a leader arm is."""
+    """Return the topic of the tool pose of an actor's leader arm."""
     return Topic(f"{actor}/leader", PoseStamped, latest_only())
 
 
@@ -107,9 +107,9 @@ class TopicDevices:
 
     Args:
         node: the actor's node.
-        actor: its name.
-        config: what the topics mean.
-        frame: name of the frame in which the actions are meant; a twist in another is ignored.
+        actor: name of the actor.
+        config: settings of teleoperation, with the mappings of the topics.
+        frame: name of the frame of the actions; a twist in another frame is ignored.
     """
 
     def __init__(self, node: RosNode, actor: str, config: TeleopConfig, frame: str) -> None:
@@ -129,16 +129,16 @@ class TopicDevices:
 
     @property
     def attended(self) -> bool:
-        """Somebody sends, whether hands are on or not."""
+        """Whether any device sends messages, with or without operator input."""
         operator = self._config.operator
-        lost_s = operator.lost_s + 2.0 * operator.stale_s  # until it was told that it is lost
+        lost_s = operator.lost_s + 2.0 * operator.stale_s  # until the loss was reported
         devices = (*(device for device, _ in self._devices), *(self._pair or ()), self._leader)
         return any(device.silence_s <= lost_s for device in devices)
 
     def people(self, spec: ArraySpec) -> list[Operator]:
-        """One at each device, or one at a pair of them where actions move two arms.
+        """Return an operator for each device, or one for a pair where actions move two arms.
 
-        Nobody where they have an axis that no device can move.
+        The list is empty where the actions have an axis that no device can move.
         """
         devices: list[tuple[Device | tuple[Device, Device], MappingConfig]]
         devices = [*self._devices, (self._leader, self._config.leader)]
@@ -166,7 +166,7 @@ class TopicDevices:
 
 
 class RemoteHand:
-    """Sends what a person at a device of this process wants; every call is a beat."""
+    """A publisher of the operator input of a local device; every message is a heartbeat."""
 
     def __init__(self, node: RosNode, topic: Topic) -> None:
         self._node = node
@@ -174,11 +174,11 @@ class RemoteHand:
 
     @property
     def heard(self) -> bool:
-        """Somebody listens."""
+        """Whether the topic has a subscriber."""
         return bool(self._publisher.get_subscription_count())
 
     def send(self, wish: Wish) -> None:
-        """One beat."""
+        """Publish the operator input once, as a heartbeat."""
         message = Joy()
         message.header.stamp = self._node.handle.get_clock().now().to_msg()
         message.axes, message.buttons = mapping.to_joystick(wish)
@@ -200,7 +200,7 @@ def _pose_into(arm: LeaderArm) -> Callable[[Any], None]:
 def _twist_into(device: TopicDevice, frame: str) -> Callable[[Any], None]:
     """Return a callback that takes twists in `frame` or without a frame, and warns of others.
 
-    It warns once per frame name, of eight names at most: any node can send as many as it likes.
+    It warns once per frame name, for eight names at most: any node can send any number of names.
     """
     foreign: set[str] = set()
 

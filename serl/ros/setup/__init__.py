@@ -1,1 +1,1 @@
-"""`serl setup`: the first day with an arm, step by step."""
+"""`serl setup`: guided commissioning of an arm, step by step."""

@@ -1,4 +1,4 @@
-"""An arm on its first day: looked at, moved slowly through a guard of its own, and let go."""
+"""Access to an arm during commissioning: readings, and slow motion through a separate guard."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ _PROGRESS_M, _STUCK_S, _STILL_M = 0.0005, 8.0, 0.0015
 
 
 class SetupArm:
-    """A context manager; its guard's process ends with it.
+    """A context manager for an arm under commissioning; leaving it ends its guard's process.
 
     Args:
         node: the process's node.
         place: the arm's namespace.
-        profile: as far as it is known.
-        folder: of the node, for what the guard reads and says.
+        profile: the profile as far as it is known.
+        folder: folder of the node, for the guard's settings and log.
         latch: file of the arm's latch.
-        asker: who is asked before a stop is ended.
+        asker: asks the person before a stop is ended.
 
     Attributes:
         driver: commands the guard.
-        guard: hears it.
+        guard: receives the guard's state.
     """
 
     def __init__(
@@ -95,15 +95,17 @@ class SetupArm:
         self.let_go()
 
     def measured(self) -> Pose:
-        """Where the tool is, in a fresh reading."""
+        """Return the tool's pose in a fresh reading."""
         return self.pose_in(self.reading())
 
     def reading(self, unless_stopped: bool = False) -> Observation:
-        """A fresh reading; late ones are waited for, and spoil nothing that follows.
+        """Return a fresh reading; wait for a late one, without an effect on later calls.
+
+        Args:
+            unless_stopped: stop waiting as soon as the guard has stopped a silent arm.
 
         Raises:
-            Silent: there is none for long, or when asked so, as soon as the guard has stopped an
-                arm that is silent.
+            Silent: there is none within the limit, or the guard has stopped the arm.
         """
         found: list[Observation] = []
 
@@ -122,16 +124,16 @@ class SetupArm:
 
     @property
     def is_stopped(self) -> bool:
-        """The guard says that it has stopped the arm."""
+        """Whether the guard reports that it has stopped the arm."""
         standing = self.guard.standing
         return standing is not None and standing.state in LATCHED
 
     def guarded(self, limits: GuardConfig | None = None) -> None:
-        """Have a guard hold the arm, ready to be moved slowly.
+        """Start a guard that holds the arm, ready for slow motion.
 
         Args:
-            limits: of the guard; by default those of the taught workspace, or of a small box
-                about the tool before there is one.
+            limits: limits of the guard; by default those of the taught workspace, or of a small
+                box about the tool while none was taught.
 
         Raises:
             SerlError: the guard refuses, or the person does not end a stop.
@@ -143,7 +145,7 @@ class SetupArm:
         self.take()
 
     def limits(self) -> GuardConfig:
-        """Those of the workspace, slow; before it was taught those of a small box here."""
+        """Return slow limits with the taught workspace, or else a small box about the tool."""
         if self.profile.workspace is not None:
             return guard_of(self.profile, _SLOW)
         here = self.measured()
@@ -162,10 +164,10 @@ class SetupArm:
         return guard_of(self.profile.model_copy(update={"workspace": small}), _SLOW)
 
     def take(self) -> None:
-        """Have the guard take the arm; a stop is ended by the person alone.
+        """Have the guard take the arm; only the person ends a stop.
 
         Raises:
-            StepFailed: the person does not end it, or the guard refuses for long.
+            StepFailed: the person does not end the stop, or the guard refuses for long.
         """
         deadline_s, problem = time.monotonic() + _TAKE_S, ""
         while True:
@@ -186,7 +188,7 @@ class SetupArm:
         self.driver.remote.wait(lambda: self.standing()[0] is not state, limit_s)
 
     def _end(self, state: GuardState) -> str:
-        """Call what ends a state; why it was refused, empty if it was not."""
+        """Send the orders that end a state; returns the reason of a refusal, empty without one."""
         words = {GuardState.DISARMED: ("arm",), GuardState.ESTOP: ("ack", "reset")}
         try:
             for word in words.get(state, ("ack",)):
@@ -196,12 +198,12 @@ class SetupArm:
         return ""
 
     def call(self, service: str) -> str:
-        """Give the guard an order; raises `SerlError` when it refuses."""
+        """Send the guard an order; raises `SerlError` when it refuses."""
         name = f"{self.place.robot}/guard/{service}"
         return self.driver.remote.order(name, key_path(self._latch))
 
     def standing(self) -> GuardReport:
-        """What the guard says."""
+        """Return the guard's last report; raises `StepFailed` when none arrives."""
         said: list[GuardReport] = []
 
         def hears() -> bool:
@@ -213,10 +215,10 @@ class SetupArm:
         return said[-1]
 
     def press(self) -> None:
-        """Stop the arm by the topic `estop`, again and again until the guard says so.
+        """Publish on the topic `estop` until the guard reports the emergency stop.
 
         Raises:
-            StepFailed: it does not.
+            StepFailed: the guard does not report it in time.
         """
 
         def stopped() -> bool:
@@ -230,12 +232,13 @@ class SetupArm:
     def drive(
         self, mode: Mode, moved: Callable[[Pose], Action | None], stops: bool = False
     ) -> None:
-        """Act at 20 Hz with what `moved` says of the measured pose, until it says None.
+        """Send actions at 20 Hz until `moved` returns None; blocks.
 
         Args:
-            mode: in whose name.
-            moved: called in each period; it may change the driver's mode.
-            stops: a stop of the guard is what is waited for, and ends this.
+            mode: the driver's mode: the source of the actions.
+            moved: returns the action for the measured pose, once per period; it may change the
+                driver's mode.
+            stops: a stop of the guard is expected, and ends the motion without an error.
 
         Raises:
             StepFailed: the guard stopped the arm.
@@ -271,10 +274,12 @@ class SetupArm:
         watch: Callable[[Vector], None] = lambda place: None,
         there_m: float = THERE_M,
     ) -> None:
-        """Bring the tool to a place, at 5 cm/s; `watch` may raise on the way.
+        """Move the tool to a position at 5 cm/s; `watch` is called with each measured position.
+
+        `watch` ends the motion by an exception.
 
         Raises:
-            StepFailed: it does not get nearer for 8 s.
+            StepFailed: the tool does not get nearer for 8 s.
         """
         nearest_m, since_s = math.inf, time.monotonic()
 
@@ -297,12 +302,12 @@ class SetupArm:
         self.drive("reset", next_action)
 
     def towards(self, goal: Vector) -> Action:
-        """The action that brings the target nearer to a place."""
+        """Return the action that brings the target nearer to a position."""
         way = np.array(subtract(goal, self.driver.aim.target.position)) / _STEP_M
         return np.clip(way, -1.0, 1.0).astype(np.float32)
 
     def is_still(self, over_s: float = 0.3) -> bool:
-        """Whether the tool stands, as measured over some time."""
+        """Check whether the tool stands still, measured over some time."""
         first, until_s = self.measured().position, time.monotonic() + over_s
         while time.monotonic() < until_s:
             self.driver.remote.wait(lambda: False, 0.05)
@@ -311,10 +316,10 @@ class SetupArm:
         return True
 
     def rest(self) -> Pose:
-        """Where the tool stands, once it does.
+        """Wait until the tool stands still, and return its pose.
 
         Raises:
-            StepFailed: it does not.
+            StepFailed: the tool does not come to rest.
         """
         if not self.driver.remote.wait(self.is_still, _STUCK_S):
             raise StepFailed("the tool does not come to rest")
@@ -339,7 +344,7 @@ class SetupArm:
         self._process = None
 
     def _begin(self) -> None:
-        """Actions count from where the tool is."""
+        """Make the measured pose the start of the actions' target."""
         reading = self.reading()
         assert self._config is not None
         motion = self._config.motion
@@ -347,7 +352,7 @@ class SetupArm:
         self.driver.begin(self.pose_in(reading), bool(reading.state["gripper"][0] < 0.5))
 
     def pose_in(self, reading: Observation) -> Pose:
-        """Where the tool is in a reading."""
+        """Return the tool's pose in a reading."""
         x, y, z, *quaternion = map(float, reading.state["tcp_pose"])
         qx, qy, qz, qw = quaternion
         return Pose((x, y, z), (qx, qy, qz, qw))

@@ -1,4 +1,4 @@
-"""The cameras of a cell: found, looked at, named and cropped, with pictures in a file."""
+"""The camera step of an arm's commissioning: find, check, name and crop a cell's cameras."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHOW_S, _FROZEN_S = 0.5, 2.0
 
 
 def cameras(session: SetupSession) -> str:
-    """Each camera that publishes: its rate, its age, its name, and what of it is seen."""
+    """Check each publishing camera, ask for its name and its crop; returns names and rates."""
     found = published(session.node)
     if not found:
         raise StepFailed("no camera publishes: start one with `serl camera`, or skip this step")
@@ -48,7 +48,7 @@ def cameras(session: SetupSession) -> str:
 
 
 def published(node: RosNode) -> dict[str, bool]:
-    """Where images are published, and whether compressed; raw ones come first."""
+    """Return the base topics of images, with True where only compressed ones are published."""
     found: dict[str, bool] = {}
     for topic, types in node.handle.get_topic_names_and_types():
         for end, compressed in _ENDS.items():
@@ -79,7 +79,7 @@ def _keep(session: SetupSession, base: str, compressed: bool, kept: dict[str, Ce
 
 
 def _name(session: SetupSession, question: str, base: str, kept: dict[str, CellCamera]) -> str:
-    """A name that is free; empty to leave the camera out."""
+    """Ask for a camera's name that is not taken; empty to leave the camera out."""
     usual = base.rpartition("/")[2].lower()
     while True:
         answer = session.asker.ask(f"cameras{base}", f"{question} [{usual}]") or usual
@@ -94,7 +94,7 @@ def _name(session: SetupSession, question: str, base: str, kept: dict[str, CellC
 
 
 def _crop(session: SetupSession, look: _Look, name: str, path: Path) -> Crop:
-    """What of the picture is seen; the picture is kept up to date while the person looks."""
+    """Ask for a camera's crop, while a PNG file shows the live picture."""
     session.asker.tell(f"{path} shows the camera live, in a viewer that reloads; Enter goes on")
     look.show(path, lambda: session.asker.pressed(f"cameras.{name}.live"))
     while True:
@@ -110,7 +110,7 @@ def _crop(session: SetupSession, look: _Look, name: str, path: Path) -> Crop:
 
 
 class _Look:
-    """One camera, while it is looked at."""
+    """A camera while it is checked."""
 
     def __init__(self, session: SetupSession, base: str, compressed: bool) -> None:
         self._node, self._asker = session.node, session.asker
@@ -125,12 +125,12 @@ class _Look:
         return rate_of(times["camera"])
 
     def picture(self) -> Image:
-        """The newest one; raises `Silent` when it is older than 300 ms for long."""
+        """Return the newest picture; raises `Silent` when it stays older than 300 ms."""
         self._remote.wait(lambda: self._feed.is_fresh, _LIMIT_S)
         return self._feed.newest().value
 
     def check_alive(self) -> None:
-        """Raise `StepFailed` for one that shows nothing, or always the same."""
+        """Raise `StepFailed` for a camera with black or frozen pictures."""
         first = self.picture()
         if int(first.max()) <= _DARKEST:
             raise StepFailed("black: is its cover on?")
@@ -146,12 +146,12 @@ class _Look:
             raise StepFailed("frozen: its pictures are equal to the bit")
 
     def show(self, path: Path, seen: Callable[[], bool]) -> None:
-        """Keep a PNG of what it shows up to date until it was seen."""
+        """Update a PNG of the camera's picture until `seen` returns True."""
         while not (seen() or self._node.stopping):
             self.save(path)
             self._remote.wait(lambda: False, _SHOW_S)
 
     def save(self, path: Path, crop: Crop = WHOLE) -> None:
-        """Write what it shows now as a PNG, cropped."""
+        """Write the camera's current picture as a PNG, cropped."""
         part = np.ascontiguousarray(cropped(self.picture(), crop))
         write_atomic(path, compress(part.tobytes(), part.shape, "png", 0))

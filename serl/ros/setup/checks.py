@@ -1,4 +1,4 @@
-"""What is asked and judged on an arm's first day: no ROS, no screen."""
+"""Questions and checks of an arm's commissioning, without ROS and without a screen."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from serl.workspace import WHOLE, Crop
 
 DIRECTIONS = ("forward", "back", "left", "right", "up", "down")
 EXPECTED = {"x": "forward", "y": "left", "z": "up"}
-"""By REP-103, seen from the base."""
+"""Direction of each axis by REP-103, seen from the base."""
 
 LEAST_HZ = 30.0
-"""Of what an arm measures: what is 100 ms old stops it, and a message may be late."""
+"""Lowest rate of an arm's measurements: an age of 100 ms stops it, and a message may be late."""
 
 GRIPPER_HZ = 5.0
-"""Of its fingers, which nothing stops an arm for."""
+"""Lowest rate of the gripper's state, whose age does not stop the arm."""
 
 _ASTRAY_M = 0.003
-"""A driver that turns an axis around settles 5 mm behind its start: half of what the guard lets a
-setpoint be ahead of the tool."""
+"""Distance that counts as the wrong way. A driver that inverts an axis settles 5 mm behind its
+start: half of the guard's limit for a setpoint's lead over the tool."""
 
 
 class StepFailed(SerlError):
-    """Something is not as it should be; the line says what, and what to do."""
+    """A step's check failed; the message is one line with the problem and its remedy."""
 
 
 class Left(SerlError):
-    """The person goes on another time."""
+    """The person left the session, to continue another time."""
 
 
 class Asker(Protocol):
-    """The person, at a terminal or elsewhere."""
+    """The interface to the person, at a terminal or elsewhere."""
 
     def tell(self, text: str) -> None:
-        """Say something."""
+        """Show a text to the person."""
         ...
 
     def ask(self, key: str, question: str) -> str:
-        """Wait for an answer, without blanks around it; `key` names the question.
+        """Wait for an answer and return it without surrounding blanks; `key` names the question.
 
-        What was typed before it was asked is none.
+        Input typed before the question is discarded.
 
         Raises:
             Left: the person answered `q`, or is gone.
@@ -50,12 +50,12 @@ class Asker(Protocol):
         ...
 
     def pressed(self, key: str) -> bool:
-        """Whether Enter was pressed since the first look for this key; never waits."""
+        """Check whether Enter was pressed since the first call for this key; never waits."""
         ...
 
 
 def agreed(asker: Asker, key: str, question: str) -> bool:
-    """The answer to a question of yes or no; asked again until it is one of them."""
+    """Ask a question of yes or no until it is answered; returns True for yes."""
     while True:
         answer = asker.ask(key, f"{question} [y/n]").lower()
         if answer in ("y", "yes", "n", "no"):
@@ -70,7 +70,7 @@ def begun(asker: Asker, key: str, question: str) -> None:
 
 
 def seen_direction(asker: Asker, key: str, question: str) -> str:
-    """Ask for one of `DIRECTIONS`, or its first letter, as the person saw it."""
+    """Ask for the direction that the person saw, one of `DIRECTIONS` or its first letter."""
     while True:
         answer = asker.ask(key, f"{question} [{' '.join(DIRECTIONS)}]").lower()
         found = [direction for direction in DIRECTIONS if answer in (direction, direction[0])]
@@ -80,12 +80,12 @@ def seen_direction(asker: Asker, key: str, question: str) -> str:
 
 
 def check_way(axis: str, start: Vector, place: Vector) -> None:
-    """Raise `StepFailed` once a tool that is to go along an axis goes another way.
+    """Raise `StepFailed` once a tool that is commanded along an axis goes another way.
 
     Args:
         axis: "x", "y" or "z".
-        start: where it was, m.
-        place: where it is.
+        start: position of the tool at the start, m.
+        place: position of the tool now, m.
     """
     moved = subtract(place, start)
     along = moved["xyz".index(axis)]
@@ -104,7 +104,7 @@ def check_way(axis: str, start: Vector, place: Vector) -> None:
 
 
 def check_direction(axis: str, seen: str, frame: str) -> None:
-    """Raise `StepFailed` unless the person saw the axis point as it has to."""
+    """Raise `StepFailed` unless the person saw the axis point in the expected direction."""
     if seen != EXPECTED[axis]:
         raise StepFailed(
             f"{axis}: the tool went {seen}, expected {EXPECTED[axis]}: the frame {frame!r} points "
@@ -113,23 +113,23 @@ def check_direction(axis: str, seen: str, frame: str) -> None:
 
 
 def check_rate(name: str, rate_hz: float, least_hz: float = LEAST_HZ) -> None:
-    """Raise `StepFailed` when a topic is told too seldom."""
+    """Raise `StepFailed` when the rate of a topic is too low."""
     if rate_hz < least_hz:
         raise StepFailed(f"{name}: {rate_hz:.1f} Hz, expected at least {least_hz:g} Hz")
 
 
 def rate_of(times_s: list[float]) -> float:
-    """Messages a second, from when they arrived; 0 of fewer than two."""
+    """Return messages per second, from their arrival times; 0 for fewer than two."""
     if len(times_s) < 2 or times_s[-1] <= times_s[0]:
         return 0.0
     return (len(times_s) - 1) / (times_s[-1] - times_s[0])
 
 
 def parse_crop(text: str) -> Crop:
-    """Left, top, right and bottom; nothing means all of the picture.
+    """Parse a crop: left, top, right and bottom; an empty text means the whole picture.
 
     Raises:
-        StepFailed: it is no crop.
+        StepFailed: the text is not a crop.
     """
     if not text:
         return WHOLE
@@ -143,10 +143,10 @@ def parse_crop(text: str) -> Crop:
 
 
 def parse_place(text: str) -> Vector:
-    """A place of the base frame, in m.
+    """Parse a position in the base frame, in m.
 
     Raises:
-        StepFailed: it is none.
+        StepFailed: the text is not a position.
     """
     try:
         x, y, z = (float(number) for number in text.split(","))
@@ -158,5 +158,5 @@ def parse_place(text: str) -> Vector:
 
 
 def place_words(place: Vector) -> str:
-    """A place for people, to the millimetre."""
+    """Format a position for people, to the millimetre."""
     return ",".join(f"{number:.3f}" for number in place) + " m"

@@ -1,4 +1,4 @@
-"""Compares an arm's driver with its profile, before anything moves: it only listens and asks."""
+"""Passive comparison of an arm's driver with its profile: subscriptions and queries only."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OLD_S = 0.1
 
 
 class _Heard:
-    """The messages of a channel while it was listened to."""
+    """A subscription that keeps all messages of a channel, with their arrival."""
 
     def __init__(self, node: RosNode, topic: Topic) -> None:
         self.topic = topic
@@ -47,19 +47,19 @@ class _Heard:
 
 
 class RobotCheck:
-    """Looks at the driver of one arm.
+    """A check of one arm's driver.
 
     Args:
-        node: of this process.
-        profile: what the driver should be like.
-        arm: its namespace from the root, empty for the root itself.
+        node: the process's node.
+        profile: the profile that the driver has to match.
+        arm: absolute namespace of the arm, empty for the root itself.
     """
 
     def __init__(self, node: RosNode, profile: ArmProfile, arm: str) -> None:
         self._node, self._profile, self._arm = node, profile, arm
 
     def findings(self, seconds: float = LISTEN_S) -> Iterator[Finding]:
-        """A finding for each check; the driver need not be there."""
+        """Yield a finding for each check; the driver need not be running."""
         profile = self._profile
         yield from self._packages()
         look = Look(self._node)
@@ -103,7 +103,7 @@ class RobotCheck:
         yield Finding(not missing, "messages", text)
 
     def _states(self) -> list[tuple[str, Channel]]:
-        """What is measured, as far as its type is installed."""
+        """Return the profile's channels of measurements, each with its name."""
         profile = self._profile
         gripper = profile.gripper.state if profile.gripper else None
         named = {
@@ -134,7 +134,7 @@ class RobotCheck:
         decode: Callable[[Any], object],
         seconds: float,
     ) -> Finding:
-        """A topic that the driver publishes: who, of which type, how often, how old, and what."""
+        """Check a topic of the driver: publishers, type, content, age and rate."""
         name = heard.name
         if topic is None or not topic.publishers:
             return Finding(False, what, f"{name}: nobody publishes it")
@@ -157,14 +157,14 @@ class RobotCheck:
         return Finding(True, what, f"{name}: {rate_hz:.0f} Hz" + (f", in {frame}" if frame else ""))
 
     def _reports(self) -> _Heard | None:
-        """What tells errors of the arm, as far as its type is installed."""
+        """Subscribe to the arm's error reports; None without them or without their type."""
         channel = self._profile.fault
         with suppress(BadInput):
             return None if channel is None else _Heard(self._node, fault_topic(channel, self._arm))
         return None
 
     def _fault(self, heard: _Heard, topics: dict[str, TopicSeen]) -> Finding:
-        """The arm says that it is well."""
+        """Check that the arm reports no error."""
         channel = self._profile.fault
         assert channel is not None
         if not heard.messages:
@@ -176,7 +176,7 @@ class RobotCheck:
         return Finding(not words, "errors", f"{heard.name}: {text}")
 
     def _joints(self, heard: _Heard) -> Finding:
-        """The arm's joints are there and within the limits of the profile."""
+        """Check that the arm's joints are reported, and within the limits of the profile."""
         profile = self._profile
         found = None
         for _, message in reversed(heard.messages):
@@ -201,7 +201,7 @@ class RobotCheck:
         return Finding(not outside, "limits", text)
 
     def _commanded(self, what: str, channel: Channel, topics: dict[str, TopicSeen]) -> Finding:
-        """Somebody takes what is commanded, and nobody but a guard commands it by a topic."""
+        """Check that commands have a receiver, and no publisher besides a guard."""
         name = self._node.absolute(name_of(channel, self._arm))
         strangers = [
             end.node
@@ -213,7 +213,7 @@ class RobotCheck:
         return self._taker(what, channel, topics)
 
     def _taker(self, what: str, channel: Channel, topics: dict[str, TopicSeen]) -> Finding:
-        """Somebody takes what is commanded, of the right type."""
+        """Check that commands have a receiver, of the right type."""
         if "/action/" in channel.type:
             goal = f"{channel.name}/_action/send_goal"
             return self._service(what, goal, f"{channel.type}_SendGoal")
@@ -228,7 +228,7 @@ class RobotCheck:
         return Finding(True, what, f"{name}: {nodes} listens")
 
     def _service(self, what: str, name: str, kind: str) -> Finding:
-        """Somebody offers a service, of the right type."""
+        """Check that a service is offered, of the right type."""
         full = self._node.absolute(name if name.startswith("/") else f"{self._arm}/{name}")
         found = dict(self._node.handle.get_service_names_and_types()).get(full, [])
         if not found:
@@ -238,7 +238,7 @@ class RobotCheck:
         return Finding(True, what, f"{full}: is offered")
 
     def _controller(self) -> Iterator[Finding]:
-        """The parameters that are set at the start are there, and others are as they should be."""
+        """Check that the controller has the parameters to set and the expected values."""
         controller = self._profile.controller
         expected = controller.expected
         if not (controller.parameters or expected):
@@ -270,7 +270,7 @@ class RobotCheck:
         yield Finding(True, "gains", f"{node}: {text}")
 
     def _parameters(self, node: str, names: list[str]) -> dict[str, Any]:
-        """One question for each: some nodes answer nothing at all when they lack one of several."""
+        """Query parameters one by one: some nodes do not answer when they lack one of several."""
         remote = Remote(self._node, lambda: None)
         found: dict[str, Any] = {}
         for name in names:
@@ -282,7 +282,7 @@ class RobotCheck:
 
 
 def _content(messages: list[tuple[int, Any]], decode: Callable[[Any], object]) -> str:
-    """What is wrong with messages; empty when nothing is."""
+    """Return the first problem with messages; empty without one."""
     ages_s = [1e-9 * (at_ns - nanoseconds_of(m.header.stamp)) for at_ns, m in messages]
     stamps = {nanoseconds_of(message.header.stamp) for _, message in messages}
     if len(messages) > 2 and len(stamps) == 1:
@@ -301,5 +301,5 @@ def _content(messages: list[tuple[int, Any]], decode: Callable[[Any], object]) -
 
 
 def _type_name(kind: Any) -> str:
-    """Of a message class, as `ros2 interface` writes it."""
+    """Return the name of a message class, as `ros2 interface` writes it."""
     return f"{kind.__module__.split('.')[0]}/msg/{kind.__name__}"

@@ -1,4 +1,4 @@
-"""Who tells what, and how often: looked at before anything moves."""
+"""A commissioning session, and its check of the driver's topics before anything moves."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from serl.teleop.operator import Operator
 
 
 class SetupSession:
-    """One sitting.
+    """A commissioning session with one arm.
 
     Args:
         node: the process's node.
-        arm: of the cell.
-        asker: the person.
-        out: file of the profile; pictures are kept beside it.
-        devices: of this machine, to take over with, beside those that are topics.
+        arm: the arm of the cell.
+        asker: asks the person.
+        out: file of the profile; pictures are stored beside it.
+        devices: devices of this machine for takeovers, besides those over topics.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class SetupSession:
 
     @property
     def profile(self) -> ArmProfile:
-        """As far as it is known."""
+        """The arm's profile, as far as it is known."""
         return self.arm.profile
 
     @profile.setter
@@ -58,7 +58,7 @@ class SetupSession:
 
     @cached_property
     def people(self) -> TeleopMux:
-        """Everybody who can take over: at devices of this machine, and by topics."""
+        """The operators that can take over: at devices of this machine, and by topics."""
         spec, config = self.arm.driver.action_spec, TeleopConfig()
         here = [
             Operator(device, mapping, config.operator, spec) for device, mapping in self.devices
@@ -73,7 +73,7 @@ _LIMIT_S = 10.0
 
 @contextmanager
 def listened(node: RosNode, topics: Mapping[str, Topic]) -> Iterator[dict[str, list[float]]]:
-    """When messages of each topic arrive, monotonic seconds, as long as the block."""
+    """Yield lists of each topic's arrival times, monotonic seconds, which grow within the block."""
     times: dict[str, list[float]] = {name: [] for name in topics}
 
     def keep(name: str) -> Any:
@@ -92,7 +92,7 @@ def listened(node: RosNode, topics: Mapping[str, Topic]) -> Iterator[dict[str, l
 
 
 def connection(session: SetupSession) -> str:
-    """Every topic of the profile: there, in its type, often enough, in its frame, now."""
+    """Check type, rate, frame and age of every topic of the profile; returns the rates."""
     profile, node, arm = session.profile, session.node, session.arm
     check_types(profile)
     robot = arm.place.robot
@@ -110,12 +110,12 @@ def connection(session: SetupSession) -> str:
         least = GRIPPER_HZ if name == "gripper" else LEAST_HZ
         check_rate(node.absolute(topic.name), rates[name], least)
     _check_target(session)
-    arm.reading()  # frames, stamps and joints, or one line on what is wrong with them
+    arm.reading()  # checks frames, stamps and joints; raises an error of one line
     return ", ".join(f"{name} {rate_hz:.0f} Hz" for name, rate_hz in rates.items())
 
 
 def _check_target(session: SetupSession) -> None:
-    """Somebody has to take setpoints, and nobody but a guard of ours may send them."""
+    """Check that the setpoints have a subscriber, and no publisher besides serl's guard."""
     node, arm = session.node, session.arm
     arm.let_go()
     name = node.absolute(topic_of(session.profile.target, arm.place.robot, SENSOR).name)
@@ -133,7 +133,7 @@ def _check_target(session: SetupSession) -> None:
 
 
 def _why_silent(node: RosNode, topic: Topic) -> str:
-    """Why nothing arrives on a topic, in words."""
+    """Return the reason why nothing arrives on a topic."""
     name = node.absolute(topic.name)
     found = node.handle.get_publishers_info_by_topic(name)
     if not found:

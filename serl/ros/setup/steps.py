@@ -1,4 +1,4 @@
-"""The steps of an arm's first day, in their order; each says what it found, or what is wrong."""
+"""The steps of an arm's commissioning, in order; each returns its result, or raises."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _MOVES = "it moves: hold it still, and press Enter again"
 
 
 class SetupStep(NamedTuple):
-    """One step.
+    """A step of an arm's commissioning.
 
     Attributes:
-        name: in the profile.
-        title: what it is about, for the person.
-        run: does it; returns what it found, in one line. Raises `SerlError` when it is not well.
+        name: name of the step in the profile.
+        title: subject of the step, for the person.
+        run: runs the step; returns the result in one line, or raises `SerlError` for a problem.
     """
 
     name: str
@@ -48,7 +48,7 @@ class SetupStep(NamedTuple):
 
 
 def limits(session: SetupSession) -> str:
-    """Gains and limits: set, read back, and compared with where the arm is."""
+    """Set and read back gains and limits, and compare the limits with the joint positions."""
     profile = session.profile
     settle_controller(session.arm.driver.remote, session.arm.place.robot, profile)
     q = [float(value) for value in session.arm.reading().state["q"]]
@@ -70,7 +70,7 @@ def limits(session: SetupSession) -> str:
 
 
 def frames(session: SetupSession) -> str:
-    """Two centimetres along each axis, measured and seen."""
+    """Move the tool 2 cm along each axis, and check the direction by readings and by sight."""
     arm = session.arm
     session.asker.tell("The tool goes 2 cm along each axis, at 5 cm/s. Keep a hand on the e-stop.")
     begun(session.asker, "frames.begin", "Enter begins")
@@ -97,7 +97,7 @@ def frames(session: SetupSession) -> str:
 
 
 def workspace(session: SetupSession) -> str:
-    """Home and two corners of a box, by hand guiding; nothing commands the arm meanwhile."""
+    """Teach home and two corners of a box by hand guiding; nothing commands the arm meanwhile."""
     arm, asker = session.arm, session.asker
     arm.let_go()
     asker.tell(
@@ -130,7 +130,7 @@ def workspace(session: SetupSession) -> str:
 
 
 def _home(session: SetupSession) -> tuple[Pose, tuple[float, ...]]:
-    """Where the tool stands, once the person says so, and the joints."""
+    """Ask for home by hand guiding; returns the tool's pose and the joint positions."""
     question = "Guide the tool to where episodes are to begin, and press Enter"
     while True:
         if answer := session.asker.ask("workspace.home", question):
@@ -146,7 +146,7 @@ def _home(session: SetupSession) -> tuple[Pose, tuple[float, ...]]:
 
 
 def _corner(session: SetupSession, key: str, where: str) -> Vector:
-    """Where the tool stands, once the person says so, or what was typed."""
+    """Ask for a corner by hand guiding or by typing; returns its position."""
     question = f"Guide the tool to the corner {where}, and press Enter; or type it as x,y,z in m"
     while True:
         answer = session.asker.ask(f"workspace.{key}", question)
@@ -162,7 +162,7 @@ def _corner(session: SetupSession, key: str, where: str) -> Vector:
 
 
 def dry_run(session: SetupSession) -> str:
-    """Around the taught box, at 5 cm/s."""
+    """Move the tool to home and to two corners of the taught box, at 5 cm/s."""
     place = session.profile.workspace
     if place is None:
         raise StepFailed("no workspace was taught: do that step first")

@@ -1,4 +1,4 @@
-"""Who stops the arm, and who takes it over: tried while it swings back and forth, slowly."""
+"""The steps that test takeover and both emergency stops, while the arm swings slowly."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ _STILL_M = 0.005
 _STEERED_M = 0.01
 _SILENT, _LEFT = "the arm fell silent", "the arm does not follow"
 _OWN = (_SILENT, "the arm reports ")
-"""What a guard says when an arm's own stop was pressed; the rest has other causes."""
+"""Prefixes of a guard's reported cause after the arm's own stop; others have other causes."""
 
 
 class Swing:
-    """Back and forth about a place, along y."""
+    """A policy that swings the tool along y about a position."""
 
     def __init__(self, arm: SetupArm, centre: Vector) -> None:
         self._arm = arm
         self._goals = [add(centre, (0.0, way, 0.0)) for way in (_SWING_M, -_SWING_M)]
 
     def __call__(self, here: Pose) -> Action:
-        """The action now."""
+        """Return the action for a measured pose."""
         if math.dist(here.position, self._goals[0]) <= THERE_M:
             self._goals.reverse()
         return self._arm.towards(self._goals[0])
 
 
 def takeover(session: SetupSession) -> str:
-    """A person steers the arm while it swings, and lets it go again."""
+    """Check that a person can take over the swinging arm, and release it again."""
     arm, people = session.arm, session.people
     centre = _centre(session)
     swing, steered = Swing(arm, centre), _Steered()
@@ -81,7 +81,7 @@ def takeover(session: SetupSession) -> str:
 
 
 class _Steered:
-    """What a person wished, and what the tool did."""
+    """The commanded and the measured motion of a takeover."""
 
     def __init__(self) -> None:
         self._start: Vector | None = None
@@ -116,7 +116,7 @@ class _Steered:
 
 
 def estop(session: SetupSession) -> str:
-    """The guard's emergency stop: the arm stands, stays stopped, and is released by a person."""
+    """Check the guard's emergency stop: the arm stands, and only a person releases it."""
     arm = session.arm
     centre = _centre(session)
     swing, until_s = Swing(arm, centre), time.monotonic() + _LIMIT_S
@@ -149,7 +149,7 @@ def estop(session: SetupSession) -> str:
 
 
 def stop_button(session: SetupSession) -> str:
-    """The arm's own stop: it stands, whatever is commanded."""
+    """Check the arm's own stop: the arm stands, despite commands to move."""
     arm, asker = session.arm, session.asker
     centre = _centre(session)
     swing, until_s = Swing(arm, centre), time.monotonic() + _LIMIT_S
@@ -177,7 +177,7 @@ def stop_button(session: SetupSession) -> str:
 
 
 def _check_own_stop(session: SetupSession, pressed: bool) -> None:
-    """What stopped the arm is its own button, and it stands; `pressed`: the person said so."""
+    """Check that the arm's own button stopped it and that it stands; `pressed`: press confirmed."""
     arm = session.arm
     state, cause, _ = arm.standing()
     if state in LATCHED and not cause.startswith(_OWN) and not (pressed and cause == _LEFT):
@@ -191,7 +191,7 @@ def _check_own_stop(session: SetupSession, pressed: bool) -> None:
 
 
 def _centre(session: SetupSession) -> Vector:
-    """Where the arm swings: at home, where it is first brought to, else where it is."""
+    """Move the arm to home, if it is taught, and return the centre of the swing."""
     arm, place = session.arm, session.profile.workspace
     begun(session.asker, "swing.begin", "The arm will move, at 5 cm/s. Enter begins")
     arm.guarded()
@@ -206,7 +206,7 @@ def _centre(session: SetupSession) -> Vector:
 
 
 def _travel_m(arm: SetupArm, swing: Swing) -> float:
-    """How far the tool goes in a second in which it is still commanded to move."""
+    """Return the tool's travel in m within a second of further motion commands."""
     first, travel_m, looks = arm.measured(), 0.0, 0
     clock, until_s = WallClock(RATE_HZ, arm.driver.beat), time.monotonic() + _WATCHED_S
     arm.driver.mode = "reset"
@@ -222,7 +222,7 @@ def _travel_m(arm: SetupArm, swing: Swing) -> float:
 
 
 def _check_latched(arm: SetupArm) -> None:
-    """Nobody but a person ends the stop, nor does a new guard."""
+    """Check that only a person ends the stop, and that it outlives a restart of the guard."""
     try:
         arm.call("arm")
     except SerlError:
