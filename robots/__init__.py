@@ -1,1 +1,1 @@
-"""Arms, one a file."""
+"""Profiles of arms, one per module."""

@@ -1,6 +1,6 @@
 """A Franka FR3 under crisp_controllers: a Cartesian impedance controller for ros2_control.
 
-Read in utiasDSL/crisp_controllers 8093548 (`cc` is src/cartesian_controller.cpp),
+Sources: utiasDSL/crisp_controllers 8093548 (`cc` is src/cartesian_controller.cpp),
 utiasDSL/crisp_controllers_demos 20212dd and frankarobotics/franka_ros2 29cb85a (jazzy):
 
 - target: PoseStamped, reliable, depth 1 (cc:372). Neither its frame nor a value that is not finite
@@ -10,21 +10,21 @@ utiasDSL/crisp_controllers_demos 20212dd and frankarobotics/franka_ros2 29cb85a 
   its default frame the force acts at the origin of the base (cc:123-127), so `use_local_jacobian`
   is set: then clip, stiffness and force are along the axes of the tool, and at the tool.
   `use_operational_space` would scale the stiffness by the arm's inertia (cc:150-156).
-- parameters: read anew in every cycle (cc:211-213), so what is read back is what acts.
+- parameters: read anew in every cycle (cc:211-213), so the values read back are those in effect.
 - pose: `current_pose` (pose_broadcaster.cpp:65-78, 156), of `base` (demos 2997a2d,
   config/fr3/controllers.yaml), which is not compared with that of a target.
-- twist: nobody publishes one; it is worked out of poses.
+- twist: none is published; it is computed from poses.
 - joints: `joint_states`, 30 Hz, of joint_state_publisher (demos launch/franka.launch.py).
-- wrench: not of crisp_controllers. Spawn franka_ros2's franka_robot_state_broadcaster beside it
-  (franka_robot_state_broadcaster.cpp:125, 140, 245: best effort; frame:
-  franka_robot_state.cpp:160). Without it the guard refuses the arm; set `wrench: null` in a copy of
-  this profile to do without.
-- errors of the arm: no topic of crisp_controllers. With franka_msgs installed a copy of this
-  profile can name that broadcaster's `robot_state` (:149) as `fault`.
-- gripper: the hand's adapter (demos crisp_py_franka_hand_adapter.py), which knows open and closed.
+- wrench: not published by crisp_controllers. Spawn franka_ros2's franka_robot_state_broadcaster
+  beside it (franka_robot_state_broadcaster.cpp:125, 140, 245: best effort; frame:
+  franka_robot_state.cpp:160). Without a wrench the guard refuses the arm; set `wrench: null` in a
+  copy of this profile to do without.
+- errors of the arm: crisp_controllers has no topic for them. With franka_msgs installed a copy of
+  this profile can name that broadcaster's `robot_state` (:149) as `fault`.
+- gripper: the hand's adapter (demos crisp_py_franka_hand_adapter.py), which only opens and closes.
 
-Not in these sources: what the arm does after a reflex. Not tried on an arm. A Panda has other joint
-names and limits.
+The arm's behavior after a reflex is not in these sources. Not tried on an arm. A Panda has other
+joint names and limits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The simulated arm as `serl sim` shows it: a Franka with its hand, under impedance control."""
+"""The simulated arm of `serl sim`: a Franka with its hand, under impedance control."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ robot = ArmProfile(
             x=_CLIP_M, y=_CLIP_M, z=_CLIP_M, rx=_CLIP_RAD, ry=_CLIP_RAD, rz=_CLIP_RAD
         ),
     ),
-    payload=Payload(mass_kg=0.0),  # the model counts the hand among the arm
+    payload=Payload(mass_kg=0.0),  # the model includes the hand in the arm
 )

@@ -1,7 +1,7 @@
 """A UR5e under FZI's cartesian_compliance_controller, on top of Universal Robots' driver.
 
-Read in fzi-forschungszentrum-informatik/cartesian_controllers f53f798 (`ccc`, `cmc`, `cfc`, `base`
-are the sources of its compliance, motion and force controllers and of their base) and
+Sources: fzi-forschungszentrum-informatik/cartesian_controllers f53f798 (`ccc`, `cmc`, `cfc`, `base`
+are its compliance, motion and force controllers and their base) and
 UniversalRobots/Universal_Robots_ROS2_Driver 696e1a7b (`yaml` is ur_controllers.yaml):
 
 - target: PoseStamped, reliable, depth 3 (cmc:75). Refused while the controller is inactive, with a
@@ -11,14 +11,15 @@ UniversalRobots/Universal_Robots_ROS2_Driver 696e1a7b (`yaml` is ur_controllers.
   plus the sensor's wrench (ccc:171-177), times `pd_gains` and `solver.error_scale` (base:391-392).
   Errors are clipped at 1 m and 1 rad (cmc:152-155), so nothing but the guard's lead bounds them.
 - parameters: stiffness, `pd_gains` and `error_scale` are read in every cycle (ccc:162-167,
-  PDController.cpp:77-78, base:391), so what is read back is what acts. `pd_gains` are yours: they
-  are 0 by default, at which the arm does not move. A softer arm also follows more slowly.
-- force: the stiffness bounds it only while the controller hears the sensor (cfc:96-99, 144-160),
-  the last wrench for ever. Remap its `ft_sensor_wrench` to the wrench below: the guard takes no arm
-  whose controller does not listen there.
+  PDController.cpp:77-78, base:391), so the values read back are those in effect. Set `pd_gains`
+  yourself: they are 0 by default, at which the arm does not move. A softer arm also follows more
+  slowly.
+- force: the stiffness bounds it only while the controller receives the sensor's wrench (cfc:96-99,
+  144-160); the last wrench is used indefinitely. Remap its `ft_sensor_wrench` to the wrench below:
+  the guard takes no arm whose controller does not subscribe to it.
 - pose: tcp_pose_broadcaster in `base` (yaml:181-186), of the TCP that is set at the robot, which
   has to be the controller's `end_effector_link`. Its topic is not in these sources, nor is the
-  wrench's (frame: yaml:85). twist: none is published; it is worked out of poses.
+  wrench's (frame: yaml:85). twist: none is published; it is computed from poses.
 - errors: `robot_program_running`, latched, on change (gpio_controller.cpp:265, 363-368); `recover`
   :279. Whether the arm holds when its program ends is not in these sources.
 
@@ -79,7 +80,7 @@ robot = ArmProfile(
     twist=None,
     wrench=Channel(name="/force_torque_sensor_broadcaster/wrench", type=WRENCH),
     wrench_frame="tool",
-    wrench_frames=("tool0_controller", "tool0"),  # the driver's tool, turned as the flange's is
+    wrench_frames=("tool0_controller", "tool0"),  # the driver's, with the flange's orientation
     joint_states=Channel(name="/joint_states", type=JOINTS),
     target=Channel(name=f"{_CONTROLLER}/target_frame", type=POSE),
     gripper=GripperProfile(

@@ -1,25 +1,26 @@
 """A UR5e under MoveIt Servo, which takes velocities and does the kinematics.
 
-The guard sends the velocity of its setpoint, and what brings the arm to it. A person starts Servo
-with the parameters below and sets its command type to TWIST. Read in moveit/moveit2 4d8410635
+The guard sends the velocity of its setpoint plus a position correction. The operator starts Servo
+with the parameters below and sets its command type to TWIST. Sources: moveit/moveit2 4d8410635
 (jazzy), moveit_ros/moveit_servo (`node` is src/servo_node.cpp, `command` src/utils/command.cpp):
 
 - target: TwistStamped, SystemDefaultsQoS (node:106-108), m/s and rad/s with `speed_units`. Refused
   with an empty frame or a value that is not finite (common.cpp:105-108); another known frame is
   converted (servo.cpp:575-630), an unknown one is refused, and the arm stops.
-- limits: faster than `scale.linear` or `scale.rotational` is scaled down to it (command:181-199),
-  the two apart. Both are compared, and the guard asks for no more. Joint velocities scale all of it
-  (servo.cpp:515-524), as does `override_velocity_scaling_factor` (common.cpp:380-389), and so do
-  collisions (:495-528) and singular poses (command:209-217): the guard sees the arm fall behind.
+- limits: velocities above `scale.linear` or `scale.rotational` are scaled down to it
+  (command:181-199), each separately. The guard compares both parameters and commands no more. Joint
+  velocity limits scale the whole command (servo.cpp:515-524), as do
+  `override_velocity_scaling_factor` (common.cpp:380-389), collisions (:495-528) and singular poses
+  (command:209-217): the guard then sees the arm fall behind.
 - no commands: once the *stamp* is as old as `incoming_command_timeout` Servo halts (node:261-284):
-  the clocks of both hosts have to agree. That value is copied at the start (node:98): set later, it
-  is read back and does nothing. Give it in the launch file. All others below are read anew with
-  every command that is taken (servo.cpp:476).
-- type: commands are ignored until it is TWIST (node:384-396); no topic says which it is.
+  the clocks of both hosts have to agree. That value is copied at the start (node:98): a later
+  change is read back but has no effect. Set it in the launch file. All other parameters below are
+  read anew with every accepted command (servo.cpp:476).
+- type: commands are ignored until the type is TWIST (node:384-396); no topic shows the type.
 
-It is controlled by position: nothing bounds its force but the lead, the speed and the arm's own
-limits. Pose, wrench, errors and gripper are those of `ur5e`. How the joint controller behind Servo
-follows is not in these sources. Not tried on an arm.
+The arm is position-controlled: only the lead, the speed and the arm's own limits bound its force.
+Pose, wrench, errors and gripper are those of `ur5e`. The tracking behavior of the joint controller
+behind Servo is not in these sources. Not tried on an arm.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ robot = ArmProfile(
     twist=None,
     wrench=Channel(name="/force_torque_sensor_broadcaster/wrench", type=WRENCH),
     wrench_frame="tool",
-    wrench_frames=("tool0_controller", "tool0"),  # the driver's tool, turned as the flange's is
+    wrench_frames=("tool0_controller", "tool0"),  # the driver's, with the flange's orientation
     joint_states=Channel(name="/joint_states", type=JOINTS),
     target=Channel(name="/servo_node/delta_twist_cmds", type=TWIST),
     gripper=GripperProfile(

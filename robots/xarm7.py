@@ -1,6 +1,6 @@
 """A UFACTORY xArm7 under FZI's cartesian_motion_controller, on top of its own ROS 2 driver.
 
-Read in fzi-forschungszentrum-informatik/cartesian_controllers f53f798 (`cmc` is
+Sources: fzi-forschungszentrum-informatik/cartesian_controllers f53f798 (`cmc` is
 cartesian_motion_controller.cpp, `base` cartesian_controller_base.cpp) and xArm-Developer/xarm_ros2
 0417b0f (jazzy; `hw` is uf_robot_system_hardware.cpp, `driver` xarm_driver.cpp):
 
@@ -11,25 +11,24 @@ cartesian_motion_controller.cpp, `base` cartesian_controller_base.cpp) and xArm-
 - motion: a mass of 1 kg, drawn by `pd_gains` times the error (base:387-398,
   ForwardDynamicsSolver.cpp:77-118), one step for each of `solver.iterations` (cmc:112-123).
 - parameters: `pd_gains`, `error_scale` and `publish_state_feedback` are read in every cycle
-  (PDController.cpp:77-78, base:341, 391); `iterations` once (base:216): set later, it is read back
-  and does nothing. Configure the controller with 1, which is compared.
-- pose: of the controller, with `publish_state_feedback` alone (base:341): the measured joints,
-  taken over in each period (cmc:106), and the step that it commands (base:397, 476), of 0.4 mm at a
-  lead of 10 mm. With more iterations it would be further ahead of the arm.
+  (PDController.cpp:77-78, base:341, 391); `iterations` once (base:216): a later change is read back
+  but has no effect. Configure the controller with 1; the guard compares the value.
+- pose: the controller's, only with `publish_state_feedback` (base:341): the pose of the measured
+  joints, read in each period (cmc:106), plus the commanded step (base:397, 476), 0.4 mm at a lead
+  of 10 mm. With more iterations it would be further ahead of the arm.
 - twist: `current_twist` is the speed of that mass in its own time, 0.02 s an iteration
-  (base:494-504), a third of the tool's at the driver's 150 Hz (xarm7_controllers.yaml): worked out
-  of poses instead.
+  (base:494-504), a third of the tool's at the driver's 150 Hz (xarm7_controllers.yaml): computed
+  from poses instead.
 - joints: joint_state_broadcaster, and the launch files' joint_state_publisher, which also repeats
   the gripper's (driver:313-321; _robot_joint_state.launch.py:85-91): two publishers of one topic.
   Raise the latter's `rate` to 30 Hz or more. With an error the driver keeps the last angles
   (hw:310-321).
 - errors: `robot_states` in `hw_ns`, which is xarm (driver:77-95, 246; hw:73). With an error, a
   state over 2 or another mode nothing is sent to the arm (hw:352-356, 443-481).
-- gripper: an action that takes every goal (driver:281-285, 323-329).
+- gripper: an action that accepts every goal (driver:281-285, 323-329).
 
-It is controlled by position: nothing bounds its force but the lead, the speed and the arm's own
-collision detection. There is no wrench without UFACTORY's sensor, so none is read. Not tried on an
-arm.
+The arm is position-controlled: only the lead, the speed and the arm's own collision detection bound
+its force. There is no wrench without UFACTORY's sensor, so none is read. Not tried on an arm.
 """
 
 from __future__ import annotations

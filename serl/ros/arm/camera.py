@@ -1,4 +1,4 @@
-"""Cameras as topics: pictures, raw or compressed, become the views that a task asks for."""
+"""Camera topics: raw or compressed images, cut into the views that a task defines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CHANNELS = {"rgb8": 3, "bgr8": 3, "mono8": 1, "rgba8": 4, "bgra8": 4}
 
 
 def picture_topic(robot: str, camera: str, qos: Any = SENSOR, compressed: bool = False) -> Topic:
-    """A camera's pictures; a name that begins with a slash belongs to no namespace."""
+    """Return the image topic of a camera; a name with a leading slash is absolute."""
     base = _base(robot, camera)
     if compressed:
         return Topic(f"{base}/image_raw/compressed", CompressedImage, qos)
@@ -37,7 +37,7 @@ def picture_topic(robot: str, camera: str, qos: Any = SENSOR, compressed: bool =
 
 
 def info_topic(robot: str, camera: str, qos: Any = SENSOR) -> Topic:
-    """The size and calibration that go with them."""
+    """Return the topic of a camera's size and calibration (`CameraInfo`)."""
     return Topic(f"{_base(robot, camera)}/camera_info", CameraInfo, qos)
 
 
@@ -51,13 +51,13 @@ class RosCamera:
     Args:
         node: the process's node.
         topic: see `picture_topic`.
-        views: of this camera, by name.
-        oldest_s: as of `serl.ros.feed.Feed`.
-        crop: of the picture, before any view; as shares.
-        still: equal pictures are no fault, as those of a simulation.
+        views: the views cut from this camera's picture, by name.
+        oldest_s: age in seconds at which a picture is stale, see `serl.ros.feed.Feed`.
+        crop: crop of the picture before any view, as fractions of its size.
+        still: whether equal pictures are accepted, as from a simulation, or a fault.
 
     Attributes:
-        feed: of its pictures.
+        feed: subscription to the pictures.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class RosCamera:
         self._cut: tuple[int, dict[str, Image]] = (-1, {})
 
     def images(self) -> tuple[dict[str, Image], float]:
-        """Each view of the newest picture, and when it was taken.
+        """Return the views of the newest picture, and the time in seconds at which it was taken.
 
         Raises:
-            SerlError: there is none, it is stale or frozen, or it has another size than the views
-                expect.
+            SerlError: there is no picture, it is stale or frozen, or its size differs from the
+                one that the views expect.
         """
         sample = self.feed.newest()
         if self._alike is not None and self._alike.frozen:
@@ -108,7 +108,7 @@ def cell_camera(
     qos: Any = SENSOR,
     still: bool = True,
 ) -> RosCamera:
-    """A camera of a cell whose profile knows it, else the one of this name beside the robot."""
+    """Return a cell's camera: as `known` in the profile, otherwise by its name beside the robot."""
     if known is None:
         topic = picture_topic(robot, camera, qos)
         return RosCamera(node, topic, views, oldest_s, still=still)
@@ -117,7 +117,7 @@ def cell_camera(
 
 
 def cropped(picture: Image, crop: Crop) -> Image:
-    """The part of a picture, (H, W, 3), that is seen; never empty."""
+    """Return the crop of a picture, (H, W, 3); never empty."""
     height, width, _ = picture.shape
     left, top, right, bottom = crop
     rows = slice(round(top * height), max(round(bottom * height), round(top * height) + 1))
@@ -126,7 +126,7 @@ def cropped(picture: Image, crop: Crop) -> Image:
 
 
 def cut_any(view: View, picture: Image) -> Image:
-    """The view of a picture of any size, unless the view says which size it is to have."""
+    """Return a view of a picture; any picture size is accepted unless `view.capture` fixes it."""
     if view.capture is None:
         height, width, _ = picture.shape
         view = view.model_copy(update={"capture": (width, height)})
@@ -134,10 +134,10 @@ def cut_any(view: View, picture: Image) -> Image:
 
 
 def picture_of(message: Any) -> Image:
-    """A raw image as uint8 (H, W, 3) RGB.
+    """Return a raw image message as uint8 (H, W, 3) RGB.
 
     Raises:
-        CorruptData: an encoding that is not known, or sizes that do not fit each other.
+        CorruptData: the encoding is unknown, or the sizes are inconsistent.
     """
     height, width, step = int(message.height), int(message.width), int(message.step)
     if message.encoding not in _CHANNELS:
@@ -160,12 +160,12 @@ def picture_of(message: Any) -> Image:
 
 
 def compressed_picture_of(message: Any) -> Image:
-    """A JPEG or PNG as uint8 (H, W, 3) RGB.
+    """Decode a JPEG or PNG message to uint8 (H, W, 3) RGB.
 
     Raises:
-        CorruptData: it is too large, or none of these, or damaged.
+        CorruptData: the image is too large, damaged, or neither JPEG nor PNG.
     """
-    import cv2  # half a second: not where no camera is compressed
+    import cv2  # takes half a second: imported only where a camera is compressed
 
     data = bytes(message.data)
     if len(data) > _MAX_COMPRESSED_BYTES:
@@ -184,7 +184,7 @@ def compressed_picture_of(message: Any) -> Image:
 
 
 def _declared_size(data: bytes) -> tuple[int, int]:
-    """Width and height that a PNG or JPEG says it has."""
+    """Return the width and height in the header of a PNG or JPEG."""
     try:
         if data.startswith(_PNG):
             width, height = struct.unpack_from(">II", data, len(_PNG) + 8)

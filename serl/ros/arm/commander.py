@@ -1,4 +1,4 @@
-"""What a guard sends to an arm, on the topics and in the types of its profile."""
+"""Commands from the guard to an arm, on the topics and in the message types of its profile."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from serl.ros.node import RosNode
 from serl.setpoint import PROFILE_PERIOD_S, Setpoint, steer
 
 _GAIN_HZ = 2.0
-"""Of what the arm is behind: a tenth of a second late at full speed is 1 cm, and 2 cm/s more."""
+"""Gain on the position error: a lag of 0.1 s at full speed is 1 cm and adds 2 cm/s."""
 
 _HALTED_S = 0.1
-"""Silence after which such an arm stands by itself."""
+"""Time without a command after which a velocity-controlled arm stops by itself."""
 
 _STILL: Vector = (0.0, 0.0, 0.0)
 
 
 class VelocityFollower:
-    """The velocities of an arm, one every 10 ms, from that of its setpoint and where it is.
+    """Velocity commands, one every 10 ms, that make an arm follow its setpoint.
 
-    A stop brakes what was sent last, and then sends zero: whoever stands is not led back, and
-    whoever is pushed is not pushed back. What is sent keeps the limits that setpoints keep.
+    A stop decelerates from the last command to zero and then sends zero: the arm is not driven
+    back to its earlier position, nor does it push back when pushed. Commands keep the limits of
+    setpoints.
 
     Args:
-        limits: of the stop, and of all motion.
+        limits: limits on stops and on all motion.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -44,13 +45,13 @@ class VelocityFollower:
     def follow(
         self, setpoint: Setpoint, measured: Pose | None, pace: Limits | None, now_s: float
     ) -> tuple[Vector, Vector]:
-        """The velocity to send now: the setpoint's own, and what brings the arm to it.
+        """Return the velocity to send now: the setpoint's velocity plus a position correction.
 
         Args:
-            setpoint: where the arm is to be now, and how fast that moves.
-            measured: where it is; None when that is not known: then it has to stand.
-            pace: the limits by which it goes; None when it has to stand.
-            now_s: monotonic time; after a pause it begins at rest.
+            setpoint: desired pose of the arm at this instant, and its velocity.
+            measured: measured pose; None when unknown: the arm then brakes.
+            pace: limits on the motion; None makes the arm brake.
+            now_s: monotonic time; after a pause the commands begin at rest.
 
         Returns:
             Linear (m/s) and angular velocity (rad/s), in the base frame, about the tool.
@@ -113,13 +114,13 @@ _ANSWER_S = 1.0
 
 
 class ArmCommander:
-    """Publishes setpoints and what the gripper is to do. The guard's process makes the only one.
+    """Publisher of setpoints and gripper commands. Only the guard's process creates one.
 
     Args:
         node: the process's node.
         robot: the arm's namespace.
-        profile: names and types.
-        limits: of speed, for an arm that takes velocities.
+        profile: topic names and message types of the arm.
+        limits: speed limits for a velocity-controlled arm.
     """
 
     def __init__(self, node: RosNode, robot: str, profile: ArmProfile, limits: Limits) -> None:
@@ -135,12 +136,12 @@ class ArmCommander:
             self._gripper = kind(node, robot, profile.gripper)
 
     def send(self, setpoint: Setpoint, measured: Pose | None, pace: Limits | None) -> None:
-        """Send the arm to a setpoint.
+        """Publish a setpoint, or the velocity that makes the arm follow it.
 
         Args:
-            setpoint: where it is to be now.
-            measured: where it is; None when nobody knows.
-            pace: the limits on its way to a target; None while it brakes, or holds.
+            setpoint: desired pose of the arm at this instant.
+            measured: measured pose; None when unknown.
+            pace: limits on the motion to a target; None while the arm brakes or holds.
         """
         if self._follower is not None:
             self._send_twist(*self._follower.follow(setpoint, measured, pace, time.monotonic()))
@@ -154,7 +155,7 @@ class ArmCommander:
         self._publisher.publish(message)
 
     def end(self) -> None:
-        """No more setpoints for now: an arm that takes velocities is told to stand."""
+        """End the stream of setpoints; send zero velocity to a velocity-controlled arm."""
         if self._follower is not None:
             self._send_twist((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
 
@@ -167,25 +168,25 @@ class ArmCommander:
         self._publisher.publish(message)
 
     def begin(self) -> None:
-        """The arm is taken: forget what its gripper did not answer."""
+        """Forget unanswered gripper commands; called when the guard takes the arm."""
         if self._gripper is not None:
             self._gripper.begin()
 
     def grip(self, opening: float) -> None:
-        """Open (1) or close (0) the gripper; called again and again."""
+        """Open (1) or close (0) the gripper; called repeatedly."""
         if self._gripper is not None:
             self._gripper.send(opening)
 
     @property
     def unheard(self) -> str:
-        """Why what is sent would get nowhere; empty when somebody takes it."""
+        """The reason why commands would reach no subscriber; empty when all have one."""
         if not self._publisher.get_subscription_count():
             return self._nobody()
         return self._gripper.unheard if self._gripper is not None else ""
 
     @property
     def unanswered(self) -> str:
-        """What the gripper did not even begin to do within a second; empty if nothing."""
+        """The gripper command that was not accepted within a second; empty if there is none."""
         return self._gripper.unanswered if self._gripper is not None else ""
 
     def _nobody(self) -> str:
@@ -199,7 +200,7 @@ class ArmCommander:
 
 
 class _Topic:
-    """A gripper that takes a number; it is repeated, so that none has to arrive."""
+    """A gripper commanded by a number on a topic; repeated, so a lost message does no harm."""
 
     unanswered = ""
 
@@ -222,7 +223,7 @@ class _Topic:
 
 
 class _Action:
-    """A gripper that takes goals: one when it is to switch, each second until it is accepted."""
+    """A gripper commanded by action goals: one per change, repeated each second until accepted."""
 
     def __init__(self, node: RosNode, robot: str, gripper: GripperProfile) -> None:
         kind, self._gripper = message_type(gripper.command), gripper
@@ -232,7 +233,7 @@ class _Action:
         self.begin()
 
     def begin(self) -> None:
-        self._opening: float | None = None  # asked for
+        self._opening: float | None = None  # of the last goal
         self._accepted = True
         self._asked_s = self._sent_s = -math.inf
 

@@ -1,4 +1,4 @@
-"""Other nodes that command an arm, beside its guard or its actor, or measure beside its driver."""
+"""Detection of competing publishers: of an arm's setpoints, commands or measurements."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any, NamedTuple
 from serl.ros.node import RosNode
 from serl.system.json_fields import printable
 
-_UNKNOWN = "_NODE_NAME_UNKNOWN_"  # of rmw: its publisher was discovered before its node
+_UNKNOWN = "_NODE_NAME_UNKNOWN_"  # rmw's name when a publisher is discovered before its node
 _LOOK_S, _NAMED_S = 0.02, 1.0
 _BURIED_S = 30.0
 _NAMELESS = "one without a name"
-_PARTICIPANT = 12  # bytes of an endpoint's id that all of its process begin with
+_PARTICIPANT = 12  # leading bytes of an endpoint's id that are common to its process
 
 
 class Rivals:
-    """Looks at the publishers of topics.
+    """Detector of publishers on topics, beside this node's own.
 
     Args:
         node: the process's node.
         topics: names of the topics, from the root.
 
     Attributes:
-        own: how many publishers of each this node has made itself.
+        own: number of this node's own publishers on each topic.
     """
 
     def __init__(self, node: RosNode, *topics: str) -> None:
@@ -35,11 +35,11 @@ class Rivals:
 
     @property
     def words(self) -> str:
-        """Who publishes as well, by the names that are known by now; empty for nobody."""
+        """The other publishers of each topic, by the names known so far; empty without any."""
         return "; ".join(filter(None, map(self._words_of, self._topics)))
 
     def named_words(self, hurries: Callable[[], bool] = lambda: False) -> str:
-        """The same, once all names are known; waits for them, a second at most."""
+        """Return `words` once all node names are known; blocks for at most a second."""
         deadline_s = time.monotonic() + _NAMED_S
         while self._are_unknown() and time.monotonic() < deadline_s and not hurries():
             time.sleep(_LOOK_S)
@@ -66,10 +66,11 @@ class Rivals:
 
 
 class Commanders:
-    """Looks at who publishes what only one actor at a time may.
+    """Detector of several publishers on the command topics, which one actor at a time may use.
 
-    One that died is seen for up to 20 s, and its successor goes by its name. So two of one name are
-    no harm for a while, when both were there as the later one began to drive.
+    A process that died stays visible for up to 20 s, and its successor has the same node name. So
+    two processes of one name are accepted for 30 s if both were visible when the present controller
+    began to drive.
 
     Args:
         node: the process's node.
@@ -85,15 +86,15 @@ class Commanders:
     ) -> None:
         self._handle, self._topics, self._now_s = node.handle, topics, now_s
         self._nameless: set[bytes] = set()
-        self._since_s, self._known = math.nan, set[bytes]()  # processes, as somebody began
+        self._since_s, self._known = math.nan, set[bytes]()  # processes seen when the lease began
 
     def look(self, since_s: float) -> str:
-        """Who they are, when they are several; empty otherwise.
+        """Return the names of the publishers when there are several; empty otherwise.
 
-        One whose name is not known yet counts from the second look on: most are by then.
+        A node whose name is not yet known counts from the second call on; most are known by then.
 
         Args:
-            since_s: when who drives now began to.
+            since_s: monotonic time in seconds at which the active controller began to drive.
         """
         names: dict[bytes, str] = {}
         for topic in self._topics:
@@ -110,7 +111,7 @@ class Commanders:
         return f"several nodes command: {', '.join(found)}" if len(found) > 1 else ""
 
     def _namesake(self, names: Mapping[bytes, str]) -> str:
-        """Another process by the name of one; empty when it may be a predecessor that died."""
+        """Return a name that two processes share; empty if one may be a dead predecessor."""
         lasts = self._now_s() - self._since_s > _BURIED_S
         named = Counter(filter(None, names.values()))
         came = {name for process, name in names.items() if process not in self._known}
@@ -119,11 +120,11 @@ class Commanders:
 
 
 class Doubles:
-    """Looks for a second publisher on topics on which an arm's driver alone measures.
+    """Detector of a second publisher on the measurement topics of an arm's driver.
 
-    A driver that was killed is seen for up to 20 s, and its successor bears its name. So two
-    processes of one name are no fault for 30 s, when the later one came while what they publish was
-    missing.
+    A driver that was killed stays visible for up to 20 s, and its successor has the same node name.
+    So two processes of one name are accepted for 30 s if the later one appeared while the
+    measurement was missing.
 
     Args:
         node: the process's node.
@@ -144,15 +145,15 @@ class Doubles:
     def look(
         self, resumed: Callable[[str], bool], shared: Collection[str] = (), accepts: bool = False
     ) -> str:
-        """Return which topics several nodes publish, and their names; empty for none.
+        """Return the topics with several publishers, and their node names; empty for none.
 
-        A node whose name is not known yet counts from the second look on: most are by then.
+        A node whose name is not yet known counts from the second call on; most are known by then.
 
         Args:
-            resumed: whether what a topic tells is missing, or was a moment ago.
-            shared: topics on which several nodes publish by design, each about other joints. Nodes
-                that publish them later than at the last look that accepted are a fault there, too.
-            accepts: no arm is driven or held, so that present publishers may stay.
+            resumed: whether the measurement on a topic is missing, or was a moment ago.
+            shared: topics on which several nodes publish by design, each for different joints.
+                Publishers that appear after the last call with `accepts` are a fault there, too.
+            accepts: no arm is driven or held, so the present publishers are accepted.
         """
         found = []
         for topic in self._seen:
@@ -164,7 +165,7 @@ class Doubles:
         return "; ".join(filter(None, found))
 
     def _look_at(self, topic: str, resumed: Callable[[str], bool]) -> tuple[str, set[str]]:
-        """Which nodes publish a topic, if they are several, and the names of all."""
+        """Return the publishers of a topic in words if there are several, and all node names."""
         before, now_s = self._seen[topic], self._now_s()
         seen: dict[bytes, _Seen] = {}
         for each in self._handle.get_publishers_info_by_topic(topic):
@@ -184,14 +185,14 @@ class Doubles:
 
 
 class _Seen(NamedTuple):
-    """A publisher: its node, and until when it may be the successor of a node that died."""
+    """A publisher's node name, and the time until which it counts as a dead node's successor."""
 
     name: str
     until_s: float
 
 
 def _is_doubled(name: str, seen: Mapping[bytes, _Seen], now_s: float) -> bool:
-    """Whether two processes of this name publish, and neither is taken for dead."""
+    """Return whether two processes of this name publish, and neither is presumed dead."""
     same = {endpoint: each for endpoint, each in seen.items() if each.name == name}
     several = len({endpoint[:_PARTICIPANT] for endpoint in same}) > 1
     return several and now_s >= max(each.until_s for each in same.values())

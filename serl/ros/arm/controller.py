@@ -1,4 +1,4 @@
-"""Gains and clips of an arm's controller: set, read back, and refused when they differ."""
+"""Gains and clips of an arm's controller: set, read back, and rejected when they differ."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from serl.ros.node import RosNode
 from serl.ros.services import Remote
 
 _STEPS, STEP_S = 10, 0.05
-"""Gains change over half a second: a spring that is suddenly stiffer pushes."""
+"""Gains are ramped over half a second: a sudden increase in stiffness would push the arm."""
 
 
 def settle_controller(remote: Remote, robot: str, profile: ArmProfile) -> None:
-    """Make the controller's parameters what the profile says, and see that all others are so.
+    """Set the controller's parameters from the profile, and check those that are only expected.
 
-    Numbers that are others now, such as the gains of another mode, change over half a second.
+    Numbers that differ, for example the gains of another mode, are ramped over half a second.
 
     Raises:
-        SerlError: it refuses one, has another value afterwards, or does not answer.
+        SerlError: the controller refuses a parameter, has another value afterwards, or does not
+            answer.
     """
     controller = profile.controller
     node = controller_node(robot, profile)
@@ -38,11 +39,11 @@ def settle_controller(remote: Remote, robot: str, profile: ArmProfile) -> None:
 
 
 def switch_gains(remote: Remote, robot: str, profile: ArmProfile, mode: str) -> None:
-    """Bring the controller's gains to those of a mode of the profile, over half a second.
+    """Ramp the controller's gains to those of a mode of the profile, over half a second.
 
     Raises:
-        BadInput: the profile has no such mode.
-        SerlError: it refuses one, has another value afterwards, or does not answer.
+        BadInput: the profile does not have this mode.
+        SerlError: the controller refuses a gain, has another value afterwards, or does not answer.
     """
     modes = profile.controller.modes
     if mode not in modes:
@@ -54,9 +55,10 @@ def switch_gains(remote: Remote, robot: str, profile: ArmProfile, mode: str) -> 
 
 
 def ramp(before: Mapping[str, Any], wanted: Mapping[str, Value]) -> Iterator[dict[str, Value]]:
-    """What to set, one after the other and `STEP_S` apart, to get from some parameters to others.
+    """Yield the parameters to set, `STEP_S` apart, to get from `before` to `wanted`.
 
-    Numbers change evenly, unless the controller has none, or a sign for its own; all else at once.
+    Non-negative numbers change in even steps; all other values are set at once, also where the
+    controller's present value is not a number or is negative (a special value of its own).
     """
     ramps = {
         name: (start, end)
@@ -84,15 +86,15 @@ def _is_amount(value: Any) -> bool:
 
 
 def controller_node(robot: str, profile: ArmProfile) -> str:
-    """Whose parameters they are, within the run or from the root."""
+    """Return the name of the controller's node, within the run or from the root."""
     name = profile.controller.node
     return name if name.startswith("/") else f"{robot}/{name}"
 
 
 def unfelt(node: RosNode, robot: str, profile: ArmProfile) -> str:
-    """Return why the controller's stiffness bounds no force; empty where it does, or need not.
+    """Return why the controller's stiffness bounds no force; empty if it does or need not.
 
-    An admittance whose controller does not listen to the force sensor is as stiff as the arm,
+    An admittance controller that does not subscribe to the force sensor is as stiff as the arm,
     whatever its parameters are.
     """
     if not profile.controller.hears_wrench or profile.wrench is None:
@@ -108,7 +110,7 @@ def unfelt(node: RosNode, robot: str, profile: ArmProfile) -> str:
 
 
 def _check(remote: Remote, node: str, wanted: Mapping[str, Value]) -> None:
-    """Raise `SerlError`, naming all that differ from what the controller says."""
+    """Raise `SerlError`, naming all parameters whose values in the controller differ."""
     if not wanted:
         return
     found = remote.get_parameters(node, list(wanted))
@@ -128,19 +130,19 @@ _ATTEMPTS = 3
 
 
 class Compliance:
-    """Switches gains for a process that must not wait, in the executor's thread.
+    """Non-blocking switch to soft gains during a stop, in the executor's thread.
 
-    Over half a second, from what the controller says that they are; read back. The way back, once
-    the stop is over, leads to what they were, or to those of the profile's start where they were
-    nothing that the profile knows, such as half way to a mode. A controller that does not become
-    soft, or stiff again, or that says nothing, is named in the log, and the arm stays stopped as
-    it was.
+    Gains are ramped over half a second from the values that the controller reports, and read back.
+    After the stop they return to their earlier values, or to the profile's initial ones if the
+    earlier values match no mode of the profile, for example halfway to a mode. A controller that
+    does not become soft, or stiff again, or that does not answer, is named in the log, and the arm
+    stays stopped as it was.
 
     Args:
         node: the process's node.
         robot: the arm's namespace.
-        profile: what its controller takes.
-        yields: whether it is to be soft; asked again and again.
+        profile: the arm's profile, with the gains of its controller.
+        yields: whether the controller has to be soft; called repeatedly.
     """
 
     def __init__(
@@ -150,7 +152,7 @@ class Compliance:
         self._soft, self._before = False, dict[str, Value]()
         self._plan: deque[dict[str, Value]] = deque()
         self._attempts, self._asked_s = 0, -_ANSWER_S
-        self._silent_s: float | None = None  # since when an answer is waited for; None: it is not
+        self._silent_s: float | None = None  # when the wait for an answer began; None: no wait
         self._asked: Any = None
         self._settled = True
         if gains is None or profile.wrench is None:
@@ -174,7 +176,7 @@ class Compliance:
             self._ask()
 
     def _ask(self) -> None:
-        """What the gains are: before they change, and after it."""
+        """Request the present gains, before they change and again afterwards."""
         self._asked_s, soft = time.monotonic(), self._soft
         if self._silent_s is not None and self._asked_s - self._silent_s > _SILENT_S:
             self._silent_s = None  # named once
@@ -194,7 +196,7 @@ class Compliance:
             self._asked.add_done_callback(hear)
 
     def _go_on(self, found: dict[str, Any]) -> None:
-        """Plan the way from what the gains are to what they are to be, unless they are."""
+        """Plan the steps from the gains found to those wanted, unless they are equal."""
         known = len(found) == len(self._gains) and None not in found.values()
         if self._soft and not self._before and known:
             self._before = self._lasting(found)
@@ -211,7 +213,7 @@ class Compliance:
             logger.warning("%s does not take the gains of a stop: %s", self._name, differ)
 
     def _lasting(self, found: dict[str, Any]) -> dict[str, Value]:
-        """Gains to come back to: those found, unless somebody was about to change them."""
+        """Return the gains to restore: those found, unless they were being changed."""
         first = {**self._controller.parameters, **self._controller.expected}
         if not self._controller.wrong(first | found):
             return found
@@ -228,18 +230,18 @@ class Compliance:
 _ASK_S = 0.5
 _OLD_S = 2.0
 _SWITCH_S = 2.0
-"""Gains are on their way from one mode to another for half a second; far longer is none."""
+"""Longest plausible time between the gains of two modes; a switch takes half a second."""
 
 _STIFFEN = "call the service gains/precision of its actor, or start that anew"
 
 
 class ControllerWatch:
-    """Compares parameters of the controller with its profile, in the executor's thread.
+    """Monitor that compares the controller's parameters with the profile, in the executor's thread.
 
     Args:
         node: the process's node.
         robot: the arm's namespace.
-        profile: what is expected.
+        profile: the arm's profile, with the expected parameters.
     """
 
     def __init__(self, node: RosNode, robot: str, profile: ArmProfile) -> None:
@@ -251,9 +253,9 @@ class ControllerWatch:
         self._names = list(known)
         self._node = node.absolute(controller_node(robot, profile))
         self._wrong, self._answered_s = "", float("-inf")
-        self._right_s: float | None = None  # when all was as expected last
+        self._right_s: float | None = None  # last time all was as expected
         self._soft = False
-        self._may_pass = False  # what is wrong is what a switch of gains passes through
+        self._may_pass = False  # the difference occurs during a switch of gains
         self._asked: Any = None
         if self._names:
             service = f"{self._node}/get_parameters"
@@ -262,7 +264,7 @@ class ControllerWatch:
 
     @property
     def trouble(self) -> str:
-        """Why the arm must not be taken; empty when its controller is as expected."""
+        """The reason why the arm must not be taken; empty if its controller is as expected."""
         if not self._names:
             return ""
         if time.monotonic() - self._answered_s > _OLD_S:
@@ -271,18 +273,18 @@ class ControllerWatch:
 
     @property
     def left_soft(self) -> str:
-        """Why an arm must not be taken by a guard that began anew; empty when its gains will do.
+        """The reason why a restarted guard must not take the arm; empty if its gains are fine.
 
-        They may be those of a stop, which the guard before it did not live to undo.
+        The gains may be those of a stop that the previous guard ended without restoring.
         """
         return f"{self._node}: its gains are those of a stop: {_STIFFEN}" if self._soft else ""
 
     @property
     def changed(self) -> str:
-        """Why an arm must not be driven on: somebody set its controller otherwise, or half way.
+        """The reason to stop: the controller's parameters were changed, or only partly switched.
 
-        A controller that does not answer has not been changed: its arm falls silent as well, or
-        follows as it did.
+        A controller that does not answer has not been changed: its arm times out as well, or
+        follows as before.
         """
         if not self._wrong or self._right_s is None:
             return ""

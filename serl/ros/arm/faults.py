@@ -1,4 +1,4 @@
-"""What an arm says of itself on its driver's own topic: a reflex, a stop, a program that ended."""
+"""Faults that an arm's driver reports on its own topic: a reflex, a stop, a program that ended."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ from serl.ros.topics import Topic
 from serl.system.json_fields import printable
 
 _PERIOD_S = 0.02
-"""Drivers tell their state up to 1,000 times a second, and an error lasts."""
+"""Least time between messages that are evaluated: drivers send up to 1,000 a second, and errors
+persist."""
 
 _SILENT_S = 1.0
-"""The slowest of them, an xArm's, tells it five times a second."""
+"""Time without a message after which a driver has timed out; the slowest, an xArm's, sends five a
+second."""
 
 _CHANGES: Any = QoSProfile(
     depth=1,
@@ -37,14 +39,14 @@ _XARM_STOPPED = 4
 
 
 class FaultWatch:
-    """Listens to what tells errors of an arm, and notices when nobody tells them any more.
+    """Subscriber to an arm's fault topic that also detects the loss of its publisher.
 
     Args:
         node: the process's node.
         topic: see `fault_topic`.
-        tell: what a message says is wrong, in words; empty when the arm is well.
-        heed: is called in the executor's thread with each change, and again and again.
-        needed: the arm is not known to be well before the first message.
+        tell: returns the fault in a message, in words; empty when the arm is well.
+        heed: called in the executor's thread with the fault of each evaluated message.
+        needed: whether the arm counts as unmonitored before the first message.
     """
 
     def __init__(
@@ -64,11 +66,12 @@ class FaultWatch:
         node.subscribe(topic, self._hear, raw=True)
 
     def look(self) -> str:
-        """Why nobody knows whether the arm is well; empty while somebody says so.
+        """Return why faults of the arm would go unnoticed; empty while its state is received.
 
-        To be called a few times a second. What is told on changes only is told by who is there;
-        what is told again and again is not when it ended for a second. Who leaves without having
-        been heard is not missed; who is there and cannot be heard is named.
+        To be called a few times a second. A latched topic, sent on changes only, needs a publisher
+        that is present; a periodic topic times out after a second without a message. A publisher
+        that leaves before its first message is not missed; one whose type or QoS is incompatible
+        is named.
         """
         if deaf := self._deaf_to():
             return f"{self._name}: {deaf}"
@@ -84,7 +87,7 @@ class FaultWatch:
         return ""
 
     def _deaf_to(self) -> str:
-        """Who publishes there what DDS does not hand over, and why; empty for nobody."""
+        """Return a publisher whose messages DDS does not deliver, and why; empty for none."""
         kind = self._topic.kind
         expected = f"{kind.__module__.split('.')[0]}/msg/{kind.__name__}"
         for each in self._node.handle.get_publishers_info_by_topic(self._name):
@@ -106,12 +109,12 @@ class FaultWatch:
 
 
 def fault_topic(channel: Channel, robot: str) -> Topic:
-    """The topic, listened to as its driver sends it."""
+    """Return a fault channel's topic, with the QoS that matches its driver."""
     return topic_of(channel, robot, _CHANGES if channel.type == RUNNING else NEWEST)
 
 
 def fault_words(channel: Channel, message: Any) -> str:
-    """What a message says is wrong with the arm, after "it reports"; empty when it is well."""
+    """Return the fault in a message, phrased to follow "it reports"; empty for a healthy arm."""
     return _WORDS[channel.type](message)
 
 

@@ -1,4 +1,4 @@
-"""The guard as an actor sees it: what it does, and in simulation how it lets go and takes over."""
+"""The actor's client of a guard: its state, and in simulation the release and taking of the arm."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _RETRY_S = 0.05
 _LIMIT_S = 20.0
 
 _WAITS = ("armed", "heartbeat lost", "the actor holds", "command is stale")
-"""Causes of a hold that end when an actor begins to drive, or goes on."""
+"""Causes of a hold that ends when an actor begins to drive, or resumes."""
 
 
 class GuardReport(NamedTuple):
-    """What a guard says of itself.
+    """The state that a guard reports.
 
     Attributes:
-        state: what it is doing.
-        cause: why, of a hold or a stop.
-        not_now: why it would refuse a person's word, of a stop or when disarmed; empty if it does
-            not.
+        state: the guard's state.
+        cause: the reason for a hold or a stop.
+        not_now: why the guard, stopped or disarmed, would refuse the operator's order; empty if it
+            would accept.
     """
 
     state: GuardState
@@ -44,25 +44,26 @@ class GuardReport(NamedTuple):
 
     @property
     def lets_move(self) -> bool:
-        """The arm may be moved now, and its gripper."""
+        """Whether the arm and its gripper may be moved now."""
         return self.state in MOVING
 
     @property
     def waits(self) -> bool:
-        """It holds the arm for no other reason than that nobody drives."""
+        """Whether the guard holds the arm only because no controller is active."""
         return self.state is GuardState.HOLD and self.cause in _WAITS
 
 
 class GuardClient:
-    """Reads a guard's state, and calls its services.
+    """Client that reads a guard's state and calls its services.
 
     Args:
         node: the process's node.
         robot: the arm's namespace.
-        remote: calls services, and beats meanwhile.
+        remote: calls services, and sends heartbeats meanwhile.
 
     Attributes:
-        key: file that signs orders; None for a client that does not `take`.
+        feed: subscription to the guard's reports.
+        key: file of the key that signs orders; None for a client that does not `take`.
     """
 
     def __init__(self, node: RosNode, robot: str, remote: Remote) -> None:
@@ -73,7 +74,7 @@ class GuardClient:
 
     @property
     def standing(self) -> GuardReport | None:
-        """What the guard said last; None when that is too long ago."""
+        """The guard's last report; None if it is too old."""
         try:
             return self.feed.newest().value
         except Silent:
@@ -81,16 +82,16 @@ class GuardClient:
 
     @property
     def has_arm(self) -> bool:
-        """The guard is there, and moves the arm or holds it."""
+        """Whether the guard is present and moves or holds the arm."""
         standing = self.standing
         if standing is None:
             return False
         return standing.state is not GuardState.DISARMED and standing.state not in LATCHED
 
     def check(self) -> None:
-        """Raise `Silent` when the guard is not there, has stopped the arm for good, or holds it.
+        """Raise `Silent` if the guard is absent, has latched a stop, or holds a stuck arm.
 
-        That is one that is stuck: what follows on its targets is nothing to learn from.
+        A stuck arm does not follow its targets, so its transitions are unusable for learning.
         """
         state, cause, _ = self.feed.newest().value
         if state in LATCHED:
@@ -100,18 +101,22 @@ class GuardClient:
 
     @property
     def lets_move(self) -> bool:
-        """The arm may be moved now, and its gripper."""
+        """Whether the arm and its gripper may be moved now."""
         standing = self.standing
         return standing is not None and standing.lets_move
 
     @property
     def waits(self) -> bool:
-        """The arm may be moved as soon as somebody drives."""
+        """Whether the arm may be moved as soon as a controller is active."""
         standing = self.standing
         return standing is not None and standing.waits
 
     def release(self) -> None:
-        """Have the guard let go of the arm, which then holds by itself; a stop stays one."""
+        """Make the guard release the arm, which then holds by itself; a stop stays latched.
+
+        Raises:
+            SerlError: the guard does not release the arm within 20 s.
+        """
 
         def gone() -> bool:
             standing = self.standing
@@ -125,13 +130,13 @@ class GuardClient:
             raise SerlError(f"{self._robot}: the guard does not let go: {state}: {cause}")
 
     def take(self) -> None:
-        """Have the guard take the arm again, where it is: for a simulated one that was placed.
+        """Make the guard take a simulated arm again, at the pose in which it was placed.
 
-        A protective stop is acknowledged: nobody is there who could be hurt. An emergency stop is
-        a person's: it is waited for.
+        Acknowledges a protective stop: no person can be hurt by a simulation. An emergency stop has
+        to be ended by the operator; blocks until then.
 
         Raises:
-            SerlError: the guard refuses for long; its last word says why.
+            SerlError: the guard refuses for 20 s; the message has its last reason.
         """
         deadline_s = time.monotonic() + _LIMIT_S
         told = False
@@ -151,7 +156,7 @@ class GuardClient:
             self._remote.wait(lambda: False, _RETRY_S)
 
     def _ask(self, name: str) -> str:
-        """Give an order; why it was refused, empty if it was not."""
+        """Send a signed order; return why it was refused, empty if it was accepted."""
         assert self.key is not None
         try:
             self._remote.order(f"{self._robot}/guard/{name}", self.key)
@@ -164,7 +169,11 @@ class GuardClient:
 
 
 def standing_of(message: Any) -> GuardReport:
-    """The guard's state and the cause of it."""
+    """Return the guard's report from its diagnostic message.
+
+    Raises:
+        BadInput: the message names an unknown state.
+    """
     text, _, cause = printable(message.message).partition(": ")
     not_now = printable(next((each.value for each in message.values if each.key == NOT_NOW), ""))
     try:

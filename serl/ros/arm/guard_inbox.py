@@ -1,4 +1,4 @@
-"""What a guard hears: the messages of arm and actor, as numbers with when they came."""
+"""The guard's subscriptions: messages of arm and actor, as numbers with their arrival times."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ from serl.ros.topics import Topic
 from serl.system.json_fields import printable
 
 _RESUMED_S = 3.0
-"""A driver that is started is discovered this long after its first message, at most."""
+"""Longest time from a driver's first message until its node is discovered."""
 
 
 class GuardInbox:
-    """Hands every message over to a guard, in the executor's thread, and looks at who sends them.
+    """Subscriber that passes each message to a guard, in the executor's thread.
+
+    It also checks the publishers of the arm's measurements and faults.
 
     Args:
         node: the process's node.
         prefix: namespace of the arm, from the root.
-        profile: of the arm: what it tells, and in which types.
-        joint_names: of the joints that count, in their order; empty: all, as they come.
-        guard: is told.
-        lock: held meanwhile.
+        profile: the arm's profile, with its topics and message types.
+        joint_names: names of the arm's joints, in order; empty: all joints, in message order.
+        guard: receives the messages.
+        lock: held while the guard is called.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class GuardInbox:
             self._take_all(wrench, lambda m: guard.wrench(_wrench(m), self._heard(m.header)))
 
     def _listen_to_faults(self, channel: Channel | None) -> FaultWatch:
-        """What the arm's profile names, or the topic on which anybody may tell."""
+        """Subscribe to the fault topic of the arm's profile, or to the public `arm/state`."""
         if channel is None:
             topic = of_robot(ARM_STATE, self._prefix)
             return FaultWatch(self._node, topic, _error, self._on_fault, needed=False)
@@ -86,7 +88,7 @@ class GuardInbox:
         hear(ESTOP, lambda m: guard.estop("the topic estop") if m.data else None)
 
     def _take_all(self, channel: Channel, take: Callable[[Any], None]) -> None:
-        """Each message: the newest may be about a gripper's joint, and a blow is short."""
+        """Subscribe to every message: the newest may be a gripper's, and a contact is short."""
         self._subscribe(topic_of(channel, self._prefix, SENSOR), take, drain=True)
 
     def _hear(self, topic: Topic, take: Callable[[Any], None]) -> None:
@@ -104,7 +106,7 @@ class GuardInbox:
             self._guard.robot_error(text)
 
     def look(self) -> None:
-        """Tell the guard whether any node says that the arm is well, and which measure beside it.
+        """Inform the guard of an unmonitored arm and of second publishers of its measurements.
 
         To be called a few times a second.
         """
@@ -147,6 +149,6 @@ def _wrench(message: Any) -> tuple[float, ...]:
 
 
 def _error(message: Any) -> str:
-    """What an arm reports; empty when it is well."""
+    """Return the error that an arm reports; empty when it is well."""
     ill = message.level >= DiagnosticStatus.ERROR
     return (printable(message.message) or "an error") if ill else ""

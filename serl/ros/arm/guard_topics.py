@@ -1,8 +1,8 @@
 """The topics between actor and guard, relative to the namespace of an arm.
 
-Those of the arm are in its profile, see `serl.ros.arm.topics`. Poses are base_T_tcp. Who listens
-asks for no deadline and no lifespan, so that it matches every sender; the guard watches ages by
-itself.
+The arm's own topics are in its profile, see `serl.ros.arm.topics`. Poses are base_T_tcp.
+Subscribers request no deadline and no lifespan, so that they match every publisher; the guard
+checks the age of messages itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _latched() -> Any:
 
 
 def sent(topic: Topic) -> Topic:
-    """The topic as its sender offers it: what is older than 150 ms is not delivered."""
+    """Return a topic with its publisher's QoS: messages older than 150 ms are not delivered."""
     deadline = {"deadline": _DEADLINE} if topic.kind is Header else {}
     return topic._replace(qos=_newest(lifespan=_LIFESPAN, **deadline))
 
@@ -41,20 +41,22 @@ COMMAND_POSE = Topic("command/pose", PoseStamped, _newest())
 """Targets at the control rate, actor to guard."""
 
 COMMAND_GRIPPER = Topic("command/gripper", JointState, _newest())
-"""One position, 1 open or 0 close, actor to guard; sent with each target, and stamped as it is."""
+"""One position, 1 open or 0 close, actor to guard; sent with each target, with the same stamp."""
 
 HEARTBEAT = Topic("heartbeat", Header, _newest())
-"""At most 20 ms apart, actor to guard; frame_id is "<lease> <mode> <count>", and in teleop for how
-many ms the person's device has been silent, where the actor knows."""
+"""Heartbeat, at most 20 ms apart, actor to guard; frame_id is "<lease> <mode> <count>", in teleop
+followed by the time in ms since the last message of the operator's device, if known."""
 
 ESTOP = Topic("estop", Bool, _newest())
-"""True stops, anybody to guard; False does nothing. Send it until the guard's state says so."""
+"""Emergency stop, any node to guard: True stops, False does nothing. Repeat it until the guard's
+state shows the stop."""
 
 GUARD_STATE = Topic("guard/state", DiagnosticStatus, _latched())
-"""10 times a second and on change: state and cause, refusals by reason, hash of the limits."""
+"""Guard's report, 10 times a second and on change: state and cause, refusals by reason, hash of the
+limits."""
 
 NOT_NOW = "not now"
-"""The key in it of why `ack`, `reset` or `arm` would be refused; empty when they would not."""
+"""Key in the guard's report: why `ack`, `reset` or `arm` would be refused; empty if accepted."""
 
 ARM_STATE = Topic("arm/state", DiagnosticStatus, _latched())
 """Optional, arm to all: an error of the arm, level ERROR or above, with its message."""

@@ -1,4 +1,4 @@
-"""What an arm and its cameras tell of one instant, as the numbers of `serl.robot`."""
+"""Measurements of an arm and its cameras at one instant, as the numbers of `serl.robot`."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from serl.types import Image
 _STATE_AGE_S = 0.1
 _IMAGE_AGE_S = 0.2
 _KEEP = 512
-"""Samples to remember: as long as an image may be old, and 100 ms to average, at 1 kHz."""
+"""Samples kept of each feed: the age limit of an image plus 100 ms to average, at 1 kHz."""
 
 
 class Measurements:
-    """The feeds of an arm, of what is tracked beside it, and of its cameras.
+    """The feeds of an arm, of the bodies tracked beside it, and of its cameras.
 
-    A camera's picture arrives tens of milliseconds after what the arm told of that instant. So the
-    numbers of a reading are those nearest in time to its newest picture, by their stamps: a policy
-    sees picture and state of one instant, and both are as old as the fastest camera makes them. A
-    picture of a slower camera is older than the state; by how much is checked, as it is between
-    cameras (`serl.guard.camera_monitor`). Without cameras, the numbers are the newest ones. In
-    lock-step too: there a reading is what the simulation says, pictures that are late on purpose
-    included.
+    A camera's picture arrives tens of milliseconds after the arm's numbers of the same instant. So
+    the numbers of a reading are those nearest in time to its newest picture, by their stamps: a
+    policy gets picture and state of one instant, both as old as the fastest camera's picture. A
+    picture of a slower camera is older than the state; the difference is checked, as it is between
+    cameras (`serl.guard.camera_monitor`). Without cameras, the numbers are the newest ones. The
+    same holds in lock-step: there a reading is the simulation's, including pictures delayed on
+    purpose.
 
     Args:
         node: the process's node.
         robot: the arm's namespace within the run.
-        profile: its family.
-        config: of the task.
-        tracked: bodies whose pose an object tracker tells.
-        lockstep: nothing grows old, and nothing is lost.
-        still: equal pictures in a row are no fault.
+        profile: profile of the arm's family.
+        config: settings of the task.
+        tracked: bodies whose pose an object tracker publishes.
+        lockstep: samples never become stale, and no message is lost.
+        still: whether equal pictures in a row are accepted.
 
     Attributes:
-        pose: of the tool; its newest is what an arm is commanded by.
+        pose: feed of the TCP pose; commands are computed from its newest sample.
     """
 
     def __init__(
@@ -115,24 +115,24 @@ class Measurements:
 
     @property
     def feeds(self) -> Iterable[Feed[Any]]:
-        """All that a reading is made of."""
+        """All feeds that a reading needs."""
         maybe = (self._twist, self._wrench, self._gripper)
         found = (feed for feed in maybe if feed is not None)
         cameras = (camera.feed for camera in self._cameras)
         return (self.pose, self._joints, *found, *self._tracked.values(), *cameras)
 
     def opening(self) -> float:
-        """How far open the gripper is now, 0 to 1; 1 where there is none. Raises `Silent`."""
+        """Return the gripper's opening, 0 to 1; 1 without a gripper. Raises `Silent`."""
         return self._opening(None)
 
     def read(self) -> tuple[dict[str, list[float]], dict[str, Image], dict[str, float]]:
-        """Numbers by name, images by view, and when they were measured.
+        """Return numbers by name, images by view, and the times at which they were measured.
 
-        Stamps are by this process's monotonic clock, "robot" is that of the pose. The wrench is
-        the mean over the control period before, as the simulated arm's is.
+        Times are those of this process's monotonic clock, "robot" is that of the pose. The wrench
+        is the mean over the preceding control period, like that of the simulated arm.
 
         Raises:
-            SerlError: something is missing, stale or damaged, in one line.
+            SerlError: a measurement is missing, stale or damaged; the message is one line.
         """
         images, stamps = self._images()
         then_s = max(stamps.values()) if stamps and not self._lockstep else None
@@ -182,5 +182,5 @@ class Measurements:
 
 
 def numbers_of(pose: Pose) -> list[float]:
-    """Position and orientation (xyzw) in one row."""
+    """Return position and orientation (quaternion xyzw) in one row."""
     return [*pose.position, *pose.quaternion]

@@ -1,4 +1,4 @@
-"""What an arm tells, as messages on the topics of its profile."""
+"""Publishers of an arm's measurements, on the topics of its profile."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from serl.types import Array, Image
 
 
 class ArmPublisher:
-    """Publishes the numbers and pictures of one arm.
+    """Publisher of the numbers and pictures of one arm.
 
     Args:
         node: the process's node.
         robot: the arm's namespace.
-        profile: names and types.
-        tracked: bodies whose pose is told, as an object tracker would.
-        cameras: whose pictures are told.
-        qos: of all topics.
+        profile: topic names and message types of the arm.
+        tracked: bodies whose pose is published, as by an object tracker.
+        cameras: names of the cameras whose pictures are published.
+        qos: quality of service of all topics.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ArmPublisher:
         }
 
     def state(self, numbers: Mapping[str, Sequence[float]], stamp_ns: int) -> None:
-        """The numbers of a reading, see `serl.robot`, all of one instant."""
+        """Publish the numbers of a reading, see `serl.robot`, all of one instant."""
         frame, gripper = self._profile.base_frame, self._profile.gripper
         for name, publisher in self._tracked.items():
             publisher.publish(pose_message(numbers[f"{name}_pose"], frame, stamp_ns))
@@ -78,13 +78,13 @@ class ArmPublisher:
         self._pose.publish(pose_message(numbers["tcp_pose"], frame, stamp_ns))
 
     def truth(self, arrays: Mapping[str, Array]) -> None:
-        """What only a simulation knows."""
+        """Publish the privileged state of a simulation."""
         self._truth.publish(truth_message(arrays))
 
     def pictures(
         self, pictures: Mapping[tuple[str, tuple[int, int]], Image], stamp_ns: int
     ) -> None:
-        """What the cameras see."""
+        """Publish the cameras' pictures, and a `CameraInfo` with each."""
         for (name, _), picture in pictures.items():
             image = image_message(picture, name, stamp_ns)
             images, infos = self._cameras[name]
@@ -93,7 +93,7 @@ class ArmPublisher:
 
 
 def cameras_of(sources: Iterable[tuple[str, tuple[int, int]]]) -> list[str]:
-    """The cameras of some pictures; raises `BadInput` when one is to have two sizes."""
+    """Return the cameras' names; raise `BadInput` if views ask for two sizes of one picture."""
     names = [name for name, _ in sources]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise BadInput(

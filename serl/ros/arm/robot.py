@@ -1,4 +1,4 @@
-"""An arm behind topics: the simulated one's node, and every driver that a profile describes."""
+"""An arm reached over topics: the simulated arm's node, or any driver that a profile describes."""
 
 from __future__ import annotations
 
@@ -43,41 +43,44 @@ _MODES: dict[ActionSource, Mode] = {
 }
 
 _READY_S = 30.0
-_LONGEST_S = 99.0  # that a beat tells
-_PAUSE_PERIODS = 1.3  # before the guard misses a target
-_RELEASE_S = 0.5  # that a guard has the arm rest after a person, at least
-_BEGIN_S = 0.3  # within which a guard goes on that only waited for targets
+_LONGEST_S = 99.0  # longest time that a heartbeat reports
+_PAUSE_PERIODS = 1.3  # without a target; below the guard's own limit
+_RELEASE_S = 0.5  # least time that a guard rests the arm after a takeover
+_BEGIN_S = 0.3  # longest time until a guard resumes that only waited for targets
 
 
 class RosArm:
     """A `serl.robot.Robot` over topics. It commands the guard, never the arm.
 
     A reading has the names of `serl.robot`, and is of one instant as far as its cameras allow:
-    see `serl.ros.arm.measurements`. What the arm is commanded by is always its newest pose.
+    see `serl.ros.arm.measurements`. Commands are always computed from the newest pose.
 
     Args:
         node: the process's node.
         robot: the arm's namespace within the run.
-        profile: its family.
-        config: of the task.
-        tracked: bodies whose pose an object tracker tells.
-        lease: who drives, in heartbeats: no spaces, of nobody else.
-        lockstep: time passes when it is asked to, so that nothing grows old, and nothing is lost.
-        guarded: a guard is between, and a reading is none while it has stopped the arm.
+        profile: profile of the arm's family.
+        config: settings of the task.
+        tracked: bodies whose pose an object tracker publishes.
+        lease: unique name of the controller in heartbeats, without spaces.
+        lockstep: time passes on request only, so that samples never become stale and no message is
+            lost.
+        guarded: a guard is between this process and the arm; readings fail while it has stopped
+            the arm.
 
     Attributes:
-        stop_reason: why the arm was stopped first; None while motion is allowed.
-        mode: in whose name is driven, as the guard is told.
-        silence_s: asked at each beat while a person drives, how long their device has been silent:
-            the guard is told, as it may fall silent between two actions.
+        stop_reason: reason of the first stop; None while motion is allowed.
+        mode: kind of the active controller, as reported to the guard.
+        silence_s: returns the seconds since the last message of the operator's device; called at
+            each heartbeat in teleop and sent to the guard, as a device may time out between two
+            actions.
 
     Raises:
-        BadInput: a message package that the profile needs is not installed, or an action is no
-            motion of a target.
+        BadInput: a message package that the profile needs is not installed, or the task's actions
+            do not move a target.
     """
 
     still_pictures = False
-    """Equal pictures in a row are no fault."""
+    """Whether equal pictures in a row are accepted."""
 
     def __init__(
         self,
@@ -105,9 +108,9 @@ class RosArm:
         self._period_s = 1.0 / config.rate_hz
         self._lease, self._beats = lease, time.time_ns() // 1_000_000
         self._lockstep, self._begun = lockstep, False
-        self._fault = ""  # that `act` met
-        self._acted_s = self._begun_s = -math.inf  # the last target, and the first after a pause
-        self._person_s = -math.inf  # the last beat in a person's name
+        self._fault = ""  # reason why `act` failed
+        self._acted_s = self._begun_s = -math.inf  # last target; first one after a pause
+        self._person_s = -math.inf  # the last heartbeat in teleop
         self._grip_watch = GripperWatch()
         self._measured = Measurements(
             node, robot, profile, config, tracked, lockstep, self.still_pictures
@@ -121,26 +124,26 @@ class RosArm:
 
     @property
     def observation_spec(self) -> ObservationSpec:
-        """See `serl.robot`."""
+        """Names, shapes and dtypes of an observation, see `serl.robot`."""
         return self._spec
 
     @property
     def action_spec(self) -> ArraySpec:
-        """As the task's motion says."""
+        """Shape and bounds of an action, from the task's motion."""
         return self._action_spec
 
     @property
     def feeds(self) -> Iterable[Feed[Any]]:
-        """All that a reading is made of."""
+        """All feeds that a reading needs."""
         return self._measured.feeds
 
     def __enter__(self) -> Self:
-        """Settle the controller, and wait for the first message of every topic.
+        """Set the controller's parameters, and wait for the first message of every topic.
 
-        What the guard has stopped is a matter for later: a person may take their time.
+        A stop of the guard does not matter yet: the operator may end it later.
 
         Raises:
-            SerlError: some of them stay silent, or the controller refuses its gains.
+            SerlError: a topic has no message, or the controller refuses its gains.
         """
         settle_controller(self.remote, self.robot, self.profile)
         self.remote.wait(lambda: all(feed.is_fresh for feed in self.feeds), _READY_S)
@@ -154,16 +157,16 @@ class RosArm:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Say once more that the arm is to hold."""
+        """Send a last heartbeat that asks the guard to hold the arm."""
         self.mode = "hold"
         self.beat()
 
     def observe(self) -> Observation:
-        """The newest reading; never waits.
+        """Return the newest reading without blocking.
 
         Raises:
-            Silent: something is missing or stale, in one line; or it was when `act` needed it; or
-                the guard has stopped the arm.
+            Silent: a measurement is missing or stale, or was when `act` needed it, or the guard has
+                stopped the arm; the message is one line.
         """
         if self.guard is not None:
             self.guard.check()
@@ -177,10 +180,10 @@ class RosArm:
         return Observation(state, images, stamps)
 
     def observe_when_fresh(self, limit_s: float) -> Observation:
-        """A reading once there is one; for use between episodes, where waiting harms nobody.
+        """Block until there is a reading and return it; only for use between episodes.
 
         Raises:
-            SerlError: something is still missing or stale after the limit.
+            SerlError: a measurement is still missing or stale after the limit.
         """
         found: list[Observation] = []
 
@@ -193,10 +196,10 @@ class RosArm:
         return found[0] if found else self.observe()
 
     def act(self, action: Action) -> Action:
-        """Ask the guard for the target moved by `action`; returns what was executed of it.
+        """Send the target moved by `action` to the guard; return the executed part of the action.
 
-        Zeros while stopped, or when the pose is stale: the next reading fails then. Zeros as well
-        while the guard holds the arm: the target stays with it.
+        Returns zeros while the arm is stopped, or if its pose is stale (the next reading then
+        fails). Returns zeros as well while the guard holds the arm: the target stays at its pose.
         """
         self.aim.check(action)
         if self.stop_reason is not None or self._fault:
@@ -217,7 +220,7 @@ class RosArm:
         values, frame = numbers_of(self.aim.target), self.profile.base_frame
         self._target.publish(pose_message(values, frame, stamp_ns))
         self._acted_s = time.monotonic()
-        if self.aim.gripped:  # again with each target: messages are lost
+        if self.aim.gripped:  # repeated with each target: messages may be lost
             self._grip.publish(opening_message(0.0 if self.aim.closed else 1.0, stamp_ns))
         if self.profile.gripper is not None:
             with suppress(Silent):  # the next reading fails then
@@ -225,22 +228,22 @@ class RosArm:
         return executed
 
     def drive_as(self, source: ActionSource) -> None:
-        """Tell the guard, before it hears of a target, that somebody else drives."""
+        """Notify the guard of a change of controller, before its first target."""
         if self.mode != (mode := _MODES[source]):
             self.mode = mode
             self.beat()
 
     def stop(self, reason: str) -> None:
-        """Have the guard hold the arm where it is, until `recover`."""
+        """Make the guard hold the arm at its present pose, until `recover`."""
         if self.stop_reason is None:
             self.stop_reason = reason
             self.beat()
 
     def recover(self) -> None:
-        """Allow motion again, from where the arm is; what the guard has latched stays latched.
+        """Allow motion again, from the arm's present pose; a stop latched by the guard remains.
 
         Raises:
-            Silent: it is not known where the arm is.
+            Silent: the arm's pose is missing or stale.
         """
         if self.stop_reason is not None or self._fault:
             self.aim.target = self._measured.pose.newest().value
@@ -249,12 +252,12 @@ class RosArm:
             self.beat()
 
     def switch(self, gains: str) -> None:
-        """Make the controller as stiff as a mode of the profile says; it takes half a second.
+        """Switch the controller to the gains of a mode of the profile; blocks for half a second.
 
         Raises:
-            BadInput: the profile has no such mode.
-            SerlError: the controller does not take them, or has others afterwards; the arm is
-                stopped then.
+            BadInput: the profile does not have this mode.
+            SerlError: the controller refuses the gains, or has others afterwards; the arm is then
+                stopped.
         """
         try:
             switch_gains(self.remote, self.robot, self.profile, gains)
@@ -265,16 +268,16 @@ class RosArm:
             raise
 
     def begin(self, start: Pose, closed: bool) -> None:
-        """An episode starts here: the target is where the tool is."""
+        """Begin an episode with the target at `start`, the pose of the tool."""
         self.aim.begin(start, closed)
         self._begun, self._fault, self._acted_s = True, "", -math.inf
         self._grip_watch.begin(closed)
 
     def beat(self) -> None:
-        """Tell the guard that this process lives; called in each slice of the loop's waiting.
+        """Send a heartbeat to the guard; called in each slice of the control loop's waiting.
 
-        A person whose episode is over or paused does not drive; the guard would take one whose
-        targets end for lost.
+        While an episode is over or paused, teleop is reported as "hold": the guard would otherwise
+        treat the end of targets as a lost operator.
         """
         self._beats += 1
         paused = self.mode == "teleop" and self._is_paused
@@ -289,15 +292,16 @@ class RosArm:
 
     @property
     def _is_paused(self) -> bool:
-        """Targets have ended, or not begun."""
+        """Whether targets have ended or not yet begun."""
         return time.monotonic() - self._acted_s > _PAUSE_PERIODS * self._period_s
 
     @property
     def _is_held(self) -> bool:
-        """The guard does not move the arm, whatever is asked for.
+        """Whether the guard does not move the arm, whatever the target.
 
-        One that only waits moves it once it hears the first targets of an episode, or those after
-        a late one. Between a person and others it rests, of which its word comes after the first.
+        A guard that only waits moves the arm with the first targets of an episode, or those after
+        a late one. After a takeover the guard rests the arm, and reports this only after the next
+        controller's first target.
         """
         if self.guard is None:
             return False
@@ -308,18 +312,18 @@ class RosArm:
         return not (begins or self.guard.lets_move)
 
     def _begin_once(self) -> Sample[Pose]:
-        """The newest pose, where an episode begins unless one has; raises `Silent`."""
+        """Return the newest pose, and begin an episode there unless begun; raise `Silent`."""
         pose = self._measured.pose.newest()
         if not self._begun:
             self.begin(pose.value, self._measured.opening() < 0.5)
         return pose
 
     def _now_s(self, taken_s: float) -> float:
-        """By the wall's clock, or by that of what was measured last, where time stands still."""
+        """Return the monotonic time in seconds; in lock-step, that of the last measurement."""
         return taken_s if self._lockstep else time.monotonic()
 
     def _check_gripper(self, opening: float, taken_s: float) -> None:
-        """Raise `Silent` when the gripper does nothing of what it was told."""
+        """Raise `Silent` when the gripper does not begin to follow its command."""
         now_s = self._now_s(taken_s)
         if self.stop_reason is not None or (self.guard is not None and not self.guard.lets_move):
             self._grip_watch.wait(now_s)
@@ -328,25 +332,26 @@ class RosArm:
 
 
 class GainServices:
-    """`~/gains/<mode>` for each mode of the arm's profile: answers at once; done in a second.
+    """Services `~/gains/<mode>`, one per mode of the arm's profile.
 
-    A switch that fails stops the arm, as `RosArm.switch` does.
+    They answer at once; the switch is done within a second. If it fails the arm is stopped, as by
+    `RosArm.switch`.
 
     Args:
-        node: of the actor.
-        arm: whose controller is meant.
+        node: node of the actor.
+        arm: the arm whose controller is switched.
     """
 
     def __init__(self, node: RosNode, arm: RosArm) -> None:
         self._arm = arm
-        self._remote = Remote(node, lambda: None)  # the control loop beats meanwhile
+        self._remote = Remote(node, lambda: None)  # the control loop sends heartbeats
         self._switching: threading.Thread | None = None
         own = node.handle.get_fully_qualified_name()
         for mode in arm.profile.controller.modes:
             serve(node, f"{own}/gains/{mode}", partial(self._begin, mode))
 
     def _begin(self, mode: str) -> str:
-        """In the executor's thread, which has to be free for the answers of the controller."""
+        """Start a switch in a thread: the executor's stays free for the controller's answers."""
         if self._switching is not None and self._switching.is_alive():
             raise BadInput("not now: the gains are being switched")
         self._switching = threading.Thread(target=self._switch, args=(mode,), daemon=True)

@@ -1,6 +1,6 @@
-"""What stands between the topics of a robot and the simulated arm, in real time or in lock-step.
+"""Drivers of the simulated arm behind the topics of a robot, in real time or in lock-step.
 
-Callbacks and the thread that lets time pass take turns by a lock: one of them owns the simulation.
+A lock gives the simulation to one thread at a time: the callbacks' or the one that advances time.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from serl.ros.telemetry import SceneTeller
 from serl.setpoint import PROFILE_PERIOD_S
 
 _SET_BACK_NS = 50_000_000
-"""Further behind the last stamp than this, a wall clock was set back; less far it was trimmed."""
+"""Largest step back of the wall clock that counts as trimmed; beyond, the clock was set back."""
 
 
 class Stamps:
-    """Nanoseconds that never stand still: those of the wall clock, or `speed` times as fast.
+    """Source of distinct stamps in nanoseconds, from the wall clock or `speed` times as fast.
 
-    At the speed of real time they agree with other hosts, and follow a wall clock that is set, also
-    backwards: stamps from the future are refused by whoever gets them. At any other speed nobody
-    agrees with them but who goes by `/clock`, and they go on steadily.
+    At the speed of real time the stamps agree with other hosts, and follow a wall clock that is
+    set, also backwards: receivers refuse stamps from the future. At any other speed they advance
+    steadily, and agree only with nodes that use `/clock`.
 
     Args:
         speed: simulated seconds in a second of the wall clock.
         wall_ns: reads the wall clock.
-        steady_ns: reads one that nobody sets.
+        steady_ns: reads a monotonic clock.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Stamps:
         self._last_ns = 0
 
     def next_ns(self) -> int:
-        """The stamp of this instant, which is none of those before."""
+        """Return the stamp of this instant, different from the last one."""
         now_ns = self._now_ns()
         if 0 <= self._last_ns - now_ns <= _SET_BACK_NS:
             now_ns = self._last_ns + 1
@@ -78,22 +78,23 @@ _MOST_BEHIND_TICKS = 5
 INACTIVE = "the arm's node is not active"
 
 SEED, PERIOD = "seed", "period_s"
-"""Parameters of the node: of the next `reset`, and of each `advance`."""
+"""Names of the node's parameters: seed of the next `reset`, duration of each `advance`."""
 
 
 class SimulationDriver:
-    """What both modes share: it publishes, and puts the arm into a start.
+    """Base of both modes: publishes the measurements, and resets arm and scene.
 
     Args:
         node: the process's node, with the parameters.
         robot: the arm's namespace.
         arm: the simulation.
-        profile: names and types.
-        tracked: bodies whose pose is told.
-        qos: of all that is told.
+        profile: topic names and message types of the arm.
+        tracked: bodies whose pose is published.
+        qos: quality of service of all published topics.
 
     Attributes:
-        active: it follows what it is told; otherwise it holds, or in lock-step time stands still.
+        active: whether the arm follows commands; otherwise it holds, or in lock-step time stands
+            still.
         counts: numbers for diagnostics.
     """
 
@@ -117,12 +118,12 @@ class SimulationDriver:
         serve(node, "reset", self.reset)
 
     def activate(self, active: bool) -> None:
-        """Follow what is told from now on, or hold."""
+        """Follow commands from now on, or hold."""
         with self.lock:
             self.active = active
 
     def reset(self) -> str:
-        """Place the arm and the scene anew, as the parameter `seed` says."""
+        """Reset arm and scene to the start drawn from the parameter `seed`."""
         with self.lock:
             self.arm.reset(int(self._parameter(SEED)))
             self.pass_time(1)
@@ -131,24 +132,24 @@ class SimulationDriver:
             return self._where()
 
     def pass_time(self, ticks: int) -> None:
-        """So many periods of 10 ms have passed; stamps never stand still."""
+        """Advance the stamp by `ticks` periods of 10 ms, so that no two instants share a stamp."""
         self.stamp_ns += ticks * _TICK_NS
 
     def publish(self) -> None:
-        """Tell the numbers of this instant."""
+        """Publish the numbers of this instant."""
         self._publisher.truth(self.arm.truth())
         self._publisher.state(self.arm.measure(), self.stamp_ns)
         self.told(self.stamp_ns)
 
     def publish_pictures(self) -> None:
-        """Tell what the cameras see."""
+        """Publish the pictures of all cameras."""
         self._publisher.pictures(self.arm.pictures(), self.stamp_ns)
 
     def _parameter(self, name: str) -> Any:
         return self.node.handle.get_parameter(name).value
 
     def _where(self) -> str:
-        """The answer to a call: when it is now, and where the arm is to go."""
+        """Return the answer to a service call: the present time and the arm's target, in JSON."""
         target, closed = self.arm.target
         answer = {
             "stamp_ns": self.stamp_ns,
@@ -160,9 +161,10 @@ class SimulationDriver:
 
 
 class LockStep(SimulationDriver):
-    """Time passes in the service `advance` only, by the parameter `period_s`.
+    """Driver in lock-step: time passes in the service `advance` only, by the parameter `period_s`.
 
-    It takes the actor's own targets; a heartbeat that says "hold" stops the arm, as a guard would.
+    It takes the actor's own targets; a heartbeat with the mode "hold" stops the arm, as a guard
+    would.
     """
 
     def __init__(
@@ -186,7 +188,7 @@ class LockStep(SimulationDriver):
         serve(node, "taken", lambda: str(self._taken))
 
     def advance(self) -> str:
-        """Let a period pass; whoever commands sees to it that its commands were taken before."""
+        """Simulate a period; the caller makes sure that its commands were taken before."""
         with self.lock:
             if not self.active:
                 raise SerlError(INACTIVE)
@@ -231,12 +233,12 @@ class LockStep(SimulationDriver):
 
 
 class RealTimeDriver(SimulationDriver):
-    """Time passes by itself; the arm follows setpoints, and holds when they stop.
+    """Driver in real time: the arm follows setpoints, and holds when they stop.
 
     Attributes:
-        timeouts: times that setpoints stopped for 100 ms.
-        jumps: setpoints that were refused, being too far from the tool.
-        lost_ticks: periods that passed without physics, because the machine was busy.
+        timeouts: number of times that setpoints stopped for 100 ms.
+        jumps: number of setpoints refused for being too far from the tool.
+        lost_ticks: number of periods without physics, because the machine was busy.
     """
 
     def __init__(
@@ -266,7 +268,7 @@ class RealTimeDriver(SimulationDriver):
             node.subscribe(topic_of(profile.gripper.command, robot, SENSOR), self._on_gripper)
 
     def reset(self) -> str:
-        """As in lock-step; what was commanded before does not count any more."""
+        """Reset arm and scene as in lock-step; discard the commands received before."""
         with self.lock:
             answer = super().reset()
             self._setpoints.forget()
@@ -274,7 +276,7 @@ class RealTimeDriver(SimulationDriver):
             return answer
 
     def run(self, stopping: Callable[[], bool], speed: float = 1.0) -> None:
-        """Let time pass until stopping, `speed` times as fast as on the wall."""
+        """Tick until stopping, `speed` times as fast as the wall clock; blocks."""
         period_s, self._stamps = PROFILE_PERIOD_S / speed, Stamps(speed)
         due_s = time.monotonic()
         while not stopping():
@@ -289,7 +291,7 @@ class RealTimeDriver(SimulationDriver):
             self.tick()
 
     def tick(self) -> None:
-        """Let 10 ms pass, and tell where the arm is."""
+        """Simulate 10 ms and publish the arm's measurements."""
         with self.lock:
             if self._closed != self.arm.target[1]:
                 self.arm.grip(self._closed)
@@ -306,11 +308,11 @@ class RealTimeDriver(SimulationDriver):
                 self.publish_pictures()
 
     def pass_time(self, ticks: int) -> None:
-        """Stamps are those of the wall clock, or go `speed` times as fast from the start on."""
+        """Take the next stamp, from the wall clock or `speed` times as fast since the start."""
         self.stamp_ns = self._stamps.next_ns()
 
     def _setpoint(self) -> Pose:
-        """The newest setpoint, or where the tool was when they stopped."""
+        """Return the newest setpoint, or the tool's pose at the time when setpoints stopped."""
         measured = self._measured()
         try:
             setpoint = self._setpoints.newest().value

@@ -1,4 +1,4 @@
-"""The simulated arm through its node: a `RosArm` with resets and ground truth."""
+"""The simulated arm reached through its node: a `RosArm` with resets and ground truth."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _FOUND_S = 30.0
 
 
 class Sent:
-    """Counts what several publishers publish together, and the other end takes.
+    """Counter of the messages that several publishers send and the simulation takes.
 
     Attributes:
-        taken: messages that the other end had taken at the last count; None before the first.
-        pending: those sent since.
+        taken: messages that the simulation had taken at the last count; None before the first.
+        pending: messages sent since that count.
     """
 
     def __init__(self) -> None:
@@ -41,11 +41,11 @@ class Sent:
         self.pending = 0
 
     def publisher(self, publisher: Any) -> _CountedPublisher:
-        """The publisher, counted."""
+        """Return the publisher with its messages counted."""
         return _CountedPublisher(publisher, self)
 
     def add(self) -> None:
-        """A message is sent; those before anybody could take them do not count."""
+        """Count a sent message; messages sent before the first count are ignored."""
         self.pending += self.taken is not None
 
 
@@ -67,7 +67,7 @@ class SimulatedRosArm(RosArm):
     In real time `advance` is refused: time passes by itself. Arguments are those of `RosArm`.
     """
 
-    still_pictures = True  # where nothing moves nothing changes: there is no noise
+    still_pictures = True  # a simulated camera has no noise: a static scene gives equal pictures
 
     def __init__(
         self,
@@ -86,14 +86,14 @@ class SimulatedRosArm(RosArm):
         self._truth: Feed[dict[str, Array]] = Feed(
             self.node, truth(self.robot, qos), truth_of, oldest_s, stamped=False
         )
-        self._advance_s = 0.0  # what the node's parameter says, once it was set
+        self._advance_s = 0.0  # the node's parameter, once set
         self._sent = Sent() if lockstep else None
         if self._sent is not None:
             publishers = (self._target, self._grip, self._beat)
             self._target, self._grip, self._beat = map(self._sent.publisher, publishers)
 
     def __enter__(self) -> Self:
-        """In lock-step nothing is told before the first reset; in real time a reset waits."""
+        """Reset in lock-step, where the node publishes only after a reset; not in real time."""
         if self._sent is not None:
             self.reset(0)
         return self
@@ -108,9 +108,10 @@ class SimulatedRosArm(RosArm):
         self._settle()
 
     def reset(self, seed: int) -> Observation:
-        """Place arm and scene as the task draws it from `seed`, at rest.
+        """Place arm and scene at rest, in the start that the task draws from `seed`.
 
-        The guard lets go before and takes over after it: an arm that is put elsewhere jumps.
+        The guard releases the arm before the reset and takes it again afterwards, as the arm's
+        pose jumps.
 
         Raises:
             SerlError: the node does not answer, its messages do not arrive, or the guard refuses.
@@ -137,7 +138,7 @@ class SimulatedRosArm(RosArm):
         return self.observe_when_fresh(_ANSWER_S)
 
     def advance(self, dt_s: float) -> None:
-        """Let simulated time pass; in lock-step only."""
+        """Advance simulated time by `dt_s`; in lock-step only."""
         self._settle()
         if dt_s != self._advance_s:
             self.remote.set_parameters(self._arm, {PERIOD: dt_s})
@@ -146,7 +147,7 @@ class SimulatedRosArm(RosArm):
             raise SerlError(f"{self.robot}: advanced, but its messages do not arrive")
 
     def truth(self) -> dict[str, Array]:
-        """The privileged state, and the target that this end has made of the actions."""
+        """Return the privileged state, and the target computed here from the actions."""
         target = np.array([*self.aim.target.position, *self.aim.target.quaternion], np.float32)
         return {**self._truth.newest().value, "target_pose": target}
 
@@ -154,9 +155,9 @@ class SimulatedRosArm(RosArm):
         return self.guard is not None and self.guard.feed.is_fresh
 
     def _settle(self) -> None:
-        """In lock-step: return once the node has taken all that was sent to it.
+        """Block, in lock-step, until the node has taken all messages sent to it.
 
-        Services and topics overtake each other, and DDS acknowledges when it likes to.
+        Services and topics overtake each other, and DDS acknowledges at an unspecified time.
         """
         sent = self._sent
         if sent is None or sent.taken is None or not sent.pending:
@@ -167,7 +168,7 @@ class SimulatedRosArm(RosArm):
         sent.taken, sent.pending = taken, 0
 
     def _count(self) -> None:
-        """In lock-step: begin to count what the node takes, from what it has taken so far."""
+        """Begin, in lock-step, to count messages taken by the node, from its present count on."""
         if self._sent is None:
             return
         publishers = (self._target, self._grip, self._beat)
@@ -185,7 +186,7 @@ class SimulatedRosArm(RosArm):
         return answer
 
     def _arrived(self, answer: Mapping[str, Any], limit_s: float) -> bool:
-        """What was told of that instant is here."""
+        """Return whether all messages of the answer's instant arrived within `limit_s`."""
         told_s = np.float32(answer["time_s"])
 
         def here() -> bool:

@@ -1,4 +1,4 @@
-"""The arm behind ROS 2 that a process drives, and what is waited for before its episodes begin."""
+"""The arm that a process drives over ROS 2, and the conditions to wait for before an episode."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _SLICE_S, _SEEN_S = 0.2, 10.0
 def make_arm(
     node: RosNode, run: RunFolder, name: str, epoch: int, config: TrainConfig | None = None
 ) -> Any:
-    """The arm of an actor: the simulated one of its own namespace, or a real one.
+    """Return the arm of an actor: the simulated one in the actor's namespace, or a real one.
 
     Args:
-        node: of the process.
-        run: whose arm it is.
-        name: of the actor.
-        epoch: of the actor's process.
-        config: by default that of the run.
+        node: the process's node.
+        run: folder of the run.
+        name: name of the actor.
+        epoch: epoch of the actor's process.
+        config: settings to use in place of the run's.
 
     Raises:
-        BadInput: there is no such robot, or nowhere that it may be.
+        BadInput: the robot is unknown, or the task's box and its workspace do not intersect.
     """
     config = config or run.config
     task, robot = make_task(config), config.robot or SIM
@@ -62,10 +62,10 @@ class Station:
     """A real arm between two episodes.
 
     Args:
-        arm: waits there.
-        hold: why a person holds it.
-        ending: the process is to end.
-        begin: called when the arm is had again, before it is looked at.
+        arm: the arm.
+        hold: latch of the operator's stop or pause, with its reason.
+        ending: returns whether the process has to end.
+        begin: called once the guard has the arm again, before the first reading.
     """
 
     def __init__(
@@ -78,16 +78,17 @@ class Station:
         self._arm, self._hold, self._ending, self._begin = arm, hold, ending, begin
 
     def standby(self, ending: Callable[[], bool] | None = None) -> bool:
-        """Return once nobody holds the arm, the guard has it and it is seen; as of `Actor`.
+        """Block until no operator holds the arm, the guard has it and a reading arrives.
 
-        An arm that a person let go on recovers, also where that was by the guard. One that was
-        stopped, and that nobody held, is left as it is: a person is to be asked.
+        This is the `standby` of `Actor`; it returns whether the arm was held. An arm that the
+        operator released recovers, also if that was done at the guard. An arm that was stopped
+        without an operator's hold stays stopped: the operator has to be asked.
 
         Args:
-            ending: asked again and again in place of the station's own.
+            ending: called repeatedly in place of the station's own.
 
         Raises:
-            Silent: it is not seen.
+            Silent: no reading arrives.
         """
         is_ending = ending or self._ending
         held = self._hold.wait(is_ending)
@@ -104,10 +105,10 @@ class Station:
         return held
 
     def _recover(self) -> None:
-        """Before it is looked at: what `act` met keeps it from being seen.
+        """Clear the arm's stop and faults, which would make the next reading fail.
 
         Raises:
-            Silent: it is not told for long where the arm is.
+            Silent: the arm's pose does not arrive within 10 s.
         """
 
         def recovered() -> bool:
@@ -121,12 +122,12 @@ class Station:
 
     @property
     def _awaits_person(self) -> bool:
-        """The guard says that it has not got the arm; one that is late says nothing."""
+        """Whether the guard reports that it is disarmed or stopped; False if its report is late."""
         standing = self._arm.guard.standing if self._arm.guard is not None else None
         return standing is not None and standing.state in (GuardState.DISARMED, *LATCHED)
 
     @property
     def has_arm(self) -> bool:
-        """The guard moves the arm, or holds it."""
+        """Whether the guard moves or holds the arm."""
         guard = self._arm.guard
         return guard is not None and guard.has_arm

@@ -1,6 +1,6 @@
-"""The topics of an arm: its profile's, in the namespace of a robot. The only table of them.
+"""The topics of an arm, from its profile, in the namespace of a robot.
 
-Those between actor and guard are in `serl.ros.arm.guard_topics`.
+This is the only table of them; those between actor and guard are in `serl.ros.arm.guard_topics`.
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ from serl.errors import BadInput
 from serl.ros.topics import Topic, latest_only
 
 SENSOR: Any = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
-"""Of what an arm measures: nobody waits for who is slow. Who reads takes all that waits."""
+"""QoS of an arm's measurements: a slow subscriber delays no publisher; readers drain the queue."""
 
 NEWEST: Any = latest_only()
-"""For readers for whom the newest alone counts: who is starved is behind by one, not by five."""
+"""QoS of subscribers that need the newest message only: when starved they lag by one, not five."""
 
 COMMAND: Any = QoSProfile(
     depth=1, reliability=ReliabilityPolicy.RELIABLE, lifespan=Duration(nanoseconds=150_000_000)
 )
-"""Of what the guard sends to an arm. Controllers of ros2_control ask for reliable senders, and DDS
-matches them with no other. The newest one replaces what was not delivered, and what is older than
-150 ms is not: who does not read delays nobody, and gets nothing old when he does."""
+"""QoS of the guard's commands to an arm. Controllers of ros2_control request reliable publishers,
+and DDS matches them with no others. The newest message replaces an undelivered one, and messages
+older than 150 ms are not delivered: a slow subscriber delays no publisher and gets no old command.
+"""
 
 EXACT: Any = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
-"""In lock-step, where nothing may be lost and time waits."""
+"""QoS of lock-step, where no message may be lost and time waits."""
 
 
 def message_type(channel: Channel) -> Any:
-    """The class of a channel's messages.
+    """Return the class of a channel's messages.
 
     Raises:
-        BadInput: its package is not installed, or has no such type.
+        BadInput: the message package is not installed, or lacks the type.
     """
     package, kind, name = channel.type.split("/")
     try:
@@ -51,7 +52,7 @@ def message_type(channel: Channel) -> Any:
 
 
 def check_types(profile: ArmProfile) -> None:
-    """Raise `BadInput`, naming all that is missing, unless every type of the profile is there."""
+    """Raise `BadInput`, naming all missing message types of the profile, if there are any."""
     missing = set()
     for channel in profile.channels:
         try:
@@ -66,24 +67,24 @@ def check_types(profile: ArmProfile) -> None:
 
 
 def topic_of(channel: Channel, robot: str, qos: Any) -> Topic:
-    """A channel of a robot."""
+    """Return the topic of a robot's channel."""
     return Topic(name_of(channel, robot), message_type(channel), qos)
 
 
 def name_of(channel: Channel, robot: str) -> str:
-    """A channel's name within a run; one that begins with a slash belongs to no namespace."""
+    """Return a channel's name within a run; a name with a leading slash is absolute."""
     return channel.name if channel.name.startswith("/") else f"{robot}/{channel.name}"
 
 
 def commanded(profile: ArmProfile, robot: str) -> list[str]:
-    """Names of the topics that one node alone may command an arm on; an action has none."""
+    """Return the topics on which only one node may command an arm; actions are left out."""
     gripper = [profile.gripper.command] if profile.gripper is not None else []
     channels = [profile.target, *gripper]
     return [name_of(channel, robot) for channel in channels if "/msg/" in channel.type]
 
 
 def measured(profile: ArmProfile) -> dict[str, Channel]:
-    """Return the channels on which the arm's driver alone publishes, by what they tell."""
+    """Return the channels on which the arm's driver alone publishes, by kind of measurement."""
     gripper = profile.gripper.state if profile.gripper is not None else None
     channels = {
         "pose": profile.pose,
@@ -97,15 +98,15 @@ def measured(profile: ArmProfile) -> dict[str, Channel]:
 
 
 def of_robot(topic: Topic, robot: str, qos: Any = None) -> Topic:
-    """A topic of `serl.ros.arm.guard_topics` in the namespace of a robot."""
+    """Return a topic of `serl.ros.arm.guard_topics` in the namespace of a robot."""
     return Topic(f"{robot}/{topic.name}", topic.kind, qos or topic.qos)
 
 
 def truth(robot: str, qos: Any = SENSOR) -> Topic:
-    """The privileged state of a simulation: arrays one after the other, named by the layout."""
+    """Return the topic of a simulation's privileged state: arrays in a row, named by the layout."""
     return Topic(f"{robot}/truth", Float32MultiArray, qos)
 
 
 def tracked_pose(robot: str, body: str, qos: Any = SENSOR) -> Topic:
-    """Where an object tracker sees a body: base_T_body."""
+    """Return the topic of a body's pose from an object tracker: base_T_body."""
     return Topic(f"{robot}/{body}_pose", PoseStamped, qos)

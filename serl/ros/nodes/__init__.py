@@ -1,1 +1,1 @@
-"""One process a file: `python -m serl.ros.nodes.<name>`."""
+"""The processes of a run, one per module: `python -m serl.ros.nodes.<name>`."""

@@ -1,4 +1,4 @@
-"""How late actions are: what the log has of each step, and how many were too late."""
+"""The actor process: runs episodes, logs them, and counts the actions that were too late."""
 
 from __future__ import annotations
 
@@ -35,36 +35,37 @@ from serl.training.stages import take_turns
 from serl.types import End, Record, Step, is_online
 
 TOO_LATE = 1.5
-"""Control periods; what is learned from a later action is not what it did."""
+"""Delay in control periods after which an action is too late: its logged transition does not show
+its effect."""
 
 
 def delay_s(step: Step) -> float:
-    """From the reading of the robot that an action answers until it was issued, in seconds."""
+    """Return the seconds from the reading that an action answers until the action was issued."""
     taken_s = step.observation.stamps.get("robot", step.monotonic_s)
     return step.monotonic_s - taken_s
 
 
 class Delays:
-    """Counts the actions of a robot in real time that were too late.
+    """Counter of the actions of a robot in real time that were too late.
 
-    An action is late after its reading, where the policy took long, or after the action before it,
-    where that was long on its way.
+    An action is late after its reading if the policy took long, or after the previous action if
+    issuing that took long.
 
     Args:
-        period_s: of control.
+        period_s: control period.
 
     Attributes:
-        late: actions that came more than 1.5 periods after either.
-        worst_s: the longest such time so far.
+        late: number of actions issued more than 1.5 periods after either.
+        worst_s: longest of these delays so far.
     """
 
     def __init__(self, period_s: float) -> None:
         self.late, self.worst_s = 0, 0.0
         self._period_s = period_s
-        self._issued_s: float | None = None  # the action before, of the same episode
+        self._issued_s: float | None = None  # the previous action of the same episode
 
     def take(self, record: Record) -> None:
-        """The next record of a log."""
+        """Count the next record of a log."""
         if isinstance(record, End):
             self._issued_s = None
         elif isinstance(record, Step):
@@ -79,13 +80,13 @@ logger = logging.getLogger(__name__)
 
 
 def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = "/") -> None:
-    """Run episodes until the training is over or the process is told to stop.
+    """Run episodes until the training is over or the process is asked to stop.
 
     Args:
-        run_folder: of the run.
-        name: of the actor.
-        robot: the real arm that it drives, if it is another one than the run's ...
-        namespace: ... and where its driver is.
+        run_folder: folder of the run.
+        name: name of the actor.
+        robot: profile of the real arm to drive in place of the run's own; None for the run's.
+        namespace: namespace of that arm's driver.
     """
     folder = RunFolder.open(run_folder)
     parts = folder.parts()
@@ -114,7 +115,7 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
         delays = Delays(1.0 / make_task(first.config).config.rate_hz)
         station = Station(driven.robot, people.hold, ending) if driven.person else None
         attended = station is not None and not make_task(config).config.auto_reset
-        if attended:  # also after a crash, whose scene nobody has restored
+        if attended:  # also after a crash: the scene has not been restored
             people.hold.pause(RESTORE)
         for stage, part in parts.items():
             placements = (0 if actors else 1) if stage else None
@@ -138,7 +139,7 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
 
 
 def _told(node: RosNode, name: str, people: People) -> dict[str, float]:
-    """Numbers of an actor that are told to others, as whoever has them changes them."""
+    """Publish an actor's statistics; return the mutable numbers that are published."""
     numbers = {"episodes": 0.0, "successes": 0.0, "version": 0}
 
     def tell() -> dict[str, Value]:
@@ -158,7 +159,7 @@ def _actor(
     standby: Callable[[], bool],
     logs: ExitStack,
 ) -> Actor:
-    """The actor of a run, or of one of its stages; see `make_actor`."""
+    """Return the actor of a run, or of one of its stages; see `make_actor`."""
     config = folder.config
     spec, logged = make_spec(make_task(config)), make_spec(make_judged_task(config))
     episodes, link = folder.episodes(checked_name(name, "actor")), folder.link(name)
@@ -206,7 +207,7 @@ def _end(node: RosNode) -> str:
 def _driven(
     node: RosNode, folder: RunFolder, config: TrainConfig, name: str, epoch: int, people: People
 ) -> DrivenArm:
-    """What the configuration asks for: an arm in real time, or a simulation in this process."""
+    """Return the configured arm: one in real time, or a simulation in this process."""
     if config.robot is None:
         return DrivenArm(plugins.make_simulation(make_task(config)))
     arm = make_arm(node, folder, name, epoch, config)
@@ -216,7 +217,7 @@ def _driven(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; exit code 2 on bad input, with one line on why."""
+    """Run the process; the exit code is 2 on bad input, with the reason in one line."""
     parser = argparse.ArgumentParser(prog="python -m serl.ros.nodes.actor", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="folder of the run")
     parser.add_argument("--actor", required=True, help="name of the actor")

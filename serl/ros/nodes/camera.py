@@ -1,4 +1,4 @@
-"""A camera as a node: it publishes what a source gives, cut and resized, with its CameraInfo.
+"""A camera node: publishes the frames of a source, cropped and resized, with their CameraInfo.
 
 While its node is not active the device is closed.
 """
@@ -25,11 +25,11 @@ _IDLE_S = 0.1
 
 
 class PublishConfig(BaseModel):
-    """How pictures are published.
+    """Settings for the publication of pictures.
 
     Attributes:
-        frame: of their headers; by REP-103 one of an optical axis.
-        view: what of a frame is published, at which size; None for all of it.
+        frame: frame id of the headers; by REP-103 an optical frame.
+        view: crop and size of the published picture; None publishes the whole frame.
         jpeg: quality of a `CompressedImage`; None publishes raw images.
     """
 
@@ -41,7 +41,7 @@ class PublishConfig(BaseModel):
 
 
 def describe(source: str, config: PublishConfig) -> dict[str, Described]:
-    """Parameters that say what a camera publishes."""
+    """Return the node's parameters that describe a camera's pictures."""
     view, whole = config.view, "its own size"
     size = whole if view is None else f"{view.width}x{view.height}"
     return {
@@ -53,17 +53,17 @@ def describe(source: str, config: PublishConfig) -> dict[str, Described]:
 
 
 class CameraNode:
-    """Publishes frames as they come; a stamp is when its frame was there.
+    """Publisher of a camera's frames as they arrive; a stamp is the time of arrival.
 
     Args:
         node: the process's node.
-        robot: the namespace.
-        camera: the name, as views call it.
+        robot: namespace of the robot.
+        camera: name of the camera in views.
         config: see `PublishConfig`.
-        source: gives the frames.
+        source: source of the frames.
 
     Attributes:
-        frames: published so far.
+        frames: number of frames published so far.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class CameraNode:
         node.handle.manage()
 
     def run(self, stopping: Callable[[], bool]) -> None:
-        """Publish until told to stop.
+        """Publish frames until `stopping` returns True.
 
         Raises:
-            FilmEnded: it was a film, and is over.
+            FilmEnded: the source is a film and has ended.
         """
         try:
             while not stopping():
@@ -97,7 +97,7 @@ class CameraNode:
             self._source.close()
 
     def publish(self, frame: Image) -> None:
-        """Publish a frame, uint8 (H, W, 3) RGB, that was taken now."""
+        """Publish a frame, uint8 (H, W, 3) RGB, with the present time as its stamp."""
         stamp_ns, view = self._clock.now().nanoseconds, self._config.view
         picture = frame if view is None else cut_any(view, frame)
         image = image_message(picture, self._config.frame, stamp_ns)

@@ -1,6 +1,6 @@
-"""The process that serves the console of a run, beside an actor, on this host alone.
+"""The process that serves the console of a run, beside an actor, on this host only.
 
-It is no part of the control loop: what a page says goes to the actor as any node's message does.
+It is not part of the control loop: a page's commands reach the actor as messages, like any node's.
 
     python -m serl.ros.nodes.console --run runs/pick_cube/2026-11-21_10-00-00 --actor actor0 \
         --guard /left --latch left.latch
@@ -58,10 +58,10 @@ class RosCockpit:
     """A `Cockpit` of an actor, over ROS 2.
 
     Args:
-        node: of this process.
-        run: the run.
+        node: the process's node.
+        run: folder of the run.
         actor: name of the actor.
-        arm: that it drives behind a guard; None for a simulation in the actor's process.
+        arm: the actor's arm behind a guard; None for a simulation in the actor's process.
     """
 
     def __init__(self, node: RosNode, run: RunFolder, actor: str, arm: GuardedArm | None) -> None:
@@ -96,14 +96,14 @@ class RosCockpit:
         self._pictures = Pictures(source, lambda: self._control.get("attended") == "1")
 
     def drive(self, wish: Wish) -> None:
-        """Every beat is a message; nothing is repeated by itself."""
+        """Send one message of operator input; messages are not repeated automatically."""
         self._hand.send(wish)
 
     async def say(self, what: str) -> str:
         """Call the actor's service of that name; a stop goes to the arm's guard as well.
 
         Raises:
-            SerlError: nobody did what was said, or the guard of the arm did not stop it.
+            SerlError: the order was not carried out, or the arm's guard did not stop it.
         """
         if what == _RELEASE:
             order, service = self._remote.order, f"{self._actor}/{_RELEASE}"
@@ -116,22 +116,22 @@ class RosCockpit:
             return_exceptions=True,
         )
         answers = f"guard: {guarded}; actor: {acting}"
-        if isinstance(guarded, BaseException):  # an actor that holds stops no arm
+        if isinstance(guarded, BaseException):  # a hold by the actor does not stop the arm
             raise SerlError(answers)
         return answers
 
     async def answer(self, question: str) -> str:
-        """Tell the guard of the arm yes.
+        """Confirm the guard's question.
 
         Raises:
-            SerlError: it refuses, or something else is asked by now.
+            SerlError: the guard refuses, or its question has changed.
         """
         if self._attended is None or not self._attended.guard_word():
             raise SerlError("nothing is asked")
         return await asyncio.to_thread(self._attended.answer, question)
 
     def state(self) -> Mapping[str, Any]:
-        """As the actor and the guard said last, and whether that of the actor is fresh."""
+        """Return the last reports of actor and guard, and whether the actor's is fresh."""
         said = self._control
         return {
             **{name: said.get(name, "") for name in _TEXTS},
@@ -144,7 +144,7 @@ class RosCockpit:
         }
 
     def _asked(self) -> dict[str, str]:
-        """What the guard asks a person, what a yes tells it, and why a yes is of no use yet."""
+        """Return the guard's question, the order a yes sends, and why a yes would be refused."""
         attended = self._attended
         if attended is None or not (word := attended.guard_word()):
             return {"question": "", "yes": "", "not_now": ""}
@@ -152,7 +152,7 @@ class RosCockpit:
         return {"question": question, "yes": word, "not_now": attended.hindrance()}
 
     def progress(self) -> Mapping[str, Any]:
-        """From the run's files and the processes' own numbers."""
+        """Return the progress of the run, from its files and the processes' statistics."""
         states = {
             source.replace("link ", "link-").replace("actor ", ""): (
                 "running" if reading.age_s < _STATS_S else SILENT
@@ -162,15 +162,15 @@ class RosCockpit:
         return self._overview.read(states)
 
     def pictures(self) -> list[Picture]:
-        """Of the actor's cameras, or of its simulation."""
+        """Return the newest pictures of the actor's cameras, or of its simulation."""
         return self._pictures.newest()
 
     def report(self) -> Path | None:
-        """Written at the end of a training."""
+        """Return the path of the report, written at the end of a training; None before."""
         return self._run.report if self._overview.over and self._run.report.exists() else None
 
     def close(self) -> None:
-        """End what runs beside."""
+        """Close the source of the pictures."""
         self._pictures.close()
 
     def _take_control(self, message: Any) -> None:
@@ -185,7 +185,7 @@ class RosCockpit:
 
 
 async def _call(client: Any, who: str) -> str:
-    """Call a service; what it answered. Raises `SerlError` when it refused or nobody did."""
+    """Call a service and return its answer; raise `SerlError` on a refusal or timeout."""
     deadline_s = time.monotonic() + _ANSWER_S
     while not client.service_is_ready():
         if time.monotonic() > deadline_s:
@@ -203,7 +203,7 @@ async def _call(client: Any, who: str) -> str:
 
 
 def run(run_folder: Path, actor: str, port: int, arm: GuardedArm | None = None) -> None:
-    """Serve until told to stop; raises `BadInput` when the run has a console already."""
+    """Serve the console until asked to stop; raise `BadInput` if the run already has one."""
     folder = RunFolder.open(run_folder)
     checked_name(actor, "actor")
     parameters = {
@@ -229,25 +229,25 @@ def run(run_folder: Path, actor: str, port: int, arm: GuardedArm | None = None) 
 
 
 class _Served:
-    """The page of a console, there while its node is active."""
+    """The page of a console, served while its node is active."""
 
     def __init__(self, node: RosNode, folder: Path, cockpit: RosCockpit, port: int) -> None:
         self._node, self._folder, self._cockpit = node, folder, cockpit
         self._first, self._port, self._token = port, 0, new_token()
 
     def numbers(self) -> dict[str, Value]:
-        """For diagnostics; 0 is no port."""
+        """Return the port for the diagnostics; 0 while no page is served."""
         return {"port": float(self._port)}
 
     async def run(self) -> None:
-        """Serve until told to stop."""
+        """Serve the page while the node is active, until asked to stop."""
         while not self._stopping():
             if self._node.handle.active:
                 await self._serve()
             await asyncio.sleep(_LOOK_S)
 
     async def _serve(self) -> None:
-        """Serve at the first port that is free until there is to be no page."""
+        """Serve the page at the first free port until the node is inactive or asked to stop."""
         for port in range(self._first, self._first + _PORTS):
             try:
                 runner = await listen(Console(self._cockpit, Gate(port, self._token)), port)
@@ -271,7 +271,7 @@ class _Served:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; exit code 2 on bad input, with one line on why."""
+    """Run the process; the exit code is 2 on bad input, with the reason in one line."""
     parser = argparse.ArgumentParser(prog="python -m serl.ros.nodes.console", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="folder of the run")
     parser.add_argument("--actor", default="actor0", help="name of the actor")

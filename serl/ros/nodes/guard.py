@@ -1,13 +1,13 @@
-"""The process that alone commands an arm: a ROS 2 node around `serl.guard.guard`.
+"""The only process that commands an arm: a ROS 2 node around `serl.guard.guard`.
 
     python -m serl.ros.nodes.guard --run RUN --robot panda --arm franka --config guard.yaml \
         --latch panda.latch
 
-It speaks the topics and types of the arm's profile. It refuses to start while another node
-publishes setpoints to the arm, when the arm speaks of another frame, when a message package is not
+It uses the topics and types of the arm's profile. It refuses to start while another node publishes
+setpoints to the arm, when the arm's messages have another frame, when a message package is not
 installed, or when a limit is missing or wrong. Its main thread ticks 100 times a second;
-callbacks, in the executor's thread, only hand over. Software only: it does not replace a hardware
-e-stop, vendor limits and a risk assessment.
+callbacks, in the executor's thread, only pass messages on. Software only: it does not replace a
+hardware e-stop, vendor limits and a risk assessment.
 """
 
 from __future__ import annotations
@@ -65,19 +65,19 @@ _LEAVE_S = 1.0
 
 
 class GuardNode:
-    """A guard between topics.
+    """A guard with its topics and services.
 
     Args:
         node: the process's node.
         prefix: namespace of the arm, from the root.
-        profile: of the arm's family.
-        config: of the guard.
-        file: remembers stops.
-        orders: checks who ends a stop or arms.
+        profile: profile of the arm's family.
+        config: settings of the guard.
+        file: file of the latch, which persists stops.
+        orders: checks the signatures of orders that end a stop or arm.
 
     Raises:
-        BadInput: somebody else commands the arm, it speaks of another frame, or its profile does
-            not fit the configuration or needs a message package that is not installed.
+        BadInput: another node commands the arm, its messages have another frame, or its profile
+            does not fit the configuration or needs a message package that is not installed.
         OSError: the latch cannot be written.
     """
 
@@ -122,10 +122,10 @@ class GuardNode:
         node.handle.manage(deactivate=self._let_go)
 
     def run(self, stopping: Callable[[], bool]) -> None:
-        """Tick until told to stop; then brake, disarm and leave.
+        """Tick until `stopping` returns True; then brake, disarm and return.
 
         Raises:
-            BadInput: as when it is made: not everything is discovered at once.
+            BadInput: as for the constructor: discovery of other nodes takes time.
         """
         self._ticking.start()
         while not stopping():
@@ -178,7 +178,7 @@ class GuardNode:
         return _level(state), f"{state}: {cause}" if cause else str(state)
 
     def _let_go(self) -> None:
-        """Brake and let go of the arm; nobody arms it before the node is active again."""
+        """Brake and release the arm; it cannot be armed before the node is active again."""
         with self._lock:
             self._guard.disarm()
 
@@ -217,7 +217,7 @@ class GuardNode:
         serve_signed(self._node, place, filed, self._orders)
 
     def _trouble_around(self) -> str:
-        """Why the arm is not taken, whatever it measures; empty when nothing speaks against it."""
+        """Return the reason outside the measurements not to take the arm; empty for none."""
         if not self._node.handle.active:
             return "the guard's node is not active"
         if self._node.timeless:
@@ -226,7 +226,7 @@ class GuardNode:
         return self._rivals.words or self._controller.trouble or left or self._commander.unheard
 
     def _refusal(self) -> str:
-        """Why `ack`, `reset` or `arm` would be refused now; empty when a person's word helps."""
+        """Return why `ack`, `reset` or `arm` would be refused now; empty if accepted."""
         with self._lock:
             state, trouble = self._guard.state, self._guard.refusal(time.monotonic())
         if state is GuardState.DISARMED:
@@ -234,7 +234,7 @@ class GuardNode:
         return self._with_topic(trouble)
 
     def _filed_act(self, act: Callable[[], str]) -> Callable[[], str]:
-        """The act of a service that answers once what it did is on the disk."""
+        """Return a service's action that answers once its effect on the latch is on the disk."""
 
         def answer() -> str:
             try:
@@ -252,9 +252,9 @@ class GuardNode:
         self._file_latch()
 
     def _file_latch(self) -> str:
-        """Bring the latch on the disk up to date; says what went wrong, and stops the arm then.
+        """Write a changed latch to the disk; on an error stop the arm and return the reason.
 
-        It is tried again and again until the disk has it: a stop must not be lost in a restart.
+        Called again until the write succeeds: a stop must not be lost in a restart.
         """
         with self._filing:
             with self._lock:
@@ -276,17 +276,17 @@ class GuardNode:
             return problem
 
     def _check_surroundings(self) -> None:
-        """Refuse what must not be, as long as nothing has moved."""
+        """Raise `BadInput` for competing publishers or a wrong frame, until the arm is armed."""
         trouble = self._rivals.named_words(lambda: self._was_armed)
         with self._lock:
             if self._guard.counts["pose: frame"]:
                 trouble = self._guard.measured.trouble(time.monotonic())
             refused = bool(trouble) and not self._was_armed
-        if refused:  # what is armed meanwhile is stopped, not left
+        if refused:  # an arm that is armed meanwhile is stopped instead
             raise BadInput(self._with_topic(f"the guard does not start: {trouble}"))
 
     def _with_topic(self, text: str) -> str:
-        """A complaint about a measurement, with the name of its topic."""
+        """Return a message about a measurement with the name of its topic added."""
         profile = self._profile
         topics = {"pose": profile.pose, "joints": profile.joint_states, "wrench": profile.wrench}
         firsts = (part.partition(" ")[0] for part in text.split(": "))
@@ -294,9 +294,9 @@ class GuardNode:
         return f"{text} ({name_of(channel, self._prefix)})" if channel else text
 
     def _look_about(self) -> None:
-        """Stop beside others who command the arm, or when its controller was set otherwise.
+        """Stop when other nodes command the arm, or when its controller's parameters changed.
 
-        Hold beside others who command its actor's guard.
+        Hold when several nodes send commands to the guard.
         """
         self._inbox.look()
         guard, others = self._guard, self._rivals.words
@@ -308,7 +308,7 @@ class GuardNode:
                 return
             guard.stop(trouble)
             if guard.state is GuardState.PROTECTIVE_STOP and others.startswith(guard.cause):
-                guard.cause = others  # whose names may be known only now
+                guard.cause = others  # their names may be known only now
 
 
 def _level(state: GuardState) -> bytes:
@@ -318,7 +318,7 @@ def _level(state: GuardState) -> bytes:
 
 
 def describe(config: GuardConfig) -> dict[str, Described]:
-    """Parameters that say by which limits the guard goes; they are those of its file."""
+    """Return the node's parameters that show the guard's limits, as set in its file."""
     limits, motion = config.motion.limits, config.motion
     return {
         USE_SIM_TIME_NAME: Described(False, "the clock of all stamps is /clock"),
@@ -333,7 +333,7 @@ def describe(config: GuardConfig) -> dict[str, Described]:
 
 
 def run(folder: Path, robot: str, arm: str, settings: Path, latch: Path) -> None:
-    """Guard an arm until told to stop."""
+    """Guard an arm until asked to stop."""
     profile = load_robot(arm)
     config = checked(GuardConfig, read_yaml(settings))
     make_folder(latch.parent)
@@ -345,7 +345,7 @@ def run(folder: Path, robot: str, arm: str, settings: Path, latch: Path) -> None
             guard_name(robot), folder, local=True, parameters=describe(config), managed=True
         ) as node,
     ):
-        sys.setswitchinterval(1e-3)  # a callback delays a tick by no more
+        sys.setswitchinterval(1e-3)  # longest delay of a tick by a callback
         orders = OrderCheck(key_path(latch))
         guard = GuardNode(node, prefix, profile, config, LatchFile(latch), orders)
         print(f"serl guard of {prefix or '/'}, {profile.summary}: {NOTICE}")  # noqa: T201
@@ -356,7 +356,7 @@ def run(folder: Path, robot: str, arm: str, settings: Path, latch: Path) -> None
 
 
 def schedule(priority: int) -> None:
-    """Let this thread run before all others of the host that do not ask for the same."""
+    """Give this thread real-time priority, ahead of the host's other threads without one."""
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
     except OSError as error:
@@ -364,7 +364,7 @@ def schedule(priority: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; exit code 2 on bad input, with one line on why."""
+    """Run the process; the exit code is 2 on bad input, with the reason in one line."""
     parser = argparse.ArgumentParser(prog="python -m serl.ros.nodes.guard", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="folder of the run")
     parser.add_argument("--robot", default="", help="the arm's namespace, within the run")

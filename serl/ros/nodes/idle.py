@@ -1,8 +1,8 @@
-"""A process that does nothing but be there, for `serl doctor --network` to look at.
+"""An idle process, which `serl doctor --network` looks for in the network.
 
 python -m serl.ros.nodes.idle --run runs/pick_cube/2026-11-21_10-00-00
 
-It has an end of every topic, says `ready` and ends when its input does.
+It subscribes to every topic between actors and learner, prints `ready`, and ends with its input.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from serl.ros.topics import ACKS, ACTORS, REFUSED, STATS, TRANSITIONS, WEIGHTS
 
 
 def run(run_folder: Path) -> None:
-    """Join the run until the input ends."""
+    """Join the run's network until the standard input ends."""
     with RosNode("doctor", run_folder) as node:
         for topic in (ACKS, ACTORS, REFUSED, STATS, TRANSITIONS, WEIGHTS):
             node.subscribe(topic, lambda message: None, raw=True)
@@ -26,7 +26,7 @@ def run(run_folder: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; exit code 2 on bad input, with one line on why."""
+    """Run the process; the exit code is 2 on bad input, with the reason in one line."""
     parser = argparse.ArgumentParser(prog="python -m serl.ros.nodes.idle", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="folder of the run")
     options = parser.parse_args(own_arguments(arguments))

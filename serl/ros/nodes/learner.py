@@ -1,9 +1,9 @@
-"""The process that learns: a ROS 2 node around `serl.training.learner`.
+"""The learner process: a ROS 2 node around `serl.training.learner`.
 
     python -m serl.ros.nodes.learner --run runs/pick_cube/2026-11-21_10-00-00
 
-Configured, it loads the run; active, it updates. While it is not active it saves what it has
-learned, and takes what actors send without learning from it. What was loaded stays loaded.
+When configured, it loads the run; while active, it trains. When deactivated it saves a checkpoint,
+then receives the actors' records without training on them. A loaded run stays loaded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOOK_S = 0.1
 
 
 def run(run_folder: Path) -> None:
-    """Learn until the run's steps are done or the process is told to stop."""
+    """Train until the run's steps are done or the process is asked to stop."""
     folder = RunFolder.open(run_folder)
     with (
         folder.lock_learner(),
@@ -44,11 +44,11 @@ def run(run_folder: Path) -> None:
 
 
 class LearnerNode:
-    """A learner that ROS 2's lifecycle tools manage.
+    """A learner managed by ROS 2's lifecycle tools.
 
     Args:
         node: the process's node.
-        folder: the run.
+        folder: folder of the run.
     """
 
     def __init__(self, node: RosNode, folder: RunFolder) -> None:
@@ -60,7 +60,7 @@ class LearnerNode:
         node.handle.manage()
 
     def run(self) -> None:
-        """Load the run once that is wanted, and learn until it is done or told to stop."""
+        """Load the run once the node is configured, and train until done or asked to stop."""
         node, folder = self._node, self._folder
         while not node.handle.configured:
             if self._stopping():
@@ -76,10 +76,10 @@ class LearnerNode:
             learner = continuation.learner(transport)
             self._transport, self._learner = transport, learner
             learner.run(folder.config.steps, lambda: self._interrupted(learner))
-            transport.flush()  # the last weights say that the training is over
+            transport.flush()  # the last weights mark the end of the training
 
     def _open_end(self, continuation: Continuation) -> LearnerTransport | Once:
-        """The learner's end of the run's transport."""
+        """Return the learner's end of the run's transport."""
         folder, index, spec = self._folder, continuation.index, continuation.spec
         config = folder.config.transport
         if config.kind == DDS:
@@ -103,7 +103,7 @@ class LearnerNode:
         return Once(end, spec, folder.name, index.cursors, index.places, admit)
 
     def _interrupted(self, learner: Learner) -> bool:
-        """Save when asked; while the node is not active, do nothing but take records."""
+        """Save if asked; while the node is inactive only receive; return whether to stop."""
         if self._save.taken() or not self._node.handle.active:
             learner.checkpoint()
         while not (self._node.handle.active or self._stopping()):
@@ -134,7 +134,7 @@ class LearnerNode:
 
 
 def _described(config: TrainConfig) -> dict[str, Described]:
-    """Parameters that say how it learns; services of the run change nothing of it."""
+    """Return the node's parameters that show the training settings; they are read-only."""
     agent = config.agent
     return {
         "task": Described(config.task, "name of the task, or path of its file"),
@@ -145,7 +145,7 @@ def _described(config: TrainConfig) -> dict[str, Described]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; exit code 2 on bad input, with one line on why."""
+    """Run the process; the exit code is 2 on bad input, with the reason in one line."""
     parser = argparse.ArgumentParser(prog="python -m serl.ros.nodes.learner", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="folder of the run")
     options = parser.parse_args(own_arguments(arguments))

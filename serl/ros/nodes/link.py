@@ -1,10 +1,10 @@
-"""The process beside an actor that ships its log to the learner and fetches weights.
+"""The process beside an actor that sends its log to the learner and receives weights.
 
-A DDS call may stall for a second when a peer dies; it stalls here and not in the control loop.
+A DDS call may block for a second when a peer dies: this process blocks, not the control loop.
 
     python -m serl.ros.nodes.link --run runs/pick_cube/2026-11-21_10-00-00 --actor actor0
 
-While its node is not active it ships and fetches nothing: all that is logged waits in the log.
+While its node is not active it sends and receives nothing; records wait in the log.
 """
 
 from __future__ import annotations
@@ -52,19 +52,21 @@ from serl.transport import DDS, MAX_LEAD, ActorEnd, Meeting, TransportConfig, is
 
 
 class WeightsReceiver:
-    """Writes each newer snapshot to a file; anything older, damaged or foreign is not written.
+    """Subscriber that writes each newer snapshot of the weights to a file.
+
+    Older, damaged and foreign snapshots are not written.
 
     Args:
         node: the process's node.
         path: the file; versions that are not newer than the one in it are ignored.
         spec_digest: `Spec.digest` that the weights must be made for.
-        offered: version that the learner published last, as far as it was heard; 0 for unknown.
+        offered: returns the last version known to be published by the learner; 0 for unknown.
 
     Attributes:
-        version: of the weights in the file; 0 for none.
-        outdated: sound messages that were not newer.
-        rejected: messages that were damaged or foreign, or that the disk did not take.
-        problem: why the last one of them was rejected.
+        version: version of the weights in the file; 0 for none.
+        outdated: number of valid messages that were not newer.
+        rejected: number of messages that were damaged, foreign, or could not be written.
+        problem: reason of the last rejection.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class WeightsReceiver:
         node.subscribe(WEIGHTS, self._messages.append, raw=True)
 
     def poll(self) -> bool:
-        """Write what arrived since the last call; True when there are new weights."""
+        """Write the newest snapshot since the last call; return whether there are new weights."""
         before = self.version
         while self._messages:
             try:
@@ -114,7 +116,7 @@ class WeightsReceiver:
             return 0
 
     def _replace(self, data: bytes) -> None:
-        """Not synced to the disk: a file that a power cut damaged fails its checksum."""
+        """Replace the file without syncing: after a power cut a damaged file fails its checksum."""
         scratch = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
         try:
             scratch.write_bytes(data)
@@ -134,19 +136,22 @@ _LONGEST_DEAF_S = 320.0
 
 
 def link_folder(run_folder: Path, actor: str) -> Path:
-    """Where an actor and its link meet: `hello.json` one way, `weights.safetensors` the other."""
+    """Return the folder shared by an actor and its link.
+
+    The actor writes `hello.json` there, the link `weights.safetensors`.
+    """
     return run_folder / "link" / actor
 
 
 class Link:
-    """Ships all epochs of an actor in order, oldest first; the learner says what it has already.
+    """Sender of all epochs of an actor in order, oldest first, from the learner's cursor on.
 
     Args:
         node: the process's node.
-        run_folder: the run.
+        run_folder: folder of the run.
         actor: name of the actor.
-        log: how its log is kept.
-        transport: what carries its records; None for the topics of ROS 2.
+        log: settings of its log.
+        transport: transport of its records; None for the topics of ROS 2.
     """
 
     def __init__(
@@ -175,11 +180,11 @@ class Link:
 
     @property
     def refused(self) -> str:
-        """Why the learner does not take this actor; empty while it does."""
+        """The reason why the learner refuses this actor; empty while it accepts."""
         return self._sender.refused
 
     def step(self) -> bool:
-        """Do what is due; False when there was nothing to send."""
+        """Do all work that is due; return False if there was nothing to send."""
         if time.monotonic() - self._looked_s > _HELLO_PERIOD_S:
             self._looked_s = time.monotonic()
             self._look_for_actor()
@@ -198,10 +203,10 @@ class Link:
         return busy
 
     def is_cut_off(self, deaf_s: float) -> bool:
-        """Nothing has passed in one of the two directions for long, though the learner lives.
+        """Return whether one direction has timed out (`deaf_s`) though the learner is alive.
 
-        Processes that were killed may leave shared memory behind that a neighbour goes on using
-        (seen, Fast DDS 2.14.5); who joins the network anew is rid of it.
+        Killed processes may leave shared memory behind that another process keeps using (observed
+        with Fast DDS 2.14.5); rejoining the network gets rid of it.
         """
         now_s = time.monotonic()
         silent = now_s - max(self._sender.heard_s, self._began_s) > deaf_s
@@ -211,7 +216,7 @@ class Link:
         return self._sender.cut_off or weightless or (silent and is_alive(self._learner_lock))
 
     def _has_newest_weights(self) -> bool:
-        """Those that were offered last; or some arrived since the last look, of whatever use."""
+        """Return whether the weights are the last offered, or any arrived since the last call."""
         if self._weights is None:
             return True
         arrived = (self._weights.version, self._weights.rejected)
@@ -219,11 +224,11 @@ class Link:
         return news or self._weights.version >= self._sender.offered
 
     def rest(self) -> None:
-        """Do nothing; that nothing passes meanwhile does not mean that it is cut off."""
+        """Restart the timeouts of `is_cut_off` while the node is inactive."""
         self._began_s = self._weights_s = time.monotonic()
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Close the sender and the compactor of the log."""
         self._sender.close()
         self._compactor.close()
 
@@ -270,7 +275,7 @@ class Link:
 
 
 def _sender(node: RosNode, run_folder: Path, config: TransportConfig) -> StreamSender | PlainSender:
-    """The actor's end of the run's transport."""
+    """Return the actor's end of the run's transport."""
     if config.kind == DDS:
         return StreamSender(node)
     kind = plugins.load("transport", config.kind)
@@ -285,12 +290,12 @@ def _sender(node: RosNode, run_folder: Path, config: TransportConfig) -> StreamS
 
 
 def _settings_of(run_folder: Path) -> TrainConfig:
-    """The settings of a run; those by default in a folder without configuration."""
+    """Return the settings of a run, or the defaults for a folder without a configuration."""
     return RunFolder.open(run_folder).config if (run_folder / CONFIG).exists() else TrainConfig()
 
 
 def run(run_folder: Path, actor: str) -> None:
-    """Link the actor until the process is told to stop; raises `BadInput` when refused."""
+    """Link the actor until the process is asked to stop; raise `BadInput` when refused."""
     folder = link_folder(run_folder, checked_name(actor, "actor"))
     folder.mkdir(parents=True, exist_ok=True)
     deaf_s, joined_s, again = _DEAF_S, time.monotonic(), False
@@ -302,7 +307,7 @@ def run(run_folder: Path, actor: str) -> None:
 
 
 def _join(run_folder: Path, actor: str, deaf_s: float, again: bool) -> bool:
-    """Be the link until told to stop, or until cut off: then True, and it joins `again`."""
+    """Run the link until asked to stop or cut off; return True if cut off, to join `again`."""
     config = _settings_of(run_folder)
     parameters = {"actor": Described(actor, "whose log is shipped, and who gets weights")}
     with (
@@ -325,7 +330,7 @@ def _join(run_folder: Path, actor: str, deaf_s: float, again: bool) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; the exit code is 2 when refused, with one line on why."""
+    """Run the process; the exit code is 2 when refused, with the reason in one line."""
     parser = argparse.ArgumentParser(prog="python -m serl.ros.nodes.link", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="folder of the run")
     parser.add_argument("--actor", required=True, help="name of the actor")

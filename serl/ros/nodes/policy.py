@@ -2,9 +2,9 @@
 
     python -m serl.ros.nodes.policy --run RUN/deployments/2026-11-22_10-00-00 --checkpoint FOLDER
 
-A person may take over, stop and pause it as any actor. On a real arm it waits, before each
-episode, for the guard to have the arm, and after each one whose scene nothing restores for a
-person.
+The operator may take over, stop and pause it like any actor. On a real arm it waits before each
+episode until the guard has the arm, and after each episode for the operator to restore the scene
+unless the reset is automatic.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def run(
     checkpoint: Path,
     episodes: int | None,
 ) -> None:
-    """Run so many episodes, or until told to stop.
+    """Run episodes until their number is reached or the process is asked to stop.
 
     Args:
-        folder: of the deployment, whose settings name the robot.
-        name: of the actor.
-        checkpoint: holds the policy.
-        episodes: how many; None for no end.
+        folder: folder of the deployment, whose settings name the robot.
+        name: name of the actor.
+        checkpoint: folder of the checkpoint that holds the policy.
+        episodes: number of episodes; None for no end.
     """
     policy = make_policy(folder.config, checkpoint)
     with (
@@ -92,10 +92,10 @@ def run(
 
 
 def make_policy(config: TrainConfig, checkpoint: Path) -> LearnedPolicy:
-    """The policy of a checkpoint, acting as in its trials.
+    """Return the policy of a checkpoint, acting as in its trials.
 
     Raises:
-        BadInput: the checkpoint is damaged, or of another spec or network.
+        BadInput: the checkpoint is damaged, or was made for another spec or network.
     """
     agent = make_acting_agent(config, make_spec(make_task(config)), 0)
     weights = FixedWeights(load_fitting(checkpoint, config))
@@ -106,12 +106,12 @@ def make_policy(config: TrainConfig, checkpoint: Path) -> LearnedPolicy:
 
 
 class _Deployed:
-    """An arm in a deployment: simulated here, behind its node, or real.
+    """An arm in a deployment: simulated in this process, simulated in its node, or real.
 
     Attributes:
         robot: the arm.
-        simulated: no real one.
-        leaves_the_scene: nothing restores the scene after an episode but a person.
+        simulated: whether the arm is simulated.
+        leaves_the_scene: whether only the operator restores the scene after an episode.
     """
 
     def __init__(
@@ -139,13 +139,13 @@ class _Deployed:
             pace = RealTime(WallClock(rate_hz), people.attended)
             self._clock = VirtualClock(self.robot.advance, rate_hz, pace)
         self.leaves_the_scene = not (self.simulated or self._task.config.auto_reset)
-        # What is still looks the same in simulation; and what is drawn in this process is of now.
+        # A static scene gives equal pictures in simulation; those drawn in this process are new.
         still = CameraWatchConfig(frozen_readings=0, stamped=config.robot is not None)
         watched = still if self.simulated else CameraWatchConfig()
         self._watch = CameraWatch(self.robot.observation_spec.images, watched)
 
     def actor(self, policy: LearnedPolicy, opened: ExitStack) -> Actor:
-        """What runs episodes, and logs them; `opened` closes the log."""
+        """Return the actor that runs and logs the episodes; `opened` closes the log."""
         config, name, people = self._folder.config, self._name, self._people
         episodes = self._folder.episodes(name)
         spec = make_spec(self._task)
@@ -181,7 +181,7 @@ class _Deployed:
         )
 
     def judged(self, number: int, result: Result) -> TrialResult:
-        """What came of an episode; what a task concludes, a simulation's truth has to confirm."""
+        """Return an episode's result; in simulation a success has to hold in the ground truth."""
         success = result.success
         if success and self.simulated:
             success = self._task.is_success(self.robot.truth())
@@ -191,12 +191,12 @@ class _Deployed:
         )
 
     def end(self) -> str:
-        """The process is asked to end."""
+        """Stop the process; handler of the service `stop`."""
         self._node.stopping = True
         return "stopping"
 
     def _place(self, episode: int) -> None:
-        """The starts of a simulation are those of the final trials, in their order."""
+        """Reset the simulation to the start of the final trial with this number."""
         self._watch.begin()
         self.robot.reset(start_seed(Purpose.FINAL, self._folder.config.seed, "evaluation", episode))
 
@@ -208,7 +208,7 @@ class _Deployed:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; exit code 2 on bad input, with one line on why."""
+    """Run the process; the exit code is 2 on bad input, with the reason in one line."""
     parser = argparse.ArgumentParser(prog="python -m serl.ros.nodes.policy", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="folder of the deployment")
     parser.add_argument("--actor", default="actor0", help="its name")

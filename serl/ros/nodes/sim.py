@@ -1,11 +1,11 @@
-"""The simulated arm as a ROS 2 robot: it shows what a driver shows and takes what a driver takes.
+"""The simulated arm as a ROS 2 robot, with the topics of a real arm's driver.
 
     serl sim pick_cube                    # in real time, with the names of the profile `sim`
     python -m serl.ros.nodes.sim --run runs/pick_cube/2026-11-21_10-00-00 --robot actor0
 
-In real time it follows setpoints, 100 a second, that a guard has limited; without a new one for
-100 ms it holds where the tool is. In lock-step time passes in the service `advance` only, and it
-takes the actor's targets themselves, by the same profile as the arm in process.
+In real time it follows setpoints, 100 a second, limited by a guard; without a new one for 100 ms it
+holds the tool at its present pose. In lock-step time passes in the service `advance` only, and it
+takes the actor's targets directly, with the same motion profile as the arm in process.
 """
 
 from __future__ import annotations
@@ -44,18 +44,19 @@ logger = logging.getLogger(__name__)
 def run(
     folder: Path, config: TrainConfig, robot: str, lockstep: bool, speed: float, clock: bool
 ) -> None:
-    """Be the arm of a robot until told to stop.
+    """Simulate the arm of a robot until asked to stop.
 
     Args:
-        folder: of the run; its name is the namespace.
-        config: names the task.
+        folder: folder of the run; its name is the namespace.
+        config: settings that name the task.
         robot: the arm's namespace within the run.
-        lockstep: time passes when it is asked to.
-        speed: simulated seconds in a second on the wall.
-        clock: publish `/clock`, for nodes that use simulated time; at another speed it always is.
+        lockstep: whether time passes on request only.
+        speed: simulated seconds in a second of the wall clock.
+        clock: publish `/clock`, for nodes that use simulated time; always done in real time at a
+            speed other than 1.
 
     Raises:
-        BadInput: the task is not one of an arm that follows targets.
+        BadInput: the task's arm does not follow targets.
     """
     task, profile = make_task(config), plugins.load("robot", "sim")
     check_topics(task)
@@ -78,7 +79,7 @@ def run(
             own_time = speed != 1.0 and not lockstep
             if clock or own_time:
                 publish_clock(node, driver)
-            if own_time:  # so do those who drive it, and their stamps are compared with its own
+            if own_time:  # as do its controllers, whose stamps are compared with its own
                 node.handle.set_parameters([Parameter(USE_SIM_TIME_NAME, value=True)])
             if isinstance(driver, RealTimeDriver):
                 driver.run(lambda: node.stopping or orphaned(), speed)
@@ -90,7 +91,7 @@ def run(
 def describe(
     config: TrainConfig, period_s: float, gains: Mapping[str, float]
 ) -> dict[str, Described]:
-    """Parameters of the node: of `reset`, `advance` and the controller, and what it simulates."""
+    """Return the node's parameters: of `reset`, `advance`, the controller and the task."""
     return {
         SEED: Described(0, "of the start that the next `reset` draws, from 0", read_only=False),
         PERIOD: Described(period_s, "what each `advance` lets pass, in s", read_only=False),
@@ -105,13 +106,13 @@ def describe(
 
 
 class SimulatedGains:
-    """Sets gains and clips of the controller when parameters of the node are set."""
+    """Callback that sets the controller's gains and clips when the node's parameters are set."""
 
     def __init__(self, driver: SimulationDriver, impedance: Any) -> None:
         self._driver, self._impedance = driver, impedance
 
     def __call__(self, parameters: Sequence[Any]) -> Any:
-        """Called by rclpy before it changes parameters: all or none."""
+        """Accept or reject a change of parameters as a whole; called by rclpy before it."""
         gains = {p.name: p.value for p in parameters if p.name in self._impedance.parameters()}
         try:
             for parameter in parameters:
@@ -125,13 +126,13 @@ class SimulatedGains:
 
 
 def publish_clock(node: RosNode, driver: SimulationDriver) -> None:
-    """Publish the stamp of each instant on `/clock`."""
+    """Publish the simulation's stamps on `/clock`, one for each published instant."""
     publisher = node.publisher(Topic("/clock", Clock, 1))
     driver.told = lambda stamp_ns: publisher.publish(Clock(clock=stamp_of(stamp_ns)))
 
 
 def _tell(driver: RealTimeDriver) -> None:
-    """What a person should know of a simulation that is over."""
+    """Log the lost periods and refused setpoints of a finished simulation."""
     if driver.lost_ticks or driver.jumps:
         logger.warning(
             "%d periods of 10 ms passed without physics: the machine was busy; "
@@ -142,7 +143,7 @@ def _tell(driver: RealTimeDriver) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; exit code 2 on bad input, with one line on why."""
+    """Run the process; the exit code is 2 on bad input, with the reason in one line."""
     parser = argparse.ArgumentParser(prog="python -m serl.ros.nodes.sim", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="folder of the run")
     parser.add_argument("--robot", required=True, help="the arm's namespace within the run")
