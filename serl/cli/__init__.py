@@ -1,5 +1,5 @@
-"""The command line, one command a file; `main` parses the words and calls one of them.
+"""The command line, one file per command; `main` parses the arguments and calls a command.
 
-`launch` builds descriptions for `ros2 launch` from the same list of processes. Only this room
-prints.
+`launch` builds descriptions for `ros2 launch` from the same list of processes. Only this
+package prints.
 """

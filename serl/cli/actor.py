@@ -1,4 +1,4 @@
-"""`serl actor`: an actor node and its link, which join a run that a learner has begun."""
+"""`serl actor`: an actor node and its link, which join a run that a learner has started."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from serl.training.link import read_status
 _LOOK_S = 20.0
 _SILENT = "no learner of this run answers; does `serl learner` run?"
 _BUSY = "the learner does not answer yet: it starts, or trains on demonstrations first"
-_GRACE_S = 5.0  # in which a learner that has just been started takes its lock
+_GRACE_S = 5.0  # for a newly started learner to take its lock
 DONE = 0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Of the command."""
+    """Add the options of `serl actor`."""
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     parser.add_argument("--name", default="actor0", help="unique within the run")
     parser.add_argument(
@@ -36,10 +36,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def actor(options: argparse.Namespace) -> int:
-    """Run episodes until the training is over, or Ctrl-C.
+    """Run episodes until the training is complete, or Ctrl-C.
 
     Raises:
-        BadInput: there is no such run or arm, or the run is finished.
+        BadInput: the run or arm does not exist, or the run is finished.
         SerlError: a process failed for good.
     """
     from serl.ros.processes import actor_processes, arm_of, arms_behind_guards, chosen_arm, joined
@@ -70,10 +70,10 @@ def await_learner(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Wait until the first learner of a run is up; before that it records demonstrations.
+    """Wait until the first learner of a run is up, which records demonstrations before that.
 
     Raises:
-        BadInput: there is none.
+        BadInput: no learner was started.
     """
     from serl.ros.processes import was_started
 
@@ -96,14 +96,14 @@ def attend(
     ask: Callable[[], object] = lambda: None,
     learning: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Watch processes until one of them is done; restarts are told, and a link without learner.
+    """Watch processes until one of them is done; print restarts, and a link without learner.
 
     Args:
-        supervisor: of the processes.
-        name: of the one.
-        link: folder of the link that is looked at.
-        ask: called again and again; looks after people.
-        learning: whether a learner of the run lives on this host.
+        supervisor: supervisor of the processes.
+        name: name of the process to wait for.
+        link: folder of the link to watch.
+        ask: called repeatedly; serves questions to the operator.
+        learning: returns whether a learner of the run is alive on this host.
     """
     told, look_s = 0, time.monotonic() + _LOOK_S
     while not supervisor.finished(name):
@@ -121,7 +121,7 @@ def attend(
 
 
 def without_stages(config: TrainConfig) -> TrainConfig:
-    """The settings; raises `BadInput` for those of stages."""
+    """Return the settings; raises `BadInput` for settings with stages."""
     if config.stages:
         raise BadInput("only `serl train` trains stages; with --stages null it is one task")
     return config

@@ -1,4 +1,4 @@
-"""`serl bench`: measure what there is."""
+"""`serl bench`: run the benchmark suite."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DONE, FAILED = 0, 1
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
-    """Give `serl bench` its commands."""
+    """Add the commands of `serl bench`."""
     text = "what experts of tasks achieve, how fast they run, and what training has shown"
     kept = "what was measured is kept where --docs says"
     tasks = group(parser)("tasks", _tasks, text, kept=kept)
@@ -58,11 +58,11 @@ def _tasks(options: argparse.Namespace) -> int:
 
 
 def _measure(options: argparse.Namespace) -> int:
-    """Let experts try, and measure speeds."""
+    """Run the experts' trials and measure speeds."""
     from serl.report import task_bench, task_page
 
     measured = list(task_bench.find_tasks(options.task or plugins.names("task")))
-    _known(options)  # a damaged file is told before anything is measured
+    _known(options)  # a damaged file is reported before anything is measured
     pictures = {}
     print("\n".join(task_page.table({}, ())))  # noqa: T201
     for task in measured:
@@ -79,11 +79,11 @@ def _measure(options: argparse.Namespace) -> int:
 
 
 def _wander(options: argparse.Namespace) -> int:
-    """Make random steps; 1 if anything broke."""
+    """Make random steps; return exit code 1 if there were faults."""
     from serl.report import task_bench, task_page
 
     tasks = list(task_bench.find_tasks(options.task or plugins.names("task")))
-    _known(options)  # a damaged file is told before anything is measured
+    _known(options)  # a damaged file is reported before anything is measured
     faults = 0
     for task in tasks:
         walk = task_bench.wander(task, options.random_steps)
@@ -98,12 +98,12 @@ def _wander(options: argparse.Namespace) -> int:
 
 
 def _collect(options: argparse.Namespace) -> int:
-    """Take what trainings have shown."""
+    """Collect the results of finished trainings."""
     from serl.report import task_bench, task_page
 
     wanted = {task.name for task in task_bench.find_tasks(options.task)}
     paths = task_page.find_runs(options.runs)
-    _known(options)  # a damaged file is told before anything is read
+    _known(options)  # a damaged file is reported before anything is read
     trainings, curves = [], {}
     for shown in task_page.shown_by(paths, print, options.commit or task_page.UNKNOWN_COMMIT):
         if wanted and shown.task not in wanted:
@@ -123,7 +123,7 @@ def _collect(options: argparse.Namespace) -> int:
 
 
 def _known(options: argparse.Namespace) -> dict[str, TaskRecord]:
-    """What is kept by now: another command may write as well while this one measures."""
+    """Load the stored records, which another command may update while this one measures."""
     from serl.report import task_bench
 
     return task_bench.load_records(options.docs) if options.docs else {}

@@ -1,4 +1,4 @@
-"""`serl camera`: a USB camera, a RealSense or a film as a camera for ROS 2."""
+"""`serl camera`: a USB camera, a RealSense or a film as a ROS 2 camera."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NAMESPACE = re.compile(r"(/[A-Za-z][A-Za-z0-9_]*)*/?")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Of the command."""
+    """Add the options of `serl camera`."""
     parser.add_argument("name", help="as views call the camera, such as front")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--device", default="0", help="a number, /dev/videoN or a link to one")
@@ -63,7 +63,7 @@ def camera(options: argparse.Namespace) -> int:
     try:
         require_ros()
         from serl.ros.node import RosNode
-        from serl.ros.nodes.camera import CameraNode, PublishConfig, describe  # rclpy is there
+        from serl.ros.nodes.camera import CameraNode, PublishConfig, describe  # imports rclpy
 
         frame = options.frame_id or f"{options.name}_optical_frame"
         settings = {"frame": frame, "view": view, "jpeg": options.jpeg}
@@ -105,7 +105,7 @@ def _opener(options: argparse.Namespace) -> Callable[[], CameraSource]:
 
 
 def _view(options: argparse.Namespace) -> View | None:
-    """What of a frame is published; None for all of it."""
+    """Return the part of a frame to publish; None for the full frame."""
     if options.crop is None and options.resize is None:
         return None
     if options.resize is None:

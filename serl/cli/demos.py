@@ -1,4 +1,4 @@
-"""`serl demos`: bring demonstrations from elsewhere, and take one back."""
+"""`serl demos`: import demonstrations, or undo the newest one of a recording."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DONE = 0
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
-    """Give `serl demos` its commands."""
+    """Add the commands of `serl demos`."""
     command = group(parser)
     bring = command(
         "import",

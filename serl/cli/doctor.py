@@ -1,4 +1,4 @@
-"""`serl doctor`: looks at an installation, a ROS graph, or a robot, and says what to mend."""
+"""`serl doctor`: checks of an installation, a ROS graph or a robot, with advice for each fault."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from serl.system.authentication import new_key
 
 
 def robot_findings(robot: str, namespace: str) -> Iterator[Finding]:
-    """Listen to an arm's driver, and ask it for its parameters; nothing is commanded or set.
+    """Check an arm's driver by its topics and parameters; nothing is commanded or set.
 
     Args:
         robot: name of a profile, or path of a .py or .yaml file.
-        namespace: of the driver's topics, from the root.
+        namespace: namespace of the driver's topics, from the root.
 
     Raises:
-        BadInput: there is no such robot, or ROS 2 is missing.
+        BadInput: the robot does not exist, or ROS 2 is missing.
     """
     profile, arm = load_robot(robot), checked_namespace(namespace).rstrip("/")
     from serl.ros.environment import domain_id_of, meet_others
@@ -32,7 +32,7 @@ def robot_findings(robot: str, namespace: str) -> Iterator[Finding]:
 
     require_ros()
     domain = os.environ["ROS_DOMAIN_ID"] = str(domain_id_of())
-    from serl.ros.node import RosNode  # rclpy: once it is known to be there
+    from serl.ros.node import RosNode  # rclpy: only after require_ros
     from serl.ros.setup.driver_check import RobotCheck
 
     yield Finding(True, "profile", f"{profile.name}: {profile.summary}")
@@ -46,7 +46,7 @@ def robot_findings(robot: str, namespace: str) -> Iterator[Finding]:
 
 
 def _met_with(domain: str) -> str:
-    """What makes a driver visible."""
+    """Return the conditions under which a driver is visible."""
     return (
         f"a driver is seen that was started on this host with ROS_DOMAIN_ID={domain}, and with "
         "the transports that ROS 2 has by default"
@@ -54,7 +54,7 @@ def _met_with(domain: str) -> str:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Of the command."""
+    """Add the options of `serl doctor`."""
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--network",
@@ -80,10 +80,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def examine(options: argparse.Namespace) -> int:
-    """Print what was found; 1 when something is wrong.
+    """Print the findings; return exit code 1 when there is a fault.
 
     Raises:
-        BadInput: what is to be looked at does not exist, or cannot be looked at.
+        BadInput: the run, domain or robot does not exist, or cannot be examined.
     """
     if options.new_key:
         new_key(options.new_key)

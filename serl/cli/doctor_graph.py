@@ -1,4 +1,4 @@
-"""`serl doctor --graph`: who publishes what to whom in a run or a domain, and what is wrong."""
+"""`serl doctor --graph`: publishers, subscriptions and faults in the graph of a run or a domain."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from serl.runs.folder import RunFolder
 LISTEN_S = 3.0
 _WIDTH = 160
 _NOBODY = 3
-"""Exit code of a look that saw no node."""
+"""Exit code of an inspection that found no node."""
 _WAYS = {
     "": "over 127.0.0.1 (serl sim, guard, camera, setup, ros2 launch; drivers, ros2, rviz2)",
     "1": "through shared memory alone (the processes of a run without a real arm)",
 }
-"""By the setting that makes a process talk so."""
+"""Transports by the value of the environment setting that selects them."""
 
 
 def examine_graph(target: str, seconds: float = LISTEN_S) -> bool:
-    """Print a table of topics and a line for each problem; whether there is none.
+    """Print a table of topics and a line for each problem; return whether there is no problem.
 
-    A domain is looked at in both ways in which programs of a host talk, one after the other: who
-    talks in one of them is not seen in the other.
+    A domain is inspected over both transports that programs of a host use, one after the other:
+    nodes on one of them are invisible on the other.
 
     Args:
-        target: folder of a run, number of a ROS domain, or nothing for that of the environment.
-        seconds: to measure rates for.
+        target: folder of a run, number of a ROS domain, or empty for that of the environment.
+        seconds: duration of the measurement of rates.
 
     Raises:
-        BadInput: there is no such run or domain, or ROS 2 is missing.
+        BadInput: the run or domain does not exist, or ROS 2 is missing.
     """
     if target and not target.isdecimal():
         return _examine_run(RunFolder.open(Path(target)), seconds)
@@ -61,9 +61,9 @@ def examine_graph(target: str, seconds: float = LISTEN_S) -> bool:
 
 
 def look_at_domain(seconds: float) -> int:
-    """Print what is seen in one of both ways, as the environment says; an exit code.
+    """Print the graph over the transport set in the environment; return an exit code.
 
-    A process has one way for all its life.
+    A process cannot change its transport.
     """
     from serl.ros.environment import meet_others
 
@@ -91,7 +91,7 @@ def _examine_run(run: RunFolder, seconds: float) -> bool:
 
 
 def _seen(folder: Path, seconds: float) -> tuple[GraphSeen, str]:
-    """What a node with the settings of a folder sees, and the namespace of that folder."""
+    """Return the graph seen with the network settings of a folder, and the folder's namespace."""
     from serl.ros.inspection import Look
     from serl.ros.node import RosNode
 
@@ -119,7 +119,7 @@ def _console() -> Console:
 
 
 def show(console: Console, graph: GraphSeen, root: str = "") -> None:
-    """Print who is there, and the topics; names below a namespace `root` are told without it."""
+    """Print nodes and topics; names below a namespace `root` are printed without it."""
     below = f"{root}/"
     nodes = ", ".join(name.removeprefix(below) for name in graph.nodes)
     console.print(f"nodes: {nodes or 'none'}", soft_wrap=True)
@@ -143,7 +143,7 @@ def show(console: Console, graph: GraphSeen, root: str = "") -> None:
 
 
 def expected_nodes(run: RunFolder, root: str) -> list[str]:
-    """Full names of the nodes of a run while it trains, or of the parts of it that were started."""
+    """Return the full names of the nodes of a run in training, or of its started parts."""
     from serl.ros.names import guard_name, ros_name
     from serl.ros.processes import actor_names
 
@@ -169,7 +169,7 @@ def _rate(topic: TopicSeen) -> str:
 
 
 def _ends(ends: tuple[Endpoint, ...]) -> str:
-    """Nodes, those of best effort with a question mark, those that latch with an asterisk."""
+    """Format nodes: best-effort ones with a question mark, latching ones with an asterisk."""
     marks = {
         end.node.rpartition("/")[2] + ("" if end.reliable else "?") + ("*" if end.latched else "")
         for end in ends

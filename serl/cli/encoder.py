@@ -1,4 +1,4 @@
-"""`serl encoder`: bring SERL's image trunk here, or pretrain an encoder of our own."""
+"""`serl encoder`: import SERL's pretrained image trunk, or pretrain the small encoder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DONE = 0
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
-    """Give `serl encoder` its commands."""
+    """Add the commands of `serl encoder`."""
     command = group(parser)
     source = command("import", _import, "convert SERL's resnet10_params.pkl; nothing in it is run")
     source.add_argument("file", type=Path, metavar="FILE")
@@ -86,6 +86,6 @@ def _pretrain(options: argparse.Namespace) -> int:
 
 
 def _unit(spec: ArraySpec) -> str:
-    """`m` of "m, base frame"; empty where a word begins that is none."""
+    """Return the unit of a spec, `m` of "m, base frame"; empty if the text begins with none."""
     word = re.split(r"[ ,]", spec.unit, maxsplit=1)[0]
     return word if word in ("m", "rad", "m/s", "rad/s", "N") else ""

@@ -1,4 +1,4 @@
-"""`serl guard`: the guard of one arm, alone; whoever drives the arm comes and goes."""
+"""`serl guard`: the guard of one arm on its own; programs that drive the arm may come and go."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from serl.runs.guard_setup import guard_arguments, guard_of, guarded_arm, place_
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Of the command."""
+    """Add the options of `serl guard`."""
     parser.add_argument("robot", help="name of an arm, or the path of its profile")
     parser.add_argument("--task", help="whose limits hold; else those of the profile's workspace")
     parser.add_argument("--namespace", help="of the arm, such as /sim/arm, or /; /cell/NAME")
@@ -25,7 +25,7 @@ def guard(options: argparse.Namespace) -> int:
     """Guard an arm until Ctrl-C.
 
     Raises:
-        BadInput: ROS 2 is missing, or a profile, a task or a limit is wrong.
+        BadInput: ROS 2 is missing, or a profile, a task or a limit is invalid.
     """
     from serl.ros.environment import domain_id_of, meet_others
     from serl.ros.processes import require_ros
@@ -37,7 +37,7 @@ def guard(options: argparse.Namespace) -> int:
     else:
         _, config = guarded_arm(resolve({"task": options.task}), options.robot)
     require_ros()
-    from serl.ros.nodes import guard as guard_node  # rclpy: once it is known to be there
+    from serl.ros.nodes import guard as guard_node  # rclpy: only after require_ros
 
     latch = options.latch or latch_path(options.robot, profile, place.namespace)
     domain = domain_id_of()

@@ -1,7 +1,7 @@
-"""The processes of a run as actions of ROS 2's `launch`: the list that `serl train` supervises.
+"""ROS 2 `launch` descriptions of the processes of a run, from the list that `serl train` uses.
 
 `launch` and `launch_ros` belong to a ROS 2 installation; they are imported only when a launch file
-is read, for the package of that name on PyPI is something else.
+is read, as the package `launch` on PyPI is unrelated.
 """
 
 from __future__ import annotations
@@ -84,13 +84,13 @@ Arguments = Mapping[str, str]
 
 
 class _Graph(NamedTuple):
-    """What a launch file starts.
+    """The processes that a launch file starts.
 
     Attributes:
-        run: its folder.
-        domain_id: its ROS domain.
-        processes: in the order of starting.
-        ends_with: everything stops when these are done.
+        run: folder of the run.
+        domain_id: ROS domain of the run.
+        processes: processes in the order of starting.
+        ends_with: names of the processes at whose end everything stops.
     """
 
     run: RunFolder
@@ -100,32 +100,32 @@ class _Graph(NamedTuple):
 
 
 def describe_training() -> Any:
-    """A learner and all actors of a run."""
+    """Return the launch description of a learner and all actors of a run."""
     return _description(_RUN, _training)
 
 
 def describe_learner() -> Any:
-    """The learner of a run."""
+    """Return the launch description of the learner of a run."""
     return _description(_RUN, _learning)
 
 
 def describe_actor() -> Any:
-    """An actor that joins a run, and the link beside it."""
+    """Return the launch description of an actor that joins a run, with its link."""
     return _description(_ACTOR, _joined)
 
 
 def describe_simulation() -> Any:
-    """A simulated arm, for whoever wants to drive one."""
+    """Return the launch description of a simulated arm for use with any controller."""
     return _description(_SIM, _simulated)
 
 
 def describe_guard() -> Any:
-    """The guard of an arm, simulated or real."""
+    """Return the launch description of the guard of a simulated or real arm."""
     return _description(_GUARD, _guarded)
 
 
 def describe_file() -> Any:
-    """The graph of a YAML file, as `serl up` starts it."""
+    """Return the launch description of the graph of a YAML file, as `serl up` starts it."""
     return _description(_FILE, _described)
 
 
@@ -175,7 +175,7 @@ def _described(given: Arguments) -> _Graph:
 
 
 def _started(given: Arguments, processes: Callable[[RunFolder], list[ProcessSpec]]) -> _Graph:
-    """A run in the domain of whoever launches, so that ROS 2's own tools see it."""
+    """Prepare a run in the caller's ROS domain, visible to standard ROS 2 tools."""
     run = _run_of(given)
     demonstrate(run, Display())
     specs = processes(run)
@@ -185,7 +185,7 @@ def _started(given: Arguments, processes: Callable[[RunFolder], list[ProcessSpec
 
 
 def _ready(run: RunFolder, specs: Sequence[ProcessSpec], ends: frozenset[str]) -> _Graph:
-    """Processes of a run, in the domain of whoever launches, where ROS 2's tools find them."""
+    """Return processes of a run in the caller's ROS domain, visible to standard ROS 2 tools."""
     domain_id = domain_id_of(network=run.config.network)
     prepare(run, domain_id)
     for path in {run.path, *(part.path for part in run.parts().values())}:
@@ -200,7 +200,7 @@ def _is_true(given: Arguments, name: str) -> bool:
 
 
 def _with_clock(processes: Sequence[ProcessSpec]) -> list[ProcessSpec]:
-    """The processes, of which the first simulated arm tells the time; two would contradict."""
+    """Return the processes, of which only the first simulated arm publishes /clock."""
     tells = next((p for p in processes if p.module == "serl.ros.nodes.sim"), None)
     if tells is None or _CLOCK in tells.arguments:
         return list(processes)
@@ -209,7 +209,7 @@ def _with_clock(processes: Sequence[ProcessSpec]) -> list[ProcessSpec]:
 
 
 def _run_of(given: Arguments) -> RunFolder:
-    """The run that is gone on with, or a new one."""
+    """Open the run to continue, or create a new one."""
     if bool(given["task"]) == bool(given["run"]):
         raise BadInput("expected task:=NAME for a new run, or run:=FOLDER to go on with one")
     if given["run"]:
@@ -223,7 +223,7 @@ def _run_of(given: Arguments) -> RunFolder:
 
 
 def _description(arguments: Declared, graph: Callable[[Arguments], _Graph]) -> Any:
-    """A launch description that declares its arguments and builds the graph from their values."""
+    """Return a launch description with arguments, which builds the graph from their values."""
     from launch import LaunchDescription
     from launch.actions import DeclareLaunchArgument, OpaqueFunction
     from launch.substitutions import LaunchConfiguration
@@ -253,19 +253,19 @@ def _description(arguments: Declared, graph: Callable[[Arguments], _Graph]) -> A
 
 
 def _within(pushed: str, namespace: str) -> str:
-    """A namespace from the root, below that of a group of `launch_ros`; empty for none."""
+    """Return the absolute namespace, below that of a `launch_ros` group; empty for none."""
     names = [namespace] if namespace.startswith("/") else [pushed, namespace]
     inner = "/".join(filter(None, (name.strip("/") for name in names)))
     return f"/{inner}" if inner else ""
 
 
 class _Launch:
-    """Actions for the processes of a graph; one that crashes is started again, as often as it may.
+    """Launch actions for the processes of a graph, with restarts of crashed ones up to their limit.
 
     Args:
-        graph: what to start.
-        namespace: of all nodes, from the root; empty for the run's.
-        parameters: of nodes with a lifecycle.
+        graph: the processes to start.
+        namespace: namespace of all nodes, from the root; empty for the run's.
+        parameters: parameters of nodes with a lifecycle.
     """
 
     def __init__(self, graph: _Graph, namespace: str, parameters: Mapping[str, bool]) -> None:
@@ -274,14 +274,14 @@ class _Launch:
         self._crashes: Counter[str] = Counter()
 
     def actions(self) -> list[Any]:
-        """One for each process, and a line that names the run."""
+        """Return one action for each process, after a log line with the run's path."""
         from launch.actions import LogInfo
 
         nodes = [self._node(spec) for spec in self._graph.processes]
         return [LogInfo(msg=f"run: {self._graph.run.path}"), *nodes]
 
     def _node(self, spec: ProcessSpec) -> Any:
-        """The action of a process; events of launch change the lifecycle of one that has any."""
+        """Return the action of a process; a node with a lifecycle is managed by launch events."""
         from launch_ros.actions import LifecycleNode, Node
 
         run = self._graph.run
@@ -306,14 +306,15 @@ class _Launch:
 
     @property
     def _run_namespace(self) -> str:
-        """From the root."""
+        """The namespace of the run's nodes, from the root."""
         return self._namespace or f"/{ros_name(self._graph.run.path.name)}"
 
     def _ended(self, spec: ProcessSpec, code: int) -> Any:
-        """Start it again, end everything, or let it be.
+        """Return the actions after a process ended: a restart, a shutdown, or none.
 
         Raises:
-            SerlError: it failed for good: launch stops all others then, and ends with exit code 1.
+            SerlError: the process failed for good; launch then stops all others and ends with exit
+                code 1.
         """
         from launch.actions import LogInfo, Shutdown
 

@@ -1,4 +1,4 @@
-"""`serl list`: all plug-ins, and every setting with its value and what it means."""
+"""`serl list`: all plug-ins, and every setting with its value and its meaning."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DONE = 0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Of the command."""
+    """Add the options of `serl list`."""
     parser.add_argument(
         "task",
         nargs="?",
@@ -36,10 +36,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def show(options: argparse.Namespace) -> int:
-    """Print the list; of one plug-in, its settings alone.
+    """Print the list; for one plug-in, only its settings.
 
     Raises:
-        BadInput: there is no such plug-in.
+        BadInput: the plug-in does not exist.
     """
     if options.task is not None:
         return _show_one(options.task)
@@ -54,13 +54,13 @@ def show(options: argparse.Namespace) -> int:
 
 
 def _show_one(name: str) -> int:
-    """A plug-in of whatever kind has this name; a task is looked for first."""
+    """Print the plug-ins of this name of any kind; a task takes precedence."""
     if name.endswith(".py"):
         kinds = plugins.kinds_in(Path(name))
     else:
         kinds = [kind for kind in plugins.GROUPS if name in _all_names(kind)]
         if not name.endswith(".yaml") and not kinds:
-            plugins.load("task", name)  # which says what there is
+            plugins.load("task", name)  # raises with the known names
         kinds = kinds or ["robot"]
     if "task" in kinds:
         return _show_tuned(name)
@@ -74,7 +74,7 @@ def _all_names(kind: plugins.Kind) -> list[str]:
 
 
 def _show_plugin(kind: plugins.Kind, name: str) -> None:
-    """What a plug-in is, and its settings with their values by default."""
+    """Print the summary of a plug-in, and its settings with their defaults."""
     builtin = name in plugins.known(kind)
     line = _own_line(kind, name) if builtin else _summary(_load(kind, name), "")
     print(f"{kind:9} {name:29} {line}".rstrip())  # noqa: T201
@@ -93,9 +93,10 @@ def _load(kind: plugins.Kind, name: str) -> Any:
 
 
 def _own_line(kind: plugins.Kind, name: str) -> str:
-    """The first line on a plug-in of serl's own; of what needs other packages, without its import.
+    """Return the summary of a built-in plug-in: the first line of its module's docstring.
 
-    That is the docstring of its module.
+    The module is parsed, not imported, as it may need packages that are not installed. Tasks and
+    robots are loaded, and have a summary of their own.
     """
     if line := _WITHOUT_MODULE.get((kind, name)):
         return line
@@ -115,7 +116,7 @@ _WITHOUT_MODULE = {
 
 
 def _installed_line(kind: plugins.Kind, plugin: plugins.Installed) -> str:
-    """Of which package it is, and what it is or why it cannot be used."""
+    """Return the package and the summary of an installed plug-in, or why it cannot be used."""
     of = f"[{plugin.package}]"
     if plugin.name in plugins.known(kind):
         article = "an" if kind == "agent" else "a"
@@ -132,7 +133,7 @@ def _summary(made: Any, default: str) -> str:
 
 
 def _show_tuned(task: str) -> int:
-    """Each setting of a task's training, and of the task itself; * where it differs."""
+    """Print all settings of a task's training and of the task; * marks the task's own values."""
     from serl.runs.task_setup import make_task
 
     made = make_task(resolve({"task": task}))
@@ -157,7 +158,7 @@ def _show(config: BaseModel, kind: str, defaults: Mapping[str, Any], prefix: str
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Each setting by its dotted name."""
+    """Yield each setting by its dotted name."""
     for name, value in tree.items():
         if isinstance(value, dict) and value:
             yield from leaves(value, f"{prefix}{name}.")
@@ -166,7 +167,7 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def meanings(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
-    """What the docstrings of a model, its bases, and the models in it say of each setting."""
+    """Return each setting's description from the docstrings of a model, its bases and submodels."""
     said: dict[str, str] = {}
     for each in reversed(model.__mro__):
         if issubclass(each, BaseModel) and each is not BaseModel:
@@ -178,7 +179,7 @@ def meanings(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
 
 
 def _attributes(text: str) -> Iterator[tuple[str, str]]:
-    """The entries of "Attributes:" in a docstring, each as one line."""
+    """Yield the entries of "Attributes:" in a docstring, each as one line."""
     _, _, listed = inspect.cleandoc(text).partition("Attributes:\n")
     entries, *_ = listed.split("\n\n")
     for entry in re.split(r"\n(?=\w)", textwrap.dedent(entries)):

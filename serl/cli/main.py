@@ -45,7 +45,7 @@ from serl.version import __version__
 
 _ALL_KEPT = "everything is stopped and saved"
 _STOPPED = "everything is stopped"
-_OF_PATHS = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES}  # of a user's path
+_OF_PATHS = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES}  # invalid paths
 _NODES = {"camera", "guard", "sim"}
 _SETTINGS = {
     name
@@ -57,7 +57,7 @@ DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; errors that a person can mend are one line on standard error."""
+    """Run a command; errors that the user can fix are printed as one line on standard error."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     parser = _parser()
     words = _joined(_own(sys.argv[1:] if arguments is None else arguments))
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SerlError as error:
         _complain(error)
         return FAILED
-    except BrokenPipeError:  # whoever read our output, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader of the output, such as `head`, closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except OSError as error:
@@ -95,13 +95,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _own(words: Sequence[str]) -> Sequence[str]:
-    """Words but those for ROS 2, which a command that is a node itself hands on to it."""
+    """Return the words before `--ros-args`; a command that is a node passes the rest to ROS 2."""
     of_node = words and words[0] in _NODES and "--ros-args" in words
     return words[: words.index("--ros-args")] if of_node else words
 
 
 def _joined(words: Sequence[str]) -> list[str]:
-    """Settings as one word each (`--seed=3`), so that no value is taken for the task."""
+    """Join each setting into one word (`--seed=3`), so that no value is taken for the task."""
     joined, rest = [], list(words)
     while rest:
         word = rest.pop(0)
@@ -118,15 +118,15 @@ def _complain(what: object) -> None:
 
 
 class Command(NamedTuple):
-    """A word after `serl`.
+    """A command of `serl`.
 
     Attributes:
-        name: the word.
-        text: what it does.
-        add_options: adds what it takes; commands, if it is a group.
-        run: returns the exit code; None for a group, whose own commands do.
-        overridable: settings are options of it as well.
-        kept: what is left of its work after Ctrl-C.
+        name: name on the command line.
+        text: help text.
+        add_options: adds the options, or the subcommands of a group.
+        run: executes the command and returns the exit code; None for a group.
+        overridable: whether settings are accepted as options as well.
+        kept: message after Ctrl-C about the results that remain.
     """
 
     name: str
@@ -156,7 +156,7 @@ def _commands() -> tuple[Command, ...]:
 
 
 def _of_training() -> tuple[Command, ...]:
-    """Learn, and what is learned from."""
+    """Return the commands for training and its data."""
     c = Command
     return (
         c(
@@ -214,7 +214,7 @@ def _of_training() -> tuple[Command, ...]:
 
 
 def _of_arms() -> tuple[Command, ...]:
-    """Be near an arm, or be one."""
+    """Return the commands that operate real or simulated arms."""
     c = Command
     return (
         c(
@@ -263,7 +263,7 @@ def _of_arms() -> tuple[Command, ...]:
 
 
 def _of_looking() -> tuple[Command, ...]:
-    """Watch, label, check and measure."""
+    """Return the commands to watch, label, check and measure."""
     c, teleop = Command, teleop_commands
     return (
         c("replay", "show recorded episodes", replay_command.add_options, replay_command.replay),
@@ -318,7 +318,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         print(f"{stage}{': ' if stage else ''}{evaluation.summary()}", flush=True)
         try:
             print(f"video: {film()}")
-        except SerlError as error:  # the result is there all the same
+        except SerlError as error:  # the result is valid without it
             _complain(f"no video: {error}")
     return DONE
 

@@ -1,4 +1,4 @@
-"""`serl order`: end a stop or arm a guard, signed with the key of that guard or actor."""
+"""`serl order`: end a stop or arm a guard by an order signed with the guard's or actor's key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SERVICE = re.compile(r"(/[A-Za-z][A-Za-z0-9_]*){2,}")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Of the command."""
+    """Add the options of `serl order`."""
     parser.add_argument(
         "services", nargs="+", metavar="SERVICE", help="such as /cell/left/guard/ack; in turn"
     )
@@ -24,11 +24,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def order(options: argparse.Namespace) -> int:
-    """Give signed orders, one after the other, and print the answers.
+    """Send signed orders, one after the other, and print the answers.
 
     Raises:
-        BadInput: ROS 2 is missing, a name is wrong, or the key cannot be read.
-        SerlError: an order was refused, or nobody answered; the rest is not tried.
+        BadInput: ROS 2 is missing, a name is invalid, or the key cannot be read.
+        SerlError: an order was refused, or not answered; the remaining ones are not sent.
     """
     from serl.ros.environment import domain_id_of, meet_others
     from serl.ros.processes import require_ros
@@ -39,7 +39,7 @@ def order(options: argparse.Namespace) -> int:
     load_order_key(options.key)
     require_ros()
     os.environ["ROS_DOMAIN_ID"] = str(domain_id_of())
-    from serl.ros.node import RosNode  # rclpy: once it is known to be there
+    from serl.ros.node import RosNode  # rclpy: only after require_ros
     from serl.ros.services import Remote
 
     with tempfile.TemporaryDirectory(prefix="serl-order-") as scratch:

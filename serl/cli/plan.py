@@ -1,4 +1,4 @@
-"""How long a training will take, in simulation and on an arm, from rates that were measured."""
+"""Estimate of a training's duration, in simulation and on an arm, from measured rates."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from serl.types import Action, Observation, Record
 
 
 class Rates(BaseModel):
-    """What one machine does, each measured alone.
+    """Measured rates of one machine, each measured on its own.
 
     Attributes:
-        env_steps_per_s: of one actor with its simulation, the policy's action included.
-        updates_per_s: of the learner, each for one environment step.
-        act_s: for one action of the policy.
-        expert_steps: mean length of the expert's episodes.
+        env_steps_per_s: steps of one actor with its simulation, the policy's action included, 1/s.
+        updates_per_s: updates of the learner, each for one environment step, 1/s.
+        act_s: duration of one action of the policy, s.
+        expert_steps: mean length of the expert's episodes, steps.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -49,14 +49,14 @@ class Rates(BaseModel):
 
 
 class Conditions(BaseModel):
-    """What the plan is for.
+    """Conditions that a plan applies to.
 
     Attributes:
         rate_hz: control rate.
-        max_steps: of an episode.
-        processors: that actors and learner share in simulation.
-        gpu: the learner needs none of them for its updates.
-        reset_s: between two episodes on an arm.
+        max_steps: longest episode, steps.
+        processors: number of processors that actors and learner share in simulation.
+        gpu: whether the learner updates on a GPU and needs no processor for it.
+        reset_s: time between two episodes on an arm.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -69,13 +69,13 @@ class Conditions(BaseModel):
 
 
 class Part(NamedTuple):
-    """A part of a training and how long it takes.
+    """A part of a training and its duration.
 
     Attributes:
-        name: shown to people.
-        amount: how much of what.
-        simulation_s: in simulation.
-        arm_s: on an arm.
+        name: name for display.
+        amount: amount with its unit, for display.
+        simulation_s: duration in simulation.
+        arm_s: duration on an arm.
     """
 
     name: str
@@ -85,12 +85,12 @@ class Part(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The parts in their order, and what each side waits for.
+    """The parts of a training in their order, and the bottlenecks.
 
     Attributes:
-        parts: of the training.
-        simulation_bottleneck: what makes it no faster in simulation, in words.
-        arm_bottleneck: the same on an arm.
+        parts: parts of the training.
+        simulation_bottleneck: description of the bottleneck in simulation.
+        arm_bottleneck: description of the bottleneck on an arm.
     """
 
     parts: tuple[Part, ...]
@@ -99,20 +99,20 @@ class Plan(NamedTuple):
 
     @property
     def simulation_s(self) -> float:
-        """All parts in simulation."""
+        """The duration of all parts in simulation."""
         return sum(part.simulation_s for part in self.parts)
 
     @property
     def arm_s(self) -> float:
-        """All parts on an arm."""
+        """The duration of all parts on an arm."""
         return sum(part.arm_s for part in self.parts)
 
 
 def make_plan(config: TrainConfig, rates: Rates, conditions: Conditions) -> Plan:
-    """The plan of a run; every trial and every online step counts as long as it can be.
+    """Return the plan of a run, with every trial and online episode at its full length.
 
-    An arm's learner works beside it on a machine like this one; the choice of the checkpoint and
-    the final trials are made in simulation on both sides.
+    The learner of an arm is assumed to run concurrently on a machine like this one; the choice of
+    the checkpoint and the final trials are assumed in simulation in both cases.
     """
     steps, demos = config.steps, 0 if config.demo_paths else config.demos
     demo_steps = demos * rates.expert_steps
@@ -146,9 +146,9 @@ def make_plan(config: TrainConfig, rates: Rates, conditions: Conditions) -> Plan
 
 
 def _simulated_rate(actors: int, rates: Rates, conditions: Conditions) -> tuple[float, str]:
-    """Online steps a second of actors and learner together, and what they wait for.
+    """Return the online steps per second of actors and learner together, and the bottleneck.
 
-    Each process has at most one processor, and all together no more than there are.
+    Each process uses at most one processor, and all together at most `processors`.
     """
     acting, learning = actors * rates.env_steps_per_s, rates.updates_per_s
     work_s = 1.0 / rates.env_steps_per_s + (0.0 if conditions.gpu else 1.0 / learning)
@@ -163,12 +163,12 @@ def _simulated_rate(actors: int, rates: Rates, conditions: Conditions) -> tuple[
 
 
 _EXPERT_EPISODES = 2
-_FIRST_UPDATES = 2  # which make plans and buffers
+_FIRST_UPDATES = 2  # slower: they allocate plans and buffers
 Now = Callable[[], float]
 
 
 class _TimedPolicy:
-    """An agent's actions, and how long they took together."""
+    """An agent as a policy that measures the total duration of its actions."""
 
     def __init__(self, agent: Agent, frames: int, now: Now) -> None:
         self.took_s, self.stack = 0.0, FrameStack(frames)
@@ -184,12 +184,14 @@ class _TimedPolicy:
 def measure(
     config: TrainConfig, seconds: float, now: Now = time.perf_counter
 ) -> tuple[Rates, bool]:
-    """Rates of simulation, policy and learner, and whether the learner has a GPU.
+    """Measure rates of simulation, policy and learner; return them and whether there is a GPU.
+
+    Only measures: no training result is kept, and nothing is written.
 
     Args:
-        config: of the run that is planned; it trains nothing and writes nothing.
-        seconds: for each of them.
-        now: monotonic seconds.
+        config: settings of the planned run.
+        seconds: duration of each measurement.
+        now: clock, monotonic seconds.
     """
     task = make_task(config)
     demonstrated: list[Record] = []
@@ -214,7 +216,7 @@ def measure(
         env_steps_per_s=steps / env_s,
         updates_per_s=_updates_per_s(config, agent, demonstrated, tried, seconds, now),
         act_s=policy.took_s / steps,
-        expert_steps=len(demonstrated) / _EXPERT_EPISODES - 1,  # an episode's end is no step
+        expert_steps=len(demonstrated) / _EXPERT_EPISODES - 1,  # the end record is no step
     )
     return rates, str(getattr(agent, "device", "cpu")) != "cpu"
 
@@ -227,7 +229,7 @@ def _updates_per_s(
     seconds: float,
     now: Now,
 ) -> float:
-    """Outer updates, their batches drawn from a replay of what was just recorded."""
+    """Measure the learner's updates per second, on batches from a replay of the recorded steps."""
     replay = make_replay(config, make_spec(make_task(config)), None, frame_encoder(agent))
     for record in demonstrated:
         replay.add(record, prior=True)
@@ -245,7 +247,7 @@ def _updates_per_s(
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Of the command."""
+    """Add the options of `serl plan`."""
     parser.add_argument("task", help="name of a task or path of a .py file")
     parser.add_argument("--config", type=Path, help="YAML file of settings")
     parser.add_argument("--seconds", type=float, default=3.0, help="to measure each rate for")
@@ -255,7 +257,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Measure, and print the plan.
+    """Measure rates and print the plan.
 
     Raises:
         BadInput: a setting cannot be used.
@@ -285,7 +287,7 @@ def plan(options: argparse.Namespace) -> int:
 def show(
     console: Console, config: TrainConfig, rates: Rates, conditions: Conditions, plan: Plan
 ) -> None:
-    """Print what was measured, how long each part takes, and what all wait for."""
+    """Print the measured rates, the duration of each part, and the bottlenecks."""
     agent = config.agent
     console.print(
         f"{config.task}: {config.steps:,} steps, actors {config.actors}, batch {agent.batch_size}, "

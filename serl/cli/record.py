@@ -1,4 +1,4 @@
-"""`serl record`: demonstrations of the scripted expert, or of a person."""
+"""`serl record`: record demonstrations of the scripted expert or of a person."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from serl.teleop.operator import Operator
 
 PERSONS_TIME_S = 60.0
-"""Limit of an episode that a person drives, unless it is set: an expert needs no time to think."""
+"""Default time limit of a person's episode, s: a person needs more time than the expert."""
 
 DONE = 0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Of the command."""
+    """Add the options of `serl record`."""
     parser.add_argument("task", help="name of a task or path of a .py file")
     parser.add_argument("--demos", type=int, default=20, help="successes to record")
     parser.add_argument("--seed", type=int, default=0)
@@ -49,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_person(parser: argparse.ArgumentParser) -> None:
-    """How a person takes part, and at which arm."""
+    """Add the options for a person's input and the recorded arm."""
     parser.add_argument("--console", action="store_true", help="a person drives, by a web page")
     parser.add_argument("--console-port", type=int, default=access.PORT)
     teleop_commands.add_device(parser)
@@ -63,11 +63,11 @@ def add_person(parser: argparse.ArgumentParser) -> None:
 
 
 def record(options: argparse.Namespace) -> int:
-    """Record until there are so many successes.
+    """Record until the requested number of successes is reached.
 
     Raises:
-        BadInput: the folder holds something else, or a setting is wrong.
-        KeyboardInterrupt: Ctrl-C; a person's recording can be gone on with.
+        BadInput: the folder holds other data, or a setting is invalid.
+        KeyboardInterrupt: Ctrl-C; a person's recording can be continued.
     """
     if options.demos < 1:
         raise BadInput(f"--demos {options.demos}: expected at least 1")
@@ -145,10 +145,10 @@ def _record_person(options: argparse.Namespace) -> int:
 
 
 def open_device(options: argparse.Namespace) -> tuple[Device, ...] | None:
-    """What the person drives with besides the page, before anything is written.
+    """Open the person's devices, None without any; called before anything is written.
 
     Raises:
-        BadInput: it is not there, or what the page needs is not.
+        BadInput: a device, or a package that the page needs, is missing.
     """
     if not options.device and (given := options.path or options.left or options.right):
         raise BadInput(f"{given}: is a device: say of which kind by --device")
@@ -168,10 +168,10 @@ def open_device(options: argparse.Namespace) -> tuple[Device, ...] | None:
 def persons_folder(
     options: argparse.Namespace, defaults: Mapping[str, Any], kind: str = "demonstrations"
 ) -> RunFolder:
-    """A new folder for what a person records, or the one that it goes on in.
+    """Create the folder of a person's recording, or open an existing recording to continue it.
 
     Raises:
-        BadInput: it holds something else, or was begun with other settings.
+        BadInput: the folder holds other data, or was recorded with other settings.
     """
     from serl.runs.task_setup import for_recording, make_judged_task, make_spec
 
@@ -218,10 +218,10 @@ def _leaves(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def real_arm(robot: str | None, namespace: str) -> dict[str, Any]:
-    """The settings of a recording on a real arm; none without one.
+    """Return the settings of a recording on a real arm; empty without one.
 
     Raises:
-        BadInput: it is no real arm, or no namespace.
+        BadInput: the robot is not a real arm, or the namespace is invalid.
     """
     if robot is None:
         return {}
@@ -239,9 +239,9 @@ def stand(
     devices: tuple[Device, ...] | None,
     services: Mapping[str, Callable[[], str]],
 ) -> Iterator[RecordingStation]:
-    """Where the person drives in real time: by a page, by a device, or by both.
+    """Provide the station to drive in real time, by a page, by devices, or by both.
 
-    A simulation of this process, or a real arm.
+    The robot is a simulation in this process, or a real arm.
     """
     from serl.clock import RealTime, VirtualClock, WallClock
     from serl.datasets.person import ACTOR, RecordingStation
@@ -279,7 +279,7 @@ def stand(
         remove_door(run.path)
         with started(run, console_processes(run, ACTOR, options.console_port)) as supervisor:
             join_here(run)
-            from serl.ros.people.recorder import attended  # rclpy: once it is known to be there
+            from serl.ros.people.recorder import attended  # rclpy: only after require_ros
 
             teleop_commands.announce(run, supervisor, options.console_port)
             with attended(run, robot, clock, operators, services, supervisor.check) as place:
@@ -293,7 +293,7 @@ def _at_the_arm(
     operators: list[Operator],
     services: Mapping[str, Callable[[], str]],
 ) -> Iterator[RecordingStation]:
-    """A real arm, its guard beside this process, and a person at the terminal."""
+    """Provide the station at a real arm, with its guard process and questions at the terminal."""
     from serl.console.access import remove_door
     from serl.datasets.person import ACTOR
     from serl.ros.processes import arm_of, console_processes, guard_process, join_here, started
@@ -304,7 +304,7 @@ def _at_the_arm(
     page = console_processes(run, ACTOR, options.console_port) if options.console else []
     with started(run, [guard_process(run, ACTOR, arm), *page]) as supervisor:
         join_here(run)
-        from serl.ros.people.recorder import at_the_arm  # rclpy: once it is known to be there
+        from serl.ros.people.recorder import at_the_arm  # rclpy: only after require_ros
 
         if options.console:
             teleop_commands.announce(run, supervisor, options.console_port)

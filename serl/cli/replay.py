@@ -1,4 +1,4 @@
-"""`serl replay`: recorded episodes as a table, one at a glance, step by step, or as a film."""
+"""`serl replay`: show episodes as a table, or one as a summary, step by step, or as a film."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from serl.errors import BadInput
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Of the command."""
+    """Add the options of `serl replay`."""
     parser.add_argument("run", type=Path, metavar="RUN", help="a run, or a folder of episodes")
     parser.add_argument("--actor", help="only what this actor recorded")
     parser.add_argument("--last", type=int, metavar="N", help="only the last N episodes")
@@ -22,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def replay(options: argparse.Namespace) -> int:
-    """Show what was recorded; raises `BadInput` when that cannot be shown."""
+    """Show recorded episodes; raises `BadInput` when they cannot be shown."""
     from serl.report import review
 
     console = Console(highlight=False)

@@ -1,4 +1,4 @@
-"""`serl reward audit`: count a model's mistakes on what was recorded, and show the worst."""
+"""`serl reward`: collect, label, train and audit models of success."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SHOWN = 4 * PER_ROW
 
 
 def add_audit_options(parser: argparse.ArgumentParser) -> None:
-    """Of the command."""
+    """Add the options of `serl reward audit`."""
     parser.add_argument("model", type=Path, help="file that `serl reward train` wrote")
     parser.add_argument(
         "recordings",
@@ -57,10 +57,10 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
 
 
 def execute_audit(options: argparse.Namespace) -> int:
-    """Print how a model does, as the reward of a training would use it.
+    """Print the errors of a model, used as in the reward of a training.
 
     Raises:
-        BadInput: nothing is known of any episode, or the model is of another task or cameras.
+        BadInput: no episode has ground truth, or the model is for another task or other cameras.
     """
     from serl.agents.classifier import Classifier, check_origin, unproven
     from serl.system.video import write_png
@@ -89,7 +89,7 @@ def execute_audit(options: argparse.Namespace) -> int:
 
 
 class _Mistakes:
-    """What a model does wrong in episodes of which something is known."""
+    """Errors of a model in episodes with ground truth."""
 
     def __init__(
         self, episodes: Sequence[LabelledEpisode], config: RewardConfig, threshold: float
@@ -105,7 +105,7 @@ class _Mistakes:
         self._endings = endings(episodes, config, threshold)
 
     def lines(self, model: Path) -> list[str]:
-        """For people: the counts, and where the worst are, as `serl reward label` takes them."""
+        """Format the counts, and the worst errors in the syntax of `serl reward label`."""
         config, (k, n), images = self._config, self._config.hold, self._images
         lines = [
             f"{model}: of single images, believed from {self._threshold:.3f} on",
@@ -125,7 +125,7 @@ class _Mistakes:
         return lines
 
     def sheet(self, views: Sequence[str]) -> Image:
-        """The worst mistakes of single images, as one picture."""
+        """Return the worst errors on single images as one picture."""
         images = self._images
         halves = [
             self._half(images.false_positives, views, "taken for success, wrongly"),
@@ -145,16 +145,16 @@ class _Mistakes:
 def reward_settings(
     model: Path, folders: Sequence[Path], task: str, asked: Mapping[str, Any]
 ) -> RewardConfig:
-    """As a training of the task would use a model: of a run as that run says, else as tuned.
+    """Return the reward settings a training of the task would use: those of a run, else the tuned.
 
     Args:
-        model: its file.
-        folders: of episodes; the first one counts.
-        task: that they are of.
-        asked: overrides, as of a training.
+        model: file of the model.
+        folders: folders of episodes; the first one counts.
+        task: name of their task.
+        asked: overrides in the form of a training's.
 
     Raises:
-        BadInput: an override that is none of a reward.
+        BadInput: an override is not a setting of the reward.
     """
     if unknown := asked.keys() - {"reward"}:
         raise BadInput(
@@ -202,7 +202,7 @@ def _indented(lines: Sequence[str]) -> list[str]:
 
 
 def _sure(sureness: float) -> str:
-    """Of a success; no image is asked about where the tool cannot be at one."""
+    """Format a success probability, which is 0 where the tool is outside a success's bounds."""
     return f"{sureness:.3f}" if sureness else "by its place"
 
 
@@ -219,7 +219,7 @@ _BY_WORDS = (
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
-    """Give `serl reward` its commands."""
+    """Add the commands of `serl reward`."""
     command = group(parser)
     text = "record images of success and of anything else"
     collect = command("collect", _collect, text, True, "whole episodes until now are kept")
@@ -340,7 +340,7 @@ def _label(options: argparse.Namespace) -> int:
 
 
 def _length(path: Path) -> int:
-    """Observations of an episode: the final one is told by the number of its steps."""
+    """Return the number of observations of an episode, the final one included."""
     from serl.log.episode_reader import read_episode
 
     if (spec := read_spec(path)) is None:

@@ -29,7 +29,7 @@ _POLL_S = 0.1
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Of the command."""
+    """Add the options of `serl run`."""
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run that was trained")
     parser.add_argument(
         "--robot",
@@ -48,10 +48,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run episodes, say what came of each, and at the end how many succeeded.
+    """Run episodes, print the result of each, and at the end the number of successes.
 
     Raises:
-        BadInput: there is no such run, checkpoint or robot, or the policy was made for others.
+        BadInput: the run, checkpoint or robot does not exist, or the policy does not fit them.
         SerlError: a process failed.
     """
     from serl.ros.processes import require_ros
@@ -79,10 +79,10 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def deploy(run: RunFolder, checkpoint: Path, episodes: int | None) -> None:
-    """Have the processes of a deployment execute a policy, and say what came of each episode.
+    """Execute a policy in the processes of a deployment and print the result of each episode.
 
     Raises:
-        SerlError: a process failed, or there is nobody to ask about a real arm.
+        SerlError: a process failed, or a question about a real arm cannot be answered.
         KeyboardInterrupt: Ctrl-C.
     """
     from serl.ros.processes import arm_of, arms_behind_guards, policy_processes, started
@@ -101,10 +101,10 @@ def deploy(run: RunFolder, checkpoint: Path, episodes: int | None) -> None:
 
 
 def _deployed(config: TrainConfig, robot: str | None, namespace: str) -> TrainConfig:
-    """The settings of the run, with nobody but people beside the policy.
+    """Return the settings of the run for one actor without simulated interventions.
 
     Raises:
-        BadInput: there is no such robot, or its box is elsewhere than the task's.
+        BadInput: the robot does not exist, or its workspace differs from the task's.
     """
     if robot is not None:
         guarded_arm(config, robot)
@@ -114,7 +114,7 @@ def _deployed(config: TrainConfig, robot: str | None, namespace: str) -> TrainCo
 
 
 def deployment(trained: RunFolder, config: TrainConfig, out: Path | None = None) -> RunFolder:
-    """A new folder for the episodes of a policy; raises `BadInput` when `out` is there already."""
+    """Create the folder for the episodes of a policy; raises `BadInput` when `out` exists."""
     now = datetime.now()
     if out is None:
         return RunFolder.make(trained.path / FOLDER, now.strftime("%Y-%m-%d_%H-%M-%S"), config, now)
@@ -125,7 +125,7 @@ def deployment(trained: RunFolder, config: TrainConfig, out: Path | None = None)
 
 @contextmanager
 def _beside(run: RunFolder, options: argparse.Namespace) -> Iterator[None]:
-    """The console, where it is asked for."""
+    """Run the console during the block, if requested."""
     if not options.console:
         yield
         return
@@ -134,7 +134,7 @@ def _beside(run: RunFolder, options: argparse.Namespace) -> Iterator[None]:
 
 
 def _follow(run: RunFolder, supervisor: Supervisor, attend: Callable[[], object]) -> None:
-    """Print each episode as it ends, until the policy's process is done."""
+    """Print each episode at its end, until the policy's process is done."""
     told, events, over = 0, 0, False
     while not over:
         over = supervisor.finished(ACTOR)

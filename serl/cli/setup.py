@@ -1,6 +1,6 @@
-"""`serl setup`: the first day with an arm, step by step, into the profile of that arm.
+"""`serl setup`: commission an arm step by step and write its profile.
 
-What was done is written after each step, so that the next call goes on where this one was left.
+The result is written after each step, so that the next call continues from there.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _CHOICE = "[Enter] begin   [s REASON] skip   [q] leave, and go on another time"
 
 
 class SetupTerminal:
-    """The person at this terminal; see `serl.ros.setup.checks.Asker`."""
+    """Dialogue with the person at this terminal; see `serl.ros.setup.checks.Asker`."""
 
     def __init__(self) -> None:
         self._typed, self._looked_for = Typed(), ""
 
     def tell(self, text: str) -> None:
-        """Print it."""
+        """Print a text."""
         print(text, flush=True)  # noqa: T201
 
     def ask(self, key: str, question: str) -> str:
-        """Ask, and wait for a line; `q` and the end of input are a person who left."""
+        """Ask a question and wait for a line; raises `Left` at `q` and at the end of input."""
         self._looked_for = ""
         self._typed.drop()
         print(question, end=" ", flush=True)  # noqa: T201
@@ -51,7 +51,7 @@ class SetupTerminal:
         return answer
 
     def pressed(self, key: str) -> bool:
-        """Whether a line is there; it is read then."""
+        """Return whether a line was entered, and consume it."""
         if key != self._looked_for:
             self._looked_for = key
             self._typed.drop()
@@ -65,7 +65,7 @@ class SetupTerminal:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Of the command."""
+    """Add the options of `serl setup`."""
     parser.add_argument("robot", help="name of an arm, or the path of a profile to go on with")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the profile; ROBOT.cell.yaml")
     parser.add_argument("--namespace", default="/", help="of the driver, such as /right; the root")
@@ -75,10 +75,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def setup(options: argparse.Namespace) -> int:
-    """Walk a person through the first day; 1 while steps are left.
+    """Guide a person through the setup of an arm; return exit code 1 while steps are left.
 
     Raises:
-        BadInput: ROS 2 is missing, or the profile is wrong.
+        BadInput: ROS 2 is missing, or the profile is invalid.
     """
     from serl.ros.environment import domain_id_of, meet_others
     from serl.ros.processes import require_ros
@@ -88,7 +88,7 @@ def setup(options: argparse.Namespace) -> int:
     place = place_of(profile, options.namespace)
     profile = profile.within(place.namespace)
     require_ros()
-    from serl.ros.node import RosNode  # rclpy: once it is known to be there
+    from serl.ros.node import RosNode  # rclpy: only after require_ros
     from serl.ros.setup.arm import SetupArm
     from serl.ros.setup.session import SetupSession
     from serl.ros.setup.steps import STEPS
@@ -119,7 +119,7 @@ def walk(
     steps: Sequence[SetupStep],
     now: Callable[[], datetime] = datetime.now,
 ) -> bool:
-    """Do what is left of the steps; whether none is."""
+    """Run the remaining steps; return whether all are done."""
     asker = session.asker
     try:
         for number, step in enumerate(steps, 1):
@@ -142,7 +142,7 @@ def walk(
 
 
 def _tried(session: SetupSession, step: SetupStep, now: Callable[[], datetime]) -> SetupResult:
-    """What came of a step, tried until it is well or the person skips it."""
+    """Try a step until it succeeds or the person skips it, and return its result."""
     while True:
         answer = session.asker.ask(step.name, _CHOICE)
         if answer == "s" or answer.startswith("s "):
@@ -154,7 +154,7 @@ def _tried(session: SetupSession, step: SetupStep, now: Callable[[], datetime]) 
         else:
             try:
                 found = step.run(session)
-                return SetupResult(at=_stamp(now()), found=found)  # when it was done, not begun
+                return SetupResult(at=_stamp(now()), found=found)  # time of completion
             except Left:
                 raise
             except SerlError as error:
@@ -170,7 +170,7 @@ def _words(trial: SetupResult) -> str:
 
 
 def _destination(robot: str, out: Path | None) -> Path:
-    """The file of the profile: as asked, or the one to go on with, or one in this folder."""
+    """Return the file of the profile: `out`, else the given .yaml file, else one in this folder."""
     path = out or Path(robot if robot.endswith(".yaml") else f"{Path(robot).stem}.cell.yaml")
     if path.suffix != ".yaml":
         raise BadInput(f"--out {path}: expected a .yaml file")
@@ -179,7 +179,7 @@ def _destination(robot: str, out: Path | None) -> Path:
 
 
 def _without(profile: ArmProfile, repeated: Sequence[str], steps: Sequence[str]) -> ArmProfile:
-    """The profile, with some steps to do again."""
+    """Return the profile without the results of the steps to repeat."""
     for name in repeated:
         if name not in steps:
             raise BadInput(f"--repeat {name}: expected one of {', '.join(steps)}")

@@ -1,4 +1,4 @@
-"""`serl sim`: the simulated arm as a ROS 2 robot, for whoever wants to drive one."""
+"""`serl sim`: the simulated arm as a ROS 2 robot, for use with any controller."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FASTEST = 100.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Of the command."""
+    """Add the options of `serl sim`."""
     parser.add_argument("task", help="name of a task or path of a .py file")
     parser.add_argument("--config", type=Path, help="YAML file of settings")
     parser.add_argument("--rtf", type=float, default=1.0, help="times as fast as the wall clock")
@@ -24,10 +24,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def simulate(options: argparse.Namespace) -> int:
-    """Be a simulated arm until told to stop.
+    """Run a simulated arm until Ctrl-C.
 
     Raises:
-        BadInput: ROS 2 is missing, or a setting is wrong.
+        BadInput: ROS 2 is missing, or a setting is invalid.
     """
     from serl.ros.environment import clean_shared_memory, free_domain, meet_others
     from serl.ros.processes import require_ros
@@ -38,10 +38,10 @@ def simulate(options: argparse.Namespace) -> int:
     require_ros()
     file = read_yaml(options.config) if options.config else {}
     config = resolve(file, parse_overrides(options.overrides), {"task": options.task})
-    check_topics(make_task(config))  # before it says that it is there
+    check_topics(make_task(config))  # before the arm is announced
     clean_shared_memory()
     with free_domain() as domain, tempfile.TemporaryDirectory(prefix="serl-sim-") as scratch:
-        from serl.ros.nodes.sim import run  # rclpy: once it is known to be there
+        from serl.ros.nodes.sim import run  # rclpy: only after require_ros
 
         folder = Path(scratch) / "sim"
         folder.mkdir()

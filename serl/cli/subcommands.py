@@ -1,4 +1,4 @@
-"""Commands of a word after `serl`, such as those of `serl reward`."""
+"""Subcommands of a command group, such as those of `serl reward`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Command = Callable[..., argparse.ArgumentParser]
 
 
 def group(parser: argparse.ArgumentParser) -> Command:
-    """What adds commands to a word; each returns the parser of its own options."""
+    """Return a function that adds a subcommand to a group and returns the subcommand's parser."""
     words = parser.add_subparsers(dest="subcommand", metavar="COMMAND", required=True)
 
     def command(

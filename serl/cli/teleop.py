@@ -1,4 +1,4 @@
-"""`serl console` and `serl teleop`: people at a run that is under way."""
+"""`serl console` and `serl teleop`: operator access to a run in progress."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _OPENS_S = 30.0
 
 
 def add_console(parser: argparse.ArgumentParser) -> None:
-    """`serl console RUN`."""
+    """Add the options of `serl console`."""
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     parser.add_argument("--actor", default="actor0", help="the actor beside it")
     parser.add_argument("--port", type=int, default=PORT, help="the first to be tried")
 
 
 def add_teleop(parser: argparse.ArgumentParser) -> None:
-    """`serl teleop`."""
+    """Add the options of `serl teleop`."""
     parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help="folder of the run")
     add_device(parser, default="gamepad")
     add_places(parser)
@@ -52,7 +52,7 @@ def add_teleop(parser: argparse.ArgumentParser) -> None:
 
 
 def add_device(parser: argparse.ArgumentParser, default: str | None = None) -> None:
-    """The option that names a kind of device."""
+    """Add the option for the kind of device."""
     kinds = (
         f"a device of this machine to drive with: {', '.join(plugins.names('device'))}, the name"
     )
@@ -65,7 +65,7 @@ def add_device(parser: argparse.ArgumentParser, default: str | None = None) -> N
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:
-    """Which device, where there are several."""
+    """Add the options that choose among several devices."""
     which = "such as /dev/input/event3 or /dev/hidraw0; a SpaceMouse also by serial number or port"
     parser.add_argument("--path", type=Path, metavar="DEVICE", help=which)
     parser.add_argument("--left", type=Path, metavar="DEVICE", help="... of two: the left arm's")
@@ -87,7 +87,7 @@ def console(options: argparse.Namespace) -> int:
 
 @contextmanager
 def console_of(run: RunFolder, port: int) -> Iterator[Supervisor]:
-    """A console beside all that is started in the block."""
+    """Run a console in parallel to the processes started in the block."""
     require_console()
     from serl.ros.processes import arm_of, beside, console_processes
 
@@ -98,13 +98,13 @@ def console_of(run: RunFolder, port: int) -> Iterator[Supervisor]:
 
 
 def require_console() -> None:
-    """Raise `BadInput` unless the package that it needs is there."""
+    """Raise `BadInput` unless the console's package `aiohttp` is installed."""
     if find_spec("aiohttp") is None:
         raise BadInput('console: needs aiohttp: pip install "serl[console]"')
 
 
 def announce(run: RunFolder, supervisor: Supervisor, port: int) -> None:
-    """Say where the console is, once it is there, and that it is not at the port asked for."""
+    """Wait for the console, then print its address, and a note if its port differs from `port`."""
     deadline_s = time.monotonic() + _OPENS_S
     while (door := read_door(run.path)) is None:
         supervisor.check()
@@ -117,7 +117,7 @@ def announce(run: RunFolder, supervisor: Supervisor, port: int) -> None:
 
 
 def _elsewhere(door: Door, port: int) -> str:
-    """That a port was taken, and which one a tunnel leads to; empty if it was not."""
+    """Return a note on the actual port if the requested one was taken; otherwise empty."""
     opened = urlsplit(door.url).port
     if opened == port:
         return ""
@@ -134,14 +134,14 @@ def attend(supervisor: Supervisor) -> None:
 
 
 def stay(supervisor: Supervisor) -> None:
-    """After a training: keep the console open for whoever sits at a terminal."""
+    """Keep the console open after a training, if standard output is a terminal."""
     if sys.stdout.isatty():
         with suppress(KeyboardInterrupt):
             attend(supervisor)
 
 
 def teleop(options: argparse.Namespace) -> int:
-    """Show what a device says, or drive an actor with it, until Ctrl-C."""
+    """Show a device's input, or drive an actor with it, until Ctrl-C."""
     if options.run is None and not options.check:
         raise BadInput("serl teleop: give the folder of a run, or --check to only look")
     mapping = mapping_of(_settings(options), options.device)
@@ -158,10 +158,10 @@ def teleop(options: argparse.Namespace) -> int:
 
 
 def mapping_of(config: TeleopConfig, device: str) -> MappingConfig:
-    """What the reports of a kind of device mean, with its own settings.
+    """Return the mapping of a kind of device from its reports to actions, with its own settings.
 
     Raises:
-        BadInput: there is no such device, or it does not have these settings.
+        BadInput: the device does not exist, or does not have these settings.
     """
     if device in TeleopConfig.model_fields and device in plugins.names("device"):
         mapping: MappingConfig = getattr(config, device)
@@ -179,16 +179,16 @@ def mapping_of(config: TeleopConfig, device: str) -> MappingConfig:
 
 
 def opened_device(name: str, path: Path | None) -> tuple[Device, MappingConfig]:
-    """A device of this machine, and what its reports mean; raises `BadInput` without it."""
+    """Open a device of this machine, with its mapping; raises `BadInput` if it is missing."""
     mapping = mapping_of(TeleopConfig(), name)
     return plugins.load("device", name).open(path, mapping), mapping
 
 
 def open_devices(options: argparse.Namespace, mapping: MappingConfig) -> tuple[Device, ...]:
-    """The device that was asked for, or the left arm's and the right one's.
+    """Open the requested device, or the devices for the left and the right arm.
 
     Raises:
-        BadInput: one of them is not there, or it is not said which is whose.
+        BadInput: a device is missing, or is not assigned to an arm.
     """
     kind: DeviceKind = plugins.load("device", options.device)
     left, right = options.left, options.right
@@ -207,7 +207,7 @@ def open_devices(options: argparse.Namespace, mapping: MappingConfig) -> tuple[D
 
 
 def _settings(options: argparse.Namespace) -> TeleopConfig:
-    """Those of the run, if there is one, and what is given over them."""
+    """Return the settings of the run, if there is one, with the command line's overrides."""
     asked = parse_overrides(options.overrides)
     if others := sorted(asked.keys() - {"teleop"}):
         raise BadInput(f"serl teleop: --{others[0]}: expected settings of teleop alone")
@@ -218,7 +218,7 @@ def _settings(options: argparse.Namespace) -> TeleopConfig:
 def _drive(
     options: argparse.Namespace, devices: tuple[Device, ...], mapping: MappingConfig
 ) -> None:
-    """Every beat is one look at each device; when one is lost there are no more."""
+    """Send each device's wish every `BEAT_S` until Ctrl-C; ends when any device is lost."""
     from serl.ros.node import RosNode
     from serl.ros.people.control import control_topic
     from serl.ros.people.teleop import RemoteHand, device_topics
@@ -234,7 +234,7 @@ def _drive(
         hands = [RemoteHand(node, topic) for topic in device_topics(options.actor, len(devices))]
         names = " and ".join(device.name for device in devices)
         print(f"{names}: at {options.actor} of {run.path}; Ctrl-C ends it", flush=True)
-        tidings: deque[str] = deque(maxlen=1)  # what the actor said last
+        tidings: deque[str] = deque(maxlen=1)  # the actor's last state
         node.subscribe(
             control_topic(options.actor),
             lambda message: tidings.append(
@@ -253,7 +253,7 @@ def _drive(
 
 
 def check_arms(name: str, spec: ArraySpec, devices: int) -> None:
-    """Raise `BadInput` unless there is a device for each arm that actions of `spec` move."""
+    """Raise `BadInput` unless there is one device for each arm that actions of `spec` move."""
     if (arms := arm_count(spec)) != devices:
         asked = "two arms: give --left and --right" if arms == 2 else "one arm: give one device"
         raise BadInput(f"{name}: its actions move {asked}")
@@ -283,7 +283,7 @@ def _check(devices: tuple[Device, ...], mapping: MappingConfig) -> None:
 
 
 def picture(name: str, wish: Wish, buttons: list[str]) -> Table:
-    """What a device wants now: a bar for each axis, hands, and the buttons that are down."""
+    """Return a table of a device's input: a bar for each axis, hands on or off, pressed buttons."""
     table = Table.grid(padding=(0, 2))
     table.add_row(Text(name, style="bold"), Text("hands on" if wish.hands else "hands off"))
     for axis, value in zip(AXES, wish.motion, strict=True):

@@ -1,4 +1,4 @@
-"""A line on the terminal that says how far a piece of work is, and how long the rest takes."""
+"""Terminal output of long work: progress with the remaining time, and questions to the operator."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from serl.system.terminal import Typed, TypedNoMore
 
 
 class Countdown:
-    """Called after each part of the work, with its number and its loss.
+    """Progress line with the remaining time, updated after each part of the work.
 
-    On a terminal the line is written over itself, and ends with the work; elsewhere nothing is
+    On a terminal the line is overwritten in place, and ends with the work; elsewhere nothing is
     written.
 
     Args:
-        part: what the work is made of, such as "epoch".
-        total: how many of them.
-        stream: where it is told; standard error if None.
-        clock: seconds.
+        part: name of a part, such as "epoch".
+        total: number of parts.
+        stream: stream of the line; standard error if None.
+        clock: monotonic clock, s.
     """
 
     def __init__(
@@ -39,13 +39,13 @@ class Countdown:
         self._first: tuple[int, float] | None = None
 
     def __call__(self, number: int, loss: float) -> None:
-        """Tell of a part that is done."""
+        """Update the line after a part, with its number and its loss."""
         now_s = self._clock()
         first, began_s = self._first = self._first or (number, now_s)
         if not self._stream.isatty():
             return
         left = ""
-        if number > first:  # the first one is slower: it warms up
+        if number > first:  # the first one is slower because of warm-up
             left_s = (now_s - began_s) / (number - first) * (self._total - number)
             left = f", {left_s // 60:.0f}:{left_s % 60:02.0f} left"
         text = f"{self._part} {number} of {self._total}, loss {loss:.4f}{left}"
@@ -54,40 +54,39 @@ class Countdown:
 
 
 Waiting = Mapping[str, str]
-"""What an actor waits for a person to do, by its name; nothing of those that do not wait."""
+"""Requested operator action by actor name; without actors that are not waiting."""
 
 _SOON_S = 1.0
-"""What is over before that is not worth a person's attention."""
+"""Duration below which a hindrance is not reported."""
 
 
 @contextmanager
 def at_the_terminal(
     run: RunFolder, arms: Mapping[str, GuardedArm]
 ) -> Iterator[Callable[[], Waiting]]:
-    """What to call again and again while processes of a run are up; it never waits for a person.
+    """Provide a function to call repeatedly while processes of a run are up; it never blocks.
 
-    It returns what each actor waits for a person to do.
+    The function returns the operator action that each actor is waiting for.
 
     Args:
-        run: whose domain this process is in.
-        arms: arms behind guards, by the actor that drives each; without any nobody
-            is asked.
+        run: run in whose ROS domain this process is.
+        arms: arms behind guards, by the actor that drives each; if empty, no questions are asked.
     """
     if not arms:
         yield dict
         return
-    from serl.ros.people.attendant import Attendant  # rclpy: once it is known to be there
+    from serl.ros.people.attendant import Attendant  # rclpy: only for arms behind guards
 
     with Attendant(run, arms) as attendant:
         yield Terminal(attendant).serve
 
 
 class Terminal:
-    """Asks, and hears the answer, without waiting for it.
+    """Non-blocking questions and answers at the terminal.
 
     Args:
-        attendant: see `serl.ros.people.attendant`; knows what to ask, and does what is said.
-        now_s: a monotonic clock.
+        attendant: see `serl.ros.people.attendant`; supplies questions and executes answers.
+        now_s: monotonic clock, s.
     """
 
     def __init__(self, attendant: Any, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -96,10 +95,12 @@ class Terminal:
         self._since_s, self._deserted = 0.0, False
 
     def serve(self) -> Waiting:
-        """Called again and again; a question that nobody here can answer waits for other means.
+        """Print new questions and process input; call repeatedly.
+
+        After the end of standard input, questions must be answered by the attendant's other means.
 
         Returns:
-            What each actor waits for.
+            The operator action that each actor is waiting for.
 
         Raises:
             KeyboardInterrupt: Ctrl-C.
@@ -110,7 +111,7 @@ class Terminal:
         if not question:
             self._tell_hindrance()
         elif question != self._asked:
-            self._typed.drop()  # what was typed before it is no answer
+            self._typed.drop()  # earlier input is no answer
             _say(question)
             self._told, self._deserted = "", False
         elif not self._deserted and (line := self._line()) is not None:
@@ -138,7 +139,7 @@ class Terminal:
             _say(str(error))
 
     def _tell_hindrance(self) -> None:
-        """Say once what a person cannot settle here, unless it is over soon."""
+        """Print a hindrance that cannot be resolved here, once, if it lasts `_SOON_S`."""
         if (hindrance := self._attendant.hindrance()) != self._hindrance:
             self._hindrance, self._since_s = hindrance, self._now_s()
         lasts = self._now_s() - self._since_s >= _SOON_S

@@ -1,4 +1,4 @@
-"""`serl train` and `serl learner`: a run, whole or its learner alone."""
+"""`serl train` and `serl learner`: run a whole training, or only its learner."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _configured(parser: argparse.ArgumentParser) -> None:
 
 
 def add_train_options(parser: argparse.ArgumentParser) -> None:
-    """Of `serl train`."""
+    """Add the options of `serl train`."""
     parser.add_argument("task", nargs="?", help="name of a task or path of a .py file")
     _configured(parser)
     parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with this run")
@@ -34,19 +34,19 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_learner_options(parser: argparse.ArgumentParser) -> None:
-    """Of `serl learner`."""
+    """Add the options of `serl learner`."""
     parser.add_argument("task", metavar="TASK|RUN", help="a task, or the folder of a run")
     _configured(parser)
 
 
 def settings(options: argparse.Namespace) -> TrainConfig:
-    """Of a new run: the task's own, those of a file, and those that were given.
+    """Return the settings of a new run: the task's, overridden by a file's and the command line's.
 
     Raises:
-        BadInput: there is no such task or file, or a setting cannot be used.
+        BadInput: the task or file does not exist, or a setting is invalid.
     """
     from serl.runs.settings import (
-        run_settings,  # mujoco and the parts of a run: not for `serl list`
+        run_settings,  # imports mujoco and the parts of a run, which `serl list` does not need
     )
 
     file = read_yaml(options.config) if options.config else {}
@@ -57,8 +57,8 @@ def train(options: argparse.Namespace) -> int:
     """Train to the end.
 
     Raises:
-        BadInput: a setting cannot be used, or the run cannot be gone on with.
-        SerlError: training stopped; how to go on has been said.
+        BadInput: a setting is invalid, or the run cannot be continued.
+        SerlError: training stopped; the command to continue has been printed.
     """
     from serl.cli.training import train_run
     from serl.ros.processes import check_one_arm, require_ros
@@ -88,10 +88,10 @@ def train(options: argparse.Namespace) -> int:
 
 
 def learner(options: argparse.Namespace) -> int:
-    """Be the learner of a new run or an old one, and say how actors join it.
+    """Run the learner of a new or existing run, and print the command with which actors join.
 
     Raises:
-        BadInput: a setting cannot be used, or the run cannot be gone on with.
+        BadInput: a setting is invalid, or the run cannot be continued.
         SerlError: the learner failed.
     """
     from serl.cli.training import demonstrate

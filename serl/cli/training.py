@@ -47,12 +47,12 @@ FILM_SIZE = (320, 240)
 def train_run(
     run: RunFolder, display: Display, beside: Callable[[], object] = lambda: None
 ) -> bool:
-    """Train to the end, or go on where the run was interrupted.
+    """Train to the end, continuing where the run was interrupted.
 
     Args:
-        run: what to train.
-        display: shows how it goes.
-        beside: called again and again while processes run; looks after others.
+        run: run to train.
+        display: shows the progress.
+        beside: called repeatedly while processes run; supervises other processes.
 
     Returns:
         Whether the final trials reached `required_success_rate`.
@@ -73,7 +73,7 @@ def train_run(
 
 
 def _conclude(stage: str, run: RunFolder, display: Display) -> bool:
-    """Try what was learned, and report; returns whether it is good enough."""
+    """Run the final trials and write the report; return whether the policy is good enough."""
     real = is_real(run.config.robot)
     evaluation = try_on_arm(run, display) if real else examine(run, display)
     rows = read_metrics(run.metrics)
@@ -92,7 +92,7 @@ def _conclude(stage: str, run: RunFolder, display: Display) -> bool:
 
 
 def suffices(config: TrainConfig, evaluation: Evaluation | None) -> bool:
-    """Return whether the final trials reached what a run asks for; without trials, True."""
+    """Return whether the final trials reached `required_success_rate`; without trials, True."""
     required = config.required_success_rate
     if required is None or not config.trials:
         return True
@@ -100,16 +100,16 @@ def suffices(config: TrainConfig, evaluation: Evaluation | None) -> bool:
 
 
 def demonstrate(run: RunFolder, display: Display) -> None:
-    """Record the expert's demonstrations, all or none; an interrupted recording starts anew.
+    """Record the expert's demonstrations, all or none; an interrupted recording is restarted.
 
     Raises:
-        BadInput: another process is at it.
+        BadInput: another process holds the learner's lock.
     """
     config = run.config
     if config.demo_paths or episode_paths(run.demonstrations) or not config.demos:
         return
     display.say(f"recording {config.demos} demonstrations of the scripted expert")
-    unjudged = config.reward.kind in ("human", "vice")  # an expert knows when it has succeeded
+    unjudged = config.reward.kind in ("human", "vice")  # an expert detects its own success
     task = make_task(config) if unjudged else make_judged_task(config)
     key = EpisodeKey(run.name, EXPERT, time.time_ns(), 0)
     scratch = run.path / ".demonstrations"
@@ -121,7 +121,7 @@ def demonstrate(run: RunFolder, display: Display) -> None:
 
 
 def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambda: None) -> None:
-    """Run learners and actors over ROS 2 until all steps, of each stage, are trained on."""
+    """Run learners and actors over ROS 2 until all steps of each stage are trained on."""
     parts = run.parts()
     readers = [
         ProgressReader(_title(part, stage), part.path, part.config.steps, f"{prefix(stage)}link-")
@@ -176,7 +176,7 @@ def _simulated_human(config: TrainConfig) -> str:
 
 
 def examine(run: RunFolder, display: Display) -> Evaluation:
-    """Choose the best of the last checkpoints, run the final trials on it once, film some."""
+    """Choose the best of the last checkpoints, run the final trials on it once, and film some."""
     config = run.config
     paths = checkpoint_paths(run.checkpoints)[-config.selection_checkpoints :]
     if not paths:
@@ -202,12 +202,13 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
 
 
 def try_on_arm(run: RunFolder, display: Display) -> Evaluation | None:
-    """Trials of the newest policy on the real arm that it was trained on; None without any.
+    """Run trials of the newest policy on the real arm of its training; None without trials.
 
-    Nothing is compared: trials on an arm cost a person's time. A simulation says nothing about it.
+    Checkpoints are not compared, as trials on an arm cost a person's time and a simulation does not
+    predict their result.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C; going on begins the trials anew.
+        KeyboardInterrupt: Ctrl-C; a resumed run restarts the trials.
     """
     config = run.config
     command = f"serl run {run.path} --robot {config.robot} --namespace {config.namespace}"
@@ -229,10 +230,13 @@ def try_on_arm(run: RunFolder, display: Display) -> Evaluation | None:
 def evaluate(
     run: RunFolder, trials: int, step: int | None
 ) -> tuple[Evaluation, Callable[[], Path]]:
-    """Trials of a checkpoint (the best by default) on the final starts, and what films some.
+    """Run trials of a checkpoint (the best by default) on the final starts.
+
+    Returns:
+        The evaluation, and a function that films some of the trials and returns the film's path.
 
     Raises:
-        BadInput: there is no such checkpoint, or it is one of a real arm.
+        BadInput: the checkpoint does not exist, or was trained on a real arm.
     """
     if is_real(robot := run.config.robot):
         raise BadInput(
@@ -247,7 +251,7 @@ def evaluate(
 
 
 def film(run: RunFolder, examiner: Examiner, weights: State, path: Path) -> Path:
-    """A film of the first final trials, at twice their speed: of every second step."""
+    """Film the first final trials at twice their speed, with every second step."""
     seeds = evaluation_seeds(Purpose.FINAL, run.config.seed, FILM_TRIALS)
     frames = examiner.film(weights, seeds, FILM_SIZE)
     write_video(path, frames, make_task(run.config).config.rate_hz)
@@ -255,7 +259,7 @@ def film(run: RunFolder, examiner: Examiner, weights: State, path: Path) -> Path
 
 
 def _sound(paths: Sequence[Path], display: Display) -> dict[int, Checkpoint]:
-    """Checkpoints by step; damaged ones are told and passed over while another one is sound."""
+    """Load checkpoints by step; damaged ones are reported and skipped, unless all are damaged."""
     found = {}
     for path in paths:
         try:

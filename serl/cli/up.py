@@ -1,4 +1,4 @@
-"""`serl up FILE`: start a graph that a YAML file describes, and keep it up until it is done."""
+"""`serl up FILE`: start the processes that a YAML file describes, and supervise them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _POLL_S = 0.2
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Of the command."""
+    """Add the options of `serl up`."""
     parser.add_argument("file", type=Path, help="YAML file: task, robots, learner, console")
 
 
@@ -33,7 +33,7 @@ def bring_up(options: argparse.Namespace) -> int:
     """Run the processes of a file until they are done, or Ctrl-C.
 
     Raises:
-        BadInput: the file, or what it names, cannot be used.
+        BadInput: the file, or an object that it names, cannot be used.
         SerlError: a process failed for good.
     """
     from serl.cli.training import demonstrate
@@ -76,11 +76,11 @@ def bring_up(options: argparse.Namespace) -> int:
 
 
 def run_of(graph: GraphConfig) -> RunFolder:
-    """The run that a graph goes on with, or a new one.
+    """Open the run that a graph continues, or create a new one.
 
     Raises:
-        BadInput: it cannot be opened or made, has stages, which only `serl train` trains, or one
-            of the arms cannot be used.
+        BadInput: the run cannot be opened or created, has stages, which only `serl train` trains,
+            or one of the arms cannot be used.
     """
     from serl.runs.settings import run_settings
 
@@ -98,12 +98,12 @@ def run_of(graph: GraphConfig) -> RunFolder:
 
 
 def check_arms(graph: GraphConfig, config: TrainConfig) -> None:
-    """Look at every real arm of a graph before anything is made or moves.
+    """Check every real arm of a graph before anything is created or moves.
 
     Raises:
-        BadInput: an arm cannot do the task or be guarded, or is there twice; names the entry.
+        BadInput: an arm cannot do the task or be guarded, or is listed twice; names the entry.
     """
-    from serl.ros.arm.topics import check_types  # rclpy: once it is known to be there
+    from serl.ros.arm.topics import check_types  # rclpy: only after require_ros
 
     entries: dict[Path, str] = {}
     for robot in graph.robots:
@@ -120,7 +120,7 @@ def check_arms(graph: GraphConfig, config: TrainConfig) -> None:
 
 
 def _attend(supervisor: Supervisor, ends: frozenset[str], ask: Callable[[], object]) -> None:
-    """Until those that end it are done; what is started again is told, and people are asked."""
+    """Supervise until the processes in `ends` are done; print restarts and ask the operator."""
     told = 0
     while not ends or not all(map(supervisor.finished, ends)):
         supervisor.check()

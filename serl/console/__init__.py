@@ -1,6 +1,5 @@
-"""The console: one web page to watch a run, take over, label and stop; the only room with aiohttp.
+"""The console: a web page to watch a run, take over, label and stop; the only user of aiohttp.
 
 Read in this order: `server` (HTTP and WebSocket), `access` (token, origin, one operator at a time),
-`messages` (frames of the page), `backend` (the contract of what is behind it), `status`,
-`pictures`.
+`messages` (frames of the page), `backend` (the interface to the run), `status`, `pictures`.
 """

@@ -1,4 +1,4 @@
-"""Where a running console can be found, for whoever may read the run's folder."""
+"""Access to a running console: its address file, request checks, operator lease, rate limits."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _FIELDS = {"url": str, "token": str}
 
 
 class Door(NamedTuple):
-    """The address of a console, and the token that opens it."""
+    """The URL of a console and its access token."""
 
     url: str
     token: str
 
 
 def write_door(folder: Path, door: Door) -> None:
-    """Say it in a file that only its owner can read."""
+    """Write the address and token to a file in the run's folder that only its owner can read."""
     write_atomic(folder / _FILE, dump_object(door._asdict()))
 
 
 def read_door(folder: Path) -> Door | None:
-    """The console that runs; None when there is none."""
+    """Read the address and token of the running console; None when none runs."""
     with suppress(OSError, CorruptData):
         fields = parse_object(read_bounded(folder / _FILE, _MAX_BYTES), _FILE)
         check_fields(fields, _FIELDS, _FILE)
@@ -40,7 +40,7 @@ def read_door(folder: Path) -> Door | None:
 
 
 def remove_door(folder: Path) -> None:
-    """The console closes."""
+    """Remove the address file of a closed console."""
     (folder / _FILE).unlink(missing_ok=True)
 
 
@@ -63,16 +63,16 @@ HEADERS = {
 
 
 def new_token() -> str:
-    """256 random bits, as text."""
+    """Return a new token of 256 random bits, as text."""
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 
 class Gate:
-    """Judges requests.
+    """Checks of HTTP requests: host, origin and token.
 
     Args:
-        port: that the console listens on.
-        token: of this start of the console.
+        port: port that the console listens on.
+        token: token of this start of the console.
     """
 
     def __init__(self, port: int, token: str) -> None:
@@ -80,13 +80,13 @@ class Gate:
         self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
 
     def objection(self, method: str, target: str, headers: Mapping[str, str], upgrade: bool) -> str:
-        """Why a request is refused before anything else is looked at; empty when it is not.
+        """Return the reason to refuse a request before any other processing; empty if acceptable.
 
         Args:
-            method: of the request line.
-            target: of the request line, as it was sent: a path, no address as for a proxy.
-            headers: of the request.
-            upgrade: it asks for a socket.
+            method: method of the request line.
+            target: target of the request line, as sent: a path, not an absolute URL for a proxy.
+            headers: headers of the request.
+            upgrade: whether the request opens a WebSocket.
         """
         if not target.startswith("/"):
             return "not a path"
@@ -102,22 +102,22 @@ class Gate:
         return ""
 
     def knows(self, word: object) -> bool:
-        """Whether it is the token; takes as long for any word."""
+        """Return whether a word is the token, in constant time."""
         said = word if isinstance(word, str) else ""
         return hmac.compare_digest(said.encode(errors="replace"), self._token.encode())
 
     def bears(self, headers: Mapping[str, str]) -> bool:
-        """Whether a request bears the token in its header."""
+        """Return whether a request carries the token in its `Authorization` header."""
         kind, _, word = headers.get("Authorization", "").partition(" ")
         return kind == "Bearer" and self.knows(word)
 
 
 class OperatorLease:
-    """Held by one page as long as it beats.
+    """Exclusive operator lease, held by one page as long as its heartbeats arrive.
 
     Args:
-        now_s: monotonic seconds.
-        expires_s: silence after which another page may have it.
+        now_s: clock, monotonic seconds.
+        expires_s: time without heartbeat after which the lease expires.
     """
 
     def __init__(self, now_s: Callable[[], float], expires_s: float = 3.0) -> None:
@@ -127,35 +127,35 @@ class OperatorLease:
 
     @property
     def holder(self) -> object | None:
-        """Who has it; None when nobody does, or when it expired."""
+        """The page that holds the lease; None when it is free or expired."""
         if self._now_s() - self._beat_s > self._expires_s:
             self._holder = None
         return self._holder
 
     def take(self, page: object) -> bool:
-        """A page asks for it; False while another one has it."""
+        """Give the lease to a page; return False while another page holds it."""
         if self.holder not in {None, page}:
             return False
         self._holder, self._beat_s = page, self._now_s()
         return True
 
     def beat(self, page: object) -> bool:
-        """A page that has it keeps it; False for any other."""
+        """Renew the lease of the page that holds it; return False for any other page."""
         return self.holder is page and self.take(page)
 
     def give(self, page: object) -> None:
-        """A page lets go of it."""
+        """Release the lease if the page holds it."""
         if self._holder is page:
             self._holder = None
 
 
 class RateLimit:
-    """At most so many a second, with room for a burst.
+    """Token-bucket rate limit with room for a burst.
 
     Args:
-        per_s: allowed in the long run.
-        now_s: monotonic seconds.
-        burst_s: what would come in this time may come at once.
+        per_s: mean rate allowed in the long run, 1/s.
+        now_s: clock, monotonic seconds.
+        burst_s: the number of events that `per_s` allows in this time may arrive at once.
     """
 
     def __init__(self, per_s: float, now_s: Callable[[], float], burst_s: float = 0.25) -> None:
@@ -164,7 +164,7 @@ class RateLimit:
         self._room, self._seen_s = self._most, now_s()
 
     def allows(self) -> bool:
-        """One more may pass."""
+        """Count one event if the limit allows it; return whether it does."""
         now_s = self._now_s()
         self._room = min(self._most, self._room + (now_s - self._seen_s) * self._per_s)
         self._seen_s = now_s

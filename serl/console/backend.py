@@ -1,4 +1,4 @@
-"""What the console shows and does; who is behind it (ROS 2, or a fake) is not its business."""
+"""Interface between the console and a run, implemented over ROS 2 and by fakes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Picture(NamedTuple):
     """One frame of a camera.
 
     Attributes:
-        name: of the camera.
-        serial: grows with every new frame.
-        jpeg: the frame.
+        name: name of the camera.
+        serial: number that increases with every new frame.
+        jpeg: the frame, compressed.
     """
 
     name: str
@@ -24,32 +24,32 @@ class Picture(NamedTuple):
 
 
 class Cockpit(Protocol):
-    """The run and its robot. Every method returns at once, but for `say` and `answer`."""
+    """Interface to a run and its robot. No method blocks; `say` and `answer` are awaited."""
 
     def drive(self, wish: Wish) -> None:
-        """One beat of the operator."""
+        """Apply one heartbeat of the operator with the requested motion."""
         ...
 
     async def say(self, what: str) -> str:
-        """One of `frames.SAYINGS`; what came of it, in words. Raises `SerlError` when nothing."""
+        """Execute a command of `messages.SAYINGS`; return its result, or raise `SerlError`."""
         ...
 
     async def answer(self, question: str) -> str:
-        """A yes to what the guard of the arm asks; raises `SerlError` when that is another one."""
+        """Confirm the guard's current question; raises `SerlError` when it asks a different one."""
         ...
 
     def state(self) -> Mapping[str, Any]:
-        """Who drives, or why nobody does; several times a second."""
+        """Return the active controller, or why the robot holds; called several times a second."""
         ...
 
     def progress(self) -> Mapping[str, Any]:
-        """How the training goes; once a second."""
+        """Return the progress of the training; called once a second."""
         ...
 
     def pictures(self) -> list[Picture]:
-        """The newest frame of each camera; asking keeps them coming."""
+        """Return the newest frame of each camera; frames are drawn only while this is called."""
         ...
 
     def report(self) -> Path | None:
-        """The report of the run, once there is one."""
+        """Return the path of the run's report; None while there is none."""
         ...

@@ -1,4 +1,4 @@
-"""What a page may say: frames of JSON, each checked in full."""
+"""Messages from a console page: JSON frames, each fully validated."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from serl.teleop.mapping import AXES, Wish
 MAX_BYTES = 64 << 10
 SAYINGS = (
     *("success", "failure", "discard", "reset", "estop", "release", "pause", "resume"),
-    *("reward", "penalty"),  # of the step
-    *("undo", "positive", "negative"),  # while a person records
+    *("reward", "penalty"),  # for the current step
+    *("undo", "positive", "negative"),  # during a person's recording
 )
 
 
 class Yes(NamedTuple):
-    """The answer to what the guard of the arm asks."""
+    """A confirmation of a question of the arm's guard."""
 
     question: str
 
 
 class Take:
-    """The page wants to operate."""
+    """A request for the operator lease."""
 
 
 class Give:
-    """The page operates no more."""
+    """A release of the operator lease."""
 
 
 Frame = Wish | str | Yes | Take | Give
-"""A beat with a wish, one of `SAYINGS`, an answer, or about the lease."""
+"""A heartbeat with a wish, one of `SAYINGS`, a confirmation, or a message about the lease."""
 
 
 def read_token(text: str) -> object:
-    """What the first frame says is the token; raises `CorruptData` for any other frame."""
+    """Return the token of the first frame; raises `CorruptData` for any other frame."""
     fields = parse_object(text.encode(), "frame")
     if fields.keys() != {"token"}:
         raise CorruptData("frame: expected the token first")
@@ -43,10 +43,10 @@ def read_token(text: str) -> object:
 
 
 def read_frame(text: str) -> Frame:
-    """A frame after the first.
+    """Parse a frame after the first.
 
     Raises:
-        CorruptData: it is none.
+        CorruptData: the text is not a valid frame.
     """
     fields = parse_object(text.encode(), "frame")
     match fields:

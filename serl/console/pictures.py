@@ -1,4 +1,4 @@
-"""What the console shows of the scene: an actor's cameras, or its simulation drawn once more."""
+"""Pictures of the scene for the console: an actor's cameras, or a redrawn simulation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from serl.types import Image
 
 PERIOD_S = 1 / 15
 SHARE, OPERATED_SHARE = 0.25, 0.5
-"""Of one core that pictures may take, and while somebody operates; dear ones come less often."""
+"""Share of one core for pictures, and the share while operated; slow ones are drawn less often."""
 
 _SIZE = (240, 180)
 _NO_VIEWS: Mapping[str, View] = {}
@@ -33,18 +33,18 @@ Placement = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class PictureSource(Protocol):
-    """Where pictures come from."""
+    """A source of pictures."""
 
     def look(self) -> Mapping[str, Image] | None:
-        """The newest picture of each camera; None when there is no newer one."""
+        """Return the newest picture of each camera; None when there is no newer one."""
         ...
 
 
 class LoggedCameras:
-    """The cameras of an actor, from the log that it writes: the control loop pays nothing.
+    """The cameras of an actor, read from its log, at no cost for the control loop.
 
     Args:
-        folder: of the actor's episodes; need not exist yet.
+        folder: folder of the actor's episodes; need not exist yet.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,7 +52,7 @@ class LoggedCameras:
         self._file: EpisodeFile | None = None
 
     def look(self) -> Mapping[str, Image] | None:
-        """The images of the newest record that is whole."""
+        """Return the images of the newest complete record; None when there is no newer one."""
         newest = None
         try:
             self._follow()
@@ -63,19 +63,19 @@ class LoggedCameras:
                 newest = message
             if newest is not None and self._file is not None:
                 return self._file.record(newest).observation.images
-        except (SerlError, OSError):  # an actor that died in the middle; the next one begins anew
+        except (SerlError, OSError):  # the actor died during a write; the next file starts afresh
             self._leave()
         return None
 
     def _follow(self) -> None:
-        """Be at the newest file; the end of a sealed one is of no interest any more."""
+        """Open the newest file unless it is open; the rest of a sealed file is skipped."""
         paths = episode_paths(self._folder)
         if paths and (
             self._file is None or paths[-1].name.split(".")[0] not in self._file.path.name
         ):
             self._leave()
             if paths[-1].name.endswith(PART):
-                with suppress(FileNotFoundError):  # sealed since
+                with suppress(FileNotFoundError):  # sealed in the meantime
                     self._file = EpisodeFile(paths[-1])
 
     def _leave(self) -> None:
@@ -85,12 +85,12 @@ class LoggedCameras:
 
 
 class DrawnScene:
-    """The scene of a simulated actor, drawn here from where it says that everything is.
+    """The scene of a simulated actor, redrawn in this process from its published placement.
 
     Args:
-        task: whose scene it is.
-        placement: where everything is; None while it is not known.
-        views: what is drawn; the whole scene from the front if there are none.
+        task: task with the scene.
+        placement: returns the poses of the scene; None while unknown.
+        views: views to draw; if empty, the whole scene from the front.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class DrawnScene:
         self._renderer: Any = None
 
     def look(self) -> Mapping[str, Image] | None:
-        """The views, or that from the front, if anything has moved."""
+        """Draw the views, or the front view; return None when nothing has moved."""
         placement = self._placement()
         if placement is None or placement is self._shown:
             return None
@@ -123,11 +123,11 @@ class DrawnScene:
 
 
 class Pictures:
-    """Draws and compresses in a thread of its own, while somebody watches.
+    """Thread that draws and compresses pictures while `newest` is called.
 
     Args:
-        source: where pictures come from.
-        operated: somebody operates.
+        source: source of the pictures.
+        operated: returns whether an operator is driving.
     """
 
     def __init__(self, source: PictureSource, operated: Callable[[], bool] = lambda: False) -> None:
@@ -140,12 +140,12 @@ class Pictures:
         self._thread.start()
 
     def newest(self) -> list[Picture]:
-        """The newest picture of each camera; asking keeps them coming."""
+        """Return the newest picture of each camera; drawing stops 2 s after the last call."""
         self._watched_s = time.monotonic()
         return self._newest
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread; waits at most 2 s."""
         self._closing.set()
         self._thread.join(2.0)
 

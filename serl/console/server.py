@@ -1,4 +1,4 @@
-"""The console's web server: one page, one socket for each page, and the report."""
+"""The console's web server: one page, a WebSocket for each open page, and the report."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ HELLO_S = 5.0
 MOST_PAGES = 8
 MOST_BEATS_HZ, MOST_FRAMES_HZ = 60.0, 120.0
 STOP_PERIOD_S = 0.1
-"""Stops that are said within it are one: a flood of them leaves room for all else."""
+"""Period in which stop requests are merged, so that a flood of them does not block the rest."""
 PATIENCE_S = 5.0
-"""A network that stalled for so long may deliver at once what it held back."""
+"""Network stall whose delayed frames may arrive at once without exceeding the rate limit."""
 
 _REFUSED, _BAD_FRAME, _BAD_TOKEN = 403, 4400, 4401
 _HANDS_OFF = Wish((0.0,) * len(AXES), False, ())
@@ -50,12 +50,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Console:
-    """Serves a cockpit to pages that know the token.
+    """Web application that serves a cockpit to pages with the token.
 
     Args:
-        cockpit: what is shown and done.
-        gate: who may come in.
-        now_s: monotonic seconds.
+        cockpit: interface to the run.
+        gate: checks of requests.
+        now_s: clock, monotonic seconds.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Console:
         self._pages: set[web.WebSocketResponse] = set()
         self._sayings: set[asyncio.Task[None]] = set()
         self._stop_sayers: set[web.WebSocketResponse] = set()  # since the last stop began
-        self._stops = False  # one began within STOP_PERIOD_S
+        self._stops = False  # a stop began within STOP_PERIOD_S
         self._ticket = secrets.token_urlsafe(32)  # for the report alone, in a cookie
         self.app = web.Application(middlewares=[self._guard], client_max_size=1024)
         for path in FILES:
@@ -78,7 +78,7 @@ class Console:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse what comes from elsewhere, whatever it asks for; say nothing about why to it."""
+        """Refuse every request from another origin, without a reason in the response."""
         upgrade = request.path == "/socket" or "Upgrade" in request.headers
         twice = any(len(request.headers.getall(name, ())) > 1 for name in ("Host", "Origin"))
         if twice or self._gate.objection(
@@ -105,14 +105,14 @@ class Console:
         return socket
 
     async def _knows_token(self, socket: web.WebSocketResponse) -> bool:
-        """The first frame bears it, and comes soon."""
+        """Return whether the first frame has the token and arrives within `HELLO_S`."""
         with suppress(asyncio.TimeoutError, CorruptData):
             first = await socket.receive(HELLO_S)
             return first.type is WSMsgType.TEXT and self._gate.knows(read_token(first.data))
         return False
 
     async def _serve(self, socket: web.WebSocketResponse) -> None:
-        """Send what is new, and do what is said, until the page goes or says nonsense."""
+        """Send updates and execute frames until the page disconnects or sends an invalid frame."""
         self._pages.add(socket)
         senders = [
             asyncio.create_task(send(socket))
@@ -124,7 +124,7 @@ class Console:
             await socket.close(code=_BAD_FRAME, message=str(error).encode()[:120])
         finally:
             self._pages.discard(socket)
-            self._lease.give(socket)  # without a last beat: hands that were on are out of hearing
+            self._lease.give(socket)  # no last heartbeat: the input counts as lost, not released
             for sender in senders:
                 sender.cancel()
 
@@ -135,7 +135,7 @@ class Console:
             if message.type is not WSMsgType.TEXT:
                 raise CorruptData("frame: expected text")
             frame = read_frame(message.data)
-            if frame == "estop":  # is never too much
+            if frame == "estop":  # exempt from the rate limit
                 self._stop_sayers.add(socket)
                 if not self._stops:
                     self._stops = True
@@ -147,7 +147,7 @@ class Console:
                     self._cockpit.drive(frame)
             elif isinstance(frame, Take):
                 if self._lease.take(socket):
-                    self._cockpit.drive(_HANDS_OFF)  # who is about to drive is seen not to, first
+                    self._cockpit.drive(_HANDS_OFF)  # takeover starts with hands off
             elif isinstance(frame, Give):
                 if self._lease.beat(socket):
                     self._cockpit.drive(_HANDS_OFF)
@@ -159,16 +159,16 @@ class Console:
                 await _send(socket, {"type": "answer", "what": what, "text": "take over first"})
 
     def _start(self, saying: Coroutine[Any, Any, None]) -> None:
-        """Beats go on while something is being said."""
+        """Execute a command as a task, so that heartbeats are still processed meanwhile."""
         task = asyncio.create_task(saying)
         self._sayings.add(task)
         task.add_done_callback(self._sayings.discard)
 
     async def _stop(self) -> None:
-        """Stop at once, and again each period in which a page said so; each of them is answered.
+        """Stop at once, and again after each period with a stop request; answer every request.
 
-        A stop that is said is always followed by one that begins after it, within a period: the one
-        under way may be past what somebody has just let go on.
+        Each request is followed, within a period, by a stop that begins after it: a stop already in
+        progress may not cover an actor that was released meanwhile.
         """
         while self._stop_sayers:
             sayers, self._stop_sayers = self._stop_sayers, set()
@@ -201,7 +201,7 @@ class Console:
             await asyncio.sleep(PROGRESS_PERIOD_S)
 
     async def _send_pictures(self, socket: web.WebSocketResponse) -> None:
-        """The newest frames only: a page that is slow sees fewer of them."""
+        """Send the newest frames only: a slow page receives fewer of them."""
         sent: dict[str, int] = {}
         while not socket.closed:
             for picture in self._cockpit.pictures():
@@ -213,7 +213,7 @@ class Console:
             await asyncio.sleep(PICTURE_PERIOD_S)
 
     async def _allow_report(self, request: web.Request) -> web.StreamResponse:
-        """Give a page that bears the token a cookie that opens the report and nothing else."""
+        """Give a page with the token a cookie that grants access to the report only."""
         if not self._gate.bears(request.headers):
             raise web.HTTPForbidden
         response = web.Response(status=204)
@@ -250,7 +250,7 @@ async def _send(socket: web.WebSocketResponse, fields: Mapping[str, Any]) -> Non
 
 
 async def listen(console: Console, port: int) -> web.AppRunner:
-    """Serve on 127.0.0.1 until the runner is cleaned up; raises `OSError` when it cannot."""
+    """Serve on 127.0.0.1 until the runner is cleaned up; raises `OSError` if it cannot listen."""
     runner = web.AppRunner(console.app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()

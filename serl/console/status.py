@@ -1,4 +1,4 @@
-"""How a training goes, as the console shows it: from the run's files and what processes say."""
+"""Progress of a run for the console, from the run's files and the states of its processes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ WINDOW = 20
 SILENT = "silent"
 
 Health = tuple[bool, str]
-"""Whether it is well, and a few words."""
+"""Whether a part of the run is healthy, and a short description of its state."""
 
 
 class Overview:
-    """Follows one run.
+    """Progress of a training.
 
     Args:
-        run: the run.
-        actor: the actor that the console is beside.
+        run: the observed run.
+        actor: actor of the console.
     """
 
     def __init__(self, run: RunFolder, actor: str) -> None:
@@ -34,7 +34,7 @@ class Overview:
         self._reader = ProgressReader(run.config.task, run.path, run.config.steps)
 
     def read(self, states: Mapping[str, str]) -> dict[str, Any]:
-        """The newest numbers; `states` says of each process how it fares."""
+        """Return the newest numbers; `states` contains the state of each process."""
         progress = self._reader.read(_Said(states))
         recent = self._reader.recent
         won = [row["duration_s"] for row in recent if row["success"]][-WINDOW:]
@@ -59,7 +59,7 @@ class Overview:
 
     @property
     def over(self) -> bool:
-        """The final trials were made."""
+        """Whether the final trials are complete."""
         return self._reader.final is not None
 
     def _advice(self, recent: Sequence[dict[str, Any]]) -> str:
@@ -92,13 +92,13 @@ class Overview:
 
 
 class _Said:
-    """What processes say of themselves, in the place of a supervisor."""
+    """Reported states of the processes, in place of a supervisor."""
 
     def __init__(self, states: Mapping[str, str]) -> None:
         self._states = states
 
     def states(self) -> Mapping[str, str]:
-        """As they were told."""
+        """Return the reported states."""
         return self._states
 
 
@@ -125,17 +125,17 @@ _PATIENCE = 5
 
 
 def overview_of(run: RunFolder, actor: str) -> Overview | SessionOverview:
-    """Of a training, or of a person's recording."""
+    """Return the overview of a training or of a person's recording."""
     session = read_session(run.path)
     return Overview(run, actor) if session is None else SessionOverview(run, session)
 
 
 class SessionOverview:
-    """Follows a recording.
+    """Progress of a person's recording.
 
     Args:
-        run: its folder.
-        session: what is asked for.
+        run: folder of the recording.
+        session: purpose and requested amounts.
     """
 
     def __init__(self, run: RunFolder, session: RecordingSession) -> None:
@@ -143,7 +143,7 @@ class SessionOverview:
         self._have: dict[str, int] = {}
 
     def read(self, states: Mapping[str, str]) -> dict[str, Any]:
-        """The newest numbers."""
+        """Return the newest numbers."""
         recent: list[bool] = []
         if self._session.purpose == "demonstrations":
             recorded = Recording(self._run.path, self._run.episodes(ACTOR))
@@ -172,13 +172,13 @@ class SessionOverview:
 
     @property
     def over(self) -> bool:
-        """All that was wanted is there, as of the last `read`."""
+        """Whether the requested amounts were complete at the last `read`."""
         wanted = self._session.wanted
         return bool(self._have) and all(self._have.get(n, 0) >= most for n, most in wanted.items())
 
 
 def advise_session(have: Mapping[str, int], wanted: Mapping[str, int], recent: list[bool]) -> str:
-    """What to do now, in one line."""
+    """Return the next instruction for the operator, in one line."""
     left = {name: most - have.get(name, 0) for name, most in wanted.items()}
     asked = [f"{count} {name}" for name, count in left.items() if count > 0]
     if not asked:

@@ -1,4 +1,4 @@
-"""Data that is recorded on purpose: demonstrations and labelled images.
+"""Recording, import and audit of data sets: demonstrations and labelled images.
 
 Public: `person` (a person records demonstrations), `reward_collection` (images for a classifier),
 `reward_audit` (mistakes of a classifier), `serl_import` (demonstrations of SERL and HIL-SERL).

@@ -1,4 +1,4 @@
-"""A person demonstrates: the robot holds until hands are on, and an episode ends by their word."""
+"""Demonstrations by an operator, whose input begins each episode and whose labels end it."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from serl.training.evaluation import Purpose, start_seed
 from serl.types import ActionSource, Record
 
 ACTOR = "person"
-"""Name of the actor that a person is, in topics and in records."""
+"""Actor name used for a person, in topics and in records."""
 
 
 @dataclass
 class RecordingStation:
-    """Where a person drives a robot.
+    """A robot and the operator's input, for recording in real time.
 
     Attributes:
-        robot: what is driven; a real one has a `place`.
-        desk: where the person is heard.
-        clock: keeps the rate, in real time.
-        stopping: asked at every step; True ends it all.
-        told: takes every record that was logged.
-        place: brings the robot to where an episode may begin, given the seed of a simulation's
-            start; None for that simulation's own reset.
-        standby: given `stopping`, returns once the robot may move, or when stopping, and says
-            whether it was held.
-        silent: told what a robot says that stayed silent, before all begins anew; without one the
-            session ends there.
+        robot: the driven robot; a real one requires `place`.
+        desk: source of the operator's actions and events.
+        clock: keeps the control rate, in real time.
+        stopping: queried at every step; True ends the session.
+        told: called with every logged record.
+        place: moves the robot to a start pose, given the seed of a simulated start; None to use the
+            simulation's own reset.
+        standby: called with `stopping`; blocks until the robot may move, or until stopping, and
+            returns whether the robot was held.
+        silent: called with the error message when the robot timed out, before the episode is
+            restarted; if None, the session ends with `Silent`.
     """
 
     robot: SimulatedRobot
@@ -53,16 +53,16 @@ class RecordingStation:
     silent: Callable[[str], object] | None = None
 
     def begin(self, seed: int) -> None:
-        """Before an episode; raises `Silent` for a robot that is."""
+        """Bring the robot to the start of an episode; raises `Silent` when the robot times out."""
         if self.place is not None:
             self.place(seed)
         else:
             self.robot.reset(seed)
 
     def await_hands(self) -> bool:
-        """Hold until somebody whose hands were off takes over; False when stopping.
+        """Hold the robot until the operator takes over; return False when stopping.
 
-        A key that is still down from the last episode begins no other one.
+        The input must be released first: a key still down from the last episode starts no new one.
         """
         self.clock.start()
         self.desk.rest()
@@ -80,20 +80,20 @@ class RecordingStation:
         return False
 
     def _ending(self) -> bool:
-        """Whether it all ends; obeys stops meanwhile, each before a later release."""
+        """Execute pending stops, each before a later release; return whether the session ends."""
         self.desk.obey_stops()
         return self.stopping()
 
     def episode(
         self, task: TaskView, key: EpisodeKey, log: EpisodeLog, heard: Teleop | None = None
     ) -> Result:
-        """One episode; while hands are off the robot holds, and the step is a script's.
+        """Run and log one episode; without operator input the robot holds, as a script's step.
 
         Args:
-            task: what is seen, and what counts as done.
-            key: of the episode.
-            log: takes it.
-            heard: hears people in the desk's place.
+            task: defines the observation and the end of the episode.
+            key: identifies the episode.
+            log: stores the records.
+            heard: input source to use instead of the desk.
         """
 
         def sink(record: Record) -> None:
@@ -123,21 +123,21 @@ def record_person(
     progress: Callable[[Result], object] = lambda result: None,
     log_config: LogConfig | None = None,
 ) -> None:
-    """Let a person demonstrate until so many successes are kept, or until stopping.
+    """Record an operator's demonstrations until `wanted` successes are kept, or until stopping.
 
-    Goes on where an earlier session ended, with starts that none of them had.
+    Continues an earlier session, with starts that no earlier episode had.
 
     Args:
-        stand: where the person drives.
-        task: what is demonstrated.
-        recorded: takes the episodes.
-        wanted: successes.
-        seed: of the starts.
-        progress: told after each episode.
-        log_config: how episodes are logged; the defaults if None.
+        stand: the robot and the operator's input.
+        task: the demonstrated task.
+        recorded: stores the episodes.
+        wanted: number of successes.
+        seed: seed of the starts.
+        progress: called after each episode.
+        log_config: settings of the episode log; the defaults if None.
 
     Raises:
-        Silent: the robot is, and the stand has nobody to tell.
+        Silent: the robot timed out, and the stand has no `silent` callback.
     """
     recorded.recover()
     spec, run_name = make_spec(task), recorded.folder.resolve().name

@@ -1,4 +1,4 @@
-"""A recording that a person makes: successes are kept, all else lies apart, nothing is deleted."""
+"""Recordings by a person: successes are kept, other episodes stored separately, none deleted."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ _MAX_BYTES = 4096
 
 
 class RecordingSession(BaseModel):
-    """What a person is asked to record into a folder.
+    """The purpose and the requested amounts of a recording folder.
 
     Attributes:
-        purpose: successes of the task, or steps that are marked one by one.
-        wanted: how many, by what is counted.
+        purpose: "demonstrations" for successes of the task, "reward" for individually labelled
+            steps.
+        wanted: requested number by counted item.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -39,12 +40,12 @@ class RecordingSession(BaseModel):
 
 
 def write_session(folder: Path, session: RecordingSession) -> None:
-    """Say in the folder what it is for."""
+    """Write the purpose of a recording into its folder."""
     write_atomic(folder / SESSION, session.model_dump_json().encode())
 
 
 def read_session(folder: Path) -> RecordingSession | None:
-    """What the folder is for; None where no person records.
+    """Read the purpose of a recording from its folder; None if it has none.
 
     Raises:
         CorruptData: the file is damaged.
@@ -59,7 +60,7 @@ def read_session(folder: Path) -> RecordingSession | None:
 
 
 class RecordingCounts(NamedTuple):
-    """How many episodes there are."""
+    """Numbers of recorded episodes by outcome."""
 
     kept: int
     failures: int
@@ -67,16 +68,16 @@ class RecordingCounts(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All that were ever recorded."""
+        """The number of all episodes ever recorded."""
         return sum(self)
 
 
 class Recording:
-    """Sorts what a person records. What it knows is what lies where, so that a crash costs nothing.
+    """Sorter of a person's episodes. Its only state is the folder layout, so a crash loses nothing.
 
     Args:
-        folder: of the recording; successes lie in it, as whoever learns from it expects.
-        incoming: where an episode is logged while it runs.
+        folder: folder of the recording; successes lie directly in it, as learners expect.
+        incoming: folder in which an episode is logged while it runs.
     """
 
     def __init__(self, folder: Path, incoming: Path) -> None:
@@ -86,29 +87,29 @@ class Recording:
 
     @property
     def counts(self) -> RecordingCounts:
-        """As of now; an episode that runs is in none."""
+        """The current numbers of episodes; a running episode is not counted."""
         return RecordingCounts(*(len(episode_paths(each)) for each in self._places))
 
     @property
     def recent(self) -> list[bool]:
-        """Of all that was not undone, in its order: whether it was kept."""
+        """Whether each episode was kept, in order of recording; undone ones are left out."""
         kept, failed, _ = (episode_paths(each) for each in self._places)
         named = [(episode_name(path), True) for path in kept]
         return [good for _, good in sorted(named + [(episode_name(p), False) for p in failed])]
 
     def next_epoch(self, now_ns: int) -> int:
-        """Above all that there are episodes of."""
+        """Return an epoch above those of all existing episodes."""
         folders = (*self._places, self.incoming)
         names = [episode_name(path) for folder in folders for path in episode_paths(folder)]
         return max(now_ns, max((name.epoch for name in names), default=0) + 1)
 
     def recover(self) -> None:
-        """Sort what a crash left behind; raises as `serl.log.recovery.recover`."""
+        """Recover and sort episodes left by a crash; raises as `serl.log.recovery.recover`."""
         recover(self.incoming)
         self.sort()
 
     def sort(self) -> list[Episode]:
-        """Put sealed episodes where they belong; returns them."""
+        """Move sealed episodes to the folder of their outcome and return them."""
         sorted_ = []
         for path in episode_paths(self.incoming):
             spec = read_spec(path)
@@ -120,10 +121,10 @@ class Recording:
         return sorted_
 
     def undo(self) -> str:
-        """Put the newest success aside; says in words what is left.
+        """Move the newest success to the undone episodes; return a message with the number left.
 
         Raises:
-            SerlError: there is none.
+            SerlError: no success is kept.
         """
         kept = episode_paths(self.folder)
         if not kept:
@@ -137,7 +138,7 @@ class Recording:
 
 
 def _move(path: Path, folder: Path) -> None:
-    """Never onto another one: epochs grow over all places."""
+    """Move an episode durably; names never collide, as epochs increase over all folders."""
     path.rename(folder / path.name)
     sync_folder(folder)
     sync_folder(path.parent)

@@ -1,4 +1,4 @@
-"""How far a reward model can be trusted: the mistakes of single images, and of what it ends."""
+"""Audit of a reward model: errors on single images, and on the episodes that it would end."""
 
 from __future__ import annotations
 
@@ -27,21 +27,22 @@ UNKNOWN = -1
 Classes = np.ndarray[Any, np.dtype[np.int64]]
 Probabilities = np.ndarray[Any, np.dtype[np.float32]]
 Model = Callable[[Mapping[str, Image]], Probabilities]
-"""Of images by view, (B, H, W, 3): how probable each class is.  # (B, classes)"""
+"""Maps images by view, (B, H, W, 3), to class probabilities.  # (B, classes)"""
 
 _UNSURE_STEPS = 10
-"""Before a task says success it may be one already: it may wait until it is sure."""
+"""Steps before a reported success that may already be one, as a task may wait until it is sure."""
 
 
 class LabelledEpisode(NamedTuple):
-    """An episode: what is known of its observations, and what a model says of them.
+    """An episode with the ground truth of its observations and a model's predictions.
 
     Attributes:
-        origins: where each observation lies.
-        truths: its class; `UNKNOWN` where nobody knows.  # (N,)
-        probabilities: of each class, as a reward sees them; empty where nothing is known.  # (N, C)
-        by: how it is known: "labels", "simulation", "outcome", or "" where nothing is.
-        placed: the recording says where the tool was.
+        origins: location of each observation in the recordings.
+        truths: class of each observation; `UNKNOWN` without ground truth.  # (N,)
+        probabilities: predicted class probabilities, as a reward uses them; empty without ground
+            truth.  # (N, C)
+        by: source of the ground truth: "labels", "simulation", "outcome", or "" for none.
+        placed: whether the recording contains the tool's position at every observation.
     """
 
     origins: tuple[Origin, ...]
@@ -58,29 +59,30 @@ def told_episodes(
     config: RewardConfig,
     classes: int,
 ) -> Iterator[LabelledEpisode]:
-    """What a model says of each episode; where the tool cannot be at a success, nothing.
+    """Yield each episode with its ground truth and the model's predictions.
 
-    A label counts before what a simulation knew besides (`serl.log.annotations`), and that before
-    an outcome. Outcomes count in a run that was judged by its task itself: what did not end an
-    episode was no success, but for a second before one.
+    Where the tool is outside the bounds of a success, the first class ("nothing") is predicted. A
+    label takes precedence over the truth recorded by a simulation (`serl.log.annotations`), and
+    that over an outcome. Outcomes are used in runs whose reward was the task's own: a step that did
+    not end its episode was no success, except for the last second before one, which is unknown.
 
     Args:
         folders: each holds the episodes of an actor, or a collection.
-        views: what the model sees.
+        views: inputs of the model.
         model: see `Model`.
-        config: says where the tool must be.
-        classes: of the model; the last one is the success.
+        config: contains the bounds of the tool's position at a success.
+        classes: number of the model's classes; the last one is the success.
 
     Raises:
-        CorruptData: an episode, a label or a place is damaged.
-        SpecMismatch: the folders show other views.
+        CorruptData: an episode, a label or a position is damaged.
+        SpecMismatch: the folders contain other views.
     """
     for folder in folders:
         run = run_of(folder)
         judged = run is not None and run.config.reward.kind == "task"
         witnessed = read_labels(folder, TRUTH_FILE)
         for recorded in recordings(folder, views, labelled=False):
-            # Logs of before hold words on resets, too: always no, as nobody had looked.
+            # Older logs label resets too: always as no success, as these steps were never judged.
             asked = witnessed if _is_judged(recorded) else {}
             here = {place.step: n for place, n in asked.items() if place[:2] == recorded.name}
             truths = _outcomes(recorded, classes - 1) if judged else _nothing(recorded)
@@ -101,7 +103,7 @@ def told_episodes(
 
 
 def between(truths: Classes) -> Classes:
-    """With what lies between two equal labels filled in."""
+    """Return the classes with gaps between two equal labels filled in."""
     filled, known = truths.copy(), np.flatnonzero(truths != UNKNOWN)
     for first, last in pairwise(known):
         if truths[first] == truths[last]:
@@ -110,14 +112,14 @@ def between(truths: Classes) -> Classes:
 
 
 def _put(truths: Classes, words: Mapping[int, int]) -> bool:
-    """Put what was said in its place; whether anything was."""
+    """Write labels into `truths` at their steps; return whether there were any."""
     kept = {step: word for step, word in words.items() if 0 <= step < len(truths)}
     truths[list(kept)] = list(kept.values())
     return bool(kept)
 
 
 def _is_judged(recorded: LabelledRecording) -> bool:
-    """Nobody judges a reset."""
+    """Return whether the task judged the episode; resets are never judged."""
     steps = recorded.episode.steps
     return bool(steps) and steps[0].source is not ActionSource.SCRIPT
 
@@ -127,7 +129,7 @@ def _nothing(recorded: LabelledRecording) -> Classes:
 
 
 def _outcomes(recorded: LabelledRecording, success: int) -> Classes:
-    """As the task judged while the episode ran."""
+    """Return the classes that follow from the outcome the task reported during the episode."""
     truths = _nothing(recorded)
     if _is_judged(recorded):
         truths[:] = 0
@@ -143,14 +145,14 @@ def _seen(recorded: LabelledRecording, views: Mapping[str, View], model: Model) 
 
 
 class Audit(NamedTuple):
-    """Mistakes of a model that believes from a threshold on.
+    """Errors of a model that predicts success from a threshold on.
 
     Attributes:
-        accuracy: samples told right, and all.
-        precision: of those that it believes a success, how many are; and how many it believes.
-        recall: of the successes, how many it believes; and how many there are.
-        false_positives: rows of the samples believed wrongly, the surest first.
-        false_negatives: rows of the successes not believed, the surest first.
+        accuracy: number of correctly classified samples, and of all samples.
+        precision: number of true successes among the predicted ones, and of predicted ones.
+        recall: number of predicted successes among the true ones, and of true ones.
+        false_positives: rows of samples wrongly predicted a success, the most confident first.
+        false_negatives: rows of successes that were missed, the most confident first.
     """
 
     accuracy: tuple[int, int]
@@ -160,7 +162,7 @@ class Audit(NamedTuple):
     false_negatives: tuple[int, ...]
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Format the audit for display."""
         return [
             _line("accuracy", self.accuracy, "samples are told right"),
             _line("precision", self.precision, "of what it takes for success are"),
@@ -173,7 +175,7 @@ def audit(
     probabilities: np.ndarray[Any, np.dtype[np.float32]],
     threshold: float,
 ) -> Audit:
-    """Compare labels (N,) with probabilities (N, classes) of which the last is the success."""
+    """Compare labels (N,) with probabilities (N, classes), whose last class is the success."""
     last = probabilities.shape[1] - 1
     sureness = probabilities[:, last]
     believed = (sureness >= threshold) & (probabilities.argmax(1) == last)
@@ -190,15 +192,15 @@ def audit(
 
 
 class Endings(NamedTuple):
-    """What a reward does that ends episodes: it waits for k of n images, and believes the tool.
+    """Episode ends by a reward that waits for k of n images and checks the tool's position.
 
     Attributes:
-        right: episodes that it ends at a success ...
-        wrong: ... those it ends at none, as (folder, epoch, episode, step) ...
-        unclear: ... and those where nothing is known of the steps nearby.
-        told: successes that last for k images, and which it tells; and how many there are.
-        short: successes that it does not tell, and that are not known to last for k images.
-        episodes: all of which something is known.
+        right: number of episodes ended at a success.
+        wrong: episodes ended at no success, as (folder, epoch, episode, step).
+        unclear: number of episodes ended where the steps nearby have no ground truth.
+        told: number of detected successes among those that last for k images, and of all those.
+        short: number of undetected successes that are not known to last for k images.
+        episodes: number of all episodes with ground truth.
     """
 
     right: int
@@ -209,7 +211,7 @@ class Endings(NamedTuple):
     episodes: int
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Format the counts for display."""
         ended, wrong = self.right + len(self.wrong), len(self.wrong)
         found = [
             _line("precision", (self.right, ended), "episodes that it ends are successes"),
@@ -224,7 +226,7 @@ class Endings(NamedTuple):
 
 
 def endings(episodes: Sequence[LabelledEpisode], config: RewardConfig, threshold: float) -> Endings:
-    """Play the reward along each episode of which something is known."""
+    """Replay the reward on each episode with ground truth and count its episode ends."""
     (k, n), right, unclear, short = config.hold, 0, 0, 0
     wrong: list[Origin] = []
     told = successes = 0
@@ -249,7 +251,7 @@ def endings(episodes: Sequence[LabelledEpisode], config: RewardConfig, threshold
 
 
 def _told_at(episode: LabelledEpisode, config: RewardConfig, threshold: float) -> int | None:
-    """The observation at which the reward tells success; it judges all but the first."""
+    """Return the observation at which the reward reports success; the first one is not judged."""
     rows, nothing = iter(episode.probabilities[1:]), Observation({})
     anywhere = config.model_copy(update={"tool_low_m": None, "tool_high_m": None})
     stages = episode.probabilities.shape[1] - 1
@@ -260,7 +262,7 @@ def _told_at(episode: LabelledEpisode, config: RewardConfig, threshold: float) -
 
 
 def _runs(mask: np.ndarray[Any, np.dtype[np.bool_]]) -> int:
-    """The length of the longest run."""
+    """Return the length of the longest run of True."""
     longest = length = 0
     for here in mask.tolist():
         length = length + 1 if here else 0
@@ -277,18 +279,18 @@ def _line(name: str, counts: tuple[int, int], text: str) -> str:
 
 
 def tuned_reward(folders: Sequence[Path], task: str) -> RewardConfig:
-    """How a classifier would be used by a training of what was recorded; which one is left open.
+    """Return the reward settings a training of the recorded task would use, without the model.
 
-    Of a training it is as that run says. What a person recorded, and a collection of a known task
-    or of a stage of one, is used as a training of it would by default.
+    Episodes of a training take the settings of their run. A person's recording, and a collection of
+    a known task or of a stage of one, take the defaults of a training of that task.
 
     Args:
-        folders: of episodes; the first one counts.
-        task: that they are of, as their records name it.
+        folders: folders of episodes; the first one counts.
+        task: name of their task, as in the records.
 
     Raises:
-        BadInput: the file of the task that a person recorded is gone.
-        CorruptData: what says that a person recorded it is damaged.
+        BadInput: the file of the task that a person recorded is missing.
+        CorruptData: the session file of a person's recording is damaged.
     """
     run = run_of(folders[0]) if folders else None
     if run is None:
@@ -301,7 +303,7 @@ def tuned_reward(folders: Sequence[Path], task: str) -> RewardConfig:
 
 
 def _of_name(task: str) -> RewardConfig:
-    """Of a known task, or of a stage of one such as a direction, which has a name of its own."""
+    """Return the reward settings of a known task, or of a stage with its own task name."""
     for name in plugins.names("task"):
         if task == name or task.startswith(f"{name}_"):
             for each in _trainings(name):
@@ -311,7 +313,7 @@ def _of_name(task: str) -> RewardConfig:
 
 
 def _trainings(name: str) -> Sequence[TrainConfig]:
-    """What a known task is by default: one training, or one of each of its stages."""
+    """Return the default trainings of a known task: one, or one for each of its stages."""
     named: Mapping[str, Any] = {"task": name}
     config = resolve(make_task(resolve(named)).training_defaults(), named)
     return list(stage_configs(config).values()) or [config]

@@ -1,4 +1,4 @@
-"""Collects labelled images in simulation: of success, of what nearly is, and of anything else."""
+"""Collection of labelled images of success, near success and failure, scripted or by a person."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ from serl.training.evaluation import Purpose, start_seed
 from serl.types import Action, ActionSource, Observation, Outcome, Record, Step
 
 _LINGER_STEPS, _PRETENDING_STEPS = 12, 30
-_HELD_STEPS = 6  # before it is dropped
+_HELD_STEPS = 6  # before the drop
 _SHAKING = 0.4
-_KEEP, _OPEN, _CLOSE = 0.0, 1.0, -1.0  # last entry of an action, of a task with a gripper
+_KEEP, _OPEN, _CLOSE = 0.0, 1.0, -1.0  # last entry of an action with a gripper
 
 Position = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Kind(StrEnum):
-    """What happens in an episode.
+    """Scenario of a collection episode.
 
-    Success: the expert succeeds and goes on, shaken. Short: it gives up somewhere on its way, and
-    trembles there. Nearly: so late that nothing much is missing. Drop: it lets go after a success.
-    Pretence: the tool goes to where it was at a success, with nothing else of it done. Chance:
-    random actions.
+    Success: the expert succeeds and continues with noise. Short: the expert gives up part of the
+    way, and noise follows there. Nearly: the same, just before the success. Drop: the gripper opens
+    after a success. Pretence: the tool moves to its position at an earlier success, without doing
+    the task. Chance: random actions.
     """
 
     SUCCESS = "success"
@@ -58,23 +58,23 @@ class Kind(StrEnum):
     CHANCE = "chance"
 
 
-_GIVES_UP = {Kind.SHORT: (0.2, 0.9), Kind.NEARLY: (0.75, 1.0)}  # of the task's progress
+_GIVES_UP = {Kind.SHORT: (0.2, 0.9), Kind.NEARLY: (0.75, 1.0)}  # range of the task's progress
 
 
 class CollectionDriver:
-    """A policy for one episode, that notes the ground truth before each step.
+    """A policy for one episode that records the ground truth before each step.
 
     Args:
-        robot: what is driven.
-        task: says what a success is.
-        seed: of the episode.
-        kind: what shall happen.
-        place: where the tool was at a success of another episode, m, base frame; a pretence without
-            one is left to chance.
+        robot: the driven robot.
+        task: defines success.
+        seed: seed of the episode.
+        kind: scenario of the episode.
+        place: tool position at a success of another episode, m, base frame; if None, a pretence
+            becomes random actions.
 
     Attributes:
         successes: whether each step began in a success.
-        place: where the tool was at the last success, m, base frame.
+        place: tool position at the last success, m, base frame.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class CollectionDriver:
         self._left = _PRETENDING_STEPS if kind is Kind.PRETENCE else _LINGER_STEPS
 
     def __call__(self, observation: Observation) -> Action:
-        """The next action; of the observation it needs where the tool is."""
+        """Return the next action; the observation must contain `tcp_pose`."""
         truth = self._robot.truth()
         success = self._task.is_success(truth)
         self.successes.append(success)
@@ -121,12 +121,12 @@ class CollectionDriver:
         return self._shaken(action, float(action[-1]))
 
     def is_over(self) -> bool:
-        """It has lingered for long enough."""
+        """Return whether the remaining steps of the scenario are used up."""
         return self._left <= 0
 
     def _towards(self, pose: Position) -> Action:
-        """Straight to where the tool was at a success."""
-        assert self.place is not None  # else it is left to chance
+        """Return the action straight to the tool position of a success."""
+        assert self.place is not None  # otherwise the kind is CHANCE
         shift = ((self.place - pose[:3]) / self._motion.translation_m).tolist()
         if self._motion.frame == "tool":
             shift = rotate(conjugate(normalized(pose[3:].tolist())), shift)
@@ -135,7 +135,7 @@ class CollectionDriver:
         return np.array(entries + [0.0] * self._motion.gripper, np.float32)
 
     def _shaken(self, action: Action, gripper: float) -> Action:
-        """The action with a tremble of the arm, by chance; and this for the gripper."""
+        """Return the action with random noise on the arm and the given gripper entry."""
         shaken = action + _SHAKING * self._chance(Observation({}))
         if self._motion.gripper:
             shaken[-1] = gripper
@@ -143,20 +143,20 @@ class CollectionDriver:
 
 
 _MOST_POSITIVES, _MOST_NEGATIVES = 2, 5
-"""Of one episode: many starts with few samples each tell more than few starts with many."""
+"""Samples from one episode: many starts with few samples inform more than the reverse."""
 
 _NEARLY_STEPS = 3
-"""So near to where a success begins or ends nobody could tell: such steps are left out."""
+"""Steps around the start or end of a success that are left out as ambiguous."""
 
 _KINDS = (Kind.SUCCESS, Kind.NEARLY, Kind.DROP, Kind.PRETENCE, Kind.SUCCESS, Kind.SHORT)
 _CHANCE_EVERY = 10
 
 
 class Watching:
-    """Sees what a reward model may see, and never ends before its time.
+    """Task view with the observation of a reward model, ended only by the time limit.
 
     Args:
-        task: whose cameras and time limit they are.
+        task: source of the cameras and the time limit.
     """
 
     def __init__(self, task: SimulatedTask) -> None:
@@ -167,20 +167,20 @@ class Watching:
         )
 
     def begin(self, reading: Observation) -> None:
-        """Nothing to keep."""
+        """Begin an episode; this view has no state."""
 
     def observation(self, reading: Observation) -> Observation:
-        """All images, and where the tool is."""
+        """Return all images and the tool pose."""
         state = {"tcp_pose": reading.state["tcp_pose"]}
         return Observation(state, reading.images, reading.stamps)
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Nothing but the time limit."""
+        """Return the outcome of a step, truncated at the time limit."""
         return Outcome(truncated=index + 1 >= self._max_steps)
 
 
 def collection_spec(task: SimulatedTask) -> Spec:
-    """Of what a collection holds; raises `BadInput` without cameras, or without one tool."""
+    """Return the spec of a collection; raises `BadInput` unless it has cameras and one tool."""
     check_one_tool(task)
     if not task.config.all_views:
         raise BadInput(f"{task.name}: has no cameras to look through: give --observe pixels")
@@ -195,7 +195,7 @@ def collection_spec(task: SimulatedTask) -> Spec:
 
 
 class LabelCounts(NamedTuple):
-    """How many samples there are."""
+    """Numbers of positive and negative samples."""
 
     positives: int
     negatives: int
@@ -210,10 +210,10 @@ def collect(
     progress: Callable[[LabelCounts], None] = lambda counts: None,
     log_config: LogConfig | None = None,
 ) -> LabelCounts:
-    """Record episodes until there are so many steps of success and of none, by the ground truth.
+    """Record episodes until there are `wanted` positive and negative steps, by the ground truth.
 
-    Episodes of several kinds take turns, see `Kind`: most of what is no success nearly is one, or
-    looks like one. Steps that a person could not tell are left out.
+    Episodes of several kinds alternate, see `Kind`: most negatives are near successes, or look like
+    a success. Steps that a person could not classify are left out.
 
     Raises:
         BadInput: the task has no cameras.
@@ -256,10 +256,10 @@ def _kind(episode: int) -> Kind:
 def _label(
     folder: Path, episode: int, successes: Sequence[bool], counts: LabelCounts, wanted: LabelCounts
 ) -> LabelCounts:
-    """Label some steps of an episode, as far as samples are still wanted.
+    """Label some steps of an episode, as long as samples are wanted, and return the new counts.
 
-    Successes are evenly spread; of the others, which are hardest to tell near the end, more are
-    late than early.
+    Successes are evenly spread; negatives, which are hardest to classify near the end, are denser
+    there.
     """
     sure = [i for i, success in enumerate(successes) if _agree(successes, i, success)]
     kinds = {
@@ -280,7 +280,7 @@ def _label(
 
 
 def _agree(successes: Sequence[bool], step: int, success: bool) -> bool:
-    """All steps within a few of this one are as it is."""
+    """Return whether all steps within `_NEARLY_STEPS` of this one have the same truth."""
     near = successes[max(0, step - _NEARLY_STEPS) : step + _NEARLY_STEPS + 1]
     return all(other is success for other in near)
 
@@ -289,11 +289,11 @@ _MEANING = {Event.SUCCESS: 1, Event.FAILURE: 0}
 
 
 class Marks:
-    """Labels steps as they pass; whoever holds a key down marks each of them once.
+    """Live labels of the current step; a key held down labels each step once.
 
     Args:
-        run: the collection, whose labels these are.
-        by: who says so.
+        run: the labelled collection.
+        by: author of the labels.
     """
 
     def __init__(self, run: RunFolder, by: str = "the operator") -> None:
@@ -303,20 +303,20 @@ class Marks:
 
     @property
     def counts(self) -> LabelCounts:
-        """How many steps are marked."""
+        """The numbers of labelled steps."""
         positives = sum(label > 0 for label in self._labels.values())
         return LabelCounts(positives, len(self._labels) - positives)
 
     def watch(self, record: Record) -> None:
-        """A step was logged: what it saw is what a mark means now."""
+        """Make a logged step the one that a label applies to; the end of an episode clears it."""
         key = record.key
         seen = StepKey(key.epoch, key.episode, key.index)
         self._newest = seen if isinstance(record, Step) else None
 
     def mark(self, label: int) -> str:
-        """Label the newest step; raises `SerlError` where none passes.
+        """Label the newest step and return the counts; raises `SerlError` without a current step.
 
-        To mark a step again in the same way changes nothing; in another, the last word counts.
+        Repeating a label changes nothing; of different labels for a step, the last one counts.
         """
         place = self._newest
         if place is None:
@@ -329,7 +329,7 @@ class Marks:
 
 
 class _Marking:
-    """A desk where a word of success or failure marks the step that passes, and ends nothing."""
+    """Operator input whose success and failure events label the current step and end no episode."""
 
     def __init__(self, desk: HumanInput, marks: Marks) -> None:
         self._desk, self._marks = desk, marks
@@ -358,13 +358,13 @@ def collect_person(
     seed: int,
     progress: Callable[[LabelCounts], object] = lambda counts: None,
 ) -> LabelCounts:
-    """Let a person drive and mark until there is enough of both, or until stopping.
+    """Record a person's driving and labels until enough of both kinds are labelled, or stopping.
 
-    What a device says for success and failure marks a step as well.
+    The device's success and failure buttons label the current step as well.
 
     Raises:
         BadInput: the task has no cameras.
-        Silent: the robot is, and the stand has nobody to tell.
+        Silent: the robot timed out, and the stand has no `silent` callback.
     """
     spec = collection_spec(task)
     write_views(run.path, task.config.all_views, drawn_by(run.config))

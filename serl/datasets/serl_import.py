@@ -1,4 +1,4 @@
-"""Makes episodes of ours of another suite's transitions, or says what does not fit."""
+"""Import of transitions of SERL and HIL-SERL as episodes, with an error for each mismatch."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _NEEDED = {"observations", "actions", "next_observations", "rewards", "dones"}
 
 
 class Transition(NamedTuple):
-    """One of them.
+    """One transition of an imported file.
 
     Attributes:
         observation: arrays by path, such as "state" or "images/wrist".
-        action: what was executed.
-        reward: of the step.
-        done: the episode ended.
-        mask: 0 says that nothing is to be expected after it.
-        successor: the next observation.
+        action: executed action.
+        reward: reward of the step.
+        done: whether the episode ended.
+        mask: discount mask; 0 for no bootstrap from the next observation.
+        successor: next observation.
     """
 
     observation: Mapping[str, Values]
@@ -47,12 +47,12 @@ class Transition(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Transitions that follow each other.
+    """Consecutive transitions.
 
     Attributes:
         transitions: at least one.
-        terminated: the task ended with the last one; else the episode was cut after it.
-        reason: why it ended.
+        terminated: whether the task ended with the last one; otherwise the episode was truncated.
+        reason: reason of the end.
     """
 
     transitions: Sequence[Transition]
@@ -61,16 +61,16 @@ class Run(NamedTuple):
 
     @property
     def success(self) -> bool:
-        """The task was solved: rewards of both are 0 until it is."""
+        """Whether the task was solved: in both suites, rewards are 0 until then."""
         return self.transitions[-1].done and self.transitions[-1].reward > 0
 
 
 def read_transitions(path: Path) -> list[Transition]:
-    """All transitions of a file; one that cannot be meant is refused.
+    """Read all transitions of a file and check each of them.
 
     Raises:
         BadInput: the file cannot be read.
-        CorruptData: it is no pickle of arrays alone, or holds no list of transitions.
+        CorruptData: the file is not a pickle of arrays only, or not a list of valid transitions.
     """
     tree = read_pickle(path)
     if not isinstance(tree, list | tuple) or not tree:
@@ -79,11 +79,10 @@ def read_transitions(path: Path) -> list[Transition]:
 
 
 def runs(transitions: Sequence[Transition]) -> Iterator[Run]:
-    """Cut at each end, and where an observation does not follow from the one before.
+    """Split transitions at each end, and where an observation does not continue the last one.
 
-    SERL marks a time limit as it marks a failure, `done` with mask 0. Its tasks know no failure
-    that ends them: without a reward the end is taken for the time limit, so that nobody learns
-    that the world ends there.
+    SERL marks a time limit and a failure alike, as `done` with mask 0. No failure ends its tasks,
+    so an end without reward is taken for the time limit (truncation) and not learned as terminal.
     """
     begin = 0
     for index, item in enumerate(transitions):
@@ -129,7 +128,7 @@ def _number(value: Any, where: str) -> float:
 
 
 def _arrays(tree: Any, where: str, prefix: str = "") -> dict[str, Values]:
-    """The leaves of an observation by their path; a bare array is the state."""
+    """Return the arrays of an observation by path; a bare array is the state."""
     if isinstance(tree, dict):
         return {
             path: leaf
@@ -153,14 +152,14 @@ _SLACK = 1e-4  # actions were clipped in float64 and stored in float32
 
 
 class Piece(BaseModel):
-    """Where values lie in an observation of the file.
+    """A range of values in an observation of the file.
 
     Attributes:
         key: path of the array, "state" or "state/tcp_pose".
-        at: the first of its entries.
-        size: how many; None for all that are needed.
-        rotation: "euler" for three angles about fixed x, y, z after three of position, which become
-            a quaternion.
+        at: index of the first entry.
+        size: number of entries; None for all that are needed.
+        rotation: "euler" for a position and three angles about fixed x, y, z, which are converted
+            to a quaternion.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -172,11 +171,11 @@ class Piece(BaseModel):
 
 
 class ImportMap(BaseModel):
-    """What of a file becomes what of a task's observation, where names do not say it.
+    """Mapping from a file's observation to the task's, where the names differ.
 
     Attributes:
-        state: for a state array of the task the pieces that it is put together of, in order.
-        images: for a camera of the task the path of the image.
+        state: pieces that are concatenated, in order, for each state array of the task.
+        images: path of the image for each camera of the task.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -186,7 +185,7 @@ class ImportMap(BaseModel):
 
 
 class Imported(NamedTuple):
-    """What came of a file."""
+    """Numbers of imported episodes, steps and time limits of a file."""
 
     successes: int
     failures: int
@@ -195,15 +194,15 @@ class Imported(NamedTuple):
 
 
 class Mapper:
-    """Turns observations into those of a spec.
+    """Converter of a file's observations to those of a spec.
 
     Args:
-        spec: what is wanted.
+        spec: target of the conversion.
         sample: an observation of the file.
-        asked: as told by a person; names that are equal need not be told.
+        asked: the user's mapping; equal names are mapped without it.
 
     Raises:
-        SpecMismatch: something has no counterpart, or one of another size; one line says it all.
+        SpecMismatch: an entry has no counterpart, or one of another size; one line lists them all.
     """
 
     def __init__(
@@ -220,7 +219,7 @@ class Mapper:
             raise SpecMismatch(f"{'; '.join(lines)}; the file has {found}")
 
     def __call__(self, seen: Mapping[str, Values], stamp_s: float) -> Observation:
-        """An observation of the task."""
+        """Return the observation of the task."""
         state = {name: self._state(name, seen) for name in self._spec.state}
         images = {name: self._image(name, seen) for name in self._spec.images}
         return Observation(state, images, {name: stamp_s for name in ("robot", *images)})
@@ -271,15 +270,15 @@ def import_runs(
     provenance: str,
     log_config: LogConfig | None = None,
 ) -> Imported:
-    """Write successes into a new folder, failures apart.
+    """Write successes into a new folder, and failures into its subfolder.
 
     Args:
-        found: of a file.
-        spec: of the task.
+        found: episodes of a file.
+        spec: spec of the task.
         asked: see `Mapper`.
-        folder: is made; holds no episodes.
-        provenance: of the rewards.
-        log_config: how episodes are logged; the defaults if None.
+        folder: folder to create; must hold no episodes.
+        provenance: provenance of the rewards.
+        log_config: settings of the episode log; the defaults if None.
 
     Raises:
         SpecMismatch: the file does not fit the task; nothing was written.
@@ -353,7 +352,7 @@ def _action(item: Transition) -> Action:
 
 
 def _in_order(spec: ObservationSpec, sample: Mapping[str, Values]) -> dict[str, tuple[Piece, ...]]:
-    """A flat state of just the size of the task's is split in its order."""
+    """Split a flat state of exactly the task's size in the order of the task's arrays."""
     if "state" not in sample or sample["state"].size != spec.state_size:
         return {}
     pieces: dict[str, tuple[Piece, ...]] = {}
@@ -366,7 +365,7 @@ def _in_order(spec: ObservationSpec, sample: Mapping[str, Values]) -> dict[str, 
 
 
 def _by_name(spec: ObservationSpec, sample: Mapping[str, Values]) -> dict[str, tuple[Piece, ...]]:
-    """Arrays that are called as the task calls them."""
+    """Map arrays whose names and sizes equal the task's."""
     return {
         name: (Piece(key=key),)
         for key, value in sample.items()
@@ -380,12 +379,12 @@ def _images_by_name(spec: ObservationSpec, sample: Mapping[str, Values]) -> dict
 
 
 def _unstacked(array: Values) -> Values:
-    """Without the axis of a history of one, which both suites put first."""
+    """Remove the leading axis of a history of one, which both suites add."""
     return array[0] if array.ndim == 4 and len(array) == 1 else array
 
 
 def _with_quaternion(pose: Values) -> Values:
-    """Position and angles about fixed x, y, z (6,) to position and quaternion xyzw (7,)."""
+    """Convert position and angles about fixed x, y, z (6,) to position and quaternion xyzw (7,)."""
     x, y, z, roll, pitch, yaw = pose.tolist()
     about_x, about_y, about_z = (
         from_rotation_vector(axis)
