@@ -1,4 +1,4 @@
-"""Learning algorithms; the only room that imports torch.
+"""Learning algorithms; the only package that imports torch.
 
 Public: `SAC`, `HybridSAC`, `BC`, `VICE`, `Classifier`, each loaded by name (`serl.plugins`). The
 contract is `serl.agent`. Read in this order: `config`, `networks`, `losses`, `sac`, then the

@@ -1,7 +1,7 @@
 """Behaviour cloning of demonstrations and human steps, with the actor and encoder of SAC.
 
-On demonstrations alone it is BC; in a training with takeovers it is HG-DAgger (Kelly et al. 2019):
-the policy drives, and only what a human corrects is learned.
+With demonstrations alone it is BC; in a training with takeovers it is HG-DAgger (Kelly et al.
+2019): the policy drives, and only human corrections are learned.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from serl.specs import Spec
 from serl.types import Batch
 
 _EXPLORING_STD = 0.05
-"""Before tanh; cloning learns none. A human has little to correct near a clone, and RL a start."""
+"""Action noise before tanh, which cloning does not learn.
+
+A human corrects little near a clone, and RL starts from one.
+"""
 
 
 class BC(SAC):
-    """The agent; see `serl.agent.Agent`. Critics and temperature are never trained."""
+    """Behaviour cloning agent; see `serl.agent.Agent`. Critics and temperature are not trained."""
 
     def __init__(self, spec: Spec, config: SACConfig, seed: int) -> None:
         super().__init__(spec, config, seed)
@@ -31,9 +34,10 @@ class BC(SAC):
         bias[len(bias) // 2 :] = math.log(_EXPLORING_STD)
 
     def update(self, batch: Batch) -> dict[str, float]:
-        """`utd` steps of the actor, and of its encoder, towards the actions of prior transitions.
+        """Take `utd` steps of actor and encoder towards the actions of prior transitions.
 
-        A step whose gradient is not finite is skipped. Metrics come every `metrics_every` updates.
+        A step whose gradient is not finite is skipped. Metrics are returned every `metrics_every`
+        updates.
 
         Raises:
             SpecMismatch: the batch has not utd * batch_size rows.

@@ -1,4 +1,4 @@
-"""A classifier of images that tells success, or stages on the way to it; as a file and a reward."""
+"""Image classifier of success, or of the stages of a task; stored in a file, used as a reward."""
 
 from __future__ import annotations
 
@@ -35,24 +35,25 @@ MAX_BYTES = 256 << 20
 
 
 class Card(BaseModel):
-    """What is known of a classifier; part of its file.
+    """Metadata of a classifier; part of its file.
 
     Attributes:
-        task: what it was trained for; empty in files that do not say so.
-        renderers: what drew the images that it was trained on; `serl.camera.REAL` of real ones.
-        views: what it sees of cameras, by name.
+        task: task it was trained for; empty in files that do not specify it.
+        renderers: renderers of its training images; `serl.camera.REAL` for real ones.
+        views: input views of the cameras, by name.
         classes: names of the classes; the first is "nothing", the last is the success.
-        channels: of the convolutions.
+        channels: channels of the convolutions.
         latent: features of each camera.
-        trunk: sha256 of the weights of the frozen ResNet-10 below all that; None without one.
+        trunk: sha256 of the weights of the frozen ResNet-10 in front of it; None without one.
         hidden: width of the hidden layer.
-        temperature: logits are divided by it, so that probabilities are what they say.
-        threshold: the probability from which it is believed ...
-        place: ... chosen where the tool was there; None in files that do not say so.
-        positives: samples it was trained on, of all classes but the first.
-        negatives: samples of the first class.
-        accuracy: at that threshold, on episodes that nothing was chosen on.
-        seed: of its training.
+        temperature: divisor of the logits that calibrates the probabilities.
+        threshold: probability from which a class is predicted.
+        place: tool positions for which the threshold was chosen; None in files that do not specify
+            it.
+        positives: training samples of all classes but the first.
+        negatives: training samples of the first class.
+        accuracy: accuracy at that threshold, on held-out episodes.
+        seed: seed of its training.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -76,12 +77,12 @@ class Card(BaseModel):
 
 @dataclass(frozen=True)
 class Classifier:
-    """Its card, and its parameters.
+    """An image classifier: its card and its parameters.
 
     Attributes:
         card: see `Card`.
         seeing: flat parameters of the encoder.  # (1, P)
-        judging: flat parameters of what stands behind it.  # (1, P)
+        judging: flat parameters of the head.  # (1, P)
         trunk: the ResNet-10 of the card.
     """
 
@@ -94,12 +95,12 @@ class Classifier:
     def create(
         cls, card: Card, generator: torch.Generator, trunk: Trunk | None = None
     ) -> Classifier:
-        """A fresh one."""
+        """Create a classifier with random weights."""
         encoder, head = networks(card)
         return cls(card, encoder.init(generator), head.init(generator), trunk)
 
     def logits(self, images: Mapping[str, Tensor]) -> Tensor:
-        """Of uint8 images by view, (B, H, W, 3): unscaled log-probabilities.  # (B, classes)."""
+        """Return the logits of uint8 images by view, (B, H, W, 3).  # (B, classes)."""
         encoder, head = networks(self.card)
         if self.trunk is not None:
             images = {name: self.trunk(image) for name, image in images.items()}
@@ -108,14 +109,14 @@ class Classifier:
 
     @torch.inference_mode()
     def probabilities(self, images: Mapping[str, Image]) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Of images by view, (B, H, W, 3): how probable each class is.  # (B, classes)."""
+        """Return the class probabilities of images by view, (B, H, W, 3).  # (B, classes)."""
         tensors = {name: torch.from_numpy(images[name]) for name in self.card.views}
         scaled = self.logits(tensors) / self.card.temperature
         told: np.ndarray[Any, np.dtype[np.float32]] = scaled.softmax(-1).numpy()
         return told
 
     def save(self, path: Path) -> None:
-        """Write it as one safetensors file; raises `BadInput` when the disk refuses."""
+        """Write the classifier to a safetensors file; raises `BadInput` when writing fails."""
         metadata = {"format": FORMAT, "card": self.card.model_dump_json()}
         arrays = {name: np.asarray(array) for name, array in to_arrays(self._tensors()).items()}
         try:
@@ -126,11 +127,11 @@ class Classifier:
 
     @classmethod
     def load(cls, path: Path) -> Classifier:
-        """Read one from a file.
+        """Read a classifier from a file.
 
         Raises:
-            BadInput: there is no such file, or not the ResNet-10 that it was trained behind.
-            CorruptData: damaged, foreign, or of another version.
+            BadInput: the file does not exist, or the ResNet-10 of its training is not available.
+            CorruptData: the file is damaged, foreign, or of another version.
         """
         try:
             data = read_bounded(path, MAX_BYTES)
@@ -163,7 +164,7 @@ class Classifier:
 
 
 def networks(card: Card) -> tuple[Encoder, EnsembleMLP]:
-    """The shapes of a classifier's encoder and of what stands behind it."""
+    """Return the encoder and the head of a classifier, without parameters."""
     cameras = {name: (view.height, view.width) for name, view in card.views.items()}
     grid = (GRID, GRID, CHANNELS) if card.trunk else None
     encoder = Encoder(cameras, 0, card.channels, card.latent, 0, grid)
@@ -173,10 +174,10 @@ def networks(card: Card) -> tuple[Encoder, EnsembleMLP]:
 def check_origin(
     path: Path, card: Card, task: str, renderers: Collection[str], transfer: bool
 ) -> None:
-    """Warn of a classifier whose images were drawn otherwise than those that it is to judge.
+    """Check a classifier's task; warn if its training images had other renderers.
 
     Raises:
-        SpecMismatch: it was trained for another task, which was not allowed.
+        SpecMismatch: it was trained for another task, and `transfer` is not set.
     """
     if card.task and task and card.task != task and not transfer:
         raise SpecMismatch(
@@ -194,10 +195,10 @@ def check_origin(
 
 
 def unproven(card: Card, config: RewardConfig) -> str:
-    """Where a classifier would be asked though nobody knows what it says there; empty if nowhere.
+    """Return why the threshold is not validated for these tool positions; empty if it is.
 
-    Its threshold, and all that was measured of it, is of images with the tool in its place: it may
-    take any other one for a success.
+    The threshold and all measurements apply to images with the tool in its place: images with the
+    tool elsewhere may be classified as success.
     """
     here = config.place
     if card.place is None:
@@ -212,9 +213,9 @@ def _at(place: ToolPlace) -> str:
 
 
 def check_place(path: Path, card: Card, config: RewardConfig) -> None:
-    """Raise `SpecMismatch` for a classifier that is asked where its threshold was not chosen.
+    """Check that the threshold was chosen for these tool positions; else raise `SpecMismatch`.
 
-    Of a file that does not say where that was it is only said.
+    If the file does not specify its positions, a warning is logged instead.
     """
     if card.place is None:
         logger.warning("reward model %s: %s: audit it first", path, unproven(card, config))
@@ -226,11 +227,11 @@ def check_place(path: Path, card: Card, config: RewardConfig) -> None:
 
 
 def imported_trunk(who: str) -> tuple[Trunk, str]:
-    """The ResNet-10 that this user has imported, and the sha256 of its weights.
+    """Return the ResNet-10 that this user has imported, and the sha256 of its weights.
 
     Raises:
-        BadInput: there is none.
-        CorruptData: it is damaged.
+        BadInput: no trunk was imported.
+        CorruptData: its file is damaged.
     """
     if not default_path().exists():
         raise BadInput(f"{who}: needs a ResNet-10: serl encoder import FILE ({default_path()})")
@@ -239,18 +240,18 @@ def imported_trunk(who: str) -> tuple[Trunk, str]:
 
 
 def make_reward(config: RewardConfig, task: Task, renderer: str | None = None) -> StageReward:
-    """The reward that a configuration names, for the task and the cameras it was trained on.
+    """Create the configured reward for a task, with checks of its task, cameras and positions.
 
     Args:
-        config: names it.
-        task: whose successes it tells.
-        renderer: what draws its images, if not what the task says.
+        config: configuration that names the classifier's file.
+        task: the task to reward.
+        renderer: renderer of its images, if it differs from the task's.
 
     Raises:
-        BadInput: no such model.
-        CorruptData: it is damaged.
-        SpecMismatch: it was trained for another task, on other cameras, or with the tool in a
-            narrower place; the line says which, and what they are here.
+        BadInput: the model's file does not exist.
+        CorruptData: the file is damaged.
+        SpecMismatch: the model was trained for another task, on other cameras, or with the tool in
+            a narrower place; the message gives the trained and the present values.
     """
     assert config.model is not None  # the configuration was checked
     model = Classifier.load(config.model)
@@ -281,7 +282,7 @@ def make_reward(config: RewardConfig, task: Task, renderer: str | None = None) -
 
 
 def _card(data: bytes) -> Card:
-    """The card in a safetensors text."""
+    """Parse the card in a safetensors file's bytes."""
     try:
         return Card.model_validate_json(said_by(data, FORMAT)["card"])
     except ValidationError as error:
@@ -291,7 +292,7 @@ def _card(data: bytes) -> Card:
 
 
 def _check_sizes(card: Card, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    """Before anything as large as the card says is made, the file has to hold as much."""
+    """Check that the file holds the sizes in the card, before allocating memory for them."""
     for part, network in zip(("encoder", "head"), networks(card), strict=True):
         for name, shape in network.shapes.items():
             found = arrays.get(f"{part}.{name}")

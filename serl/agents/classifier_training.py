@@ -1,4 +1,4 @@
-"""Trains a classifier of images: on most episodes; calibrated on some, and measured on others."""
+"""Training of image classifiers: episodes are split for training, calibration and testing."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 
 _SUREST = 1.0 - 1e-6
 _LEAST = 5
-"""Of each class in each part; below it nothing can be said of what was learned."""
+"""Smallest number of samples of each class in each part; fewer give no reliable result."""
 
 
 class Trained(NamedTuple):
-    """A classifier, and what it says of samples that neither training nor calibration saw."""
+    """A trained classifier, and its predictions on samples unused in training and calibration."""
 
     classifier: Classifier
     held_out: Samples
@@ -47,8 +47,8 @@ def train_classifier(
 ) -> Trained:
     """Train on most episodes, choose temperature and threshold on others, measure on the rest.
 
-    What is measured was seen by neither, so that it is what may be expected of other episodes.
-    Equal arguments give equal parameters. Classes count alike, however many samples they have.
+    The measured accuracy is on episodes used for neither, so it holds for new episodes. Equal
+    arguments give equal parameters. Classes are weighted equally, whatever their sample counts.
 
     Raises:
         BadInput: too few samples of a class, or too few episodes.
@@ -99,7 +99,7 @@ def train_classifier(
 
 
 def split_by_episode(samples: Samples, shares: Sequence[float], seed: int) -> tuple[Samples, ...]:
-    """Samples to train on, and for each share others; no episode is in two of them."""
+    """Split samples into a part for training and one for each share; no episode is in two parts."""
     episodes = np.unique(samples.episodes)
     np.random.default_rng(seed).shuffle(episodes)
     counts = [max(1, round(share * len(episodes))) for share in shares]
@@ -108,7 +108,7 @@ def split_by_episode(samples: Samples, shares: Sequence[float], seed: int) -> tu
 
 
 def _check_sides(samples: Samples, card: Card) -> None:
-    """Raise `BadInput` where one of the classes has no sample at all."""
+    """Raise `BadInput` if a class has no sample at all."""
     counts = np.bincount(samples.labels, minlength=len(card.classes)).tolist()
     if 0 in counts:
         lacking = counts.index(0)
@@ -134,7 +134,7 @@ def _check(samples: Samples, card: Card) -> None:
 def _batches(
     samples: Samples, config: ClassifierConfig, rng: np.random.Generator
 ) -> Iterator[Rows]:
-    """Rows of as many batches as see each sample once, in which classes are equally frequent."""
+    """Yield the rows of one epoch's batches, in which all classes are equally frequent."""
     kinds = [np.flatnonzero(samples.labels == label) for label in np.unique(samples.labels)]
     each = max(1, config.batch_size // len(kinds))
     for _ in range(math.ceil(len(samples.labels) / config.batch_size)):
@@ -144,7 +144,7 @@ def _batches(
 def _look(
     samples: Samples, config: ClassifierConfig, rng: np.random.Generator, rows: Rows
 ) -> dict[str, Tensor]:
-    """Copies of images, each shifted and lit in its own way."""
+    """Return copies of images, each with its own random shift and brightness."""
     return {
         name: torch.from_numpy(
             brightened(shifted(frames, rows, config.crop_px, rng), config.brightness, rng)
@@ -156,7 +156,7 @@ def _look(
 def _copies(
     samples: Samples, config: ClassifierConfig, rng: np.random.Generator, trunk: Trunk
 ) -> Callable[[Rows], dict[str, Tensor]]:
-    """What gives features of one of a few copies of each image, which the trunk saw beforehand."""
+    """Precompute trunk features of some augmented copies of each image; return their sampler."""
     count = len(samples.labels)
     features: dict[str, list[Tensor]] = {name: [] for name in samples.images}
     for start in range(0, config.copies * count, 64):
@@ -204,7 +204,7 @@ def _logits(classifier: Classifier, samples: Samples) -> np.ndarray[Any, np.dtyp
 def _probabilities(
     classifier: Classifier, samples: Samples, temperature: float, config: ClassifierConfig
 ) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """As a reward sees them: where the tool is not at a success, nothing is.  # (N, classes)."""
+    """Return the reward's probabilities: class 0 if the tool is out of place.  # (N, classes)."""
     scaled = torch.from_numpy(_logits(classifier, samples)) / temperature
     told: np.ndarray[Any, np.dtype[np.float32]] = scaled.softmax(-1).numpy()
     there = may_be_there(samples.tools_m, config.tool_low_m, config.tool_high_m)
@@ -213,7 +213,7 @@ def _probabilities(
 
 
 def _temperature(logits: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> float:
-    """The one that makes the labels most likely (Guo et al. 2017, section 4.2)."""
+    """Return the temperature that maximises the likelihood of the labels (Guo et al. 2017, 4.2)."""
     candidates = np.geomspace(0.2, 10.0, 80)
     truth = torch.from_numpy(labels)
     scaled = [torch.from_numpy(logits) / float(value) for value in candidates]
@@ -224,11 +224,12 @@ def _temperature(logits: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> 
 def _threshold(
     probabilities: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], false_positives: float
 ) -> float:
-    """Half or more, and above all but the allowed share of what was taken for more than it is.
+    """Choose the threshold, at least 0.5, that limits the share of overestimated samples.
 
-    That is nothing taken for a stage, or a stage for a later one or the success: it pays what was
-    not earned. The share is of each label's samples, so that a rare stage counts as the others do.
-    Where no threshold holds it, it is said.
+    Overestimated is a sample of nothing classified as a stage, or one of a stage classified as a
+    later stage or the success: it would earn an undue reward. The share is taken over each label's
+    samples, so that a rare stage counts as the others do. If no threshold satisfies the limit, a
+    warning is logged.
     """
     told, sureness, highest = probabilities.argmax(1), probabilities.max(1), 0.0
     for label in range(probabilities.shape[1] - 1):

@@ -1,4 +1,4 @@
-"""Hyper-parameters of the agents. Free of torch, so that the core can check them."""
+"""Hyper-parameters of the agents. Free of torch, so that the core can validate them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Width = Annotated[int, Field(ge=1, le=4096)]
 
 
 class SACConfig(AgentConfig):
-    """Hyper-parameters of `SAC`, and of `BC`, which has its actor.
+    """Hyper-parameters of `SAC`, and of `BC`, which uses its actor.
 
     Attributes:
         hidden: widths of the hidden layers of actor and critics.
         critics: size of the critic ensemble; 10 is worth it on a GPU.
-        subset: how many target critics, drawn anew per step, the minimum is over (REDQ).
+        subset: number of target critics, drawn anew per step, in the minimum (REDQ).
         tau: share of the critic that its target takes over per critic step.
-        learning_rate: of Adam, for actor, critic and temperature.
+        learning_rate: learning rate of Adam, for actor, critic and temperature.
         temperature: initial weight of the entropy.
-        target_entropy: in nats; None for minus half the size of the action.
+        target_entropy: target entropy in nats; None for minus half the size of the action.
         return_bounds: least and greatest possible return; the critic's target is clipped to it.
         backup_entropy: count the entropy of the next action in the critic's target.
         layer_norm: LayerNorm in actor and critics.
@@ -32,8 +32,8 @@ class SACConfig(AgentConfig):
             actor's loss; changes linearly to `bc_final_weight` over `bc_steps` updates.
         bc_final_weight: see `bc_weight`.
         bc_steps: see `bc_weight`.
-        grasp_penalty: what it costs the grasp critic to switch a gripper.
-        bc_warm_start: so many first updates train the actor by cloning alone.
+        grasp_penalty: cost of switching a gripper, for the grasp critic.
+        bc_warm_start: number of first updates that train the actor by cloning alone.
         metrics_every: updates between two reports of metrics.
         matmul: products in float32, or in bfloat16 (TF32 on CUDA); "auto" for the latter where
             the processor has units for it.
@@ -60,29 +60,29 @@ class SACConfig(AgentConfig):
 
 
 class ClassifierConfig(BaseModel):
-    """How a classifier is trained.
+    """Hyper-parameters of classifier training.
 
     Attributes:
-        epochs: how often it sees each sample.
+        epochs: number of passes over the samples.
         batch_size: samples per step.
-        learning_rate: of Adam; falls to zero along half a cosine.
-        crop_px: images are shifted at random by up to so many pixels.
-        brightness: ... and made brighter or darker by up to this share.
-        dropout: share of an image's features that a step does not see.
-        smoothing: of the labels: so much of each is spread over the other classes.
-        calibration: share of the episodes that temperature and threshold are chosen on.
-        held_out: share of the episodes that it is measured on: neither trained nor chosen on.
-        false_positives: the share of each label's samples that the threshold may let pass for more
-            than they are, in calibration.
-        encoder: of images: a small one that is trained, or the frozen ResNet-10 that
-            `serl encoder import` has put into the folder of caches, below a small trained one.
-        copies: so many differently shifted and lit copies of each image the ResNet-10 sees; each
-            once, so that a CPU has it done in a minute.
-        tool_low_m: lowest corner of where the tool is at a success, base frame; what is elsewhere
-            is no success, whatever it looks like, so that the threshold need not tell it ...
-        tool_high_m: ... and the highest; None for anywhere.
-        seed: of everything random.
-        threads: of torch; None leaves them alone.
+        learning_rate: learning rate of Adam; falls to zero along half a cosine.
+        crop_px: largest random shift of images, in pixels.
+        brightness: largest random change of an image's brightness, as a share.
+        dropout: share of an image's features that is dropped per step.
+        smoothing: label smoothing: share of each label that is spread over the other classes.
+        calibration: share of the episodes on which temperature and threshold are chosen.
+        held_out: share of the episodes for measurement only, unused in training and calibration.
+        false_positives: largest share of each label's calibration samples that the threshold
+            accepts as a higher class.
+        encoder: image encoder: a small one that is trained, or the frozen ResNet-10 imported by
+            `serl encoder import` into the cache directory, below a small trained one.
+        copies: number of differently augmented copies of each image for the ResNet-10, each
+            processed once, which takes a CPU a minute.
+        tool_low_m: lowest corner of the tool's positions at a success, base frame; positions
+            outside are no success, whatever the image, so that the threshold need not exclude them.
+        tool_high_m: highest corner of the tool's positions at a success; None for anywhere.
+        seed: seed of all randomness.
+        threads: threads of torch; None leaves them unchanged.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -106,21 +106,21 @@ class ClassifierConfig(BaseModel):
 
 
 class VICEConfig(BaseModel):
-    """How a classifier is trained beside the agent, see `serl.agents.vice`.
+    """Hyper-parameters of a classifier trained beside the agent, see `serl.agents.vice`.
 
     Attributes:
-        binary: the reward is all or nothing, and not how probable a success is.
-        positives: collections or runs whose labelled successes count as well: the highest label of
-            each, and not 0.
-        last_frames: so many of the last observations of each demonstration are successes.
-        batch_size: successes, and observations of the policy, per step; a step an update.
-        learning_rate: of Adam.
-        crop_px: images of successes are shifted at random by up to so many pixels; None for as many
-            as the others are (`learner.crop_px`), or the shift alone would tell the two apart.
-        smoothing: of the labels: successes are taken for 1 less this, the others for this.
-        mixup: learn on mixtures of features and labels (Zhang et al. 2018).
-        slope_weight: how much it counts that the slope between successes and others is not 1.
-        channels: of the convolutions.
+        binary: the reward is all or nothing, instead of the probability of success.
+        positives: collections or runs whose labelled successes are added: the steps of the highest
+            label of each, unless that is 0.
+        last_frames: number of the last observations of each demonstration that are successes.
+        batch_size: successes, and observations of the policy, per step; one step per update.
+        learning_rate: learning rate of Adam.
+        crop_px: largest random shift of images of successes, in pixels; None for that of the other
+            images (`learner.crop_px`), or the shift alone would distinguish the two.
+        smoothing: label smoothing: the target is 1 less this for successes, this for the others.
+        mixup: train on mixtures of features and labels (Zhang et al. 2018).
+        slope_weight: weight of the penalty that keeps the slope between successes and others at 1.
+        channels: channels of the convolutions.
         latent: features of each camera, or of the state.
         hidden: width of the hidden layer.
     """
@@ -142,21 +142,21 @@ class VICEConfig(BaseModel):
 
 
 class PretrainingConfig(BaseModel):
-    """How an encoder is pretrained.
+    """Hyper-parameters of encoder pretraining.
 
     Attributes:
-        samples: pictures of each camera.
-        epochs: how often each is seen.
+        samples: images of each camera.
+        epochs: number of passes over the images.
         batch_size: samples per step.
-        learning_rate: of Adam; falls to zero along half a cosine.
-        crop_px: images are shifted at random by up to so many pixels.
-        brightness: ... and made brighter or darker by up to this share.
-        noise: largest standard deviation of what the expert that drives is disturbed by; each of
-            its ways has one of its own, from none to this.
-        channels: of the encoder's convolutions.
+        learning_rate: learning rate of Adam; falls to zero along half a cosine.
+        crop_px: largest random shift of images, in pixels.
+        brightness: largest random change of an image's brightness, as a share.
+        noise: largest standard deviation of the disturbance of the driving expert; each of its
+            trajectories has its own, from none to this.
+        channels: channels of the encoder's convolutions.
         latent: features of each camera.
-        seed: of everything random.
-        threads: of torch; None leaves them alone.
+        seed: seed of all randomness.
+        threads: threads of torch; None leaves them unchanged.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

@@ -1,4 +1,4 @@
-"""Where an agent computes, and how precisely."""
+"""Compute device and numerical precision of an agent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from serl.errors import BadInput
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of a name, "auto" for CUDA where there is one; raises `BadInput` if it is none."""
+    """Return the named device, "auto" for CUDA if available; raises `BadInput` if unusable."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -22,10 +22,10 @@ def choose_device(name: str) -> torch.device:
 
 
 def moved(array: np.ndarray[Any, Any], device: torch.device) -> Tensor:
-    """An array on the device; on a CPU it is the array itself.
+    """Return an array as a tensor on the device; on a CPU it shares the array's memory.
 
-    A GPU fetches it from a copy in pinned memory while the host goes on, and the array may change
-    at once. That memory is torch's, which lends it to nobody else before the GPU has been there.
+    A GPU copies it asynchronously from pinned memory, and the array may be changed at once. The
+    pinned memory belongs to torch, which does not reuse it before the GPU has read it.
     """
     tensor = torch.from_numpy(array)
     if device.type == "cuda":
@@ -37,8 +37,8 @@ def set_matmul(mode: str, device: torch.device) -> torch.dtype:
     """Set the precision of float32 products and convolutions, for the whole process.
 
     Returns:
-        what convolutions, and all of a network that is never trained, compute in; weights that are
-        trained stay float32, for bfloat16 loses small steps.
+        dtype of convolutions, and of networks that are never trained; trained weights stay
+        float32, because bfloat16 loses small steps.
     """
     units = torch.cpu.get_capabilities()
     fast = device.type == "cuda" or units.get("avx512_bf16") or units.get("amx_bf16")

@@ -1,6 +1,6 @@
-"""The weights that a small image encoder starts from: a file, or those that the package brings.
+"""Initial weights of a small image encoder: from a file, or packaged with serl.
 
-`serl encoder pretrain` made them all; the card in a file says how.
+All are made by `serl encoder pretrain`; the card in a file documents its training.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ PACKAGED: tuple[Packaged, ...] = get_args(Packaged)
 
 
 def weights_file(chosen: Path | str) -> Path:
-    """Where the weights are that `agent.encoder_weights` names."""
+    """Return the path of the weights that `agent.encoder_weights` names."""
     if isinstance(chosen, Path):
         return chosen
     return Path(__file__).with_name(f"{chosen}.safetensors")
 
 
 def starting_file(config: AgentConfig, cameras: Cameras) -> Path | None:
-    """What the encoder of a fresh agent starts from; None for random weights.
+    """Return the file of a fresh agent's encoder weights; None for random weights.
 
     Raises:
-        BadInput: the task has no cameras, or the file is not the one that the run was made with.
+        BadInput: the task has no cameras, or the file has changed since the run was made.
     """
     chosen = config.encoder_weights
     if chosen == "auto":
@@ -56,15 +56,15 @@ def starting_file(config: AgentConfig, cameras: Cameras) -> Path | None:
 
 
 def fitting(config: AgentConfig, cameras: Sequence[Cameras]) -> Packaged | None:
-    """The first packaged weights that agents of all these cameras can start from."""
+    """Return the first packaged weights that fit agents with all these cameras."""
     fits = (name for name in PACKAGED if not any(misfit(name, config, each) for each in cameras))
     return next(fits, None)
 
 
 def is_pretrained_on(task: Task, config: AgentConfig) -> bool:
-    """Whether weights that come with serl were made on what this task shows.
+    """Return whether the packaged weights were trained on the images of this task.
 
-    The task is ours, and what it says of the scene and of cameras is as usual.
+    The task must come with serl, with default settings of its scene and cameras.
     """
     name = fitting(config, [image_specs(task.config.policy_views)])
     ours = task.name in plugins.names("task")
@@ -79,13 +79,13 @@ def is_pretrained_on(task: Task, config: AgentConfig) -> bool:
 
 
 def views_of(task: Task) -> dict[str, Any]:
-    """What a policy sees of cameras, as cards say it."""
+    """Return a policy's camera views in the format of encoder cards."""
     views = task.config.policy_views
     return {name: view.model_dump(mode="json") for name, view in views.items()}
 
 
 def misfit(packaged: Packaged, config: AgentConfig, cameras: Cameras) -> str:
-    """Why an agent of these cameras cannot start from packaged weights; empty where it can."""
+    """Explain why packaged weights do not fit an agent with these cameras; empty if they do."""
     if not cameras or config.encoder != "small":
         return "there is no small encoder"
     card = _card(packaged)
@@ -106,15 +106,15 @@ def misfit(packaged: Packaged, config: AgentConfig, cameras: Cameras) -> str:
 def with_encoder(
     config: AgentConfig, cameras: Sequence[Cameras], inherited: bool = False
 ) -> AgentConfig:
-    """A configuration that names the weights, and what is in them; nothing is left open.
+    """Return a configuration with the encoder's weights and their sha256 resolved.
 
     Args:
-        config: of the agent.
-        cameras: of each agent that it is for; the packaged weights must fit all.
-        inherited: the encoder comes from another run.
+        config: configuration of the agent.
+        cameras: cameras of each agent it is for; packaged weights must fit all.
+        inherited: True if the encoder comes from another run.
 
     Raises:
-        BadInput: there is no such file, or features are to be kept of an untrained encoder.
+        BadInput: the file does not exist, or features of an untrained encoder are to be cached.
     """
     chosen = config.encoder_weights
     if chosen == "auto":
@@ -136,9 +136,9 @@ def with_encoder(
 
 
 def told(config: AgentConfig, cameras: Cameras) -> str:
-    """A line on what an encoder starts from, if there is one, of a settled configuration.
+    """Describe the initial encoder weights of a resolved configuration in one line, if any.
 
-    Behind a frozen ResNet-10 it says what is given up where its features are kept.
+    With a frozen ResNet-10 and cached features, it names the drawback of caching.
     """
     if not cameras:
         return ""
@@ -159,13 +159,13 @@ def told(config: AgentConfig, cameras: Cameras) -> str:
 
 
 def _why(config: AgentConfig, cameras: Sequence[Cameras]) -> str:
-    """Why there are no weights: of the packaged ones that are for cameras of these names."""
+    """Explain why no weights are used: the misfit of packaged ones with the same cameras."""
     for each in cameras:
         reasons = {name: misfit(name, config, each) for name in PACKAGED}
         alike = [name for name in PACKAGED if _card(name)["sizes"].keys() >= each.keys()]
         if reason := reasons[(alike or PACKAGED)[0]]:
             return reason
-    no_common = config.encoder_weights == "auto"  # one for each, and not for all
+    no_common = config.encoder_weights == "auto"  # each task has fitting weights, but not all
     return "none that comes with serl is for all of these tasks" if no_common else _AS_ASKED
 
 

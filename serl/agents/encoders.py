@@ -1,6 +1,6 @@
-"""What an agent sees of images and the arm's own state, as a pure function of flat parameters.
+"""Encoder of images and the arm's own state, as a pure function of flat parameters.
 
-Actor and critics share it; only the critic's loss trains it, and there is no target of it, as in
+Actor and critics share it; only the critic's loss trains it, and it has no target network, as in
 DrQ-v2 (Yarats et al. 2021, section 3.1).
 """
 
@@ -26,23 +26,22 @@ _OF_FEATURES = 2  # dimensions, where images have four
 
 @dataclass(frozen=True)
 class Encoder(FlatParameters):
-    """A small network for each camera, and a layer for the state.
+    """An encoder with a small network for each camera, and a layer for the state.
 
-    Each camera: convolutions with relu over its images, and where each channel of the last one
-    looks (spatial softmax, Levine et al. 2016, section 5.2: of few examples, where things are is
-    learned far better so); or a learned weighting of the places in the features that a frozen trunk
-    made of the images (SERL's spatial embeddings). Then linear, LayerNorm, tanh, as for the state.
-    All are put one behind the other.
+    Each camera: convolutions with relu, then the spatial softmax of each channel of the last one
+    (Levine et al. 2016, section 5.2: from few examples, positions are learned far better so); or a
+    learned weighting of the positions in the features of a frozen trunk (SERL's spatial
+    embeddings). Then linear, LayerNorm, tanh, as for the state. The outputs are concatenated.
 
     Attributes:
         cameras: height and width of each camera's images, by name.
         state_size: length of the state vector; 0 for none.
-        channels: of the convolutions, of stride 2 but the last.
+        channels: channels of the convolutions, all of stride 2 but the last.
         latent: features of each camera.
         state_latent: features of the state.
         trunk: shape of a frozen trunk's features of an image, (H', W', C); None without one.
-        frames: images of each camera behind each other.
-        dtype: what the convolutions compute in; their parameters stay as they are.
+        frames: number of stacked images of each camera.
+        dtype: dtype of the convolutions' computation; their parameters keep theirs.
     """
 
     cameras: Mapping[str, tuple[int, int]]
@@ -58,7 +57,7 @@ class Encoder(FlatParameters):
 
     @property
     def size(self) -> int:
-        """Features of an observation, Z."""
+        """The number of features of an observation, Z."""
         return self.latent * len(self.cameras) + (self.state_latent if self.state_size else 0)
 
     @cached_property
@@ -81,13 +80,13 @@ class Encoder(FlatParameters):
         return shapes
 
     def init(self, generator: torch.Generator) -> Tensor:
-        """A fresh flat matrix: He-normal convolutions, Glorot-uniform layers, zero biases."""
+        """Create flat parameters: He-normal convolutions, Glorot-uniform layers, zero biases."""
         flat = torch.zeros(1, self.length)
         for name, part in self.views(flat).items():
             shape = part.shape[1:]
             if name.endswith("scale"):
                 part.fill_(1.0)
-            elif name.endswith("places.weight"):  # as LeCun et al. 1998, over the places
+            elif name.endswith("places.weight"):  # as LeCun et al. 1998, over the positions
                 part.normal_(0.0, 1.0 / math.sqrt(shape[0] * shape[1]), generator=generator)
             elif name.endswith("weight") and len(shape) == 4:
                 part.normal_(0.0, math.sqrt(2.0 / math.prod(shape[1:])), generator=generator)
@@ -97,16 +96,16 @@ class Encoder(FlatParameters):
         return flat
 
     def __call__(self, flat: Tensor, state: Tensor, images: Mapping[str, Tensor]) -> Tensor:
-        """Features of observations.
+        """Compute features of observations.
 
         Args:
             flat: parameters.  # (1, P)
             state: normalised state vectors.  # (B, D)
-            images: uint8 by camera, (B, H, W, 3 * frames); or what the trunk made of them, or
-                `see`. Those of some cameras alone give the features of these.
+            images: uint8 by camera, (B, H, W, 3 * frames); or the trunk's features of them, or the
+                results of `see`. A subset of the cameras gives the features of that subset.
 
         Returns:
-            Between -1 and 1.  # (B, Z)
+            Features in [-1, 1].  # (B, Z)
         """
         features = [self.see(flat, name, images[name]) for name in self.cameras if name in images]
         if self.state_size:
@@ -114,7 +113,7 @@ class Encoder(FlatParameters):
         return torch.cat(features, -1)
 
     def see(self, flat: Tensor, name: str, images: Tensor) -> Tensor:
-        """Features of one camera's images; features stay as they are.  # (B, latent)."""
+        """Return the features of one camera's images; features pass unchanged.  # (B, latent)."""
         if not self.trunk and images.ndim == _OF_FEATURES:
             return images
         parts = self._parts(flat)
@@ -122,7 +121,7 @@ class Encoder(FlatParameters):
             weights = parts[f"{name}.places.weight"]
             weighted = torch.einsum("bhwc,hwcf->bcf", images, weights)
             return _head(parts, f"{name}.head", weighted.flatten(1))
-        # In memory channels come last throughout. Half a shade of grey is exact in bfloat16.
+        # Memory is channels last throughout. Half a grey level is exact in bfloat16.
         x = images.permute(0, 3, 1, 2).to(self.dtype).sub_(127.5).div_(255.0)
         last = len(self.channels) - 1
         for layer in range(last + 1):
@@ -140,13 +139,13 @@ class Encoder(FlatParameters):
 
 
 def _centres(x: Tensor) -> Tensor:
-    """Mean column and row of each channel's softmax over the places, (B, C, H, W) -> (B, 2 C)."""
+    """Return mean column and row of each channel's softmax, (B, C, H, W) -> (B, 2 C)."""
     height, width = x.shape[2:]
     share = x.permute(0, 2, 3, 1).flatten(1, 2).softmax(1).reshape(len(x), height, width, -1)
     places = (
         (share.sum(across) * torch.linspace(-1.0, 1.0, size, device=x.device)[:, None]).sum(1)
         for across, size in ((1, width), (2, height))
-    )  # sums, for a product of matrices may be rounded
+    )  # sums, because a matrix product may be rounded
     return torch.cat([*places], -1)
 
 
@@ -156,7 +155,7 @@ def _layer(name: str, fan_in: int, fan_out: int) -> dict[str, tuple[int, ...]]:
 
 
 def _head(parts: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
-    """Linear, LayerNorm, tanh."""
+    """Apply linear, LayerNorm and tanh."""
     weight = parts[f"{name}.weight"]
     scale, shift = parts[f"{name}.norm.scale"], parts[f"{name}.norm.shift"]
     return functional.layer_norm(x @ weight, weight.shape[1:], scale, shift, eps=_EPSILON).tanh()

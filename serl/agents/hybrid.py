@@ -1,12 +1,12 @@
-"""SAC for the arm and a discrete critic for its gripper, as in HIL-SERL.
+"""SAC for the arm with a discrete critic for its grippers, as in HIL-SERL.
 
-Luo et al. 2024, section 4.3: a gripper is open or closed, and between the two nothing is better
-than either. Each of n grippers may close, stay or open, which makes 3^n choices; one network says
-what each is worth, learned by double DQN (van Hasselt et al. 2016), and acts greedily. To switch
-costs a little, so that the gripper does not flutter.
+Luo et al. 2024, section 4.3: a gripper is either open or closed, and nothing between the two has an
+advantage. Each of n grippers may close, stay or open, which makes 3^n choices; one network, learned
+by double DQN (van Hasselt et al. 2016), estimates the value of each choice, and the best one is
+taken. A small cost of switching keeps the gripper from fluttering.
 
-The action says which of the four set-ups it is: one arm or two, whose grippers it moves or which
-are fixed. Where it moves none, all that is left is SAC.
+The action space determines which of four set-ups applies: one arm or two, with moving or fixed
+grippers. Without moving grippers the algorithm is plain SAC.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from serl.types import Action, Batch, Observation
 logger = logging.getLogger(__name__)
 
 _WIDTH = 3  # choices of one gripper: close, stay, open
-_OPEN = 0.9  # of the way; a gripper that holds something is less
+_OPEN = 0.9  # share of the opening; a gripper that holds an object is below it
 
 
 @dataclass(frozen=True)
 class Grippers:
-    """Which entries of an action drive grippers, and which of the state tell how far they are open.
+    """Entries of the action that drive grippers, and of the state that give their openings.
 
     Attributes:
-        size: of the whole action, A.
-        places: of the grippers' entries in an action.
-        openings: of their openings in a state vector; empty where it has none.
+        size: size of the whole action, A.
+        places: indices of the grippers' entries in an action.
+        openings: indices of their openings in a state vector; empty if unknown.
     """
 
     size: int
@@ -49,7 +49,7 @@ class Grippers:
 
     @classmethod
     def of(cls, spec: Spec) -> Grippers:
-        """Those of a spec: entries whose names end in "gripper"."""
+        """Find the grippers of a spec: entries whose names end in "gripper"."""
         names = spec.action_names
         places = tuple(i for i, name in enumerate(names) if name.endswith("gripper"))
         openings: list[int] = []
@@ -64,23 +64,23 @@ class Grippers:
 
     @cached_property
     def arm(self) -> tuple[int, ...]:
-        """Places of all other entries."""
+        """Indices of all other entries."""
         return tuple(place for place in range(self.size) if place not in self.places)
 
     @property
     def choices(self) -> int:
-        """How many there are, C."""
+        """The number of discrete choices, C."""
         return int(_WIDTH ** len(self.places))
 
     def chosen(self, action: Tensor) -> Tensor:
-        """The choice in actions (B, A): below -0.5 closes, above 0.5 opens.  # (B,) int64."""
+        """Return the choices in actions (B, A): below -0.5 close, above 0.5 open.  # (B,) int64."""
         grips = action[:, list(self.places)]
         digits = (grips > 0.5).long() - (grips < -0.5).long() + 1  # (B, n)
         weights = torch.tensor([_WIDTH**n for n in range(len(self.places))], device=action.device)
         return (digits * weights).sum(-1)
 
     def put(self, arm: Tensor, choice: int) -> Tensor:
-        """The whole action of an arm's entries and a choice.  # (A,)."""
+        """Combine the arm's entries and a choice to a whole action.  # (A,)."""
         action = arm.new_zeros(self.size)
         action[list(self.arm)] = arm
         for place in self.places:
@@ -89,7 +89,7 @@ class Grippers:
         return action
 
     def switches(self, action: Tensor, state: Tensor) -> Tensor:
-        """How many grippers actions (B, A) switch, by their openings in states (B, D).  # (B,)."""
+        """Count grippers that actions (B, A) switch, by openings in states (B, D).  # (B,)."""
         if not self.openings:
             return action.new_zeros(len(action))
         grips, opening = action[:, list(self.places)], state[:, list(self.openings)]
@@ -106,7 +106,7 @@ def grasp_target(
     discount: Tensor,
     next_state: Tensor,
 ) -> Tensor:
-    """Reward + discount * the target's value of what the grasp critic would choose.  # (B,)."""
+    """Return reward + discount * the target's value of the grasp critic's best choice.  # (B,)."""
     best = network.member(grasp[0], next_state).argmax(-1, keepdim=True)
     values = network.member(target[0], next_state)
     return reward + discount * values.gather(-1, best).squeeze(-1)
@@ -115,13 +115,13 @@ def grasp_target(
 def grasp_loss(
     network: EnsembleMLP, grasp: Tensor, state: Tensor, choice: Tensor, target: Tensor
 ) -> Tensor:
-    """Squared error of the values of the choices that were made."""
+    """Return the squared error of the values of the choices made."""
     values = network.member(grasp[0], state).gather(-1, choice.unsqueeze(-1)).squeeze(-1)
     return (values - target).square().mean()
 
 
 class HybridSAC(SAC):
-    """The agent; see `serl.agent.Agent`. Actor and critics see the arm's entries alone."""
+    """The hybrid agent; see `serl.agent.Agent`. Actor and critics use the arm's entries alone."""
 
     def __init__(self, spec: Spec, config: SACConfig, seed: int) -> None:
         self.grippers = Grippers.of(spec)
@@ -139,23 +139,23 @@ class HybridSAC(SAC):
         fresh = self.grasp_network.init(init).to(self.device)
         self.grasp = Group(fresh, config.learning_rate)
         self.grasp_target = fresh.detach().clone()
-        self._chosen = self._paid = torch.empty(0, device=self.device)  # of the batch at hand
+        self._chosen = self._paid = torch.empty(0, device=self.device)  # of the current batch
 
     @classmethod
     def create(cls, spec: Spec, config: SACConfig, seed: int) -> SAC:
-        """As SAC; of an arm whose action moves no gripper, SAC itself."""
+        """Create the agent; a plain SAC if the action moves no gripper."""
         return (cls if Grippers.of(spec).places else SAC)(spec, config, seed)
 
     @torch.inference_mode()
     def act(self, observation: Observation, explore: bool) -> Action:
-        """The arm's entries as SAC, the gripper's greedily: -1, 0 or 1."""
+        """Return an action: the arm's entries by SAC, the gripper's greedily: -1, 0 or 1."""
         seen = self.see(observation)
         choice = int(self.grasp_network.member(self.grasp.flat[0], seen).argmax())
         action: Action = self.grippers.put(self.choose(seen, explore), choice).cpu().numpy()
         return action
 
     def update(self, batch: Batch) -> dict[str, float]:
-        """As SAC; the grasp critic takes a step beside each of the critics'."""
+        """Update as SAC; the grasp critic takes a step with each critic update."""
         if not (self.updates or self.grippers.openings) and self.config.grasp_penalty:
             logger.warning(
                 "agent.grasp_penalty %g: costs nothing: the state does not tell how far each of %d "
@@ -169,7 +169,7 @@ class HybridSAC(SAC):
         return super().update(replace(batch, action=arm))
 
     def learn_beside(self, part: Tensors, seen: Tensor, rows: slice) -> Tensor:
-        """The grasp critic's step on a part of the batch; 1 when it was skipped."""
+        """Take a step of the grasp critic on a part of the batch; return 1 if it was skipped."""
         with torch.no_grad():
             target = grasp_target(
                 self.grasp_network,

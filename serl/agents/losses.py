@@ -17,7 +17,7 @@ from serl.agents.networks import EnsembleMLP, split_head, squash
 
 
 class Tensors(NamedTuple):
-    """A `Batch` on the device; its state is what actor and critics see, or the encoder's input."""
+    """A `Batch` on the device; its state is encoded, or the input of the encoder."""
 
     state: Tensor  # (B, D)
     action: Tensor  # (B, A)
@@ -28,7 +28,7 @@ class Tensors(NamedTuple):
     images: Mapping[str, Tensor]  # (B, H, W, 3) uint8 each
 
     def rows(self, part: slice) -> Tensors:
-        """Some of the transitions."""
+        """Return a slice of the transitions."""
         return Tensors(
             self.state[part],
             self.action[part],
@@ -42,23 +42,23 @@ class Tensors(NamedTuple):
 
 @dataclass(frozen=True)
 class Networks:
-    """The shapes of actor, critics and encoder; their parameters are passed to the losses."""
+    """Architectures of actor, critics and encoder; the losses receive their parameters."""
 
     actor: EnsembleMLP
     critic: EnsembleMLP
     encoder: Encoder
 
     def encode(self, encoder: Tensor, state: Tensor, images: Mapping[str, Tensor]) -> Tensor:
-        """What actor and critics see, shape (B, Z); without cameras the state itself."""
+        """Return the input of actor and critics, shape (B, Z); without cameras the state itself."""
         return self.encoder(encoder, state, images) if self.encoder.cameras else state
 
     def sample(self, actor: Tensor, state: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Sampled actions (B, A), their log-probabilities (B,) and the modes (B, A)."""
+        """Return sampled actions (B, A), their log-probabilities (B,) and the modes (B, A)."""
         mean, log_std = split_head(self.actor(actor, state)[0])
         return *squash(mean, log_std, noise), torch.tanh(mean)
 
     def values(self, critic: Tensor, state: Tensor, action: Tensor) -> Tensor:
-        """Q-values of the critics whose parameters are given, shape (E, B)."""
+        """Return the Q-values of the critics with the given parameters, shape (E, B)."""
         return self.critic(critic, torch.cat([state, action], -1)).squeeze(-1)
 
 
@@ -70,10 +70,10 @@ def critic_target(
     next_bonus: Tensor,
     subset: Tensor,
 ) -> Tensor:
-    """What the critics are to say, shape (B,): r + discount * (min over `subset` + bonus).
+    """Return the critics' target, shape (B,): r + discount * (min over `subset` + bonus).
 
-    Chen et al. 2021 (REDQ), algorithm 1. `batch.discount` is 0 where the task terminated, and not
-    where an episode was merely cut.
+    Chen et al. 2021 (REDQ), algorithm 1. `batch.discount` is 0 where the task terminated, but not
+    where an episode was merely truncated.
     """
     chosen = target.index_select(0, subset)
     values = networks.values(chosen, batch.next_state, next_action)  # (M, B)
@@ -83,7 +83,7 @@ def critic_target(
 def critic_loss(
     networks: Networks, critic: Tensor, encoder: Tensor, batch: Tensors, target: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Squared error to `target`: mean over the batch, sum over the members; and what they saw.
+    """Return the squared error to `target`, mean over batch, sum over members; and the features.
 
     The sum leaves each member the gradient that it would have alone.
     """
@@ -101,11 +101,11 @@ def actor_loss(
     temperature: Tensor,
     weights: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Loss of the actor, and its mean entropy (no gradient).
+    """Return the loss of the actor, and its mean entropy (no gradient).
 
     temperature * log pi - mean of all critics, plus the squared error of the mode to the actions
     of demonstrations and humans. The mode's error, not the likelihood, because human actions lie
-    on the bounds, where a tanh-Gaussian would saturate. `weights` (2,) are those of the two terms.
+    on the bounds, where a tanh-Gaussian would saturate. `weights` (2,) weigh the two terms.
     """
     action, log_probability, mode = networks.sample(actor, batch.state, noise)
     value = networks.values(critic, batch.state, action).mean(0)  # (B,)
@@ -115,11 +115,11 @@ def actor_loss(
 
 
 def cloning_loss(mode: Tensor, batch: Tensors) -> Tensor:
-    """Squared error of a policy's modes (B, A) to the actions of demonstrations and humans."""
+    """Return the squared error of modes (B, A) to the actions of demonstrations and humans."""
     error = (mode - batch.action).square().sum(-1)  # (B,)
     return (batch.prior * error).sum() / batch.prior.sum().clamp(min=1.0)
 
 
 def temperature_loss(log_temperature: Tensor, entropy: Tensor, target_entropy: float) -> Tensor:
-    """Its gradient step raises the temperature while the entropy is below the target."""
+    """Return the loss whose step raises the temperature while the entropy is below the target."""
     return log_temperature.exp().sum() * (entropy - target_entropy)

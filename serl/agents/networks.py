@@ -1,4 +1,4 @@
-"""Networks as pure functions of one flat parameter matrix, and the optimiser of such a matrix.
+"""Networks as pure functions of one flat parameter matrix, and the optimiser of that matrix.
 
 One tensor per group makes Adam one fused kernel, the target update one `lerp_`, and every loss a
 function of tensors.
@@ -23,7 +23,7 @@ _LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class FlatParameters(ABC):
-    """Named parameters of `members` equal networks, kept as one flat matrix, a row a member."""
+    """Named parameters of `members` equal networks, in one flat matrix with a row per member."""
 
     members: int
 
@@ -34,16 +34,16 @@ class FlatParameters(ABC):
 
     @cached_property
     def lengths(self) -> list[int]:
-        """How many numbers each parameter has, in that order."""
+        """Sizes of the parameters, in that order."""
         return [math.prod(shape) for shape in self.shapes.values()]
 
     @property
     def length(self) -> int:
-        """Numbers of a row, P."""
+        """The length of a row, P."""
         return sum(self.lengths)
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """The parameters of all members by name, as views of the flat matrix.  # (E, ...)."""
+        """Return the parameters of all members by name, as views of the matrix.  # (E, ...)."""
         parts = torch.split(flat, self.lengths, dim=1)
         return {
             name: part.view(self.members, *shape)
@@ -52,7 +52,7 @@ class FlatParameters(ABC):
 
 
 def named_views(prefix: str, network: FlatParameters, flat: Tensor) -> dict[str, Tensor]:
-    """Parameters by name, as views of the flat matrix."""
+    """Return parameters by prefixed name, as views of the flat matrix."""
     return {f"{prefix}.{name}": part for name, part in network.views(flat.detach()).items()}
 
 
@@ -60,8 +60,8 @@ def named_views(prefix: str, network: FlatParameters, flat: Tensor) -> dict[str,
 class EnsembleMLP(FlatParameters):
     """`members` independent perceptrons of equal shape.
 
-    Each layer but the last is linear, LayerNorm (when asked, else a bias), relu; the last one is
-    affine. The parameters of member e are row e of the flat matrix.
+    Each layer but the last is linear, LayerNorm (or a bias), relu; the last one is affine. The
+    parameters of member e are row e of the flat matrix.
 
     Attributes:
         members: size of the ensemble E.
@@ -87,7 +87,7 @@ class EnsembleMLP(FlatParameters):
         return shapes
 
     def init(self, generator: torch.Generator, head_scale: float = 1.0) -> Tensor:
-        """A fresh flat matrix: Glorot-uniform weights, the last layer's scaled; zero biases."""
+        """Create flat parameters: Glorot-uniform weights, the last layer's scaled; zero biases."""
         flat = torch.zeros(self.members, self.length)
         last = f"{len(self.sizes) - 2}."
         for name, part in self.views(flat).items():
@@ -100,13 +100,13 @@ class EnsembleMLP(FlatParameters):
         return flat
 
     def __call__(self, flat: Tensor, x: Tensor) -> Tensor:
-        """Outputs of all members, or of those whose rows are given.
+        """Compute the outputs of all members, or of those whose rows are given.
 
-        A CPU takes member by member, because the layers of one stay in its cache (1.6 times as
-        fast as batched); a GPU all at once, because it is bound by the number of kernels.
+        Members run one by one on a CPU, because the layers of one stay in its cache (1.6 times as
+        fast as batched), and all at once on a GPU, which is bound by the number of kernels.
 
         Args:
-            flat: parameters, one row a member.  # (E, P)
+            flat: parameters, one row per member.  # (E, P)
             x: inputs, shared by the members.  # (B, I)
 
         Returns:
@@ -118,7 +118,7 @@ class EnsembleMLP(FlatParameters):
         return torch.stack([self.member(row, x) for row in flat.unbind()])
 
     def member(self, row: Tensor, x: Tensor) -> Tensor:
-        """Output of the member with these parameters, shape (B, O)."""
+        """Compute the output of the member with these parameters, shape (B, O)."""
         parts = iter(torch.split(row, self.lengths))
         last = len(self.sizes) - 2
         for layer, shape in enumerate(pairwise(self.sizes)):
@@ -136,19 +136,19 @@ class EnsembleMLP(FlatParameters):
 
 
 def split_head(head: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and clamped log standard deviation, before tanh, of a policy's output.  # (B, A)."""
+    """Split a policy's output into mean and clamped log std, both before tanh.  # (B, A)."""
     mean, log_std = head.chunk(2, dim=-1)
     return mean, log_std.clamp(*LOG_STD)
 
 
 def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Reparametrised sample of the tanh-Gaussian, and its log-probability.
+    """Return a reparametrised sample of the tanh-Gaussian, and its log-probability.
 
     Haarnoja et al. 2018, equation 21, with log(1 - tanh(u)^2) written so that it stays finite.
 
     Args:
-        mean: before tanh.  # (B, A)
-        log_std: before tanh.  # (B, A)
+        mean: mean before tanh.  # (B, A)
+        log_std: log standard deviation before tanh.  # (B, A)
         noise: standard normal.  # (B, A)
 
     Returns:
@@ -162,7 +162,7 @@ def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor
 
 @dataclass
 class Group:
-    """Parameters that one Adam moves, as one flat tensor.
+    """Parameters optimised by one Adam, as one flat tensor.
 
     A step whose gradient is not finite changes nothing; this is decided on the device.
     """
@@ -180,7 +180,7 @@ class Group:
         self.steps = torch.zeros((), device=self.flat.device)
 
     def step(self, loss: Tensor) -> Tensor:
-        """One step of Adam (Kingma & Ba 2015, algorithm 1) down the gradient of `loss`.
+        """Take one step of Adam (Kingma & Ba 2015, algorithm 1) down the gradient of `loss`.
 
         Returns:
             Scalar: 1 when the step was skipped, else 0.
@@ -188,7 +188,7 @@ class Group:
         return descend(loss, self)
 
     def move(self, gradient: Tensor, skipped: Tensor) -> None:
-        """One step of Adam along a gradient, unless `skipped` is 1."""
+        """Take one step of Adam along a gradient, unless `skipped` is 1."""
         with torch.no_grad():
             adam(
                 [self.flat],
@@ -210,9 +210,9 @@ class Group:
 
 
 def descend(loss: Tensor, *groups: Group) -> Tensor:
-    """One step of each group down the gradient of `loss`; none of them when one is not finite.
+    """Step each group down the gradient of `loss`; skip all when a gradient is not finite.
 
-    A frozen group, whose parameters require no gradient, stays as it is.
+    A frozen group, whose parameters require no gradient, stays unchanged.
 
     Returns:
         Scalar: 1 when the step was skipped, else 0.

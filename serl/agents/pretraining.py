@@ -1,8 +1,7 @@
-"""Teaches an image encoder what a scene is like, on pictures of tasks that nobody has to label.
+"""Pretraining of an image encoder on simulated tasks, without manual labels.
 
-In simulation it is known what a policy would see from state, so an encoder can learn to tell it
-from images before the first episode of a training; what it learned is a file that agents start
-from.
+In simulation the state behind each image is known, so an encoder can learn to predict it from
+images before the first episode of a training. The result is a file from which agents start.
 """
 
 from __future__ import annotations
@@ -37,17 +36,17 @@ from serl.types import Array, Image, Observation
 FORMAT = "serl encoder 1"
 MAX_BYTES = 256 << 20
 _HELD_OUT = 0.1
-_KEPT_UP = 0.8  # share of the steps that go on with the disturbance of the one before
-_NEAR = 0.1  # of a number's spread: so near to zero it has to be told most exactly
-_STILL = 1e-3  # spread of a number, in its mean, that stands still
+_KEPT_UP = 0.8  # share of the steps that keep the disturbance of the step before
+_NEAR = 0.1  # share of a number's spread within which the prediction has to be most exact
+_STILL = 1e-3  # spread, relative to the mean, below which a number counts as constant
 
 
 class Sights(NamedTuple):
-    """Pictures of a task, and what of its state only they tell.
+    """Images of a task, with the part of its state that only the images show.
 
     Attributes:
-        images: by camera.  # (N, H, W, 3) uint8
-        targets: by name, as the task's specification of the state has them.  # (N, D) each
+        images: images by camera.  # (N, H, W, 3) uint8
+        targets: state entries by name, as in the task's state spec.  # (N, D) each
     """
 
     images: Mapping[str, Image]
@@ -55,11 +54,11 @@ class Sights(NamedTuple):
 
 
 class Pretrained(NamedTuple):
-    """An encoder, and how far off it is on pictures that it never saw.
+    """A pretrained encoder, with its errors on held-out images.
 
     Attributes:
-        arrays: its parameters by name, of each camera.
-        errors: of each task and target, median distance from what is so to what it tells.
+        arrays: parameters by name, of each camera.
+        errors: median distance of prediction and truth, by task and target.
         sizes: height and width of each camera's images.
     """
 
@@ -71,16 +70,16 @@ class Pretrained(NamedTuple):
 def sights(
     robot: SimulatedRobot, task: SimulatedTask, from_state: SimulatedTask, config: PretrainingConfig
 ) -> Sights:
-    """Pictures along an expert's ways, each disturbed by another amount.
+    """Collect images along an expert's trajectories, each with its own level of disturbance.
 
     Args:
-        robot: in the task's scene.
-        task: seen through cameras.
-        from_state: the same, seen from state.
-        config: how many pictures, and how much the expert is disturbed.
+        robot: the simulation, in the task's scene.
+        task: the task, observed through cameras.
+        from_state: the same task, observed from state.
+        config: number of images, and disturbance of the expert.
 
     Raises:
-        BadInput: the task has no cameras, or its state nothing that they would have to tell.
+        BadInput: the task has no cameras, or its state has no entry that only cameras show.
     """
     names = from_state.observation_spec.state.keys() - task.observation_spec.state.keys()
     if not task.config.policy_views or not names:
@@ -98,7 +97,7 @@ def sights(
         now = {name: state[name] for name in sorted(names)}
         stamp_s = np.mean([reading.stamps[name] for name in images])
         late = float(reading.stamps["robot"] - stamp_s) * task.config.rate_hz
-        if late < 1.0:  # as randomised cameras are; else a picture was lost: this was seen before
+        if late < 1.0:  # delay of a randomised camera; beyond it an image was lost and repeats
             for name, seen in images.items():
                 seen.append(reading.images[name])
             targets.append({name: _between(now[name], before.get(name), late) for name in now})
@@ -114,7 +113,7 @@ def sights(
 def _along_ways(
     robot: SimulatedRobot, task: SimulatedTask, config: PretrainingConfig
 ) -> Iterator[tuple[bool, Observation]]:
-    """Readings for ever, of one disturbed expert after the other; and whether a way begins."""
+    """Yield readings of disturbed experts endlessly, with whether a trajectory starts."""
     rng = np.random.default_rng(config.seed)
     for episode in count():
         task.begin(robot.reset(start_seed(Purpose.REWARD, config.seed, "pretraining", episode)))
@@ -132,12 +131,12 @@ def _along_ways(
 
 
 def _with_truth(reading: Observation, robot: SimulatedRobot) -> Observation:
-    """A reading that holds where everything is."""
+    """Return a reading with the true state of the scene added."""
     return Observation({**reading.state, **robot.truth()}, reading.images, reading.stamps)
 
 
 def _between(now: Array, before: Array | None, late: float) -> Array:
-    """What was so a share of a step ago; at the start nothing moved before."""
+    """Interpolate a value to a fraction of a step earlier; at the start return it unchanged."""
     if before is None:
         return now
     was: Array = now + np.float32(late) * (before - now)
@@ -149,16 +148,16 @@ def pretrain(
     config: PretrainingConfig,
     progress: Callable[[int, float], None] = lambda epoch, loss: None,
 ) -> Pretrained:
-    """Train an encoder to tell the targets from the images, of several tasks at once.
+    """Train an encoder to predict the targets from the images, of several tasks at once.
 
-    A target near zero, as of a hand that is nearly there, counts most (`_Lesson`). A camera of two
-    tasks is one camera. Each task has a head, which is thrown away. The last tenth of each is held
-    out. Equal arguments give equal parameters.
+    Targets near zero, for example the distance of a tool near its goal, count most (`_Lesson`).
+    A camera of two tasks is one camera. Each task has a head, which is discarded afterwards. The
+    last tenth of each task's images is held out. Equal arguments give equal parameters.
 
     Args:
-        seen: as many pictures of each task as of the others, by its name.
-        config: of the training.
-        progress: told the number of each epoch, and its last loss.
+        seen: images by task name, the same number for each task.
+        config: hyper-parameters of the training.
+        progress: called with the number of each epoch and its last loss.
 
     Raises:
         BadInput: two tasks show the same camera at different sizes.
@@ -197,11 +196,11 @@ def pretrain(
 
 
 class _Lesson:
-    """What an encoder learns of one task.
+    """Training objective of an encoder on one task.
 
-    Of a number x with a standard deviation s it learns arsinh(10 x / s): near zero that is as x,
-    and beyond a tenth of the spread as its logarithm. So an error counts by how far from zero it is
-    made, as it does to a policy: who is 3 cm away needs no half millimetre.
+    A number x with a standard deviation s is learned as arsinh(10 x / s): near zero that is linear,
+    and beyond a tenth of the spread logarithmic. An error therefore counts relative to the distance
+    from zero, as it does for a policy: 3 cm from the goal, half a millimetre does not matter.
     """
 
     def __init__(self, encoder: Encoder, seen: Sights, config: PretrainingConfig) -> None:
@@ -210,7 +209,7 @@ class _Lesson:
         self._targets = np.concatenate([*seen.targets.values()], axis=1)
         pictures, size = self._targets.shape
         spread, mean = self._targets.std(0), self._targets.mean(0)
-        moves = spread > _STILL * (np.abs(mean) + _STILL)  # or it is a constant, and rounding
+        moves = spread > _STILL * (np.abs(mean) + _STILL)  # otherwise constant up to rounding
         self._near = np.where(moves, _NEAR * spread, 1.0).astype(np.float32)
         self._scaled = torch.from_numpy(np.arcsinh(self._targets / self._near))
         self.head = EnsembleMLP(1, (config.latent * len(seen.images), 128, size), layer_norm=True)
@@ -223,7 +222,7 @@ class _Lesson:
         rows: np.ndarray[Any, np.dtype[np.int64]],
         rng: np.random.Generator | None = None,
     ) -> Tensor:
-        """What it tells of some pictures, disturbed if there is an `rng`, less what is so."""
+        """Return prediction minus target for some images, augmented if there is an `rng`."""
         crop_px, share = (self._config.crop_px, self._config.brightness) if rng else (0, 0.0)
         rng = rng or np.random.default_rng(0)
         images = {
@@ -235,7 +234,7 @@ class _Lesson:
 
     @torch.no_grad()
     def errors(self, looking: Tensor, head: Tensor) -> dict[str, float]:
-        """Median distance of what it tells to what is so, of the pictures that are held out."""
+        """Return the median distance of prediction and truth on the held-out images."""
         rows = np.arange(self.training, len(self._scaled))
         told = (self.misses(looking, head, rows) + self._scaled[rows]).numpy()
         off = self._near * np.sinh(told) - self._targets[rows]
@@ -245,7 +244,7 @@ class _Lesson:
 
 
 def _cameras_of(seen: Mapping[str, Sights]) -> dict[str, tuple[int, int]]:
-    """Height and width of each camera; raises `BadInput` where tasks disagree."""
+    """Return height and width of each camera; raises `BadInput` where tasks disagree."""
     cameras: dict[str, tuple[int, int]] = {}
     for task, each in seen.items():
         for name, frames in each.images.items():
@@ -259,10 +258,10 @@ def _cameras_of(seen: Mapping[str, Sights]) -> dict[str, tuple[int, int]]:
 
 
 def save_encoder(path: Path, pretrained: Pretrained, said: Mapping[str, Any]) -> None:
-    """Write one safetensors file; `said` is what is to be known of it.
+    """Write an encoder to a safetensors file; `said` is added to its card.
 
     Raises:
-        BadInput: the disk refused.
+        BadInput: writing failed.
     """
     card = {**said, "errors": pretrained.errors, "sizes": pretrained.sizes}
     metadata = {
@@ -278,14 +277,14 @@ def save_encoder(path: Path, pretrained: Pretrained, said: Mapping[str, Any]) ->
 
 
 def load_encoder(path: Path, encoder: Encoder, flat: Tensor) -> None:
-    """Put the parameters of a file into those of an agent's encoder, all cameras or none.
+    """Copy the parameters in a file into an agent's encoder, for all cameras or none.
 
-    The file may be of more cameras.
+    The file may contain more cameras.
 
     Raises:
-        BadInput: there is no such file.
-        CorruptData: it is damaged, or none of ours.
-        SpecMismatch: it is for other cameras or of another shape.
+        BadInput: the file does not exist.
+        CorruptData: the file is damaged, or not made by serl.
+        SpecMismatch: the file is for other cameras or of another shape.
     """
     try:
         data = read_bounded(path, MAX_BYTES)

@@ -1,10 +1,10 @@
-"""SERL's frozen image trunk: a ResNet-10 that turns an image into a 4 x 4 grid of features.
+"""SERL's frozen image trunk: a ResNet-10 that maps an image to a 4 x 4 grid of features.
 
 As in Flax, "SAME" padding of an even size at stride 2 comes after the last row and column alone,
 and group norm adds 1e-5 to the variance.
 
-On a CPU images pass the wide first layers a few at a time, so that nothing grows beyond the cache
-and memory is used again; and convolutions of many channels are those of `serl.agents.resnet`.
+On a CPU, the wide first layers process a few images at a time, so that their data stay in the cache
+and memory is reused; and convolutions of many channels are computed by `convolve`.
 """
 
 from __future__ import annotations
@@ -55,21 +55,21 @@ _TO_PRODUCTS, _TO_RESULTS = _both_axes(_INPUT), _both_axes(_OUTPUT)  # (36, 36),
 
 
 def transform(kernel: Tensor) -> Tensor:
-    """A kernel as `convolve` takes it.  # (O, I, 3, 3) -> (36, I, O)."""
+    """Transform a kernel for `convolve`.  # (O, I, 3, 3) -> (36, I, O)."""
     each = torch.tensor(_KERNEL, dtype=torch.float64)
     products = torch.einsum("ia,jb,ocab->ijco", each, each, kernel.double())
     return products.reshape(_PATCH**2, kernel.shape[1], kernel.shape[0]).float().contiguous()
 
 
 def convolve(x: Tensor, kernel: Tensor) -> Tensor:
-    """Convolution of stride 1, as large as its input, whose sides are multiples of 4.
+    """Convolve with stride 1 and unchanged size; height and width must be multiples of 4.
 
     Args:
         x: float32 on a CPU.  # (B, H, W, I)
         kernel: from `transform`.  # (36, I, O)
 
     Returns:
-        Contiguous.  # (B, H, W, O)
+        A contiguous array.  # (B, H, W, O)
     """
     batch, height, width, inputs = x.shape
     rows, columns, outputs = height // _TILE, width // _TILE, kernel.shape[2]
@@ -86,25 +86,25 @@ def convolve(x: Tensor, kernel: Tensor) -> Tensor:
 
 
 IMAGE = 128
-"""Pixels of a side; images of another size are resized."""
+"""Side of the input in pixels; images of another size are resized."""
 GRID, CHANNELS = 4, WIDTHS[-1]
 
 _GROUPS, _EPSILON = 4, 1e-5
-_AT_ONCE = 16  # images, in the first layers
-_WIDE = 128  # channels from which on fewer products are worth more copies ...
-_ENOUGH = 64  # ... and rows of a product from which on they are worth a larger kernel
+_AT_ONCE = 16  # images per pass of the first layers
+_WIDE = 128  # channels from which fewer products outweigh more copies
+_ENOUGH = 64  # rows of a product from which fewer products outweigh a larger kernel
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, RGB in [0, 1]
 
 
 class Trunk(nn.Module):
-    """Features of images before pooling; never trained, and never part of a gradient.
+    """Computes features of images before pooling; never trained, and never part of a gradient.
 
     Args:
         tensors: float32 arrays with the names and shapes of `serl.agents.trunk_weights.SHAPES`.
-        dtype: of the computation, float32 or bfloat16; the latter is faster where the processor
-            knows it (AVX512-BF16, a GPU), slower elsewhere, and off by some 0.01.
-        device: where it runs.
+        dtype: dtype of the computation, float32 or bfloat16; the latter is faster where the
+            processor supports it (AVX512-BF16, a GPU), slower elsewhere, and off by some 0.01.
+        device: device of the computation.
     """
 
     scale: Tensor
@@ -138,7 +138,7 @@ class Trunk(nn.Module):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> Self:
-        """The trunk in a file that `serl encoder import` wrote.
+        """Load the trunk from a file written by `serl encoder import`.
 
         Raises:
             BadInput: see `serl.agents.trunk_weights.load_trunk`.
@@ -147,7 +147,7 @@ class Trunk(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """Features of uint8 RGB images: (B, H, W, 3) -> float32 (B, 4, 4, 512).
+        """Compute features of uint8 RGB images: (B, H, W, 3) -> float32 (B, 4, 4, 512).
 
         Raises:
             SpecMismatch: the images have another type or shape.
@@ -161,19 +161,19 @@ class Trunk(nn.Module):
         return features
 
     def _begin(self, images: Tensor) -> Tensor:
-        """The layers that widen an image, whatever it is as a whole.  # (B, 128, 16, 16)."""
-        x = images.permute(0, 3, 1, 2).float()  # (B, 3, H, W), in memory as it was: channels last
+        """Run the first layers up to the second block.  # (B, 128, 16, 16)."""
+        x = images.permute(0, 3, 1, 2).float()  # (B, 3, H, W), in memory still channels last
         if x.shape[2:] != (IMAGE, IMAGE):
             x = functional.interpolate(x, (IMAGE, IMAGE), mode="bilinear", antialias=True)
         x = self.stem(torch.addcmul(self.shift, x, self.scale).to(self.stem.weight.dtype))
-        # "SAME": the last window reaches beyond the image, where nothing is a maximum.
+        # "SAME": the last window reaches beyond the image, where no value is a maximum.
         x = functional.max_pool2d(self.stem_norm(x), 3, stride=2, ceil_mode=True)
-        begun: Tensor = self.blocks[:2](x.relu_())  # the maximum passes through as it is, or as 0
+        begun: Tensor = self.blocks[:2](x.relu_())  # the block's input is the maximum, or 0
         return begun
 
 
 class _Block(nn.Module):
-    """Two convolutions, added to the input; halves the image when the channels change."""
+    """A residual block of two convolutions; halves the image when the channels change."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ class _Block(nn.Module):
         self._transformed: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, C', H', W')."""
+        """Map (B, C, H, W) to (B, C', H', W')."""
         padded = functional.pad(x, (0, 1, 0, 1)) if self.halves else x
         y = functional.relu(self.norm0(self.conv0(padded)), inplace=True)
         y = self.norm1(self._convolve(y))
@@ -197,7 +197,7 @@ class _Block(nn.Module):
         return functional.relu(y.add_(rest), inplace=True)
 
     def _convolve(self, x: Tensor) -> Tensor:
-        """The second convolution, by whichever way is faster."""
+        """Compute the second convolution, in the faster way for its size."""
         batch, channels, height, width = x.shape
         rows = batch * height * width // 16
         if channels < _WIDE or rows < _ENOUGH or not _is_exact(x):
@@ -209,7 +209,7 @@ class _Block(nn.Module):
 
 
 def _is_exact(x: Tensor) -> bool:
-    """Products of it are taken in float32, on a CPU."""
+    """Return whether matrix products of x are computed in float32, on a CPU."""
     exact = torch.get_float32_matmul_precision() == "highest"
     return exact and x.device.type == "cpu" and x.dtype == torch.float32
 

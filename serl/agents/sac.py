@@ -39,13 +39,13 @@ from serl.system.files import digest_of
 from serl.training.frames import FrameEncoder
 from serl.types import Action, Array, Batch, Features, Image, Observation
 
-_SMALLEST_STD = 1e-3  # an observation that hardly moved in the demonstrations is not blown up
+_SMALLEST_STD = 1e-3  # keeps nearly constant entries of observations from being amplified
 _NORMALISED_RANGE = 10.0
-_ACTOR_HEAD = 0.01  # the first policy is centred and wide whatever it sees
+_ACTOR_HEAD = 0.01  # the first policy is centred and wide for every observation
 
 
 def actor_terms(config: SACConfig, updates: int) -> tuple[float, float]:
-    """Weights of improvement and cloning in the actor's loss after `updates` updates."""
+    """Return the weights of improvement and cloning in the actor's loss after `updates` updates."""
     since = updates - config.bc_warm_start
     if since < 0:
         return 0.0, 1.0
@@ -54,7 +54,7 @@ def actor_terms(config: SACConfig, updates: int) -> tuple[float, float]:
 
 
 class SAC:
-    """The agent; see `serl.agent.Agent`. Make one with `SAC.create`."""
+    """The SAC agent; see `serl.agent.Agent`. Create it with `SAC.create`."""
 
     def __init__(self, spec: Spec, config: SACConfig, seed: int) -> None:
         if config.subset > config.critics:
@@ -108,47 +108,47 @@ class SAC:
             group = self.actor if network == "actor" else self.encoder
             group.flat.requires_grad_(False)
         if config.cached_features and not (self.trunk or state_size):
-            self.encoder.flat.requires_grad_(False)  # no part of it sees anything
+            self.encoder.flat.requires_grad_(False)  # no part of it has any input
         start = torch.tensor([math.log(config.temperature)], device=self.device)
         self.temperature = Group(start, rate)
         self.mean = torch.zeros(state_size, device=self.device)
         self.std = torch.ones(state_size, device=self.device)
         self.updates = 0
-        self.skipped = torch.zeros((), device=self.device)  # updates in a row, partly at least
+        self.skipped = torch.zeros((), device=self.device)  # consecutive updates skipped in part
         wrap: Callable[[Any], Any] = torch.compile if config.compile else lambda function: function
         self._critic_target, self._critic_loss = wrap(critic_target), wrap(critic_loss)
         self._actor_loss = wrap(actor_loss)
 
     @classmethod
     def create(cls, spec: Spec, config: SACConfig, seed: int) -> SAC:
-        """A fresh agent; equal arguments give equal parameters.
+        """Create an agent; equal arguments give equal parameters.
 
         Raises:
-            BadInput: the configuration contradicts itself, or the device does not exist.
+            BadInput: the configuration is inconsistent, or the device does not exist.
         """
         return cls(spec, config, seed)
 
     def fit_normaliser(self, states: Array) -> None:
-        """Take mean and standard deviation of `states` (N, D); nothing when `normalise` is off.
+        """Set the normaliser to mean and standard deviation of `states` (N, D).
 
-        Without states nothing changes either. Normalised observations are clipped to +-10.
+        No effect without states or with `normalise` off. Normalised values are clipped to +-10.
         """
         if self.config.normalise and len(states):
             self.mean.copy_(torch.from_numpy(states.mean(0)))
             self.std.copy_(torch.from_numpy(np.maximum(states.std(0), _SMALLEST_STD)))
 
     def normalise(self, state: Tensor) -> Tensor:
-        """State vectors (B, D) on the scale of what `fit_normaliser` was given."""
+        """Normalise state vectors (B, D) by the statistics set by `fit_normaliser`."""
         return ((state - self.mean) / self.std).clamp(-_NORMALISED_RANGE, _NORMALISED_RANGE)
 
     @torch.inference_mode()
     def act(self, observation: Observation, explore: bool) -> Action:
-        """Action in [-1, 1], shape (A,): sampled when exploring, else the mode."""
+        """Return an action in [-1, 1], shape (A,): sampled when exploring, else the mode."""
         action: Action = self.choose(self.see(observation), explore).cpu().numpy()
         return action
 
     def see(self, observation: Observation) -> Tensor:
-        """What actor and critics see of an observation.  # (1, Z)."""
+        """Encode an observation as the input of actor and critics.  # (1, Z)."""
         state = moved(self.spec.observation.flatten(observation), self.device)
         images = self._look(
             {name: observation.images[name][None] for name in self.networks.encoder.cameras}
@@ -156,7 +156,7 @@ class SAC:
         return self.networks.encode(self.encoder.flat, self.normalise(state).unsqueeze(0), images)
 
     def choose(self, seen: Tensor, explore: bool) -> Tensor:
-        """The actor's action, (A,), for what it sees, (1, Z)."""
+        """Return the actor's action, (A,), for an encoded observation, (1, Z)."""
         head = self.networks.actor.member(self.actor.flat[0], seen)
         mean, log_std = split_head(head[0])
         if explore:
@@ -165,7 +165,7 @@ class SAC:
         return torch.tanh(mean)
 
     def frame_encoder(self) -> FrameEncoder | None:
-        """How replay is to keep frames, with `cached_features`; None for as they are."""
+        """Return the encoder of replay's frames if `cached_features` is set, otherwise None."""
         if not self.config.cached_features:
             return None
         trunk, latent = self.trunk, self.networks.encoder.latent
@@ -178,11 +178,11 @@ class SAC:
         return FrameEncoder((GRID, GRID, CHANNELS) if trunk else (latent,), encode)
 
     def update(self, batch: Batch) -> dict[str, float]:
-        """One outer step: `utd` critic updates, one of the actor, one of the temperature.
+        """Take one outer step: `utd` critic updates, one of the actor, one of the temperature.
 
-        The batch is cut, in its order, into a part per critic update; the others take the last.
-        A step whose gradient is not finite is skipped, with its step of the target. Metrics come
-        every `metrics_every` updates.
+        The batch is split, in its order, into one part per critic update; actor and temperature use
+        the last part. A step whose gradient is not finite is skipped, with its step of the target.
+        Metrics are returned every `metrics_every` updates.
 
         Raises:
             SpecMismatch: the batch has not utd * batch_size rows.
@@ -191,7 +191,7 @@ class SAC:
         tensors = self._tensors(batch)
         noise, subsets = self._randomness(rows + config.batch_size, tensors.action.shape[1])
         temperature = self.temperature.flat.detach().exp()
-        with torch.no_grad():  # the actor stands still during the critic's steps
+        with torch.no_grad():  # the actor is fixed during the critic's steps
             next_action, log_probability, _ = self.networks.sample(
                 self.actor.flat, tensors.next_state, noise[:rows]
             )
@@ -240,24 +240,24 @@ class SAC:
         }
 
     def learn_beside(self, part: Tensors, seen: Tensor, rows: slice) -> Tensor:
-        """Another step on the same part of the batch, of an agent that has more to learn.
+        """Take an additional step on the same part of the batch; for subclasses with more to learn.
 
         Args:
             part: transitions, the next observations encoded.
             seen: their observations, encoded.  # (B, Z)
-            rows: which rows of the batch they are.
+            rows: their rows in the batch.
 
         Returns:
-            Scalar: 1 when it was skipped, else 0.
+            Scalar: 1 when the step was skipped, else 0.
         """
         return torch.zeros((), device=self.device)
 
     def actor_weights(self) -> State:
-        """Copies of the actor's parameters and the normaliser, by name."""
+        """Return copies of the actor's parameters and the normaliser, by name."""
         return to_arrays(self._actor_tensors())
 
     def load_actor_weights(self, weights: State) -> None:
-        """Take over `actor_weights` of an agent of equal spec and config, whole or not at all.
+        """Load `actor_weights` of an agent of equal spec and config, whole or not at all.
 
         Raises:
             SpecMismatch: a name, shape or type differs or a value is not finite.
@@ -265,11 +265,11 @@ class SAC:
         copy_into(self._actor_tensors(), weights)
 
     def state_dict(self) -> State:
-        """Everything that exact continuation needs, by name."""
+        """Return all state needed for an exact continuation, by name."""
         return to_arrays(self._all_tensors())
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict` of an agent of equal spec and config, whole or not at all.
+        """Restore `state_dict` of an agent of equal spec and config, whole or not at all.
 
         Raises:
             SpecMismatch: a name, shape or type differs or a value is not finite.
@@ -281,14 +281,14 @@ class SAC:
         self._learning.set_state(tensors["generator.learning"])
 
     def _rows(self, batch: Batch) -> int:
-        """How many transitions an update takes; raises `SpecMismatch` when it got others."""
+        """Return the transitions per update; raises `SpecMismatch` if the batch size differs."""
         rows = self.config.utd * self.config.batch_size
         if len(batch.reward) != rows:
             raise SpecMismatch(f"batch: expected {rows} transitions, got {len(batch.reward)}")
         return rows
 
     def _tensors(self, batch: Batch) -> Tensors:
-        """The batch on the device; what comes next is encoded, once for all critic updates."""
+        """Move the batch to the device; encode next observations once for all critic updates."""
         state, next_state = (
             self.normalise(moved(rows, self.device)) for rows in (batch.state, batch.next_state)
         )
@@ -302,7 +302,7 @@ class SAC:
         return Tensors(state, action, reward, discount, seen_next, prior, images)
 
     def _look(self, images: Mapping[str, Image | Features]) -> dict[str, Tensor]:
-        """What the encoder takes: images on the device, or what comes before it makes of them."""
+        """Return the encoder's inputs: images on the device, or features computed from them."""
         tensors = {name: moved(image, self.device) for name, image in images.items()}
         if self.trunk is None and not self.config.cached_features:
             return tensors
@@ -310,7 +310,7 @@ class SAC:
 
     @torch.no_grad()
     def _features(self, camera: str, images: Tensor) -> Tensor:
-        """What the trunk makes of images, or all of an encoder that stays as it is; or made."""
+        """Return image features from the trunk or the fixed encoder; features pass unchanged."""
         if images.dtype != torch.uint8:
             return images.float()
         if self.trunk is None:
@@ -321,7 +321,7 @@ class SAC:
         return features.half().float() if self.config.cached_features else features.float()
 
     def _randomness(self, rows: int, action_size: int) -> tuple[Tensor, Tensor]:
-        """Standard normal noise (rows, A) and the subsets of target critics (utd, M)."""
+        """Draw standard normal noise (rows, A) and the subsets of target critics (utd, M)."""
         noise = torch.randn(rows, action_size, generator=self._learning)
         scores = torch.rand(self.config.utd, self.config.critics, generator=self._learning)
         subsets = scores.topk(self.config.subset, sorted=False).indices
@@ -336,7 +336,7 @@ class SAC:
         }
 
     def _encoder_tensors(self, prefix: str, flat: Tensor) -> dict[str, Tensor]:
-        """None without cameras."""
+        """Return the encoder's tensors; empty without cameras."""
         encoder = self.networks.encoder
         return named_views(prefix, encoder, flat) if encoder.cameras else {}
 
@@ -376,7 +376,7 @@ def _check_cached(config: SACConfig, has_cameras: bool, trunk: Trunk | None) -> 
 
 
 def _trunk(config: SACConfig, device: torch.device, dtype: torch.dtype) -> Trunk | None:
-    """The frozen trunk, if one is asked for and there."""
+    """Load the frozen trunk if it is configured and available; otherwise return None."""
     path = trunk_file(config)
     if path is None:
         return None

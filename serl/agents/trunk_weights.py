@@ -1,7 +1,7 @@
-"""The weights of SERL's frozen image trunk, a ResNet-10: out of SERL's file, and in ours.
+"""Weights of SERL's frozen image trunk, a ResNet-10: import of SERL's file, and our file format.
 
 SERL's is a pickled tree of Flax parameters, with kernels (H, W, I, O). Ours is a safetensors file
-with kernels (O, I, H, W), and metadata that say where they come from and what their sha256 is.
+with kernels (O, I, H, W), and metadata with their source and their sha256.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ FORMAT = "serl resnet10 1"
 WIDTHS = (64, 128, 256, 512)
 """Channels of the four blocks; all but the first halve the image."""
 RELEASED_SHA256 = "175745d43d30233eb01b5369465d1c24c11b8ee71ccb734cc1c1bca13e07f57b"
-"""Of `resnet10_params.pkl` in SERL's release "resnet10"."""
+"""The sha256 of `resnet10_params.pkl` in SERL's release "resnet10"."""
 
 _MAX_BYTES = 64 << 20
 _MAX_LEAVES = 1000
 _WRAPPERS = ("params", "pretrained_encoder")
-_CLASSIFIER = "output_head"  # of the 1000 classes of ImageNet; SERL leaves it out as well
+_CLASSIFIER = "output_head"  # the 1000 classes of ImageNet; SERL leaves it out as well
 _FIELDS = dict.fromkeys(("format", "source", "sha256"), str)
 
 Shape = tuple[int, ...]
@@ -43,12 +43,12 @@ Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 
 class TrunkWeights(NamedTuple):
-    """The weights, complete and finite.
+    """Weights of the trunk, complete and finite.
 
     Attributes:
         tensors: float32 arrays by the names of `SHAPES`.
         source: sha256 of the file that was imported.
-        sha256: of the names, shapes and values.
+        sha256: sha256 of the names, shapes and values.
     """
 
     tensors: Arrays
@@ -56,7 +56,7 @@ class TrunkWeights(NamedTuple):
     sha256: str
 
     def summary(self) -> str:
-        """Lines that tell a person what the weights are."""
+        """Return a description of the weights in a few lines."""
         released = "as SERL released it" if self.source == RELEASED_SHA256 else "not SERL's release"
         return (
             f"parameters: {sum(array.size for array in self.tensors.values()):,}\n"
@@ -66,23 +66,23 @@ class TrunkWeights(NamedTuple):
 
 
 def default_path() -> Path:
-    """Where the trunk of this user is: `serl/resnet10.safetensors` in the folder of caches."""
+    """Return this user's trunk file: `serl/resnet10.safetensors` in the cache directory."""
     caches = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if not caches.is_absolute():  # as the XDG specification has it
+    if not caches.is_absolute():  # as the XDG specification requires
         caches = Path.home() / ".cache"
     return caches / "serl" / "resnet10.safetensors"
 
 
 def import_trunk(source: Path, out: Path) -> TrunkWeights:
-    """Convert SERL's file, and write ours unless it is there already.
+    """Convert SERL's file to our format, and write it unless it exists already.
 
     Args:
-        source: `resnet10_params.pkl`; a tree with "params" around it is taken, too.
-        out: a safetensors file; its folder is made if it is missing.
+        source: `resnet10_params.pkl`; a tree wrapped in "params" is accepted, too.
+        out: the safetensors file; its directory is created if missing.
 
     Raises:
-        BadInput: `source` is not the trunk, or `out` is something else; nothing was written.
-        SerlError: the disk refused.
+        BadInput: `source` is not the trunk, or `out` holds other data; nothing was written.
+        SerlError: writing failed.
     """
     weights = read_serl_trunk(source)
     if out.exists():
@@ -98,12 +98,12 @@ def import_trunk(source: Path, out: Path) -> TrunkWeights:
 
 
 def trunk_file(config: AgentConfig) -> Path | None:
-    """Where the weights are of the trunk that an agent is to have; None for the small encoder.
+    """Return the file of an agent's trunk weights; None for the small encoder.
 
-    That is taken, too, and it is said, where nobody named a file and none was ever imported.
+    Falls back to the small encoder, with a warning, if no file is configured and none was imported.
 
     Raises:
-        BadInput: there is no such file as was named.
+        BadInput: the configured file does not exist.
     """
     if config.encoder != "resnet10":
         return None
@@ -120,10 +120,10 @@ def trunk_file(config: AgentConfig) -> Path | None:
 
 
 def with_trunk(config: AgentConfig) -> AgentConfig:
-    """A configuration whose trunk is found from anywhere, and known by what is in it.
+    """Return a configuration with the trunk's absolute path and sha256 resolved.
 
     Raises:
-        BadInput: as `trunk_file`, or the small encoder is to have one.
+        BadInput: as `trunk_file`, or a trunk is configured for the small encoder.
     """
     if config.encoder != "resnet10":
         if config.trunk is not None:
@@ -137,7 +137,7 @@ def with_trunk(config: AgentConfig) -> AgentConfig:
 
 
 def digest_of_trunk(config: AgentConfig) -> str:
-    """The sha256 of the trunk's file that an agent stands on; empty where it has none.
+    """Return the sha256 of the file of an agent's trunk; empty without one.
 
     Raises:
         BadInput: the file cannot be read.
@@ -149,11 +149,11 @@ def digest_of_trunk(config: AgentConfig) -> str:
 
 
 def read_serl_trunk(path: Path) -> TrunkWeights:
-    """The weights in SERL's pickled file, of which nothing is run.
+    """Read the weights in SERL's pickled file without executing any of its code.
 
     Raises:
         BadInput: the file cannot be read.
-        CorruptData: it is damaged, or holds other things than arrays in dicts.
+        CorruptData: the file is damaged, or holds other objects than arrays in dicts.
         SpecMismatch: a layer is missing, unknown, or has another shape.
     """
     data = _read(path)
@@ -176,11 +176,11 @@ def read_serl_trunk(path: Path) -> TrunkWeights:
 
 
 def load_trunk(path: Path) -> TrunkWeights:
-    """The weights in our file.
+    """Read the weights in a file of our format.
 
     Raises:
         BadInput: the file cannot be read.
-        CorruptData: it is damaged, or no such file.
+        CorruptData: the file is damaged, or of another format.
         SpecMismatch: a tensor is missing, unknown, or has another shape.
     """
     try:
@@ -204,7 +204,7 @@ def load_trunk(path: Path) -> TrunkWeights:
 
 
 def encode_trunk(weights: TrunkWeights) -> bytes:
-    """The weights as `load_trunk` reads them."""
+    """Encode the weights in the format that `load_trunk` reads."""
     metadata = {
         "format": FORMAT,
         "source": weights.source,
@@ -215,7 +215,7 @@ def encode_trunk(weights: TrunkWeights) -> bytes:
 
 
 def _layout() -> Iterator[tuple[str, str, Shape]]:
-    """Each tensor: its name in SERL's tree, its name here, its shape here."""
+    """Yield name in SERL's tree, our name and our shape of each tensor."""
     inputs = WIDTHS[0]
     yield "conv_init/kernel", "stem.weight", (inputs, 3, 7, 7)
     yield from _norm("norm_init", "stem_norm", inputs)
@@ -268,7 +268,7 @@ def _read(path: Path) -> bytes:
 
 
 def digest_of_arrays(tensors: Arrays) -> str:
-    """The sha256 of names, shapes and values, in hex digits."""
+    """Return the sha256 of names, shapes and values, in hex digits."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         array = np.ascontiguousarray(tensors[name], dtype="<f4")
@@ -280,4 +280,4 @@ def digest_of_arrays(tensors: Arrays) -> str:
 _LAYOUT = tuple(_layout())
 
 SHAPES: Mapping[str, Shape] = {ours: shape for _, ours, shape in _LAYOUT}
-"""Each tensor of the trunk, by the name that our file and `serl.agents.resnet` know it by."""
+"""Shape of each tensor of the trunk, by its name in our file and in `serl.agents.resnet`."""

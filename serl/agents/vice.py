@@ -1,10 +1,10 @@
-"""VICE: a reward that is learned in training, from observations of success alone.
+"""VICE: a reward learned during training, from observations of success alone.
 
-A classifier learns to tell successes from what is visited, while the agent learns to visit what the
-classifier takes for success (Fu et al. 2018; Singh et al. 2019, section 4.1). As the policy gets
-there, it cannot tell the two apart any more: a place that only looks like success does not pay for
-long, as it would with a classifier that stands still. Regularised as in SERL: labels are smoothed,
-features are mixed, and the slope of the classifier is held near 1.
+A classifier learns to distinguish successes from visited observations, while the agent learns to
+visit observations that the classifier predicts as success (Fu et al. 2018; Singh et al. 2019,
+section 4.1). As the policy succeeds, the two become indistinguishable: a state that only looks like
+success does not pay for long, as it would with a fixed classifier. Regularised as in SERL: labels
+are smoothed, features are mixed, and the slope of the classifier is held near 1.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ _PREFIX, _GENERATOR = "vice.", "generator.vice"
 
 
 class VICE:
-    """An agent that judges for itself; see `serl.agent.Agent`.
+    """An agent with a learned reward; see `serl.agent.Agent`.
 
-    The reward of a transition is 1 - discount where the classifier takes the next observation for
-    a success, else nothing; or that much times how probable a success is, if not `binary`. So
-    returns lie between 0 and 1, and an episode that ended is worth as much as one that stays where
-    it ended. Rewards in the batch are of no account.
+    The reward of a transition is 1 - discount where the classifier predicts success for the next
+    observation, otherwise 0; without `binary` it is 1 - discount times the probability of success.
+    Returns therefore lie between 0 and 1, and an episode that ended is worth as much as one that
+    stays where it ended. Rewards in the batch are ignored.
 
-    It sees the images of an observation, or the state where there are none.
+    The classifier uses the images of an observation, or the state where there are none.
 
     Args:
-        agent: learns from these rewards.
+        agent: the agent that learns from these rewards.
         config: see `VICEConfig`.
-        successes: what success looks like.
-        seed: of everything random here.
+        successes: observations of success.
+        seed: seed of the classifier's randomness.
 
     Raises:
-        BadInput: there are no successes, or the agent is none that it can judge for.
+        BadInput: there are no successes, or the agent's algorithm is not supported.
     """
 
     def __init__(self, agent: Agent, config: VICEConfig, successes: Successes, seed: int) -> None:
@@ -76,21 +76,22 @@ class VICE:
         )
 
     def act(self, observation: Observation, explore: bool) -> Action:
-        """As the agent."""
+        """Return the agent's action."""
         return self._agent.act(observation, explore)
 
     def fit_normaliser(self, states: Array) -> None:
-        """As the agent; the classifier sees states on that scale."""
+        """Set the agent's normaliser, which the classifier uses as well."""
         self._agent.fit_normaliser(states)
 
     def update(self, batch: Batch) -> dict[str, float]:
-        """A step of the classifier, and an update of the agent with what it says since.
+        """Take a step of the classifier, then update the agent with the new rewards.
 
-        With the agent's metrics come how probable it took successes (`vice_good`) and what the
-        policy visits (`vice_visited`) to be a success, and the mean reward (`vice_reward`).
+        The agent's metrics are extended by the mean predicted probability of success for successes
+        (`vice_good`) and for visited observations (`vice_visited`), and by the mean reward
+        (`vice_reward`).
 
         Raises:
-            SpecMismatch: the batch has not as many rows as the agent takes.
+            SpecMismatch: the batch size differs from the agent's.
         """
         good, visited = self._learn(batch)
         rewards = self.rewards(batch)
@@ -102,7 +103,7 @@ class VICE:
 
     @torch.inference_mode()
     def rewards(self, batch: Batch) -> Array:
-        """What the classifier says of transitions.  # (B,)."""
+        """Return the classifier's rewards of transitions.  # (B,)."""
         seen = self._see(batch.next_state, _newest(batch))
         sure: Array = self._head(self._judging.flat, seen)[0, :, 0].sigmoid().cpu().numpy()
         if self._config.binary:
@@ -110,19 +111,19 @@ class VICE:
         return (1.0 - batch.discount) * sure
 
     def actor_weights(self) -> State:
-        """As the agent: an actor needs no reward."""
+        """Return the agent's actor weights: an actor needs no reward."""
         return self._agent.actor_weights()
 
     def load_actor_weights(self, weights: State) -> None:
-        """As the agent."""
+        """Load the agent's actor weights."""
         self._agent.load_actor_weights(weights)
 
     def state_dict(self) -> State:
-        """The agent's, and the classifier's."""
+        """Return the state of the agent and of the classifier."""
         return {**self._agent.state_dict(), **to_arrays(self._tensors())}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict`; raises `SpecMismatch` and changes nothing on a mismatch."""
+        """Restore `state_dict`; raises `SpecMismatch` and changes nothing on a mismatch."""
         tensors, before = self._tensors(), to_arrays(self._tensors())
         mine = {name: array for name, array in state.items() if _is_mine(name)}
         copy_into(tensors, mine)
@@ -136,11 +137,11 @@ class VICE:
 
     @torch.inference_mode()
     def _mean(self, seen: Tensor) -> float:
-        """How probable a success is, over features of observations."""
+        """Return the mean probability of success, over features of observations."""
         return self._head(self._judging.flat, seen).sigmoid().mean().item()
 
     def _learn(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """One step on as many successes as observations of the batch; the features of both."""
+        """Take a step on equally many successes and visited observations; return their features."""
         size, generator = self._config.batch_size, self._generator
         rows = torch.randint(len(self._successes), (size,), generator=generator).numpy()
         rng = np.random.default_rng(int(torch.randint(2**31, (), generator=generator)))
@@ -149,7 +150,7 @@ class VICE:
             for name, frames in self._successes.images.items()
         }
         good = self._see(self._successes.state[rows], images)
-        # What a person or the expert visits are successes, too.
+        # Observations visited by a person or the expert count as successes, too.
         mine = (
             np.flatnonzero(~batch.prior) if not batch.prior.all() else np.arange(len(batch.prior))
         )
@@ -163,7 +164,7 @@ class VICE:
         return good.detach(), visited.detach()
 
     def _see(self, state: Array, images: Mapping[str, Image | Features]) -> Tensor:
-        """Features of observations.  # (B, Z)."""
+        """Encode observations.  # (B, Z)."""
         device = self._agent.device
         tensors = {name: moved(images[name], device) for name in self._encoder.cameras}
         states = torch.empty(0)
@@ -172,11 +173,11 @@ class VICE:
         return self._encoder(self._seeing.flat, states, tensors)
 
     def _loss(self, good: Tensor, visited: Tensor, shares: Tensor, partners: Tensor) -> Tensor:
-        """Cross-entropy on mixed features, and how far the slope between the two is from 1.
+        """Return cross-entropy on mixed features, plus the penalty of slopes other than 1.
 
         Args:
             good: features of successes.  # (B, Z)
-            visited: of what was visited.  # (B, Z)
+            visited: features of visited observations.  # (B, Z)
             shares: uniform in [0, 1].  # (3 B, 1)
             partners: a permutation.  # (2 B,)
         """
@@ -213,7 +214,7 @@ class VICE:
 
 
 def _newest(batch: Batch) -> dict[str, Image | Features]:
-    """The newest of the frames behind each other that the agent sees, without a copy."""
+    """Return the newest of the stacked frames that the agent sees, without a copy."""
     return {name: images[..., -3:] for name, images in batch.next_images.items()}
 
 

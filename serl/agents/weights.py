@@ -1,4 +1,4 @@
-"""Tensors to named arrays and back, whole or not at all."""
+"""Conversion of tensors to named arrays and back, whole or not at all."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from serl.system.json_fields import MAX_JSON_BYTES, parse_object, short
 
 
 def to_arrays(tensors: Mapping[str, Tensor]) -> State:
-    """Copies on the host."""
+    """Return copies of tensors as arrays on the host."""
     return {name: np.array(tensor.numpy(force=True)) for name, tensor in tensors.items()}
 
 
 def said_by(data: bytes, format_name: str) -> dict[str, str]:
-    """The metadata of a safetensors text of ours.
+    """Return the metadata of a safetensors file's bytes in the given format.
 
     Raises:
-        CorruptData: it is damaged, or of another format.
+        CorruptData: the data are damaged, or of another format.
     """
     length = int.from_bytes(data[:8], "little")
     if not 2 <= length <= min(len(data) - 8, MAX_JSON_BYTES):
@@ -35,7 +35,7 @@ def said_by(data: bytes, format_name: str) -> dict[str, str]:
 
 
 def copy_into(tensors: Mapping[str, Tensor], state: State) -> None:
-    """Copy arrays into the tensors of the same names, once all of them have been checked.
+    """Copy arrays into the tensors of the same names, after all of them have been checked.
 
     Names that end in "std" must hold positive values, and those that start with "generator" the
     state of a CPU generator.

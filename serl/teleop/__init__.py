@@ -1,6 +1,6 @@
-"""Devices and people: everything that can take over from a policy.
+"""Teleoperation: devices and operators that can take over from a policy.
 
 Public: `Device` (the contract of a device), `Operator` (a device with its mapping as a `Teleop`),
-`TeleopMux` (one of several drives), `HumanInput` (events of a person), `Stop`, `ScriptedHuman`.
+`TeleopMux` (arbitrates between operators), `HumanInput` (operator events), `Stop`, `ScriptedHuman`.
 Read first `serl.intervention`, then `device`, `mapping`, `operator`, `mux`.
 """

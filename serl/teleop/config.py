@@ -1,4 +1,4 @@
-"""How people at devices may drive; what the topics of ROS 2 mean that any node can send."""
+"""Teleoperation settings: device mappings, including those of the ROS 2 input topics."""
 
 from __future__ import annotations
 
@@ -35,33 +35,34 @@ JOY = MappingConfig(
         "button8": Event.STOP,
     },
 )
-"""An Xbox pad as `joy_node` sends it: sticks, right shoulder to drive, A and B for labels."""
+"""Xbox pad as published by `joy_node`: sticks, right shoulder as deadman, A and B for labels."""
 
 TWIST = MappingConfig(
     axes={name: (name, 1.0) for name in ("x", "y", "z", "roll", "pitch", "yaw")},
     dead_zone=0.05,
     threshold=0.01,
 )
-"""Unitless commands from -1 to 1, in the axes of an action, as MoveIt Servo takes them."""
+"""Unitless commands in [-1, 1] along the axes of an action, as MoveIt Servo accepts them."""
 
 
 class TeleopConfig(BaseModel):
-    """People at devices.
+    """Teleoperation settings of an actor.
 
-    What is not said of a mapping stays as it is by default; an axis is taken away by the scale 0.
+    Entries that a mapping leaves out keep their defaults; a scale of 0 disables an axis.
 
     Attributes:
-        operator: when hands are on, and when a device is silent.
-        keyboard: what the keys of a keyboard of this machine mean ...
-        gamepad: ... the sticks and buttons of a gamepad ...
-        spacemouse: ... and a SpaceMouse.
-        device: settings of a device from outside, which `--device` names: its own, and its mapping.
-        joy: what axes and buttons of `<actor>/joy` mean: axis0, axis1, ..., button0, ...
-        twist: what `<actor>/teleop/twist` means.
-        leader: what `<actor>/leader` means, poses of a leader arm's tool in a frame that looks as
-            the robot's base does ...
-        leader_m: ... of which so much is an action of 1 ...
-        leader_rad: ... and so much of a turn; best what the task's `motion` says.
+        operator: takeover and timeout settings of the operator.
+        keyboard: mapping of the keys of a keyboard attached to this machine.
+        gamepad: mapping of the sticks and buttons of a gamepad.
+        spacemouse: mapping of a SpaceMouse.
+        device: settings of the plug-in device named by `--device`: its own, and its mapping.
+        joy: mapping of the axes and buttons of `<actor>/joy`: axis0, axis1, ..., button0, ...
+        twist: mapping of `<actor>/teleop/twist`.
+        leader: mapping of `<actor>/leader`: poses of a leader arm's tool, in a frame with the same
+            orientation as the robot's base frame.
+        leader_m: translation of the leader arm (m) that is an action of 1.
+        leader_rad: rotation of the leader arm (rad) that is an action of 1; best the value in the
+            task's `motion`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

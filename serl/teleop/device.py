@@ -1,4 +1,4 @@
-"""What a device reports, and the contract of its driver."""
+"""Device reports and the contract of a device driver."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from serl.errors import SerlError
 
 
 class DeviceLost(SerlError):
-    """A device was unplugged, or can be read no more."""
+    """A device was unplugged or can no longer be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceReport:
-    """The state of a device.
+    """The state of a device at one time.
 
     Attributes:
-        axes: positions from -1 to 1, by name; an axis that is absent rests at 0.
-        buttons: names of those held down.
-        presses: names of those that went down since the last report, also for a moment only.
-        stamp_s: monotonic time at which this was known to hold.
+        axes: positions in [-1, 1], by name; an absent axis rests at 0.
+        buttons: names of the buttons held down.
+        presses: names of the buttons pressed since the last report, however briefly.
+        stamp_s: monotonic time at which this state was known to hold.
     """
 
     axes: Mapping[str, float]
@@ -31,35 +31,35 @@ class DeviceReport:
 
 
 class Device(Protocol):
-    """A keyboard, a gamepad, a SpaceMouse, a topic: something with axes and buttons."""
+    """A source of axes and buttons: a keyboard, a gamepad, a SpaceMouse or a topic."""
 
     name: str
 
     def read(self) -> DeviceReport | None:
-        """The state now, None before there is any; never blocks.
+        """Return the current state, or None before the first one; never blocks.
 
         Raises:
-            DeviceLost: it is gone. It may come back.
+            DeviceLost: the device is gone; it may come back.
         """
         ...
 
     def close(self) -> None:
-        """Let go of it; a second call does nothing."""
+        """Close the device; a second call does nothing."""
         ...
 
 
 @runtime_checkable
 class RemoteDevice(Protocol):
-    """What a `Device` has besides whose person is in another process, and may end with it."""
+    """A `Device` operated from another process, which may end independently."""
 
     @property
     def silence_s(self) -> float:
-        """Seconds since that process was heard; infinite before it was."""
+        """Seconds since the last message of the remote process; infinite before the first."""
         ...
 
 
 class Buttons:
-    """Which buttons are down, and which were pressed since somebody looked."""
+    """Button state: the buttons held down, and the presses since the last `take`."""
 
     def __init__(self) -> None:
         self._down: set[str] = set()
@@ -67,7 +67,7 @@ class Buttons:
         self._known = False
 
     def set(self, name: str, down: bool) -> None:
-        """A button went down or up; saying the same twice changes nothing."""
+        """Set a button down or up; repeating the current state changes nothing."""
         if down and name not in self._down:
             self._down.add(name)
             self._presses.append(name)
@@ -75,7 +75,7 @@ class Buttons:
             self._down.discard(name)
 
     def hold(self, down: frozenset[str]) -> None:
-        """Exactly these are down; those of the first call were never seen going down."""
+        """Set exactly these buttons down; those of the first call do not count as presses."""
         for name in self._down - down:
             self.set(name, False)
         for name in sorted(down):
@@ -85,6 +85,6 @@ class Buttons:
             self._presses.clear()
 
     def take(self) -> tuple[frozenset[str], tuple[str, ...]]:
-        """Those that are down, and the presses since the last call."""
+        """Return the buttons held down and the presses since the last call."""
         presses, self._presses = tuple(self._presses), []
         return frozenset(self._down), presses

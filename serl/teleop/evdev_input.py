@@ -1,7 +1,7 @@
-"""A keyboard or gamepad as the kernel has it (evdev): no X11, no Wayland, no window needed.
+"""Keyboards and gamepads read through the kernel's evdev interface: no X11, Wayland or window.
 
-The kernel tells changes only, and keeps the state; so a device that says nothing has not changed,
-and one that is gone says so.
+The kernel keeps the state and reports changes only: no event means no change, and a removed device
+raises an error when read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SYN, _KEY, _ABS, _DROPPED = 0, 1, 3, 3
 
 
 class Range(NamedTuple):
-    """What the kernel says of an axis."""
+    """Value and range of an axis, as reported by the kernel."""
 
     value: int
     min: int
@@ -28,7 +28,7 @@ class Range(NamedTuple):
 
 
 class EvdevEvent(Protocol):
-    """A change, as of `evdev.InputEvent`."""
+    """An input event, as `evdev.InputEvent`."""
 
     type: int
     code: int
@@ -36,32 +36,32 @@ class EvdevEvent(Protocol):
 
 
 class Input(Protocol):
-    """What is needed of an `evdev.InputDevice`."""
+    """The part of `evdev.InputDevice` that `InputDevice` uses."""
 
     def read(self) -> Iterable[EvdevEvent]:
-        """Events that wait; raises `BlockingIOError` without any, `OSError` once it is gone."""
+        """Return pending events; raises `BlockingIOError` without any, `OSError` once unplugged."""
         ...
 
     def active_keys(self) -> list[int]:
-        """Codes of the keys that are down."""
+        """Return the codes of the keys held down."""
         ...
 
     def absinfo(self, axis_num: int) -> Any:
-        """Value and range of an axis."""
+        """Return the value and the range of an axis."""
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the device."""
         ...
 
 
 class Names(NamedTuple):
-    """What codes of a kind of device are called; the rest is ignored.
+    """Names of the codes of one kind of device; other codes are ignored.
 
     Attributes:
-        keys: names by code.
-        axes: names by code.
-        triggers: names of axes that rest at their lowest value, from 0 to 1.
+        keys: key names by code.
+        axes: axis names by code.
+        triggers: names of axes with range [0, 1] that rest at their lowest value.
     """
 
     keys: Mapping[int, str]
@@ -70,13 +70,13 @@ class Names(NamedTuple):
 
 
 class InputDevice:
-    """A `Device` of the kernel.
+    """A `Device` read through evdev.
 
     Args:
-        device: open, not blocking.
-        names: of its axes and buttons.
-        name: shown to people.
-        now_s: monotonic seconds.
+        device: an open, non-blocking input device.
+        names: names of its axes and buttons.
+        name: name shown to operators.
+        now_s: monotonic clock in seconds.
     """
 
     def __init__(
@@ -92,13 +92,13 @@ class InputDevice:
         self._ranges: dict[int, Range] = {}
         self._dropped = False
         for code in names.axes:
-            with suppress(OSError, KeyError):  # it has no such axis
+            with suppress(OSError, KeyError):  # the device lacks this axis
                 info = device.absinfo(code)
                 self._ranges[code] = Range(info.value, info.min, info.max)
         self._look()
 
     def read(self) -> DeviceReport:
-        """The state now; raises `DeviceLost` once it is gone."""
+        """Return the current state; raises `DeviceLost` once the device is gone."""
         try:
             while True:
                 for event in self._device.read():
@@ -110,7 +110,7 @@ class InputDevice:
         return DeviceReport(dict(self._axes), *self._buttons.take(), self._now_s())
 
     def close(self) -> None:
-        """Let go of it; a second call does nothing."""
+        """Close the device; a second call does nothing."""
         self._device.close()
 
     def _take(self, event: EvdevEvent) -> None:
@@ -126,9 +126,9 @@ class InputDevice:
             self._move(event.code, event.value)
 
     def _look(self) -> None:
-        """The whole state, from the kernel."""
+        """Read the complete state from the kernel."""
         known = self._names.keys
-        with suppress(OSError):  # the next read says so
+        with suppress(OSError):  # the next read raises the error
             down = self._device.active_keys()
             self._buttons.hold(frozenset(known[code] for code in down if code in known))
             for code in self._ranges:
@@ -141,10 +141,10 @@ class InputDevice:
 
 
 def open_input(names: Names, wanted: set[int], kind: str, path: Path | None = None) -> InputDevice:
-    """The first device that has all `wanted` keys, or the one at `path`.
+    """Open the first device that has all `wanted` keys, or the one at `path`.
 
     Raises:
-        BadInput: there is none, it may not be read, or the package evdev is missing.
+        BadInput: no device was found, permission is denied, or the package evdev is missing.
     """
     try:
         import evdev

@@ -1,4 +1,4 @@
-"""A gamepad: hold the right shoulder to drive, let go to hand back."""
+"""Gamepads: hold the right shoulder button to take over, release it to hand back."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ BUTTONS = (
     *("south", "east", "west", "north", "left_shoulder", "right_shoulder"),
     *("select", "start", "mode"),
 )
-"""In SDL's order of an Xbox pad on Linux, by the names of `serl.teleop.gamepad`."""
+"""Names in SDL's order for an Xbox pad on Linux; see `MAPPING`."""
 
 _TRIGGERS = {"left_trigger", "right_trigger"}
 
 
 class PygamePad:
-    """A `Device` around a joystick of pygame.
+    """A `Device` that reads a pygame joystick.
 
     Args:
-        joystick: `pygame.joystick.Joystick`, or what looks like one.
-        removed: lets pygame take in what happened, and says whether the joystick was pulled out: it
-            then looks as if it were at rest.
-        now_s: monotonic seconds.
+        joystick: a `pygame.joystick.Joystick` or an object with the same interface.
+        removed: processes pygame's events and returns True if the joystick was unplugged; pygame
+            then reports its axes as at rest.
+        now_s: monotonic clock in seconds.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class PygamePad:
         self._moved: set[str] = set()
 
     def read(self) -> DeviceReport:
-        """The state now; raises `DeviceLost` once it is gone."""
+        """Return the current state; raises `DeviceLost` once the device is gone."""
         self._gone |= self._removed()
         pad = self._joystick
         if self._gone or not pad.get_init():
@@ -60,21 +60,21 @@ class PygamePad:
         return DeviceReport(axes, *self._buttons.take(), self._now_s())
 
     def close(self) -> None:
-        """Let go of it; a second call does nothing."""
+        """Close the device; a second call does nothing."""
         self._joystick.quit()
 
     def _trigger(self, name: str, position: float) -> float:
-        """SDL says 0 of a trigger until it was moved, and then -1 to 1."""
+        """Scale a trigger to [0, 1]; SDL reports 0 until its first motion, then -1 to 1."""
         if position != 0.0:
             self._moved.add(name)
         return (position + 1.0) / 2.0 if name in self._moved else 0.0
 
 
 def open_pygame_pad() -> PygamePad:
-    """The first gamepad.
+    """Open the first gamepad found by pygame.
 
     Raises:
-        BadInput: there is none, or pygame is missing.
+        BadInput: no gamepad was found, or pygame is missing.
     """
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
@@ -123,7 +123,7 @@ NAMES = Names(
     },
     triggers=frozenset({"left_trigger", "right_trigger"}),
 )
-"""As the kernel's drivers of Xbox and PlayStation pads name them (linux/input-event-codes.h)."""
+"""Names used by the kernel's Xbox and PlayStation drivers (linux/input-event-codes.h)."""
 
 MAPPING = MappingConfig(
     axes={
@@ -146,7 +146,7 @@ MAPPING = MappingConfig(
 
 
 def open_gamepad(path: Path | None = None) -> Device:
-    """The first gamepad, or the one at `path`; by pygame where evdev is missing.
+    """Open the first gamepad, or the one at `path`; uses pygame if evdev is missing.
 
     Raises:
         BadInput: as `open_input`, or both packages are missing.
@@ -157,13 +157,13 @@ def open_gamepad(path: Path | None = None) -> Device:
 
 
 class Gamepad:
-    """See `serl.teleop.mapping.DeviceKind`; the mapping is `teleop.gamepad`."""
+    """The gamepad's `serl.teleop.mapping.DeviceKind`; its mapping is `teleop.gamepad`."""
 
     Config = MappingConfig
 
     @staticmethod
     def open(path: Path | None, config: MappingConfig) -> Device:
-        """As `open_gamepad`."""
+        """Open a gamepad; see `open_gamepad`."""
         return open_gamepad(path)
 
 

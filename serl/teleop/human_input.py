@@ -1,4 +1,4 @@
-"""Where an actor hears people: it merges all who drive, labels what they say, and holds."""
+"""Operator input of an actor: merges devices and service calls, and applies labels and stops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from serl.teleop.stop import StopLatch
 from serl.types import Action, ActionSource, End, Key, Record, Step
 
 TWICE_S = 0.7
-"""A word that comes so soon after another one ended the episode is of that episode as well."""
+"""Seconds after an episode-ending event in which further labels belong to that episode."""
 
 _HUMAN = "human"
 _ANY_TIME = {Event.STOP, Event.LOST}
@@ -23,36 +23,37 @@ _OF_A_TASK = {Event.SUCCESS, Event.FAILURE, Event.REWARD, Event.PENALTY}
 
 
 class LastWord:
-    """When a person's word last ended an episode: one for all desks of an actor.
+    """Time of the last operator event that ended an episode, shared by all consoles of an actor.
 
     Args:
-        now_s: monotonic seconds, as people have them.
+        now_s: monotonic clock in seconds, the same for all operators.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s, self._said_s = now_s, float("-inf")
 
     def said(self) -> None:
-        """It did just now."""
+        """Record that an operator event ended an episode just now."""
         self._said_s = self._now_s()
 
     @property
     def age_s(self) -> float:
-        """How long ago; infinite if never."""
+        """Seconds since the last event that ended an episode; infinite before the first."""
         return self._now_s() - self._said_s
 
 
 class HumanInput:
-    """A `Teleop` of everybody who has a say in an actor, also by services.
+    """A `Teleop` that combines all operators of an actor, at devices and through services.
 
-    What a person says of an episode counts for the one that runs. Between two episodes, of a reset
-    and right after a word that ended one it is not heard, which `say` answers. A stop always is.
+    An event applies to the running episode. Between two episodes, during a reset and for `TWICE_S`
+    after an event that ended an episode, events are rejected, and `say` returns the reason. A stop
+    is always accepted.
 
     Args:
-        owner: who drives.
-        hold: why the robot holds.
-        labels: folder of the actor's episodes, for labels of people.
-        last_word: that ended an episode of the actor, at whichever desk.
+        owner: arbitrates between the operators.
+        hold: the robot's stop and pause state.
+        labels: directory of the actor's episodes, for operator labels.
+        last_word: time of the last event that ended an episode of the actor, at any console.
     """
 
     def __init__(
@@ -67,10 +68,10 @@ class HumanInput:
         self._judged: dict[Key, bool] = {}
 
     def say(self, event: Event, by: str) -> str:
-        """Somebody says something, from any thread; why it is not heard, or nothing.
+        """Queue an operator event; return why it is rejected, or an empty string. Thread-safe.
 
-        A stop is kept before this returns. It is queued for a running episode only, which it ends:
-        between two episodes it would stop the robot again after its release.
+        A stop is persisted before this returns. It is queued only for a running episode, which it
+        ends: between two episodes it would stop the robot again after its release.
         """
         if event is Event.STOP:
             self.hold.stop(f"stopped by {by}")
@@ -82,21 +83,21 @@ class HumanInput:
         return ""
 
     def begin(self) -> None:
-        """An episode starts."""
+        """Start an episode."""
         self._clear()
         self._runs = True
 
     def rest(self) -> None:
-        """No episode runs for a while, but whoever takes over is heard."""
+        """Pause between episodes; operators can still take over."""
         self._clear()
         self._runs = False
 
     def __call__(self) -> Action | None:
-        """The action of whoever drives."""
+        """Return the action of the operator in control."""
         return self.owner()
 
     def events(self) -> tuple[Event, ...]:
-        """What was said since the last call; a stop as long as it holds."""
+        """Return the events since the last call; a stop is repeated while it holds."""
         heard = [
             (event, by)
             for event, by in self.owner.heard()
@@ -110,9 +111,9 @@ class HumanInput:
         return tuple(dict.fromkeys(event for event, _ in heard))
 
     def obey_stops(self) -> None:
-        """Read the devices, and hold if one of them says stop; drop all else that they say.
+        """Read the devices and hold the robot on a stop event; drop all other events.
 
-        For between two episodes, also while the robot is held: a stop that is said twice is one.
+        For use between two episodes, also while the robot is held: stopping twice has no effect.
         """
         for person in self.owner.people:
             person()
@@ -121,7 +122,7 @@ class HumanInput:
                 self.hold.stop(f"stopped by {by}")
 
     def watch(self, record: Record) -> None:
-        """Take a record that was logged: keep labels, and hold when an episode was cut for it."""
+        """Process a logged record: store labels; hold if a stop or a lost device cut an episode."""
         if isinstance(record, Step):
             self._resets = record.source is ActionSource.SCRIPT and (
                 self._resets or record.key.index == 0
@@ -139,7 +140,7 @@ class HumanInput:
         self._label(record)
 
     def resume(self) -> None:
-        """Go on, without waiting for silent devices; raises as `StopLatch.resume`."""
+        """Resume motion without waiting for silent devices; raises as `StopLatch.resume`."""
         self.hold.resume()
         self.owner.release()
 
@@ -149,7 +150,7 @@ class HumanInput:
         self.owner.begin()
 
     def _objection(self, event: Event) -> str:
-        """Why something that is said now is not heard; empty when it is."""
+        """Return why an event is rejected now; empty when it is accepted."""
         if event in _ANY_TIME:
             return ""
         if not self._runs:

@@ -1,4 +1,4 @@
-"""A keyboard: hold keys to drive, let go to hand back."""
+"""Keyboards: hold keys to take over, release them to hand back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NAMES = Names(
         57: "space",
     }
 )
-"""By the places of an English keyboard (linux/input-event-codes.h)."""
+"""Key names by position on an English keyboard (linux/input-event-codes.h)."""
 
 MAPPING = MappingConfig(
     pushes={
@@ -67,22 +67,22 @@ MAPPING = MappingConfig(
         "escape": Event.STOP,
     },
 )
-"""Any key of motion takes over; space holds the robot still."""
+"""Any motion key takes over; the space bar takes over and holds the robot still."""
 
 
 def open_keyboard(path: Path | None = None) -> InputDevice:
-    """The first keyboard, or the one at `path`; raises as `open_input`."""
+    """Open the first keyboard, or the one at `path`; raises as `open_input`."""
     return open_input(NAMES, {17, 30, 57}, "keyboard", path)
 
 
 class Keyboard:
-    """See `serl.teleop.mapping.DeviceKind`; the mapping is `teleop.keyboard`."""
+    """The keyboard's `serl.teleop.mapping.DeviceKind`; its mapping is `teleop.keyboard`."""
 
     Config = MappingConfig
 
     @staticmethod
     def open(path: Path | None, config: MappingConfig) -> InputDevice:
-        """As `open_keyboard`."""
+        """Open a keyboard; see `open_keyboard`."""
         return open_keyboard(path)
 
 

@@ -1,4 +1,4 @@
-"""A leader arm: what its tool moves, the robot's is to move as well, step by step."""
+"""Leader arms: the robot's tool follows the motion of the leader's tool, step by step."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ MAPPING = MappingConfig(
     dead_zone=0.0,
     threshold=0.1,
 )
-"""To move it is to take over; below a tenth of a step it is at rest. It commands no gripper."""
+"""Moving the arm takes over; motion below a tenth of a step is rest. No gripper commands."""
 
 Pose = tuple[Vector, tuple[float, float, float, float]]
 
 
 class LeaderArm:
-    """A `Device` that is told poses; what the robot was not asked for yet is asked for next.
+    """A `Device` that receives leader poses; motion beyond one step carries over to the next.
 
-    A pose after a silence is a new beginning, so that an arm that was moved meanwhile, or is
-    another one, makes no jump.
+    After a silence the next pose is a new reference, so that an arm that was moved or exchanged
+    meanwhile causes no jump.
 
     Args:
-        translation_m: of an action of 1.
-        rotation_rad: of an action of 1.
-        name: shown to people.
-        now_s: monotonic seconds.
-        silence_s: from when on it is one.
+        translation_m: translation that is an action of 1.
+        rotation_rad: rotation that is an action of 1.
+        name: name shown to operators.
+        now_s: monotonic clock in seconds.
+        silence_s: time without a pose after which the next one is a new reference.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class LeaderArm:
         return self._now_s() - self._heard_s
 
     def hear(self, position: Vector, quaternion: tuple[float, float, float, float]) -> None:
-        """Take a pose in a frame that looks as the robot's base does; one that is none is not."""
+        """Receive a pose in a frame oriented like the robot's base; invalid poses are ignored."""
         numbers = (*position, *quaternion)
         if not all(map(math.isfinite, numbers)) or abs(math.hypot(*quaternion) - 1.0) > 0.01:
             return
@@ -78,7 +78,7 @@ class LeaderArm:
             self._heard_s = now_s
 
     def read(self) -> DeviceReport | None:
-        """What is left to be moved, in steps; whoever reads it has moved that far."""
+        """Return the motion not yet commanded, in steps, and count it as commanded."""
         with self._lock:
             if self._newest is None or self._asked is None:
                 return None
@@ -100,7 +100,7 @@ class LeaderArm:
             )
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is no resource to release."""
 
     def _turned(
         self, before: tuple[float, float, float, float], turns: tuple[float, ...]

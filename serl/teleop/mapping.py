@@ -1,4 +1,4 @@
-"""What the axes and buttons of a device mean; a table for each device, and one function."""
+"""Mappings from the axes and buttons of a device to motion and events."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Scale = Annotated[float, Field(ge=-1, le=1)]
 
 
 class MappingConfig(BaseModel):
-    """What a device's axes and buttons mean. A person stands behind the robot and looks forward.
+    """The mapping of a device; the operator stands behind the robot and looks forward.
 
-    A device from outside names a subclass `Config`, with its own mapping as defaults, and with
-    fields for settings of its own.
+    A plug-in device declares a subclass as `Config`, with its own mapping as defaults and with
+    fields for its own settings.
 
     Attributes:
-        axes: for an axis of the device the axis of motion, and its scale; below 0 it is reversed.
-            x is forward, y to the left, z up; +1 of the gripper opens it.
-        pushes: the same for a button that is held down.
-        dead_zone: positions up to here are rest; the way beyond begins at 0.
+        axes: motion axis and scale for each device axis; a negative scale reverses it. x is
+            forward, y to the left, z up; +1 of the gripper opens it.
+        pushes: motion axis and scale for each button held down.
+        dead_zone: positions up to this count as rest; motion starts at 0 beyond it.
         deadman: the button that has to be held to drive; None without one.
-        threshold: a wish of this size takes over without a deadman; None never does.
-        events: what the press of a button says.
+        threshold: motion of at least this size takes over without a deadman; None never does.
+        events: event of each button press.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -44,10 +44,10 @@ class MappingConfig(BaseModel):
 
 
 class DeviceKind(Protocol):
-    """What a module names as its `device`; a class has `open` as a class method.
+    """Interface of the `device` of a plug-in module; a class implements `open` as a class method.
 
     Attributes:
-        Config: its mapping and its settings, `teleop.device.*`.
+        Config: settings and mapping of the device, `teleop.device.*`.
     """
 
     Config: ClassVar[type[MappingConfig]]
@@ -56,18 +56,18 @@ class DeviceKind(Protocol):
         """Open the first device of this kind, or the one at `path`.
 
         Raises:
-            BadInput: it is not there.
+            BadInput: the device was not found.
         """
         ...
 
 
 class Wish(NamedTuple):
-    """What a person wants.
+    """Operator input decoded from a device report.
 
     Attributes:
-        motion: -1 to 1 along `AXES`.
-        hands: hands are on: the deadman is held, or the motion is a takeover by itself.
-        events: what was said.
+        motion: commands in [-1, 1] along `AXES`.
+        hands: True while the operator takes over: the deadman is held, or the motion suffices.
+        events: events of the buttons pressed.
     """
 
     motion: tuple[float, ...]
@@ -76,7 +76,7 @@ class Wish(NamedTuple):
 
 
 def read_wish(report: DeviceReport, config: MappingConfig) -> Wish | None:
-    """What a report means; None when it holds a number that is not finite."""
+    """Decode a report by its mapping; return None if it holds a number that is not finite."""
     if not all(map(math.isfinite, report.axes.values())):
         return None
     motion = dict.fromkeys(AXES, 0.0)
@@ -93,7 +93,7 @@ def read_wish(report: DeviceReport, config: MappingConfig) -> Wish | None:
 
 
 def _beyond(position: float, dead_zone: float) -> float:
-    """The position without its dead zone, so that motion begins gently; within [-1, 1]."""
+    """Remove the dead zone, so that motion begins gently; the result is within [-1, 1]."""
     way = min(1.0, max(0.0, (abs(position) - dead_zone) / (1.0 - dead_zone)))
     return math.copysign(way, position)
 
@@ -109,18 +109,18 @@ MAPPING = MappingConfig(
 
 
 def to_joystick(wish: Wish) -> tuple[list[float], list[int]]:
-    """Positions along `AXES`, and which of `BUTTONS` are down."""
+    """Return the positions along `AXES` and the state of `BUTTONS`."""
     said = {event.value for event in wish.events}
     held = [int(name in said) for name in BUTTONS[1:]]
     return list(wish.motion[: len(AXES)]), [int(wish.hands), *held]
 
 
 def who_drives(said: Mapping[str, str], records: bool = False) -> str:
-    """What an actor says of its control, in words, as for somebody at a device without a page.
+    """Describe an actor's active controller in words, for operators without a web page.
 
     Args:
-        said: by the actor.
-        records: it is a person who records, for whom the robot holds while hands are off.
+        said: status published by the actor.
+        records: the operator records demonstrations: the robot holds while it is not driven.
     """
     if reason := said.get("stopped") or said.get("paused") or said.get("silent"):
         return f"it holds: {reason}"

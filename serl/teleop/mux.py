@@ -1,4 +1,4 @@
-"""Several people and a script at one robot: one of them drives at a time."""
+"""Arbitration between several operators and a script: one of them drives the robot at a time."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from serl.teleop.operator import Hands, Operator
 from serl.types import Action
 
 SCRIPT = "script"
-"""Who says what a script says."""
+"""Source of events that come from a script."""
 SIMULATED = "a simulated human"
-"""Who drives when a script corrects, for people."""
+"""Name of the active controller shown to operators while a script corrects."""
 
 
 class TeleopMux:
-    """A `Teleop` of many: who takes over first keeps the robot until hands are off.
+    """A `Teleop` of several operators: the first to take over keeps control until it lets go.
 
     Args:
-        people: each at a device of their own; of two in the same step the first one wins.
-        script: drives while no person does, such as a `ScriptedHuman`.
+        people: operators, each with their own device; the first wins if two take over in one step.
+        script: drives while no operator does, for example a `ScriptedHuman`.
 
     Attributes:
-        owner: the person who drives; None while nobody does.
-        scripted: the script drove the last step.
+        owner: the operator in control, or None.
+        scripted: True if the script drove the last step.
     """
 
     def __init__(self, people: Sequence[Operator], script: Teleop | None = None) -> None:
@@ -33,13 +33,13 @@ class TeleopMux:
         self._script = script
 
     def begin(self) -> None:
-        """An episode starts, for everybody."""
+        """Start an episode for all operators and the script."""
         for teleop in self._all():
             teleop.begin()
 
     def __call__(self) -> Action | None:
-        """The owner's action, else the script's."""
-        wanted = [(person, person()) for person in self.people]  # all are heard in every step
+        """Return the owner's action, otherwise the script's."""
+        wanted = [(person, person()) for person in self.people]  # read every device in every step
         driving = [person for person, action in wanted if action is not None]
         if self.owner not in driving:
             self.owner = driving[0] if driving else None
@@ -52,13 +52,13 @@ class TeleopMux:
         return action
 
     def events(self) -> tuple[Event, ...]:
-        """What anybody said since the last call, each once."""
+        """Return the events since the last call, without duplicates."""
         return tuple(dict.fromkeys(event for event, _ in self.heard()))
 
     def heard(self) -> list[tuple[Event, str]]:
-        """What was said since the last call, and by whom.
+        """Return the events since the last call, each with the name of its source.
 
-        That a device fell silent counts only of the owner's.
+        A lost device counts only if it is the owner's.
         """
         said = [
             (event, person.name)
@@ -70,24 +70,24 @@ class TeleopMux:
         return said + [(event, SCRIPT) for event in script]
 
     def release(self) -> None:
-        """The robot need not hold for devices that are silent."""
+        """Stop holding the robot for silent devices."""
         for person in self.people:
             person.release()
 
     @property
     def silence_s(self) -> float:
-        """How long the device of who drives has been silent; see `Operator.silence_s`."""
+        """Seconds of silence of the owner's device; see `Operator.silence_s`."""
         return 0.0 if self.owner is None else self.owner.silence_s
 
     @property
     def silent(self) -> str:
-        """The device that the robot holds for; empty when there is none."""
+        """Name of the silent device that the robot holds for; empty when there is none."""
         held = self.owner is not None and self.owner.hands is Hands.SILENT
         return self.owner.name if held and self.owner else ""
 
     @property
     def trouble(self) -> str:
-        """Why the robot holds for its owner, in words; empty when it does not."""
+        """The reason why the robot holds for its owner's device; empty when it does not."""
         return self.owner.trouble if self.owner and self.silent else ""
 
     def _all(self) -> tuple[Teleop, ...]:

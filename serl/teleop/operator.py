@@ -1,4 +1,4 @@
-"""A person at a device: takes over, hands back by rule, and holds the robot when out of hearing."""
+"""Operators at devices: takeover, handing back, and holding the robot when a device is silent."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from serl.types import Action
 
 
 class OperatorConfig(BaseModel):
-    """When hands count as on.
+    """Settings that decide when an operator is in control, and when a device has timed out.
 
     Attributes:
-        hold_over_s: they still do for so long after their last sign; the robot holds meanwhile.
-        stale_s: a report older than this says nothing: the device is silent. Three beats of a
-            device, at least: `serl teleop` and the console send 50 and 40 a second.
-        lost_s: a silence of this length while a person drives cuts the episode.
-        stuck_s: nobody pushes the same way, but for a jitter of 2 %, for so long: the device counts
-            as silent.
-        drives: axes that hands take over, the policy keeps the others; None for all.
+        hold_over_s: time for which the operator keeps control after the last input; the robot holds
+            meanwhile.
+        stale_s: age above which a report is ignored and the device counts as silent. At least three
+            periods of the device: `serl teleop` and the console send at 50 and 40 Hz.
+        lost_s: silence while the operator is in control after which the episode is cut.
+        stuck_s: time of constant motion input, but for jitter of 2 %, after which the device counts
+            as silent: no operator holds a device that still.
+        drives: axes that the operator takes over, the policy keeps the others; None for all.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -42,43 +43,43 @@ class OperatorConfig(BaseModel):
 
 
 def arm_count(spec: ArraySpec) -> int:
-    """How many arms actions move: 2 of a `Pair`, else 1."""
+    """Return the number of arms that actions move: 2 for a `Pair`, otherwise 1."""
     return 2 if spec.unit.startswith(LEFT) else 1
 
 
 class Hands(StrEnum):
-    """Where a person's hands are."""
+    """State of an operator's control."""
 
     OFF = "off"
     ON = "on"
     SILENT = "silent"
-    """They were on when the device fell silent: the robot holds."""
+    """The operator was in control when the device timed out: the robot holds."""
 
 
 class Operator:
-    """A `Teleop` around a device, or around one in each hand for the two arms of a `Pair`.
+    """A `Teleop` that reads one device, or one device for each of the two arms of a `Pair`.
 
-    Hands that were on before the first report are not believed: a deadman that is stuck must be let
-    go of once, or be seen going down. When the device falls silent while hands are on, the robot
-    holds, and the policy gets it back only if a person takes over once more and lets go, or by
-    `release`. A silence of `lost_s` cuts the episode.
+    Input that was active before the first report is ignored: a stuck deadman has to be released
+    once, or be seen going down. When the device times out while the operator is in control, the
+    robot holds; the policy regains control only after the operator takes over again and lets go, or
+    by `release`. A silence of `lost_s` cuts the episode.
 
-    Of two devices either takes over both arms, and both hold when either falls silent.
+    With two devices, either takes over both arms, and both arms hold when either device is silent.
 
     Args:
-        device: what reports; or the left arm's and the right one's.
-        mapping: what its reports mean, those of both alike.
-        config: when hands are on.
-        spec: of actions; its unit names the axes.
-        now_s: monotonic seconds, as the device's stamps.
+        device: the device; or the devices of the left and the right arm.
+        mapping: mapping of the reports, the same for both devices.
+        config: takeover and timeout settings.
+        spec: spec of the actions; its unit names the axes.
+        now_s: monotonic clock in seconds, the same as that of the device's stamps.
 
     Attributes:
-        hands: where they are.
-        trouble: why the robot holds, while hands are silent.
+        hands: state of the operator's control.
+        trouble: reason why the robot holds, while `hands` is silent.
 
     Raises:
-        BadInput: the actions have an axis that no device can move, or none that hands may, or they
-            move two arms and there is one device, or the reverse.
+        BadInput: the actions have an axis that no device can move, or none that `drives` allows;
+            or the number of devices differs from the number of arms.
     """
 
     def __init__(
@@ -108,20 +109,20 @@ class Operator:
         self._others = np.array([drives is not None and axis not in drives for axis in axes])
         self.trouble = ""
         self._pushes = [_Push() for _ in self._devices]
-        self._free = False  # were seen off
+        self._free = False  # the device was seen without operator input
         self._last_s = self._silent_s = 0.0
         self._said: list[Event] = []
         self._told = False
 
     def begin(self) -> None:
-        """An episode starts; hands stay where they are, and a silence goes on."""
+        """Start an episode; the control state is kept, and a silence continues."""
         if self._told:
             self._told, self._silent_s = False, self._now_s()
 
     def __call__(self) -> Action | None:
-        """What the person wants; zeros while the robot is to hold; None while hands are off.
+        """Return the operator's action; zeros while the robot holds; None while not in control.
 
-        Entries that are left to the policy are not a number.
+        Entries that are left to the policy are NaN.
         """
         now_s, wish = self._now_s(), self._wish()
         if self.hands is not Hands.SILENT:
@@ -143,9 +144,9 @@ class Operator:
 
     @property
     def silence_s(self) -> float:
-        """How long a device in whose hand the robot is has been silent; grows between two calls.
+        """Silence in seconds of the device in control; grows between two calls.
 
-        Infinite while the robot holds for it, 0 for one that this process reads itself.
+        Infinite while the robot holds for a silent device, 0 for a device read in this process.
         """
         if self.hands is not Hands.ON:
             return 0.0 if self.hands is Hands.OFF else math.inf
@@ -153,17 +154,17 @@ class Operator:
         return max((device.silence_s for device in remote), default=0.0)
 
     def events(self) -> tuple[Event, ...]:
-        """What was said since the last call."""
+        """Return the events since the last call."""
         said, self._said = tuple(self._said), []
         return said
 
     def release(self) -> None:
-        """A person elsewhere says that the robot need not hold for this device any longer."""
+        """Stop holding the robot for this device, as requested by an operator elsewhere."""
         if self.hands is Hands.SILENT:
             self.hands, self._free = Hands.OFF, False
 
     def _hear(self, wish: Wish | None, now_s: float) -> None:
-        """Whether hands are on now, if they were on or off."""
+        """Update the control state from the newest input, unless it is silent."""
         if wish is None:
             if self.hands is Hands.ON:
                 self.hands, self._silent_s, self._told = Hands.SILENT, now_s, False
@@ -173,7 +174,7 @@ class Operator:
             self.hands = Hands.OFF
 
     def _wish(self) -> Wish | None:
-        """What the person wants, None when that is not known; what was said counts either way."""
+        """Return the operator's input, None when it is unknown; events are collected either way."""
         wishes = [self._wish_at(number) for number in range(len(self._devices))]
         known = [wish for wish in wishes if wish is not None]
         if len(known) < len(wishes):
@@ -182,7 +183,7 @@ class Operator:
         return Wish(tuple(motion), any(wish.hands for wish in known), ())
 
     def _wish_at(self, number: int) -> Wish | None:
-        """What is wanted at one device."""
+        """Return the input at one device."""
         device = self._devices[number]
         name = f"{self._sides[number]}{device.name}"
         try:
@@ -206,9 +207,9 @@ class Operator:
 
 
 class _Push:
-    """The same one for longer than a hand can hold it: an axis or a key that is stuck.
+    """Detector of constant input that lasts longer than an operator could hold it: a stuck axis.
 
-    Sensors jitter; a hand moves by more.
+    Sensors jitter; operator input varies by more than that.
     """
 
     _JITTER = 0.02
@@ -218,7 +219,7 @@ class _Push:
         self._since_s = 0.0
 
     def lasts_s(self, wish: Wish, now_s: float) -> float:
-        """For how long a device has pushed the same way; 0 when it does not push."""
+        """Return the seconds for which a device has pushed the same way; 0 without a push."""
         motion = wish.motion if wish.hands and any(wish.motion) else ()
         same = len(motion) == len(self._motion) and all(
             abs(now - then) < self._JITTER for now, then in zip(motion, self._motion, strict=True)
@@ -229,7 +230,7 @@ class _Push:
 
 
 def _objection(name: str, arms: int) -> str:
-    """Why nobody can move an axis of an action."""
+    """Explain why no device can move an axis of an action."""
     if arms == 1 and name.startswith((LEFT, RIGHT)):
         return f"teleoperation: the actions move two arms ({name}): give a device for each"
     if arms == 2 and name in AXES:

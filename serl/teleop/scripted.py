@@ -1,7 +1,7 @@
-"""A simulated person: corrects a policy now and then, imperfectly, late, and within a budget.
+"""A simulated operator: corrects a policy occasionally, imperfectly, late and within a budget.
 
-It makes training with interventions run in CI and in benchmarks, reproducibly. It corrects, it
-does not do the task: it takes over when the policy makes no progress, loses what it had or heads
+It makes training with interventions reproducible in CI and in benchmarks. It corrects a policy and
+does not perform the task: it takes over when the policy makes no progress, loses progress or heads
 out of its box, and hands back as soon as it has helped.
 """
 
@@ -21,23 +21,24 @@ from serl.types import Action, Array, Observation
 
 
 class ScriptedHumanConfig(PersonConfig):
-    """When a simulated person takes over, how well it drives, and how much it may.
+    """Takeover rules, skill and budget of a simulated operator.
 
     Attributes:
         patience_steps: takes over after this many steps without progress.
         regress: takes over when progress falls this far below its best of the episode.
         progress_step: progress smaller than this counts as none.
-        border_patience_steps: takes over after this many steps without progress at the border ...
-        border_m: ... that is with the tool this near to a side of its box, or soon to be ...
-        border_ahead_steps: ... at its present speed in this many steps.
-        reaction_steps: steps from the wish to take over to hands on.
-        gain: hands back when progress has grown by this much ...
-        hold_steps: ... but not before this many steps ...
-        max_hold_steps: ... and at the latest after this many.
+        border_patience_steps: takes over after this many steps without progress at the border.
+        border_m: distance of the tool to a side of its box below which it is at the border.
+        border_ahead_steps: prediction horizon: a tool that reaches the border within these steps
+            at its present speed counts as there already.
+        reaction_steps: steps from the decision to take over to the takeover.
+        gain: hands back when progress has grown by this much.
+        hold_steps: shortest intervention, in steps.
+        max_hold_steps: longest intervention, in steps.
         noise: standard deviation of its action error.
-        share: share of the steps that it may drive at the start of training; falls linearly ...
-        final_share: ... to this share at three quarters of the planned steps.
-        bucket_steps: unused budget is kept up to this many steps.
+        share: share of the steps that it may drive at the start of training; falls linearly.
+        final_share: share reached at three quarters of the planned steps.
+        bucket_steps: largest unused budget, in steps.
     """
 
     patience_steps: int = Field(15, ge=1)
@@ -57,19 +58,19 @@ class ScriptedHumanConfig(PersonConfig):
 
 
 class Budget:
-    """A token bucket whose rate falls over training: one token is one step of the human.
+    """A token bucket whose rate falls over training: one token is one step of the operator.
 
-    The rate falls with the steps of all actors, so that several humans together stay within it.
+    The rate falls with the steps of all actors, so that several operators together stay within it.
 
     Args:
         config: shares and bucket size.
         planned_steps: online steps after which training ends.
         steps_before: online steps already done, by an actor that was restarted.
+        trained: returns the online steps of all actors trained on, as far as known here.
 
     Attributes:
         steps: online steps so far.
-        used: those of them that the human drove.
-        trained: says how many of all actors were trained on, as far as it is known here.
+        used: steps among them that the operator drove.
     """
 
     def __init__(
@@ -84,42 +85,42 @@ class Budget:
         self.steps = steps_before
         self.used = 0
         self._trained = trained
-        self._tokens = 0.0 if steps_before else self._bucket()  # a restart refills nothing
+        self._tokens = 0.0 if steps_before else self._bucket()  # a restart does not refill it
 
     def share(self) -> float:
-        """Share of the steps that the human may drive now."""
+        """Return the share of the steps that the simulated operator may drive now."""
         done = min(1.0, max(self.steps, self._trained()) / (0.75 * self._planned_steps))
         return self._config.share + done * (self._config.final_share - self._config.share)
 
     def tick(self, human: bool) -> None:
-        """One step passed; `human` says who drove."""
+        """Count one step; `human` is True if the simulated operator drove it."""
         self.steps += 1
         self.used += human
         refilled = self._tokens + self.share() - human
         self._tokens = min(refilled, self._bucket())
 
     def _bucket(self) -> float:
-        """The bucket shrinks with the share, so that little is left for the end."""
+        """Return the bucket's size, which shrinks with the share to leave little for the end."""
         share = self._config.share
         return self._config.bucket_steps * self.share() / share if share else 0.0
 
     def allows(self, steps: int) -> bool:
-        """There are tokens for an intervention of this length."""
+        """Return whether the tokens suffice for an intervention of this length."""
         return self._tokens >= steps
 
 
 class ScriptedHuman:
-    """A `Teleop` that sees the simulation's truth and knows an expert's way.
+    """A `Teleop` that corrects a policy by a scripted expert and the simulation's true state.
 
     Args:
-        config: habits.
-        task: has the expert that it imitates, and the progress that it watches.
-        robot: shows its truth.
+        config: takeover rules, skill and budget.
+        task: provides the expert and the measure of progress.
+        robot: provides readings and the true state.
         planned_steps: online steps of the whole training.
-        seed: of its noise.
+        seed: seed of the action noise.
         steps_before: online steps already done by this actor.
-        trained: as of `Budget`.
-        labels: says of a success that it is one, when nothing else does.
+        trained: see `Budget`.
+        labels: label successes, for use when no other source does.
     """
 
     Config = ScriptedHumanConfig
@@ -145,12 +146,12 @@ class ScriptedHuman:
 
     @classmethod
     def create(cls, config: PersonConfig, training: PersonContext) -> ScriptedHuman:
-        """See `serl.intervention.Person`."""
+        """Create a simulated operator; see `serl.intervention.Person`."""
         assert isinstance(config, ScriptedHumanConfig)
         return cls(config, **vars(training))
 
     def begin(self) -> None:
-        """An episode starts: hands off."""
+        """Start an episode, not in control."""
         self._expert = self._task.expert(self._robot.truth, int(self._rng.integers(2**31)))
         self._tool_before: Array | None = None
         self._best = -np.inf
@@ -160,7 +161,7 @@ class ScriptedHuman:
         self._start_progress = 0.0
 
     def __call__(self) -> Action | None:
-        """The correction, or None while hands are off."""
+        """Return the correction, or None while not in control."""
         truth = self._robot.truth()
         progress, leaves = self._task.progress(truth), self._leaves_box(truth)
         action = self._go_on(progress) if self._driving_steps else self._watch(progress, leaves)
@@ -168,12 +169,12 @@ class ScriptedHuman:
         return action
 
     def events(self) -> tuple[Event, ...]:
-        """Success, where it is asked to see it; else none."""
+        """Return a success event if it labels and the task is solved, otherwise none."""
         seen = self._labels and self._task.is_success(self._robot.truth())
         return (Event.SUCCESS,) if seen else ()
 
     def _leaves_box(self, truth: Truth) -> bool:
-        """The tool is at a side of its box, or will be there soon."""
+        """Return whether the tool is at a side of its box, or will be there soon."""
         if "tcp_pose" not in truth:
             return False
         tool = truth["tcp_pose"][:3]
@@ -183,7 +184,7 @@ class ScriptedHuman:
         return not _is_inside(ahead, self._task.config.motion, self.config.border_m)
 
     def _watch(self, progress: float, leaves: bool) -> Action | None:
-        """Hands off: judge the policy, and take over after the reaction time."""
+        """Watch the policy, and take over after the reaction time."""
         if progress > self._best + self.config.progress_step:
             self._best, self._idle_steps, self._reacting = progress, 0, None
             return None
@@ -202,7 +203,7 @@ class ScriptedHuman:
         return self._drive()
 
     def _go_on(self, progress: float) -> Action | None:
-        """Hands on: hand back once it has helped, or after a while in any case."""
+        """Continue an intervention; hand back once it has helped, or at the latest by the limit."""
         helped = progress >= self._start_progress + self.config.gain
         enough = self._driving_steps >= self.config.hold_steps and helped
         broke = not self.budget.allows(1)
@@ -232,10 +233,10 @@ person = ScriptedHuman
 
 
 class Onlooker:
-    """Readings and truth of a robot for somebody who may never fail.
+    """A robot's readings and true state for an observer that must not fail.
 
     Args:
-        robot: is looked at; another one notices when it is silent.
+        robot: the observed robot; its silence is handled elsewhere.
     """
 
     def __init__(self, robot: SimulatedRobot) -> None:
@@ -244,7 +245,7 @@ class Onlooker:
         self._known: Truth | None = None
 
     def observe(self) -> Observation:
-        """The newest reading, or the last one; raises `Silent` before the first."""
+        """Return the newest reading, else the last one; raises `Silent` before the first."""
         try:
             self._seen = self._robot.observe()
         except Silent:
@@ -253,7 +254,7 @@ class Onlooker:
         return self._seen
 
     def truth(self) -> Truth:
-        """The newest truth, or the last one; raises `Silent` before the first."""
+        """Return the newest true state, else the last one; raises `Silent` before the first."""
         try:
             self._known = self._robot.truth()
         except Silent:
@@ -263,25 +264,25 @@ class Onlooker:
 
 
 class Resting:
-    """A `Teleop` whose hands are off in resets, and who does not notice them.
+    """A `Teleop` that suspends another one during resets.
 
     Args:
-        person: in all other episodes.
-        resets: the scene is being reset now.
+        person: the operator in all other episodes.
+        resets: returns True while the scene is being reset.
     """
 
     def __init__(self, person: Teleop, resets: Callable[[], bool]) -> None:
         self._person, self._resets = person, resets
 
     def begin(self) -> None:
-        """An episode starts; one that is none of the task's is not told."""
+        """Start an episode; reset episodes are not passed on."""
         if not self._resets():
             self._person.begin()
 
     def __call__(self) -> Action | None:
-        """The person's action, or None."""
+        """Return the operator's action, or None."""
         return None if self._resets() else self._person()
 
     def events(self) -> tuple[Event, ...]:
-        """What the person said since the last call."""
+        """Return the operator's events since the last call."""
         return () if self._resets() else self._person.events()

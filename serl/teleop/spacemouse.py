@@ -1,4 +1,4 @@
-"""A SpaceMouse, by the raw reports of its HID interface: nothing to install, no driver."""
+"""SpaceMouse devices, read by raw HID reports: no driver or package to install."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ MAPPING = MappingConfig(
     dead_zone=0.1,
     threshold=0.001,
 )
-"""To move it is to take over; its buttons close and open the gripper, as in HIL-SERL.
+"""Moving the device takes over; its buttons close and open the gripper, as in HIL-SERL.
 
-They leave none for labels; those come from the console or a keyboard.
+No buttons are left for labels; those come from the console or a keyboard.
 """
 
 
@@ -44,13 +44,13 @@ _MOTION, _ROTATION, _BUTTONS = 1, 2, 3
 
 
 class Found(NamedTuple):
-    """A SpaceMouse that is plugged in.
+    """A connected SpaceMouse.
 
     Attributes:
-        path: to open; numbers change from start to start.
-        name: as its vendor calls it.
-        serial: its own number; many have none.
-        port: of USB that it is plugged into.
+        path: device file; its number changes between boots.
+        name: the vendor's name of the device.
+        serial: serial number; often empty.
+        port: USB port.
     """
 
     path: Path
@@ -64,17 +64,18 @@ class Found(NamedTuple):
 
 
 class SpaceMouse:
-    """A `Device` that decodes reports of 3Dconnexion's devices.
+    """A `Device` that decodes the reports of 3Dconnexion devices.
 
-    Wired ones send translation and rotation apart, 6 bytes each; wireless ones send both in one
-    report of 12 bytes. A report that is none of them is ignored. Pushed they report all the time,
-    at rest never: so what they said last is old while they are pushed, as when a battery is flat.
+    Wired devices send translation and rotation separately, 6 bytes each; wireless ones send both in
+    one report of 12 bytes. Other reports are ignored. A device reports continuously while it is
+    pushed and never at rest, so the last report goes stale if it stops while pushed, for example
+    when its battery is flat.
 
     Args:
-        receive: the next report that waits, its id first; None without one.
-        name: shown to people.
-        now_s: monotonic seconds.
-        close: lets go of it.
+        receive: returns the next pending report, its id first; None without one.
+        name: name shown to operators.
+        now_s: monotonic clock in seconds.
+        close: closes the device.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class SpaceMouse:
         self._heard_s = now_s()
 
     def read(self) -> DeviceReport:
-        """The state now; raises `DeviceLost` once it is gone."""
+        """Return the current state; raises `DeviceLost` once the device is gone."""
         try:
             while (report := self._receive()) is not None:
                 self._take(report)
@@ -101,7 +102,7 @@ class SpaceMouse:
         return DeviceReport(dict(self._axes), *self._buttons.take(), said_s)
 
     def close(self) -> None:
-        """Let go of it; a second call does nothing."""
+        """Close the device; a second call does nothing."""
         self._close()
         self._close = lambda: None
 
@@ -118,21 +119,21 @@ class SpaceMouse:
             self._buttons.set("right", bool(body[0] & 2))
 
     def _translate(self, body: bytes) -> None:
-        """The device counts to the right, to the person and down; we forward, left and up."""
+        """Convert translation from right, backward and down to forward, left and up."""
         right, back, down = _shares(body)
         self._axes |= {"x": -back, "y": -right, "z": -down}
 
     def _rotate(self, body: bytes) -> None:
-        """About the same axes."""
+        """Convert rotation about the same axes."""
         right, back, down = _shares(body)
         self._axes |= {"roll": -back, "pitch": -right, "yaw": -down}
 
 
 def open_spacemouse(which: Path | None = None) -> SpaceMouse:
-    """The first SpaceMouse, or the one of a path such as /dev/hidraw0, a serial number or a port.
+    """Open the first SpaceMouse, or the one with a path (/dev/hidraw0), serial number or USB port.
 
     Raises:
-        BadInput: there is none, or it may not be read.
+        BadInput: no device was found, or permission is denied.
     """
     device, name = _choose(which)
     try:
@@ -152,7 +153,7 @@ def open_spacemouse(which: Path | None = None) -> SpaceMouse:
 
 
 def _choose(which: Path | None) -> tuple[Path, str]:
-    """Path and name of one that is there, or of whatever is at a path."""
+    """Return path and name of a connected device; an existing path is accepted unchecked."""
     found = _find()
     if which is None:
         if not found:
@@ -168,7 +169,7 @@ def _choose(which: Path | None) -> tuple[Path, str]:
 
 
 def _find() -> list[Found]:
-    """Devices of the vendors, and their names; not mice and keyboards of the same vendor."""
+    """List the vendors' SpaceMouse devices, without mice and keyboards of the same vendor."""
     found = []
     for each in sorted(FOLDER.glob("hidraw*")):
         about = (each / "device" / "uevent").read_text(errors="replace")
@@ -186,13 +187,13 @@ def _shares(body: bytes) -> tuple[float, float, float]:
 
 
 class SpaceMice:
-    """See `serl.teleop.mapping.DeviceKind`; the mapping is `teleop.spacemouse`."""
+    """The SpaceMouse's `serl.teleop.mapping.DeviceKind`; its mapping is `teleop.spacemouse`."""
 
     Config = MappingConfig
 
     @staticmethod
     def open(path: Path | None, config: MappingConfig) -> SpaceMouse:
-        """As `open_spacemouse`."""
+        """Open a SpaceMouse; see `open_spacemouse`."""
         return open_spacemouse(path)
 
 

@@ -1,6 +1,6 @@
-"""Why a robot holds: a person stopped it, which nothing but a person undoes, or paused it.
+"""Stop and pause of a robot: a stop is undone by an operator only.
 
-Or its process is not active, which whoever manages that alone undoes.
+A robot also holds while its process is inactive, which only the process's lifecycle manager undoes.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from serl.errors import SerlError
 from serl.system.files import read_bounded, write_atomic
 
 STOP_FILE = "stopped"
-"""Name of the file that an actor keeps a stop in, in the folder of its link."""
+"""Name of the file in which an actor stores a stop, in its link directory."""
 RELEASED = "released: it goes on when told to"
 
 _MAX_BYTES = 1024
 
 
 class StopLatch:
-    """Stop and pause of one robot; every method may be called from any thread.
+    """Stop and pause state of one robot; every method may be called from any thread.
 
-    A stop is on the disk before `stop` returns, so that it holds after any crash, and its first
-    reason is kept. Releasing it leads to a pause, never to motion.
+    A stop is persisted before `stop` returns, so that it holds after any crash; the first reason is
+    kept. Releasing it leads to a pause, never to motion.
 
     Args:
-        path: the file that a stop is kept in; its folder exists. One that is damaged is a stop.
+        path: the file that stores a stop; its directory exists. A damaged file counts as a stop.
 
     Attributes:
-        path: of that file.
-        stopped: why it was stopped; empty when it is not.
-        inactive: why its process does not do its work; empty when it does. Whoever manages it
-            sets this, and neither `release` nor `resume` touches it.
-        paused: why it is paused; empty when it is not.
+        path: the file that stores a stop.
+        stopped: reason of the stop; empty when there is none.
+        inactive: reason why the process is inactive; empty while it is active. Set by the lifecycle
+            manager only; neither `release` nor `resume` changes it.
+        paused: reason of the pause; empty when there is none.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,21 +43,21 @@ class StopLatch:
 
     @property
     def reason(self) -> str:
-        """Why the robot holds; empty while it may move."""
+        """The reason why the robot holds; empty while it may move."""
         return self.stopped or self.inactive or self.paused
 
     def stop(self, reason: str) -> None:
-        """Hold until `release`, also when the disk refuses to remember it.
+        """Hold until `release`, even when the stop cannot be written to the disk.
 
         Raises:
-            OSError: it does; the stop holds as long as this process lives.
+            OSError: writing failed; the stop holds as long as this process lives.
         """
         if not self.stopped:
             self.stopped = reason
             write_atomic(self.path, reason.encode()[:_MAX_BYTES])
 
     def release(self) -> None:
-        """Undo a stop: from here on the robot is paused, for the reason that it was, if any."""
+        """Release a stop; the robot is then paused, keeping the reason of an earlier pause."""
         if self.stopped:
             self.pause(RELEASED)
             self.path.unlink(missing_ok=True)
@@ -68,10 +68,10 @@ class StopLatch:
         self.paused = self.paused or reason
 
     def resume(self) -> None:
-        """Go on.
+        """Resume motion.
 
         Raises:
-            SerlError: it was stopped, which has to be released first, or is not active.
+            SerlError: the robot is stopped, which has to be released first, or not active.
         """
         if self.stopped:
             raise SerlError(f"{self.stopped}: release it first")
@@ -80,18 +80,18 @@ class StopLatch:
         self.paused = ""
 
     def wait_paused(self, ending: Callable[[], bool], period_s: float = 0.02) -> bool:
-        """Return once active and not paused, or stopped, or ending; says whether it is ending.
+        """Block until active and not paused, or stopped, or ending; return whether it is ending.
 
-        For between two steps: an episode that is stopped has to end first.
+        For use between two steps: an episode that is stopped has to end first.
         """
         while (self.inactive or self.paused) and not self.stopped and not ending():
             time.sleep(period_s)
         return ending()
 
     def wait(self, ending: Callable[[], bool], period_s: float = 0.02) -> bool:
-        """Return once nothing holds the robot, or ending; says whether anything did.
+        """Block until nothing holds the robot, or until ending; return whether anything held it.
 
-        For between two episodes.
+        For use between two episodes.
         """
         held = bool(self.reason)
         while self.reason and not ending():
@@ -100,7 +100,7 @@ class StopLatch:
 
 
 def kept_stop(path: Path) -> str:
-    """The stop that a process left there, in words; empty when it left none."""
+    """Return the reason of a stop stored by an earlier process; empty when there is none."""
     try:
         return read_bounded(path, _MAX_BYTES).decode() or "stopped"
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""An actor: reset, run an episode, record and ship it, swap weights, repeat."""
+"""Actor: resets the scene, runs episodes, records them and swaps weights between steps."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ logger = logging.getLogger(__name__)
 
 
 class ActorConfig(BaseModel):
-    """How an actor behaves.
+    """Settings of an actor.
 
     Attributes:
-        reset_attempts: failed resets before a person is asked.
-        reset_time_limit_s: time for one attempt.
-        home_every: episodes after which the joints are moved home, between two resets of the arm's
-            own, so that they do not creep towards their limits; 0 for never.
-        max_lead_steps: simulated time stands still while the learner has this many steps of this
-            actor still to train on, so that the training schedule does not depend on speed.
-        patience_s: a warning says so when the learner was silent for this long.
+        reset_attempts: failed resets before an operator is asked.
+        reset_time_limit_s: time limit of one attempt.
+        home_every: episodes after which the joints are moved home, between two scripted resets, so
+            that they do not drift towards their limits; 0 for never.
+        max_lead_steps: simulated time is paused while the learner has this many steps of this actor
+            still to train on, so that the training schedule does not depend on speed.
+        patience_s: silence of the learner after which a warning is logged.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -49,33 +49,35 @@ class ActorConfig(BaseModel):
 
 @dataclass
 class Actor:
-    """Runs episodes and hands every record to a sink.
+    """Runs episodes and passes every record to a sink.
 
     Attributes:
-        name: of this actor, unique within the run.
-        run: of the run.
-        robot: what is driven.
-        task: what is learned.
-        policy: what acts.
-        clock: keeps the rate.
-        sink: takes every record before the next action.
+        name: name of this actor, unique within the run.
+        run: name of the run.
+        robot: the robot to drive.
+        task: the task to learn.
+        policy: the policy that acts.
+        clock: keeps the control rate.
+        sink: receives every record before the next action.
         config: see `ActorConfig`.
-        teleop: a person who may take over, also in a reset.
-        place: simulation only: puts the scene into its start for an episode number ...
-        placements: ... before so many episodes; later ones begin where the reset has led.
-        person: told why a person is needed; what `standby` then waits for is that the scene was
-            restored. It is looked at again, and asked for again. Without one the actor ends there.
-        silent: told what a robot says that stayed silent; it is tried again once `standby` returns.
-            Without one the actor ends there. Told as well why a robot was stopped that no person
-            held; without one it goes on as soon as its readings are sound.
-        homing: a robot whose joints can be moved home; None for one that cannot.
-        curriculum: simulation only: where episodes begin, between the task's starts and the goal.
+        teleop: operator that may take over, also during a reset.
+        place: simulation only: places the scene at the start of the given episode number.
+        placements: number of episodes to place; later ones start from the scene left by the reset.
+        person: called with the reason when the scene cannot be restored automatically. `standby`
+            then blocks until it is; the scene is checked again, and the request repeated if needed.
+            If None, the actor raises `NeedsPerson`.
+        silent: called with the error when the robot stays silent; the episode is retried once
+            `standby` returns. If None, the actor raises `Silent`. Also called with the reason when
+            the robot was stopped without an operator holding it; if None, the actor continues as
+            soon as the readings are sound.
+        homing: a robot whose joints can be moved home; None if unsupported.
+        curriculum: simulation only: starts of episodes, between the task's starts and the goal.
         epoch: identity of this start of the actor; never repeats.
-        stopping: asked at every step; True ends the episode and the actor.
-        admit: called before each episode; raises when it could not be recorded.
-        standby: called before each episode; returns when the robot may move, or when stopping, and
-            says whether a person held it.
-        resets: a script chose the actions of the newest episode: nothing is learned from it.
+        stopping: polled at every step; True ends the episode and the actor.
+        admit: called before each episode; raises when the episode could not be recorded.
+        standby: called before each episode; blocks until the robot may move or the actor is
+            stopping; returns whether an operator held the robot.
+        resets: True if a script chose the actions of the newest episode: it is not learned from.
     """
 
     name: str
@@ -106,19 +108,19 @@ class Actor:
         self.epoch = self.epoch or time.time_ns()
 
     def episodes(self) -> Iterator[Result]:
-        """Run episodes until `stopping`; each result is yielded as it ends."""
+        """Run episodes until `stopping`; yield each result as its episode ends."""
         while (result := self.episode()) is not None:
             yield result
 
     def episode(self) -> Result | None:
-        """Run one episode, after whatever the scene needs before it; None when stopping.
+        """Run one episode, after the resets that the scene needs; return None when stopping.
 
-        A robot that falls silent before the first step is placed anew, after a control period. One
-        that was stopped moves again only once nobody holds it; see `silent`.
+        If the robot is silent before the first step, the start is repeated after a control period.
+        A stopped robot moves again only once no operator holds it; see `silent`.
 
         Raises:
-            NeedsPerson: the scene could not be restored, and there is nobody to ask.
-            Silent: the robot was silent more than `reset_attempts` times, and nobody is told.
+            NeedsPerson: the scene could not be restored, and `person` is None.
+            Silent: the robot was silent more than `reset_attempts` times, and `silent` is None.
         """
         silences = 0
         while True:
@@ -135,13 +137,13 @@ class Actor:
                 self._pass_period()
 
     def _pass_period(self) -> None:
-        """What was silent may have news then; simulated time passes by nothing else."""
+        """Wait one control period for new readings; this also advances simulated time."""
         self.clock.start()
         self.clock.wait()
 
     @property
     def _is_placed(self) -> bool:
-        """The simulation places the next episode."""
+        """True if the simulation places the next episode."""
         return self.place is not None and self.placements > 0
 
     def _attempt(self) -> Result | None:
@@ -163,16 +165,16 @@ class Actor:
         return result
 
     def _reset(self) -> None:
-        """Restore the scene; where that fails the robot holds, and a person is asked.
+        """Restore the scene; on failure hold the robot and ask an operator.
 
-        What they leave is looked at as the scene was before: a rest of it may be done by scripts.
+        The scene left by the operator is checked again: scripts may complete the reset.
         """
         while True:
             try:
                 return self._restore()
             except NeedsPerson as error:
                 self._ask(error)
-            if not self._ready():  # whoever was asked may be at it still
+            if not self._ready():  # the operator may still be at work in the scene
                 return
             self.robot.recover()
 
@@ -186,7 +188,7 @@ class Actor:
         self.person(str(request))
 
     def _restore(self) -> None:
-        """By scripted episodes, until the scene is ready or the actor is stopped."""
+        """Run scripted resets until the scene is ready or the actor is stopping."""
         for left in reversed(range(self.config.reset_attempts + 1)):
             script = self.task.reset(self.robot.observe())
             if script is None or not self._ready():
@@ -200,7 +202,7 @@ class Actor:
         self._run(reset, lambda observation: script(reset.reading), ActionSource.SCRIPT)
 
     def _go_home(self) -> None:
-        """Move the joints home if it is time, from a scene that is ready, and come back to it."""
+        """Move the joints home when due, from a ready scene, and reset the scene afterwards."""
         homing, every = self.homing, self.config.home_every
         due = every and self._since_home >= every and not self._is_placed
         if homing is None or not due or not self._ready():
@@ -215,7 +217,7 @@ class Actor:
         self._reset()
 
     def _stay(self, reason: str) -> None:
-        """The joints are not home: nothing goes on moving them, and the scene is what counts."""
+        """Continue after a failed joint move: stop the move and log a warning once."""
         if reason == "time limit":
             self.robot.stop("the joint move took too long")
             self.robot.recover()
@@ -231,7 +233,7 @@ class Actor:
         )
 
     def _approach(self) -> None:
-        """Let a script go part of the way, where a curriculum says so."""
+        """Let a script complete part of the task if the curriculum requires it."""
         script = self.curriculum.script() if self.curriculum is not None else None
         if self.curriculum is not None and script is not None and self._ready():
             limit_s = self.task.config.time_limit_s
@@ -239,16 +241,16 @@ class Actor:
             self._run(approach, script, ActionSource.SCRIPT)
 
     def _sink_unlearned(self, record: Record) -> None:
-        """Nothing is learned from a reset, whoever drove: its reward is not that of the task."""
+        """Record steps of a reset as scripted, since their reward is not that of the task."""
         self.sink(
             replace(record, source=ActionSource.SCRIPT) if isinstance(record, Step) else record
         )
 
     def _ready(self, placed: bool = False) -> bool:
-        """Wait while a person holds the robot; False when stopping.
+        """Wait while an operator holds the robot; return False when stopping.
 
-        One that nobody holds and that was stopped all the same met a fault: whoever is told of it
-        looks first. One that is `placed` next recovers by that.
+        A robot stopped without an operator holding it met a fault, which `silent` reports first.
+        Placing the scene next (`placed`) recovers the robot.
         """
         held = self.standby()
         if self.silent is not None and self.robot.stop_reason and not held and not self.stopping():
@@ -276,5 +278,5 @@ class Actor:
             policy_version=lambda: self.policy.version,
             interrupted=self.stopping,
         )
-        self._episode += 1  # unless it never began
+        self._episode += 1  # not reached if the episode never began
         return result

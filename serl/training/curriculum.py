@@ -1,8 +1,8 @@
-"""Starts near the goal at first, and farther away with success: a reverse curriculum.
+"""Reverse curriculum: episodes start near the goal, and farther away as the policy succeeds.
 
-A scripted expert brings the scene to where a share of the way is left, and the policy takes over
-from there. The expert's steps are an episode of their own, a script's, from which nothing is
-learned. Trials, selection and demonstrations always begin where the task says.
+A scripted expert completes the first part of the task, and the policy takes over for the remaining
+share. The expert's steps are a scripted episode of their own, which is not learned from. Trials,
+selection and demonstrations always start as the task specifies.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from serl.policy import Policy
 
-_NEARLY_DONE = 0.9  # a script hands over before it has succeeded
+_NEARLY_DONE = 0.9  # progress at which a script hands over, before it has succeeded
 
 
 class CurriculumConfig(BaseModel):
-    """How starts widen.
+    """Settings of the reverse curriculum.
 
     Attributes:
-        start: share of the way that is left to the policy at first; 1 for all of it, always.
-        step: by which that share grows ...
-        success_rate: ... whenever so many of the last `window` episodes have succeeded.
-        window: episodes.
-        until: share of the run's steps by which it has grown to 1 at the latest.
+        start: share of the task left to the policy at first; 1 for all of it, always.
+        step: increase of that share after a success rate of `success_rate`.
+        success_rate: success rate of the last `window` episodes that increases the share.
+        window: number of episodes over which the success rate is taken.
+        until: share of the run's steps by which the share has grown to 1 at the latest.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -38,13 +38,13 @@ class CurriculumConfig(BaseModel):
 
 
 class Curriculum:
-    """The curriculum of one actor; one that is started again begins where the steps say.
+    """The curriculum of one actor; after a restart it continues from the steps trained on.
 
     Args:
         config: see `CurriculumConfig`.
-        trained: share of the run's steps that were trained on.
-        progress: of the task now, from 0 to 1.
-        expert: makes the scripted expert, anew for each episode.
+        trained: returns the share of the run's steps that were trained on.
+        progress: returns the present progress of the task, from 0 to 1.
+        expert: creates the scripted expert, anew for each episode.
     """
 
     def __init__(
@@ -62,23 +62,23 @@ class Curriculum:
 
     @property
     def share(self) -> float:
-        """Of the way that is left to the policy."""
+        """The share of the task left to the policy."""
         start = self._config.start
         due = start + (1.0 - start) * self._trained() / self._config.until
         return min(1.0, max(self._earned, due))
 
     def script(self) -> Policy | None:
-        """What brings the scene nearer to the goal before an episode; None for nothing."""
+        """Return the expert that brings the scene nearer to the goal, or None if none is needed."""
         share, begun = self.share, self._progress()
         self._handover = begun + (1.0 - share) * (_NEARLY_DONE - begun)
         return None if share >= 1.0 or self.reached() else self._expert()
 
     def reached(self) -> bool:
-        """The scene is as near as it was to be brought."""
+        """Return whether the scene has reached the progress at which the policy takes over."""
         return self._progress() >= self._handover
 
     def tell(self, success: bool) -> None:
-        """An episode has ended."""
+        """Record whether an episode has succeeded, and widen the starts when due."""
         self._recent.append(success)
         full = len(self._recent) == self._config.window
         if full and sum(self._recent) >= self._config.success_rate * self._config.window:

@@ -1,4 +1,4 @@
-"""Unassisted trials: which starts they use, and what may be said of the result."""
+"""Unassisted trials: seeds of their starts, and the statistics of their results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from serl.errors import BadInput
 
 
 class Purpose(StrEnum):
-    """What a start of an episode is for; no two purposes ever share a start."""
+    """Purpose of an episode's start; two purposes never share a start."""
 
     DEMONSTRATION = "demonstration"
     TRAINING = "training"
@@ -25,10 +25,10 @@ _DIGEST_BITS = 48
 
 
 def start_seed(purpose: Purpose, run_seed: int, actor: str, episode: int) -> int:
-    """Seed of an episode's start, below 2^53 (exact in JSON and in a float64).
+    """Return the seed of an episode's start, below 2^53 (exact in JSON and in a float64).
 
     The purpose is in the top bits, so that seeds of different purposes differ by construction;
-    the lower 48 bits are a digest of the rest.
+    the lower 48 bits are a digest of the other arguments.
     """
     digest = hashlib.sha256(f"{run_seed}/{actor}/{episode}".encode()).digest()
     number = int.from_bytes(digest[: _DIGEST_BITS // 8], "big")
@@ -36,18 +36,18 @@ def start_seed(purpose: Purpose, run_seed: int, actor: str, episode: int) -> int
 
 
 def evaluation_seeds(purpose: Purpose, run_seed: int, trials: int) -> tuple[int, ...]:
-    """Seeds of the starts of an evaluation; a longer one begins with those of a shorter one."""
+    """Return the seeds of an evaluation's starts; more trials extend the seeds of fewer."""
     return tuple(start_seed(purpose, run_seed, "evaluation", trial) for trial in range(trials))
 
 
 def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's score interval of a success rate; (0, 1) without trials.
+    """Return Wilson's score interval of a success rate; (0, 1) without trials.
 
     Wilson (1927), Probable inference, the law of succession, and statistical inference. JASA 22.
 
     Args:
-        successes: from 0 to `trials`.
-        trials: how many independent trials.
+        successes: number of successes, from 0 to `trials`.
+        trials: number of independent trials.
         z: quantile of the normal distribution; 1.96 for 95 %.
 
     Raises:
@@ -68,11 +68,11 @@ class Trial:
     """One unassisted episode.
 
     Attributes:
-        seed: of the start.
-        success: the task was solved, by the ground truth.
-        steps: length.
+        seed: seed of the start.
+        success: True if the task was solved, by the ground truth.
+        steps: length in steps.
         duration_s: task time.
-        reason: why it ended.
+        reason: reason why the episode ended.
     """
 
     seed: int
@@ -84,33 +84,33 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Trials of one policy, each from another start."""
+    """Trials of one policy, each from a different start."""
 
     trials: tuple[Trial, ...]
 
     @property
     def successes(self) -> int:
-        """Number of trials that solved the task."""
+        """The number of trials that solved the task."""
         return sum(trial.success for trial in self.trials)
 
     @property
     def success_rate(self) -> float:
-        """Share of trials that solved the task."""
+        """The share of trials that solved the task."""
         return self.successes / len(self.trials)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % Wilson interval of the success rate."""
+        """The 95 % Wilson interval of the success rate."""
         return wilson(self.successes, len(self.trials))
 
     @property
     def cycle_time_s(self) -> float | None:
-        """Mean task time of the successes; None without any."""
+        """The mean task time of the successes; None without any."""
         times_s = [trial.duration_s for trial in self.trials if trial.success]
         return sum(times_s) / len(times_s) if times_s else None
 
     def summary(self) -> str:
-        """The result in one line."""
+        """Return the result as one line of text."""
         low, high = self.interval
         cycle = "" if self.cycle_time_s is None else f", mean cycle time {self.cycle_time_s:.1f} s"
         return (
@@ -123,7 +123,7 @@ def evaluate(run_episode: Callable[[int], Trial], seeds: Iterable[int]) -> Evalu
     """Run one trial per seed.
 
     Raises:
-        BadInput: there is no seed, or one twice (the interval assumes independent trials).
+        BadInput: no seed is given, or one twice (the interval assumes independent trials).
     """
     seeds = tuple(seeds)
     if not seeds:

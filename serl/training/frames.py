@@ -1,6 +1,6 @@
-"""The images of a replay: each frame once, in memory or in a file, copied out shifted at random.
+"""Images of a replay: each frame stored once, in memory or in a file; copies shifted at random.
 
-Frames lie as they came; where a shift leaves an edge bare, the copy repeats what is beside it.
+Frames are stored unchanged; where a shift exposes an edge, the copy repeats the adjacent pixels.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ Slots = NDArray[np.int64]
 class FrameStore:
     """Slots for one frame of each camera.
 
-    Memory is taken as slots are first written, disk at once. A file has no name, so that it is
-    gone with the process, however that ends.
+    Memory is allocated as slots are first written, disk space at once. The file is unnamed, so that
+    it is freed when the process ends, in any way.
 
     Args:
-        cameras: what the images are, by camera.
+        cameras: spec of the images, by camera.
         capacity: number of slots.
-        shift_px: by how much a copy is shifted at most, less than the height and width of images.
-        folder: where the file lies; None keeps all in memory.
+        shift_px: largest shift of a copy, less than the height and width of images.
+        folder: directory of the file; None keeps all in memory.
 
     Raises:
-        SerlError: the disk refused.
+        SerlError: the file could not be allocated.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class FrameStore:
         }
 
     def put(self, slot: int, images: Mapping[str, Image]) -> None:
-        """Store a frame; what the slot held is gone."""
+        """Store a frame, replacing the one in its slot."""
         for name, frames in self._images.items():
             frames[slot] = images[name]
 
     def take(self, slots: Slots, rng: np.random.Generator) -> dict[str, Image]:
-        """Copies of the frames in `slots`, (B, K), the K of a row behind each other.
+        """Return copies of the frames in `slots`, (B, K), stacking the K frames of a row.
 
-        Each image is shifted by itself, its frames alike.  # (B, H, W, 3 K) each
+        Each camera's image is shifted independently, its K frames alike.  # (B, H, W, 3 K) each
         """
         return {
             name: _copies(frames, slots, self._shift_px, rng)
@@ -69,33 +69,33 @@ class FrameStore:
 
 
 def frame_bytes(cameras: Mapping[str, ArraySpec]) -> int:
-    """Bytes of one frame of all cameras."""
+    """Return the bytes of one frame of all cameras."""
     return sum(math.prod(camera.shape) for camera in cameras.values())
 
 
 def shifted(frames: Image, slots: Slots, most_px: int, rng: np.random.Generator) -> Image:
-    """Copies of some frames, each shifted by up to `most_px` along x and y, its edges repeated.
+    """Return copies of frames, each shifted by up to `most_px` along x and y, edges repeated.
 
     The random crop of DrQ (Yarats et al. 2021, section 4.1), without the padded copy.
 
     Args:
-        frames: uint8.  # (N, H, W, 3)
-        slots: which of them.  # (B,)
-        most_px: less than height and width.
+        frames: uint8 images.  # (N, H, W, 3)
+        slots: indices of the frames to copy.  # (B,)
+        most_px: largest shift, less than height and width.
         rng: draws the shifts.
 
     Returns:
-        An array of its own.  # (B, H, W, 3)
+        A new array.  # (B, H, W, 3)
     """
     return _copies(frames, slots[:, None], most_px, rng)
 
 
 def _copies(frames: Image, slots: Slots, most_px: int, rng: np.random.Generator) -> Image:
-    """Copies of frames, (B, K), each row shifted by up to `most_px` along x and y."""
+    """Return copies of frames, (B, K), each row shifted by up to `most_px` along x and y."""
     if not most_px:
         picked: Image = behind_each_other(frames, slots)
         return picked
-    import cv2  # half a second: not where nothing is shifted
+    import cv2  # takes half a second: only where images are shifted
 
     _, height, width, _ = frames.shape
     out: Image = np.empty((len(slots), height, width, 3 * slots.shape[1]), np.uint8)
@@ -103,9 +103,9 @@ def _copies(frames: Image, slots: Slots, most_px: int, rng: np.random.Generator)
     bare, cut = np.maximum(shifts, 0), np.maximum(-shifts, 0)
     sides = np.concatenate([bare, cut, (height, width) - bare], 1).tolist()
     edges = cv2.BORDER_REPLICATE
-    # OpenCV copies and repeats in one call; slices of numpy take a sixth longer. Of the 0.3 ms by
-    # which 128 images of 128 px take longer than frames[slots] do (0.7 ms, into memory that was
-    # just freed), it copies row by row for 0.1, repeats edges for 0.15, and Python loops for 0.1.
+    # OpenCV copies and repeats edges in one call; NumPy slices take a sixth longer. 128 images of
+    # 128 px take 0.3 ms longer than frames[slots] (0.7 ms, into memory that was just freed): 0.1 ms
+    # for copying row by row, 0.15 ms for repeating edges, 0.1 ms for the Python loop.
     for image, row, (top, left, bottom, right, low, high) in zip(
         out, slots.tolist(), sides, strict=True
     ):
@@ -121,24 +121,24 @@ def _copies(frames: Image, slots: Slots, most_px: int, rng: np.random.Generator)
 
 
 def behind_each_other(frames: Any, slots: Slots) -> Any:
-    """Copies of what lies in `slots`, (B, K), the K of a row along the last axis."""
+    """Return copies of the entries in `slots`, (B, K), the K of a row along the last axis."""
     if slots.shape[1] == 1:
         return frames[slots[:, 0]]
     return np.concatenate([frames[column] for column in slots.T], axis=-1)
 
 
 def brightened(images: Image, share: float, rng: np.random.Generator) -> Image:
-    """Each image brighter or darker by up to `share`.  # (B, H, W, 3)."""
+    """Return each image brighter or darker by up to `share`.  # (B, H, W, 3)."""
     gains = rng.uniform(1.0 - share, 1.0 + share, (len(images), 1, 1, 1)).astype(np.float32)
     lit: Image = np.clip(images * gains, 0, 255).astype(np.uint8)
     return lit
 
 
 def stored(shape: tuple[int, ...], dtype: type[np.generic], folder: Path | None) -> Any:
-    """An array of zeros in memory, or in a file without a name in `folder`.
+    """Allocate an array of zeros in memory, or in an unnamed file in `folder`.
 
     Raises:
-        SerlError: the disk refused.
+        SerlError: the file could not be allocated.
     """
     if folder is None:
         return np.zeros(shape, dtype)
@@ -146,7 +146,7 @@ def stored(shape: tuple[int, ...], dtype: type[np.generic], folder: Path | None)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
-            # Now, for a full disk under a mapped file later is not an error but the end.
+            # Allocate now: a disk that fills up under a mapped file kills the process.
             os.posix_fallocate(file.fileno(), 0, size)
             return np.memmap(file, dtype, "r+", shape=shape)
     except OSError as error:
@@ -156,16 +156,16 @@ def stored(shape: tuple[int, ...], dtype: type[np.generic], folder: Path | None)
 
 
 _WAITING = 500
-"""Frames that are kept as images until the next batch is drawn."""
+"""Largest number of frames kept as images before they are encoded."""
 
 
 @dataclass(frozen=True)
 class FrameEncoder:
-    """How an agent sees images, for good.
+    """Fixed image encoder of an agent.
 
     Attributes:
-        shape: of one image's features.
-        encode: features of one frame's images, by camera; the same bits each time.
+        shape: shape of one image's features.
+        encode: returns the features of one frame's images, by camera; the same bits each time.
     """
 
     shape: tuple[int, ...]
@@ -173,16 +173,16 @@ class FrameEncoder:
 
 
 class FeatureStore:
-    """Slots for the features of one frame of each camera, as `FrameStore` for its images.
+    """Slots for the features of one frame of each camera, as `FrameStore` for images.
 
-    Frames are encoded when the next batch is drawn, not when they come, so that who brings them
-    need not wait; and one at a time, so that the same features come of a log as came of a run.
+    Frames are encoded when the next batch is drawn, not when they are added, so that adding does
+    not block; and one at a time, so that replaying a log gives the same features as the run did.
 
     Args:
-        cameras: their names.
+        cameras: names of the cameras.
         capacity: number of slots.
-        encoder: makes the features.
-        folder: where a file of them lies; None keeps all in memory.
+        encoder: computes the features.
+        folder: directory of a file for the features; None keeps all in memory.
     """
 
     def __init__(
@@ -199,13 +199,13 @@ class FeatureStore:
         self._waiting: dict[int, Mapping[str, Image]] = {}
 
     def put(self, slot: int, images: Mapping[str, Image]) -> None:
-        """Store a frame; what the slot held is gone."""
+        """Store a frame, replacing the one in its slot."""
         self._waiting[slot] = {name: images[name] for name in self._features}
         if len(self._waiting) >= _WAITING:
             self._encode()
 
     def take(self, slots: Slots, rng: np.random.Generator) -> dict[str, Features]:
-        """Copies of the features in `slots`, (B, K), behind each other; nothing is drawn."""
+        """Return stacked copies of the features in `slots`, (B, K); `rng` is not used."""
         self._encode()
         return {
             name: behind_each_other(features, slots) for name, features in self._features.items()
@@ -219,17 +219,17 @@ class FeatureStore:
 
 
 def feature_bytes(cameras: Collection[str], encoder: FrameEncoder) -> int:
-    """Bytes of the features of one frame of all cameras."""
+    """Return the bytes of the features of one frame of all cameras."""
     return len(cameras) * int(np.prod(encoder.shape)) * np.dtype(np.float16).itemsize
 
 
 class FrameStack:
-    """Puts the frames of an episode's last observations behind each other, oldest first.
+    """Stacks the images of an episode's last observations, oldest first.
 
-    An episode begins as if its first frame had always been there. So does what replay samples.
+    An episode starts as if its first frame had always been present; replay samples likewise.
 
     Args:
-        frames: how many; 1 changes nothing.
+        frames: number of images to stack; 1 changes nothing.
     """
 
     def __init__(self, frames: int) -> None:
@@ -237,11 +237,11 @@ class FrameStack:
         self._last: dict[str, list[Image]] = {}
 
     def begin(self) -> None:
-        """An episode begins."""
+        """Start an episode."""
         self._last.clear()
 
     def __call__(self, observation: Observation) -> Observation:
-        """The next observation of the episode, its images (H, W, 3 * frames)."""
+        """Return the next observation of the episode with stacked images (H, W, 3 * frames)."""
         if self._frames == 1 or not observation.images:
             return observation
         stacked = {name: self._stack(name, image) for name, image in observation.images.items()}

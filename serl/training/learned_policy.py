@@ -1,4 +1,4 @@
-"""An agent as a policy, with the newest weights."""
+"""Policy of an agent that acts with the newest weights."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ logger = logging.getLogger(__name__)
 
 
 class LearnedPolicy:
-    """An agent as a policy that swaps to the newest weights, whole, between steps.
+    """A policy that runs an agent and swaps to the newest weights, whole, between steps.
 
     Args:
-        agent: acts.
-        weights: where new weights appear.
+        agent: the agent that acts.
+        weights: source of new weights.
         explore: sample actions instead of taking the mode.
-        frames: how many of the last images of an episode the agent sees.
+        frames: number of the last images of an episode that the agent sees.
 
     Attributes:
         snapshot: the weights in use; None before the first.
@@ -41,16 +41,16 @@ class LearnedPolicy:
 
     @property
     def version(self) -> int:
-        """Version of the weights in use; 0 before the first."""
+        """The version of the weights in use; 0 before the first."""
         return self.snapshot.version if self.snapshot else 0
 
     @property
     def trained_steps(self) -> int:
-        """Online steps, of all actors, that the weights in use were trained on."""
+        """The online steps, of all actors, that the weights in use were trained on."""
         return sum(self.snapshot.trained.values()) if self.snapshot else 0
 
     def refresh(self) -> bool:
-        """Take over newer weights if there are any.
+        """Load newer weights if there are any; return whether new weights were loaded.
 
         Weights that are damaged or do not fit are refused whole; the old ones stay in use.
         """
@@ -68,30 +68,30 @@ class LearnedPolicy:
         return True
 
     def wait(self, stopping: Callable[[], bool], period_s: float = 0.05) -> None:
-        """Return once there are weights, or when stopping."""
+        """Block until there are weights, or until stopping."""
         while self.snapshot is None and not stopping():
             if not self.refresh():
                 time.sleep(period_s)
 
     def begin(self) -> None:
-        """An episode begins: what was seen before it is forgotten."""
+        """Start an episode with an empty frame stack."""
         self._stack.begin()
 
     def __call__(self, observation: Observation) -> Action:
-        """The agent's action with the newest weights."""
+        """Return the agent's action with the newest weights."""
         self.refresh()
         return self._agent.act(self._stack(observation), self._explore)
 
 
 class Pace:
-    """Lets simulated time stand still while the learner is behind; never used on a real arm.
+    """Back-pressure: pauses the simulation while the learner is behind; never used on a real arm.
 
     Args:
         max_lead_steps: online steps that the simulation may be ahead of the learner.
         patience_s: time without news from the learner after which a warning is logged.
-        policy: knows what the learner has trained on.
+        policy: provides the number of steps that the learner has trained on.
         actor: name of this actor.
-        stopping: asked while waiting.
+        stopping: polled while waiting.
         sent_before: online steps that this actor sent before it was restarted.
     """
 
@@ -112,11 +112,11 @@ class Pace:
         self._sent = sent_before
 
     def count(self, record: Record) -> None:
-        """A record was sent."""
+        """Count a record that was sent."""
         self._sent += is_online(record)
 
     def __call__(self) -> None:
-        """Return once there are weights and the learner is near enough, or when stopping."""
+        """Block until there are weights and the learner is near enough, or until stopping."""
         patience_s = self._patience_s
         deadline_s = time.monotonic() + patience_s
         while self._is_ahead() and not self._stopping():

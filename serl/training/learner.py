@@ -1,4 +1,4 @@
-"""A learner: receive, store, update, publish, checkpoint. It follows the robot, never drives it."""
+"""Learner: receives and stores records, updates the agent, publishes weights, saves checkpoints."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from serl.training.replay import Prefetch, Replay
 from serl.transport import MAX_LEAD, MAX_VERSION, LearnerEnd, Snapshot
 from serl.types import Arrival, Lost, Step, is_online
 
-# A restarted learner counts versions on from beyond what its predecessor may have published since
-# the checkpoint: actors take only newer ones.
+# A restarted learner continues from beyond any version that its predecessor may have published
+# since the checkpoint: actors accept only newer ones.
 _VERSIONS_AHEAD = 1000
 
 _MAX_PENDING = 256
-_RECEIVE_PERIOD_S = 0.05  # while there is work: each batch costs a commit of the index
+_RECEIVE_PERIOD_S = 0.05  # while records are pending: each batch costs a commit of the index
 _MAX_SKIPPED = 3
 
 _MEASURED = (
@@ -34,17 +34,17 @@ _MEASURED = (
 
 
 class LearnerConfig(BaseModel):
-    """What surrounds the algorithm.
+    """Settings of the learner around the algorithm.
 
     Attributes:
-        capacity: transitions that replay holds, demonstrations included ...
-        image_bytes: ... or fewer, so that its images take no more than this.
-        memory_bytes: images that would take more than this lie in a file in the run's folder.
+        capacity: transitions that replay holds, demonstrations included.
+        image_bytes: limit of the bytes of replay's images; reduces the capacity if necessary.
+        memory_bytes: size of the images above which they are stored in a file in the run's folder.
         prior_share: share of each batch drawn from demonstrations and human steps.
         n_step: length of the returns.
-        crop_px: images of a batch are shifted at random by up to so many pixels.
-        prefetch: draw the next batch, from the same records as otherwise, while an update runs;
-            None for where it helps: beside a GPU.
+        crop_px: largest random shift of the images of a batch, in pixels.
+        prefetch: draw the next batch while an update runs, from the same records as otherwise; None
+            to enable it where it helps: with a GPU.
         warm_up: updates on the demonstrations before the first online step.
         starts_at: online steps before the first update online.
         publish_every: online steps between publications of weights.
@@ -69,25 +69,25 @@ class LearnerConfig(BaseModel):
 
 
 class Learner:
-    """Takes one record at a time; an online step is trained on, once, before the next is taken.
+    """Takes one record at a time; trains once on an online step before taking the next record.
 
-    So the update of a step sees the records up to it and no others: parameters depend on the seed
-    and the order of the records, never on timing. A learner that is killed and goes on from a
-    checkpoint, in the same order, ends with the same parameters.
+    The update of a step therefore uses the records up to it and no others: parameters depend on the
+    seed and the order of the records, never on timing. A learner that is killed and resumed from a
+    checkpoint, with the same order of records, ends with the same parameters.
 
     Args:
-        agent: what learns.
-        replay: already holds the demonstrations.
-        transport: brings records, takes weights.
+        agent: the agent to train.
+        replay: the replay, which already holds the demonstrations.
+        transport: delivers records and accepts weights.
         config: see `LearnerConfig`.
         batch_size: transitions per critic update.
         utd: critic updates per online step, all in one `agent.update`.
         rate_hz: control rate of the task.
-        metrics: takes rows.
+        metrics: receives rows of metrics.
         save: writes a checkpoint of the given arrays and information.
         accept: makes received records durable; the transport acknowledges them afterwards.
-        log: records that were accepted before, in order; they come before new ones.
-        monotonic_s: monotonic seconds.
+        log: records that were accepted before, in order; they precede new ones.
+        monotonic_s: monotonic clock in seconds.
     """
 
     def __init__(
@@ -119,27 +119,27 @@ class Learner:
         self._now_s = monotonic_s
         self._pending: deque[Arrival] = deque()
         self._received_s = float("-inf")
-        self._ahead: deque[Arrival] = deque()  # in replay for the batch to come, not yet taken
+        self._ahead: deque[Arrival] = deque()  # already in replay for the next batch, not yet taken
         self._batches = Prefetch(replay, utd * batch_size, config.prior_share)
-        self._untrained: deque[str] = deque()  # actors of steps that were taken
+        self._untrained: deque[str] = deque()  # actors of the steps taken and not yet trained on
         self._episodes = EpisodeTracker(metrics, rate_hz)
         self._measured: dict[str, float] = {}
         self._rate = Rate()
-        self._scaled = False  # whether observations are
+        self._scaled = False  # whether the scale of observations is set
         self._sound = Saved(0, agent.state_dict())
         self._saved_at: int | None = None
         self._rolled_back_at: int | None = None
 
     def prepare(self, inherited: State | None = None) -> None:
-        """In a fresh run: scale observations, warm up on demonstrations.
+        """Prepare a fresh run: set the scale of observations and warm up on demonstrations.
 
-        An agent that inherits a scale, or critics, from another run needs none of its own.
+        An inherited scale is kept, and inherited critics skip the warm-up.
 
         Args:
-            inherited: arrays of the agent's state by name.
+            inherited: arrays of another run's agent state, by name.
 
         Raises:
-            SpecMismatch: they are of another agent.
+            SpecMismatch: the arrays belong to a different agent.
         """
         inherited, replay = inherited or {}, self.replay
         self.agent.load_state_dict({**self.agent.state_dict(), **inherited})
@@ -154,11 +154,11 @@ class Learner:
         self._sound = Saved(0, self.agent.state_dict())
 
     def resume(self, arrays: Mapping[str, State], info: Mapping[str, Any], taken: int) -> None:
-        """Go on from a checkpoint; replay is rebuilt from the first `taken` records of the log.
+        """Resume from a checkpoint; replay is rebuilt from the first `taken` records of the log.
 
         Raises:
-            CorruptData: the information is damaged, or the demonstrations are others.
-            SpecMismatch: the arrays are of another agent.
+            CorruptData: the information is damaged, or the demonstrations differ.
+            SpecMismatch: the arrays belong to a different agent.
         """
         saved = restore_progress(info)
         if info.get("demonstrations") != self.replay.demonstrations:
@@ -182,7 +182,7 @@ class Learner:
         self._saved_at = self.progress.steps
 
     def run(self, steps: int, stopping: Callable[[], bool], idle_s: float = 0.001) -> None:
-        """Learn until `steps` online steps were trained on, or until told to stop."""
+        """Train until `steps` online steps were trained on, or until stopping."""
         self.publish()
         while self.progress.steps < steps and not stopping():
             if not self.step():
@@ -191,7 +191,7 @@ class Learner:
         self.checkpoint()
 
     def step(self) -> bool:
-        """Take a record and train on it when it is an online step; False when none is there.
+        """Take a record and train if it is an online step; return False when none is available.
 
         The steps from before `starts_at` are all trained on before the next record is taken.
         """
@@ -208,7 +208,7 @@ class Learner:
         return True
 
     def receive(self) -> None:
-        """Make records that arrived durable, to be taken later; few of them are kept waiting."""
+        """Make arrived records durable, to be taken later; skip while too many are pending."""
         if len(self._pending) < _MAX_PENDING:
             self._received_s = self._now_s()
             arrived = self._transport.receive()
@@ -216,7 +216,7 @@ class Learner:
             self._pending.extend(arrived)
 
     def publish(self) -> None:
-        """Offer the actor's weights; weights that are not finite are never offered."""
+        """Publish the actor's weights, unless a value is not finite."""
         weights = self.agent.actor_weights()
         if not self._is_finite(weights, "weights not published"):
             return
@@ -225,9 +225,9 @@ class Learner:
         self._transport.publish(Snapshot(self.progress.version, trained, weights))
 
     def checkpoint(self) -> None:
-        """Save everything that continuation needs and the log does not hold.
+        """Save all state needed to resume that is not in the log.
 
-        What is not finite is never saved: the checkpoint before it stays the newest.
+        Values that are not finite are never saved: the previous checkpoint stays the newest.
         """
         steps = self.progress.steps
         if self._saved_at == steps:
@@ -250,7 +250,7 @@ class Learner:
         self._sound, self._saved_at = Saved(steps, state), steps
 
     def _is_finite(self, arrays: State, otherwise: str) -> bool:
-        """Whether all arrays are finite; if not, an event names the first that is not."""
+        """Return whether all arrays are finite; otherwise log the name of the first that is not."""
         broken = [name for name, array in arrays.items() if not np.isfinite(array).all()]
         if broken:
             text = f"{otherwise}: {broken[0]} is not finite"
@@ -258,7 +258,7 @@ class Learner:
         return not broken
 
     def _next(self) -> Arrival | None:
-        """The next record: of the log, then of the transport, from which some are kept waiting."""
+        """Return the next record: from the log, then from the transport through a bounded queue."""
         logged = next(self._log, None)
         if logged is not None:
             return logged
@@ -269,7 +269,7 @@ class Learner:
         return self._pending.popleft() if self._pending else None
 
     def _enter(self, record: Arrival, stored: bool = False) -> None:
-        """Take a record; it may be in replay already."""
+        """Take a record; `stored` if it is in replay already."""
         progress = self.progress
         progress.taken[record.key.actor, record.key.epoch] += 1
         if isinstance(record, Lost):
@@ -278,14 +278,14 @@ class Learner:
             self.replay.add(record)
         if isinstance(record, Step):
             lead = record.policy_version - progress.version
-            if 0 < lead <= MAX_LEAD:  # beyond it nobody can have published it
+            if 0 < lead <= MAX_LEAD:  # a larger lead cannot stem from a predecessor
                 self._count_on_from(record.policy_version)
         if is_online(record):
             progress.received += 1
             self._untrained.append(record.key.actor)
 
     def _count_on_from(self, version: int) -> None:
-        """Count on behind a version that a predecessor published."""
+        """Continue counting after a version that a predecessor published."""
         if version > MAX_VERSION - MAX_LEAD:  # forged: higher ones would be refused
             version = MAX_VERSION // 2
         self.progress.version = version + _VERSIONS_AHEAD
@@ -316,11 +316,11 @@ class Learner:
             self.checkpoint()
 
     def _look_ahead(self) -> None:
-        """Have the next batch drawn, if the step that it is for has arrived.
+        """Start drawing the next batch if the step that it is for has arrived.
 
         The records up to it are stored now and taken in their turn.
         """
-        known = len(self._untrained) > 1  # steps to train on; the first is the one at hand
+        known = len(self._untrained) > 1  # steps to train on; the first is the current one
         while not known and (record := self._next()) is not None:
             self._ahead.append(record)
             if not isinstance(record, Lost):
@@ -330,10 +330,10 @@ class Learner:
             self._batches.begin()
 
     def _roll_back(self, skipped: int) -> None:
-        """Go back to the parameters that were saved last; when that was in vain, give up.
+        """Restore the parameters saved last; fail if they were already restored before.
 
         Raises:
-            SerlError: they had been gone back to before.
+            SerlError: the same parameters had already been restored.
         """
         text = f"the last {skipped} updates were not finite"
         if self._rolled_back_at == self._sound.steps:
@@ -359,7 +359,7 @@ class Learner:
 
 
 class Saved(NamedTuple):
-    """The state of an agent that is known to be sound, and the online steps behind it."""
+    """An agent state known to be finite, and the online steps it was trained on."""
 
     steps: int
     state: State

@@ -1,4 +1,4 @@
-"""Rows of metrics for episodes, from the records of several actors as they come."""
+"""Rows of metrics per episode, from the interleaved records of several actors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from serl.types import ActionSource, End, Record, Step, is_online
 
 @dataclass
 class _Tally:
-    """What a row tells of the steps of an episode."""
+    """Counters of the steps of one episode, for its row of metrics."""
 
     length: int = 0
     online: int = 0
@@ -25,7 +25,7 @@ class _Tally:
     interventions: int = 0
     reward: float = 0.0
     newest_version: int = 0
-    human: bool = False  # drove the last step
+    human: bool = False  # a human drove the last step
 
     def add(self, step: Step) -> None:
         human = step.source is ActionSource.HUMAN
@@ -42,8 +42,8 @@ class EpisodeTracker:
     """Turns the stream of records into one row of metrics per episode.
 
     Attributes:
-        first_version: versions of weights before this one are of a predecessor; their age is
-            counted from here.
+        first_version: first weight version of this learner; the age of its predecessor's versions
+            is counted from here.
     """
 
     def __init__(self, metrics: Metrics, rate_hz: float) -> None:
@@ -54,11 +54,11 @@ class EpisodeTracker:
         self._successes: deque[bool] = deque(maxlen=20)
 
     def recent_success(self) -> float:
-        """Success rate of the last 20 episodes."""
+        """Return the success rate of the last 20 episodes."""
         return sum(self._successes) / max(len(self._successes), 1)
 
     def add(self, record: Record, steps: int, version: int) -> None:
-        """Take a record; an `End` closes its episode, or is a request, and writes a row."""
+        """Process a record; an `End` closes its episode, or is a request, and writes a row."""
         episode = self.follow(record)
         if isinstance(record, End) and record.reason.startswith(NEEDS_PERSON):
             self._metrics.write(steps, RequestRow(record.key.actor, record.reason))
@@ -66,9 +66,9 @@ class EpisodeTracker:
             self._metrics.write(steps, self._row(episode, record, version))
 
     def follow(self, record: Record) -> _Tally | None:
-        """Take a record without a row for it; an `End` returns its episode.
+        """Process a record without writing a row; an `End` returns its episode.
 
-        But for one that is a script's, or was discarded: it says nothing of the policy.
+        Scripted and discarded episodes are left out: they carry no information about the policy.
         """
         actor = record.key.actor
         if isinstance(record, Step):
@@ -106,10 +106,10 @@ class LearnerProgress:
     """Counters of a learner; saved with each checkpoint.
 
     Attributes:
-        taken: records taken, those of scripts and lost ones included, by actor and epoch.
+        taken: records taken, including scripted and lost ones, by actor and epoch.
         received: online steps among them (of policy and human).
         trained: online steps trained on, by actor.
-        version: of the newest published weights.
+        version: version of the newest published weights.
     """
 
     taken: Counter[Stream] = field(default_factory=Counter)
@@ -118,7 +118,7 @@ class LearnerProgress:
     version: int = 0
 
     def info(self) -> dict[str, Any]:
-        """What a checkpoint keeps of them; see `restore_progress`."""
+        """Return the counters saved in a checkpoint; see `restore_progress`."""
         return {
             "taken": [[*stream, count] for stream, count in sorted(self.taken.items())],
             "trained": dict(self.trained),
@@ -127,12 +127,12 @@ class LearnerProgress:
 
     @property
     def steps(self) -> int:
-        """Online steps trained on."""
+        """The number of online steps trained on."""
         return self.trained.total()
 
 
 def restore_progress(info: Mapping[str, Any]) -> LearnerProgress:
-    """Counters from a checkpoint's information; raises `CorruptData` when they are damaged."""
+    """Restore the counters of a checkpoint; raises `CorruptData` when they are damaged."""
     try:
         taken = [dict(zip(_TAKEN_FIELDS, entry, strict=True)) for entry in info["taken"]]
         trained, version = info["trained"], info["version"]

@@ -1,7 +1,7 @@
 """An actor's end of the link: records go to its log, weights come from a file.
 
-The link process (`serl.ros.nodes.link`) tails the log and replaces the file, so nothing that the
-network does ever reaches the control loop.
+The link process (`serl.ros.nodes.link`) tails the log and replaces the file, so that no network
+activity ever reaches the control loop.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class ControlStatus(NamedTuple):
     """Control periods of an actor in real time, since its start.
 
     Attributes:
-        periods: how many there were.
-        late: how many of them began late by more than a tenth of a period.
+        periods: number of periods.
+        late: periods that began late by more than a tenth of a period.
         delayed: actions that were late by more than 1.5 periods, see `serl.ros.nodes.actor`.
     """
 
@@ -46,12 +46,12 @@ class ControlStatus(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Of the late ones."""
+        """The share of late periods."""
         return self.late / self.periods if self.periods else 0.0
 
 
 def write_control_status(folder: Path, status: ControlStatus) -> None:
-    """Replace the status in the folder where an actor and its link meet; a full disk keeps it."""
+    """Write the status to the folder shared by actor and link; a full disk keeps the old one."""
     scratch = folder / f".{_CONTROL_FILE}"
     with suppress(OSError):
         scratch.write_bytes(dump_object(status._asdict()))
@@ -59,7 +59,7 @@ def write_control_status(folder: Path, status: ControlStatus) -> None:
 
 
 def read_control_status(folder: Path) -> ControlStatus | None:
-    """The status, or None when there is none, or a damaged one."""
+    """Read the status; return None when it is absent or damaged."""
     with suppress(OSError, CorruptData):
         fields = parse_object(read_bounded(folder / _CONTROL_FILE, _MAX_BYTES), _CONTROL_FILE)
         check_fields(fields, _CONTROL_FIELDS, _CONTROL_FILE)
@@ -68,7 +68,7 @@ def read_control_status(folder: Path) -> ControlStatus | None:
 
 
 PERIOD_S = 1.0
-"""The link process tells its status this often."""
+"""Interval at which the link process writes its status."""
 
 _LINK_FILE = "status.json"
 _FRESH_S = 4.0
@@ -76,12 +76,12 @@ _LINK_FIELDS = {"acknowledged": int, "waiting": int, "connected": bool}
 
 
 class LinkStatus(NamedTuple):
-    """What has become of the records of an actor, since its start.
+    """Delivery status of an actor's records, since its start.
 
     Attributes:
         acknowledged: records that the learner holds.
-        waiting: records that were sent, or are about to be, and are not acknowledged.
-        connected: a learner answers.
+        waiting: records sent, or about to be sent, and not yet acknowledged.
+        connected: True while a learner responds.
     """
 
     acknowledged: int
@@ -90,9 +90,9 @@ class LinkStatus(NamedTuple):
 
 
 def write_status(folder: Path, status: LinkStatus) -> None:
-    """Replace the status in the folder where an actor and its link meet; a full disk keeps the old.
+    """Write the status to the folder shared by actor and link; a full disk keeps the old one.
 
-    Nothing depends on it, so it need not survive a power cut either.
+    Nothing depends on the status, so it need not survive a power cut either.
     """
     scratch = folder / f".{_LINK_FILE}"
     with suppress(OSError):
@@ -101,7 +101,7 @@ def write_status(folder: Path, status: LinkStatus) -> None:
 
 
 def read_status(folder: Path, wall_s: Callable[[], float] = time.time) -> LinkStatus | None:
-    """The status, or None when it is absent, out of date or damaged."""
+    """Read the status; return None when it is absent, out of date or damaged."""
     with suppress(OSError, CorruptData):
         fields = parse_object(read_bounded(folder / _LINK_FILE, _MAX_BYTES), _LINK_FILE)
         check_fields(fields, _LINK_FIELDS, _LINK_FILE)
@@ -119,10 +119,10 @@ _TENSOR_TYPES = {"F16", "F32", "F64", "I32", "I64", "U8", "BOOL"}
 
 
 def encode_snapshot(snapshot: Snapshot, spec_digest: str) -> bytes:
-    """Weights as safetensors; the metadata holds format, version, trained, spec, crc32.
+    """Encode weights as safetensors; the metadata holds format, version, trained, spec, crc32.
 
     Raises:
-        BadInput: a type that is not allowed, or too many arrays or bytes.
+        BadInput: an array type is not allowed, or there are too many arrays or bytes.
     """
     weights = {name: np.asarray(array, order="C") for name, array in snapshot.weights.items()}
     metadata = {
@@ -141,11 +141,11 @@ def encode_snapshot(snapshot: Snapshot, spec_digest: str) -> bytes:
 
 
 def decode_snapshot(data: bytes, spec_digest: str) -> Snapshot:
-    """The weights in `data`, checked against their checksum; all values are finite.
+    """Decode weights, checked against their checksum; all values are finite.
 
     Raises:
-        CorruptData: not a snapshot, damaged, or out of bounds.
-        SpecMismatch: sound, but made for another spec.
+        CorruptData: the data are not a snapshot, damaged, or out of bounds.
+        SpecMismatch: the snapshot is sound, but made for another spec.
     """
     metadata = _read_header(data)
     trained = parse_object(metadata["trained"].encode(), "weights metadata trained")
@@ -166,7 +166,7 @@ def decode_snapshot(data: bytes, spec_digest: str) -> Snapshot:
 
 
 def _read_header(data: bytes) -> dict[str, str]:
-    """Check the bounds of a safetensors text and return its metadata."""
+    """Check the bounds of a safetensors file's bytes and return its metadata."""
     if not 8 <= len(data) <= MAX_SNAPSHOT_BYTES:
         raise CorruptData(f"weights: {len(data)} bytes, allowed 8-{MAX_SNAPSHOT_BYTES}")
     length = int.from_bytes(data[:8], "little")
@@ -190,7 +190,7 @@ def _read_header(data: bytes) -> dict[str, str]:
 
 
 def _checksum(metadata: Mapping[str, str], weights: Weights) -> str:
-    """CRC-32, in hex digits, over the other metadata, names, types, shapes and values."""
+    """Return the CRC-32, in hex, over the other metadata, names, types, shapes and values."""
     text = {name: metadata[name] for name in sorted(metadata) if name != "crc32"}
     crc = crc32(dump_object(text))
     for name in sorted(weights):
@@ -213,15 +213,15 @@ _MAX_HOME_BYTES = 64
 
 
 def announce(folder: Path, run: str, actor: str, epoch: int, spec: Spec) -> None:
-    """Introduce a start of an actor to the link process beside it.
+    """Announce a start of an actor to the link process beside it.
 
     Args:
-        folder: where actor and link process meet; made if absent. Its file `home`, made once,
-            tells it from the folder of any other actor, so that two of one name are noticed.
+        folder: directory shared by actor and link process; created if absent. Its file `home`,
+            created once, identifies it, so that two actors of the same name are detected.
         run: name of the run.
         actor: name of the actor.
         epoch: identity of this start.
-        spec: what its records fit.
+        spec: spec of its records.
     """
     folder.mkdir(parents=True, exist_ok=True)
     home = folder / HOME
@@ -233,10 +233,10 @@ def announce(folder: Path, run: str, actor: str, epoch: int, spec: Spec) -> None
 
 
 def read_home(folder: Path) -> str:
-    """What tells the folder from all others; empty when nothing was announced in it.
+    """Return the folder's unique identifier; empty when no start was announced in it.
 
     Raises:
-        CorruptData: the file that says it is too large.
+        CorruptData: the identifier's file is too large.
     """
     try:
         return read_bounded(folder / HOME, _MAX_HOME_BYTES).decode(errors="replace")
@@ -245,11 +245,11 @@ def read_home(folder: Path) -> str:
 
 
 class WeightsFile:
-    """Weights that another process replaces atomically.
+    """Weights in a file that another process replaces atomically.
 
     Args:
-        path: of the file; may not exist yet.
-        spec_digest: weights of another spec are refused.
+        path: the file; may not exist yet.
+        spec_digest: digest of the expected spec; other weights are refused.
     """
 
     def __init__(self, path: Path, spec_digest: str) -> None:
@@ -258,11 +258,11 @@ class WeightsFile:
         self._seen: tuple[int, int] | None = None
 
     def latest(self, newer_than: int) -> Snapshot | None:
-        """The weights in the file if it was replaced since the last look and they are newer.
+        """Return the weights if the file was replaced since the last call and they are newer.
 
         Raises:
-            CorruptData: the file is damaged; said once.
-            SpecMismatch: the weights belong to another spec; said once.
+            CorruptData: the file is damaged; raised once per file.
+            SpecMismatch: the weights belong to another spec; raised once per file.
         """
         try:
             status = self._path.stat()

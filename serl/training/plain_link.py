@@ -1,8 +1,7 @@
-"""The link of an actor over a transport from outside, on the learner's host.
+"""The link of an actor over a plug-in transport, on the learner's host.
 
-Such a transport is handed records and weights, and nothing else (`serl.transport.TransportKind`):
-a link that starts anew sends all records of its epoch again, and the learner leaves out those that
-it has.
+A plug-in transport carries records and weights only (`serl.transport.TransportKind`): a restarted
+link sends all records of its epoch again, and the learner skips the duplicates.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ _PATIENCE_S = 30.0
 
 
 class PlainSender:
-    """Hands an actor's log to a transport, one epoch at a time; see `serl.ros.link.sender`.
+    """Passes an actor's log to a transport, one epoch at a time; see `serl.ros.link.sender`.
 
     Args:
-        open_end: opens the actor's end once the actor has introduced itself.
-        learner_lock: the file that a learner writes when it starts: after that all is sent again.
+        open_end: opens the actor's end once the actor has announced itself.
+        learner_lock: file that a learner writes when it starts: all is then sent again.
 
     Attributes:
-        end: the actor's end; None before.
-        acknowledged: records of this epoch that the transport took.
-        sent: records that it took of all epochs.
-        offered: version of the newest weights, which such a transport does not tell.
+        end: the actor's end; None before the announcement.
+        acknowledged: records of this epoch accepted by the transport.
+        sent: records of all epochs accepted by the transport.
+        offered: version of the newest weights, unknown with a plug-in transport.
         resent: records sent again.
-        in_flight: records that wait here: none.
-        refused: why the learner does not take this actor, which such a transport does not tell.
-        cut_off: the learner is out of reach, which such a transport does not tell.
-        heard_s: when the learner was heard last, monotonic: it is taken to be there.
+        in_flight: records queued here: none.
+        refused: reason why the learner refuses this actor, unknown with a plug-in transport.
+        cut_off: True if the learner is unreachable, unknown with a plug-in transport.
+        heard_s: monotonic time of the learner's last message; infinite: assumed to be present.
     """
 
     in_flight, offered = 0, 0
@@ -60,12 +59,12 @@ class PlainSender:
 
     @property
     def connected(self) -> bool:
-        """An epoch was introduced."""
+        """True once an epoch was announced."""
         return self._log is not None
 
     @property
     def drained(self) -> bool:
-        """The transport took all that was in the log at the last look."""
+        """True if the transport accepted all records in the log at the last read."""
         return self._log_ended
 
     def start(self, hello: Hello, open_log: Callable[[int], Tail]) -> None:
@@ -75,7 +74,7 @@ class PlainSender:
         self._begin()
 
     def pump(self) -> bool:
-        """Hand over the next records; False when there was none."""
+        """Send the next records; return False when there were none."""
         if self._log is None or self.end is None or self._spec is None:
             return False
         if (learner := self._started()) != self._learner:
@@ -98,14 +97,14 @@ class PlainSender:
         self.acknowledged, self._log_ended = 0, False
 
     def _started(self) -> int:
-        """When a learner was started last, as the disk says it; 0 before there was one."""
+        """Return the time at which a learner was last started (ns, file stamp); 0 if never."""
         try:
             return self._learner_lock.stat().st_mtime_ns
         except OSError:
             return 0
 
     def close(self) -> None:
-        """Let go of the log and of the transport's end."""
+        """Close the log and the transport's end."""
         if self._log is not None:
             self._log.close()
         close_end(self.end)
@@ -115,12 +114,12 @@ class PlainWeights:
     """Writes each newer snapshot to a file; see `serl.ros.nodes.link`.
 
     Args:
-        sender: has the end that weights come from.
-        path: of the file.
+        sender: holds the end that receives weights.
+        path: the file to write.
         spec_digest: `Spec.digest` that the weights are made for.
 
     Attributes:
-        version: of the weights in the file; 0 for none.
+        version: version of the weights in the file; 0 for none.
         rejected: snapshots that could not be written.
     """
 
@@ -134,13 +133,13 @@ class PlainWeights:
             self.version = 0
 
     def poll(self) -> bool:
-        """Write newer weights; True when there are."""
+        """Write newer weights; return whether there were any."""
         snapshot = self._sender.end.latest(self.version) if self._sender.end else None
         if snapshot is None:
             return False
         try:
             data = encode_snapshot(snapshot, self._spec_digest)
-            decode_snapshot(data, self._spec_digest)  # also that its values are finite
+            decode_snapshot(data, self._spec_digest)  # also checks that its values are finite
             write_atomic(self._path, data)
         except (OSError, BadInput):
             self.rejected += 1
@@ -150,19 +149,19 @@ class PlainWeights:
 
 
 class Once:
-    """A learner's end that gives each record once, in order, and refuses what is missing.
+    """A learner's end that delivers each record once, in order, and rejects records after a gap.
 
     Args:
         end: the transport's end.
-        spec: what records are to fit.
+        spec: spec of the records.
         run: name of the run.
-        cursors: how many records of each stream the learner has ...
-        places: ... and episode and index of the next one, as far as they are known.
-        admit: why an actor is not let in; empty when it is.
-        now_s: monotonic.
+        cursors: number of records of each stream that the learner has.
+        places: episode and index of the next record of each stream, as far as known.
+        admit: returns why an actor is refused; empty when it is admitted.
+        now_s: monotonic clock in seconds.
 
     Attributes:
-        counts: records by fate: accepted, duplicate, gap (not taken, as one before is missing).
+        counts: records by fate: accepted, duplicate, gap (not taken, as an earlier one is missing).
     """
 
     def __init__(
@@ -184,31 +183,31 @@ class Once:
         self._behind = {stream: cursors[stream] for stream in cursors.keys() - places.keys()}
 
     def receive(self) -> Sequence[Arrival]:
-        """The records that the learner does not have yet.
+        """Return the records that the learner does not have yet.
 
         Raises:
-            SerlError: those before them are missing for long, or an actor is not let in. All of
-                them are in the log: the run can be resumed.
-            BadInput: one does not fit the spec.
+            SerlError: earlier records have been missing for too long, or an actor is refused. All
+                records are in the log: the run can be resumed.
+            BadInput: a record does not fit the spec.
         """
         return [
             record for record in map(self._checked, self._end.receive()) if self._is_next(record)
         ]
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Offer new weights."""
+        """Publish new weights."""
         self._end.publish(snapshot)
 
     def flush(self) -> bool:
-        """Nothing waits here."""
+        """Return True: no data is queued here."""
         return True
 
     def close(self) -> None:
-        """Let go of the transport's end."""
+        """Close the transport's end."""
         close_end(self._end)
 
     def _checked(self, record: Arrival) -> Arrival:
-        """The record as the wire format would bring it: within bounds, and fitting the spec."""
+        """Check a record by the wire format: its bounds, and that it fits the spec."""
         data = encode_lost(record) if isinstance(record, Lost) else encode_record(record)
         return decode_arrival(data, self._spec)
 
@@ -221,7 +220,7 @@ class Once:
             if reason := self._admit(key.actor):
                 raise SerlError(f"transport: {reason}")
             self._admitted.add(key.actor)
-        if self._behind.get(stream):  # counted alone, as it is sent from its first record on
+        if self._behind.get(stream):  # only counted, as all is sent from the first record on
             self._behind[stream] -= 1
             self._places[stream] = place_after(record)
             self.counts["duplicate"] += 1
@@ -230,7 +229,7 @@ class Once:
         if found < expected:
             self.counts["duplicate"] += 1
             return False
-        if found > expected:  # left in the transport by an earlier learner: all comes again
+        if found > expected:  # left in the transport by an earlier learner: it will be sent again
             self.counts["gap"] += 1
             if self._now_s() - self._missing_s.setdefault(stream, self._now_s()) > _PATIENCE_S:
                 raise SerlError(
@@ -245,5 +244,5 @@ class Once:
 
 
 def close_end(end: object) -> None:
-    """Close an end that has a method for that."""
+    """Close an end that has a `close` method."""
     getattr(end, "close", lambda: None)()

@@ -1,4 +1,4 @@
-"""One ring of frames with the transitions between them; sampled by strata."""
+"""Replay: a ring of frames with the transitions between them, sampled by strata."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class Replay:
 
     A slot holds a frame and, once its successor is known, the transition that starts there; the
     successor is the next frame of the same episode or the one of its `End`, never merely the next
-    slot. Demonstrations fill the first slots and stay; the rest is a ring that forgets the oldest.
-    The action of a transition is the executed one of a human and a demonstration, and the requested
-    one of the policy, unless nothing was executed: a guard held the arm. Equal records in an equal
-    order give equal contents. With an `encoder` frames are kept, and sampled, as features, and not
-    shifted. Sampled images are the last `stacked` ones of their episode, as `FrameStack` shows
-    them; without all of them no transition is sampled.
+    slot. Demonstrations fill the first slots and stay; the rest is a ring that overwrites the
+    oldest. Transitions of humans and demonstrations hold the executed action, those of the policy
+    the requested one, unless a guard held the arm and nothing was executed. Equal records in an
+    equal order give equal contents. With an `encoder`, frames are stored and sampled as features,
+    and not shifted. Sampled images are the last `stacked` ones of their episode, as in
+    `FrameStack`; a transition without all of them is not sampled.
 
     Attributes:
-        capacity: slots, demonstrations included.
-        online: steps of policy and human entered so far, forgotten ones included.
-        human: those of `online` that a human made.
+        capacity: number of slots, demonstrations included.
+        online: steps of policy and human entered so far, overwritten ones included.
+        human: steps among `online` that a human drove.
         demonstrations: transitions entered with `prior=True`.
-        dropped: steps lost because their stream broke off before their successor came.
+        dropped: steps lost because their stream broke off before their successor arrived.
     """
 
     def __init__(
@@ -69,35 +69,35 @@ class Replay:
         self._prior = np.zeros(capacity, np.bool_)
         self._successor = np.full(capacity, _NONE, np.int64)  # _NONE: no transition starts here
         self._after = np.full(capacity, _NONE, np.int64)  # the successor, sampled or not
-        self._seen = np.zeros((capacity, stacked), np.int64)  # slots of what is seen, oldest first
+        self._seen = np.zeros((capacity, stacked), np.int64)  # slots of the stack, oldest first
         self._all, self._of_prior = _Members(capacity), _Members(capacity)
         self._open: dict[Stream, tuple[int, Step]] = {}
         self._owner: dict[int, Stream] = {}
-        self._written = np.zeros(capacity, np.int64)  # how often a slot was
+        self._written = np.zeros(capacity, np.int64)  # number of writes of each slot
         self._newest: dict[Stream, _Entered] = {}
-        self._pinned: int | None = None  # known from the first online frame on
+        self._pinned: int | None = None  # first slot of the ring, set by the first online frame
         self._next = 0
         self._rng = np.random.default_rng(seed)
 
     def __len__(self) -> int:
-        """Transitions that can be sampled."""
+        """Return the number of transitions that can be sampled."""
         return len(self._all)
 
     def add(self, record: Record, prior: bool = False) -> None:
         """Enter the next record of an actor's stream.
 
         A step becomes a transition when its successor arrives: the next step of its episode, or
-        the `End`. If neither comes, or a fault left nothing to see, the step is dropped and
-        counted. Steps of a script enter only as demonstrations; their first frame still serves as
-        the successor of the step before. An episode that a person discarded is forgotten when its
-        `End` comes, whatever of it was lost on the way; so is the part in which a stuck arm stood.
+        the `End`. If neither comes, or a fault left no observation, the step is dropped and
+        counted. Scripted steps enter only as demonstrations; their first frame still serves as
+        the successor of the step before. A discarded episode is removed when its `End` arrives,
+        even if some of its records were lost; so is the part during which the arm was stuck.
 
         Args:
-            record: what an actor sent; those of several actors may interleave.
-            prior: the record belongs to a demonstration.
+            record: a record from an actor; those of several actors may interleave.
+            prior: True if the record belongs to a demonstration.
 
         Raises:
-            BadInput: a demonstration after an online record, or more of them than fit.
+            BadInput: a demonstration follows an online record, or the demonstrations do not fit.
         """
         stream = (record.key.run, record.key.actor, prior)
         follows = stream in self._open and _follows(record, self._open[stream][1])
@@ -114,10 +114,10 @@ class Replay:
             self._forget_since(stream, -math.inf if discarded else stuck_since_s(record))
 
     def sample(self, n: int, prior_share: float = 0.5) -> Batch:
-        """`n` transitions: `prior_share` of them demonstrations and human's, the rest from all.
+        """Sample `n` transitions: `prior_share` from demonstrations and humans, the rest from all.
 
         Uniform, with replacement. The two strata alternate, so that equal parts of the batch hold
-        equal shares. While there is no prior data, all come from all.
+        equal shares. While there is no prior data, all are drawn from all transitions.
 
         Raises:
             BadInput: the replay is empty.
@@ -141,17 +141,17 @@ class Replay:
         )
 
     def prior_states(self) -> Array:
-        """State vectors before each action of demonstrations and humans.  # (N, D)."""
+        """Return the state vectors before each action of demonstrations and humans.  # (N, D)."""
         states: Array = self._state[np.sort(self._of_prior.slots)]
         return states
 
     def states(self) -> Array:
-        """State vectors before each action of all transitions.  # (N, D)."""
+        """Return the state vectors before each action of all transitions.  # (N, D)."""
         states: Array = self._state[np.sort(self._all.slots)]
         return states
 
     def sampler_state(self) -> dict[str, NDArray[np.uint64]]:
-        """The state of the random generator."""
+        """Return the state of the random generator."""
         state = self._rng.bit_generator.state
         words = [state["state"]["state"], state["state"]["inc"]]
         halves = [half for word in words for half in divmod(word, 2**64)]
@@ -159,7 +159,7 @@ class Replay:
         return {"generator": np.array(halves, np.uint64)}
 
     def load_sampler_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from `sampler_state`; raises `SpecMismatch` when it is none."""
+        """Restore a `sampler_state`; raises `SpecMismatch` when `state` is not valid."""
         words = state.get("generator", np.zeros(0))
         if len(state) != 1 or words.shape != (6,) or words.dtype != np.uint64:
             raise SpecMismatch("replay: expected the sampler's state: generator: uint64[6]")
@@ -172,7 +172,7 @@ class Replay:
         }
 
     def _walk(self, slots: Slots) -> tuple[Array, Array, Slots]:
-        """Sum of rewards, discount and frame to bootstrap from, up to n steps on.  # (B,) each."""
+        """Return n-step rewards, discounts and frames to bootstrap from.  # (B,) each."""
         reward = self._reward[slots]
         discount = np.full(len(slots), self._discount, np.float32)
         final = self._successor[slots]
@@ -190,10 +190,10 @@ class Replay:
         return reward, discount, final
 
     def _enter(self, record: Record, stream: Stream, opens: bool) -> None:
-        """The successor of the open step, if there is one, and maybe the next open step."""
+        """Store a record's frame: it closes the open step, if any, and may open the next one."""
         slot = self._put(record, stream[2])
         self._seen[slot] = slot
-        if stream in self._open:  # unless the ring is so small that the frame came over it
+        if stream in self._open:  # unless the ring is so small that the frame overwrote it
             self._seen[slot, :-1] = self._seen[self._open[stream][0], 1:]
             self._close(stream, slot)
         if isinstance(record, Step) and opens:
@@ -201,7 +201,7 @@ class Replay:
             self._owner[slot] = stream
 
     def _put(self, record: Record, prior: bool) -> int:
-        """Store the record's frame in the next slot; what that slot held is forgotten."""
+        """Store the record's frame in the next slot, overwriting its content; return the slot."""
         slot = self._claim(prior)
         self._state[slot] = self._observation.flatten(record.observation)
         self._frames.put(slot, record.observation.images)
@@ -215,7 +215,7 @@ class Replay:
         slot, pinned = self._next, self._pinned or 0
         if slot == self.capacity:
             slot = pinned
-        # A frame, those seen with it and its successor must fit beside each other.
+        # A frame, the frames stacked with it and its successor must fit side by side.
         if (prior and slot < self._next) or self.capacity - pinned < 1 + self._seen.shape[1]:
             raise BadInput(f"replay: the demonstrations do not fit in capacity {self.capacity}")
         self._next = slot + 1
@@ -223,9 +223,9 @@ class Replay:
         return slot
 
     def _forget(self, slot: int) -> None:
-        """Predecessors of a slot were written before it, so no transition leads here any more.
+        """Invalidate a slot: its own transition, and those whose stacked images include its frame.
 
-        Nothing that was seen with its frame is sampled any more either.
+        Predecessors of a slot were written before it, so no transition leads to it any more.
         """
         self._written[slot] += 1
         seen_by = slot
@@ -238,7 +238,7 @@ class Replay:
         self._after[slot] = _NONE
 
     def _remove(self, slot: int) -> None:
-        """The transition that starts in a slot, if one does, is sampled no more."""
+        """Remove the transition that starts in a slot, if any, from sampling."""
         if self._successor[slot] != _NONE:
             self._successor[slot] = _NONE
             self._all.remove(slot)
@@ -246,9 +246,9 @@ class Replay:
                 self._of_prior.remove(slot)
 
     def _forget_since(self, stream: Stream, since_s: float) -> None:
-        """Nothing is to be learned from an ended episode's steps since then; counts stay."""
+        """Remove an ended episode's steps issued since a time from sampling; counts stay."""
         for slot, written, issued_s in self._newest.pop(stream).slots:
-            # Unless the ring came over it.
+            # Skip slots that the ring has overwritten.
             if issued_s >= since_s and self._written[slot] == written:
                 self._remove(slot)
 
@@ -258,12 +258,12 @@ class Replay:
         self.dropped += 1
 
     def _close(self, stream: Stream, successor: int) -> None:
-        """The open step becomes a transition."""
+        """Turn the open step into a transition."""
         slot, step = self._open.pop(stream)
         del self._owner[slot]
         prior = stream[2]
-        # Limits are part of the dynamics. Learning from what they left of the policy's wish, the
-        # critic would have no data on the actions that it prefers, and never be corrected there.
+        # Limits are part of the dynamics. If the limited actions were learned instead, the critic
+        # would have no data on the actions that the policy prefers, and never be corrected there.
         limited = step.source is ActionSource.POLICY and bool(step.action.any())
         self._action[slot] = step.requested if limited else step.action
         self._reward[slot] = step.reward
@@ -283,10 +283,10 @@ class Replay:
 
 
 class _Entered(NamedTuple):
-    """What a stream's newest episode, (epoch, episode), has in replay.
+    """Slots of a stream's newest episode, (epoch, episode).
 
     Attributes:
-        slots: each as written, and when its action was issued.
+        slots: slot, its write count, and the time at which its action was issued.
     """
 
     name: tuple[int, int]
@@ -314,7 +314,7 @@ class _Members:
         self._count += 1
 
     def remove(self, slot: int) -> None:
-        """The last one takes its place."""
+        """Remove a slot; the last one takes its place."""
         self._count -= 1
         last, place = self._slots[self._count], self._where[slot]
         self._slots[place] = last
@@ -326,8 +326,8 @@ class _Members:
 
 
 def _follows(record: Record, previous: Step) -> bool:
-    """The record was seen after the action of the step, and next."""
-    # A task that ended needs no successor.
+    """Return whether a record is the observation directly after the action of a step."""
+    # A terminated task needs no successor.
     if isinstance(record, End) and is_fault(record) and not previous.terminated:
         return False
     key, before = record.key, previous.key
@@ -335,11 +335,11 @@ def _follows(record: Record, previous: Step) -> bool:
 
 
 class Prefetch:
-    """Batches of one replay, which nobody may change between `begin` and the next `take`.
+    """Batches of one replay, which must not change between `begin` and the next `take`.
 
     Args:
-        replay: what is drawn from.
-        rows: transitions of a batch.
+        replay: the replay to sample.
+        rows: transitions per batch.
         prior_share: see `Replay.sample`.
     """
 
@@ -350,18 +350,18 @@ class Prefetch:
         self._state: Mapping[str, np.ndarray[Any, Any]] = {}
 
     def begin(self) -> None:
-        """Have the next batch drawn by a thread."""
+        """Start drawing the next batch in a thread."""
         self._beside = self._beside or ThreadPoolExecutor(1, "prefetch")
         self._state = self._replay.sampler_state()
         self._next = self._beside.submit(self._draw)
 
     def take(self) -> Batch:
-        """The next batch; waits for the one that was begun."""
+        """Return the next batch; waits for the one started by `begin`."""
         begun, self._next = self._next, None
         return begun.result() if begun else self._draw()
 
     def state(self) -> Mapping[str, np.ndarray[Any, Any]]:
-        """The sampler's state after the last batch that was taken."""
+        """Return the sampler's state after the last batch taken."""
         return self._state if self._next else self._replay.sampler_state()
 
     def _draw(self) -> Batch:

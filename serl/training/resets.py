@@ -1,4 +1,4 @@
-"""What an actor does between episodes, as tasks: the same loop with other ends."""
+"""Resets and other activities between episodes, as tasks that end by their own conditions."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from serl.types import Observation, Outcome
 
 
 class ResetTask:
-    """A reset, as a task: the same loop with another end. It is over when the scene is ready.
+    """A reset as a task: the same loop, which ends when the scene is ready.
 
     Attributes:
-        reading: the newest one; what a reset acts on.
+        reading: the newest reading, on which the reset acts.
     """
 
     def __init__(self, task: Task, time_limit_s: float) -> None:
@@ -31,17 +31,17 @@ class ResetTask:
         self.reading = Observation({})
 
     def begin(self, reading: Observation) -> None:
-        """As the task."""
+        """Start an episode of the wrapped task."""
         self.reading = reading
         self._task.begin(reading)
 
     def observation(self, reading: Observation) -> Observation:
-        """As the task."""
+        """Return the wrapped task's observation."""
         self.reading = reading
         return self._task.observation(reading)
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Success when the task needs no further reset; the end when it says that none helps."""
+        """Report success when no further reset is needed; terminate when no reset can help."""
         try:
             ready = self._task.reset(reading) is None
         except NeedsPerson:
@@ -50,19 +50,19 @@ class ResetTask:
         return Outcome(float(ready), terminated=ready, truncated=late and not ready, success=ready)
 
     def reset(self, reading: Observation) -> Policy | None:
-        """A reset needs none."""
+        """Return None: a reset needs no reset of its own."""
         return None
 
 
 class Asking(ResetTask):
-    """A request for a person, as a task: one step of holding still, and the log has its words."""
+    """A request for an operator, as a task: one step of holding still that logs the request."""
 
     def __init__(self, task: Task, request: NeedsPerson) -> None:
         super().__init__(task, 0.0)
         self.name, self._request = f"request of {task.name}", request
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Over at once.
+        """End the episode at once.
 
         Raises:
             NeedsPerson: the request.
@@ -71,14 +71,14 @@ class Asking(ResetTask):
 
 
 class Approach(ResetTask):
-    """The way to where a script was asked to go, as a task: over when it is reached."""
+    """A scripted motion to a goal condition, as a task that ends when the condition holds."""
 
     def __init__(self, task: Task, time_limit_s: float, reached: Callable[[], bool]) -> None:
         super().__init__(task, time_limit_s)
         self.name, self._reached = f"approach of {task.name}", reached
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Success when it is reached."""
+        """Report success when the goal condition holds."""
         near = self._reached()
         late = index + 1 >= self._max_steps
         return Outcome(float(near), terminated=near, truncated=late and not near, success=near)
@@ -88,15 +88,15 @@ logger = logging.getLogger(__name__)
 
 
 class SceneSetter:
-    """Places arm and objects before an episode, as the seed says.
+    """Places arm and objects before an episode, determined by the seed.
 
     Args:
         robot: the simulation.
-        watch: of its cameras, whose pictures are new ones then.
-        seed: of the run.
-        actor: its name: each has starts of its own.
+        watch: monitor of its cameras, which expects new images after a placement.
+        seed: seed of the run.
+        actor: name of the actor: each has its own starts.
         first: number of the first start.
-        wait: called before; returns once the arm may be placed.
+        wait: called before a placement; returns once the arm may be placed.
     """
 
     def __init__(
@@ -113,11 +113,11 @@ class SceneSetter:
         self._requests = count(1)
 
     def place(self, episode: int) -> None:
-        """Before an episode of the actor."""
+        """Place the scene for an episode of the actor."""
         self._place(episode, self._actor)
 
     def help(self, reason: str) -> None:
-        """A person was asked to restore the scene, and the simulation stands in for them."""
+        """Place the scene on behalf of the operator asked to restore it."""
         number = next(self._requests)
         logger.warning("%s; request %d, the simulation places the scene", reason, number)
         self._place(number, f"{self._actor}/person")

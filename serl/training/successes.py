@@ -1,4 +1,4 @@
-"""Observations of a solved task: what a reward is learned from that nobody programmed."""
+"""Observations of a solved task, from which a reward is learned instead of programmed."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from serl.types import Array, End, Image, Observation, Record
 
 
 class Successes(NamedTuple):
-    """Of images, if the policy sees any, else of the state."""
+    """Observations of success: images if the policy sees any, otherwise state vectors."""
 
     state: Array  # (N, D), or (N, 0) where there are images
     images: Mapping[str, Image]  # (N, H, W, 3) each
 
     def __len__(self) -> int:
-        """How many there are, N."""
+        """Return the number of observations, N."""
         return len(self.state)
 
 
 class LastFrames:
-    """Keeps the last observations of each demonstration; each is a success to its end.
+    """Collects the last observations of each successful demonstration, as examples of success.
 
     Args:
-        spec: what a policy sees.
-        count: how many of each; the last ones are alike, but not the same.
+        spec: spec of the policy's observations.
+        count: observations per demonstration; the last ones are similar, but not equal.
     """
 
     def __init__(self, spec: ObservationSpec, count: int) -> None:
@@ -37,7 +37,7 @@ class LastFrames:
         self._kept: list[Observation] = []
 
     def add(self, record: Record) -> None:
-        """The next record of the demonstrations, in their order."""
+        """Add the next record of the demonstrations, in their order."""
         if not record.key.index:
             self._last.clear()
         self._last.append(record.observation)
@@ -45,7 +45,7 @@ class LastFrames:
             self._kept += self._last
 
     def successes(self) -> Successes:
-        """What was kept."""
+        """Return the collected observations."""
         if self._spec.images:
             images = {
                 name: np.array([each.images[name] for each in self._kept], np.uint8).reshape(
