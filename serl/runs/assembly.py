@@ -246,7 +246,7 @@ def _make_policy(
 ) -> LearnedPolicy:
     """Return the policy that an actor explores with, seeded by the number of its first start."""
     seed = start_seed(Purpose.TRAINING, config.seed, f"{name}/agent", start)
-    seen = make_spec(make_task(config))  # without what is seen for the log alone
+    seen = make_spec(make_task(config))  # without the views that are only logged
     agent = make_acting_agent(config, seen, seed)
     return LearnedPolicy(agent, weights, frames=config.agent.frames)
 

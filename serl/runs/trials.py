@@ -48,7 +48,7 @@ class Examiner:
 
             def shoot(record: Record, number: int = number) -> None:
                 if record.key.index % 2 and isinstance(record, Step):
-                    return  # every second step is enough to see what happens
+                    return  # every second step is enough for a film
                 frames.append(_captioned(camera.frame("front", *size), record, number))
 
             self._trial(seed, shoot)
