@@ -1,4 +1,4 @@
-"""The numbers behind a run's plots and tables, drawn from the rows of its metrics."""
+"""The numbers in a run's plots and tables, computed from the rows of its metrics."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ WINDOW = 20
 
 
 def number(row: MetricsRow, name: str) -> float:
-    """A field as a number (True is 1); NaN where it is absent or not a number."""
+    """Return a field as a number (True is 1); NaN where it is absent or not a number."""
     value: Any = row.get(name)
     return float(value) if isinstance(value, int | float) else math.nan
 
 
 def series(rows: Sequence[MetricsRow], name: str) -> Values:
-    """One field of all rows, NaN where absent; shape (N,)."""
+    """Return one field of all rows, NaN where absent; shape (N,)."""
     return np.array([number(row, name) for row in rows], np.float64)
 
 
 def running_ratio(part: Values, whole: Values, window: int = WINDOW) -> Values:
-    """Sum of `part` over sum of `whole`, over the last `window` entries at each; shape (N,)."""
+    """Return the running ratio of sums, `part` over `whole`, in a trailing window; shape (N,)."""
     ratio: Values = np.full(len(part), math.nan)
     totals = _running_sum(whole, window)
     np.divide(_running_sum(part, window), totals, out=ratio, where=totals > 0)
@@ -39,7 +39,7 @@ def running_ratio(part: Values, whole: Values, window: int = WINDOW) -> Values:
 
 
 def running_mean(values: Values, window: int = WINDOW) -> Values:
-    """Mean of the last `window` entries up to here, NaN left out; shape (N,)."""
+    """Return the running mean of the last `window` entries, ignoring NaN; shape (N,)."""
     return running_ratio(values, np.isfinite(values).astype(np.float64), window)
 
 
@@ -51,7 +51,7 @@ def _running_sum(values: Values, window: int) -> Values:
 
 
 def thinned(x: Values, y: Values, most: int) -> tuple[Values, Values]:
-    """At most `most` points: means of neighbours; points that are not finite are left out."""
+    """Return at most `most` points, as means of neighbours; non-finite points are left out."""
     kept = np.isfinite(x) & np.isfinite(y)
     x, y = x[kept], y[kept]
     if len(x) <= most:
@@ -63,15 +63,15 @@ def thinned(x: Values, y: Values, most: int) -> tuple[Values, Values]:
 
 @dataclass(frozen=True, slots=True)
 class Quarter:
-    """A quarter of a run's online steps; an episode belongs to the quarter that it ends in.
+    """A quarter of a run's online steps; an episode belongs to the quarter in which it ends.
 
     Attributes:
-        last_step: online steps at its end.
-        episodes: how many ended in it.
-        human_share: share of its steps that a human drove; NaN without any step.
+        last_step: online steps at the end of the quarter.
+        episodes: number of episodes that ended in the quarter.
+        human_share: share of human steps; NaN without any step.
         interventions: takeovers per episode; NaN without any episode.
-        unassisted: (successes, episodes) without a human step.
-        assisted: (successes, episodes) with one.
+        unassisted: (successes, episodes) of episodes without a human step.
+        assisted: (successes, episodes) of episodes with a human step.
     """
 
     last_step: int
@@ -83,7 +83,7 @@ class Quarter:
 
 
 def quarters(episodes: Sequence[MetricsRow]) -> list[Quarter]:
-    """Four quarters of the online steps of a run's episode rows; none without episodes."""
+    """Return the four quarters of a run's online steps from its episode rows; [] without any."""
     total = int(max((row["steps"] for row in episodes), default=0))
     if total == 0:
         return []
@@ -114,14 +114,14 @@ def _successes(episodes: list[MetricsRow]) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Assistance:
-    """Help in the online episodes of a run, or of several.
+    """Human help in the online episodes of a run, or of several.
 
     Attributes:
-        episodes: how many there were.
-        steps: of theirs.
-        human_steps: those that a human drove.
+        episodes: number of episodes.
+        steps: number of their steps.
+        human_steps: number of human steps.
         takeovers: segments of human steps.
-        requests: how often a robot could not restore its scene and asked for a person.
+        requests: requests for a person, by a robot that could not restore its scene.
     """
 
     episodes: int = 0
@@ -132,12 +132,12 @@ class Assistance:
 
     @property
     def human_share(self) -> float:
-        """Of the steps; NaN without any."""
+        """Share of human steps; NaN without any step."""
         return self.human_steps / self.steps if self.steps else math.nan
 
     @property
     def requests_per_100(self) -> float:
-        """Requests for a person in a hundred episodes; NaN without an episode."""
+        """Requests for a person per hundred episodes; NaN without an episode."""
         return 100.0 * self.requests / self.episodes if self.episodes else math.nan
 
     def __str__(self) -> str:
@@ -147,7 +147,7 @@ class Assistance:
 
 
 def assistance(rows: Sequence[MetricsRow]) -> Assistance:
-    """What the rows of a run's metrics tell of it."""
+    """Return the human help in a run, from the rows of its metrics."""
     played = [row for row in rows if row["kind"] == EpisodeRow.kind]
     return Assistance(
         episodes=len(played),
@@ -159,7 +159,7 @@ def assistance(rows: Sequence[MetricsRow]) -> Assistance:
 
 
 def together(parts: Iterable[Assistance]) -> Assistance:
-    """Of several runs."""
+    """Return the total help in several runs."""
     total = Assistance()
     for part in parts:
         total = Assistance(

@@ -1,4 +1,4 @@
-"""What `serl train` shows: a live panel on a terminal, else plain lines; a table at the end."""
+"""Terminal output of `serl train`: a live panel on a terminal, else plain lines; a final table."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ THIN_SPACE = "\N{NARROW NO-BREAK SPACE}"
 
 @dataclass(frozen=True, slots=True)
 class ActorProgress:
-    """One actor as the learner sees it.
+    """The state of one actor, as known to the learner.
 
     Attributes:
-        name: of the actor.
-        running: its link process runs.
-        link: what that process says of itself; None while it says nothing.
-        weights_age: versions that its weights are behind the newest.
-        control: how it keeps its rate; None where time passes as it is asked to.
-        waits: what it waits for a person to do, and why; empty when it does not.
+        name: name of the actor.
+        running: whether its link process is running.
+        link: status of the link process; None before its first report.
+        weights_age: number of versions by which the actor's weights are behind the newest.
+        control: punctuality of the control loop; None in simulated time.
+        waits: action that the actor needs from a person, and the reason; empty if none.
     """
 
     name: str
@@ -54,7 +54,7 @@ class ActorProgress:
 
 @dataclass(frozen=True, slots=True)
 class ProcessProgress:
-    """One process of the run: "running", "finished" or what went wrong."""
+    """The state of one process of the run: "running", "finished" or a description of the fault."""
 
     name: str
     state: str
@@ -62,19 +62,19 @@ class ProcessProgress:
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """Where a run stands. What is None is not known yet, and shown as such.
+    """The progress of a run; None stands for unknown values, which are shown as "-".
 
     Attributes:
         task: name of the task.
         elapsed_s: time that the run has been running.
         left_s: estimate of the time left.
         steps: online environment steps so far.
-        total_steps: online environment steps to go to.
+        total_steps: online environment steps at which the run ends.
         episodes: online episodes so far.
         unassisted_success: share of successes of the last 20 episodes without a human step.
-        assisted_success: the same for the last 20 with one.
+        assisted_success: share of successes of the last 20 episodes with a human step.
         human_share: share of human steps in the last 20 episodes.
-        updates_per_s: of the learner.
+        updates_per_s: updates of the learner per second.
         utd: critic updates per online step, achieved.
         weights_version: newest version that the learner published.
         actors: one entry per actor.
@@ -98,11 +98,11 @@ class RunProgress:
 
 
 class Display:
-    """Shows progress: a panel that is redrawn on a terminal, else one line every ten seconds.
+    """Progress output: a live panel on a terminal, otherwise one line every ten seconds.
 
     Args:
-        console: where to; standard output by default.
-        now_s: monotonic seconds.
+        console: output; standard output by default.
+        now_s: clock, monotonic seconds.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Display:
             self._live.stop()
 
     def update(self, progress: RunProgress) -> None:
-        """Show the newest state; call it as often as you like."""
+        """Show the newest state; may be called at any rate."""
         if self.console.is_terminal:
             self._live.update(panel(progress), refresh=True)
         elif self._now_s() >= self._next_line_s:
@@ -141,7 +141,7 @@ class Display:
 
 
 def panel(progress: RunProgress) -> RenderableType:
-    """The live panel, at most 80 columns wide."""
+    """Return the live panel, at most 80 columns wide."""
     times = f"{_clock(progress.elapsed_s)} elapsed"
     if progress.left_s:
         times += f" · about {_clock(progress.left_s)} left"
@@ -160,7 +160,7 @@ def panel(progress: RunProgress) -> RenderableType:
 
 
 def line(progress: RunProgress) -> str:
-    """The state in one plain line."""
+    """Return the state in one plain line."""
     parts = [
         _clock(progress.elapsed_s),
         f"steps {_whole(progress.steps)}/{_whole(progress.total_steps)}",
@@ -180,16 +180,16 @@ def line(progress: RunProgress) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """How a run went.
+    """The results of a run, for the table at its end.
 
     Attributes:
         task: name of the task.
-        folder: of the run.
+        folder: folder of the run.
         evaluation: final unassisted trials; None when there were none.
         steps: online environment steps.
         duration_s: time that the run has been running.
         human_shares: share of human steps in each quarter of the steps; empty when unknown.
-        report: the page to look at; None when there is none.
+        report: path of the report; None when there is none.
         help: takeovers and requests for a person; None when unknown.
     """
 
@@ -204,7 +204,7 @@ class Summary:
 
 
 def print_summary(console: Console, summary: Summary) -> None:
-    """Print the table that a run ends with; paths stay whole, to be copied."""
+    """Print the table of results at the end of a run; paths are not wrapped, for copying."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style=QUIET, justify="right")
     table.add_column()

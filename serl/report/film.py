@@ -1,4 +1,4 @@
-"""A recorded episode as a film: what was seen, who acted, what was asked for, done and rewarded."""
+"""A recorded episode as a film: images, action sources, requested and executed actions, rewards."""
 
 from __future__ import annotations
 
@@ -29,31 +29,32 @@ from serl.task import SimulatedTask
 from serl.training.evaluation import Purpose, start_seed
 from serl.types import Action, ActionSource, End, Episode, Image, Observation, Record, Step
 
-# A policy's actions are recorded as they were asked for, and come out bit by bit; a human's as they
-# were executed, and contacts enlarge what is lost by that. An angle may wrap: the mean decides.
-_TOLERANCE = 0.25  # of what an array spans in the episode
+# A policy's actions are recorded as requested, and are repeated bit by bit; a human's are recorded
+# as executed, and contacts amplify the difference. As an angle may wrap, the mean over the arrays
+# is compared.
+_TOLERANCE = 0.25  # as a share of an array's range in the episode
 _SAME_START = 1e-4
 
 
 class Departed(SerlError):
-    """The simulation did not go the recorded way, so its pictures would show something else."""
+    """An error: the simulation departs from the recording, so its images would be wrong."""
 
 
 def reenact(
     episode: Episode, spec: Spec, config: TrainConfig, number: int, size: tuple[int, int]
 ) -> list[Image]:
-    """One picture of the scene for each observation, the final one included.
+    """Simulate an episode again; return an image for each observation, the final one included.
 
     Args:
-        episode: recorded in simulation.
-        spec: of the recording.
-        config: of its run.
-        number: how many episodes its actor had recorded before.
-        size: width and height.
+        episode: episode recorded in simulation.
+        spec: spec of the recording.
+        config: configuration of its run.
+        number: number of episodes that the actor had recorded before.
+        size: width and height of the images.
 
     Raises:
-        Departed: no start of the run gives the first observation, or the simulation goes another
-            way from there, as it does when the task or the simulation have changed since.
+        Departed: no start of the run gives the first observation, or the simulation departs from
+            the recording later, as it does when the task or the simulation has changed since.
         BadInput: the task cannot be loaded.
     """
     task = make_task(config)
@@ -68,11 +69,11 @@ def reenact(
 def _place(
     robot: SimulatedRobot, task: SimulatedTask, episode: Episode, seed: int, number: int
 ) -> None:
-    """Put the scene into the start that gives the first observation."""
+    """Reset the scene to the start that gives the first observation, else raise `Departed`."""
     scripted = episode.count(ActionSource.SCRIPT) > 0
     purpose = Purpose.DEMONSTRATION if scripted else Purpose.TRAINING
     actor, first = episode.steps[0].key.actor, episode.steps[0].observation
-    # An expert's failures take up starts and are not recorded.
+    # An expert's failures use up starts without being recorded.
     for start in range(number, 2 * number + 11):
         reading = robot.reset(start_seed(purpose, seed, actor, start))
         task.begin(reading)
@@ -84,7 +85,7 @@ def _place(
 def _film(
     robot: SimulatedRobot, task: SimulatedTask, episode: Episode, shoot: Callable[[], Image]
 ) -> list[Image]:
-    """The control loop with the recorded actions; a picture before each step and at the end."""
+    """Run the control loop with the recorded actions; take an image before each step and after."""
     policy, pictures = RecordedPolicy(episode), list[Image]()
     seen = [step.observation for step in episode.steps]
     spans = {
@@ -119,7 +120,7 @@ def _film(
 
 
 def _apart(observation: Observation, recorded: Observation) -> dict[str, float]:
-    """The largest difference of any entry, by state array."""
+    """Return the largest difference of any entry, by state array."""
     return {
         name: float(np.abs(values - recorded.state[name]).max())
         for name, values in observation.state.items()
@@ -132,28 +133,28 @@ Colour = tuple[int, int, int]
 
 SIZE = (800, 480)
 VIEW = (480, 360)
-"""Width and height of a film, and of the part of it that shows the scene."""
+"""Width and height of a film, and of its part that shows the scene, px."""
 
 _SCALE = 2  # drawn larger, then averaged: smooth edges
 _PAPER, _CARD, _RULE = (16, 19, 25), (25, 29, 37), (58, 65, 78)
 _RED = (248, 113, 113)
 _CURVES: tuple[Colour, ...] = ((96, 165, 250), (244, 114, 182), (250, 204, 21), (45, 212, 191))
-_LEFT, _RIGHT = 500, 784  # of the panel beside the view
-_TIME = (92, 784)  # where the timeline begins and ends
+_LEFT, _RIGHT = 500, 784  # edges of the panel beside the view
+_TIME = (92, 784)  # left and right end of the timeline
 _LANES = {"acting": (382, 394), "reward": (404, 428), "difference": (438, 462)}
-_MOST = 8  # actions and plots that there is room for
+_MOST = 8  # maximum number of actions and plots that fit
 _LAST_FRAMES = 10
 
 
 class Film:
-    """Draws the frames of one episode.
+    """The film of one episode, which draws its frames.
 
     Args:
-        spec: of the recording.
-        episode: what happened; at least one step.
-        result: how it went.
-        title: who recorded it, in words.
-        views: pictures of the scene, one for each observation, the final one included. By default
+        spec: spec of the recording.
+        episode: the recorded episode; at least one step.
+        result: result of the episode.
+        title: name of the actor and number of the episode, for display.
+        views: images of the scene, one for each observation, the final one included. By default
             the recorded images of the cameras, or plots of the state where there are none.
     """
 
@@ -174,13 +175,13 @@ class Film:
         self._draw_base(_Pen(self._base), title)
 
     def frames(self) -> Iterator[Image]:
-        """One frame a step, then the last observation for a while."""
+        """Yield one frame per step, then the last observation ten times."""
         count = len(self._steps)
         for index in (*range(count), *[count] * _LAST_FRAMES):
             yield self.frame(index)
 
     def frame(self, index: int) -> Image:
-        """The observation `index` and what was done there; uint8 (480, 800, 3)."""
+        """Return the frame of the observation `index` and its action; uint8 (480, 800, 3)."""
         picture = self._base.copy()
         pen = _Pen(picture)
         self._draw_panel(pen, index)
@@ -194,7 +195,7 @@ class Film:
         return frame
 
     def _state(self) -> dict[str, tuple[Box, Values]]:
-        """Where each state array is plotted, and its values over time (N, D)."""
+        """Return the box of each state array's plot, and the array's values over time (N, D)."""
         names = list(self._spec.observation.state)[:_MOST]
         columns = 1 if len(names) <= 2 else 2
         rows = max(1, -(-len(names) // columns))
@@ -207,7 +208,7 @@ class Film:
         return plots
 
     def _draw_base(self, pen: _Pen, title: str) -> None:
-        """What stays the same all the time."""
+        """Draw the parts that are the same in all frames."""
         pen.text((_LEFT, 28), self._spec.task, 20, INK, fit=_RIGHT - _LEFT)
         pen.text((_LEFT, 50), title, 13, QUIET, fit=_RIGHT - _LEFT)
         for lane, (top, bottom) in _LANES.items():
@@ -231,7 +232,7 @@ class Film:
     def _draw_area(
         self, pen: _Pen, lane: str, values: Values, colour: Colour, at_least: float = 0.0
     ) -> None:
-        """One bar for each step, from zero."""
+        """Draw a lane of the timeline: one bar per step, from zero."""
         top, bottom = _LANES[lane]
         pen.box((_TIME[0], top, _TIME[1], bottom), _CARD)
         low, high = min(0.0, values.min()), max(0.0, values.max(), at_least)
@@ -243,13 +244,13 @@ class Film:
                 pen.box((self._x(index), edges[0], self._x(index + 1), edges[1]), colour)
 
     def _draw_now(self, pen: _Pen, index: int) -> None:
-        """Where in time we are."""
+        """Draw the cursor on the timeline at the observation `index`."""
         x = self._x(index)
         pen.line([(x, 376), (x, 466)], INK, 1.5)
         pen.line([(x - 4, 374), (x, 379), (x + 4, 374)], INK, 2)
 
     def _draw_panel(self, pen: _Pen, index: int) -> None:
-        """Who acts, what was asked for and done, and what it brought."""
+        """Draw the source of the action, its requested and executed values, and the reward."""
         count, rate_hz = len(self._steps), self._spec.rate_hz
         over = index == count
         step = self._steps[min(index, count - 1)]
@@ -273,7 +274,7 @@ class Film:
         pen.text((_RIGHT, 320), total, 14, INK, "rm")
 
     def _draw_shares(self, pen: _Pen) -> None:
-        """How many steps each source made."""
+        """Draw the number of steps of each action source."""
         made = Counter(step.source for step in self._steps)
         for row, (source, steps) in enumerate(made.most_common()):
             y = 140 + 26 * row
@@ -281,7 +282,7 @@ class Film:
             pen.text((_LEFT + 20, y), f"{source.value}, {steps} steps", 14, INK)
 
     def _draw_actions(self, pen: _Pen, step: Step, colour: Colour) -> None:
-        """A bar from -1 to 1 for each entry of the action."""
+        """Draw the action's entries from -1 to 1: executed filled, requested outlined."""
         names = self._spec.action_names[:_MOST]
         high = min(26.0, 176.0 / len(names))
         left, right = _LEFT + 76, _RIGHT - 48
@@ -299,12 +300,12 @@ class Film:
         pen.text((_LEFT, 344), "filled: done    outlined: asked for", 11, QUIET)
 
     def _x(self, index: int) -> float:
-        """Where on the timeline the observation `index` is."""
+        """Return the abscissa of the observation `index` on the timeline."""
         return _TIME[0] + (_TIME[1] - _TIME[0]) * index / len(self._steps)
 
 
 class _Pen:
-    """Draws on a picture that is `_SCALE` times as large as its coordinates say."""
+    """A drawing context that multiplies all coordinates by `_SCALE`."""
 
     def __init__(self, picture: Picture.Image) -> None:
         self._draw = ImageDraw.Draw(picture)
@@ -318,32 +319,32 @@ class _Pen:
         anchor: str = "lm",
         fit: float | None = None,
     ) -> None:
-        """A line of text; what is wider than `fit` loses its end."""
+        """Draw a line of text, truncated to the width `fit`."""
         while fit is not None and len(text) > 1 and self.width(text, size) > fit + 0.5:
             text = text[:-1]
         face = font(size * _SCALE)
         self._draw.text((at[0] * _SCALE, at[1] * _SCALE), text, ink, face, anchor)
 
     def width(self, text: str, size: int) -> float:
-        """Of a line of text."""
+        """Return the width of a line of text."""
         return self._draw.textlength(text, font(size * _SCALE)) / _SCALE
 
     def line(self, points: Sequence[tuple[float, float]], ink: Colour, width: float = 1.0) -> None:
-        """From point to point."""
+        """Draw a line through the points."""
         scaled = [(x * _SCALE, y * _SCALE) for x, y in points]
         self._draw.line(scaled, ink, round(width * _SCALE), joint="curve")
 
     def box(
         self, box: Box, fill: Colour | None, outline: Colour | None = None, radius: float = 0.0
     ) -> None:
-        """A rectangle, its corners rounded."""
+        """Draw a rectangle with rounded corners."""
         left, top, right, bottom = (value * _SCALE for value in box)
         corners = (left, top, max(left, right - 1), max(top, bottom - 1))
         self._draw.rounded_rectangle(corners, radius * _SCALE, fill, outline, _SCALE)
 
 
 def _draw_curves(pen: _Pen, box: Box, values: Values, until: int | None = None) -> None:
-    """The columns of `values` (N, D) over time: faint, or bright up to the row `until`."""
+    """Draw the columns of `values` (N, D) over time: faint, or bright up to the row `until`."""
     left, top, right, bottom = box[0] + 2, box[1] + 3, box[2] - 2, box[3] - 3
     low, span = values.min(), max(np.ptp(values), 1e-6)
     x = left + (right - left) * np.arange(len(values)) / max(1, len(values) - 1)
@@ -362,7 +363,7 @@ def _draw_curves(pen: _Pen, box: Box, values: Values, until: int | None = None) 
 
 
 def tiled(images: Sequence[Image], size: tuple[int, int]) -> Image:
-    """Images side by side, each as large as fits; uint8 (H, W, 3)."""
+    """Return a picture of the images in a grid, each as large as fits; uint8 (H, W, 3)."""
     columns = int(np.ceil(np.sqrt(len(images))))
     rows = -(-len(images) // columns)
     wide, high = size[0] // columns, size[1] // rows
@@ -380,7 +381,7 @@ def tiled(images: Sequence[Image], size: tuple[int, int]) -> Image:
 
 
 def write_film(shown: Replayed, path: Path) -> str:
-    """Write an episode as a film in real time; says in words what its pictures are.
+    """Write an episode as a film in real time; return a phrase on the origin of its images.
 
     Raises:
         BadInput: `path` cannot be the name of a film.
@@ -394,7 +395,7 @@ def write_film(shown: Replayed, path: Path) -> str:
 
 
 def _views(shown: Replayed) -> tuple[list[Image] | None, str]:
-    """Pictures of the scene where the recording itself has none; what a film then shows."""
+    """Return simulated images of the scene if the recording has none, and their origin in words."""
     if shown.spec.observation.images:
         return None, "with the recorded images"
     config = _config(shown.recording.path, shown.spec.task)
@@ -406,7 +407,7 @@ def _views(shown: Replayed) -> tuple[list[Image] | None, str]:
 
 
 def _config(file: Path, task: str) -> TrainConfig:
-    """The configuration of the run that a file lies in; of a recording on its own, the default."""
+    """Return the configuration of the run that holds a file; for other files the default one."""
     for folder in file.resolve().parents[1:3]:
         if (folder / CONFIG).is_file():
             return RunFolder.open(folder, data_only=True).config

@@ -1,7 +1,7 @@
-"""The HTML of a report: pieces of a page that look well on a phone and a desk, by day and night.
+"""The HTML of a report: parts of a page for phones and desktops, in light and dark mode.
 
-Every function returns HTML and escapes the texts that it is given; arguments called `body`, and
-what `card`, `grid` and `section` put together, are HTML already.
+Every function returns HTML and escapes its text arguments; arguments named `body`, `film_body`,
+`cards` and `sections` are HTML already.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ POLICY_HEADER = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:; "
     "form-action 'none'; base-uri 'none'"
 )
-"""Content security policy: the browser itself refuses any request and any script."""
+"""Content security policy with which the browser refuses all requests and scripts."""
 
 PALETTE = """
 :root{color-scheme:light dark;--paper:#f7f6f2;--card:#fffefb;--ink:#20242c;--quiet:#646c79;
@@ -29,7 +29,7 @@ PALETTE = """
 --quiet:#99a2b1;--rule:#2d333d;--policy:#74b0ee;--human:#eea45f;--evaluation:#6bc89b;
 --band:#6bc89b38}}
 """
-"""What the colours of a plot are, by day and night."""
+"""CSS variables of the colours of page and plots, in light and dark mode."""
 
 CSS = (
     PALETTE
@@ -113,7 +113,7 @@ th{font-size:12px}th,td{padding-left:8px}td:nth-child(2){white-space:normal}}
 
 
 def document(title: str, sections: Sequence[str]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -128,7 +128,7 @@ def document(title: str, sections: Sequence[str]) -> str:
 def headline(
     task: str, run: str, body: str, film_body: str, tiles: Sequence[tuple[str, str, str]]
 ) -> str:
-    """The first screen: the task, its result beside its film, and tiles (name, value, note)."""
+    """Return the top of the page: task, result beside a film, and tiles (name, value, note)."""
     boxes = "".join(
         f"<div><span>{escape(name)}</span><strong>{escape(value)}</strong>"
         f"<span>{escape(note)}</span></div>"
@@ -144,7 +144,7 @@ def headline(
 
 
 def result(rate: float, interval: tuple[float, float], text: str) -> str:
-    """The big number, its interval drawn and in words, and what it says."""
+    """Return the success rate in large type, its Wilson interval drawn and in words, and a text."""
     low, high = interval
     shown = f"{100 * rate:.1f}".removesuffix(".0")
     return (
@@ -157,12 +157,12 @@ def result(rate: float, interval: tuple[float, float], text: str) -> str:
 
 
 def no_result(text: str) -> str:
-    """In the place of the big number."""
+    """Return a placeholder for `result`, with a text."""
     return f'<p class="big quiet">-</p><p class="says">{escape(text)}</p>'
 
 
 def film(paths: Sequence[Path], max_bytes: int) -> str:
-    """The newest films with their posters, as long as they are whole and fit `max_bytes`."""
+    """Return the films, newest first, with posters; notes replace damaged or too large ones."""
     figures: list[str] = []
     for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
         max_bytes -= path.stat().st_size
@@ -184,20 +184,20 @@ def film(paths: Sequence[Path], max_bytes: int) -> str:
 
 
 def section(title: str, note: str, body: str) -> str:
-    """A titled part of the page."""
+    """Return a titled section of the page."""
     about = f'<p class="note">{escape(note)}</p>' if note else ""
     return f"<section><h2>{escape(title)}</h2>{about}{body}</section>"
 
 
 def grid(cards: Sequence[str], *, wide: bool = False) -> str:
-    """Cards side by side, as many as fit: two when `wide`, else three."""
+    """Return cards side by side, as many as fit: two when `wide`, else three."""
     return f'<div class="grid{" wide" if wide else ""}">{"".join(cards)}</div>'
 
 
 def card(
     title: str, body: str, value: str = "", *, note: str = "", legend: Sequence[Trace] = ()
 ) -> str:
-    """A plot or table with its title and its newest value; an empty body is said in words."""
+    """Return a plot or table with its title and newest value; a note replaces an empty body."""
     about = f'<p class="note">{escape(note)}</p>' if note else ""
     keys = "".join(
         f'<span class="{trace.mark}" style="--c:var(--{trace.colour})">{escape(trace.label)}</span>'
@@ -212,19 +212,19 @@ def card(
 
 
 def panel(body: str) -> str:
-    """A card across the page without a title."""
+    """Return a card across the page without a title."""
     return f'<div class="card panel">{body}</div>'
 
 
 def folded(title: str, body: str) -> str:
-    """Something to open with a click."""
+    """Return a part of the page that opens with a click on its title."""
     return f"<details><summary>{escape(title)}</summary>{body}</details>"
 
 
 def table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], *, last_is_text: bool = False
 ) -> str:
-    """Numbers to the right, the first column (and the last, if text) to the left."""
+    """Return a table: numbers flush right, the first column (and the last, if text) flush left."""
     head = "".join(f"<th>{escape(text)}</th>" for text in heads)
     body = "".join(
         f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
@@ -237,17 +237,17 @@ def table(
 
 
 def words(text: str) -> str:
-    """What is not there."""
+    """Return a note, as in the place of missing content."""
     return f'<p class="note">{escape(text)}</p>'
 
 
 def whole(value: float) -> str:
-    """12 000; a hyphen for NaN."""
+    """Return an integer as "12 000", with narrow spaces; "-" for NaN."""
     return f"{round(value):,}".replace(",", "\N{NARROW NO-BREAK SPACE}") if _known(value) else "-"
 
 
 def decimal(value: float, digits: int | None = None) -> str:
-    """Three significant digits, or `digits` after the point."""
+    """Return a number with three significant digits, or `digits` after the point; "-" for NaN."""
     if not _known(value):
         return "-"
     if digits is not None:
@@ -256,22 +256,22 @@ def decimal(value: float, digits: int | None = None) -> str:
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """7 %."""
+    """Return a share as "7 %"; "-" for NaN."""
     return f"{100 * share:.{digits}f} %" if _known(share) else "-"
 
 
 def seconds(value_s: float) -> str:
-    """4.2 s."""
+    """Return a duration as "4.2 s"; "-" for NaN."""
     return f"{value_s:.1f} s" if _known(value_s) else "-"
 
 
 def minutes(value_s: float) -> str:
-    """5.2 min, or hours from two on."""
+    """Return a duration as "5.2 min", in hours from two hours on."""
     return f"{value_s / 60:.1f} min" if value_s < 7200 else f"{value_s / 3600:.1f} h"
 
 
 def clock(value_s: float) -> str:
-    """1:02:05."""
+    """Return a duration as "1:02:05"."""
     minute, second = divmod(round(value_s), 60)
     hour, minute = divmod(minute, 60)
     return f"{hour}:{minute:02}:{second:02}"

@@ -1,4 +1,4 @@
-"""A recorded episode as a robot: the loop that made it runs on it once more."""
+"""A recorded episode as robot, task, policy and human, on which the control loop runs again."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ CUT = "the recording was cut here"
 
 
 class ReplayRobot:
-    """Does what it did: each `act` executes the recorded action and goes on to the next reading.
+    """A robot that plays a recording: each `act` returns the recorded action and advances a step.
 
-    What was recorded is what the task saw, so that is what a reading holds. A stopped robot holds
-    its place in the recording.
+    Recordings hold the task's observations, so a reading is such an observation. A stopped robot
+    stays at its position in the recording.
 
     Args:
         episode: the recording.
-        spec: what its observations and actions fit.
+        spec: spec of the recording.
 
     Attributes:
         stop_reason: the first reason for a stop; empty while motion is allowed.
@@ -48,19 +48,20 @@ class ReplayRobot:
 
     @property
     def observation_spec(self) -> ObservationSpec:
-        """What the task saw."""
+        """The spec of the task's observations, as recorded."""
         return self._spec.observation
 
     @property
     def action_spec(self) -> ArraySpec:
-        """As recorded."""
+        """The spec of the recorded actions."""
         return self._spec.action
 
     def observe(self) -> Observation:
-        """The recorded reading; after the last step the final one.
+        """Return the recorded reading; after the last step the final one.
 
         Raises:
-            SerlError: there is none, for a fault or a crash ended the episode; says which.
+            SerlError: there is no final reading, as a fault or a crash ended the episode; the
+                message names the cause.
         """
         if self.position < len(self._steps):
             return self._steps[self.position].observation
@@ -71,7 +72,7 @@ class ReplayRobot:
         return self._end.observation
 
     def act(self, action: Action) -> Action:
-        """The action that was executed; zeros, and no progress, while stopped or at the end."""
+        """Return the recorded executed action and advance; zeros while stopped or at the end."""
         check_action(action, self.action_spec)
         if self.stop_reason or self.position == len(self._steps):
             return np.zeros_like(action)
@@ -80,11 +81,11 @@ class ReplayRobot:
         return executed.copy()
 
     def stop(self, reason: str) -> None:
-        """Hold the place; the first reason is kept."""
+        """Stop at the present position; the first reason is kept."""
         self.stop_reason = self.stop_reason or reason
 
     def recover(self) -> None:
-        """Go on."""
+        """Allow motion again."""
         self.stop_reason = ""
 
     def __enter__(self) -> Self:
@@ -96,25 +97,25 @@ class ReplayRobot:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
 class RecordedTask:
-    """The task as it was recorded: rewards, provenance and endings are the recorded ones."""
+    """A task with the recorded rewards, reward provenance and endings."""
 
     def __init__(self, episode: Episode, spec: Spec) -> None:
         self._episode = episode
         self.observation_spec = spec.observation
 
     def begin(self, reading: Observation) -> None:
-        """Nothing to remember."""
+        """Do nothing: a recorded task has no state."""
 
     def observation(self, reading: Observation) -> Observation:
-        """The reading: it was recorded as the task saw it."""
+        """Return the reading, which is the recorded observation already."""
         return reading
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
-        """What the task, or a person, said of the step `index`."""
+        """Return the recorded outcome of the step `index`, by the task or a person."""
         step = self._episode.steps[index]
         last = index + 1 == len(self._episode.steps)
         return Outcome(
@@ -127,7 +128,7 @@ class RecordedTask:
 
 
 class RecordedPolicy:
-    """Asks step by step for what the policy, or the script, asked for.
+    """A policy that requests the recorded actions of the policy or script, step by step.
 
     Attributes:
         version: version of the weights that computed the last action.
@@ -138,7 +139,7 @@ class RecordedPolicy:
         self.version = 0
 
     def __call__(self, observation: Observation) -> Action:
-        """The next requested action.
+        """Return the next requested action.
 
         Raises:
             SerlError: the recording has no further step.
@@ -151,24 +152,24 @@ class RecordedPolicy:
 
 
 class RecordedHuman:
-    """Takes over at the recorded steps, with what was executed of the human's actions."""
+    """A human that takes over at the recorded steps, with the executed actions."""
 
     def __init__(self, episode: Episode) -> None:
         self._episode = episode
         self._next = 0
 
     def begin(self) -> None:
-        """From the first step."""
+        """Go back to the first step."""
         self._next = 0
 
     def __call__(self) -> Action | None:
-        """The human's action of the next step, or None."""
+        """Return the human's action of the next step, or None."""
         step = self._episode.steps[self._next]
         self._next += 1
         return step.action if step.source is ActionSource.HUMAN else None
 
     def events(self) -> tuple[Event, ...]:
-        """What cut the episode, at its end, if a person did."""
+        """Return the human event that ended the episode, after its last step; else ()."""
         end = self._episode.end
         if end is None or self._next < len(self._episode.steps):
             return ()
@@ -176,9 +177,9 @@ class RecordedHuman:
 
 
 def replay(episode: Episode, spec: Spec, clock: Clock, sink: Callable[[Record], None]) -> Result:
-    """Run the control loop on a recorded episode; but for times the records are the recorded ones.
+    """Run the control loop on a recorded episode; the new records differ only in their times.
 
-    An episode that a crash cut has no final observation: it ends as truncated, with its last one.
+    An episode cut by a crash has no final observation; it ends as truncated, with its last one.
     """
     robot, policy = ReplayRobot(episode, spec), RecordedPolicy(episode)
     key = episode.steps[0].key

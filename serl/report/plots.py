@@ -1,4 +1,4 @@
-"""Plots as inline SVG that takes its colours and its font from the page around it."""
+"""Plots as inline SVG, with the colours and the font of the surrounding page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PLACEHOLDERS: dict[str, str] = {
     "quiet": "#010206",
     "rule": "#010207",
 }
-"""Colours that stand for the page's CSS variables until the SVG is written."""
+"""Placeholder colours, replaced by the page's CSS variables when the SVG is written."""
 
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -56,9 +56,9 @@ class Trace:
 
     Attributes:
         label: for the legend; empty for none.
-        colour: by meaning.
+        colour: colour by meaning.
         x: abscissae.  # (N,)
-        y: ordinates, NaN where there is none.  # (N,)
+        y: ordinates, NaN where missing.  # (N,)
         mark: a line, faint dots of raw values, or marked points.
         interval: lower and upper ends of error bars, for points.  # two of (N,)
     """
@@ -80,15 +80,16 @@ def plot(
     size_px: tuple[int, int] = (330, 190),
     from_zero: bool = False,
 ) -> str:
-    """An `<svg>` element as wide as its parent; empty when no trace has a finite point.
+    """Return an `<svg>` element as wide as its parent; empty when no trace has a finite point.
 
     Args:
         name: unique on the page, and the plot's name for screen readers.
-        traces: what is drawn, the last on top.
-        x_label: under the axis.
-        scale: the ordinates are values, or shares: shown from 0 to 100 %, or to what they reach.
+        traces: traces in drawing order, the last on top.
+        x_label: label of the horizontal axis.
+        scale: "values"; or shares, on an axis up to 100 % ("percent"), or up to a bound that fits
+            the data ("fitted percent").
         size_px: size at which text has its natural size.
-        from_zero: abscissae begin at 0, wherever the first point is.
+        from_zero: whether the horizontal axis begins at 0 instead of near the first point.
     """
     if not any(np.isfinite(trace.y).any() for trace in traces):
         return ""
@@ -106,7 +107,7 @@ def plot(
 
 
 def standalone(svg: str, palette: str) -> str:
-    """An SVG file of what `plot` returns, in the colours of a palette (CSS)."""
+    """Return the element from `plot` as a standalone SVG file, in the colours of a CSS palette."""
     _, _, width, height = svg.partition('viewBox="')[2].partition('"')[0].split()
     spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     size = f'width="{width}" height="{height}"'
@@ -150,7 +151,10 @@ def _dress(axes: Axes, traces: Sequence[Trace], x_label: str, scale: Scale) -> N
 
 
 def _fit(axes: Axes, values: Values) -> None:
-    """Ordinates from 0 where that is near; outliers must not flatten the rest."""
+    """Fit the vertical axis to the 0.5 to 99.5 % quantiles, so that outliers do not flatten it.
+
+    The axis begins at 0 if the data come near it.
+    """
     low, high = np.percentile(values, [0.5, 99.5])
     if 0 <= low < 0.4 * high:
         low = 0.0
@@ -161,12 +165,12 @@ def _fit(axes: Axes, values: Values) -> None:
 
 
 def _short(value: float, _position: int | None = None) -> str:
-    """A tick's label: 12k instead of 12000."""
+    """Return a tick's label: 12k instead of 12000."""
     return f"{value / 1000:g}k" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _inline(document: str, name: str) -> str:
-    """The `<svg>` element of a document: page colours, page font, identifiers of its own."""
+    """Return a document's `<svg>` element with page colours, page font and unique identifiers."""
     svg = document[document.index("<svg") :]
     for variable, colour in _PLACEHOLDERS.items():
         svg = svg.replace(colour, f"var(--{variable})")

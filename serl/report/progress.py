@@ -1,4 +1,4 @@
-"""Where a running run stands, read from the metrics that its learner writes."""
+"""The progress of a running run, read from its learner's metrics, and advice to its operator."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ WINDOW = 20
 
 
 class States(Protocol):
-    """Knows how processes fare, as a `Supervisor` does."""
+    """A source of the states of processes, such as a `Supervisor`."""
 
     def states(self) -> Mapping[str, str]:
-        """A word on each process, by name."""
+        """Return the state of each process, by name."""
         ...
 
 
 class ProgressReader:
-    """Follows `metrics.jsonl` while a learner appends to it.
+    """A reader that follows `metrics.jsonl` while a learner appends to it.
 
     Args:
         task: name of the task.
-        folder: of the run; need not hold metrics yet.
-        total_steps: online steps to go to.
-        link: what the names of its links begin with.
+        folder: folder of the run; need not hold metrics yet.
+        total_steps: online steps at which the run ends.
+        link: prefix of the names of link processes.
 
     Attributes:
-        final: the row of the final trials, once they were made.
+        final: the row of the final trials; None before them.
     """
 
     def __init__(self, task: str, folder: Path, total_steps: int, link: str = "link-") -> None:
@@ -52,20 +52,20 @@ class ProgressReader:
         self._progress = RunProgress(task=task, total_steps=total_steps)
         self.final: dict[str, Any] | None = None
         self._follow()
-        self._news.clear()  # an earlier session told it
+        self._news.clear()  # an earlier session reported it
 
     @property
     def recent(self) -> list[dict[str, Any]]:
-        """Rows of the last 200 episodes, oldest first, as of the last `read`."""
+        """The rows of the last 200 episodes at the last `read`, oldest first."""
         return list(self._recent)
 
     def news(self) -> list[str]:
-        """What a person should know of (a resume, a warning), since the last call."""
+        """Return the notices for the user (a resume, a warning) since the last call."""
         news, self._news = self._news, []
         return news
 
     def read(self, supervisor: States) -> RunProgress:
-        """The newest state."""
+        """Read new rows and return the newest state."""
         self._follow()
         states = supervisor.states()
         return replace(
@@ -82,12 +82,12 @@ class ProgressReader:
         )
 
     def _follow(self) -> None:
-        """Take in the rows that were appended."""
+        """Process the rows appended since the last call."""
         rows = self._rows()
         self._news += [
             row["text"] for row in rows if row["kind"] in (EventRow.kind, RequestRow.kind)
         ]
-        if any(row["kind"] == ResumeRow.kind for row in rows):  # begin again, without superseded
+        if any(row["kind"] == ResumeRow.kind for row in rows):  # start over without superseded rows
             self._offset, self._episodes, self._first = 0, 0, None
             self._recent.clear()
             rows = standing(self._rows())
@@ -138,7 +138,10 @@ class ProgressReader:
 
 
 def with_waiting(progress: RunProgress, waiting: Mapping[str, str]) -> RunProgress:
-    """The same, with what actors wait for a person to do, by name; nobody knows for how long."""
+    """Return the progress with the actions that actors need from a person, by the actors' names.
+
+    The time left becomes unknown when all actors wait.
+    """
     actors = tuple(
         replace(actor, waits=waiting.get(actor.name) or actor.waits) for actor in progress.actors
     )
@@ -152,19 +155,19 @@ def _rate(rows: list[dict[str, Any]]) -> float | None:
 
 
 ALONE = 10
-"""Last episodes that are looked at; hands should be off from so many successes without them on."""
-ENOUGH = 8
+"""Number of last episodes in which unassisted successes are counted."""
+ENOUGH = 8  # unassisted successes among them from which on no takeovers are needed
 PATIENCE = 15
 """Episodes without a success after which a demonstration helps more than waiting."""
 _WINDOW = 20
 _MUCH = 0.5
 _LONG_S = 2.0
-"""Of a takeover on average: bench_habits.py's brief ones take 1.2 s, its long ones 2.5 s."""
+"""Mean duration of a long takeover: in bench_habits.py brief ones take 1.2 s, long ones 2.5 s."""
 _THIRD = 3
 
 
 def advise(episodes: Sequence[dict[str, Any]]) -> str:
-    """What to do, and why, from rows of metrics of episodes, oldest first."""
+    """Return advice to the operator, with its reason, from rows of episodes, oldest first."""
     if not episodes:
         return "watch: the first episode is on its way"
     last = list(episodes)[-PATIENCE:]
@@ -187,17 +190,17 @@ def advise(episodes: Sequence[dict[str, Any]]) -> str:
 
 
 def human_share(episodes: Sequence[dict[str, Any]]) -> float:
-    """Share of human steps in the last 20 episodes; 0 without any."""
+    """Return the share of human steps in the last 20 episodes; 0 without any."""
     last = list(episodes)[-_WINDOW:]
     steps = sum(row["length"] for row in last)
     return sum(row["human_steps"] for row in last) / steps if steps else 0.0
 
 
 def mean_takeover_s(episodes: Sequence[dict[str, Any]]) -> float:
-    """How long a takeover of the last 20 episodes was, on average; 0 without any.
+    """Return the mean duration of a takeover in the last 20 episodes, s; 0 without any.
 
-    A long one that ends in a success teaches that what it began in is worth that success, which the
-    policy alone cannot make true.
+    A long takeover that ends in a success teaches the value of that success for the state in which
+    it began, from which the policy alone cannot succeed.
     """
     last = [row for row in list(episodes)[-_WINDOW:] if row["interventions"]]
     hands_s = sum(row["human_steps"] * row["duration_s"] / row["length"] for row in last)

@@ -1,4 +1,4 @@
-"""`report.html` of a run: one file that needs nothing else, for people."""
+"""`report.html` of a run: one self-contained file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HERO_PX = (400, 205)
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """What a run folder holds for its report; `demonstrated_s` is NaN where nothing was shown."""
+    """The data of a run's report; `demonstrated_s` is NaN without demonstrations."""
 
     name: str
     task: str
@@ -59,11 +59,11 @@ class RunData:
 def write_report(run_path: Path) -> Path:
     """Write `report.html` into a run folder, at any time of the run, and return its path.
 
-    What the run does not have (yet) is said in words.
+    Notes replace missing data.
 
     Raises:
         BadInput: `run_path` is not a run folder.
-        CorruptData: its `metrics.jsonl` is damaged before its last line.
+        CorruptData: `metrics.jsonl` is damaged before its last line.
     """
     run = read_run(run_path)
     sections = [
@@ -84,7 +84,7 @@ def write_report(run_path: Path) -> Path:
 
 
 def read_run(run_path: Path) -> RunData:
-    """Read what the report shows of a run folder; raises as `write_report` does."""
+    """Read the data of a run's report; raise as `write_report` does."""
     config = run_path / "config.yaml"
     if not config.is_file() and not (run_path / FILE).is_file():
         raise BadInput(f"{run_path} is not a run folder: expected config.yaml or {FILE} in it")
@@ -107,7 +107,7 @@ def read_run(run_path: Path) -> RunData:
 
 
 def _settings(config: str) -> dict[str, Any]:
-    """Those of a `config.yaml`; none where it cannot be read."""
+    """Return the settings in the text of a `config.yaml`; {} if it cannot be parsed."""
     try:
         tree = parse_yaml(config, "config.yaml")
     except BadInput:
@@ -117,7 +117,7 @@ def _settings(config: str) -> dict[str, Any]:
 
 
 def _task(settings: dict[str, Any]) -> str:
-    """The task's name; empty when there is none."""
+    """Return the task's name; empty when there is none."""
     task = settings.get("task")
     if isinstance(task, dict):
         task = task.get("name")
@@ -125,7 +125,7 @@ def _task(settings: dict[str, Any]) -> str:
 
 
 def _demonstrated_s(run_path: Path, settings: dict[str, Any]) -> float:
-    """Mean task time of the demonstrations; NaN without any, or where they cannot be read."""
+    """Return the mean task time of the demonstrations, s; NaN if there are none or unreadable."""
     given = settings.get("demo_paths")
     folders = [path for path in given if isinstance(path, str)] if isinstance(given, list) else []
     with suppress(SerlError):
@@ -138,7 +138,7 @@ def _of_kind(rows: list[MetricsRow], kind: str) -> list[MetricsRow]:
 
 
 def _evaluations(rows: list[MetricsRow], purpose: str) -> list[MetricsRow]:
-    """The evaluations for a purpose whose counts are possible."""
+    """Return the evaluations for a purpose, without rows of impossible counts."""
     return [
         row
         for row in _of_kind(rows, "evaluation")
@@ -157,7 +157,7 @@ def _rate(row: MetricsRow) -> float:
 
 
 def _trained(run: RunData) -> tuple[int, float]:
-    """Online steps, and seconds until the last of them or the last update."""
+    """Return the online steps, and the seconds until the last episode or update."""
     rows = run.episodes + run.updates
     steps = max((row["steps"] for row in rows), default=0)
     return int(steps), max((row["time_s"] for row in rows), default=0.0)
@@ -199,7 +199,7 @@ def _headline(run: RunData) -> str:
 
 
 def _so_far(run: RunData) -> str:
-    """In words, what is known without a final evaluation."""
+    """Return a sentence on the last unassisted training episodes, if there is no evaluation."""
     alone = [row for row in run.episodes if not row.get("assisted")][-WINDOW:]
     if not alone:
         return "The run has no final evaluation, and no unassisted training episode."
@@ -235,7 +235,7 @@ def _abscissae(rows: Sequence[MetricsRow], by_time: bool, steps: str = "steps") 
 
 
 def success_alone(run: RunData) -> tuple[Values, Values]:
-    """Steps and the running mean of successes, of episodes without a human step.  # (N,) each."""
+    """Return steps and running mean of successes of unassisted episodes.  # (N,) each."""
     rows = [row for row in run.episodes if not row.get("assisted")]
     return series(rows, "steps"), running_mean(series(rows, "success"))
 
@@ -252,7 +252,7 @@ def _success_traces(run: RunData, by_time: bool) -> list[Trace]:
 
 
 def evaluations(run: RunData, by_time: bool = False) -> Trace:
-    """Trials of checkpoints with their intervals, over steps or minutes."""
+    """Return the trace of the trials of checkpoints with their intervals, over steps or minutes."""
     rows = run.selections + run.finals[-1:]
     low, high = np.array([_interval(row) for row in rows]).reshape(-1, 2).T
     x = _abscissae(rows, by_time, "checkpoint")
@@ -401,6 +401,6 @@ def _events(run: RunData) -> str:
 
 
 def _final(values: Values) -> float:
-    """The last finite value; NaN without one."""
+    """Return the last finite value; NaN without one."""
     finite = values[np.isfinite(values)]
     return float(finite[-1]) if len(finite) else math.nan

@@ -1,4 +1,4 @@
-"""Recorded episodes in a terminal: a table, one episode at a glance, one in real time."""
+"""Review of recorded episodes in a terminal: a table, a summary of one, one in real time."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _GOOD, _QUIET = "green", "bright_black"
 
 
 class Recording(NamedTuple):
-    """Where an episode lies.
+    """The file of a recorded episode.
 
     Attributes:
-        actor: who recorded it.
-        number: counts the actor's episodes over all of its starts, from 0.
-        path: the file.
+        actor: name of the actor that recorded the episode.
+        number: number among the actor's episodes over all of its starts, from 0.
+        path: path of the file.
     """
 
     actor: str
@@ -63,10 +63,10 @@ class Replayed(NamedTuple):
 
 
 def recordings(folder: Path) -> list[Recording]:
-    """The episodes of a run, or of a folder of episode files, by actor, then by time.
+    """Return the episodes of a run, or of a folder of episode files, by actor, then by time.
 
     Raises:
-        BadInput: neither of the two, or there is no episode yet.
+        BadInput: the folder is neither of the two, or has no episode yet.
     """
     if episode_paths(folder):
         return _recordings(folder.resolve().name, folder)
@@ -82,10 +82,10 @@ def _recordings(actor: str, folder: Path) -> list[Recording]:
 
 
 def of_actor(found: Sequence[Recording], actor: str | None) -> list[Recording]:
-    """Those of one actor; all of them when it is None.
+    """Return the recordings of one actor; all of them when `actor` is None.
 
     Raises:
-        BadInput: there is no such actor; the line names the known ones.
+        BadInput: the actor is unknown; the message names the known ones.
     """
     if actor is None:
         return list(found)
@@ -96,10 +96,10 @@ def of_actor(found: Sequence[Recording], actor: str | None) -> list[Recording]:
 
 
 def pick(found: Sequence[Recording], number: int) -> Recording:
-    """The episode `number`.
+    """Return the episode `number`.
 
     Raises:
-        BadInput: there is none, or several actors have one; the line names what there is.
+        BadInput: no actor or several actors have this episode; the message lists the choices.
     """
     chosen = [recording for recording in found if recording.number == number]
     if len(chosen) > 1:
@@ -117,10 +117,10 @@ def pick(found: Sequence[Recording], number: int) -> Recording:
 
 
 def replayed(recording: Recording) -> Replayed | None:
-    """Read an episode and run the loop on it; None when it has no step yet.
+    """Read an episode and run the control loop on it; return None when it has no step yet.
 
     Raises:
-        CorruptData: the file is damaged; the line names the file and the byte.
+        CorruptData: the file is damaged; the message names the file and the byte.
     """
     spec = read_spec(recording.path)
     if spec is None:
@@ -133,7 +133,7 @@ def replayed(recording: Recording) -> Replayed | None:
 
 
 def print_table(console: Console, found: Sequence[Recording]) -> None:
-    """One line an episode, as it is read: the same columns on a terminal and in a pipe."""
+    """Print one line per episode while reading; same columns on a terminal and in a pipe."""
     widest = max(len(recording.actor) for recording in found)
     widths = (-max(widest, len(_HEAD[0])), 7, 5, 8, 8, 5, -7, 0)
     console.print(_line([(name, _QUIET) for name in _HEAD], widths), soft_wrap=True)
@@ -143,7 +143,7 @@ def print_table(console: Console, found: Sequence[Recording]) -> None:
 
 
 def _cells(shown: Replayed | None) -> list[tuple[str, str]]:
-    """Texts and styles of an episode's line."""
+    """Return texts and styles of the cells of an episode's line."""
     if shown is None:
         return [*[("-", _QUIET)] * 5, ("no step was recorded yet", _QUIET)]
     steps, reward, success, human, reason = astuple(shown.result)
@@ -158,7 +158,7 @@ def _cells(shown: Replayed | None) -> list[tuple[str, str]]:
 
 
 def _line(cells: Sequence[tuple[str, str]], widths: Sequence[int]) -> Text:
-    """Cells in columns, flush left where the width is negative."""
+    """Return the cells in columns, flush left where the width is negative."""
     line = Text()
     for (text, style), width in zip(cells, widths, strict=True):
         line.append(text.ljust(-width) if width < 0 else text.rjust(width), style)
@@ -168,7 +168,7 @@ def _line(cells: Sequence[tuple[str, str]], widths: Sequence[int]) -> Text:
 
 
 def print_summary(console: Console, shown: Replayed) -> None:
-    """An episode at a glance: how it ended, who acted, what was asked for, what was seen."""
+    """Print a summary of an episode: ending, labels, action sources, rewards, actions, states."""
     lines = [
         *_headline(shown),
         *_said(shown),
@@ -183,7 +183,7 @@ def print_summary(console: Console, shown: Replayed) -> None:
 
 
 def follow(console: Console, shown: Replayed, clock: Clock) -> None:
-    """Print each step when it is made: the control loop on the recording, at the clock's pace."""
+    """Print the steps of a recording one by one, at the clock's pace."""
     names = shown.spec.action_names
 
     def tell(record: Record) -> None:
@@ -214,7 +214,7 @@ def _headline(shown: Replayed) -> Iterator[Text]:
 
 
 def _said(shown: Replayed, most: int = 8) -> Iterator[Text]:
-    """What people and scripts said of its steps, every word in its order, the last one counts."""
+    """Yield the labels of the episode's steps in the order they were given; the last one counts."""
     path = shown.recording.path
     here = tuple(episode_name(path))
     words = [word for word in read_words(path.parent) if word.place[:2] == here]
@@ -230,11 +230,11 @@ def _said(shown: Replayed, most: int = 8) -> Iterator[Text]:
 
 
 def _course(shown: Replayed) -> Iterator[Text]:
-    """Who acted, and the reward, over time."""
+    """Yield the action sources and the rewards over time."""
     steps = shown.episode.steps
     strip = Text()
     for part in _parts(len(steps)):
-        # What is rare and matters must not vanish in a long episode.
+        # Short takeovers must remain visible in a long episode.
         sources = {step.source for step in steps[part]}
         source = ActionSource.HUMAN if ActionSource.HUMAN in sources else steps[part][0].source
         strip.append(_MARKS[source], STYLES[source])
@@ -251,7 +251,7 @@ def _course(shown: Replayed) -> Iterator[Text]:
 
 
 def _takeovers(steps: Sequence[Step], most: int = 6) -> str:
-    """The steps at which a human drove: "3-7, 12-20"."""
+    """Return the human steps as text: "3-7, 12-20"."""
     spans = []
     for source, group in groupby(steps, key=lambda step: step.source):
         indices = [step.key.index for step in group]
@@ -262,7 +262,7 @@ def _takeovers(steps: Sequence[Step], most: int = 6) -> str:
 
 
 def _actions(shown: Replayed) -> Iterator[Text]:
-    """What was executed, and how far it was from what the policy asked for."""
+    """Yield the executed actions over time, and their mean difference from the requested ones."""
     steps = shown.episode.steps
     executed = np.array([step.action for step in steps], np.float64)  # (N, A)
     apart = np.abs(executed - np.array([step.requested for step in steps]))  # (N, A)
@@ -278,7 +278,7 @@ def _actions(shown: Replayed) -> Iterator[Text]:
 
 
 def _seen(shown: Replayed) -> Iterator[Text]:
-    """Of each state array the entry that moved most; the cameras."""
+    """Yield the entry of each state array with the largest range, and the cameras."""
     spec = shown.spec.observation
     if spec.state:
         yield _row("state", Text("the entry that moved most", _QUIET), Text())
@@ -298,7 +298,7 @@ def _seen(shown: Replayed) -> Iterator[Text]:
 
 
 def _unit(array: ArraySpec) -> str:
-    """The first word: "m, base frame" is metres."""
+    """Return the first word of an array's unit: "m" of "m, base frame"."""
     return re.split(r"[ ,]", array.unit)[0]
 
 
@@ -312,7 +312,7 @@ def _row(label: str, strip: Text, told: Text) -> Text:
 def _sparkline(
     values: Values, low: float | None = None, high: float | None = None, peaks: bool = False
 ) -> Text:
-    """One cell for each part of `values`, showing its mean, or its highest value."""
+    """Return a sparkline: one cell per part of `values`, for its mean, or its peak if `peaks`."""
     cells = [values[part].max() if peaks else values[part].mean() for part in _parts(len(values))]
     low = float(values.min()) if low is None else low
     high = float(values.max()) if high is None else high
@@ -323,7 +323,7 @@ def _sparkline(
 
 
 def _parts(count: int) -> list[slice]:
-    """`count` entries in at most `_CELLS` even parts, none of them empty."""
+    """Divide `count` entries into at most `_CELLS` even parts, none of them empty."""
     edges = np.linspace(0, count, min(count, _CELLS) + 1).astype(int).tolist()
     return [slice(first, last) for first, last in pairwise(edges)]
 

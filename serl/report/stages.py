@@ -1,4 +1,4 @@
-"""`report.html` of a run with stages: all of them on one page; each has a report of its own."""
+"""`report.html` of a run with stages: one page on all stages; each has a report of its own."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from serl.training.evaluation import wilson
 
 
 def write_stages_report(run: RunFolder) -> Assistance:
-    """Write the page into the run's folder, at any time of the run.
+    """Write the report of a run with stages into its folder, at any time of the run.
 
     Returns:
-        How much help all stages had together.
+        The human help in all stages together.
 
     Raises:
-        BadInput: a stage's folder is none of a run.
+        BadInput: a stage's folder is not a run.
     """
     stages = {name: read_run(part.path) for name, part in run.parts().items()}
     helped = together(stage.help for stage in stages.values())

@@ -1,4 +1,4 @@
-"""What each task is worth: its expert's successes, its speed, what training from state has shown.
+"""Benchmark of tasks: success of the expert, speed, random steps, and results of trainings.
 
 Measurements are kept in `tasks.json` and shown by `serl.report.task_page`.
 """
@@ -29,7 +29,7 @@ from serl.system.git import commit
 from serl.task import SimulatedTask
 from serl.types import Action, ActionSource, Image, Observation
 
-_DEEP_M = 0.008  # an object in a wall is deeper; a hand that presses one onto the table is not
+_DEEP_M = 0.008  # exceeded by an object in a wall, not by one that a hand presses onto the table
 _LONG_S = 1.0
 _FAR_M = {"car": 4.0}
 _ARM_FAR_M = 2.0
@@ -37,15 +37,15 @@ _BELOW_M = -0.01
 
 
 class Walk(BaseModel):
-    """What came of random steps, an episode of them after the other.
+    """The result of random steps in consecutive episodes.
 
     Attributes:
-        steps: that were made.
-        warnings: of MuJoCo: the simulation became unstable.
-        not_finite: readings with a number that is none.
+        steps: number of steps.
+        warnings: warnings of MuJoCo: the simulation became unstable.
+        not_finite: readings that contain NaN or infinity.
         lost: objects that left the world, fell through the table, or stayed in a wall.
-        deepest_mm: how deep things were in each other at most.
-        recorded_in: the commit of the code; empty if nobody noted it.
+        deepest_mm: largest penetration depth of a contact.
+        recorded_in: the commit of the code; empty if not recorded.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -59,18 +59,18 @@ class Walk(BaseModel):
 
     @property
     def faults(self) -> int:
-        """Of any kind; after each one the scene was placed anew."""
+        """The number of faults of any kind; after each one the scene was placed anew."""
         return self.warnings + self.not_finite + self.lost
 
 
 def walk(task: SimulatedTask, robot: Any, steps: int, seed: int = 0) -> Walk:
-    """Make random steps and look at every reading.
+    """Make random steps and check every reading for faults.
 
     Args:
-        task: tells the rate and the time limit.
-        robot: its simulation in MuJoCo, whose `data` tell contacts.
-        steps: to be made.
-        seed: of the actions; starts are those of the numbers of steps.
+        task: task with the rate and the time limit.
+        robot: the task's simulation in MuJoCo, with contacts in `data`.
+        steps: number of steps to make.
+        seed: seed of the actions; the seed of each start is the number of its first step.
     """
     choose, rate_hz = Random(robot.action_spec, seed), task.config.rate_hz
     far_m = _FAR_M.get(task.scene.robot, _ARM_FAR_M)
@@ -80,7 +80,7 @@ def walk(task: SimulatedTask, robot: Any, steps: int, seed: int = 0) -> Walk:
         if fault or index % task.config.max_steps == 0:
             robot.reset(index)
             deep_steps = 0
-        if held == 0:  # the same for a while: who changes his mind at every step gets nowhere
+        if held == 0:  # each action is held for 1 to 7 steps, as white noise would not get far
             held, action = 1 + index % 7, choose(robot.observe())
         held -= 1
         robot.act(action)
@@ -95,7 +95,7 @@ def walk(task: SimulatedTask, robot: Any, steps: int, seed: int = 0) -> Walk:
 
 
 def _fault(robot: Any, far_m: float) -> str:
-    """What is wrong now; nothing, as it should be."""
+    """Return the kind of the present fault, a field of `Walk`; empty if there is none."""
     try:
         reading: Observation = robot.observe()
     except SerlError:  # MuJoCo has warned
@@ -110,28 +110,28 @@ def _fault(robot: Any, far_m: float) -> str:
 DATA = "tasks.json"
 _MAX_BYTES = 1 << 20
 _SIZE_PX = (360, 240)
-_SHOT = 0.5  # of the expert's first episode: the moment of a picture
+_SHOT = 0.5  # moment of a picture, as a share of the expert's first episode
 _ROUNDS = 3
 
 
 class Training(BaseModel):
-    """What trainings of a task from state have shown; of all seeds together.
+    """The result of equal trainings of a task from state, over all their seeds.
 
     Attributes:
-        command: shows it again, for one seed.
-        recorded_in: the commit of the code, or the one that says so.
-        seeds: of the runs.
-        steps: online environment steps of each.
-        minutes: that one took, at most, trials included; None if nobody noted it.
-        successes: of the final trials ...
-        trials: ... unassisted, from starts that training has not seen.
-        curve: a plot of it, in the folder of the pictures; empty without one.
+        command: command that repeats the training, for one seed.
+        recorded_in: the commit of the code, or the one that documents the result.
+        seeds: seeds of the runs.
+        steps: online environment steps of each run.
+        minutes: duration of the longest run, trials included; None if not recorded.
+        successes: successful final trials of all runs.
+        trials: final trials of all runs, unassisted, from starts not used in training.
+        curve: file name of a plot, in the folder of the pictures; empty without one.
         cycle_s: mean task time of the successful trials, s.
-        demonstrated_s: that of the demonstrations, s.
-        robot_minutes: that the robot moved in one run, at most, resets included; its own time.
-        episodes: online ones of all runs.
-        takeovers: by a human, in them.
-        requests: for a person, where a robot could not restore its scene.
+        demonstrated_s: mean task time of the demonstrations, s.
+        robot_minutes: longest motion of the robot in one run, resets included, in task time.
+        episodes: online episodes of all runs.
+        takeovers: takeovers by a human, in these episodes.
+        requests: requests for a person, by robots that could not restore their scene.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -153,26 +153,26 @@ class Training(BaseModel):
 
     @property
     def settings(self) -> str:
-        """The command without its seed: what trainings of the same thing share."""
+        """The command without its seed, equal for trainings that differ only in their seeds."""
         return re.sub(r" --seed \d+$", "", self.command)
 
     @property
     def is_tuned(self) -> bool:
-        """With the settings that its task is tuned to."""
+        """Whether the training uses the task's tuned settings."""
         return " --" not in self.settings
 
 
 class TaskRecord(BaseModel):
-    """What is known of a task.
+    """The measurements of a task.
 
     Attributes:
-        expert_successes: of the scripted expert ...
-        expert_trials: ... from so many starts; 0 if nobody has looked.
-        expert_steps: that it needs, mean.
+        expert_successes: successful trials of the scripted expert.
+        expert_trials: trials of the scripted expert, one start each; 0 if not measured.
+        expert_steps: mean number of steps of these trials.
         steps_per_s: environment steps with random actions, per second of one core's time.
-        walk: what came of random actions for a long time; None if nobody has looked.
-        trainings: from state.
-        reason: why they do not reach 95 %, where they do not; written by hand.
+        walk: result of many random steps; None if not measured.
+        trainings: results of trainings from state.
+        reason: reason why trainings do not reach 95 %, if they do not; written by hand.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -187,12 +187,12 @@ class TaskRecord(BaseModel):
 
     @property
     def training(self) -> Training | None:
-        """Of those with tuned settings the one of the most seeds, the newest of equals."""
+        """The training with tuned settings and the most seeds, the newest of equals; else None."""
         tuned = [training for training in self.trainings if training.is_tuned]
         return max(reversed(tuned), key=lambda each: len(each.seeds), default=None)
 
     def with_training(self, new: Training) -> TaskRecord:
-        """Another training; it takes the place of those that showed the same with its seeds."""
+        """Return the record with a training added, in place of those whose seeds it includes."""
         kept = [
             old
             for old in self.trainings
@@ -205,7 +205,7 @@ _RECORDS = TypeAdapter(dict[str, TaskRecord])
 
 
 def find_tasks(names: Iterable[str]) -> Iterator[SimulatedTask]:
-    """The tasks of these names; of one that is trained in stages, each stage's."""
+    """Yield the tasks of these names; of a task that is trained in stages, each stage's task."""
     for name in names:
         named = {"task": name}
         config = resolve(make_task(resolve(named)).training_defaults(), named)
@@ -214,13 +214,13 @@ def find_tasks(names: Iterable[str]) -> Iterator[SimulatedTask]:
 
 
 def summaries() -> dict[str, str]:
-    """One line on each task that is known by name."""
+    """Return one line on each task that is known by name."""
     tasks = find_tasks(plugins.names("task"))
     return {each.name: (type(each).__doc__ or "").strip().splitlines()[0] for each in tasks}
 
 
 def measure(task: SimulatedTask, trials: int) -> tuple[TaskRecord, Image]:
-    """Let the expert try, then random actions; a picture of the expert at work as well."""
+    """Measure the expert's success and the speed of a task; take a picture of the expert."""
     with plugins.make_simulation(task) as robot:
         results = [expert_episode(task, robot, seed) for seed in range(trials)]
         record = TaskRecord(
@@ -233,7 +233,7 @@ def measure(task: SimulatedTask, trials: int) -> tuple[TaskRecord, Image]:
 
 
 def wander(task: SimulatedTask, steps: int) -> Walk:
-    """Make random steps in a simulation of the task, and note with which code."""
+    """Make random steps in a simulation of the task; return the result with the code's commit."""
     made_with = commit()  # before: it may take an hour, and files change
     with plugins.make_simulation(task) as robot:
         return walk(task, robot, steps).model_copy(update={"recorded_in": made_with})
@@ -245,7 +245,7 @@ def expert_episode(
     seed: int,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Result:
-    """An episode of the expert, from the start of a seed."""
+    """Run an episode of the expert, from the start of a seed."""
     robot.reset(seed)
     clock = VirtualClock(robot.advance, task.config.rate_hz)
     key = EpisodeKey("bench", "expert", 1, seed)
@@ -263,7 +263,7 @@ def expert_episode(
 
 
 def speed(task: SimulatedTask, robot: SimulatedRobot, rounds: int = _ROUNDS) -> float:
-    """Environment steps a second, of this thread's own time; the median of some episodes.
+    """Return environment steps per second of this thread's CPU time, the median of some episodes.
 
     Resets and drawing actions are not counted.
     """
@@ -279,7 +279,7 @@ def speed(task: SimulatedTask, robot: SimulatedRobot, rounds: int = _ROUNDS) -> 
 
 
 def play(task: SimulatedTask, robot: SimulatedRobot, actions: list[Action]) -> None:
-    """Execute actions one after the other, whatever comes of it."""
+    """Execute actions one after the other, without a reset, whatever their outcomes."""
     dt_s = 1.0 / task.config.rate_hz
     for index, action in enumerate(actions):
         robot.act(action)
@@ -290,14 +290,14 @@ def play(task: SimulatedTask, robot: SimulatedRobot, actions: list[Action]) -> N
 
 
 def thread_s(function: Callable[[], object]) -> float:
-    """The time that this thread spends in a call, seconds: others that run do not count."""
+    """Return the CPU time that this thread spends in a call, s; other threads do not count."""
     start_s = time.thread_time()
     function()
     return time.thread_time() - start_s
 
 
 def shoot(task: SimulatedTask, robot: SimulatedRobot, step: int) -> Image:
-    """The expert at work, after some steps from the first start.  # (H, W, 3) uint8."""
+    """Return a picture of the expert after some steps from the first start.  # (H, W, 3) uint8."""
     left = iter(range(step))
     expert_episode(task, robot, 0, lambda: next(left, None) is None)
     picture: Image = plugins.make_renderer(robot, supersampling=2).frame("front", *_SIZE_PX)
@@ -305,7 +305,7 @@ def shoot(task: SimulatedTask, robot: SimulatedRobot, step: int) -> Image:
 
 
 def load_records(docs: Path) -> dict[str, TaskRecord]:
-    """What is known of tasks, by name; nothing if there is no file yet.
+    """Return the measurements of tasks, by name; {} if there is no file yet.
 
     Raises:
         CorruptData: the file is damaged.

@@ -1,4 +1,4 @@
-"""The page on tasks: a table, and of each task a picture and what trainings of it have shown."""
+"""The page on tasks: a table, and for each task a picture and the results of its trainings."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def write_page(
     pictures: Mapping[str, Image],
     curves: Mapping[str, str] | None = None,
 ) -> None:
-    """Keep the records, and show them: the table, the pictures and curves that were taken.
+    """Save the records, new pictures and new curves, and write the page that shows them.
 
     Args:
-        docs: the folder; it exists.
-        records: of all tasks.
-        summaries: one line on each task of the page, in its order.
-        pictures: those that are new.
-        curves: those that are new, SVG by name of the file.
+        docs: an existing folder.
+        records: records of all tasks.
+        summaries: one line on each task of the page, in the page's order.
+        pictures: new pictures, by task.
+        curves: new curves, SVG by name of the file.
 
     Raises:
-        BadInput: there is no such folder.
+        BadInput: the folder does not exist.
     """
     if not docs.is_dir():
         raise BadInput(f"{docs}: no such folder")
@@ -79,7 +79,7 @@ def write_page(
 def page(
     records: Mapping[str, TaskRecord], summaries: Mapping[str, str], shown: Mapping[str, bool]
 ) -> str:
-    """The page in Markdown."""
+    """Return the page in Markdown."""
     lines = ["# Tasks", "", "<!-- written by: serl bench tasks --docs docs -->", ""]
     lines += [
         "Scripted experts show that a task can be solved; demonstrations and simulated humans are",
@@ -106,7 +106,7 @@ def page(
 
 
 def _shown(name: str, record: TaskRecord) -> list[str]:
-    """What random steps and trainings have shown, and why it is not more."""
+    """Return lines with the results of random steps and trainings, and the reason for failures."""
     lines = []
     if record.walk and record.walk.recorded_in:
         lines += [f"Random steps (commit {record.walk.recorded_in}): {walked(record.walk)}.", ""]
@@ -121,7 +121,7 @@ def _shown(name: str, record: TaskRecord) -> list[str]:
 
 
 def told(training: Training) -> str:
-    """What a training has shown, in words."""
+    """Return the result of a training in words."""
     seeds, steps = _counted(len(training.seeds), "seed"), f"{training.steps:,} steps each"
     parts = [f"{_rate(training.successes, training.trials)}, {seeds}, {steps}"]
     if training.minutes:
@@ -142,7 +142,7 @@ def told(training: Training) -> str:
 
 
 def table(records: Mapping[str, TaskRecord], names: Iterable[str]) -> list[str]:
-    """A line a task."""
+    """Return the lines of the table, one per task."""
     head = (
         "| task | expert | its mean steps | env steps/s | random steps "
         "| training | steps | minutes |"
@@ -151,7 +151,7 @@ def table(records: Mapping[str, TaskRecord], names: Iterable[str]) -> list[str]:
 
 
 def row(name: str, records: Mapping[str, TaskRecord]) -> str:
-    """One of the table."""
+    """Return the table's line of a task."""
     record = records.get(name, TaskRecord())
     cells: list[Any] = [name, _UNKNOWN, _UNKNOWN, _UNKNOWN]
     if record.expert_trials:
@@ -171,7 +171,7 @@ def row(name: str, records: Mapping[str, TaskRecord]) -> str:
 
 
 def walked(walk: Walk) -> str:
-    """What random steps have broken, in words."""
+    """Return the number and the faults of random steps in words."""
     kinds = {
         "warning": walk.warnings,
         "reading that is no number": walk.not_finite,
@@ -197,15 +197,15 @@ _HOUSEKEEPING = {"seed", "network", "log", "teleop", "required_success_rate"}
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """A training of one task with final trials; a stage is one.
+    """A finished training of one task, or of one stage, with final trials.
 
     Attributes:
-        task: name of what was trained.
-        command: that trains it, without the seed.
-        run: its folder.
-        commit: of the code.
-        data: what its report shows.
-        seconds: that it took, trials included.
+        task: name of the trained task.
+        command: command of the training, without the seed.
+        run: folder of the run.
+        commit: commit of the code.
+        data: data of the run's report.
+        seconds: duration of the run, trials included.
     """
 
     task: str
@@ -218,7 +218,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What equal trainings with different seeds have shown of a task, and their curves, an SVG."""
+    """The result of equal trainings of a task with different seeds, and their curves as an SVG."""
 
     task: str
     training: Training
@@ -226,10 +226,10 @@ class Shown:
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """Folders of runs in a folder, or itself; stages are parts of theirs.
+    """Return the folders of the runs in a folder, or the folder itself, without those of stages.
 
     Raises:
-        BadInput: there is none.
+        BadInput: the folder holds no run.
     """
     found = [path.parent for path in sorted(folder.rglob(CONFIG))] if folder.is_dir() else []
     runs = [path for path in found if path.parent.name != STAGES]
@@ -241,12 +241,12 @@ def find_runs(folder: Path) -> list[Path]:
 def shown_by(
     paths: Sequence[Path], told: Callable[[str], object], commit: str = UNKNOWN_COMMIT
 ) -> list[Shown]:
-    """What the runs have shown: those of one command together, of each seed the newest one.
+    """Return the results of runs, grouped by command; of runs with equal seeds the newest counts.
 
     Args:
-        paths: of runs.
-        told: hears of each that is passed over, and why.
-        commit: of runs that do not say with which they were made.
+        paths: folders of runs.
+        told: called with the reason for each run that is passed over.
+        commit: commit for runs that have not recorded theirs.
     """
     groups: dict[tuple[str, str], dict[int, Finished]] = defaultdict(dict)
     finished: list[Finished] = []
@@ -271,7 +271,7 @@ def _finished(run: RunFolder, commit: str) -> Iterator[Finished]:
 
 
 def _shown_seeds(runs: Sequence[Finished]) -> Shown:
-    """Of runs that differ in their seeds."""
+    """Return the joint result of runs that differ in their seeds."""
     first = runs[0]
     finals = [run.data.finals[-1] for run in runs]
     helped = together(run.data.help for run in runs)
@@ -298,14 +298,14 @@ def _shown_seeds(runs: Sequence[Finished]) -> Shown:
 
 
 def _robot_s(run: Finished) -> float:
-    """How long the robots of a run were moved, resets included, in their time."""
+    """Return the task time for which the robots of a run moved, resets included, s."""
     folder, rate_hz = run.run, make_task(run.run.config).config.rate_hz
     paths = [path for actor in folder.actors() for path in episode_paths(folder.episodes(actor))]
     return sum(max(0, count_records(path) - 1) for path in paths) / rate_hz
 
 
 def _curve(runs: Sequence[Finished]) -> str:
-    """Success of unassisted episodes over steps, a line a seed, and trials of checkpoints."""
+    """Plot the success of unassisted episodes over steps, one line per seed, and trials; as SVG."""
     lines = [Trace("", "policy", *success_alone(run.data)) for run in runs]
     points = [evaluations(run.data) for run in runs]
     name = f"{runs[0].task}: success of unassisted episodes"
@@ -320,10 +320,10 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _overrides(config: TrainConfig) -> str:
-    """The options by which a run's settings differ from the tuned ones of its task."""
+    """Return the options by which a run's settings differ from its task's tuned settings."""
     named: dict[str, Any] = {"task": config.task, "task_config": config.task_config}
     nothing = {"agent": SACConfig(), "init_from": InitFrom()}
-    nobody = config.model_copy(update=nothing)  # asked for anything
+    nobody = config.model_copy(update=nothing)  # without settings that the tuned ones depend on
     tuned = tuned_settings(nobody, make_task(resolve(named, {"observe": config.observe})))
     cameras = make_task(config).observation_spec.images
     usual = _settled(resolve(tuned, {"task": config.task}), cameras)
@@ -339,7 +339,7 @@ def _overrides(config: TrainConfig) -> str:
 
 
 def _settled(config: TrainConfig, cameras: Mapping[str, ArraySpec]) -> dict[str, Any]:
-    """Settings by name, with the encoder that they come to with these cameras."""
+    """Return the settings by name, with the encoder that they resolve to for these cameras."""
     agent = with_encoder(config.agent, [cameras], config.init_from.loads("encoder"))
     return dict(_leaves(config.model_copy(update={"agent": agent}).model_dump(mode="json")))
 

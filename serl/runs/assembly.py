@@ -1,4 +1,4 @@
-"""Puts the parts of a run together as its configuration says; nodes and tests share it."""
+"""Assembly of a run's actor, learner and agent from its configuration; used by nodes and tests."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ from serl.transport import LearnerEnd, WeightSource
 from serl.types import Arrival, Record
 
 _STATISTICS_STEPS = 500
-# What is still looks the same; and what is drawn in this process is of now.
+# Images of a scene at rest are identical, and images rendered in this process are never stale.
 _SIMULATED_CAMERAS = CameraWatchConfig(frozen_readings=0, stamped=False)
 
 
 def make_agent(config: TrainConfig, spec: Spec, seed: int) -> Agent:
-    """A fresh agent that learns; equal seeds give equal parameters.
+    """Return a fresh agent for the learner; equal seeds give equal parameters.
 
-    On a CPU it leaves one processor to each actor unless told otherwise: threads that wait for
-    each other on a busy processor cost far more than they bring.
+    On a CPU, `agent.threads` defaults to the number of processors minus one for each actor:
+    threads that wait for each other on a busy processor cost far more than they bring.
     """
     threads = config.agent.threads or max(1, (os.cpu_count() or 1) - config.actors)
     return _agent(spec, config.agent.model_copy(update={"threads": threads}), seed)
 
 
 def make_acting_agent(config: TrainConfig, spec: Spec, seed: int) -> Agent:
-    """A fresh agent that only acts: on one thread of the CPU, as a control process should."""
+    """Return a fresh agent that only acts: on one CPU thread, as a control process should."""
     acting = {"threads": 1, "device": "cpu", "compile": False, "encoder_weights": None}
     return _agent(spec, config.agent.model_copy(update=acting), seed)
 
@@ -69,7 +69,7 @@ def make_curriculum(
     robot: SimulatedRobot,
     trained_steps: Callable[[], int],
 ) -> Curriculum | None:
-    """The curriculum of the configuration; None when every episode begins where the task says."""
+    """Return the configured curriculum; None when all episodes begin at the task's own starts."""
     if config.curriculum.start >= 1.0:
         return None
     seeds = count(config.seed)
@@ -89,7 +89,7 @@ def make_human(
     steps_before: int = 0,
     trained: Callable[[], int] = lambda: 0,
 ) -> Teleop | None:
-    """The simulated person of the configuration, or None; see `PersonContext` for the arguments."""
+    """Return the configured simulated person, or None; `PersonContext` documents the arguments."""
     if config.intervention == "none":
         return None
     training = PersonContext(
@@ -106,17 +106,18 @@ def make_human(
 
 
 class DrivenArm(NamedTuple):
-    """What an actor drives.
+    """The arm that an actor drives, and the source of its time and resets.
 
     Attributes:
-        robot: one that others drive as well, or in another process; None for one of its own.
+        robot: an arm that is shared or runs in another process; None for a new simulation in the
+            actor's process.
         clock: keeps the rate of a robot in real time, which waits for no learner: only the first
             episode waits for weights. None: time passes as the robot is advanced.
-        placements: episodes that begin where the simulation places the scene; None for all, or the
-            first one if the task's `auto_reset` says so. Where the arm's own resets fail for good,
-            the simulation stands in for the person and places it once more.
-        person: of a real arm, which nothing places: told what a person has to do about it, or about
-            its scene; None in simulation.
+        placements: number of episodes that begin with a placement of the scene by the simulation;
+            None for all, or for the first only if the task's `auto_reset` is set. When the arm's
+            own resets fail for good, the simulation replaces the person and places the scene again.
+        person: called on a real arm, whose scene no simulation places, with the task that a person
+            has to do at the arm or its scene; None in simulation.
     """
 
     robot: Any = None
@@ -126,12 +127,12 @@ class DrivenArm(NamedTuple):
 
 
 class Attendance(NamedTuple):
-    """Who is about while an actor drives.
+    """The human input to an actor, and the pace of simulated time while people take part.
 
     Attributes:
-        attend: who has a say, given the robot and the simulated human.
-        standby: as of `Actor`.
-        attended: simulated time passes in real time while this is so.
+        attend: returns the source of human input, given the robot and the simulated human.
+        standby: see `Actor`.
+        attended: while this returns True, simulated time passes in real time.
     """
 
     attend: Callable[[Any, Teleop | None], Teleop | None] = lambda robot, script: script
@@ -158,25 +159,25 @@ def make_actor(
     attendance: Attendance = _NOBODY,
     witnessed: Path | None = None,
 ) -> Actor:
-    """An actor that drives an arm, simulated or real.
+    """Return an actor that drives an arm, simulated or real.
 
     Args:
-        config: of the run.
-        run: its name.
-        name: of the actor.
-        weights: where new weights appear.
-        sink: takes every record.
-        stopping: ends the actor.
+        config: settings of the run.
+        run: name of the run.
+        name: name of the actor.
+        weights: source of new weights.
+        sink: called with every record.
+        stopping: the actor ends when this returns True.
         pace: called before each control period; by default it waits for the learner.
-        start: number of the first start, so that a restarted actor goes on with fresh ones.
+        start: number of the first start, so that a restarted actor uses fresh starts.
         steps_before: online steps that this actor made before it was restarted.
         epoch: identity of this start of the actor; 0 for a new one.
-        admit: called before each episode; raises when it could not be recorded.
-        driven: the arm; a simulation of its own by default.
-        attendance: the people about; nobody but the simulated human by default.
-        witnessed: the folder of its episodes, for where the tool was, and for what a simulation
-            knows of those that somebody else judges; see `serl.log.annotations` and
-            `serl.log.annotations`.
+        admit: called before each episode; raises when the episode could not be recorded.
+        driven: the arm; by default a new simulation.
+        attendance: the human input; by default only the simulated human.
+        witnessed: folder of the actor's episodes, to which tool positions are written, and the
+            simulation's ground truth where another reward than the task's is used; see
+            `serl.log.annotations`. None writes neither.
     """
     task = make_judged_task(config)
     robot, rate_hz = driven.robot or plugins.make_simulation(task), task.config.rate_hz
@@ -243,9 +244,9 @@ def make_actor(
 def _make_policy(
     config: TrainConfig, name: str, weights: WeightSource, start: int
 ) -> LearnedPolicy:
-    """What an actor explores with, from the seed of its first start on."""
+    """Return the policy that an actor explores with, seeded by the number of its first start."""
     seed = start_seed(Purpose.TRAINING, config.seed, f"{name}/agent", start)
-    seen = make_spec(make_task(config))  # without what is seen for the log alone
+    seen = make_spec(make_task(config))  # without the views that are only logged
     agent = make_acting_agent(config, seen, seed)
     return LearnedPolicy(agent, weights, frames=config.agent.frames)
 
@@ -257,7 +258,7 @@ def _make_pace(
     stopping: Callable[[], bool],
     steps_before: int,
 ) -> Pace:
-    """Has an actor wait for its learner, until the training is over."""
+    """Return the back-pressure that makes an actor wait for its learner until training ends."""
     lead = max(
         config.actor.max_lead_steps,
         config.learner.publish_every,  # or it would wait for weights that wait for it
@@ -271,7 +272,7 @@ def _make_pace(
 
 
 def _learner_config(config: TrainConfig, agent: Agent) -> LearnerConfig:
-    """As configured; who only clones is shown nothing else."""
+    """Return the learner's settings; behaviour cloning ("bc") samples demonstrations only."""
     changed: dict[str, Any] = {"starts_at": first_update_at(config)}
     if config.learner.prefetch is None:
         changed["prefetch"] = str(getattr(agent, "device", "cpu")) != "cpu"
@@ -286,7 +287,7 @@ def make_replay(
     folder: Path | None = None,
     encoder: FrameEncoder | None = None,
 ) -> Replay:
-    """An empty replay as large as the configuration says; see `make_learner` for `folder`."""
+    """Return an empty replay buffer of the configured size; see `make_learner` for `folder`."""
     settings, cameras = config.learner, spec.observation.images
     pixels = frame_bytes(cameras)
     size = feature_bytes(cameras, encoder) if encoder else pixels
@@ -307,13 +308,16 @@ def make_replay(
 
 
 def frame_encoder(agent: Agent) -> FrameEncoder | None:
-    """Of an agent that has one, and wants frames to be kept so."""
+    """Return the agent's encoder for frames in replay; None where replay stores pixels."""
     encoder: FrameEncoder | None = getattr(agent, "frame_encoder", lambda: None)()
     return encoder
 
 
 def first_update_at(config: TrainConfig) -> int:
-    """Online steps before the first update; some, to scale observations, without demonstrations."""
+    """Return the number of online steps before the first update.
+
+    Without demonstrations at least 500, from which the scale of observations is computed.
+    """
     origin = config.init_from
     recorded = config.demos or config.demo_paths or origin.data != "none"
     demonstrated = recorded or origin.loads("normaliser")
@@ -334,33 +338,34 @@ def make_learner(
     folder: Path | None = None,
     experience: Iterable[Record] = (),
 ) -> Learner:
-    """A learner with the demonstrations in its replay.
+    """Return a learner with the demonstrations in its replay.
 
     Args:
-        config: of the run.
-        transport: brings records, takes weights.
-        metrics: takes rows.
+        config: settings of the run.
+        transport: delivers records and publishes weights.
+        metrics: receives rows of metrics.
         save: writes checkpoints.
         demonstrations: records of demonstrations, in a fixed order.
         checkpoint: to continue from; a learner without one is prepared on the demonstrations.
-        log: the records that were accepted so far, in that order.
-        taken: how many of the first of them the checkpoint's learner had taken.
+        log: the records that were accepted so far, in the order of acceptance.
+        taken: number of records of `log` that the checkpoint's learner had taken, from the first.
         accept: makes received records durable.
-        inherited: what a learner without a checkpoint starts with, see `serl.runs.inheritance`.
-        folder: where images lie that memory is too small for; None keeps all in memory.
-        experience: records of another run that count as this one's, in a fixed order.
+        inherited: arrays that a learner without a checkpoint starts with; see
+            `serl.runs.inheritance`.
+        folder: folder of the images that do not fit into memory; None keeps all in memory.
+        experience: records of another run that count as this run's, in a fixed order.
 
     Raises:
         BadInput: the checkpoint does not fit.
     """
     spec = make_spec(make_task(config))
-    if checkpoint:  # which holds what the encoder has become since
+    if checkpoint:  # which holds the encoder as trained since
         started = config.agent.model_copy(update={"encoder_weights": None})
         config = config.model_copy(update={"agent": started})
     seed = start_seed(Purpose.TRAINING, config.seed, "learner", -1)
     agent = make_agent(config, spec, seed)
     encoder = frame_encoder(agent)
-    if encoder:  # it sees frames from the first one on as it will see them for good
+    if encoder:  # loaded before the first frame is encoded, as stored features are final
         state, begins = agent.state_dict(), checkpoint.arrays["agent"] if checkpoint else inherited
         known = {name: array for name, array in (begins or {}).items() if name in state}
         agent.load_state_dict({**state, **known})
@@ -392,7 +397,7 @@ def make_learner(
 
 
 def _with_reward(agent: Agent, config: TrainConfig, last: LastFrames, seed: int) -> Agent:
-    """The agent; with what learns its reward beside it, where nobody else gives one."""
+    """Return the agent, wrapped for `reward.kind` "vice" by the classifier that learns a reward."""
     if config.reward.kind != "vice":
         return agent
     views = make_task(config).config.policy_views

@@ -1,4 +1,4 @@
-"""Checkpoints: a folder for each, whole or not there at all, checked in full before it is used.
+"""Checkpoints: one folder each, written atomically and verified in full before use.
 
 `<step>/` holds one safetensors file for each group of arrays, `info.json`, and `MANIFEST.json`
 with the size and sha256 of each, written last. `latest` and `best` name one of the folders.
@@ -41,13 +41,13 @@ _FILE_FIELDS = {"bytes": int, "sha256": str}
 
 
 class Checkpoint(NamedTuple):
-    """What was saved, and where.
+    """The content of a saved checkpoint, and its folder.
 
     Attributes:
-        path: its folder.
+        path: folder of the checkpoint.
         step: environment steps at which it was saved.
         arrays: arrays by group ("agent", "replay", ...) and name.
-        info: counters, generator states, names: anything that JSON can hold.
+        info: counters, generator states, names: any values that JSON can hold.
     """
 
     path: Path
@@ -59,7 +59,7 @@ class Checkpoint(NamedTuple):
 def save(
     folder: Path, step: int, arrays: Mapping[str, Arrays], info: Mapping[str, Any], keep: int = 3
 ) -> Path:
-    """Save under `folder/<step>`, point `latest` to it, and remove older ones.
+    """Save a checkpoint as `folder/<step>`, point `latest` to it, and remove older checkpoints.
 
     An existing checkpoint of the same step is replaced.
 
@@ -67,15 +67,15 @@ def save(
         folder: the checkpoints of a run.
         step: environment steps so far.
         arrays: arrays by group and name.
-        info: what JSON can hold; every number finite.
-        keep: how many of the newest remain, besides the best.
+        info: values that JSON can hold; every number finite.
+        keep: number of newest checkpoints to keep, besides the best.
 
     Returns:
         The folder of the checkpoint.
 
     Raises:
         BadInput: `info` or a group cannot be saved.
-        SerlError: the disk refused; older checkpoints are untouched.
+        SerlError: writing failed; older checkpoints are untouched.
     """
     if not folder.exists():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -101,22 +101,22 @@ def save(
 
 
 def mark_best(path: Path) -> None:
-    """Point `best` to a checkpoint, which is then never removed."""
+    """Point `best` to a checkpoint, which is then not removed as an old one."""
     write_atomic(path.parent / BEST, path.name.encode())
 
 
 def best(folder: Path) -> Path | None:
-    """The checkpoint that `mark_best` named last, or None."""
+    """Return the checkpoint that `mark_best` named last, or None."""
     return _pointed(folder, BEST)
 
 
 def latest(folder: Path) -> Path | None:
-    """The checkpoint that was saved last; None when nothing says so, or when it is gone."""
+    """Return the checkpoint that was saved last; None without a valid `latest` pointer."""
     return _pointed(folder, LATEST)
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
-    """All checkpoints by step; empty before the first one."""
+    """Return all checkpoints, sorted by step; empty before the first one."""
     return sorted(
         (path for path in folder.glob("[0-9]*") if path.name.isdecimal() and path.is_dir()),
         key=lambda path: int(path.name),
@@ -124,10 +124,10 @@ def checkpoint_paths(folder: Path) -> list[Path]:
 
 
 def pick(folder: Path, step: int | None = None) -> Path:
-    """The checkpoint of a step; if none is asked for, the best, else the newest.
+    """Return the checkpoint of a step; without a step the best, else the newest.
 
     Raises:
-        BadInput: there is no such checkpoint; the line names those that there are.
+        BadInput: the checkpoint does not exist; the message lists the existing ones.
     """
     paths = {int(path.name): path for path in checkpoint_paths(folder)}
     default = best(folder) or max(paths.values(), default=None)
@@ -143,7 +143,8 @@ def load(path: Path) -> Checkpoint:
     """Load one checkpoint; every hash is verified before any array is built.
 
     Raises:
-        CorruptData: incomplete, damaged or foreign; the line names the file and the cause.
+        CorruptData: the checkpoint is incomplete, damaged or of another format; the message names
+            the file and the cause.
     """
     try:
         manifest = _verified_manifest(path)
@@ -161,7 +162,7 @@ def load(path: Path) -> Checkpoint:
 
 
 def saved_before(folder: Path) -> bool:
-    """Whether there is a checkpoint, or was one: then there is no fresh start."""
+    """Return whether a checkpoint exists or ever did; if so, the run must not start afresh."""
     _undo_replacements(folder)
     return bool(checkpoint_paths(folder)) or (folder / LATEST).exists()
 
@@ -170,11 +171,11 @@ def load_latest(folder: Path) -> tuple[Checkpoint, str]:
     """Load the newest sound checkpoint.
 
     Returns:
-        The checkpoint and a warning for the user: why newer ones were passed over, else "".
+        The checkpoint, and a warning with the reasons why newer ones were passed over, else "".
 
     Raises:
-        BadInput: there never was one (see `saved_before`).
-        CorruptData: there was one, but none is sound; the line says what is wrong with each.
+        BadInput: the run never had a checkpoint (see `saved_before`).
+        CorruptData: no checkpoint is sound; the message names the fault of each.
     """
     if not saved_before(folder):
         raise BadInput(f"{folder}: no checkpoint")
@@ -194,7 +195,7 @@ def load_latest(folder: Path) -> tuple[Checkpoint, str]:
 
 
 def _undo_replacements(folder: Path) -> None:
-    """A crash while a checkpoint was replaced by one of the same step: the old one stands."""
+    """Restore the old checkpoint where a crash interrupted its replacement at the same step."""
     for old in folder.glob(".*.old"):
         path = folder / old.name.split(".")[1]
         if not path.exists():
@@ -202,7 +203,7 @@ def _undo_replacements(folder: Path) -> None:
 
 
 def _write(folder: Path, step: int, arrays: Mapping[str, Arrays], info: Mapping[str, Any]) -> None:
-    """Fill a new folder; the manifest comes last."""
+    """Write the files of a checkpoint into a new folder, the manifest last."""
     try:
         text = dump_object(info)
     except (TypeError, ValueError) as error:
@@ -228,7 +229,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def _verified_manifest(path: Path) -> dict[str, Any]:
-    """The manifest, after every file was compared with it."""
+    """Return the manifest after comparing every file with it; raise `CorruptData` on a mismatch."""
     manifest = _read_object(path / _MANIFEST)
     check_fields(manifest, _MANIFEST_FIELDS, str(path / _MANIFEST))
     if manifest["format"] != FORMAT:
@@ -250,7 +251,7 @@ def _verified_manifest(path: Path) -> dict[str, Any]:
 
 
 def _prune(folder: Path, saved: Path, keep: int) -> None:
-    """Remove what is not needed any more, and what crashes left behind."""
+    """Remove checkpoints beyond the newest `keep`, and partial folders left behind by crashes."""
     old = [path for path in checkpoint_paths(folder) if path not in (saved, best(folder))]
     for path in [
         *old[: max(0, len(old) - keep + 1)],

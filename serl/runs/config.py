@@ -44,13 +44,15 @@ Part = Literal["actor", "critics", "encoder", "normaliser"]
 
 
 class InitFrom(BaseModel):
-    """Another run, and what is taken of it. The path alone stands for the defaults.
+    """Another run to start from: its folder, and the parts and data to take over.
+
+    In a configuration the path alone stands for these settings with their defaults.
 
     Attributes:
-        run: its folder; None to start from nothing.
-        load: which of its parts; None for all that fit, the actor at least. The normaliser is the
+        run: folder of the other run; None to start from nothing.
+        load: parts to load; None for all that fit, the actor at least. The normaliser is the
             scale of observations: without it this run's demonstrations give a new one.
-        data: what enters replay of what it recorded: nothing, its successful episodes as
+        data: recorded data of the other run that enters replay: none, its successful episodes as
             demonstrations, or all its online steps beside those of this run.
     """
 
@@ -72,47 +74,48 @@ class InitFrom(BaseModel):
         return self
 
     def loads(self, part: Part) -> bool:
-        """Whether this part is asked for; where nothing is said, it is if it fits."""
+        """Return whether a part is to be loaded; without `load`, every part is, if it fits."""
         return self.run is not None and (self.load is None or part in self.load)
 
 
 DATA_ONLY = "data only"
-"""Validation context of a configuration that must execute nothing; see `RunFolder.open`."""
+"""Validation context of a configuration that must not run plug-in code; see `RunFolder.open`."""
 
 
 class TrainConfig(BaseModel):
-    """A training run.
+    """The settings of a training run.
 
     Attributes:
         task: name of a task, or path of a .py file that defines one.
         task_config: overrides of the task's own configuration.
-        stages: tasks that are trained in turns, each from where the one before it has succeeded, by
-            name, the first one first; see `serl.training.stages`. None for one task alone.
-        observe: a policy sees the state of the scene, or cameras and the arm's own state; None for
-            what the task says.
-        reward: who says what is a success in training; the choice of the checkpoint and the final
-            trials ask the ground truth.
-        vice: how a reward of the kind "vice" is learned.
-        seed: of everything random in the run.
+        stages: tasks by name that are trained in turns, in this order, each from the scene in which
+            the one before it succeeded; see `serl.training.stages`. None for a single task.
+        observe: observations of the policy: the state of the scene, or cameras and the arm's own
+            state; None for the task's default.
+        reward: source of rewards and successes in training; the choice of the checkpoint and the
+            final trials use the ground truth.
+        vice: settings of the learned reward of the kind "vice".
+        seed: seed of all random numbers in the run.
         steps: online environment steps, of all actors together.
         actors: number of actors.
-        robot: "sim" for the simulated arm as a ROS 2 node with a guard before it, in real time; a
-            profile, or a .py or .yaml file with one, for a real arm behind its guard; None for a
-            simulated one in the process of the actor, as fast as it goes.
-        namespace: of a real arm's own topics, from the root; "/" for the root itself.
-        demos: number of demonstrations that the scripted expert records at the start, or ...
-        demo_paths: ... recordings to use instead, which may also be given as `demos`.
-        init_from: another run, and what this one starts with of it.
+        robot: "sim" for the simulated arm as a ROS 2 node behind a guard, in real time; a profile,
+            or a .py or .yaml file with one, for a real arm behind its guard; None for a simulated
+            arm in the process of the actor, as fast as it goes.
+        namespace: namespace of a real arm's own topics, from the root; "/" for the root itself.
+        demos: number of demonstrations that the scripted expert records at the start.
+        demo_paths: recordings to use instead, which may also be given as `demos`.
+        init_from: another run to start from, and the parts and data to take over.
         curriculum: whether episodes begin nearer to the goal at first.
         intervention: the simulated person that may take over during training: "scripted"; "none";
-            the name of one that an installed package brings; or the path of a .py file.
+            the name of one in an installed package; or the path of a .py file.
         human: settings of that person.
-        transport: what carries steps to the learner and weights to the actors.
-        trials: unassisted trials of the final evaluation; of a real arm on it, or none for 0.
-        required_success_rate: share of those trials for exit code 0; None, or no trials, asks for
-            nothing.
+        transport: transport of steps to the learner and of weights to the actors.
+        trials: unassisted trials of the final evaluation, on the run's own arm if it is real; 0
+            trials are allowed on a real arm only.
+        required_success_rate: share of successful trials for exit code 0; None, or no trials, for
+            no requirement.
         selection_trials: trials per checkpoint when the best of the last ones is chosen.
-        selection_checkpoints: how many of the last checkpoints are compared.
+        selection_checkpoints: number of last checkpoints that are compared.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -151,9 +154,9 @@ class TrainConfig(BaseModel):
     @field_validator("agent", "reward", "human", "transport", mode="before")
     @classmethod
     def _of_plugin(cls, given: Any, info: ValidationInfo) -> Any:
-        """Validate the settings of a plug-in by the model that it brings.
+        """Validate the settings of a plug-in with the plug-in's own model.
 
-        With the context `DATA_ONLY`, plug-ins from outside are not loaded: that runs their code.
+        With the context `DATA_ONLY`, external plug-ins are not loaded, as that runs their code.
         """
         assert info.field_name is not None
         choice = CHOICES[info.field_name]
@@ -193,7 +196,7 @@ class TrainConfig(BaseModel):
 
 
 def _check_graph(stages: Mapping[str, Stage]) -> None:
-    """Each stage leads to known ones, and the first one to all of them."""
+    """Check that each stage leads to known stages, and the first stage to all of them."""
     for name, stage in stages.items():
         for field, other in (("then", stage.then), ("otherwise", stage.otherwise)):
             if other is not None and other not in stages:
@@ -211,7 +214,7 @@ def _check_graph(stages: Mapping[str, Stage]) -> None:
 
 
 def stage_configs(config: TrainConfig) -> dict[str, TrainConfig]:
-    """The settings of each stage's own run."""
+    """Return the settings of each stage's own run, by the name of the stage."""
     shared = config.model_dump(exclude={"stages"})
     return {name: resolve(shared, stage.config) for name, stage in (config.stages or {}).items()}
 
@@ -225,9 +228,9 @@ def resolve(*layers: Mapping[str, Any]) -> TrainConfig:
 
 
 def spelled_out(layer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A layer to which others can be merged, with what is short for other settings spelled out.
+    """Return a layer with its abbreviations expanded, so that other layers can be merged into it.
 
-    A path in the place of `init_from` is that of its run, paths in that of `demos` are recordings.
+    A path given as `init_from` becomes `init_from.run`; paths given as `demos` become `demo_paths`.
     """
     origin, demos = layer.get("init_from"), layer.get("demos")
     if isinstance(origin, str | Path):
@@ -239,7 +242,7 @@ def spelled_out(layer: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
-    """`--agent.utd 8` or `--agent.utd=8` as nested values; values are read as YAML."""
+    """Return `--agent.utd 8` or `--agent.utd=8` as nested values; values are read as YAML."""
     overrides: dict[str, Any] = {}
     rest = list(words)
     while rest:

@@ -1,4 +1,4 @@
-"""Recording demonstrations with a scripted expert: successes are kept, failures counted apart."""
+"""Demonstrations: recording them with a scripted expert, and reading recordings for a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from serl.training.evaluation import Purpose, start_seed
 from serl.types import ActionSource, Episode, Record
 
 EXPERT = "expert"
-"""Name of the actor that a scripted expert is, in records."""
+"""Name of the scripted expert as an actor, in records."""
 
 
 def record_expert(
@@ -33,16 +33,16 @@ def record_expert(
     key: EpisodeKey,
     progress: Callable[[int, int], None] = lambda kept, failed: None,
 ) -> int:
-    """Record `count` successful episodes of the task's expert; returns the number of failures.
+    """Record `count` successful episodes of the task's expert; return the number of failures.
 
     Args:
         robot: simulated robot, placed anew for each episode.
-        task: what is demonstrated.
-        sink: takes the records of successful episodes.
+        task: task to demonstrate.
+        sink: called with the records of successful episodes; failures are only counted.
         count: successes to record.
-        seed: of the run; starts are those of demonstrations and coincide with no others.
+        seed: seed of the run; the starts of demonstrations differ from all other starts.
         key: identity of the first episode.
-        progress: told successes and failures after each episode.
+        progress: called with the numbers of successes and failures after each episode.
 
     Raises:
         SerlError: the expert fails more often than it succeeds.
@@ -65,7 +65,7 @@ def record_expert(
 
 
 def mean_duration_s(folders: Iterable[Path]) -> float:
-    """Mean task time of demonstrations; NaN where there are none.
+    """Return the mean task time of demonstrations, s; NaN without any.
 
     Raises:
         CorruptData: a file is damaged.
@@ -78,11 +78,11 @@ def mean_duration_s(folders: Iterable[Path]) -> float:
 
 
 def read_demonstrations(folder: Path, config: TrainConfig) -> Iterator[Episode]:
-    """All episodes of a recording but resets, as the task of this configuration sees them.
+    """Yield all episodes of a recording except resets, as observed by the configured task.
 
     Raises:
         CorruptData: an episode is damaged.
-        SpecMismatch: one is of something else.
+        SpecMismatch: an episode fits neither spec of `specs_of`.
     """
     task, specs = make_task(config), specs_of(config)
     for path in episode_paths(folder):
@@ -95,11 +95,11 @@ def read_demonstrations(folder: Path, config: TrainConfig) -> Iterator[Episode]:
 
 
 def defined_by(config: TrainConfig) -> Mapping[str, Any]:
-    """Settings of the task that the first success of its recordings defines; of most tasks none.
+    """Return the task settings that the first recorded success defines; most tasks have none.
 
     Raises:
-        BadInput: it cannot, or a later one could not; the line names the file.
-        CorruptData: one is damaged.
+        BadInput: a success cannot define the task; the message names the file.
+        CorruptData: an episode is damaged.
     """
     task = make_task(config)
     if not isinstance(task, Demonstrated):
@@ -108,7 +108,7 @@ def defined_by(config: TrainConfig) -> Mapping[str, Any]:
     defined: Mapping[str, Any] | None = None
     for path in (path for folder in config.demo_paths for path in episode_paths(folder)):
         if defined is not None and _is_wider(path, specs):
-            continue  # can be retold
+            continue  # can be converted by `Demonstrated.retold`
         episode = _read(path, specs)
         if episode.success and not _is_reset(episode):
             try:
@@ -120,7 +120,7 @@ def defined_by(config: TrainConfig) -> Mapping[str, Any]:
 
 
 def specs_of(config: TrainConfig) -> tuple[Spec, Spec]:
-    """What a run learns from, and what a recording for it holds, which may be more."""
+    """Return the spec that a run learns from, and that of recordings for it, which may be wider."""
     spec, wider = (make_spec(make_task(each)) for each in (config, for_recording(config)))
     return spec, wider
 
@@ -131,23 +131,26 @@ def _read(path: Path, specs: tuple[Spec, Spec]) -> Episode:
 
 
 def _is_reset(episode: Episode) -> bool:
-    """Of an actor: its scripts restore the scene or go to a start, and succeed in that alone."""
+    """Return whether an episode is a scripted reset: all its steps are a script's, of an actor.
+
+    Scripts of actors restore the scene or go to a start; their success demonstrates no task.
+    """
     scripted = episode.count(ActionSource.SCRIPT) == len(episode.steps)
     return scripted and bool(episode.steps) and episode.steps[0].key.actor != EXPERT
 
 
 def _is_wider(path: Path, specs: tuple[Spec, Spec]) -> bool:
-    """It holds all that recordings for the task do: what defines the task as well."""
+    """Return whether a file has the state arrays of the wider spec, which can define the task."""
     found, (_, wider) = read_spec(path), specs
     return found is not None and found.observation.state.keys() == wider.observation.state.keys()
 
 
 def check_recordings(folders: Iterable[Path], *specs: Spec) -> None:
-    """See that recordings can demonstrate, each fits one of the specs, before a run is made.
+    """Check, before a run is made, that each recording fits one of the specs.
 
     Raises:
-        BadInput: one holds no episodes.
-        SpecMismatch: one is of something else; the line says which, and what differs.
+        BadInput: a recording holds no episodes.
+        SpecMismatch: a recording fits no spec; the message names it and the difference.
     """
     for folder in folders:
         paths = episode_paths(folder)

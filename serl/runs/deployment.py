@@ -1,7 +1,7 @@
-"""Executing a trained policy, without a learner: with which weights, and what came of it.
+"""Deployment of a trained policy without a learner: its weights, and the results of its episodes.
 
-A deployment is a run folder of its own, `RUN/deployments/<stamp>`, whose episodes are logged as
-those of a training are, and a file with a line for each of them.
+A deployment is a run folder of its own, `RUN/deployments/<stamp>`, with episodes logged like those
+of a training, and a file with one line per episode.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _MAX_BYTES = 16 << 20
 
 
 class TrialResult(NamedTuple):
-    """An episode of a trained policy.
+    """The result of one episode of a trained policy.
 
     Attributes:
-        episode: its number, from 0.
-        success: the task was solved; in simulation the ground truth says so as well.
-        assisted: a person drove some of it.
-        steps: length.
+        episode: number of the episode, from 0.
+        success: the task was solved; in simulation, according to the ground truth as well.
+        assisted: a person drove some of the steps.
+        steps: length of the episode.
         duration_s: length in task time.
-        reason: why it ended.
+        reason: reason for the end of the episode.
     """
 
     episode: int
@@ -53,13 +53,13 @@ _FIELDS = get_type_hints(TrialResult)
 
 
 class FixedWeights:
-    """Weights of a checkpoint as a `serl.transport.WeightSource`: nothing newer ever comes.
+    """Constant weights of a checkpoint, as a `serl.transport.WeightSource`.
 
     Args:
         checkpoint: holds the actor's part of an agent.
 
     Raises:
-        CorruptData: it does not.
+        CorruptData: the checkpoint holds no weights of an actor.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -68,16 +68,17 @@ class FixedWeights:
         self._snapshot = Snapshot(max(1, checkpoint.step), {}, checkpoint.arrays["actor"])
 
     def latest(self, newer_than: int) -> Snapshot | None:
-        """The weights, unless they are known."""
+        """Return the weights, or None if their version is not above `newer_than`."""
         return self._snapshot if self._snapshot.version > newer_than else None
 
 
 def load_fitting(path: Path, config: TrainConfig) -> Checkpoint:
-    """A checkpoint that was made for what the policy will see and do.
+    """Load a checkpoint whose spec equals that of the configured task.
 
     Raises:
-        BadInput: it was made for another spec: the task's code or settings have changed since.
-        CorruptData: it is damaged.
+        BadInput: the checkpoint was made for another spec: the task's code or settings have changed
+            since.
+        CorruptData: the checkpoint is damaged.
     """
     checkpoint, expected = load(path), make_spec(make_task(config)).digest
     found = checkpoint.info.get("spec")
@@ -89,13 +90,13 @@ def load_fitting(path: Path, config: TrainConfig) -> Checkpoint:
 
 
 def append_tried(folder: Path, tried: TrialResult) -> None:
-    """Add a line to the file of a deployment."""
+    """Append the result of an episode to the file of a deployment."""
     with open_regular(folder / _FILE, mode="ab") as file:
         file.write(dump_object(tried._asdict()) + b"\n")
 
 
 def read_tried(folder: Path) -> list[TrialResult]:
-    """The lines so far; one that is being written does not count yet.
+    """Return the results so far; an incomplete last line is ignored.
 
     Raises:
         CorruptData: a line is damaged.
@@ -114,7 +115,7 @@ def read_tried(folder: Path) -> list[TrialResult]:
 
 
 def unassisted(tried: Sequence[TrialResult]) -> Evaluation | None:
-    """What the policy did alone, as trials; None when a person helped each time."""
+    """Return the unassisted episodes as trials; None when a person helped in every episode."""
     trials = tuple(
         Trial(each.episode, each.success, each.steps, each.duration_s, each.reason)
         for each in tried
@@ -124,7 +125,7 @@ def unassisted(tried: Sequence[TrialResult]) -> Evaluation | None:
 
 
 def summary(tried: Sequence[TrialResult]) -> str:
-    """Successes of the policy alone, with their interval, and what a person helped with."""
+    """Return lines with the unassisted success rate and interval, and with assisted successes."""
     helped = [each for each in tried if each.assisted]
     lines = []
     if (evaluation := unassisted(tried)) is not None:

@@ -1,4 +1,4 @@
-"""The folder of a training run: what lies where, its configuration, and who may learn in it."""
+"""The folder of a training run: its layout, its configuration, and the lock of its learner."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class RunInfo(BaseModel):
     """The content of `config.yaml`.
 
     Attributes:
-        format: version of the layout of the folder.
+        format: version of the folder's layout.
         created: local time at which the run was made.
-        versions: of serl (its commit, too, where there is one), Python and the packages that
+        versions: versions of serl (with its commit, where known), Python and the packages that
             results depend on.
         config: the resolved configuration.
     """
@@ -60,7 +60,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, root: Path, config: TrainConfig, now: datetime) -> RunFolder:
-        """Make a new folder `root/<task>/<stamp>`; a stamp that is taken gets a number.
+        """Make a new folder `root/<task>/<stamp>`; a number is added to a stamp already in use.
 
         Raises:
             BadInput: the folder cannot be made.
@@ -74,7 +74,7 @@ class RunFolder:
 
     @classmethod
     def create_at(cls, path: Path, config: TrainConfig, now: datetime) -> RunFolder:
-        """Make exactly this folder, which does not exist, or is empty.
+        """Make the folder at exactly this path, which must not exist or must be empty.
 
         Raises:
             BadInput: the folder cannot be made.
@@ -86,7 +86,7 @@ class RunFolder:
 
     @classmethod
     def make(cls, parent: Path, name: str, config: TrainConfig, now: datetime) -> RunFolder:
-        """Make the folder `parent/<name>`; a name that is taken gets a number.
+        """Make the folder `parent/<name>`; a number is added to a name already in use.
 
         Raises:
             BadInput: the folder cannot be made.
@@ -104,12 +104,12 @@ class RunFolder:
         """Open an existing run.
 
         Args:
-            path: of its folder.
-            data_only: execute no plug-in that its configuration names by a path or an entry point,
-                as the folder may be of others; the settings of such plug-ins are then the defaults.
+            path: folder of the run.
+            data_only: execute no plug-in that the configuration names by a path or an entry point,
+                for folders of untrusted origin; the settings of these plug-ins are then defaults.
 
         Raises:
-            BadInput: there is no such folder, or it is none of ours.
+            BadInput: the folder does not exist, or is not a run.
             CorruptData: `config.yaml` is damaged, or of another version.
         """
         if not path.is_dir():
@@ -133,7 +133,7 @@ class RunFolder:
         return cls(path, info, data_only)
 
     def writable(self) -> RunFolder:
-        """The run itself; raises `BadInput` when nothing can be written into its folder."""
+        """Return the run itself; raise `BadInput` when its folder is not writable."""
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise BadInput(
                 f"{self.path}: cannot be written; to go on with it, copy it as a whole to where it "
@@ -142,10 +142,10 @@ class RunFolder:
         return self
 
     def parts(self) -> dict[str, RunFolder]:
-        """The run of each stage by its name; of one task alone it is the run itself, without one.
+        """Return the run of each stage by its name; {"": self} for a run without stages.
 
         Raises:
-            BadInput: as `open`.
+            BadInput: a stage's folder does not exist, or is not a run.
         """
         if self.config.stages is None:
             return {"": self}
@@ -164,68 +164,69 @@ class RunFolder:
 
     @property
     def demonstrations(self) -> Path:
-        """Episodes of the demonstrations that the run starts from."""
+        """The folder of the demonstrations that the run starts from."""
         return self.path / "demonstrations"
 
     @property
     def inherited(self) -> Path:
-        """Episodes of another run that this one starts with, by actor."""
+        """The folder of the episodes of another run that this run starts with, by actor."""
         return self.path / "inherited"
 
     @property
     def checkpoints(self) -> Path:
-        """See `serl.runs.checkpoint`."""
+        """The folder of the checkpoints; see `serl.runs.checkpoint`."""
         return self.path / "checkpoints"
 
     @property
     def videos(self) -> Path:
-        """Videos of evaluations."""
+        """The folder of the videos of evaluations."""
         return self.path / "videos"
 
     @property
     def index(self) -> Path:
-        """Which records the learner accepted, in order; see `serl.log.index`."""
+        """The database of the records that the learner accepted, in order; see `serl.log.index`."""
         return self.path / "index.sqlite"
 
     @property
     def metrics(self) -> Path:
-        """Rows of measurements; see `serl.log.metrics`."""
+        """The file with rows of metrics; see `serl.log.metrics`."""
         return self.path / "metrics.jsonl"
 
     @property
     def report(self) -> Path:
-        """The self-contained report."""
+        """The file of the self-contained report."""
         return self.path / "report.html"
 
     @property
     def log(self) -> Path:
-        """What the processes print, and ROS's own logs."""
+        """The folder of the output of the processes, and of ROS's own logs."""
         return self.path / "log"
 
     def episodes(self, actor: str) -> Path:
-        """The folder of an actor's episode files; see `serl.log.episode_log`."""
+        """Return the folder of an actor's episode files; see `serl.log.episode_log`."""
         return self.path / "episodes" / checked_name(actor, "actor")
 
     def actors(self) -> list[str]:
-        """Names of the actors that recorded something."""
+        """Return the names of the actors that have a folder of episodes, sorted."""
         return sorted(folder.name for folder in self.path.glob("episodes/*") if folder.is_dir())
 
     def link(self, actor: str) -> Path:
-        """The folder in which an actor and its link process meet: hello and weights."""
+        """Return the folder that an actor shares with its link process: hello and weights."""
         return self.path / "link" / checked_name(actor, "actor")
 
     def save_checkpoint(
         self, step: int, arrays: Mapping[str, checkpoint.Arrays], info: Mapping[str, Any]
     ) -> Path:
-        """Save a checkpoint; as many remain as the choice of the best one compares."""
+        """Save a checkpoint; keep as many as the choice of the best one compares, at least 3."""
         keep = max(3, self.config.selection_checkpoints)
         return checkpoint.save(self.checkpoints, step, arrays, info, keep)
 
     def lock_learner(self) -> FileLock:
-        """Become the run's learner until the lock is closed.
+        """Take the lock of the run's only learner, until it is closed.
 
         Raises:
-            BadInput: the run has one; the line names its process id. Or the lock cannot be written.
+            BadInput: the run has a learner, whose process id the message names; or the lock cannot
+                be written.
         """
         path = self.path / LEARNER_LOCK
         try:
@@ -235,7 +236,7 @@ class RunFolder:
 
 
 def _new_folder(parent: Path, stamp: str, config: bytes) -> Path:
-    """A folder that appears with its configuration and its key in it."""
+    """Make a folder atomically, with its configuration and its key in it; return its path."""
     make_folder(parent)
     scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=parent))
     new_key(scratch / RUN_KEY)
@@ -250,7 +251,7 @@ def _new_folder(parent: Path, stamp: str, config: bytes) -> Path:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and the packages that results depend on."""
+    """Return the versions of Python and of the packages that results depend on."""
     found = {"python": platform.python_version()}
     for package in _VERSIONED:
         try:

@@ -1,4 +1,4 @@
-"""A graph as a YAML file describes it: one task, robots in namespaces, and who is beside them."""
+"""The YAML file of a graph: one task, robots in namespaces, their actors, guards and a console."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class RobotEntry(BaseModel):
     """A robot of a graph.
 
     Attributes:
-        name: of the robot, its actor and its namespace within the run.
+        name: name of the robot, of its actor and of its namespace within the run.
         profile: "sim" for a simulated arm behind ROS 2 in real time, null for one in the process
             of its actor; a profile's name, or a .py or .yaml file with one, for a real arm.
-        namespace: of a real arm's own topics, from the root; "/" for the root itself.
-        guard: before it, the only one that commands it; an arm behind ROS 2 has to have one
-            wherever its actor runs.
-        actor: drives it, and sends its steps to the learner.
+        namespace: namespace of a real arm's own topics, from the root; "/" for the root itself.
+        guard: whether a guard is started, the only process that commands the arm; required for an
+            arm behind ROS 2 that has an actor.
+        actor: whether an actor is started, which drives the arm and sends steps to the learner.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -48,8 +48,8 @@ class ConsoleEntry(BaseModel):
     """The web page beside a robot.
 
     Attributes:
-        robot: its name.
-        port: the first to be tried.
+        robot: name of the robot.
+        port: the first port to try.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -59,17 +59,17 @@ class ConsoleEntry(BaseModel):
 
 
 class GraphConfig(BaseModel):
-    """What `serl up` starts.
+    """The processes and settings that `serl up` starts.
 
     Attributes:
-        task: of a new run: name of a task, or path of a .py file ...
-        settings: ... and what differs from its defaults; `actors`, `robot` and
+        task: task of a new run: its name, or the path of a .py file.
+        settings: settings of a new run that differ from the defaults; `actors`, `robot` and
             `namespace` follow from `robots`.
-        runs: where new runs are kept.
+        runs: folder in which new runs are made.
         run: a run to go on with, instead of a task.
-        learner: started here; without one the robots join a run that has been started.
-        robots: in namespaces of their own.
-        console: beside one of them.
+        learner: whether a learner is started; without one the robots join a run already started.
+        robots: the robots, each in a namespace of its own.
+        console: the web page, for one of the robots.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -120,7 +120,7 @@ class GraphConfig(BaseModel):
 
     @property
     def run_settings(self) -> dict[str, Any]:
-        """The settings of a new run."""
+        """The settings of a new run, with those that follow from the robots."""
         first = next((robot for robot in self.robots if robot.actor), None)
         driven: dict[str, Any] = {"robot": first.profile} if first else {}
         if first is not None and is_real(first.profile):
@@ -132,7 +132,7 @@ _NAMESPACE = re.compile(r"/|(/[A-Za-z][A-Za-z0-9_]*)+/?")
 
 
 def checked_namespace(text: str) -> str:
-    """A namespace from the root, "/" for the root itself; raises `BadInput`."""
+    """Return a namespace from the root, "/" for the root itself; raise `BadInput` if malformed."""
     if not _NAMESPACE.fullmatch(text):
         raise BadInput(f"--namespace {text!r}: expected one such as /left, or /")
     return text

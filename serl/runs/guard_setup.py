@@ -1,4 +1,4 @@
-"""What the guard of an arm is told: a task's motion or a taught workspace, and the profile."""
+"""Configuration of an arm's guard: from a task's motion or a taught workspace, and the profile."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ from serl.system.files import make_folder, write_atomic
 from serl.task import SimulatedTask
 
 GUARD_FOLDER = "guard"
-"""Name of the folder of a run in which its guards' files are."""
+"""Name of the folder of a run that holds its guards' files."""
 
 _STARTS = 64
 _LONGEST_S = 0.3
 _LEAST_PERIODS = 1.5
-"""A target may be late by half a period."""
+"""Least command timeout of the guard, in control periods: a target may be half a period late."""
 
 
 def guarded_arm(config: TrainConfig, robot: str) -> tuple[ArmProfile, GuardConfig]:
-    """The profile of a run's arm, and the limits of its guard.
+    """Return the profile of a run's arm, and the configuration of its guard.
 
     Raises:
-        BadInput: there is no such arm, nobody has said where a real one may be, or it cannot do the
-            task; see `make_guard_config`.
+        BadInput: the arm is unknown, a real arm has no workspace, or the arm cannot do the task;
+            see `make_guard_config`.
     """
     profile, task = load_robot(robot), make_task(config)
-    check_topics(task)  # before a person is sent to teach the arm its place
+    check_topics(task)  # before a person is asked to teach the arm its workspace
     if is_real(robot):
         check_place(config, profile)
     return profile, make_guard_config(task, profile)
 
 
 def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
-    """The limits of a task, for an arm of a family.
+    """Return the guard's configuration for a task on an arm.
 
-    The box is the task's, within that which a person has taught the arm, if anybody has. Rotations
-    are limited about the start of each episode, which the guard does not know: it allows
-    as much more about one of them as starts differ. Where a person has taught the arm, they are
-    limited about what was taught, and by that as well.
+    The box is the task's, intersected with the arm's taught workspace, if there is one. The task
+    limits rotations about the start of each episode, which the guard does not know: the guard
+    limits them about one start, with a margin for the spread of the starts. With a taught
+    workspace, rotations are limited about its reference, and by its bound as well.
 
     Raises:
-        BadInput: the task is not one of an arm that follows targets, or its box is elsewhere than
-            the arm's.
+        BadInput: the task is not one of an arm that follows targets, its rate is too low for the
+            guard's timeout, or its box and the arm's workspace do not overlap.
     """
     check_topics(task)
     if task.config.rate_hz * _LONGEST_S < _LEAST_PERIODS:
@@ -87,7 +87,7 @@ def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
 
 
 def check_fits(config: GuardConfig, profile: ArmProfile) -> None:
-    """Raise `BadInput`, naming the key, unless a guard of `config` can guard such an arm."""
+    """Raise `BadInput`, naming the key, unless the guard's configuration fits the arm."""
     count, names = len(config.joint_low_rad), config.joint_names
     if config.frame != profile.base_frame:
         wrong = f"frame: {config.frame!r}, but its base frame is {profile.base_frame!r}"
@@ -107,7 +107,7 @@ def check_fits(config: GuardConfig, profile: ArmProfile) -> None:
 
 
 def _too_fast(limits: Limits, profile: ArmProfile) -> str:
-    """Which speed of the limits the arm's controller would scale down; empty if none."""
+    """Return which speed limit exceeds the speed of the arm's controller; empty if none does."""
     able = limits_of(limits, profile)
     for name in ("speed_m_s", "angular_speed_rad_s"):
         asked, most = getattr(limits, name), getattr(able, name)
@@ -117,10 +117,10 @@ def _too_fast(limits: Limits, profile: ArmProfile) -> str:
 
 
 def guard_of(profile: ArmProfile, limits: Limits | None = None) -> GuardConfig:
-    """The limits of an arm whose workspace a person taught, for whatever it is to do there.
+    """Return the guard's configuration for any motion in the arm's taught workspace.
 
     Raises:
-        BadInput: nobody did.
+        BadInput: the arm has no taught workspace.
     """
     place = profile.workspace
     if place is None:
@@ -150,13 +150,13 @@ def guard_of(profile: ArmProfile, limits: Limits | None = None) -> GuardConfig:
 
 
 def settle_guard(folder: Path, robot: str, config: GuardConfig) -> tuple[Path, Path]:
-    """Write the guard's configuration, and a clean latch where none is: nobody stopped it yet.
+    """Write the guard's configuration, and a latch without a stop where no latch exists.
 
-    Only for a simulated arm, which is as new as its run: a real arm's first start is a stop that a
+    Only for a simulated arm, which is made with its run: a real arm's first start is a stop that a
     person acknowledges.
 
     Returns:
-        The files of the configuration and of the latch.
+        The paths of the configuration and of the latch.
     """
     settings, latch = write_guard(folder, robot, config), simulated_latch(folder, robot)
     if not latch.exists():
@@ -165,12 +165,12 @@ def settle_guard(folder: Path, robot: str, config: GuardConfig) -> tuple[Path, P
 
 
 def simulated_latch(folder: Path, robot: str) -> Path:
-    """The latch of a simulated arm, which is as new as its run: see `settle_guard`."""
+    """Return the path of a simulated arm's latch, in its run's folder; see `settle_guard`."""
     return folder / f"{robot}.latch"
 
 
 def write_guard(folder: Path, robot: str, config: GuardConfig) -> Path:
-    """Write the guard's configuration; its file."""
+    """Write the guard's configuration; return its path."""
     make_folder(folder)
     settings = folder / f"{robot}.yaml"
     write_atomic(settings, yaml.safe_dump(config.model_dump(mode="json")).encode())
@@ -178,12 +178,12 @@ def write_guard(folder: Path, robot: str, config: GuardConfig) -> Path:
 
 
 class ArmNamespace(NamedTuple):
-    """Where an arm is in the ROS graph.
+    """The namespace of an arm in the ROS graph.
 
     Attributes:
-        cell: name of the folder of its nodes, and so their namespace.
-        robot: the arm's own namespace: below that of the cell, or from the root where it begins
-            with a slash; empty for the root itself.
+        cell: name of the folder of the arm's nodes, and so their namespace.
+        robot: the arm's own namespace: relative to the cell's, or absolute if it begins with a
+            slash; empty for the root itself.
     """
 
     cell: str
@@ -191,21 +191,21 @@ class ArmNamespace(NamedTuple):
 
     @property
     def namespace(self) -> str:
-        """Of the arm, from the root; "/" for the root itself."""
+        """The arm's absolute namespace; "/" for the root itself."""
         if self.robot and not self.robot.startswith("/"):
             return f"/{self.cell}/{self.robot}"
         return self.robot or "/"
 
     @property
     def prefix(self) -> str:
-        """What its names begin with, from the root, before their first slash."""
+        """The absolute namespace as a prefix of names: without trailing slash, "" for the root."""
         return self.namespace.rstrip("/")
 
 
 def guard_arguments(
     folder: Path, place: ArmNamespace, profile: ArmProfile, config: GuardConfig, latch: Path
 ) -> Sequence[str]:
-    """What the guard's process is started with; what it reads is written for it."""
+    """Write the files that the guard's process reads; return its command-line arguments."""
     settings, arm = folder / "guard.yaml", folder / "arm.yaml"
     write_atomic(settings, yaml.safe_dump(config.model_dump(mode="json")).encode())
     write_robot(arm, profile)
@@ -214,10 +214,10 @@ def guard_arguments(
 
 
 def place_of(profile: ArmProfile, namespace: str | None) -> ArmNamespace:
-    """Where an arm is: in the namespace that was asked for, or beside other arms of the cell.
+    """Return the namespace of an arm: the given one, or one in the cell, named by the profile.
 
     Raises:
-        BadInput: it is no namespace.
+        BadInput: the given namespace is malformed.
     """
     if namespace is None:
         return ArmNamespace("cell", profile.name)

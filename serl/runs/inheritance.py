@@ -1,9 +1,9 @@
 """Starting from another run: from simulation to a real arm, or from an old task to a new one.
 
-Its parts that are asked for are loaded, all others are fresh; what it recorded may enter replay.
-An actor and critics of images are of use only with the encoder, and the trunk, that they stand on.
-The scale of observations belongs to the networks, whatever `agent.normalise` says. Where a whole
-training is taken over, its updates count on, so that an annealed cloning term goes on where it was.
+The parts in `init_from.load` are loaded, all others are fresh; recorded steps may enter replay.
+An actor and critics of images can only be used with the encoder and trunk they were trained with.
+The scale of observations belongs to the networks, regardless of `agent.normalise`. If actor and
+critics are both loaded, the count of updates continues, and with it an annealed cloning term.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from serl.system.files import digest_of
 from serl.task import Demonstrated
 from serl.types import ActionSource, Episode
 
-_PARTS, _PART_CHARS = 3, 80  # of a difference between specs
+_PARTS, _PART_CHARS = 3, 80  # shown of a difference between specs
 _ARRAYS: dict[Part, tuple[str, ...]] = {
     "actor": ("actor.",),
     "critics": ("critic.", "target.", "grasp.", "grasp_target."),
@@ -40,21 +40,21 @@ _ARRAYS: dict[Part, tuple[str, ...]] = {
 _OF_THE_WHOLE = ("temperature.", "updates")
 _SEEN = {"observation"}
 _TRUE = {"task", "human"}
-"""Rewards that hold what a success is; what they say of a step is right wherever it is one."""
+"""Kinds of rewards that are ground truth; their rewards are valid in runs of the other kind too."""
 _JUDGE: dict[str, tuple[str, ...]] = {
     "classifier": ("model", "threshold", "hold", "tool_low_m", "tool_high_m"),
     "pose": ("pose", "tolerance_m", "tolerance_rad"),
 }
-_NEEDS = {"encoder": _SEEN, "normaliser": _SEEN}  # of a spec; any other part needs it whole
+_NEEDS = {"encoder": _SEEN, "normaliser": _SEEN}  # fields of a spec; other parts need all fields
 
 
 class Inheritance(NamedTuple):
-    """What another run leaves.
+    """The parts of an agent that are taken over from another run.
 
     Attributes:
-        origin: the configuration, its path absolute and its parts named one by one.
+        origin: the setting `init_from` with an absolute path and the names of the loaded parts.
         state: arrays of the agent by name.
-        lines: what is loaded, fresh and frozen, for people.
+        lines: messages to the user that list the loaded, fresh and frozen parts.
     """
 
     origin: InitFrom
@@ -63,14 +63,13 @@ class Inheritance(NamedTuple):
 
 
 def inherit(config: TrainConfig) -> Inheritance:
-    """What a run of this configuration starts with, of the other run's best checkpoint.
-
-    Where none was chosen it is the newest.
+    """Return the parts that a run takes over from the other run's best checkpoint, else the newest.
 
     Raises:
-        BadInput: not a run, one without a checkpoint, or one whose stages have them.
+        BadInput: `init_from.run` is not a run, has no checkpoint, or has stages with checkpoints of
+            their own.
         CorruptData: the checkpoint is damaged.
-        SpecMismatch: a part that is needed does not fit; the line says why.
+        SpecMismatch: a part that is needed does not fit; the message gives the reason.
     """
     assert config.init_from.run is not None
     path = config.init_from.run.resolve()
@@ -114,7 +113,7 @@ def _checkpoint(run: RunFolder) -> Checkpoint:
 
 
 def _misfit(part: Part, theirs: Spec, spec: Spec, arrays: State, mine: State) -> str:
-    """Why the other run's part does not fit; empty when it does."""
+    """Return the reason why the other run's part does not fit; empty when it does."""
     if difference := _difference(theirs, spec, _NEEDS.get(part, set())):
         return f"its spec != this task's: {_seen(theirs, spec)}{_shortened(difference)}"
     found, needed = (
@@ -132,7 +131,7 @@ def _misfit(part: Part, theirs: Spec, spec: Spec, arrays: State, mine: State) ->
 
 
 def _other_trunk(theirs: AgentConfig, mine: AgentConfig) -> str:
-    """Why what was trained behind their frozen trunk is of no use behind mine; empty if it is."""
+    """Return the difference of the frozen trunks that makes an encoder useless; empty if none."""
     there, here = digest_of_trunk(theirs), digest_of_trunk(mine)
     if there == here:
         return ""
@@ -141,7 +140,7 @@ def _other_trunk(theirs: AgentConfig, mine: AgentConfig) -> str:
 
 
 def _need_encoder(reasons: dict[Part, str], asked: Sequence[Part] | None) -> None:
-    """Give actor and critics that would stand on another encoder a reason why they do not fit."""
+    """Add to `reasons` that actor and critics do not fit without their own encoder."""
     for part in ("actor", "critics"):
         if reasons["encoder"]:
             reasons[part] = reasons[part] or f"its encoder does not fit: {reasons['encoder']}"
@@ -150,14 +149,14 @@ def _need_encoder(reasons: dict[Part, str], asked: Sequence[Part] | None) -> Non
 
 
 def _difference(theirs: Spec, mine: Spec, needed: set[str]) -> str:
-    """Of the fields of a spec that are needed, or of all but the task's name."""
+    """Return the difference of two specs in the needed fields; by default all but `task`."""
     fields = (needed or set(Spec.model_fields)) - {"task"}
     others = {name: getattr(mine, name) for name in set(Spec.model_fields) - fields}
     return theirs.model_copy(update=others).difference(mine)
 
 
 def _seen(theirs: Spec, mine: Spec) -> str:
-    """Say that one of them sees cameras and the other does not; "" where both see alike."""
+    """Return a phrase if only one of the specs has cameras; "" if both or neither have."""
     there, here = (
         "cameras" if spec.observation.images else "the state of the scene"
         for spec in (theirs, mine)
@@ -166,14 +165,14 @@ def _seen(theirs: Spec, mine: Spec) -> str:
 
 
 def _shortened(difference: str) -> str:
-    """Keep the first differences of `Spec.difference`, and the number of the others."""
+    """Return the first differences of `Spec.difference`, and the number of the others."""
     parts = difference.split("; ")
     shown = "; ".join(part[:_PART_CHARS] for part in parts[:_PARTS])
     return shown + (f"; and {len(parts) - _PARTS} more" if len(parts) > _PARTS else "")
 
 
 def _useless(theirs: TrainConfig, mine: TrainConfig) -> str:
-    """Why steps of the other run teach nothing here, or what is wrong; empty if they do."""
+    """Return the reason why steps of the other run cannot be learned from; empty if they can."""
     there, here = make_task(theirs), make_task(mine)
     trusted = theirs.reward.kind in _TRUE
     if mine.init_from.data == "steps":
@@ -189,7 +188,7 @@ def _useless(theirs: TrainConfig, mine: TrainConfig) -> str:
 
 
 def _other_judge(theirs: RewardConfig, mine: RewardConfig) -> str:
-    """What was judged otherwise than here; empty where rewards are those that it would get here."""
+    """Return the reward setting in which the runs differ; empty if their rewards are the same."""
     for name in ("kind", *_JUDGE.get(mine.kind, ())):
         there, here = (_said(each, name) for each in (theirs, mine))
         if there != here:
@@ -198,7 +197,7 @@ def _other_judge(theirs: RewardConfig, mine: RewardConfig) -> str:
 
 
 def _judge_line(theirs: RewardConfig, mine: TrainConfig) -> tuple[str, ...]:
-    """Where what enters replay has rewards that others gave; vice learns its own."""
+    """Return a message if data with different rewards enters replay; "vice" learns its own."""
     entering, other = mine.init_from.data, _other_judge(theirs, mine.reward)
     if entering == "none" or mine.reward.kind == "vice" or not other:
         return ()
@@ -206,7 +205,7 @@ def _judge_line(theirs: RewardConfig, mine: TrainConfig) -> tuple[str, ...]:
 
 
 def _said(reward: RewardConfig, name: str) -> object:
-    """Of a model, which may lie elsewhere or be gone, what is in it."""
+    """Return a reward setting; for a model file, whose path may change, its digest if known."""
     if name != "model" or reward.model is None:
         return getattr(reward, name)
     if reward.sha256 is None and not reward.model.is_file():
@@ -251,13 +250,13 @@ def _lines(
 
 
 def keep_episodes(origin: InitFrom, folder: Path) -> None:
-    """Link the other run's sealed episodes into `folder`, by actor, unless that was done before.
+    """Link the other run's sealed episodes into `folder`, by actor, unless `folder` exists.
 
-    From then on the other run may go on, or be gone.
+    Afterwards the other run may continue or be deleted.
 
     Raises:
-        BadInput: it is gone already.
-        SerlError: the disk refused.
+        BadInput: the other run is gone already.
+        SerlError: linking or copying failed.
     """
     if origin.run is None or origin.data == "none" or folder.exists():
         return
@@ -276,11 +275,11 @@ def keep_episodes(origin: InitFrom, folder: Path) -> None:
 
 
 def kept_episodes(origin: InitFrom, folder: Path, spec: Spec) -> Iterator[Episode]:
-    """The episodes that `keep_episodes` kept, as far as they are wanted; a reset is none.
+    """Yield the episodes linked by `keep_episodes` that `init_from.data` selects, without resets.
 
     Raises:
-        BadInput: none is.
-        CorruptData: one is damaged.
+        BadInput: no episode is selected.
+        CorruptData: an episode is damaged.
     """
     found = False
     for path in sorted(folder.glob(f"*/*{SEALED}")):
@@ -297,7 +296,7 @@ def kept_episodes(origin: InitFrom, folder: Path, spec: Spec) -> Iterator[Episod
 
 
 def _link(path: Path, to: Path) -> None:
-    """A second name for a file, or a copy where its disk is another one."""
+    """Make a hard link to a file, or a copy where linking fails, as between disks."""
     try:
         os.link(path, to)
     except OSError:

@@ -1,4 +1,4 @@
-"""Whether a run stays on one host, or which hosts take part in it."""
+"""The hosts of a run, and the addresses of this host."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _IFREQ = struct.Struct("16s24s")
 
 
 class NetworkConfig(BaseModel):
-    """The hosts of a run; by default it stays on one and opens no socket to the network.
+    """The hosts of a run; by default a run stays on one host and opens no network socket.
 
     Attributes:
-        hosts: addresses of all hosts that take part, this one's among them; empty for one host.
+        hosts: addresses of all hosts that take part, including this one; empty for a single host.
         key_file: the key that these hosts share; see `serl.system.authentication`.
-        domain: the ROS domain that they use, unless `ROS_DOMAIN_ID` asks for another.
+        domain: the ROS domain of these hosts, unless `ROS_DOMAIN_ID` is set.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -44,14 +44,14 @@ class NetworkConfig(BaseModel):
 
     @property
     def local(self) -> bool:
-        """The run stays on one host."""
+        """Whether the run stays on one host."""
         return not self.hosts
 
     def own_addresses(self) -> tuple[IPv4Address, ...]:
-        """Those of `hosts` that are this host's.
+        """Return the addresses in `hosts` that belong to this host.
 
         Raises:
-            BadInput: none is, or its interface is down.
+            BadInput: none belongs to this host, or its interface is down.
         """
         own = tuple(host for host in self.hosts if _is_own(host))
         if not own:
@@ -70,17 +70,17 @@ def _is_own(address: IPv4Address) -> bool:
 
 
 def is_up(address: IPv4Address) -> bool:
-    """This host has the address, and its interface runs: it is on and its cable is plugged in."""
+    """Return whether this host has the address, on an interface that is up and plugged in."""
     return _is_own(address) and address not in _stopped()
 
 
 def _stopped() -> set[IPv4Address]:
-    """Addresses of interfaces that do not run."""
+    """Return the addresses of interfaces that are not running."""
     stopped = set()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = _IFREQ.pack(name.encode(), b"")
-            with suppress(OSError):  # it has no address
+            with suppress(OSError):  # the interface has no address
                 found = ioctl(probe, _SIOCGIFADDR, request)
                 (flags,) = struct.unpack_from("H", ioctl(probe, _SIOCGIFFLAGS, request), 16)
                 if not flags & _IFF_RUNNING:

@@ -1,4 +1,4 @@
-"""Settings whose model a plug-in brings: of algorithms, rewards, people and transports."""
+"""Settings whose model a plug-in defines: algorithms, rewards, simulated people and transports."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Choice(NamedTuple):
     """A field of `TrainConfig` whose model depends on a plug-in.
 
     Attributes:
-        field: its name.
-        kind: of the plug-in.
-        setting: names the plug-in; a setting of the field, or one of the run.
-        contract: what the models of all such plug-ins are subclasses of.
+        field: name of the field.
+        kind: kind of the plug-in.
+        setting: name of the setting that selects the plug-in, in the field's model or in the run's.
+        contract: base class of the models of all plug-ins of this kind.
         own: the model of serl's own plug-ins.
-        bare: the model of a plug-in from outside that brings none.
+        bare: the model of an external plug-in that defines none.
     """
 
     field: str
@@ -41,15 +41,15 @@ class Choice(NamedTuple):
     bare: type[BaseModel]
 
     def validated(self, given: Any, run: Mapping[str, Any]) -> Any:
-        """An instance of the plug-in's model; without a sound name of one, what was given.
+        """Return an instance of the plug-in's model; `given` itself if the name is no string.
 
         Args:
             given: the settings, or an instance of a model.
             run: the settings of the run that were validated before.
 
         Raises:
-            BadInput: there is no such plug-in, or it cannot be loaded.
-            ValidationError: it does not know these settings.
+            BadInput: the plug-in does not exist, or cannot be loaded.
+            ValidationError: the settings do not fit the plug-in's model.
         """
         name = self._name(given, run)
         return (
@@ -59,7 +59,7 @@ class Choice(NamedTuple):
         )
 
     def unloaded(self, given: Any, run: Mapping[str, Any]) -> Any:
-        """As `validated`, but without the code of others: such a plug-in has default settings."""
+        """Validate without loading external code: an external plug-in gets default settings."""
         name = self._name(given, run)
         if isinstance(name, str) and name not in plugins.known(self.kind):
             own_setting = self.setting in self.own.model_fields
@@ -67,13 +67,13 @@ class Choice(NamedTuple):
         return self.validated(given, run)
 
     def selecting(self, name: str) -> dict[str, Any]:
-        """The settings of a run that select a plug-in."""
+        """Return the settings of a run that select a plug-in by its name."""
         if self.setting in self.own.model_fields:
             return {self.field: {self.setting: name}}
         return {self.setting: name}
 
     def _name(self, given: Any, run: Mapping[str, Any]) -> Any:
-        """The name of the plug-in, unchecked."""
+        """Return the name of the plug-in, unchecked."""
         if self.setting not in self.own.model_fields:
             return run.get(self.setting)
         if isinstance(given, Mapping):
@@ -81,7 +81,7 @@ class Choice(NamedTuple):
         return getattr(given, self.setting, None)
 
     def model(self, name: str) -> type[BaseModel]:
-        """The model of a plug-in, by its name or path; raises `BadInput` that names the setting."""
+        """Return the model of a plug-in by name or path; raise `BadInput` naming the setting."""
         default = self.own if name in plugins.known(self.kind) else self.bare
         try:
             return plugins.settings(self.kind, name, self.contract, default)
@@ -102,11 +102,11 @@ CHOICES = {each.field: each for each in (_OF_AGENT, _OF_REWARD, _OF_PERSON, _OF_
 
 
 def fitting(layer: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:
-    """A task's tuned settings, without those that the plug-ins of a run do not have.
+    """Return a task's tuned settings without those that the plug-ins of the run do not have.
 
     Args:
-        layer: the settings.
-        config: of the run: a `TrainConfig`.
+        layer: the tuned settings.
+        config: the run's `TrainConfig`.
     """
     kept = dict(layer)
     for field in CHOICES.keys() & layer.keys():
@@ -119,7 +119,7 @@ def fitting(layer: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:
 
 
 def _validated(given: Any, model: type[BaseModel]) -> Any:
-    """An instance of `model`; errors tell its settings, which those of its contract are part of."""
+    """Return an instance of `model`; errors on unknown settings list all settings of the model."""
     if isinstance(given, model):
         return given
     values = given.model_dump(exclude_unset=True) if isinstance(given, BaseModel) else given

@@ -1,4 +1,4 @@
-"""What a real arm asks of a run: nobody places its scene, and it tells only what is measured."""
+"""Requirements of a real arm on a run: no simulation places its scene or knows the ground truth."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _LEAST_M = 0.02
 
 
 def bodies_seen(task: SimulatedTask) -> tuple[str, ...]:
-    """Of the bodies that are tracked in simulation those that a policy sees something of.
+    """Return the tracked bodies whose poses enter the policy's observation.
 
-    On a real arm an object tracker has to tell them, as the topics `<name>_pose`.
+    On a real arm an object tracker has to publish these poses, as the topics `<name>_pose`.
     """
     shown = _Shown(task)
     task.begin(shown.reading)
@@ -35,12 +35,12 @@ def bodies_seen(task: SimulatedTask) -> tuple[str, ...]:
 
 
 def is_judged_apart(task: SimulatedTask) -> bool:
-    """On a real arm nothing tells all that the task's own success and reset depend on."""
+    """Return whether the task's success and reset need poses that a real arm does not measure."""
     return bodies_seen(task) != task.scene.tracked
 
 
 def check_trainable(config: TrainConfig, task: SimulatedTask) -> None:
-    """Raise `BadInput`, naming the setting, for what only a simulation can give a training."""
+    """Raise `BadInput`, naming the setting, if training on a real arm needs a simulation."""
     if config.intervention != "none":
         raise BadInput(
             f"intervention: {config.intervention}: no simulated human takes over on a real arm; "
@@ -67,12 +67,12 @@ def check_trainable(config: TrainConfig, task: SimulatedTask) -> None:
 
 
 def tuned_settings(config: TrainConfig, task: SimulatedTask) -> Mapping[str, Any]:
-    """The task's own; on a real arm not where its tool is at a success.
+    """Return the task's tuned settings; on a real arm without the tool's place at a success.
 
-    Those numbers are of a simulated table, as those of its box are.
+    That place is measured at a simulated table, as is the task's box.
 
     Raises:
-        BadInput: `init_from` names no run.
+        BadInput: `init_from.run` is not a run.
     """
     tuned = dict(task.training_defaults())
     if _keeps_features(config, task):
@@ -86,10 +86,10 @@ def tuned_settings(config: TrainConfig, task: SimulatedTask) -> Mapping[str, Any
 
 
 def _keeps_features(config: TrainConfig, task: SimulatedTask) -> bool:
-    """Whether replay is to keep what a pretrained encoder makes of images.
+    """Return whether replay stores features of a pretrained encoder instead of images.
 
-    By itself neither on a real arm, of whose cameras it knows nothing, nor where images are needed,
-    nor in stages, which may all see something else.
+    Unless set explicitly, not on a real arm, whose cameras the encoder was not trained on, nor for
+    "vice", which needs images, nor in stages, whose observations may differ.
     """
     agent, origin = config.agent, config.init_from
     if agent.cached_features is not None:
@@ -105,7 +105,10 @@ def _keeps_features(config: TrainConfig, task: SimulatedTask) -> bool:
 
 
 def asked_where(config: TrainConfig, task: SimulatedTask) -> str:
-    """A line for people at a real arm: where the tool has to be for a classifier to be asked."""
+    """Return a message with the tool positions at which a real arm's classifier is queried.
+
+    Empty in simulation, and for other kinds of rewards.
+    """
     if not is_real(config.robot) or config.reward.kind != "classifier":
         return ""
     if (place := config.reward.place) != ToolPlace():
@@ -122,9 +125,9 @@ def asked_where(config: TrainConfig, task: SimulatedTask) -> str:
 
 
 def check_place(config: TrainConfig, profile: ArmProfile) -> None:
-    """Raise `BadInput` unless a person has said where this arm may be: a task's box is not that.
+    """Raise `BadInput` unless a real arm's workspace was taught or its box is set explicitly.
 
-    Its numbers are those of a simulated table.
+    The default box of a task does not count, as it is that of a simulated table.
     """
     given = config.task_config.get("motion", {})
     if profile.workspace is None and not {"box_low_m", "box_high_m"} <= given.keys():
@@ -135,11 +138,11 @@ def check_place(config: TrainConfig, profile: ArmProfile) -> None:
 
 
 def limits_of(limits: Limits, profile: ArmProfile) -> Limits:
-    """Return the limits, lowered to what the arm's controller can follow and bear.
+    """Return the limits, lowered to the speeds and errors that the arm's controller can take.
 
-    The lead is that of any arm where the controller does not clip its error: a task's longer lead
-    is a larger force there, 40 N with 20 mm and a spring of 2000 N/m. The speeds are at most those
-    at which the controller scales commands down. `yield_m` is that of the profile, if it has one.
+    The lead is at most the default where the controller does not clip its error: a task's longer
+    lead would be a larger force there, 40 N with 20 mm and a spring of 2000 N/m. The speeds are at
+    most those above which the controller scales commands down. `yield_m` is the profile's, if set.
     """
     controller, lower = profile.controller, {}
     if controller.error_clip is None:
@@ -155,10 +158,10 @@ def limits_of(limits: Limits, profile: ArmProfile) -> Limits:
 
 
 def within_workspace(motion: Motion, profile: ArmProfile) -> Motion:
-    """Return the motion within the arm's limits, and within the box that a person taught it.
+    """Return the motion within the arm's limits and the box of its taught workspace.
 
     Raises:
-        BadInput: no part of the task's box is in it.
+        BadInput: the task's box and the workspace share less than 0.02 m along an axis.
     """
     motion = motion.model_copy(update={"limits": limits_of(motion.limits, profile)})
     if (place := profile.workspace) is None:
@@ -175,7 +178,7 @@ def within_workspace(motion: Motion, profile: ArmProfile) -> Motion:
 
 
 class _Asked(dict[str, Any]):
-    """Notes which of its values somebody looked at."""
+    """A dict that records which of its keys were read."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         super().__init__(values)
@@ -187,7 +190,7 @@ class _Asked(dict[str, Any]):
 
 
 class _Shown:
-    """A reading of an arm at rest in a scene, for looking at who looks at it."""
+    """A reading of an arm at rest in a scene, which records the state arrays that a task reads."""
 
     def __init__(self, task: SimulatedTask) -> None:
         spec = reading_spec(7, task.scene.tracked, task.config.all_views)

@@ -1,7 +1,7 @@
-"""The learner's copy of the logs of actors on other hosts, on its disk before it acknowledges.
+"""The learner's copy of the logs of actors on other hosts, written to disk before it acknowledges.
 
-A copy looks like the log that it is made of: the same records in the same files, under
-`episodes/<actor>`. A learner that starts again goes on inside an episode.
+A copy has the same records in the same files as the original log, under `episodes/<actor>`. A
+restarted learner continues in the middle of an episode.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Replica:
 
     Args:
         folder: the run.
-        spec: what the records fit.
+        spec: spec of the records.
     """
 
     def __init__(self, folder: RunFolder, spec: Spec) -> None:
@@ -49,21 +49,21 @@ class Replica:
         self._copies: dict[str, _Copy] = {}
 
     def meet(self, actor: str, home: str) -> None:
-        """Called before an actor's first record.
+        """Note whether an actor logs on another host; to be called before its first record.
 
         Args:
-            actor: its name.
-            home: what its host wrote beside its log.
+            actor: name of the actor.
+            home: identity that the actor's host wrote beside its log.
         """
         if read_home(self._folder.link(actor)) != home:
             self._far.add(actor)
 
     def append(self, records: Sequence[Arrival]) -> None:
-        """Copy what came from another host; on the disk when this returns. Knows what it has.
+        """Copy records of actors on other hosts to the disk, blocking; skip those already copied.
 
         Raises:
             BadInput: a record that is not the next one of its stream.
-            SerlError: the disk refused.
+            SerlError: writing failed.
         """
         touched = set()
         try:
@@ -81,13 +81,13 @@ class Replica:
             raise SerlError(f"{self._folder.path}: no copy of an actor's log: {error}") from error
 
     def close(self) -> None:
-        """Let go of the files as they are."""
+        """Close the files as they are."""
         for copy in self._copies.values():
             copy.close()
 
 
 class _Copy:
-    """The log of one actor; all methods raise `OSError` when the disk refuses."""
+    """The copy of one actor's log; all methods raise `OSError` when writing fails."""
 
     def __init__(self, folder: Path, spec: Spec, config: LogConfig) -> None:
         self._lock = lock_log(folder)
@@ -99,7 +99,7 @@ class _Copy:
         self._file: EpisodeWriter | None = None
 
     def append(self, record: Arrival) -> None:
-        """Write the record unless it is there; an `End` seals the file."""
+        """Write a record unless it was written before; an `End` seals the file."""
         key = record.key
         if key.epoch != self._epoch:
             self._turn_to(key.epoch)
@@ -122,20 +122,20 @@ class _Copy:
             self._seal(recovered=False)
 
     def sync(self) -> None:
-        """Wait until the disk has every record; begin to compress what was sealed."""
+        """Block until every record is on disk; start the compression of sealed files."""
         if self._file is not None:
             self._file.sync()
         self._compactor.step()
 
     def close(self) -> None:
-        """Let go of the open file, whose episode may go on some day."""
+        """Close the open file without sealing it, as its episode may continue later."""
         if self._file is not None:
             self._file.close()
         self._compactor.close()
         self._lock.close()
 
     def _turn_to(self, epoch: int) -> None:
-        """Go on where the copy of an epoch ends; an episode that another left open is over."""
+        """Continue at the end of an epoch's copy; seal the open episodes of other epochs."""
         if self._file is not None:
             self._seal(recovered=True)
         last: Path | None = None
@@ -158,9 +158,9 @@ class _Copy:
             self._next = (max(lost) + 1, 0)
 
     def _reopen(self, path: Path) -> None:
-        """Continue the undamaged beginning of a file; a crash on the way leaves the file.
+        """Continue the undamaged beginning of a file; a crash meanwhile leaves the file unchanged.
 
-        Also that of a sealed one, whose actor was taken for dead: an older start of it goes on.
+        The file may be sealed: records of an older epoch, believed to have ended, can still arrive.
         """
         self._compactor.close()
         self._next = _place_after(path)
@@ -184,7 +184,7 @@ class _Copy:
             self._seal(recovered=False)
 
     def _lose(self, lost: Lost) -> None:
-        """An episode that its own log has not got any more is lost here, too."""
+        """Discard the copy of an episode lost by the original log; list it in the manifest."""
         if self._file is not None:
             self._file.close()
             into_quarantine(self._file.path)
@@ -202,7 +202,7 @@ class _Copy:
 
 
 def _place_after(path: Path) -> tuple[int, int]:
-    """Episode and index of the record that follows those of a file."""
+    """Return episode and index of the record that follows those of a file."""
     episode = episode_name(path).episode
     with closing(EpisodeFile(path)) as file:
         kinds = [message.kind for message in file.prefix()]

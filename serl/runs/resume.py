@@ -1,6 +1,6 @@
-"""Where a run's learner goes on: the newest sound checkpoint and the order of the logged records.
+"""Resuming a run's learner from the newest sound checkpoint and the order of the logged records.
 
-A learner that starts for the first time goes on from nothing, by the same steps.
+A first start takes the same steps, without a checkpoint and records.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Opened:
 
     Attributes:
         index: the order of the accepted records.
-        taken: how many of the first of them the checkpoint's learner had taken.
-        notices: what a person should know of.
+        taken: number of records that the checkpoint's learner had taken, from the first.
+        notices: warnings for the user.
     """
 
     index: Index
@@ -64,13 +64,14 @@ def open_index(path: Path, logged: Cursors, taken: Cursors | None = None) -> Ope
     """Open the index of a run; rebuild it from the log where it is damaged or missing.
 
     Args:
-        path: of the database.
-        logged: how many records the log holds.
-        taken: how many of them the checkpoint's learner had taken; None without a checkpoint.
+        path: path of the database.
+        logged: number of records in the log, by stream.
+        taken: number of records that the checkpoint's learner had taken, by stream; None without a
+            checkpoint.
 
     Raises:
-        CorruptData: made by another version of serl.
-        SerlError: the disk refused.
+        CorruptData: the index was made by another version of serl.
+        SerlError: the disk failed.
     """
     notices = []
     held = {stream: min(cursor, logged.get(stream, 0)) for stream, cursor in (taken or {}).items()}
@@ -99,7 +100,7 @@ def open_index(path: Path, logged: Cursors, taken: Cursors | None = None) -> Ope
 def accepted(
     spans: Sequence[Span], open_stream: Callable[[Stream], Iterator[Arrival]]
 ) -> Iterator[Arrival]:
-    """The records of the spans in order; a stream is open from its first to its last one.
+    """Yield the records of the spans in order; each stream is open from its first to last span.
 
     Raises:
         CorruptData: a stream ends too early.
@@ -120,7 +121,7 @@ def accepted(
 
 
 def _begins_with(spans: Sequence[Span], cursors: Cursors) -> bool:
-    """Whether the first records are those before the cursors, whatever their order."""
+    """Return whether the first records are exactly those before the cursors, in any order."""
     left, seen = sum(cursors.values()), Counter[Stream]()
     for span in spans:
         seen[span.stream] += min(span.length, left)
@@ -129,7 +130,7 @@ def _begins_with(spans: Sequence[Span], cursors: Cursors) -> bool:
 
 
 def _move_aside(path: Path) -> Path:
-    """Rename a database and what SQLite keeps beside it; returns the new path."""
+    """Rename a database and SQLite's files beside it (-wal, -shm); return the new path."""
     for number in count(1):
         aside = path.with_name(f"{path.name}.{number}")
         if not aside.exists():
@@ -155,7 +156,7 @@ _SETTINGS = {
 
 
 def provenance(config: TrainConfig, spec: Spec) -> dict[str, Any]:
-    """What parameters depend on besides the records, as JSON can hold it."""
+    """Return the inputs of training besides the records (spec, settings, code), for JSON."""
     return {
         "spec": spec.digest,
         "settings": config.model_dump(mode="json", include=_SETTINGS),
@@ -164,10 +165,10 @@ def provenance(config: TrainConfig, spec: Spec) -> dict[str, Any]:
 
 
 def check_provenance(info: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
-    """Compare a checkpoint's information with `provenance` of today.
+    """Compare a checkpoint's information with the present `provenance`.
 
     Returns:
-        A warning when the code differs: parameters will not repeat to the bit. Else "".
+        A warning when the code differs, as parameters will not repeat to the bit; else "".
 
     Raises:
         BadInput: spec or settings differ.
@@ -186,9 +187,9 @@ def check_provenance(info: Mapping[str, Any], expected: Mapping[str, Any]) -> st
 
 
 def _code(config: TrainConfig) -> str:
-    """Return the version of serl, with a digest of plug-in files where there are some.
+    """Return the version of serl, with a digest of plug-in files, if any.
 
-    Those are the files of the task, the algorithm and the reward, which parameters depend on.
+    These are the .py files of the task, the algorithm and the reward, on which parameters depend.
     """
     plugins = (config.task, config.agent.algorithm, config.reward.kind)
     files = [Path(plugin).read_bytes() for plugin in plugins if plugin.endswith(".py")]
@@ -208,17 +209,17 @@ def _differences(
 
 
 class Continuation:
-    """Reads what a run holds; what a person should know of becomes rows of metrics.
+    """The state of a run, read for its learner; notices are written as rows of metrics.
 
     Args:
         folder: the run.
-        metrics: takes rows.
+        metrics: receives rows of metrics.
 
     Raises:
         BadInput: the checkpoint was made with another spec or other settings, or the run to start
             from does not fit.
         CorruptData: the demonstrations or all checkpoints are damaged.
-        SerlError: the disk refused.
+        SerlError: the disk failed.
     """
 
     def __init__(self, folder: RunFolder, metrics: MetricsWriter) -> None:
@@ -240,7 +241,7 @@ class Continuation:
             self._tell(notice)
 
     def learner(self, transport: LearnerEnd) -> Learner:
-        """The learner, which takes the logged records first; raises as the class."""
+        """Return the learner, which first takes the logged records; raise as the class does."""
         inherited = self._inherited()
         if self._checkpoint is None and not any(
             name.startswith("encoder.") for name in inherited or ()
@@ -262,18 +263,18 @@ class Continuation:
             self._experience(),
         )
         if inherited is not None:
-            learner.checkpoint()  # from here on the other run may change, or be gone
+            learner.checkpoint()  # from here on the other run may change or be deleted
         return learner
 
     def claim(self, actor: str, home: str, place: str) -> str:
-        """As `Index.claim`; the log of an actor that gets its name is copied if it is not here."""
+        """Claim an actor's name, as `Index.claim`; start the copy of its log if it is elsewhere."""
         reason = self.index.claim(actor, home, place)
         if not reason:
             self._mirror.meet(actor, home)
         return reason
 
     def close(self) -> None:
-        """Close the index, and the copies of logs."""
+        """Close the index and the copies of logs."""
         self._mirror.close()
         self.index.close()
 
@@ -305,12 +306,12 @@ class Continuation:
         print(text, file=sys.stderr)  # noqa: T201
 
     def _tell_encoder(self) -> None:
-        """What a fresh encoder starts from."""
+        """Report the weights that a fresh encoder starts from."""
         if line := told(self._folder.config.agent, self.spec.observation.images):
             self._tell(line)
 
     def _inherited(self) -> State | None:
-        """What a run starts with that has no checkpoint yet and is to start from another run."""
+        """Return the arrays taken from another run; None with a checkpoint or without that run."""
         config = self._folder.config
         if self._checkpoint is not None or config.init_from.run is None:
             return None
@@ -324,7 +325,7 @@ class Continuation:
         return self._folder.save_checkpoint(step, arrays, info)
 
     def _survey(self) -> dict[Stream, list[Logged]]:
-        """The episodes of each stream, in order."""
+        """Return the episodes of each stream, in order; report lost records."""
         found: dict[Stream, list[Logged]] = {}
         for actor in self._folder.actors():
             episodes = survey(self._folder.episodes(actor), self._tell)
@@ -340,7 +341,7 @@ class Continuation:
         return read_logged(episodes, self._folder.name, actor, self.spec, self._tell)
 
     def _demonstrations(self) -> Iterator[Record]:
-        """Successful episodes, of recordings or of earlier runs; failures demonstrate nothing."""
+        """Yield the successful episodes of recordings and of the run in `init_from`."""
         config = self._folder.config
         recorded = (self._folder.demonstrations,) if config.demos else ()
         for folder in config.demo_paths or recorded:
@@ -361,7 +362,7 @@ class Continuation:
             yield from self._inherited_records("demonstrations, as successes")
 
     def _experience(self) -> Iterator[Record]:
-        """Episodes of another run that count as this one's."""
+        """Yield the episodes of another run that count as this run's."""
         if self._folder.config.init_from.data == "steps":
             yield from self._inherited_records("in replay as if they were this run's")
 
@@ -375,6 +376,6 @@ class Continuation:
 
 
 def trained_steps(run: RunFolder) -> int:
-    """Online steps of the newest checkpoint; 0 before the first."""
+    """Return the online steps of the newest checkpoint; 0 before the first."""
     paths = checkpoint_paths(run.checkpoints)
     return int(paths[-1].name) if paths else 0

@@ -1,4 +1,4 @@
-"""Labelled images of recorded steps, as a reward model is trained on and measured with."""
+"""Labelled images of recorded steps, on which a reward model is trained and measured."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ _UNNOTED = np.zeros((0, 3), np.float32)
 
 
 class Sight(NamedTuple):
-    """What the images of episodes are of, and what drew them; empty where nobody wrote it down."""
+    """The camera views in the images of episodes, and their renderer; empty if not recorded."""
 
     views: dict[str, View]
     renderer: str
 
 
 class LabelledRecording(NamedTuple):
-    """An episode as far as it was recorded.
+    """A recorded episode, possibly without an end, with its labels.
 
     Attributes:
-        folder: where it lies.
-        name: of its file.
-        episode: what was recorded.
-        labels: what was said of its steps, by number.
-        noted_m: where the tool was, as the actor noted beside it.  # (N, 3), empty if it did not
+        folder: folder of the episode's file.
+        name: name of the file.
+        episode: the recorded episode.
+        labels: labels by step number.
+        noted_m: tool positions that the actor logged beside the episode.  # (N, 3), or empty
     """
 
     folder: Path
@@ -59,13 +59,13 @@ class LabelledRecording(NamedTuple):
 
     @property
     def observations(self) -> tuple[Observation, ...]:
-        """Those of the steps, and the final one."""
+        """The observations of the steps, and the final one if recorded."""
         end = (self.episode.end,) if self.episode.end else ()
         return tuple(record.observation for record in (*self.episode.steps, *end))
 
     @property
     def tools_m(self) -> Array:
-        """Where the tool was at each observation, base frame; NaN if unknown.  # (N, 3)."""
+        """The tool positions at each observation, m, base frame; NaN if unknown.  # (N, 3)."""
         seen = self.observations
         noted = self.noted_m if len(self.noted_m) == len(seen) else [_NOWHERE] * len(seen)
         places = [
@@ -74,12 +74,12 @@ class LabelledRecording(NamedTuple):
         return np.array(places, np.float32).reshape(-1, 3)
 
     def origin(self, step: int) -> Origin:
-        """Where an observation lies."""
+        """Return the folder, file and step of an observation."""
         return Origin(self.folder, StepKey(*self.name, step))
 
 
 def write_views(folder: Path, views: Mapping[str, View], renderer: str = "") -> None:
-    """Say beside episodes what their images are of, and what drew them."""
+    """Write the views and the renderer of a folder's images into its views.json."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -90,11 +90,11 @@ def write_views(folder: Path, views: Mapping[str, View], renderer: str = "") -> 
 
 
 def read_sight(folder: Path) -> Sight:
-    """What the images of a folder of episodes are of: a collection's, or those of a run's actor.
+    """Return the views and the renderer of a collection, or of a folder of a run's actor.
 
     Raises:
-        BadInput: it is neither.
-        CorruptData: the file that says so is damaged.
+        BadInput: the folder is neither.
+        CorruptData: the collection's views.json is damaged.
     """
     path = folder / VIEWS
     if not path.exists():
@@ -107,7 +107,7 @@ def read_sight(folder: Path) -> Sight:
     values = parse_object(read_bounded(path, MAX_JSON_BYTES), str(path))
     renderer, shown = values.get("renderer"), values.get("views")
     if not (isinstance(renderer, str) and isinstance(shown, dict)):
-        renderer, shown = "", values  # as it was written before it said so
+        renderer, shown = "", values  # the older format, without a renderer
     try:
         return Sight({name: View.model_validate(value) for name, value in shown.items()}, renderer)
     except ValidationError as error:
@@ -115,7 +115,7 @@ def read_sight(folder: Path) -> Sight:
 
 
 def run_of(folder: Path) -> RunFolder | None:
-    """The run of a folder RUN/episodes/ACTOR; None where it is no such folder."""
+    """Return the run of a folder RUN/episodes/ACTOR; None for any other folder."""
     above = folder.resolve().parent
     with suppress(SerlError):
         return RunFolder.open(above.parent) if above.name == "episodes" else None
@@ -123,13 +123,13 @@ def run_of(folder: Path) -> RunFolder | None:
 
 
 def episode_folders(paths: Sequence[Path]) -> list[Path]:
-    """The folders of episodes in these: of a run those of all its actors, of all its stages.
+    """Return the folders of episodes at these paths; of a run, those of all actors and stages.
 
-    Each is there once, however often it is named: its episodes would count as several, of which
-    one is measured on and another one trained.
+    Each folder is returned once, even if named several times: otherwise copies of one episode could
+    be in both the training and the test set.
 
     Raises:
-        BadInput: a run in which no actor has recorded anything, or a folder is none of ours.
+        BadInput: a path is not a folder, or is a run without a recorded episode.
     """
     folders: list[Path] = []
     for path in paths:
@@ -150,11 +150,11 @@ def episode_folders(paths: Sequence[Path]) -> list[Path]:
 
 
 def task_of(folders: Sequence[Path]) -> str:
-    """The task that episodes are of; empty without any.
+    """Return the name of the episodes' task; empty without episodes.
 
     Raises:
         CorruptData: an episode is damaged.
-        SpecMismatch: they are of several tasks.
+        SpecMismatch: the episodes are of several tasks.
     """
     tasks: dict[str, Path] = {}
     for folder in folders:
@@ -170,16 +170,17 @@ def task_of(folders: Sequence[Path]) -> str:
 def recordings(
     folder: Path, views: Mapping[str, View], labelled: bool
 ) -> Iterator[LabelledRecording]:
-    """The episodes of a folder, with the images of these views and no others.
+    """Yield the episodes of a folder, with the images of the given views only.
 
     Args:
-        folder: of episodes and their labels.
-        views: what is asked for.
-        labelled: only episodes of which something was said.
+        folder: folder of episodes and their labels.
+        views: views to read.
+        labelled: whether to skip episodes without a label.
 
     Raises:
-        CorruptData: an episode, a label or a place is damaged.
-        SpecMismatch: its images are of other views.
+        BadInput: the episodes have no images.
+        CorruptData: an episode, a label or a tool position is damaged.
+        SpecMismatch: the images are of other views.
     """
     found, said = read_sight(folder).views, read_labels(folder)
     if not found:
@@ -202,7 +203,7 @@ def recordings(
 
 
 def read_images(origins: Sequence[Origin], views: Sequence[str]) -> dict[str, Image]:
-    """The images of observations that were read before, in their order.  # (N, H, W, 3)."""
+    """Return the images of observations that were read before, in their order.  # (N, H, W, 3)."""
     found: dict[Origin, Observation] = {}
     for folder, place in dict.fromkeys(
         (origin.folder, EpisodeName(*origin.place[:2])) for origin in origins
@@ -222,16 +223,16 @@ def read_images(origins: Sequence[Origin], views: Sequence[str]) -> dict[str, Im
 def read_samples(
     folders: Sequence[Path], views: Mapping[str, View] | None = None
 ) -> tuple[Samples, dict[str, View]]:
-    """The labelled observations of folders of episodes, and the views that they share.
+    """Return the labelled observations of folders of episodes, and the views that were read.
 
     Args:
-        folders: each holds episodes and their labels.
-        views: what is asked for; by default all views of the first folder.
+        folders: folders of episodes and their labels.
+        views: views to read; by default all views of the first folder.
 
     Raises:
-        BadInput: nothing is labelled, or a folder is none.
-        CorruptData: an episode, a label or a place is damaged.
-        SpecMismatch: the folders show other views.
+        BadInput: no step is labelled, or a folder is not one of episodes with images.
+        CorruptData: an episode, a label or a tool position is damaged.
+        SpecMismatch: the folders have other views.
     """
     images: dict[str, list[Image]] = {}
     labels: list[int] = []
@@ -269,21 +270,21 @@ def read_samples(
 def with_labelled(
     successes: Successes, folders: Sequence[Path], views: Mapping[str, View]
 ) -> Successes:
-    """These, and the steps of collections that are labelled as successes.
+    """Return the successes together with the steps of collections that are labelled as successes.
 
-    In each that is the highest label: it may tell stages on the way as well.
+    Success is the highest label of each collection, as lower ones may mark intermediate stages.
 
     Args:
-        successes: of demonstrations.
+        successes: successes of demonstrations.
         folders: collections, or runs.
-        views: what the policy sees.
+        views: the policy's views.
 
     Raises:
         BadInput: the policy sees no images, or a folder holds no labelled success.
         CorruptData: an episode or a label is damaged.
         SpecMismatch: the images are of other views.
     """
-    from serl.runs.reward_data import (  # make tasks, by what needs this
+    from serl.runs.reward_data import (  # these make tasks, through modules that import this one
         episode_folders,
         read_samples,
     )

@@ -1,4 +1,4 @@
-"""The settings of a new run, checked before anything of it is written."""
+"""The settings of a new run, checked before any of its files is written."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from serl.training.successes import LastFrames
 def run_settings(
     task: str | None, file: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> TrainConfig:
-    """Defaults, the task's tuned settings, the file, the overrides; later ones win.
+    """Merge the defaults, the task's tuned settings, the file and the overrides; later ones win.
 
-    Paths are made absolute, so that the run can be resumed from anywhere.
+    Paths are made absolute, so that the run can be resumed from any working directory.
 
     Raises:
         BadInput: a setting, or a file that it names, cannot be used.
@@ -45,7 +45,7 @@ def run_settings(
 def _resolved(
     task: str | None, file: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> TrainConfig:
-    """All layers merged; the task and a robot's profile are found from anywhere."""
+    """Merge all layers; make the paths of the task and of the robot's profile absolute."""
     named: Mapping[str, Any] = {"task": task} if task else {}
     asked = resolve(_of_task(merge(file, overrides)), named)
     tuned = fitting(tuned_settings(asked, make_task(asked)), asked)
@@ -57,7 +57,7 @@ def _resolved(
 
 
 def _checked(config: TrainConfig) -> list[Spec]:
-    """What the run, or each of its stages, sees and does; raises `BadInput` if that is no run."""
+    """Return the spec of the run, or of each of its stages; raise `BadInput` if it cannot run."""
     for each in (config, *stage_configs(config).values()):
         if each.robot is not None:
             check_topics(make_task(each))
@@ -77,9 +77,9 @@ def _checked(config: TrainConfig) -> list[Spec]:
 
 
 def _found(config: TrainConfig, specs: Sequence[Spec]) -> dict[str, Any]:
-    """Settings that depend on files: which ones these are, wherever the run is resumed from.
+    """Return the settings that depend on files, with absolute paths and digests of the files.
 
-    What a run with stages starts with is for each of them to find, as it is what uses it.
+    In a run with stages, each stage resolves `init_from` itself, as the stage uses it.
     """
     positives = tuple(each.resolve() for each in config.vice.positives)
     defined = _defined(config)
@@ -101,7 +101,7 @@ def _found(config: TrainConfig, specs: Sequence[Spec]) -> dict[str, Any]:
 
 
 def _defined(config: TrainConfig) -> dict[str, Any]:
-    """What demonstrations define, of the task; of stages all that each of them is found to be."""
+    """Return the task settings that demonstrations define; with stages, the stages' settings."""
     if not config.stages:
         return {"task_config": merge(config.task_config, defined_by(config))}
     stages = {
@@ -114,7 +114,7 @@ def _defined(config: TrainConfig) -> dict[str, Any]:
 
 
 def _check_homing(config: TrainConfig, task: SimulatedTask) -> None:
-    """Raise `BadInput` for joints that are to go home where nothing moves them, or forces do."""
+    """Raise `BadInput` if `actor.home_every` is set for a robot that cannot go home by itself."""
     driven = task.scene.robot
     if config.actor.home_every and not hasattr(plugins.load("sim", driven), "home"):
         raise BadInput(f"actor.home_every: {task.name}: {driven!r} does not go home: expected 0")
@@ -124,28 +124,28 @@ def _check_homing(config: TrainConfig, task: SimulatedTask) -> None:
 
 
 def _check_positives(config: TrainConfig, spec: Spec) -> None:
-    """Raise `BadInput`, or as `with_labelled`, unless a reward can be learned from these."""
+    """Check that a "vice" reward can be learned from `vice.positives`; raise as `with_labelled`."""
     if config.reward.kind == "vice":
         none = LastFrames(spec.observation, 1).successes()
         with_labelled(none, config.vice.positives, make_task(config).config.policy_views)
 
 
 def _check_arm(config: TrainConfig) -> None:
-    """Raise `BadInput` unless an arm like that can be guarded, and a real one can be trained on."""
+    """Raise `BadInput` unless the run's arm can be guarded, and if real, be trained on."""
     assert config.robot is not None
     if is_real(config.robot):
-        load_robot(config.robot)  # an arm that there is, before what it could not do
+        load_robot(config.robot)  # first, so that an unknown arm is reported as unknown
         check_trainable(config, make_task(config))
     guarded_arm(config, config.robot)
 
 
 def _of_task(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the tuned settings depend on; the rest may change just some of them."""
+    """Return the given settings on which the task's tuned settings depend."""
     agent, reward = given.get("agent", {}), given.get("reward", {})
-    if isinstance(agent, Mapping):  # or it is refused
+    if isinstance(agent, Mapping):  # else validation rejects it
         agent = {name: agent[name] for name in _TUNED_FOR_AGENT if name in agent}
         if given.get("stages") and agent.get("cached_features") is None:
-            agent["cached_features"] = False  # each may see something else
+            agent["cached_features"] = False  # the observations of stages may differ
     if isinstance(reward, Mapping):
         reward = {"kind": "vice"} if reward.get("kind") == "vice" else {}
     own = {name: given[name] for name in _TUNED_FOR if name in given}
@@ -176,7 +176,7 @@ _TUNED_FOR_AGENT = (
 
 
 def _pinned(reward: RewardConfig) -> dict[str, Any]:
-    """Which file its model is, wherever the run is resumed from."""
+    """Return the absolute path and the digest of the reward's model; {} without a model."""
     if reward.model is None:
         return {}
     model = reward.model.resolve()
@@ -184,7 +184,7 @@ def _pinned(reward: RewardConfig) -> dict[str, Any]:
 
 
 def _settled(own: Mapping[str, Any], stage: TrainConfig) -> dict[str, Any]:
-    """A stage's own settings, with what is found of all of its settings, as of a run by itself."""
+    """Return a stage's own settings, with those that `_found` resolves as for a separate run."""
     found = _found(stage, [make_spec(make_task(stage))])
     found["task"] = plugins.absolute(stage.task)
     settled = stage.model_copy(update=found).model_dump(mode="json")
@@ -192,7 +192,7 @@ def _settled(own: Mapping[str, Any], stage: TrainConfig) -> dict[str, Any]:
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """The leaves of settings that are others, or were not there."""
+    """Return the leaves of settings that were changed or added."""
     changed: dict[str, Any] = {}
     for name, value in after.items():
         old = before.get(name)

@@ -1,4 +1,4 @@
-"""What a run is to learn, as its configuration says: the task, its spec, and who judges it."""
+"""The configured task of a run, its spec, its cameras, and the source of its rewards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from serl.task import Demonstrated, SimulatedTask
 
 
 def make_task(config: TrainConfig) -> SimulatedTask:
-    """The task by name or path, with its configuration's overrides checked."""
+    """Return the task by name or path, with the checked overrides of its configuration."""
     kind = plugins.load("task", config.task)
     task: SimulatedTask = kind()
     overrides = dict(config.task_config)
@@ -30,7 +30,10 @@ def make_task(config: TrainConfig) -> SimulatedTask:
 
 
 def for_recording(config: TrainConfig) -> TrainConfig:
-    """The same, with which recordings also hold what defines the task, where they do that."""
+    """Return the configuration for recording, which adds the state that defines a task, if any.
+
+    Only tasks whose settings recordings define (`Demonstrated`) record more than the policy uses.
+    """
     task = make_task(config)
     if not isinstance(task, Demonstrated):
         return config
@@ -39,23 +42,23 @@ def for_recording(config: TrainConfig) -> TrainConfig:
 
 
 def check_topics(task: SimulatedTask) -> None:
-    """Raise `BadInput` unless the task is one of an arm that follows targets, as topics tell."""
+    """Raise `BadInput` unless the task's robot is an arm that follows targets, sent over topics."""
     if (robot := task.scene.robot) != "arm":
         raise BadInput(f"{task.name}: driven by {robot!r} in this process only, not over topics")
     check_targets(task.name, task.config.motion)
 
 
 def check_one_tool(task: SimulatedTask) -> None:
-    """Raise `BadInput` unless the task is one of an arm, where success is told by its tool."""
+    """Raise `BadInput` unless the task's robot is one arm, as rewards of tool poses need."""
     if (robot := task.scene.robot) != "arm":
         raise BadInput(f"{task.name}: driven by {robot!r}: expected a task of one arm and its tool")
 
 
 def make_judged_task(config: TrainConfig) -> SimulatedTask:
-    """The task, its success judged as the configuration says.
+    """Return the task with the configured reward.
 
-    Its observations carry `private_views` as well, where they are for the log. On a real arm where
-    nothing tells what the task judges itself by, and no reward is set, a person judges.
+    With a classifier its observations also hold `private_views`, if they are logged. On a real arm
+    that does not measure the poses of the task's own reward, the default reward is a person's.
 
     Raises:
         BadInput: the reward model is absent, damaged, or made for another task or other cameras.
@@ -79,19 +82,19 @@ def make_judged_task(config: TrainConfig) -> SimulatedTask:
 
 
 def drawn_by(config: TrainConfig) -> str:
-    """What the images of a run come from: a renderer, or real cameras."""
+    """Return the source of a run's images: the name of a renderer, or `REAL` for real cameras."""
     return REAL if is_real(config.robot) else make_task(config).config.renderer
 
 
 def logged_views(config: TrainConfig) -> Mapping[str, View]:
-    """What the log of an actor has of cameras; the learner gets what a policy sees of it."""
+    """Return the camera views in an actor's log; the learner gets only the policy's views."""
     task = make_task(config).config
     private = config.reward.kind == "classifier" and config.log.private_views
     return task.all_views if private else task.policy_views
 
 
 def make_spec(task: SimulatedTask) -> Spec:
-    """What actor and learner agree on; needs no robot."""
+    """Return the spec that actor and learner agree on; needs no robot."""
     return Spec(
         task=task.name,
         observation=task.observation_spec,

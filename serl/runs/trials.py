@@ -23,8 +23,8 @@ class Examiner:
     """Runs trials of policies on one simulated arm: no exploration, no human.
 
     Args:
-        config: of the run.
-        robot: the arm, wherever it is simulated; else one in this process.
+        config: settings of the run.
+        robot: the simulated arm, possibly in another process; None for one in this process.
     """
 
     def __init__(self, config: TrainConfig, robot: SimulatedRobot | None = None) -> None:
@@ -34,13 +34,13 @@ class Examiner:
         self._agent: Agent = make_acting_agent(config, make_spec(self._task), 0)
 
     def evaluate(self, weights: State, purpose: Purpose, trials: int) -> Evaluation:
-        """Trials of one policy on the starts of a purpose."""
+        """Run trials of one policy on the starts of a purpose."""
         self._agent.load_actor_weights(weights)
         seeds = evaluation_seeds(purpose, self._config.seed, trials)
         return evaluate(lambda seed: self._trial(seed, lambda record: None), seeds)
 
     def film(self, weights: State, seeds: Iterable[int], size: tuple[int, int]) -> list[Image]:
-        """Frames of trials from these starts, with captions."""
+        """Run trials from these starts; return their frames with captions."""
         self._agent.load_actor_weights(weights)
         camera = plugins.make_renderer(self._robot, supersampling=2)
         frames: list[Image] = []
@@ -48,7 +48,7 @@ class Examiner:
 
             def shoot(record: Record, number: int = number) -> None:
                 if record.key.index % 2 and isinstance(record, Step):
-                    return  # every second step is enough to see what happens
+                    return  # every second step is enough for a film
                 frames.append(_captioned(camera.frame("front", *size), record, number))
 
             self._trial(seed, shoot)
@@ -66,7 +66,7 @@ class Examiner:
             EpisodeKey("evaluation", "examiner", 0, 0),
             sink,
         )
-        # What the task concludes may be a learned reward's opinion; the truth has to agree.
+        # The task's own result may come from a learned reward; the ground truth has to agree.
         success = result.success and self._task.is_success(self._robot.truth())
         return Trial(seed, success, result.steps, result.steps / rate_hz, result.reason)
 
@@ -77,13 +77,13 @@ def choose(
     candidates: Sequence[tuple[int, State]],
     told: Callable[[int, Evaluation], None] = lambda step, evaluation: None,
 ) -> int:
-    """The step of the best candidate, by trials on selection starts; the later one of equals.
+    """Return the step of the best candidate, by trials on selection starts; of equals the latest.
 
     Args:
-        config: of the run.
+        config: settings of the run.
         examiner: runs the trials.
         candidates: step and actor weights of each checkpoint, oldest first.
-        told: hears of every evaluation.
+        told: called with the step and the evaluation of each candidate.
     """
     best, chosen = -1, 0
     for step, weights in candidates:

@@ -1,7 +1,7 @@
-"""Proves that a run is sound: every record once and undamaged, every checkpoint as it was saved.
+"""Verification of a run: every record once and undamaged, every checkpoint as it was saved.
 
-The log is compared with itself (keys, hashes, counts), and with what the learner accepted: how
-many records, and their content.
+The log is checked for consistency (keys, hashes, counts), and compared with the number and the
+content of the records that the learner accepted.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ UNCOMPARED = (
 
 
 class Contents(NamedTuple):
-    """What the log of one actor holds.
+    """The content of one actor's log, in numbers.
 
     Attributes:
-        actor: its name.
-        starts: how often it was started.
+        actor: name of the actor.
+        starts: number of starts of the actor.
         episodes: files, open ones included.
         records: steps and ends.
-        truncated: episodes without an `End`: a crash cut them.
+        truncated: sealed episodes without an `End`, truncated by a crash.
         open: files that are being written, or wait to be recovered.
         quarantined: files in quarantine.
         accepted: records that the learner accepted.
@@ -67,16 +67,16 @@ class Contents(NamedTuple):
 
 
 class VerifyReport(NamedTuple):
-    """What `verify` found.
+    """The result of `verify`.
 
     Attributes:
-        contents: of each log, demonstrations last.
-        checkpoints: how many there are.
+        contents: contents of each log, demonstrations last.
+        checkpoints: number of checkpoints.
         lost: records that are known to have existed and are not in the log, or that the learner
             passed over.
         duplicated: records that the learner accepted more than once.
-        uncompared: accepted records whose content is not known, so that it was not compared.
-        findings: what is wrong, one line each; names the file, and the byte where there is one.
+        uncompared: accepted records whose content was not compared, as the index has no checksum.
+        findings: faults, one line each, with the file and, where known, the byte.
     """
 
     contents: tuple[Contents, ...]
@@ -88,11 +88,11 @@ class VerifyReport(NamedTuple):
 
     @property
     def sound(self) -> bool:
-        """Nothing is wrong."""
+        """Whether the run has no fault."""
         return not (self.findings or self.lost or self.duplicated)
 
     def __str__(self) -> str:
-        """A table, what is wrong, and one line of result."""
+        """Return a table of the logs, the faults, and one line of result."""
         rows = [Contents._fields, *self.contents]
         widths = [max(len(str(row[column])) for row in rows) for column in range(len(rows[0]))]
         lines = [
@@ -107,10 +107,10 @@ class VerifyReport(NamedTuple):
 
 
 def verify(path: Path) -> VerifyReport:
-    """Check all of a run; also while it goes on.
+    """Check all of a run, also while it is running.
 
     Raises:
-        BadInput: it is not a run.
+        BadInput: the path is not a run.
     """
     run = RunFolder.open(path, data_only=True)
     findings: list[str] = []
@@ -118,7 +118,7 @@ def verify(path: Path) -> VerifyReport:
     pointer = run.checkpoints / checkpoint.LATEST
     if pointer.exists() and checkpoint.latest(run.checkpoints) is None:
         findings.append(f"{pointer}: does not name a checkpoint")
-    # First, since what is accepted later is in the log by then.
+    # Read before the log, so that every record accepted here is in the log by then.
     spans, blocks = _accepted(run.index, findings)
     accepted, passed_over, duplicated = _coverage(spans)
     kept = [block for stream in blocks.values() for block in stream]
@@ -162,7 +162,7 @@ class _File(NamedTuple):
 
     path: Path
     name: EpisodeName
-    origin: tuple[str, str, str]  # run, actor, digest of the spec; empty when it holds nothing
+    origin: tuple[str, str, str]  # run, actor, digest of the spec; empty for an empty file
     records: int
     checksums: bytes  # of each record; 4 bytes where images cannot be compared, else 8
     ended: bool
@@ -171,12 +171,12 @@ class _File(NamedTuple):
 
 
 class _Log:
-    """One folder of episodes, read in full.
+    """The log in one folder of episodes, read in full.
 
     Attributes:
         held: readable records by stream.
         gone: records by stream that the manifest lists and that cannot be read.
-        findings: what is wrong.
+        findings: faults, one line each.
     """
 
     def __init__(self, folder: Path, actor: str | None, cameras: Sequence[str]) -> None:
@@ -200,7 +200,7 @@ class _Log:
         self.findings += self._of_manifest()
 
     def contents(self, accepted: Counter[Stream]) -> Contents:
-        """The log in numbers."""
+        """Return the content of the log in numbers."""
         quarantine = self._folder / QUARANTINE
         return Contents(
             actor=self._actor,
@@ -214,7 +214,7 @@ class _Log:
         )
 
     def differences(self, blocks: Mapping[Stream, Sequence[ChecksumBlock]]) -> Iterator[str]:
-        """Compare the content of the log with that of the records that the learner accepted."""
+        """Yield differences between the log's records and those that the learner accepted."""
         for (actor, epoch), learned in blocks.items():
             if actor != self._actor:
                 continue
@@ -232,7 +232,7 @@ class _Log:
                 )
 
     def _checksums(self, epoch: int) -> Iterator[tuple[int, bytes]]:
-        """Sequence number and checksum of the records of a start, as far as it is known."""
+        """Yield sequence number and checksum of a start's records, as far as they are known."""
         files = {file.name: file for file in self._files if file.name.epoch == epoch}
         lost = {name for name in self._lost if name.epoch == epoch}
         sequence = 0
@@ -249,10 +249,10 @@ class _Log:
             elif listed := self._entries.get(name.path(self._folder, SEALED).name):
                 sequence += max(entry.records for entry in listed)
             else:
-                return  # nobody knows how many records follow the damage
+                return  # the number of records after the damage is unknown
 
     def _of_origin(self) -> Iterator[str]:
-        """All files are of one run, one actor and one spec."""
+        """Yield the files that differ from the first in run, actor or spec."""
         known = [file for file in self._files if file.records and not file.damage]
         for file in known:
             run, _, digest = known[0].origin
@@ -261,20 +261,20 @@ class _Log:
                 yield f"{file.path}: of {found} (run, actor, spec), expected {expected}"
 
     def _of_order(self) -> Iterator[str]:
-        """No episode is missing, and only the last one of a start may lack its end."""
+        """Yield missing episodes, and episodes without an end that are not the last of a start."""
         for epoch, group in groupby(self._files, key=lambda file: file.name.epoch):
             files = list(group)
             missing = set(range(len(files))) - {file.name.episode for file in files}
             for episode in sorted(missing):
                 path = EpisodeName(epoch, episode).path(self._folder, SEALED)
-                if path.name not in self._entries:  # else the manifest says more
+                if path.name not in self._entries:  # else `_of_manifest` reports it
                     yield f"{path}: missing"
             for file in files[:-1]:
                 if not (file.ended or file.damage):
                     yield f"{file.path}: cut after {file.records} records, yet others follow"
 
     def _of_manifest(self) -> Iterator[str]:
-        """Every sealed file is as it was listed, and every listed file is there."""
+        """Yield sealed files that differ from the manifest, and listed files that are missing."""
         sealed = [file for file in self._files if file.sha256]
         if sealed and not self._entries:
             yield f"{self._folder / MANIFEST}: lists none of {len(sealed)} files"
@@ -301,13 +301,13 @@ def _is_of(entry: Entry, file: _File) -> bool:
 
 
 def _same(learned: bytes, logged: bytes) -> bool:
-    """Whether two checksums are the same, as far as both have them."""
+    """Return whether two checksums agree in the bytes that both have."""
     size = min(len(learned), len(logged))
     return learned[:size] == logged[:size]
 
 
 def _read(path: Path, cameras: Sequence[str]) -> _File:
-    """Decode every record of a file, check its key and sum up its content."""
+    """Decode every record of a file, check its key and compute its checksum."""
     origin, records, ended, digest, damage = ("", "", ""), 0, False, "", ""
     checksums = bytearray()
     try:
@@ -321,7 +321,7 @@ def _read(path: Path, cameras: Sequence[str]) -> _File:
                         f"{'nothing' if ended else file.key(records)}, got {record.key}"
                     )
                 has_all = record.observation.images.keys() >= set(cameras)
-                comparable = has_all and file.metadata["images"] != "jpeg"  # which loses some
+                comparable = has_all and file.metadata["images"] != "jpeg"  # which is lossy
                 content = checksum(record, cameras if comparable else ())
                 checksums += content if comparable else content[: CHECKSUM.size // 2]
                 records, ended = records + 1, isinstance(record, End)
@@ -345,7 +345,7 @@ def _accepted(
 
 
 def _coverage(spans: Sequence[Span]) -> tuple[Counter[Stream], int, int]:
-    """Where each stream's acceptance ends; records passed over, and accepted again."""
+    """Return the accepted end of each stream, and the numbers of skipped and repeated records."""
     ends: Counter[Stream] = Counter()
     passed_over = duplicated = 0
     for span in spans:
@@ -357,7 +357,7 @@ def _coverage(spans: Sequence[Span]) -> tuple[Counter[Stream], int, int]:
 
 
 def _of_parts(run: RunFolder) -> Iterator[str]:
-    """What a learner that saved a checkpoint had, and its successor needs, is there."""
+    """Yield the missing files that a learner needs to resume from a checkpoint."""
     if not run.index.exists():
         yield f"{run.index}: missing"
     recorded = run.config.demos and not run.config.demo_paths
@@ -366,7 +366,7 @@ def _of_parts(run: RunFolder) -> Iterator[str]:
 
 
 def _of_checkpoint(path: Path, known: Mapping[Stream, int]) -> Iterator[str]:
-    """A checkpoint is whole, and its learner took nothing that is neither logged nor accepted."""
+    """Yield damage of a checkpoint, and records it counts that are neither logged nor accepted."""
     try:
         taken = restore_progress(checkpoint.load(path).info).taken
     except CorruptData as error:
