@@ -1,4 +1,4 @@
-"""The contract of a learning algorithm. Free of torch, so that the core can name it."""
+"""Contract of a learning algorithm; imports no torch, so that the core can refer to it."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from serl.specs import Spec
 from serl.types import Action, Array, Batch, Observation
 
 State = Mapping[str, np.ndarray[Any, Any]]
-"""Arrays by dotted name: what safetensors can hold."""
+"""Arrays by dotted name, in a form that safetensors can store."""
 
 
 class Agent(Protocol):
     """An off-policy algorithm: acts, learns from batches, and can be saved and restored."""
 
     def act(self, observation: Observation, explore: bool) -> Action:
-        """Action in [-1, 1], shape (A,): sampled when exploring, else the mode."""
+        """Return an action in [-1, 1], shape (A,): sampled when exploring, else the mode."""
         ...
 
     def fit_normaliser(self, states: Array) -> None:
-        """Scale observations by the statistics of these state vectors, from now on.  # (N, D)."""
+        """Scale all later observations by the statistics of these state vectors, (N, D)."""
         ...
 
     def update(self, batch: Batch) -> dict[str, float]:
-        """One outer step: `utd` critic updates on equal parts of the batch, one actor update.
+        """Run `utd` critic updates on equal parts of the batch, then one actor update.
 
-        What is not finite changes nothing. Returns metrics when they are due (reading one costs a
-        device sync); "skipped" are the updates in a row, this one last, that were not finite.
+        A non-finite update changes no weights. Returns metrics when they are due (reading one
+        costs a device sync); "skipped" counts the consecutive non-finite updates up to this one.
         """
         ...
 
     def actor_weights(self) -> State:
-        """Copies of the arrays that acting needs, the normaliser included."""
+        """Return copies of the arrays needed for acting, including the normaliser."""
         ...
 
     def load_actor_weights(self, weights: State) -> None:
-        """Take over `actor_weights` of an equal agent, whole or not at all.
+        """Load the `actor_weights` of an equal agent, either completely or not at all.
 
         Raises `SpecMismatch` when a name, shape or type differs or a value is not finite.
         """
         ...
 
     def state_dict(self) -> State:
-        """Everything that exact continuation needs: all networks, optimisers, generators."""
+        """Return all state needed to continue exactly: networks, optimisers, random generators."""
         ...
 
     def load_state_dict(self, state: State) -> None:
@@ -57,21 +57,21 @@ class Agent(Protocol):
 
 
 class Algorithm(Protocol):
-    """What a module names as its `agent`; a class has `create` as a class method.
+    """Factory that a module exports as `agent`; in a class, `create` is a class method.
 
     Attributes:
-        Config: its settings, `agent.*`; without it they are those of `SACConfig`.
+        Config: model of the settings `agent.*`; if absent, `SACConfig` is used.
     """
 
     Config: ClassVar[type[AgentConfig]]
 
     def create(self, spec: Spec, config: AgentConfig, seed: int) -> Agent:
-        """A fresh agent; equal arguments give equal parameters.
+        """Return a new agent; equal arguments give equal parameters.
 
         Args:
-            spec: what it sees and does.
+            spec: spec of the observations and actions.
             config: an instance of `Config`.
-            seed: of everything random in it.
+            seed: seed of all random numbers in the agent.
 
         Raises:
             BadInput: the configuration contradicts itself or does not fit the spec.
@@ -86,8 +86,8 @@ Channels = Annotated[int, Field(ge=1, le=1024)]
 
 
 Packaged = Literal["tabletop", "insertion", "side"]
-"""The encoders that come with the package: of a camera in front and one at the wrist, of two at the
-hand, and of one from the side and one at the wrist."""
+"""Encoders shipped with the package: for a front and a wrist camera ("tabletop"), for two cameras
+at the hand ("insertion"), and for a side and a wrist camera ("side")."""
 
 
 EncoderWeights = Annotated[
@@ -97,43 +97,45 @@ EncoderWeights = Annotated[
 
 
 class AgentConfig(BaseModel):
-    """Settings of every algorithm: those that other parts of serl read.
+    """Settings common to all algorithms; other parts of serl rely on them.
 
-    An algorithm with settings of its own subclasses this, and names the subclass `Config`.
+    An algorithm with further settings subclasses this model as its `Config`.
 
     Attributes:
-        algorithm: "sac"; "hybrid", with a discrete critic beside it of the grippers that the action
-            moves, of one arm or two, and the same as "sac" where it moves none; "bc", to clone
-            demonstrations and human steps and learn nothing else; the name of one that an installed
-            package brings; or the path of a .py file.
-        discount: gamma; used by the replay.
+        algorithm: "sac"; "hybrid", SAC with an additional discrete critic for the grippers that the
+            action commands (one arm or two), equal to "sac" if the action commands none; "bc",
+            behaviour cloning of demonstrations and human steps only; the name of an algorithm
+            from an installed package; or the path of a .py file.
+        discount: discount factor gamma; used by the replay.
         batch_size: transitions per critic step.
-        utd: critic steps per `update`; the actor and the temperature take one.
-        encoder: of images: a small one that is trained, or SERL's frozen ResNet-10 below a small
+        utd: critic steps per `update`; the actor and the temperature take one step.
+        encoder: image encoder: a small trained one, or SERL's frozen ResNet-10 followed by a small
             trained one; see `serl encoder import`.
-        trunk: file of the ResNet-10's weights; None for where `serl encoder import` puts them.
-        trunk_sha256: what it held when the run was made; None for anything.
-        cached_features: replay keeps what is frozen makes of each frame, once and in float16, and
-            not its images; batches are then not shifted at random. Of a ResNet-10 that is 16 KiB a
-            camera, and what is above it is trained as ever; what it costs there is not known, as it
-            takes SERL's weights, which were not at hand. The small encoder stays as it was
-            pretrained, for each camera, and an update costs about what one from state does. None
-            keeps them in a simulation of a task that has settings for that and shows what an
-            encoder that comes with serl was pretrained on, and where the run that `init_from` names
-            did.
-        encoder_weights: what the small one starts from: a file that `serl encoder pretrain` wrote,
-            the name of one that comes with serl, or "none" for random weights; "auto" takes the
-            first that comes with serl and is for these cameras, their sizes and this network.
-        encoder_sha256: what that file held when the run was made; None for anything.
-        frozen: networks that no update changes, since they were loaded.
-        encoder_channels: of the small encoder's convolutions, of stride 2 but the last.
-        latent: features of each camera; None for 64 of the small encoder, and for 256 behind the
+        trunk: file of the ResNet-10's weights; None for the path used by `serl encoder import`.
+        trunk_sha256: hash of that file when the run was created; None to skip the check.
+        cached_features: replay stores the frozen network's features of each frame once, in float16,
+            instead of the images; batches then get no random shifts. With the ResNet-10 these are
+            16 KiB per camera, and the layers above it are trained as usual; the cost there is not
+            known, as SERL's weights were not available. The small encoder keeps its pretrained
+            weights for each camera, and an update costs about as much as one from state. None
+            enables the cache in simulation, for a task that has settings for it and shows scenes
+            that a packaged encoder was pretrained on, and where the run named by `init_from` used
+            it.
+        encoder_weights: initial weights of the small encoder: a file written by
+            `serl encoder pretrain`, the name of a packaged encoder, or "none" for random weights;
+            "auto" takes the first packaged encoder that fits the cameras, their sizes and this
+            network.
+        encoder_sha256: hash of that file when the run was created; None to skip the check.
+        frozen: networks that keep their loaded weights; no update changes them.
+        encoder_channels: channels of the small encoder's convolutions; all but the last have
+            stride 2.
+        latent: features per camera; None for 64 with the small encoder and for 256 with the
             ResNet-10, as in SERL.
-        state_latent: features of the state beside them; None for as many as `latent` says, else 64.
-        frames: the last so many images of an episode are seen, so that speeds are.
+        state_latent: features of the state vector; None for the value of `latent` if set, else 64.
+        frames: number of the episode's latest images in an observation; more than one shows speeds.
         compile: compile the losses (10 to 30 s at the first update).
-        device: "auto" for CUDA where there is one.
-        threads: of torch, for this process; None leaves them alone.
+        device: torch device; "auto" for CUDA where available.
+        threads: torch threads of this process; None keeps torch's default.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -158,8 +160,8 @@ class AgentConfig(BaseModel):
     threads: int | None = Field(None, ge=1, le=1024)
 
     def latents(self, trunk: bool) -> tuple[int, int]:
-        """Features of each camera, behind a frozen trunk or of the small encoder, and of the state.
+        """Return the number of features per camera, with or without a trunk, and of the state.
 
-        Until one number was both, runs named it `latent`; their networks are as they were.
+        Earlier runs set one number, `latent`, for both; their networks keep their sizes.
         """
         return self.latent or (256 if trunk else 64), self.state_latent or self.latent or 64

@@ -1,4 +1,4 @@
-"""An arm as its driver shows it to ROS 2: topics, types, frames, joints, gains. Only data.
+"""Profile of an arm and its ROS 2 driver: topics, types, frames, joints, gains. Data only.
 
 Names are relative to the robot's namespace unless they begin with a slash.
 """
@@ -23,7 +23,7 @@ from serl.system.settings_file import checked, read_yaml
 from serl.workspace import CameraName, CellCamera, SetupResult, Workspace
 
 Signed = tuple[float, float]
-"""The furthest below zero, and the furthest above."""
+"""A negative lower bound and a positive upper bound."""
 
 POSE = "geometry_msgs/msg/PoseStamped"
 TWIST = "geometry_msgs/msg/TwistStamped"
@@ -37,25 +37,25 @@ RUNNING = "std_msgs/msg/Bool"
 FRANKA_STATE = "franka_msgs/msg/FrankaRobotState"
 XARM_STATE = "xarm_msgs/msg/RobotMsg"
 FAULTS = (RUNNING, FRANKA_STATE, XARM_STATE)
-"""Types of what tells errors of an arm: whether its program runs (latched), or its whole state."""
+"""Types of fault topics: a latched flag that the arm's program runs, or the full robot state."""
 
 Value = bool | float | str
-"""Of a controller's parameter."""
+"""Value of a controller's parameter."""
 
 SOFT_N_M = 200.0
-"""At this stiffness an arm that was stopped by a contact can be pushed away by hand."""
+"""Highest stiffness at which an arm stopped by a contact can be pushed away by hand."""
 
 SIM = "sim"
-"""The robot whose name stands for the simulated arm behind ROS 2."""
+"""Robot name of the simulated arm behind ROS 2."""
 
 
 def is_real(robot: str | None) -> bool:
-    """Whether a robot is neither that one nor, as None, a simulation in the actor's process."""
+    """Return whether a robot is real: not `SIM`, and not None (simulation in the actor process)."""
     return robot is not None and robot != SIM
 
 
 def is_simulated_arm(robot: str | None) -> bool:
-    """Whether a robot is the simulated arm behind ROS 2."""
+    """Return whether a robot is the simulated arm behind ROS 2."""
     return robot == SIM
 
 
@@ -63,7 +63,7 @@ FrameName = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class Channel(BaseModel):
-    """A topic, service or action: its name, and its type as `ros2 interface` writes it."""
+    """A topic, service or action: its name, and its type in the notation of `ros2 interface`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -80,12 +80,12 @@ class GripperProfile(BaseModel):
     """A gripper of one degree of freedom.
 
     Attributes:
-        command: takes a position: one number on a topic, or the goal of an action.
-        state: joint states that tell where it is ...
-        joint: ... under this name; None where its first entry is the one.
-        closed: the position when closed, in the driver's unit (m, rad, or a share).
+        command: position command: one number on a topic, or the goal of an action.
+        state: joint states that contain the gripper's position.
+        joint: name of the gripper's joint in `state`; None for its first entry.
+        closed: the position when closed, in the driver's unit (m, rad, or a fraction).
         open: the position when open.
-        effort: greatest effort of a command, where its type has one.
+        effort: greatest effort of a command, if its type has one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -106,16 +106,16 @@ class GripperProfile(BaseModel):
         return self
 
     def opening(self, position: float) -> float:
-        """How far open it is at a position of the driver: 0 closed, 1 open."""
+        """Return the opening at a driver position: 0 closed, 1 open."""
         return (position - self.closed) / (self.open - self.closed)
 
     def position(self, opening: float) -> float:
-        """The driver's position at an opening."""
+        """Return the driver position at an opening (0 closed, 1 open)."""
         return self.closed + opening * (self.open - self.closed)
 
 
 class ErrorClip(BaseModel):
-    """How far the controller lets its target be ahead, per axis: bounds the force of a spring.
+    """The controller's limits on the pose error, per axis: they bound the force of its spring.
 
     Translations in metres, rotations in radians.
     """
@@ -138,11 +138,12 @@ class ErrorClip(BaseModel):
 
 
 class Gains(BaseModel):
-    """Parameters that a controller takes while it runs, and how stiff they make it.
+    """Controller parameters that can be changed at run time, and the resulting stiffness.
 
     Attributes:
-        parameters: by name.
-        stiffness_n_m: of its spring with them; None for a controller that is none.
+        parameters: values by parameter name.
+        stiffness_n_m: stiffness of the controller's spring with these values; None for a
+            controller that is not a spring.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -155,19 +156,19 @@ class ControllerProfile(BaseModel):
     """The controller's parameters: set at the start, read back, and refused if they differ.
 
     Attributes:
-        node: whose parameters they are.
-        parameters: by name; gains and clips among them.
-        expected: what others have set, and nothing here changes: only compared, before the guard
-            takes the arm and while it has it.
-        modes: gains to switch to while it runs, by name, such as "compliance" and "precision";
-            each changes all of the same parameters.
-        stiffness_n_m: of its spring, for forces that follow from a lead; None for a controller
-            of positions, whose force nothing bounds.
-        error_clip: what its parameters clip; None where it clips nothing.
-        hears_wrench: the stiffness bounds the force only while the controller listens to the
-            profile's `wrench`; the guard does not take the arm unless it does.
-        fastest_m_s: the controller scales a faster command down to this; None where it does not.
-        fastest_rad_s: the same for rotations.
+        node: ROS node that has the parameters.
+        parameters: values by name, including gains and clips.
+        expected: values set elsewhere and never changed by serl; they are only compared, before
+            the guard takes the arm and while it controls the arm.
+        modes: gains to switch to at run time, by name ("compliance", "precision"); each mode
+            sets all of the same parameters.
+        stiffness_n_m: stiffness of the controller's spring, to compute forces from a lead; None
+            for a position controller, whose force is not bounded.
+        error_clip: limits on the pose error set by the parameters; None for no clipping.
+        hears_wrench: the stiffness bounds the force only while the controller subscribes to the
+            profile's `wrench`; the guard refuses to take the arm unless it does.
+        fastest_m_s: the controller scales faster commands down to this speed; None for no scaling.
+        fastest_rad_s: the same limit for rotations.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -200,15 +201,15 @@ class ControllerProfile(BaseModel):
         return min(soft, key=lambda each: each.stiffness_n_m or math.inf, default=None)
 
     def wrong(self, found: Mapping[str, object]) -> str:
-        """What of `found`, the parameters as the controller says, is not as here; empty if none.
+        """Return the differences of the controller's parameters `found` from the profile, or "".
 
-        Gains may be those of the start or of a mode, but of one of them.
+        The gains must be those of the start or all those of one mode.
         """
         complaints = [differences(found, wanted) for wanted in self._settings]
         return "" if "" in complaints else complaints[0]
 
     def is_between(self, found: Mapping[str, object]) -> bool:
-        """Whether `found` may be on its way from some gains to others: none beyond all of them."""
+        """Return whether `found` may be changing between modes: each gain within their range."""
         settings = self._settings
         gains = {name for mode in self.modes.values() for name in mode.parameters}
         fixed = {name: value for name, value in settings[0].items() if name not in gains}
@@ -219,13 +220,13 @@ class ControllerProfile(BaseModel):
 
     @property
     def _settings(self) -> list[dict[str, Value]]:
-        """All parameters: as at the start, and in each mode."""
+        """All complete parameter sets: the one at the start, then one per mode."""
         fixed = {**self.parameters, **self.expected}
         return [fixed, *({**fixed, **mode.parameters} for mode in self.modes.values())]
 
 
 def differences(found: Mapping[str, object], wanted: Mapping[str, Value]) -> str:
-    """Which of a controller's parameters are not as wanted, in words; empty if none."""
+    """Return a description of the controller parameters that differ from `wanted`, or ""."""
     return "; ".join(
         f"{name} is {found.get(name)}, expected {value}"
         for name, value in wanted.items()
@@ -234,14 +235,14 @@ def differences(found: Mapping[str, object], wanted: Mapping[str, Value]) -> str
 
 
 def is_value(found: object, wanted: Value) -> bool:
-    """Whether a controller's parameter is what it should be, to the precision of its storage."""
+    """Return whether a controller's parameter has the wanted value, to its storage precision."""
     if isinstance(wanted, (bool, str)) or isinstance(found, bool):
         return type(found) is type(wanted) and found == wanted
     return isinstance(found, (int, float)) and math.isclose(found, wanted, rel_tol=1e-9)
 
 
 def _is_among(found: object, ends: Sequence[object]) -> bool:
-    """Whether a gain is a number from the least to the greatest of others."""
+    """Return whether a gain is a number between the smallest and the largest of `ends`."""
     numbers = [end for end in ends if isinstance(end, (int, float))]
     if not isinstance(found, (int, float)) or isinstance(found, bool):
         return False
@@ -249,7 +250,7 @@ def _is_among(found: object, ends: Sequence[object]) -> bool:
 
 
 class Payload(BaseModel):
-    """What is mounted at the flange, as the robot has to be told: kg, and m in the flange frame."""
+    """Payload at the flange, as configured in the robot: mass, and centre in the flange frame."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -258,35 +259,36 @@ class Payload(BaseModel):
 
 
 class ArmProfile(BaseModel):
-    """What is particular to a family of arms.
+    """The profile of a family of arms: its geometry, its driver's channels and its limits.
 
     Attributes:
-        name: of the family.
-        summary: one line on which driver and which arm.
+        name: name of the family.
+        summary: one line that names the driver and the arm.
         base_frame: frame of poses, targets, twists and wrenches.
-        tool_frame: whose pose is told and targeted.
+        tool_frame: frame whose pose is measured and targeted.
         joints: names of the arm's joints, in the order of all joint numbers here.
         joint_low_rad: lower limits.
         joint_high_rad: upper limits.
-        home_rad: where a person brings the arm before the first episode.
-        pose: base_T_tcp as measured.
-        twist: of the tool; None where the driver tells none: then it is worked out of poses.
-        wrench: what the surroundings exert on the tool; None without a sensor: then zero ...
-        wrench_frame: ... in the base frame or the tool's.
-        twist_frames: what headers of the twist may call the base frame; empty: as it is called.
-        wrench_frames: what headers of the wrench may call its frame; empty: as that is called.
-        joint_states: of the arm, maybe among others.
-        target: where the controller is to go, or for a type of TWIST how fast, in the base frame
-            and about the tool; at 100 Hz. Only the guard publishes it.
-        gripper: None without one.
-        controller: its parameters.
-        payload: of the gripper and what is fixed to it.
-        yield_m: how far the arm gives way in a protective stop, in all; None: `Limits.yield_m`.
-        fault: tells errors of the arm; None where no driver's topic does: then none is heard.
-        recover: a service that clears a fault of the arm; called by a person, never by us.
-        workspace: where it may go; None until a person taught it (`serl setup`).
-        cameras: of the cell, by name.
-        setup: what was tried on the first day, by step.
+        home_rad: joint positions to which a person moves the arm before the first episode.
+        pose: measured base_T_tcp.
+        twist: twist of the tool; None if the driver publishes none: it is then derived from poses.
+        wrench: wrench that the surroundings exert on the tool; None without a sensor: then zero.
+        wrench_frame: frame of the wrench: the base frame or the tool frame.
+        twist_frames: accepted frame ids of twist headers; empty for the base frame's name.
+        wrench_frames: accepted frame ids of wrench headers; empty for the wrench frame's name.
+        joint_states: joint states of the arm, possibly with further joints.
+        target: target pose of the controller, or target velocity if the type is TWIST, in the base
+            frame and about the tool; published at 100 Hz, by the guard only.
+        gripper: profile of the gripper; None for an arm without one.
+        controller: profile of the controller.
+        payload: payload of the gripper and the parts fixed to it.
+        yield_m: total distance the arm gives way in a protective stop; None for `Limits.yield_m`.
+        fault: topic that reports errors of the arm; None if the driver has none: then errors are
+            not detected.
+        recover: service that clears a fault of the arm; called by a person, never automatically.
+        workspace: allowed positions of the tool; None until a person taught them (`serl setup`).
+        cameras: cameras of the cell, by name.
+        setup: results of the steps of `serl setup`, by step.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -337,21 +339,21 @@ class ArmProfile(BaseModel):
 
     @property
     def twist_headers(self) -> tuple[str, ...]:
-        """The frames of which a twist may say that it is in them."""
+        """The frame ids that headers of twist messages may have."""
         return self.twist_frames or (self.base_frame,)
 
     @property
     def wrench_headers(self) -> tuple[str, ...]:
-        """And a wrench."""
+        """The frame ids that headers of wrench messages may have."""
         return self.wrench_frames or (self.frame_name(self.wrench_frame),)
 
     def frame_name(self, frame: Literal["base", "tool"]) -> str:
-        """Return the name that headers give the base frame or the tool frame."""
+        """Return the frame id of the base frame or the tool frame in message headers."""
         return self.tool_frame if frame == "tool" else self.base_frame
 
     @property
     def channels(self) -> tuple[Channel, ...]:
-        """All that is used of the driver."""
+        """All topics, services and actions of the driver that serl uses."""
         gripper = (self.gripper.command, self.gripper.state) if self.gripper else ()
         maybe = (self.twist, self.wrench, self.fault, self.recover)
         used = (channel for channel in maybe if channel is not None)
@@ -359,7 +361,7 @@ class ArmProfile(BaseModel):
 
     @property
     def after_contact(self) -> str:
-        """How stiff the arm is once a contact has stopped it, for people."""
+        """The stiffness of the arm after a stop by a contact, as text for people."""
         soft = self.controller.compliance
         if self.wrench is None:
             return "as stiff as before: it feels no contact"
@@ -368,7 +370,7 @@ class ArmProfile(BaseModel):
         return f"{soft.stiffness_n_m:g} N/m"
 
     def within(self, namespace: str) -> Self:
-        """The profile of an arm whose driver runs in a namespace: all names from the root."""
+        """Return the profile with absolute names, for a driver that runs in a namespace."""
         base = f"/{namespace.strip('/')}/" if namespace.strip("/") else "/"
 
         def moved(name: str) -> str:
@@ -388,10 +390,10 @@ class ArmProfile(BaseModel):
 
 
 def load_robot(robot: str) -> ArmProfile:
-    """Load the profile of a known name, of a `.py` file or of a `.yaml` file.
+    """Load a profile by known name, or from a `.py` or `.yaml` file.
 
     Raises:
-        BadInput: as `plugins.load` and `read_robot`, or the plug-in is no profile.
+        BadInput: see `plugins.load` and `read_robot`; or the plug-in is not a profile.
     """
     if robot.endswith(".yaml"):
         return read_robot(Path(robot))
@@ -402,10 +404,10 @@ def load_robot(robot: str) -> ArmProfile:
 
 
 def read_robot(path: Path) -> ArmProfile:
-    """The profile of a file.
+    """Read a profile from a YAML file.
 
     Raises:
-        BadInput: it is absent, damaged, or no profile; in one line with the name of the key.
+        BadInput: the file is absent, damaged, or not a profile; one line with the name of the key.
     """
     try:
         return checked(ArmProfile, read_yaml(path))
@@ -415,17 +417,17 @@ def read_robot(path: Path) -> ArmProfile:
 
 
 def write_robot(path: Path, profile: ArmProfile) -> None:
-    """Replace the file, or make it."""
+    """Write a profile to a YAML file, creating or replacing the file."""
     make_folder(path.absolute().parent)
     values = profile.model_dump(mode="json")
     write_atomic(path, yaml.safe_dump(values, sort_keys=False, default_flow_style=None).encode())
 
 
 def latch_path(robot: str, profile: ArmProfile, namespace: str) -> Path:
-    """The file of an arm's latch, one for all commands and runs that move this arm.
+    """Return the path of the arm's latch file, shared by all commands and runs that move this arm.
 
-    Beside the profile's file, or with the state of this user's programs for an arm by name. Where
-    the profile does not name the arm's topics from the root, each namespace is another arm:
+    The file lies beside the profile's file, or, for an arm given by name, in this user's state
+    folder. If the profile's topics are relative, each namespace is another arm:
     `right.latch`, `franka.latch` at the root, `franka@left.latch` in /left.
     """
     place = "" if profile.target.name.startswith("/") else namespace.strip("/").replace("/", ".")

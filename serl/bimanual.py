@@ -1,10 +1,9 @@
-"""Two arms as one robot: both are observed, and both commanded, in the same tick.
+"""Two arms as one robot, observed and commanded in the same control step.
 
     Pair(left, right)
 
-Names of state and images begin with `left_` or `right_`, as do the entries of an action: first
-those of the left arm, then those of the right one. When one arm stops, so does the other; `recover`
-is for both.
+Names of state arrays, images and action entries begin with `left_` or `right_`; the entries of the
+left arm come first. When one arm stops, so does the other; `recover` applies to both.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ _Value = TypeVar("_Value")
 
 
 class Pair:
-    """A `serl.robot.Robot` of two; a `SimulatedRobot` where both are (see `SimulatedPair`).
+    """A `serl.robot.Robot` made of two robots; see `SimulatedPair` for two simulated ones.
 
     Args:
         left: the arm whose names get the prefix `left_`.
-        right: the other one.
+        right: the arm whose names get the prefix `right_`.
 
     Attributes:
-        stop_reason: why both were stopped first; None while motion is allowed.
+        stop_reason: reason of the first stop of both arms; None while motion is allowed.
     """
 
     def __init__(self, left: Robot, right: Robot) -> None:
@@ -50,7 +49,7 @@ class Pair:
 
     @property
     def observation_spec(self) -> ObservationSpec:
-        """Of both, left first."""
+        """The specs of both arms' readings, the left arm first."""
         left, right = self.left.observation_spec, self.right.observation_spec
         return ObservationSpec(
             state=_joined(left.state, right.state), images=_joined(left.images, right.images)
@@ -58,16 +57,16 @@ class Pair:
 
     @property
     def action_spec(self) -> ArraySpec:
-        """The entries of the left arm, then those of the right one."""
+        """The spec of a joint action: the left arm's entries, then the right arm's."""
         return self._action_spec
 
     def observe(self) -> Observation:
-        """The newest reading of both.
+        """Return the newest reading of both arms.
 
-        "robot" is stamped with the older of the two, so that what is late of either counts.
+        The stamp "robot" is the older of the two, so that a late reading of either arm is noticed.
 
         Raises:
-            SerlError: one of them gives none; then both are stopped.
+            SerlError: one arm gives no reading; both are then stopped.
         """
         left, right = self._both_observe()
         stamps = _joined(left.stamps, right.stamps)
@@ -80,11 +79,11 @@ class Pair:
         )
 
     def act(self, action: Action) -> Action:
-        """Send each its part, or nothing to either; returns what was sent.
+        """Send each arm its part of an action, or none to either; return the executed action.
 
         Raises:
             BadInput: the action has another shape, or is not finite and in [-1, 1].
-            SerlError: one of them fails; then both are stopped.
+            SerlError: one arm fails; both are then stopped.
         """
         check_action(action, self._action_spec)
         if self._stopped():
@@ -99,13 +98,13 @@ class Pair:
         return np.concatenate([left, right])
 
     def drive_as(self, source: ActionSource) -> None:
-        """One person, policy or script drives both."""
+        """Set the source (person, policy or script) of the next actions of both arms."""
         for arm in (self.left, self.right):
             if isinstance(arm, Guarded):
                 arm.drive_as(source)
 
     def stop(self, reason: str) -> None:
-        """Hold both still now; what one of them does not do keeps the other from nothing."""
+        """Hold both arms still immediately; a failure of one does not prevent the other's stop."""
         self.stop_reason = self.stop_reason or reason
         try:
             self.left.stop(reason)
@@ -113,10 +112,10 @@ class Pair:
             self.right.stop(reason)
 
     def recover(self) -> None:
-        """Allow motion of both again, or of neither.
+        """Allow motion of both arms again, or of neither.
 
         Raises:
-            SerlError: one of them cannot; both stay stopped.
+            SerlError: one arm cannot recover; both stay stopped.
         """
         if not self._stopped():
             return
@@ -153,7 +152,7 @@ class Pair:
             raise
 
     def _stopped(self) -> bool:
-        """Whether either is stopped; then both are."""
+        """Return whether either arm is stopped; if so, stop both."""
         for arm, other in ((self.left, self.right), (self.right, self.left)):
             reason = getattr(arm, "stop_reason", None)
             if reason:
@@ -164,7 +163,7 @@ class Pair:
 
 
 class SimulatedPair(Pair):
-    """Two simulated arms, each in a world of its own, whose time passes together."""
+    """Two simulated arms in separate worlds whose time advances together."""
 
     left: SimulatedRobot
     right: SimulatedRobot
@@ -173,36 +172,36 @@ class SimulatedPair(Pair):
         super().__init__(left, right)
 
     def advance(self, dt_s: float) -> None:
-        """Let simulated time pass for both."""
+        """Advance the simulated time of both arms."""
         self._stopped()
         self.left.advance(dt_s)
         self.right.advance(dt_s)
 
     def reset(self, seed: int) -> Observation:
-        """Place both anew, each by a seed of its own that follows from this one."""
+        """Reset both arms, each with a seed derived from this one; return the first reading."""
         self.stop_reason = None
         self.left.reset(2 * seed)
         self.right.reset(2 * seed + 1)
         return self.observe()
 
     def truth(self) -> Truth:
-        """Of both."""
+        """Return the privileged states of both simulations."""
         return _joined(self.left.truth(), self.right.truth())
 
 
 class PairConfig(TaskConfig):
-    """What a task of two arms declares.
+    """The configuration of a task with two arms.
 
     Attributes:
-        motion: what an action means for the left arm, in the frame that both share.
-        right_motion: and for the right one.
+        motion: meaning and limits of the left arm's action, in the frame that both arms share.
+        right_motion: meaning and limits of the right arm's action, in the same frame.
     """
 
     right_motion: Motion
 
     @property
     def action_spec(self) -> ArraySpec:
-        """The entries of the left arm, then those of the right one."""
+        """The spec of a joint action: the left arm's entries, then the right arm's."""
         return _joined_actions(self.motion.action_spec, self.right_motion.action_spec)
 
 

@@ -1,4 +1,4 @@
-"""What a policy or a reward model sees of a camera: a part of its picture, at its own size."""
+"""Views: cropped and resized camera images for policies and reward models."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from serl.specs import ArraySpec
 from serl.types import Image
 
 REAL = "camera"
-"""In the place of a renderer: images of real cameras."""
+"""Value used in place of a renderer for images of real cameras."""
 
 
 class View(BaseModel):
     """A crop of a camera's picture, resized; several views may share a camera.
 
     Attributes:
-        camera: its name.
-        width: of the view, pixels.
-        height: of the view, pixels.
-        crop: left, top, right and bottom of the part that is seen, as shares of the picture.
-        capture: width and height of the picture itself; None for the least that the crop needs.
+        camera: name of the camera.
+        width: width of the view, pixels.
+        height: height of the view, pixels.
+        crop: left, top, right and bottom edge of the crop, as fractions of the picture.
+        capture: width and height of the full picture; None for the smallest that the crop needs.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -48,18 +48,18 @@ class View(BaseModel):
 
     @property
     def capture_size(self) -> tuple[int, int]:
-        """Width and height of the picture that the view is cut from."""
+        """Width and height of the picture from which the view is cut, pixels."""
         left, top, right, bottom = self.crop
         least = round(self.width / (right - left)), round(self.height / (bottom - top))
         return self.capture or least
 
     @property
     def spec(self) -> ArraySpec:
-        """Of the view's image."""
+        """Shape and dtype of the view's image."""
         return ArraySpec(shape=(self.height, self.width, 3), dtype="uint8", unit="RGB")
 
     def cut(self, picture: Image) -> Image:
-        """The view of a picture of the capture size, (H, W, 3) uint8, as an array of its own.
+        """Return the view of a picture of the capture size, (H, W, 3) uint8, as a new array.
 
         Raises:
             SpecMismatch: the picture has another size.
@@ -76,7 +76,7 @@ class View(BaseModel):
         part = picture[rows, columns]
         if part.shape[:2] == (self.height, self.width):
             return part.copy()
-        import cv2  # half a second: not where no picture is resized
+        import cv2  # takes half a second, needed only to resize
 
         resized: Image = cv2.resize(
             np.ascontiguousarray(part), (self.width, self.height), interpolation=cv2.INTER_AREA
@@ -85,5 +85,5 @@ class View(BaseModel):
 
 
 def image_specs(views: Mapping[str, View]) -> dict[str, ArraySpec]:
-    """Of the views' images, by name."""
+    """Return the specs of the views' images, by name."""
     return {name: view.spec for name, view in views.items()}

@@ -1,4 +1,4 @@
-"""When the next control step happens. Only clocks read the time in control code."""
+"""Clocks that keep the control rate; no other control code reads the time."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Keeps the control rate."""
+    """A source of time that keeps the control rate."""
 
     def start(self) -> None:
-        """An episode starts now."""
+        """Begin the first period of an episode."""
         ...
 
     def wait(self) -> None:
-        """Return when the next control period begins."""
+        """Block until the next control period begins."""
         ...
 
     def now_s(self) -> float:
-        """Monotonic seconds."""
+        """Return the monotonic time in seconds."""
         ...
 
 
@@ -27,10 +27,10 @@ class VirtualClock:
     """Simulated time: a period passes by advancing the simulation.
 
     Args:
-        advance: lets simulated time pass, in seconds (`SimulatedRobot.advance`).
+        advance: advances simulated time by seconds (`SimulatedRobot.advance`).
         rate_hz: control rate.
-        pace: called before each period; simulated time may stand still for as long as it takes
-            (a real arm's never does).
+        pace: called before each period; simulated time stands still until it returns (never used
+            on a real arm).
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class VirtualClock:
         self._pace = pace
 
     def start(self) -> None:
-        """Nothing to align."""
+        """Do nothing: simulated periods need no alignment."""
 
     def wait(self) -> None:
         """Advance the simulation by one period."""
@@ -52,17 +52,17 @@ class VirtualClock:
         self._advance(self._period_s)
 
     def now_s(self) -> float:
-        """Monotonic seconds of this machine, for stamps."""
+        """Return this machine's monotonic time in seconds, for stamps."""
         return time.monotonic()
 
 
 class RealTime:
-    """Lets simulated time pass no faster than real time while somebody asks for it: a pace.
+    """A pace for `VirtualClock` that limits simulated time to real time while requested.
 
     Args:
-        clock: keeps real time, at the rate of the simulated one.
-        wanted: asked before each period.
-        before: another pace, which comes first.
+        clock: real-time clock with the control rate of the simulated one.
+        wanted: called before each period; True limits simulated time to real time.
+        before: another pace, called first.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class RealTime:
         self._clock, self._wanted, self._before = clock, wanted, before
 
     def __call__(self) -> None:
-        """Return when the next period may begin."""
+        """Block until the next simulated period may begin."""
         self._before()
         if self._wanted():
             self._clock.wait()
@@ -80,16 +80,16 @@ class RealTime:
 
 
 class WallClock:
-    """Real time with absolute deadlines, so that lateness does not add up.
+    """Real time with absolute deadlines, so that delays do not accumulate.
 
     Args:
         rate_hz: control rate.
-        beat: called in each slice of the wait (a heartbeat).
-        slice_s: longest sleep between beats.
+        beat: heartbeat, called in each slice of the wait.
+        slice_s: longest sleep between heartbeats.
 
     Attributes:
-        periods: that began so far.
-        overruns: those of them that began late by more than a tenth of a period, because the
+        periods: number of periods begun so far.
+        overruns: number of periods that began late by more than a tenth of a period, because the
             work took long or the machine woke this process late.
     """
 
@@ -110,11 +110,11 @@ class WallClock:
         self.periods = self.overruns = 0
 
     def start(self) -> None:
-        """The first period begins now."""
+        """Begin the first period now."""
         self._deadline_s = self._now()
 
     def wait(self) -> None:
-        """Sleep until the next absolute deadline; a missed one is counted, not caught up."""
+        """Sleep until the next absolute deadline; count a missed one without catching up."""
         self._deadline_s += self._period_s
         missed_s = self._now() - self._deadline_s
         while (left_s := self._deadline_s - self._now()) > 0:
@@ -128,5 +128,5 @@ class WallClock:
         self._beat()
 
     def now_s(self) -> float:
-        """Monotonic seconds."""
+        """Return the monotonic time in seconds."""
         return self._now()

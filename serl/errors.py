@@ -1,36 +1,36 @@
-"""Errors that a person can mend: one line that names what is wrong and what is allowed."""
+"""Errors that a user can fix; each message names the fault and the allowed values in one line."""
 
 from __future__ import annotations
 
 
 class SerlError(Exception):
-    """Something went wrong at run time; the command ends with exit code 1."""
+    """A failure at run time; the command ends with exit code 1."""
 
 
 class Silent(SerlError):
-    """A robot or a sensor says nothing, or nothing new; it may come back."""
+    """A robot or sensor that sends no data, or no new data; it may resume."""
 
 
 class BadInput(SerlError):
-    """The user gave something that cannot be used; the command ends with exit code 2."""
+    """Unusable input from the user; the command ends with exit code 2."""
 
 
 class SpecMismatch(BadInput):
-    """Data does not have the shapes, types or names that were agreed on."""
+    """Data whose shapes, types or names differ from the spec."""
 
 
 class CorruptData(BadInput):
-    """Bytes (a file, a message) that are damaged, foreign, or beyond the allowed bounds."""
+    """A file or message that is damaged, of a foreign format, or beyond the allowed bounds."""
 
 
 NEEDS_PERSON = "a person is needed"
 
 
 class NeedsPerson(SerlError):
-    """Only a person can restore the scene; the robot holds until one has.
+    """A scene that only a person can restore; the robot holds until then.
 
     Args:
-        why: in words; what is said, and logged, begins with `NEEDS_PERSON`.
+        why: the reason as text; the error's message is `NEEDS_PERSON` followed by it.
     """
 
     def __init__(self, why: str) -> None:

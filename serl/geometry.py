@@ -14,17 +14,17 @@ Vector = tuple[float, float, float]
 
 
 def add(a: Vector, b: Vector) -> Vector:
-    """The sum."""
+    """Return the sum a + b."""
     return a[0] + b[0], a[1] + b[1], a[2] + b[2]
 
 
 def subtract(a: Vector, b: Vector) -> Vector:
-    """The difference a - b."""
+    """Return the difference a - b."""
     return a[0] - b[0], a[1] - b[1], a[2] - b[2]
 
 
 def nearest_point(v: Vector, centre: Vector, radius: float) -> Vector:
-    """The point nearest to `v` within `radius` of `centre`: `v` itself where it is within."""
+    """Return the point nearest to `v` within `radius` of `centre`; `v` itself if within."""
     x, y, z = centre
     dx, dy, dz = v[0] - x, v[1] - y, v[2] - z
     square = dx * dx + dy * dy + dz * dz
@@ -35,21 +35,21 @@ def nearest_point(v: Vector, centre: Vector, radius: float) -> Vector:
 
 
 def shortening(x: float, y: float, z: float, longest: float) -> float:
-    """The factor, at most 1, that makes a vector no longer than `longest`."""
+    """Return the factor, at most 1, that limits a vector's length to `longest`."""
     square = x * x + y * y + z * z
     return 1.0 if square <= longest * longest else longest / math.sqrt(square)
 
 
 def shortened(v: Vector, longest: float) -> Vector:
-    """`v`, or what is left of it at length `longest`; `v` itself where it is not longer."""
+    """Return `v` scaled to length `longest`, or `v` itself if it is not longer."""
     factor = shortening(*v, longest)
     return v if factor == 1.0 else (factor * v[0], factor * v[1], factor * v[2])
 
 
 def is_between(point: Vector, low: Vector, high: Vector, reach: float = 0.0) -> bool:
-    """Whether a point is inside the box of two corners, or nearer to it than `reach` on each axis.
+    """Return whether a point is in a box, or nearer to it than `reach` on each axis.
 
-    One on its face is not inside.
+    A point on a face of the box is not inside.
     """
     rows = zip(low, point, high, strict=True)
     return all(a - reach < value < b + reach for a, value, b in rows)
@@ -61,7 +61,7 @@ _NORM_TOLERANCE = 1e-2
 
 
 def multiply(a: Quaternion, b: Quaternion) -> Quaternion:
-    """Hamilton product: the rotation `b` followed by the rotation `a`."""
+    """Return the Hamilton product: the rotation `b` followed by the rotation `a`."""
     ax, ay, az, aw = a
     bx, by, bz, bw = b
     return (
@@ -73,12 +73,12 @@ def multiply(a: Quaternion, b: Quaternion) -> Quaternion:
 
 
 def conjugate(q: Quaternion) -> Quaternion:
-    """The inverse rotation."""
+    """Return the inverse rotation."""
     return -q[0], -q[1], -q[2], q[3]
 
 
 def rotate(q: Quaternion, v: Vector) -> Vector:
-    """The vector `v`, turned by `q`."""
+    """Return the vector `v` rotated by `q`."""
     x, y, z, w = q
     vx, vy, vz = v
     tx, ty, tz = 2 * (y * vz - z * vy), 2 * (z * vx - x * vz), 2 * (x * vy - y * vx)
@@ -90,14 +90,14 @@ def rotate(q: Quaternion, v: Vector) -> Vector:
 
 
 def from_rotation_vector(v: Vector) -> Quaternion:
-    """The quaternion of a rotation by |v| rad about v."""
+    """Return the quaternion of a rotation by |v| rad about v."""
     angle = math.sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2])
     scale = math.sin(0.5 * angle) / angle if angle > 1e-12 else 0.5
     return v[0] * scale, v[1] * scale, v[2] * scale, math.cos(0.5 * angle)
 
 
 def to_rotation_vector(q: Quaternion) -> Vector:
-    """The shortest rotation vector of `q`; its length is at most pi."""
+    """Return the shortest rotation vector of `q`; its length is at most pi."""
     x, y, z, w = q if q[3] >= 0.0 else (-q[0], -q[1], -q[2], -q[3])
     sine = math.sqrt(x * x + y * y + z * z)
     scale = 2.0 * math.atan2(sine, w) / sine if sine > 1e-12 else 2.0
@@ -105,7 +105,7 @@ def to_rotation_vector(q: Quaternion) -> Vector:
 
 
 def between(start: Quaternion, end: Quaternion) -> Vector:
-    """The shortest rotation vector that turns `start` into `end`, in the base frame."""
+    """Return the shortest rotation vector that turns `start` into `end`, in the base frame."""
     ax, ay, az, aw = end
     bx, by, bz, bw = start
     # end times the conjugate of start
@@ -121,20 +121,20 @@ def between(start: Quaternion, end: Quaternion) -> Vector:
 
 
 def yaw(q: Quaternion) -> float:
-    """Angle about the vertical of the turned axis x, rad."""
+    """Return the angle of the rotated x axis about the vertical, rad."""
     x, y, _ = rotate(q, (1.0, 0.0, 0.0))
     return math.atan2(y, x)
 
 
 def wrapped(angle: float, period: float) -> float:
-    """`angle` modulo `period`, in [-period / 2, period / 2)."""
+    """Return `angle` modulo `period`, in [-period / 2, period / 2)."""
     return (angle + 0.5 * period) % period - 0.5 * period
 
 
 def nearest_rotation(q: Quaternion, centre: Quaternion, radius_rad: float) -> Quaternion:
-    """The rotation nearest to `q` within `radius_rad` of `centre`: `q` itself where it is within.
+    """Return the rotation nearest to `q` within `radius_rad` of `centre`; `q` itself if within.
 
-    The radius is at most 2 pi; from pi on everything is within.
+    The radius is at most 2 pi; from pi on every rotation is within.
     """
     cx, cy, cz, cw = centre
     x, y, z, w = q
@@ -149,17 +149,17 @@ def nearest_rotation(q: Quaternion, centre: Quaternion, radius_rad: float) -> Qu
 
 
 def align_sign(q: Quaternion, reference: Quaternion) -> Quaternion:
-    """`q` or `-q` (the same rotation), whichever is nearer to `reference`."""
+    """Return `q` or `-q` (the same rotation), whichever is nearer to `reference`."""
     dot = q[0] * reference[0] + q[1] * reference[1] + q[2] * reference[2] + q[3] * reference[3]
     return q if dot >= 0.0 else (-q[0], -q[1], -q[2], -q[3])
 
 
 def normalized(q: Sequence[float]) -> Quaternion:
-    """`q` with unit norm.
+    """Return `q` with unit norm.
 
     Raises:
-        BadInput: not four finite numbers, or the norm is off by more than 0.01: such a value is
-            no rounding error but a wrong message.
+        BadInput: not four finite numbers, or the norm is off by more than 0.01, which is not a
+            rounding error but a wrong message.
     """
     norm = math.sqrt(sum(c * c for c in q)) if len(q) == 4 else math.nan
     if not abs(norm - 1.0) <= _NORM_TOLERANCE:
@@ -176,4 +176,4 @@ def _unit(q: Quaternion) -> Quaternion:
 
 
 UnitQuaternion = Annotated[Quaternion, AfterValidator(_unit)]
-"""Of a configuration: normalised, or refused."""
+"""Quaternion field of a configuration: normalised, or rejected."""

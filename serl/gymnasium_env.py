@@ -1,4 +1,4 @@
-"""Any simulated task as a Gymnasium environment, for outside code.
+"""Gymnasium environments of simulated tasks, for use with third-party code.
 
 Importing this module registers the tasks: `gymnasium.make("serl/PickCube-v0")` works after it.
 """
@@ -24,11 +24,11 @@ Seen = Array | dict[str, Array | Image]
 class TaskEnv(gymnasium.Env[Seen, Action]):
     """A task with its simulated arm; observations are the flat state vector of the task.
 
-    With `observe="pixels"` they are a dict: that vector as "state", and the image of each view,
-    uint8 (H, W, 3), by its name.
+    With `observe="pixels"` an observation is a dict: the state vector as "state", and the image
+    of each view, uint8 (H, W, 3), by its name.
 
-    The time limit is the task's own: it truncates. `info["is_success"]` is the ground truth at
-    this instant, `info["success"]` what the task concluded.
+    The task's time limit truncates. `info["is_success"]` is the ground truth at this instant,
+    `info["success"]` the outcome reported by the task.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
@@ -55,7 +55,7 @@ class TaskEnv(gymnasium.Env[Seen, Action]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Seen, dict[str, Any]]:
-        """Draw a new start; the same seed gives the same sequence of starts."""
+        """Start a new episode; the same seed gives the same sequence of starts."""
         super().reset(seed=seed)
         reading = self.robot.reset(int(self.np_random.integers(2**31)))
         self.task.begin(reading)
@@ -74,7 +74,7 @@ class TaskEnv(gymnasium.Env[Seen, Action]):
         return seen, outcome.reward, outcome.terminated, outcome.truncated, info
 
     def render(self) -> Any:
-        """The front camera's image, (H, W, 3) uint8, in the mode "rgb_array"."""
+        """Return the front camera's image, (H, W, 3) uint8, in the mode "rgb_array", else None."""
         if self.render_mode is None:
             return None
         if self._renderer is None:
@@ -82,7 +82,7 @@ class TaskEnv(gymnasium.Env[Seen, Action]):
         return self._renderer.frame("front", self._image_size, self._image_size)
 
     def close(self) -> None:
-        """Let go of the simulation's cameras."""
+        """Release the simulation's cameras."""
         self.robot.__exit__(None, None, None)
 
     def _seen(self, reading: Observation) -> Seen:

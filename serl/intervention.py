@@ -1,4 +1,4 @@
-"""Taking over: the contract of a teleoperation device, and who drives when."""
+"""Interventions: the contract of a teleoperation device, and its arbitration with the policy."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from serl.types import Action, ActionSource, End, Observation
 
 
 class Event(StrEnum):
-    """What a person says apart from motion."""
+    """An event reported by the operator or the device, besides motion."""
 
     SUCCESS = "success"
     FAILURE = "failure"
     DISCARD = "discard"
-    """Nothing is to be learned from this episode."""
+    """Exclude this episode from training."""
     RESET = "reset"
-    """Begin again."""
+    """End this episode and start a new one."""
     REWARD = "reward"
-    """This step was good: its reward is one more, and the episode goes on."""
+    """Add 1 to this step's reward; the episode goes on."""
     PENALTY = "penalty"
-    """This step was bad: its reward is one less."""
+    """Subtract 1 from this step's reward; the episode goes on."""
     STOP = "stop"
-    """Hold still now, until a person allows motion again."""
+    """Hold still immediately, until a person allows motion again."""
     LOST = "lost"
-    """Said by a device's driver, not by a person: it was silent while a person drove."""
+    """Reported by a device's driver: the device timed out while the operator controlled the arm."""
 
 
 ENDINGS = {
@@ -41,51 +41,51 @@ ENDINGS = {
     Event.LOST: "device lost",
     Event.RESET: "operator",
 }
-"""Why an episode was cut, by what was said; the first one counts."""
+"""Reasons to cut an episode, by event; the first matching one applies."""
 
 _KNOWN = {"success", "failure", "time limit", "interrupted", *ENDINGS.values()}
 
 
 def is_fault(end: End) -> bool:
-    """Nothing was seen after the last action: the observation is that from before it, once more."""
+    """Return whether a fault ended the episode: `End` then repeats the last step's observation."""
     return end.reason not in _KNOWN
 
 
 class Teleop(Protocol):
-    """A device, or anything that behaves like a person at one."""
+    """A teleoperation device with its operator, real or simulated."""
 
     def begin(self) -> None:
-        """An episode starts."""
+        """Begin an episode."""
         ...
 
     def __call__(self) -> Action | None:
-        """The person's action, or None while hands are off; never blocks.
+        """Return the operator's action, or None without operator input; never blocks.
 
-        Entries that are not a number are left to whoever would act without the person.
+        NaN entries keep the value of the policy or script that acts otherwise.
         """
         ...
 
     def events(self) -> tuple[Event, ...]:
-        """Events since the last call."""
+        """Return the events since the last call."""
         ...
 
 
 class Seen(Protocol):
-    """What a simulated person sees of the simulation."""
+    """The parts of a simulated robot that a simulated operator observes."""
 
     def observe(self) -> Observation:
-        """See `serl.robot.Robot`."""
+        """Return the newest reading; see `serl.robot.Robot`."""
         ...
 
     def truth(self) -> Truth:
-        """See `serl.robot.SimulatedRobot`."""
+        """Return the privileged state; see `serl.robot.SimulatedRobot`."""
         ...
 
 
 class PersonConfig(BaseModel):
-    """Settings of every simulated person: none.
+    """Settings common to all simulated operators: none.
 
-    A simulated person with settings of its own subclasses this, and names the subclass `Config`.
+    A simulated operator with settings subclasses this model as its `Config`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -93,16 +93,16 @@ class PersonConfig(BaseModel):
 
 @dataclass(frozen=True)
 class PersonContext:
-    """The training that a simulated person attends, at one actor.
+    """Context of a simulated operator: the training run and the actor that it attends.
 
     Attributes:
         task: the task, with its progress and its expert.
-        robot: shows the truth of the simulation.
+        robot: source of the simulation's readings and ground truth.
         planned_steps: online steps of the whole training, of all actors.
-        seed: of everything random in the person.
-        steps_before: online steps that this actor made before it was restarted.
-        trained: how many steps of all actors were trained on, as far as this actor knows.
-        labels: nothing but the person says of a success that it is one.
+        seed: seed of all random numbers of the operator.
+        steps_before: online steps made by this actor before it was restarted.
+        trained: returns the number of steps of all actors that were trained on, as known here.
+        labels: successes are labelled by the operator only.
     """
 
     task: SimulatedTask
@@ -115,38 +115,38 @@ class PersonContext:
 
 
 class Person(Protocol):
-    """What a module names as its `person`; a class has `create` as a class method.
+    """Factory that a module exports as `person`; in a class, `create` is a class method.
 
     Attributes:
-        Config: its settings, `human.*`; without it there are none.
+        Config: model of the settings `human.*`; if absent, there are none.
     """
 
     Config: ClassVar[type[PersonConfig]]
 
     def create(self, config: PersonConfig, training: PersonContext) -> Teleop:
-        """A simulated person for one actor; equal arguments give equal ones."""
+        """Return a simulated operator for one actor; equal arguments give equal operators."""
         ...
 
 
 class HandsOff:
-    """Nobody is there."""
+    """A teleoperation device that never gives input."""
 
     def begin(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing at the start of an episode."""
 
     def __call__(self) -> Action | None:
-        """Always hands off."""
+        """Return None: no operator input."""
         return None
 
     def events(self) -> tuple[Event, ...]:
-        """Never any."""
+        """Return no events."""
         return ()
 
 
 def arbitrate(
     proposed: Action, chosen_by: ActionSource, human: Action | None
 ) -> tuple[Action, ActionSource]:
-    """The action to execute and who chose it: a human's hands always win, axis by axis."""
+    """Return the action to execute and its source; operator input takes precedence per axis."""
     if human is None:
         return proposed, chosen_by
     return np.where(np.isnan(human), proposed, human).astype(np.float32), ActionSource.HUMAN
@@ -154,12 +154,12 @@ def arbitrate(
 
 STUCK = "the arm does not move"
 STUCK_S = 2.0
-"""How long it is led on in vain before a guard says so."""
+"""Time without motion, despite a leading setpoint, after which the guard reports a stuck arm."""
 
 _MORE_S = 0.5
-"""Until it was as far behind as it is led, and until it was told."""
+"""Margin for the build-up of the lead before this time and for the delay of the report."""
 
 
 def stuck_since_s(end: End) -> float:
-    """When the arm of an episode that ended so came to stand, as its steps tell time; else inf."""
+    """Return when the arm got stuck, in the steps' monotonic time; inf for other ends."""
     return end.monotonic_s - STUCK_S - _MORE_S if STUCK in end.reason else math.inf

@@ -1,4 +1,4 @@
-"""The only control loop: training, demonstration, evaluation, reset and dry run are arguments."""
+"""The only control loop: its arguments select training, demos, evaluation, reset or dry run."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from serl.types import ActionSource, End, Key, Observation, Outcome, Record, Ste
 Sink = Callable[[Record], None]
 
 LIVE = "human, live"
-"""Provenance of a reward that a person has changed while the episode went on."""
+"""Provenance of a reward that the operator changed during the episode."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeKey:
-    """What the keys of an episode's steps share."""
+    """The part of a step's key that is the same for all steps of an episode."""
 
     run: str
     actor: str
@@ -33,13 +33,13 @@ class EpisodeKey:
     episode: int
 
     def at(self, index: int) -> Key:
-        """The key of the step `index`."""
+        """Return the key of the step `index`."""
         return Key(self.run, self.actor, self.epoch, self.episode, index)
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How an episode went: number of steps, return, success, human steps, and why it ended."""
+    """Result of an episode: number of steps, return, success, human steps and reason of its end."""
 
     steps: int
     reward: float
@@ -61,26 +61,26 @@ def run(
     policy_version: Callable[[], int] = lambda: 0,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Result:
-    """Run one episode from where the robot is, until the task, time, a person or a fault ends it.
+    """Run one episode from the current state, until the task, time, a person or a fault ends it.
 
-    Each step reaches `sink` before the next action is issued; the episode's `End` closes it.
-    A robot that cannot be read, a reading that does not fit its spec (NaN, wrong shape, missing
-    camera) or a reward that nothing can be learned from (NaN, beyond 1e6) stops the robot and
-    truncates the episode; the last good observation then closes it. An episode whose first reading
-    does not fit never begins. A person's stop, and a device that fell silent in a person's hand,
-    stop the robot as well. Whoever else stops it ends the episode: no action would have any effect.
+    Each step reaches `sink` before the next action is issued; the episode's `End` follows last.
+    A failed reading, a reading that does not fit its spec (NaN, wrong shape, missing camera) or an
+    unusable reward (NaN, beyond 1e6) stops the robot and truncates the episode; `End` then repeats
+    the last good observation. An episode whose first reading does not fit never begins. A stop by
+    the operator, and a device that times out while the operator controls the arm, stop the robot
+    as well. A robot stopped for any other reason ends the episode, as actions have no effect.
 
     Args:
-        robot: what is driven.
-        task: what is seen, and what counts as done.
-        policy: what acts while hands are off.
+        robot: robot to control.
+        task: source of observations, rewards and the end of the episode.
+        policy: source of actions while there is no operator input.
         clock: keeps the control rate.
         key: identity of the episode.
-        sink: takes every record.
-        teleop: a person, who may take over at any step.
-        chosen_by: the source that `policy` stands for.
-        policy_version: version of the weights in use.
-        interrupted: asked once a step; True ends the episode as truncated.
+        sink: called with every record.
+        teleop: operator input, which may take over at any step.
+        chosen_by: source recorded for actions of `policy`.
+        policy_version: returns the version of the weights in use.
+        interrupted: called once per step; True ends the episode as truncated. May block.
 
     Raises:
         SpecMismatch: the first reading does not fit its spec; the robot was stopped.
@@ -101,7 +101,7 @@ def run(
         executed = robot.act(chosen)
         clock.wait()
         successor, outcome, fault = _observe(robot, task, index)
-        halted, said = interrupted(), teleop.events()  # in this order, for it may wait
+        halted, said = interrupted(), teleop.events()  # in this order: `interrupted` may block
         if Event.STOP in said or Event.LOST in said:
             robot.stop(", ".join(ENDINGS[event] for event in said if event in ENDINGS))
         outcome, reason = _ending(outcome, said, halted, fault)
@@ -133,7 +133,7 @@ def run(
 
 
 def _checked(robot: Robot) -> Observation:
-    """The newest reading, once it is known to fit; the robot is stopped when it does not."""
+    """Return the newest reading; stop the robot and raise if it does not fit its spec."""
     reading = robot.observe()
     try:
         robot.observation_spec.validate_observation(reading)
@@ -150,7 +150,7 @@ def _seen(task: TaskView, reading: Observation) -> Observation:
 
 
 def _observe(robot: Robot, task: TaskView, index: int) -> tuple[Observation | None, Outcome, str]:
-    """The successor and its outcome, or the fault that made the reading useless."""
+    """Return the next observation and its outcome, or a description of the fault."""
     try:
         reading = _checked(robot)
         observation, outcome = _seen(task, reading), task.outcome(reading, index)
@@ -167,7 +167,7 @@ def _observe(robot: Robot, task: TaskView, index: int) -> tuple[Observation | No
 def _ending(
     outcome: Outcome, events: tuple[Event, ...], interrupted: bool, fault: str
 ) -> tuple[Outcome, str]:
-    """The outcome with a person's word applied, and why the episode ends (empty: it does not)."""
+    """Apply the operator's events to the outcome; also return why the episode ends, or ""."""
     if fault:
         return outcome, fault
     if given := (Event.REWARD in events) - (Event.PENALTY in events):

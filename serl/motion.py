@@ -1,4 +1,4 @@
-"""Where an arm is to go: what the actions of an episode have made of its start."""
+"""Motion of an arm: the meaning of actions, their limits, and the target pose they move."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _INDEX: dict[Axis, int] = {"x": 0, "y": 1, "z": 2, "roll": 3, "pitch": 4, "yaw":
 
 
 FARTHEST_RAD = 4.0 * math.pi
-"""No joint of ours turns this far: such an angle is not in radians."""
+"""Bound on joint angles: no supported joint turns further, so larger values are not radians."""
 
 
 class Limits(BaseModel):
-    """The one table of limits; a value above its hard maximum is refused.
+    """The single table of motion limits; a value above its hard maximum is rejected.
 
-    The profile for stopping is faster than the one for driving: a stop from 0.15 m/s takes less
-    than 80 ms. Rotational values belong to translational ones as 1 rad/s to 0.2 m/s.
+    The stopping profile is faster than the driving profile: a stop from 0.15 m/s takes less than
+    80 ms. Rotational values correspond to translational ones at 1 rad/s to 0.2 m/s.
 
-    `yield_m` is how far an arm in a protective stop gives way to pushes, in all, from where it came
-    to rest.
+    `yield_m` is the total distance that an arm in a protective stop gives way to pushes, from the
+    position where it came to rest.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -67,24 +67,24 @@ class Limits(BaseModel):
 
     @property
     def yield_rad(self) -> float:
-        """How far it gives way by turning."""
+        """The total rotation by which an arm in a protective stop gives way, rad."""
         return self.yield_m / 0.2
 
 
 class Wrench(BaseModel):
-    """What an action means that is a wrench, and its limits.
+    """Scales and limits of actions that are wrenches.
 
-    A table of its own: no setpoint limits such motion, and what is dynamic takes speeds above
-    those of `Limits`. What a collision can do is bounded by the wrench and by the speed.
+    Separate from `Limits`: wrenches bypass the setpoint and its limits, and dynamic tasks need
+    higher speeds. The wrench and the speed bound the effect of a collision.
 
     Attributes:
         force_n: force of an action of 1, along x and z of the base.
         torque_nm: torque of an action of 1, about y of the base.
-        speed_m_s: an axis that is faster is braked until it is slower ...
-        angular_speed_rad_s: ... and so is the rotation.
-        damping_n_s_m: of the axes that are driven, instead of the controller's.
-        damping_nm_s: of the rotation.
-        timeout_s: an arm that has heard nothing for this long brakes and holds, as it does at an
+        speed_m_s: an axis faster than this is braked until it is slower.
+        angular_speed_rad_s: a rotation faster than this is braked until it is slower.
+        damping_n_s_m: damping of the driven axes, instead of the controller's.
+        damping_nm_s: damping of the rotation.
+        timeout_s: an arm that receives no action for this long brakes and holds, as it does at an
             action of zeros.
     """
 
@@ -103,21 +103,22 @@ WRENCH_AXES: tuple[Axis, ...] = ("x", "z", "pitch")
 
 
 class Motion(BaseModel):
-    """What an action means.
+    """The meaning of actions: axes, scales, frame and limits.
 
     Attributes:
-        action_mode: an action moves the target of the tool, or is a wrench on it: a force along x
-            and z of the base and a torque about its y. The other axes are held as at the start.
-        wrench: how strong, and within which limits, where it is one.
-        axes: the axes that an action moves, in its order.
+        action_mode: "pose": an action moves the target pose of the tool; "wrench": it is a force
+            along x and z of the base and a torque about its y, with the other axes held as at the
+            start.
+        wrench: scales and limits of wrench actions.
+        axes: the axes that an action moves, in the order of its entries.
         translation_m: metres that an action of 1 moves the target.
         rotation_rad: radians that an action of 1 turns the target.
-        frame: the frame of translation and rotation: the base, or the tool as it is targeted.
-        box_low_m: lowest corner of where the target may be, in the base frame.
-        box_high_m: highest corner.
-        max_rotation_rad: how far the target may turn from the orientation at the start.
+        frame: the frame of translation and rotation: the base, or the target pose of the tool.
+        box_low_m: lowest corner of the box of allowed target positions, in the base frame.
+        box_high_m: highest corner of that box.
+        max_rotation_rad: largest rotation of the target from the orientation at the start.
         gripper: whether the last entry of an action commands the gripper.
-        gripper_interval_s: least time between two switches of the gripper.
+        gripper_interval_s: minimum time between two switches of the gripper.
         limits: speeds, leads, accelerations and forces.
     """
 
@@ -150,27 +151,27 @@ class Motion(BaseModel):
 
     @property
     def meaning(self) -> str:
-        """How far an action of 1 goes: what other data for the same axes may disagree about."""
+        """The scale and frame of an action of 1 as text; recorded data may differ in them."""
         if self.action_mode == "wrench":
             return f"{self.wrench.force_n:g} N, {self.wrench.torque_nm:g} Nm, base frame"
         return f"{self.translation_m:g} m, {self.rotation_rad:g} rad, {self.frame} frame"
 
     @property
     def action_spec(self) -> ArraySpec:
-        """float32 in [-1, 1]: one entry an axis, and one for the gripper."""
+        """Spec of an action: float32 in [-1, 1], one entry per axis, and one for the gripper."""
         unit = " ".join((*self.axes, *(("gripper",) if self.gripper else ())))
         return ArraySpec(shape=(len(self.axes) + self.gripper,), low=-1.0, high=1.0, unit=unit)
 
 
 class Pose(NamedTuple):
-    """Position (m) and orientation (xyzw) in the base frame."""
+    """Position (m) and orientation (quaternion xyzw) in the base frame."""
 
     position: Vector
     quaternion: Quaternion
 
 
 def pose_from(values: Iterable[float]) -> Pose:
-    """A pose from x y z and a quaternion xyzw; raises `BadInput` unless finite and of norm 1."""
+    """Return the pose of x y z and a quaternion xyzw; raise `BadInput` unless finite, of norm 1."""
     x, y, z, *quaternion = (float(value) for value in values)
     if not math.isfinite(x + y + z):
         raise BadInput(f"position {[x, y, z]}: expected three finite numbers")
@@ -178,7 +179,7 @@ def pose_from(values: Iterable[float]) -> Pose:
 
 
 def check_targets(name: str, motion: Motion) -> None:
-    """Raise `BadInput`, about what has this name, where an action is a wrench and no target."""
+    """Raise `BadInput`, with `name` in its message, if actions are wrenches instead of targets."""
     if motion.action_mode == "wrench":
         raise BadInput(f"{name}: wrenches are exerted in this process only, not over topics")
 
@@ -188,13 +189,13 @@ def check_action(action: Action, spec: ArraySpec) -> None:
     if not isinstance(action, np.ndarray) or action.shape != spec.shape:
         found = getattr(action, "shape", type(action).__name__)
         raise BadInput(f"action: expected shape {spec.shape} ({spec.unit}), got {found}")
-    # One comparison refuses NaN as well.
+    # This comparison rejects NaN as well.
     if not all(-1.0 <= value <= 1.0 for value in action.tolist()):
         raise BadInput(f"action {action.tolist()}: expected finite numbers in [-1, 1]")
 
 
 def is_stale(stamp_s: float, now_s: float, max_age_s: float) -> bool:
-    """Whether a reading is too old, from the future by as much, or has no finite stamp."""
+    """Return whether a stamp differs from now by more than `max_age_s`, or is not finite."""
     return not abs(now_s - stamp_s) <= max_age_s
 
 
@@ -204,19 +205,19 @@ def next_target(
     """Move the target by an action, within the box and not far ahead of the measured pose.
 
     The target may be ahead by one full action more than the setpoint (see `within_lead`), so that
-    the arm can keep moving from one action to the next. The box wins over the lead: an arm pushed
-    out of its box is led back in.
+    the arm can keep moving from one action to the next. The box takes precedence over the lead: an
+    arm pushed out of its box is led back in.
 
     Args:
-        previous: the target before.
-        action: one entry an axis, in [-1, 1]; a gripper entry is ignored.
-        measured: where the tool is.
-        start: where the tool was when the episode began; rotations are limited about it.
-        motion: what an action means.
+        previous: the target before the action.
+        action: one entry per axis, in [-1, 1]; a gripper entry is ignored.
+        measured: measured pose of the tool.
+        start: pose of the tool at the start of the episode; rotations are limited about it.
+        motion: meaning and limits of the action.
 
     Returns:
-        The new target, and the executed action: what the target really moved, in the scale of an
-        action and clipped to [-1, 1], one entry an axis.
+        The new target, and the executed action: the actual movement of the target, in the scale of
+        an action and clipped to [-1, 1], one entry per axis.
     """
     indices = [_INDEX[axis] for axis in motion.axes]
     asked = [0.0] * 6
@@ -241,11 +242,11 @@ def next_gripper(
 ) -> tuple[bool, float]:
     """Decide whether the gripper is to be closed: below -0.5 closes, above 0.5 opens.
 
-    A switch before `gripper_interval_s` is over is refused, not delayed.
+    A switch before `gripper_interval_s` has passed is rejected, not delayed.
 
     Returns:
         Whether the gripper is to be closed, and the executed entry of the action: the requested
-        one, clamped to the interval [-0.5, 0.5] that keeps the gripper where it was refused.
+        one, clamped, if its switch was rejected, to [-0.5, 0.5], which keeps the gripper's state.
     """
     wanted = requested < -0.5 if abs(requested) > 0.5 else closed
     if wanted != closed and since_switch_s < motion.gripper_interval_s - 1e-9:
@@ -254,9 +255,9 @@ def next_gripper(
 
 
 def within_lead(target: Pose, measured: Pose, limits: Limits) -> Pose:
-    """The part of the way to the target that the setpoint may be ahead of the measured pose.
+    """Return the target, limited to the allowed lead ahead of the measured pose.
 
-    This bounds the force of a controller that is a spring: stiffness times lead.
+    This bounds the force of a spring-like controller: stiffness times lead.
     """
     position = nearest_point(target.position, measured.position, limits.lead_m)
     quaternion = nearest_rotation(target.quaternion, measured.quaternion, limits.lead_rad)
@@ -266,7 +267,7 @@ def within_lead(target: Pose, measured: Pose, limits: Limits) -> Pose:
 
 
 def _in_base(asked: list[float], tool: Quaternion, motion: Motion) -> tuple[Vector, Vector]:
-    """Translation and rotation vector in the base frame. A frame only rotates them."""
+    """Return translation and rotation vector in the base frame; a frame only rotates them."""
     shift: Vector = (asked[0], asked[1], asked[2])
     turn: Vector = (asked[3], asked[4], asked[5])
     if motion.frame == "tool":
@@ -279,9 +280,9 @@ def _turned(q: Quaternion, turn: Vector) -> Quaternion:
 
 
 def _bounded(wanted: Pose, measured: Pose, start: Pose, motion: Motion) -> Pose:
-    """`wanted`, or what the box, the leads and the largest rotation leave of it.
+    """Return `wanted`, limited by the box, the leads and the largest rotation.
 
-    The box comes first, then the lead, then the box again for an arm that is outside.
+    The box applies first, then the lead, then the box again for an arm outside of it.
     """
     low, high, limits = motion.box_low_m, motion.box_high_m, motion.limits
     position = _clamped(wanted.position, low, high)
@@ -325,14 +326,14 @@ class Target:
     """The target of one arm, simulated or real, moved by actions within the limits of `Motion`.
 
     Args:
-        motion: what an action means.
-        keep_out: boxes that the target does not enter, for no guard would let the tool in.
+        motion: meaning and limits of actions.
+        keep_out: boxes that the target does not enter, as a guard would keep the tool out.
 
     Attributes:
-        target: of the tool, in the base frame.
-        closed: the gripper is to be closed.
-        gripped: an action of the episode has asked the gripper to close or to open; else `closed`
-            is but how it was found, maybe half open with a load.
+        target: target pose of the tool, in the base frame.
+        closed: whether the gripper is to be closed.
+        gripped: whether an action of the episode has commanded the gripper; until then `closed` is
+            its state at the start, which may be half open with a load.
     """
 
     def __init__(self, motion: Motion, keep_out: Sequence[Box] = ()) -> None:
@@ -341,7 +342,7 @@ class Target:
         self.begin(_ORIGIN, False)
 
     def begin(self, start: Pose, closed: bool) -> None:
-        """An episode starts here: turns of the tool are limited about `start`."""
+        """Begin an episode at `start`; rotations of the tool are limited about it."""
         self._start = self.target = start
         self.closed, self._switched_s = closed, -math.inf
         self.gripped = False
@@ -351,12 +352,12 @@ class Target:
         check_action(action, self._spec)
 
     def move(self, action: Action, measured: Pose, now_s: float) -> Action:
-        """Move the target by an action that was checked; returns what was executed of it.
+        """Move the target by a checked action; return the executed action.
 
         Args:
-            action: one entry an axis, and one for the gripper.
-            measured: where the tool is.
-            now_s: time by any clock that stands still with the arm.
+            action: one entry per axis, and one for the gripper.
+            measured: measured pose of the tool.
+            now_s: time in seconds, by any clock that stands still with the arm.
         """
         motion, values = self._motion, action.tolist()
         target, executed = next_target(self.target, values, measured, self._start, motion)

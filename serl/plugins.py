@@ -1,8 +1,8 @@
-"""Loading of plug-ins by name, by path or by entry point: the only way in which they are loaded.
+"""Loading of plug-ins by name, path or entry point; no other code loads plug-ins.
 
-A plug-in is a module with an attribute of its kind's name: `task = PickCube`. An installed package
-offers one by an entry point in the group of its kind (see `GROUPS`), which names that module, or
-the object in it: `td3 = "mypackage.td3"`.
+A plug-in is a module with an attribute named after its kind: `task = PickCube`. An installed
+package provides one by an entry point in the group of its kind (see `GROUPS`), which refers to that
+module, or to the object in it: `td3 = "mypackage.td3"`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _WITHOUT_MODULE: dict[Kind, tuple[str, ...]] = {
     "reward": ("human", "pose", "task"),
     "transport": ("dds",),
 }
-"""Names that the core implements itself."""
+"""Plug-in names implemented in the core, without a module."""
 
 _METHODS: dict[Kind, tuple[str, ...]] = {
     "agent": ("create",),
@@ -65,16 +65,16 @@ _METHODS: dict[Kind, tuple[str, ...]] = {
     "person": ("create",),
     "transport": ("actor_end", "learner_end"),
 }
-"""What a plug-in from outside must have, besides being there."""
+"""Methods that external plug-ins must have, by kind."""
 
 
 class Installed(NamedTuple):
     """A plug-in of an installed package.
 
     Attributes:
-        name: its name.
-        package: the name of the package.
-        entry: leads to it.
+        name: name of the plug-in.
+        package: name of the package.
+        entry: entry point that loads the plug-in.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Installed(NamedTuple):
 
 
 def names(kind: Kind) -> list[str]:
-    """The names of the modules of serl that are plug-ins of this kind, sorted; imports none."""
+    """Return the sorted names of serl's modules that are plug-ins of this kind; import none."""
     folder = _folder(kind)
     declaration = re.compile(rf"^{kind} = ", re.MULTILINE)
     return sorted(
@@ -95,14 +95,14 @@ def names(kind: Kind) -> list[str]:
 
 
 def known(kind: Kind) -> list[str]:
-    """All names of serl's own for this kind, sorted, with those that are no module."""
+    """Return all sorted names of this kind that serl provides, including those without a module."""
     return sorted([*names(kind), *_WITHOUT_MODULE.get(kind, ())])
 
 
 def installed(kind: Kind) -> list[Installed]:
-    """The plug-ins of this kind that installed packages offer, by name; imports none of them.
+    """Return the plug-ins of this kind from installed packages, by name, without importing them.
 
-    A name that serl has itself, or that two packages have, is among them: see `load`.
+    Names that serl also has, or that two packages have, are included; `load` resolves them.
     """
     found: dict[tuple[str, str], Installed] = {}
     for package, entry in _entries():
@@ -112,12 +112,12 @@ def installed(kind: Kind) -> list[Installed]:
 
 
 def file_of(kind: Kind, name: str) -> Path:
-    """The file of a plug-in of serl's own, one of `names`."""
+    """Return the file of one of serl's own plug-ins, one of `names`."""
     return _folder(kind) / f"{name}.py"
 
 
 def folders() -> list[str]:
-    """The folders in which plug-ins that are known by name lie."""
+    """Return the folders that contain serl's own plug-ins."""
     return [
         next(iter(importlib.import_module(package).__path__))
         for package in sorted(set(_PACKAGES.values()))
@@ -125,7 +125,7 @@ def folders() -> list[str]:
 
 
 def absolute(name_or_path: str) -> str:
-    """A known name as it is, a file by its absolute path."""
+    """Return a known name unchanged, and a file as its absolute path."""
     return (
         str(Path(name_or_path).resolve())
         if name_or_path.endswith((".py", ".yaml"))
@@ -134,24 +134,24 @@ def absolute(name_or_path: str) -> str:
 
 
 PluginName = Annotated[str, AfterValidator(absolute)]
-"""A setting that names a plug-in; the path of a file becomes an absolute one."""
+"""Type of settings that name a plug-in; file paths become absolute."""
 
 
 def load(kind: Kind, name_or_path: str) -> Any:
-    """The attribute `<kind>` of a plug-in's module: a class, or of a robot its `ArmProfile`.
+    """Load the attribute `<kind>` of a plug-in's module: a class, or a robot's `ArmProfile`.
 
-    A name of serl's own comes before the same name of an installed package.
+    A name of serl's own takes precedence over the same name of an installed package.
 
     Args:
-        kind: what is wanted.
-        name_or_path: a known name, that of an entry point of an installed package, or the path of a
-            `.py` file. A robot's `.yaml`, as `serl setup` writes it: see `serl.arm_profile`.
+        kind: kind of the plug-in.
+        name_or_path: a known name, the name of an installed package's entry point, or the path of a
+            `.py` file. For a robot's `.yaml` file from `serl setup` see `serl.arm_profile`.
 
     Raises:
-        BadInput: no such name or file, a file or an entry point that cannot be loaded, a name that
+        BadInput: unknown name or file, a file or an entry point that cannot be loaded, a name that
             two packages have, or a module without the attribute `<kind>`.
-        ImportError: a plug-in of ours needs something that is not installed.
-        SerlError: what it needs does not work as this machine is set up; the line says why.
+        ImportError: one of serl's own plug-ins needs a package that is not installed.
+        SerlError: a dependency does not work on this machine; the message gives the cause.
     """
     if name_or_path.endswith(".py"):
         return _attribute(kind, load_file(Path(name_or_path)), name_or_path)
@@ -169,7 +169,7 @@ def load(kind: Kind, name_or_path: str) -> Any:
 
 
 def load_installed(kind: Kind, plugin: Installed) -> Any:
-    """The plug-in of an installed package; raises `BadInput` that names the package."""
+    """Load the plug-in of an installed package; raise `BadInput` that names the package."""
     what = f"{kind} {plugin.name!r} of the package {plugin.package}"
     try:
         made = plugin.entry.load()
@@ -181,12 +181,12 @@ def load_installed(kind: Kind, plugin: Installed) -> Any:
 def settings(
     kind: Kind, name_or_path: str, contract: type[Settings], default: type[Settings]
 ) -> type[Settings]:
-    """The settings model of a plug-in: its attribute `Config`, else `default`.
+    """Return the settings model of a plug-in: its attribute `Config`, else `default`.
 
-    A plug-in of serl's own is imported only if its text declares one.
+    One of serl's own plug-ins is imported only if its source declares a `Config`.
 
     Raises:
-        BadInput: as `load`, or its `Config` is no subclass of `contract`.
+        BadInput: see `load`; or the plug-in's `Config` is not a subclass of `contract`.
     """
     if name_or_path in known(kind) and not _declares_config(kind, name_or_path):
         return default
@@ -197,10 +197,10 @@ def settings(
 
 
 def kinds_in(path: Path) -> list[Kind]:
-    """The kinds of plug-ins that a `.py` file has, in the order of `GROUPS`.
+    """Return the kinds of plug-ins that a `.py` file defines, in the order of `GROUPS`.
 
     Raises:
-        BadInput: the file cannot be loaded, or has none.
+        BadInput: the file cannot be loaded, or defines no plug-in.
     """
     module = load_file(path)
     if found := [kind for kind in GROUPS if hasattr(module, kind)]:
@@ -209,14 +209,14 @@ def kinds_in(path: Path) -> list[Kind]:
 
 
 def make_simulation(task: SimulatedTask) -> SimulatedRobot:
-    """A new simulated arm, or whatever else the scene of `task` is one of."""
+    """Return a new simulated robot of the kind that the scene of `task` names."""
     scene = task.scene
     robot: SimulatedRobot = load("sim", scene.robot)(scene, task.config)
     return robot
 
 
 def make_renderer(robot: SimulatedRobot, supersampling: int = 1, name: str = "ray") -> Any:
-    """A renderer of a simulated arm: `frame(camera, width, height)` is uint8 (H, W, 3)."""
+    """Return a renderer of a simulated arm; `frame(camera, width, height)` is uint8 (H, W, 3)."""
     arm: Any = robot
     return load("renderer", name)(arm.model, arm.data, supersampling)
 
@@ -232,7 +232,7 @@ def _import(package: str, name: str) -> ModuleType:
 
 
 def load_file(path: Path) -> ModuleType:
-    """The module of a file, loaded once for each absolute path; raises `BadInput`."""
+    """Load the module of a file, once per absolute path; raise `BadInput` on failure."""
     path = path.resolve()
     name = f"serl_plugin:{path}"
     if name in sys.modules:
@@ -253,7 +253,7 @@ def load_file(path: Path) -> ModuleType:
 
 
 def _entries() -> Iterator[tuple[str, EntryPoint]]:
-    """The entry points of all installed packages; unreadable ones of a package are left out."""
+    """Yield the package name and entry point of all installed packages; skip unreadable ones."""
     for package in distributions():
         try:
             entries: Sequence[EntryPoint] = tuple(package.entry_points)
@@ -264,7 +264,7 @@ def _entries() -> Iterator[tuple[str, EntryPoint]]:
 
 
 def _attribute(kind: Kind, module: ModuleType, what: str) -> Any:
-    """The attribute of the kind's name; raises `BadInput` that says what the module has instead."""
+    """Return the module's attribute `<kind>`; else raise `BadInput` that lists the kinds it has."""
     if not hasattr(module, kind):
         others = [other for other in GROUPS if hasattr(module, other)]
         has = f", found {' and '.join(map(repr, others))}" if others else ""
@@ -273,14 +273,14 @@ def _attribute(kind: Kind, module: ModuleType, what: str) -> Any:
 
 
 def _fit(kind: Kind, made: Any, what: str) -> Any:
-    """The plug-in itself, if it has what its kind needs; else `BadInput`."""
+    """Return the plug-in if it has the methods of its kind; else raise `BadInput`."""
     if missing := [name for name in _METHODS.get(kind, ()) if not hasattr(made, name)]:
         raise BadInput(f"{what}: expected {kind!r} with the method {missing[0]!r}")
     return made
 
 
 def _declares_config(kind: Kind, name: str) -> bool:
-    """Whether the text of a module of serl's own declares `Config` in a class."""
+    """Return whether the source of one of serl's modules declares `Config` in a class."""
     path = file_of(kind, name)
     if name in _WITHOUT_MODULE.get(kind, ()):
         return False
@@ -298,5 +298,5 @@ def _path_of(model: type[BaseModel]) -> str:
 
 
 def _cause(error: BaseException) -> str:
-    """An error as one line."""
+    """Return an error as one line of text."""
     return " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,4 +1,4 @@
-"""The contract of everything that chooses actions, and its trivial implementations."""
+"""Contract of a policy, and two trivial implementations."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from serl.types import Action, Observation
 
 
 class Policy(Protocol):
-    """Observation in, action out."""
+    """A function from an observation to an action."""
 
     def __call__(self, observation: Observation) -> Action:
-        """Action in [-1, 1], shape (A,), for one observation."""
+        """Return the action, in [-1, 1] and of shape (A,), for one observation."""
         ...
 
 
 class ZeroPolicy:
-    """Does nothing: the zero action."""
+    """A policy that always returns the zero action."""
 
     def __init__(self, spec: ArraySpec) -> None:
         self._action = np.zeros(spec.shape, np.float32)
 
     def __call__(self, observation: Observation) -> Action:
-        """The zero action."""
+        """Return the zero action."""
         return self._action
 
 
 class Random:
-    """Uniform actions from a seed."""
+    """A policy that returns uniformly random actions from a seed."""
 
     def __init__(self, spec: ArraySpec, seed: int) -> None:
         self._shape = spec.shape
         self._rng = np.random.default_rng(seed)
 
     def __call__(self, observation: Observation) -> Action:
-        """A uniform action in [-1, 1]."""
+        """Return a uniformly random action in [-1, 1]."""
         return self._rng.uniform(-1.0, 1.0, self._shape).astype(np.float32)

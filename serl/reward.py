@@ -1,4 +1,4 @@
-"""What judges success where there is no ground truth, and a task that believes it."""
+"""Rewards for tasks without ground truth, and a task wrapper that uses them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Held = Annotated[int, Field(ge=1, le=1000)]
 
 
 class ToolPlace(BaseModel):
-    """Where the tool must be for a classifier to be asked.
+    """The box that the tool must be in for a classifier to be queried.
 
     Attributes:
-        tool_low_m: lowest corner, base frame ...
-        tool_high_m: ... and the highest; None for anywhere.
+        tool_low_m: lowest corner, base frame; None for unbounded.
+        tool_high_m: highest corner, base frame; None for unbounded.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -39,7 +39,7 @@ class ToolPlace(BaseModel):
     tool_high_m: Vector | None = None
 
     def holds(self, other: ToolPlace) -> bool:
-        """Whether all of another place is in this one."""
+        """Return whether this box contains all of another one."""
         low, high = (
             np.array([math.copysign(math.inf, sign)] * 3 if corner is None else corner)
             for corner, sign in ((other.tool_low_m, -1), (other.tool_high_m, 1))
@@ -53,26 +53,26 @@ class ToolPlace(BaseModel):
 
 
 class RewardConfig(BaseModel):
-    """What judges success.
+    """Settings of the reward and of the detection of success.
 
-    A kind of reward with settings of its own subclasses this, and names the subclass `Config`.
+    A kind of reward with further settings subclasses this model as its `Config`.
 
     Attributes:
-        kind: the task's own outcome, a classifier of images, the pose of the tool, a person
-            alone, who presses keys for success and failure, or "vice": the learner, which learns
-            the reward as it trains (`serl.agents.vice`); its episodes last until the time limit;
-            the name of one that an installed package brings; or the path of a .py file.
-        model: of a classifier: the file that `serl reward train` wrote ...
-        sha256: ... and what it held when the run was made; None for anything.
-        transfer: of a classifier: it may have been trained for another task, whose cameras are the
-            same.
-        threshold: of a classifier: the probability from which it is believed; None for its own.
-        hold: of a classifier: k and n; believed when it says so in k of the last n steps.
-        tool_low_m: of a classifier: lowest corner of where the tool must be, base frame ...
-        tool_high_m: ... and the highest; None for anywhere.
-        pose: of the tool: base_T_tcp of success: x y z, quaternion xyzw.
-        tolerance_m: of the tool: how near along x, y and z, base frame ...
-        tolerance_rad: ... and by which angle at most.
+        kind: "task", the task's own outcome; "classifier" of images; "pose" of the tool; "human",
+            the operator's success and failure keys only; "vice", a reward that the learner learns
+            during training (`serl.agents.vice`), with episodes that last until the time limit; the
+            name of a reward from an installed package; or the path of a .py file.
+        model: file of the classifier, written by `serl reward train`.
+        sha256: hash of that file when the run was created; None to skip the check.
+        transfer: accept a classifier trained for another task with the same cameras.
+        threshold: minimum probability of a classifier's detection; None for the model's own value.
+        hold: k and n; a classifier's success needs a detection in k of the last n steps.
+        tool_low_m: lowest corner of the box that the tool must be in for a classifier's detection,
+            base frame; None for unbounded.
+        tool_high_m: highest corner of that box; None for unbounded.
+        pose: base_T_tcp at success for the kind "pose": x y z, quaternion xyzw.
+        tolerance_m: largest distance from `pose` along x, y and z, base frame.
+        tolerance_rad: largest angle from `pose`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -107,19 +107,19 @@ class RewardConfig(BaseModel):
 
     @property
     def place(self) -> ToolPlace:
-        """Of a classifier: where the tool must be."""
+        """The box that the tool must be in for a classifier to be queried."""
         return ToolPlace(tool_low_m=self.tool_low_m, tool_high_m=self.tool_high_m)
 
 
 def may_be_there(
     tools_m: Array, low_m: Vector | None, high_m: Vector | None
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Whether tools are between two corners; who is not known to be elsewhere may be there.
+    """Return whether tool positions are in a box; NaN coordinates count as inside.
 
     Args:
         tools_m: positions in the base frame.  # (..., 3)
-        low_m: the lowest corner; None for anything.
-        high_m: the highest one.
+        low_m: lowest corner; None for unbounded.
+        high_m: highest corner; None for unbounded.
     """
     away = np.zeros(tools_m.shape[:-1], bool)
     if low_m is not None:
@@ -130,67 +130,67 @@ def may_be_there(
 
 
 class Judgement(NamedTuple):
-    """What is said of one reading."""
+    """The reward of one reading, and whether it is a success."""
 
     reward: float = 0.0
     success: bool = False
 
 
 class Reward(Protocol):
-    """Judges readings, one after the other."""
+    """A reward function, called with the readings of an episode in order."""
 
     provenance: str
 
     def begin(self, reading: Observation) -> None:
-        """An episode starts at this reading."""
+        """Begin an episode at this reading."""
         ...
 
     def __call__(self, reading: Observation) -> Judgement:
-        """Judge the reading after a step."""
+        """Return the reward and success of the reading after a step."""
         ...
 
 
 class RewardKind(Protocol):
-    """What a module names as its `reward`.
+    """Factory that a module exports as `reward`; in a class, `create` is a class method.
 
     Attributes:
-        Config: its settings, `reward.*`; without it they are those of `RewardConfig`.
+        Config: model of the settings `reward.*`; if absent, `RewardConfig` is used.
     """
 
     Config: ClassVar[type[RewardConfig]]
 
     def create(self, config: RewardConfig, task: SimulatedTask) -> Reward:
-        """A new one, which judges episodes of `task`; a class has this as a class method.
+        """Return a new reward for episodes of `task`.
 
         Raises:
-            BadInput: it cannot judge this task.
+            BadInput: the reward does not support this task.
         """
         ...
 
 
 class NoReward:
-    """Says nothing: a person does, of whom the control loop hears, or the learner, later.
+    """A constant zero reward, for rewards given by the operator's events or later by the learner.
 
     Args:
-        provenance: who does.
+        provenance: source of the actual reward.
     """
 
     def __init__(self, provenance: str) -> None:
         self.provenance = provenance
 
     def begin(self, reading: Observation) -> None:
-        """Nothing to keep."""
+        """Do nothing: there is no state."""
 
     def __call__(self, reading: Observation) -> Judgement:
-        """Never anything."""
+        """Return reward 0 and no success."""
         return Judgement()
 
 
 class PoseReward:
-    """Success is where the tool is, and how it is turned.
+    """A reward of 1 and success when the tool is at a given pose.
 
     Args:
-        config: says where.
+        config: `pose`, `tolerance_m` and `tolerance_rad` are used.
     """
 
     provenance = "pose"
@@ -202,10 +202,10 @@ class PoseReward:
         self._config = config
 
     def begin(self, reading: Observation) -> None:
-        """Nothing to keep."""
+        """Do nothing: there is no state."""
 
     def __call__(self, reading: Observation) -> Judgement:
-        """1 and success within the tolerances."""
+        """Return reward 1 and success if the pose is within the tolerances."""
         pose = reading.state["tcp_pose"]
         near = np.abs(pose[:3] - self._position) <= self._config.tolerance_m
         turn = between(self._quaternion, normalized(pose[3:].tolist()))
@@ -214,18 +214,18 @@ class PoseReward:
 
 
 class StageReward:
-    """Success is what a classifier of images sees, several times, with the tool where it must be.
+    """A reward from an image classifier: repeated detections while the tool is in the given box.
 
-    Probabilities that are not finite raise `SerlError`: the robot holds.
+    Non-finite probabilities raise `SerlError`: the robot holds.
 
-    A classifier of more than two classes tells stages: each counts once, in their order, and the
-    last one is the success. A stage must last for the k steps in which it is to be seen.
+    A classifier of more than two classes detects stages: each counts once, in order, and the last
+    one is the success. A stage must last for the k steps of `hold` in which it must be detected.
 
     Args:
-        probabilities: of a reading's images: how probable each class is; the first is "nothing".
-        stages: how many classes there are besides the first.
-        config: how often, how sure, and where.
-        threshold: the probability from which the classifier is believed.
+        probabilities: returns the class probabilities of a reading's images; class 0 is "nothing".
+        stages: number of classes without class 0.
+        config: `hold`, `tool_low_m` and `tool_high_m` are used.
+        threshold: minimum probability of a detection.
     """
 
     provenance = "classifier"
@@ -243,12 +243,12 @@ class StageReward:
         self._stage = 0
 
     def begin(self, reading: Observation) -> None:
-        """Nothing has been seen yet."""
+        """Forget all detections of the last episode."""
         self._seen.clear()
         self._stage = 0
 
     def __call__(self, reading: Observation) -> Judgement:
-        """The share of the stages that this reading completes."""
+        """Return reward 1 / stages if this reading completes a stage, and success at the last."""
         self._seen.append(self._class(reading))
         if self._seen.count(self._stage + 1) < self._config.hold[0]:
             return Judgement()
@@ -273,20 +273,19 @@ class StageReward:
 
 
 class RewardedTask:
-    """A simulated task whose success is what a reward says; all else is the task's own.
+    """A simulated task whose success is decided by a reward; all else comes from the wrapped task.
 
-    Where the task ends an episode as a failure, it does; where it would end it as a success, it
-    goes on until the reward says so.
+    Failures of the task end the episode; successes of the task do not, only those of the reward.
 
     Args:
-        task: what is judged.
-        reward: judges it.
-        witnesses: images that observations carry besides, for the log; no policy looks at them.
-        apart: nothing tells the task what it needs to judge and to reset, as on a real arm: it is
-            not asked, its time limit holds, and a person resets.
+        task: the wrapped task.
+        reward: source of reward and success.
+        witnesses: additional images of observations, for the log; no policy uses them.
+        apart: the task lacks the state that its outcome and its reset need, as on a real arm: only
+            its time limit is used, and a person resets the scene.
 
     Attributes:
-        solved: the task's own word on the newest reading, for audits alone.
+        solved: the task's own success at the newest reading, for audits only.
     """
 
     def __init__(
@@ -302,35 +301,35 @@ class RewardedTask:
 
     @property
     def config(self) -> TaskConfig:
-        """As the task."""
+        """The configuration of the wrapped task."""
         return self._task.config
 
     @property
     def observation_spec(self) -> ObservationSpec:
-        """As the task, and the witnesses."""
+        """The observation spec of the wrapped task, extended by the witness images."""
         spec = self._task.observation_spec
         images = {**spec.images, **image_specs(self._witnesses)}
         return spec.model_copy(update={"images": images})
 
     @property
     def scene(self) -> Scene:
-        """As the task."""
+        """The scene of the wrapped task."""
         return self._task.scene
 
     def begin(self, reading: Observation) -> None:
-        """An episode starts at this reading."""
+        """Begin an episode at this reading."""
         self.solved = False
         self._task.begin(reading)
         self._reward.begin(reading)
 
     def observation(self, reading: Observation) -> Observation:
-        """As the task, and the witnesses."""
+        """Return the observation of the wrapped task, extended by the witness images."""
         seen = self._task.observation(reading)
         images = {name: reading.images[name] for name in self._witnesses}
         return replace(seen, images={**seen.images, **images})
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
-        """The reward's success, the task's failures and its time limit."""
+        """Return reward and success by `reward`, failure and time limit by the task."""
         outcome = self._own(reading, index)
         self.solved, judged = outcome.success, self._reward(reading)
         failed = outcome.terminated and not outcome.success
@@ -346,23 +345,23 @@ class RewardedTask:
         )
 
     def reset(self, reading: Observation) -> Policy | None:
-        """As the task; None apart from it."""
+        """Return the reset policy of the wrapped task; None if `apart`."""
         return None if self._apart else self._task.reset(reading)
 
     def is_success(self, truth: Truth) -> bool:
-        """As the task: the truth does not depend on who judges."""
+        """Return the ground truth of the wrapped task, independent of the reward."""
         return self._task.is_success(truth)
 
     def progress(self, truth: Truth) -> float:
-        """As the task."""
+        """Return the progress of the wrapped task, from 0 to 1."""
         return self._task.progress(truth)
 
     def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
-        """As the task."""
+        """Return the scripted expert of the wrapped task."""
         return self._task.expert(truth, seed)
 
     def training_defaults(self) -> Mapping[str, Any]:
-        """As the task."""
+        """Return the tuned settings of the wrapped task."""
         return self._task.training_defaults()
 
     def _own(self, reading: Observation, index: int) -> Outcome:

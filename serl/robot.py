@@ -1,4 +1,4 @@
-"""The contract of everything that can be driven: simulated, replayed or real."""
+"""Contract of a robot, whether simulated, replayed or real."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from serl.specs import ArraySpec, ObservationSpec
 from serl.types import Action, ActionSource, Array, Image, Observation
 
 Truth = Mapping[str, Array]
-"""The privileged state of a simulation: named float32 arrays, never shown to a policy as such.
+"""The privileged state of a simulation: named float32 arrays, never passed directly to a policy.
 
-`tcp_pose` (base_T_tcp: x y z, quaternion xyzw) is among them where the robot has a tool.
+Includes `tcp_pose` (base_T_tcp: x y z, quaternion xyzw) if the robot has a tool.
 """
 
 
@@ -25,7 +25,7 @@ class Robot(Protocol):
 
     @property
     def observation_spec(self) -> ObservationSpec:
-        """Names, shapes, types and units of a reading."""
+        """The names, shapes, types and units of a reading."""
         ...
 
     @property
@@ -35,19 +35,19 @@ class Robot(Protocol):
 
     @property
     def stop_reason(self) -> str | None:
-        """Why it was stopped first; None, or empty, while motion is allowed."""
+        """Reason of the first stop; None, or empty, while motion is allowed."""
         ...
 
     def observe(self) -> Observation:
-        """Newest stamped reading; never blocks for a control period."""
+        """Return the newest stamped reading; never blocks for a control period."""
         ...
 
     def act(self, action: Action) -> Action:
-        """Send an action and return what was really sent after limits, in the same scale."""
+        """Send an action; return the action executed after limits, in the same scale."""
         ...
 
     def stop(self, reason: str) -> None:
-        """Hold still now; the first reason is kept until `recover`."""
+        """Hold still immediately; the first reason is kept until `recover`."""
         ...
 
     def recover(self) -> None:
@@ -69,38 +69,38 @@ class SimulatedRobot(Robot, Protocol):
     """A robot whose time stands still between calls of `advance`."""
 
     def advance(self, dt_s: float) -> None:
-        """Let simulated time pass."""
+        """Advance simulated time by `dt_s` seconds."""
         ...
 
     def reset(self, seed: int) -> Observation:
-        """Place robot and scene anew; the same seed gives the same start."""
+        """Reset robot and scene and return the first reading; equal seeds give equal starts."""
         ...
 
     def truth(self) -> Truth:
-        """The privileged state behind `is_success` and the scripted experts."""
+        """Return the privileged state used by `is_success` and the scripted experts."""
         ...
 
 
 @runtime_checkable
 class Homing(Protocol):
-    """What a robot has besides whose joints can be moved home, out of the way of any task."""
+    """Additional methods of a robot whose joints can be moved home, clear of any task."""
 
     def home(self) -> None:
-        """Begin the move; it goes on as time passes, and ends at a stop."""
+        """Begin the move home; it proceeds as time passes, and ends at a stop."""
         ...
 
     @property
     def is_home(self) -> bool:
-        """It is over, and the arm is there."""
+        """Whether the move is over and the arm is at home."""
         ...
 
 
 @runtime_checkable
 class Guarded(Protocol):
-    """What a robot has besides whose guard treats persons and resets otherwise than policies."""
+    """Additional methods of a robot whose guard distinguishes operators, resets and policies."""
 
     def drive_as(self, source: ActionSource) -> None:
-        """Say in whose name the next actions are."""
+        """Set the source of the next actions."""
         ...
 
 
@@ -110,19 +110,19 @@ class ServedRobot(SimulatedRobot, Protocol):
 
     @property
     def target(self) -> tuple[Pose, bool]:
-        """Where it is to go in the base frame, and whether its gripper is to be closed."""
+        """The target pose in the base frame, and whether the gripper is to be closed."""
         ...
 
     def measure(self) -> Mapping[str, list[float]]:
-        """The state of a reading by name, in full precision."""
+        """Return the state of a reading by name, in full precision."""
         ...
 
     def pictures(self) -> Mapping[tuple[str, tuple[int, int]], Image]:
-        """What the cameras see now, by camera and by width and height."""
+        """Return the current camera images, by camera name and (width, height)."""
         ...
 
     def aim(self, target: Pose, closed: bool) -> None:
-        """Go to a target within the limits of speed, acceleration, jerk and lead."""
+        """Set the target, approached within the limits of speed, acceleration, jerk and lead."""
         ...
 
     def grip(self, closed: bool) -> None:
@@ -130,7 +130,7 @@ class ServedRobot(SimulatedRobot, Protocol):
         ...
 
     def follow(self, setpoint: Pose) -> None:
-        """Let 10 ms pass with the controller at a setpoint that somebody else has limited."""
+        """Advance by 10 ms with the controller at a setpoint that the caller has limited."""
         ...
 
 
@@ -138,12 +138,12 @@ POSE = ArraySpec(shape=(7,), unit="m, quaternion xyzw, base frame")
 
 
 def reading_spec(joints: int, tracked: Iterable[str], views: Mapping[str, View]) -> ObservationSpec:
-    """The spec of an arm's readings.
+    """Return the spec of an arm's readings.
 
     Args:
-        joints: how many the arm has.
-        tracked: names of bodies whose pose a reading carries as `<name>_pose`.
-        views: of the task, by name; each gives an image.
+        joints: number of joints of the arm.
+        tracked: names of bodies whose pose a reading contains as `<name>_pose`.
+        views: views of the task, by name; each gives an image.
     """
     state = state_spec(joints)
     state.update({f"{name}_pose": POSE for name in tracked})
@@ -151,7 +151,7 @@ def reading_spec(joints: int, tracked: Iterable[str], views: Mapping[str, View])
 
 
 def state_spec(joints: int) -> dict[str, ArraySpec]:
-    """What a reading tells of an arm of so many joints."""
+    """Return the state specs of an arm with this number of joints."""
     return {
         "tcp_pose": POSE,
         "tcp_twist": ArraySpec(shape=(6,), unit="m/s rad/s, base frame"),
@@ -164,7 +164,7 @@ def state_spec(joints: int) -> dict[str, ArraySpec]:
 
 
 def reading_parts(spec: ObservationSpec) -> dict[str, slice]:
-    """Where each array of the state is in one vector of all."""
+    """Return the slice of each state array in the flat state vector."""
     ends = accumulate(array.shape[0] for array in spec.state.values())
     return {
         name: slice(end - array.shape[0], end)

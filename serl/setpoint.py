@@ -1,6 +1,7 @@
-"""How a commanded pose follows its target: limited in speed, acceleration and jerk, at 100 Hz.
+"""Setpoint generation: a commanded pose follows its target within motion limits, at 100 Hz.
 
-Scalar Python, about 10 us a call. Translation and rotation follow the same law.
+Speed, acceleration and jerk are limited, for translation and rotation by the same law. Scalar
+Python, about 10 us per call.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _REST: tuple[Vector, Vector] = ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
 
 
 class Setpoint(NamedTuple):
-    """What is commanded now: a pose, its velocity and acceleration, in the base frame."""
+    """A commanded pose with its velocity and acceleration, in the base frame."""
 
     pose: Pose
     velocity: Vector = (0.0, 0.0, 0.0)
@@ -64,7 +65,7 @@ def advance_setpoint(state: Setpoint, target: Pose, limits: Limits, dt_s: float)
 
 
 def brake_setpoint(state: Setpoint, limits: Limits, dt_s: float) -> Setpoint:
-    """Bring the setpoint to rest with the profile for stopping."""
+    """Move the setpoint towards rest for `dt_s`, with the stopping profile."""
     velocity, acceleration = _brake(
         state.velocity,
         state.acceleration,
@@ -93,9 +94,9 @@ def steer(
     jerk: float,
     dt_s: float,
 ) -> tuple[Vector, Vector]:
-    """Velocity and acceleration after `dt_s` of changing to a wanted velocity; ends there exactly.
+    """Return velocity and acceleration after `dt_s` of changing to a wanted velocity.
 
-    Within a speed, an acceleration (`peak`) and a jerk, as setpoints are.
+    Reaches that velocity exactly, within limits of speed, acceleration (`peak`) and jerk.
     """
     wanted = shortened(wanted, speed)
     dx, dy, dz = subtract(wanted, velocity)
@@ -104,7 +105,7 @@ def steer(
     lands = size <= reach and math.dist(last, acceleration) <= reach
     if lands and _peak(wanted, last, size, jerk) <= speed * speed:
         return wanted, last
-    # Half of what is left after the present acceleration has been ramped to zero, in each period.
+    # Per period, half of the difference that remains once the acceleration is ramped to zero.
     h, k = 0.5 * math.hypot(*acceleration) / jerk, 0.5 / dt_s
     ax, ay, az = acceleration
     change = shortened((k * (dx - ax * h), k * (dy - ay * h), k * (dz - az * h)), peak)
@@ -112,9 +113,9 @@ def steer(
 
 
 def at_rest(state: Setpoint) -> bool:
-    """Whether the setpoint neither moves nor accelerates, but for what rounding leaves over.
+    """Return whether the setpoint neither moves nor accelerates, apart from rounding errors.
 
-    A setpoint that has landed on its target goes on correcting the last bit of it.
+    A setpoint that has reached its target keeps correcting the last bit of its value.
     """
     return all(abs(value) < _REST_TOLERANCE for vector in state[1:] for value in vector)
 
@@ -150,7 +151,7 @@ def _track(
     jerk: float,
     dt_s: float,
 ) -> tuple[Vector, Vector]:
-    """Velocity and acceleration after `dt_s` of going to a target at distance `error`.
+    """Return velocity and acceleration after `dt_s` of moving to a target at distance `error`.
 
     The wanted velocity follows the square-root braking curve v(d) = sqrt(2 peak (d - d0)), linear
     within the last 2 d0; it is compared with the state predicted for when the acceleration has
@@ -197,7 +198,7 @@ def _track(
 
 
 def _approach(distance: float, speed: float, peak: float, gain: float) -> float:
-    """Wanted speed at a distance from the target; `gain` is that of the linear part, in 1/s."""
+    """Return the wanted speed at a distance; `gain` is the slope of the linear part, in 1/s."""
     knee = peak / (gain * gain)
     if distance <= knee:
         return min(speed, gain * distance)
@@ -205,7 +206,7 @@ def _approach(distance: float, speed: float, peak: float, gain: float) -> float:
 
 
 def _slope(distance: float, speed: float, peak: float, gain: float) -> float:
-    """How much the wanted speed rises with the distance, in 1/s."""
+    """Return the derivative of the wanted speed with respect to the distance, in 1/s."""
     wanted = _approach(distance, speed, peak, gain)
     if wanted == speed:
         return 0.0
@@ -221,13 +222,13 @@ def _limited(
     jerk: float,
     dt_s: float,
 ) -> tuple[Vector, Vector]:
-    """Go to the wanted acceleration at limited jerk, unless the speed limit would be broken.
+    """Approach the wanted acceleration at limited jerk, unless this would break the speed limit.
 
-    `now` is the length of the velocity.
+    Returns the new velocity and acceleration. `now` is the length of the velocity.
 
     Invariant: ramping the acceleration a to zero from here never exceeds `speed`, that is
-    |v + a |a| / (2 jerk)| <= speed. Ramping down keeps it, so it is always possible. Above the
-    limit, which was lowered then, whatever comes nearer to it is right.
+    |v + a |a| / (2 jerk)| <= speed. Ramping down preserves the invariant, so it is always possible.
+    Above a limit that was lowered meanwhile, any change towards the limit is accepted.
     """
     vx, vy, vz = velocity
     ax, ay, az = acceleration
@@ -247,7 +248,7 @@ def _limited(
 
 
 def _peak(velocity: Vector, acceleration: Vector, size: float, jerk: float) -> float:
-    """Square of the speed once the acceleration, of length `size`, has been ramped to zero."""
+    """Return the square of the speed once the acceleration, of length `size`, is ramped to zero."""
     h = 0.5 * size / jerk
     x, y, z = (v + h * a for v, a in zip(velocity, acceleration, strict=True))
     return x * x + y * y + z * z
@@ -256,7 +257,7 @@ def _peak(velocity: Vector, acceleration: Vector, size: float, jerk: float) -> f
 def _brake(
     velocity: Vector, acceleration: Vector, peak: float, jerk: float, dt_s: float
 ) -> tuple[Vector, Vector]:
-    """Velocity and acceleration after `dt_s` of stopping; the velocity reaches zero exactly."""
+    """Return velocity and acceleration after `dt_s` of stopping; ends at exactly zero velocity."""
     if not (any(velocity) or any(acceleration)):
         return _REST
     vx, vy, vz = velocity
@@ -266,7 +267,7 @@ def _brake(
     dx, dy, dz = wx - ax, wy - ay, wz - az
     if wx * wx + wy * wy + wz * wz <= reach * reach >= dx * dx + dy * dy + dz * dz:
         return (0.0, 0.0, 0.0), (wx, wy, wz)
-    # Half of what is left after the present acceleration has been ramped to zero, in each period.
+    # Per period, half of the difference that remains once the acceleration is ramped to zero.
     h = 0.5 * math.sqrt(ax * ax + ay * ay + az * az) / jerk
     k = 0.5 / dt_s
     wanted = shortened((-k * (vx + ax * h), -k * (vy + ay * h), -k * (vz + az * h)), peak)

@@ -15,7 +15,7 @@ from serl.errors import SpecMismatch
 from serl.types import Array, Observation
 
 MAX_REWARD = 1e6
-"""Of one step, either way; losses are squares of sums of rewards, in float32."""
+"""Largest absolute reward of one step; losses are squares of sums of rewards, in float32."""
 
 _Size = Annotated[int, Field(ge=0, le=1 << 20)]
 
@@ -28,7 +28,7 @@ class ArraySpec(BaseModel):
         dtype: "float32" for state and actions, "uint8" for images.
         low: smallest allowed value, or None.
         high: largest allowed value, or None.
-        unit: in words, for people ("m", "rad", "m xyzw").
+        unit: unit as text for people ("m", "rad", "m xyzw").
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -81,19 +81,19 @@ class ObservationSpec(BaseModel):
             spec.validate_array(observation.images[name], f"image {name}")
 
     def flatten(self, observation: Observation) -> Array:
-        """The state arrays, in declared order, as one vector of shape (D,)."""
+        """Return the state arrays, in declared order, as one vector of shape (D,)."""
         return np.concatenate([observation.state[name].ravel() for name in self.state])
 
 
 class Spec(BaseModel):
-    """What an actor and a learner must agree on before a single step is sent.
+    """The interface that an actor and a learner must agree on before any step is sent.
 
     Attributes:
-        task: its name.
-        observation: what a policy sees.
-        action: what it does.
+        task: name of the task.
+        observation: spec of a policy's observations.
+        action: spec of a policy's actions.
         rate_hz: control rate.
-        motion: how far an action of 1 goes, and in which frame, in words.
+        motion: scale and frame of an action of 1, as text (`Motion.meaning`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -110,7 +110,7 @@ class Spec(BaseModel):
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
 
     def limited_to(self, images: Iterable[str]) -> Spec:
-        """The same without images of other names."""
+        """Return this spec with only the named images."""
         kept = {name: self.observation.images[name] for name in images}
         return self.model_copy(
             update={"observation": self.observation.model_copy(update={"images": kept})}
@@ -118,14 +118,14 @@ class Spec(BaseModel):
 
     @property
     def action_names(self) -> list[str]:
-        """What an action's entries are called: the words of its unit, or numbers."""
+        """The names of an action's entries: the words of its unit, or numbers."""
         names, (size,) = self.action.unit.split(), self.action.shape
         return names if len(names) == size else [f"action[{index}]" for index in range(size)]
 
     def difference(self, other: Spec) -> str:
-        """One readable line of what differs from `other`; empty when nothing does.
+        """Return one readable line with the differences from `other`, or "".
 
-        Of another task nothing else is said: what it sees and does differs in everything.
+        For different tasks only the task names are given, as all else differs too.
         """
         if self.task != other.task:
             return f'task: "{self.task}" != "{other.task}"'
@@ -141,16 +141,16 @@ class Spec(BaseModel):
 
 
 def _telling(value: np.ndarray[Any, Any]) -> list[float]:
-    """Numbers that tell whether all are finite and in bounds: all of a few, two of many.
+    """Return numbers to check for finiteness and bounds: all of a small array, else two extremes.
 
-    Up to some size this takes a third of the time that numpy takes for any single question.
+    For small arrays this takes a third of the time of any single numpy reduction.
     """
     return value.ravel().tolist() if value.size <= 64 else [float(value.min()), float(value.max())]
 
 
 def check_reward(reward: float) -> None:
-    """Raise `SpecMismatch` unless a step's reward can be learned from."""
-    if not abs(reward) <= MAX_REWARD:  # also when it is not a number
+    """Raise `SpecMismatch` if a step's reward is NaN or beyond `MAX_REWARD`."""
+    if not abs(reward) <= MAX_REWARD:  # rejects NaN as well
         raise SpecMismatch(f"reward {reward}: expected at most {MAX_REWARD:g} either way")
 
 

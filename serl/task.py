@@ -1,7 +1,7 @@
-"""The contract of a task: what a policy sees, what counts as done, how a scene is restored.
+"""Contract of a task: its observations, its outcomes, and the reset of its scene.
 
-A task holds what is particular to it (box, rate, time limit, action scales, tuned settings) and,
-for simulation, its scene, its ground truth and a scripted expert.
+A task defines its box, rate, time limit, action scales and tuned settings, and, for simulation, its
+scene, its ground truth and a scripted expert.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ def _rising(ends: tuple[float, float]) -> tuple[float, float]:
 
 
 Length = Annotated[float, Field(ge=0, le=1)]
-"""On a table, metres."""
+"""A length on a table, metres."""
 Lengths = Annotated[tuple[Length, Length], AfterValidator(_rising)]
-"""From the first to the second one."""
+"""A range of lengths, lower end first, metres."""
 Turn = Annotated[float, Field(ge=0, le=math.pi)]
 Turns = Annotated[tuple[Turn, Turn], AfterValidator(_rising)]
-"""From the first angle to the second one, radians."""
+"""A range of angles, lower end first, radians."""
 
 
 class TaskConfig(BaseModel):
-    """What every task declares; a task's own config adds its fields.
+    """Settings common to all tasks; a task's own configuration adds its fields.
 
     Attributes:
         rate_hz: control rate.
         time_limit_s: an episode is truncated after this time.
-        motion: what an action means and within which limits (see `serl.motion`).
-        observe: a policy sees the state of the scene, or its cameras and the arm's own state.
-        views: what it sees of cameras, by name.
-        private_views: what readings carry besides for a reward model; a policy never sees it.
-        randomize: how much the worlds of simulated episodes differ, in looks, physics and sensors:
-            not at all, as much as a good set-up leaves open, or as much as makes a policy fit for
-            a real arm (`sim/randomization_ranges.py`).
-        auto_reset: between episodes the arm restores the scene by itself, as `Task.reset` says; a
-            simulation places it for the first one only. Not every task can.
-        renderer: of simulated cameras. "ray" draws the same everywhere, but no textures; "gl" has
-            other light, and is faster on a GPU and for large pictures; "auto" takes what is faster
-            here, so that policies and reward models of one machine may not fit another; with "none"
-            there are no images at all.
+        motion: meaning and limits of actions (see `serl.motion`).
+        observe: a policy observes the state of the scene, or camera views and the arm's own state.
+        views: camera views observed by a policy, by name.
+        private_views: additional views for a reward model; never observed by a policy.
+        randomize: randomization of simulated episodes in looks, physics and sensors: none, the
+            variation left open by a good set-up ("light"), or the variation needed for transfer to
+            a real arm ("full"); see `sim/randomization_ranges.py`.
+        auto_reset: the arm restores the scene between episodes by `Task.reset`; a simulation places
+            the scene for the first episode only. Not supported by every task.
+        renderer: renderer of simulated cameras. "ray" gives the same images on every machine, but
+            no textures; "gl" has different lighting and is faster on a GPU and for large images;
+            "auto" takes the faster one here, so that policies and reward models of one machine may
+            not fit another; "none" disables all images.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -91,36 +91,36 @@ class TaskConfig(BaseModel):
 
     @property
     def policy_views(self) -> Mapping[str, View]:
-        """What a policy sees of cameras."""
+        """The camera views observed by a policy, by name."""
         return self.views if self.observe == "pixels" and self.renderer != "none" else {}
 
     @property
     def all_views(self) -> Mapping[str, View]:
-        """What readings carry of cameras."""
+        """The camera views in readings, including private ones, by name."""
         private = self.private_views if self.renderer != "none" else {}
         return {**self.policy_views, **private}
 
     def policy_images(self, reading: Observation) -> Mapping[str, Image]:
-        """Of a reading's images those that a policy sees."""
+        """Return the images of a reading that a policy observes."""
         return {name: reading.images[name] for name in self.policy_views}
 
     @property
     def action_spec(self) -> ArraySpec:
-        """What the robot takes: as its motion says."""
+        """The spec of the robot's actions, given by `motion`."""
         return self.motion.action_spec
 
     @property
     def max_steps(self) -> int:
-        """Steps until the time limit."""
+        """The number of steps until the time limit."""
         return round(self.time_limit_s * self.rate_hz)
 
     def outcome(self, success: bool, index: int, lost: bool = False) -> Outcome:
-        """Of the step `index` of an episode: reward 1 and the end at a success, 0 until then.
+        """Return the outcome of a step with a sparse reward: 1 and the end at a success, else 0.
 
         Args:
             success: the task is solved.
-            index: of the step; the episode is truncated at the time limit.
-            lost: nothing that follows can solve it.
+            index: index of the step; the episode is truncated at the time limit.
+            lost: the task can no longer be solved; the episode ends as a failure.
         """
         over = success or lost
         late = index + 1 >= self.max_steps
@@ -129,14 +129,14 @@ class TaskConfig(BaseModel):
 
 @dataclass(frozen=True)
 class Placement:
-    """One start of a scene.
+    """A start state of a scene.
 
     Attributes:
         tcp: base_T_tcp at the start: x y z, quaternion xyzw.  # (7,)
         bodies: base_T_body of each free body: x y z, quaternion xyzw.  # (7,)
-        held_m: width of what the closed gripper holds; None starts with an open one.
-        right_tcp: as `tcp`, of the second arm of a pair.
-        right_held_m: as `held_m`, of that arm.
+        held_m: width of the object held by the closed gripper; None for an open gripper.
+        right_tcp: base_T_tcp of the second arm of a pair.
+        right_held_m: width of the object held by the second arm's gripper.
     """
 
     tcp: np.ndarray[Any, np.dtype[np.float64]]
@@ -148,21 +148,21 @@ class Placement:
 
 @dataclass(frozen=True)
 class Scene:
-    """A task's part of a MuJoCo model, as data.
+    """The task-specific part of a MuJoCo model, as data.
 
     Attributes:
         bodies: MJCF elements placed inside `worldbody`.
-        place: draws a start from a generator.
-        tracked: names of bodies whose pose (x y z, quaternion xyzw) readings carry as the state
-            `<name>_pose`, as an object tracker on a real arm would.
+        place: draws a start from a random generator.
+        tracked: names of bodies whose pose (x y z, quaternion xyzw) readings contain as the state
+            `<name>_pose`, as an object tracker on a real arm would provide.
         extra: MJCF elements placed at the top level (tendons, equalities, sensors).
-        front: where the camera of films stands, as MJCF attributes, if not opposite the arm.
-        fits: bodies that fit into something, and the room on each side of them, m; randomised,
-            they become thicker or thinner, but never larger than what they fit into.
-        tool: MJCF elements fixed to the hand, in its frame: what it holds for good.
-        robot: the simulation that it is a scene of, by name or as the path of a `.py` file.
-        bases: where arms stand, x y z and yaw, by the prefix of their names. All that is told of
-            positions and orientations is in the frame in which these are.
+        front: pose of the video camera as MJCF attributes, if not opposite the arm.
+        fits: bodies that fit into an opening, and their clearance on each side, m; randomization
+            makes them thicker or thinner, but never larger than the opening.
+        tool: MJCF elements of a permanently held tool, in the frame of the hand.
+        robot: simulation of the scene, by name or as the path of a `.py` file.
+        bases: x y z and yaw of the arms' bases, by the prefix of the arms' names. All positions and
+            orientations of the scene are in the frame of these poses.
     """
 
     bodies: str
@@ -179,44 +179,44 @@ class Scene:
 
 
 class TaskView(Protocol):
-    """What the control loop needs of a task: what is seen, and what counts as done."""
+    """The part of a task used by the control loop: observations and outcomes."""
 
     @property
     def observation_spec(self) -> ObservationSpec:
-        """What a policy sees."""
+        """The spec of a policy's observations."""
         ...
 
     def begin(self, reading: Observation) -> None:
-        """An episode starts at this reading."""
+        """Begin an episode at this reading."""
         ...
 
     def observation(self, reading: Observation) -> Observation:
-        """What a policy sees of a reading."""
+        """Return a policy's observation of a reading."""
         ...
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Judge the reading after the step `index` (0 is the first step of the episode)."""
+        """Return the outcome of the step `index` (0 is the first) from the reading after it."""
         ...
 
 
 class Task(TaskView, Protocol):
-    """What an actor needs to know of a task."""
+    """A task as used by an actor: name, configuration, observations, outcomes and reset."""
 
     name: str
 
     @property
     def config(self) -> TaskConfig:
-        """Box, rate, time limit and whatever else the task declares."""
+        """The configuration: box, rate, time limit and further settings of the task."""
         ...
 
     def reset(self, reading: Observation) -> Policy | None:
-        """A policy that restores the scene, or None when it is ready.
+        """Return a policy that restores the scene, or None when the scene is ready.
 
-        It acts on readings, not on what the task's policy sees of them. It is asked for again, and
-        may try another way, when it has not been enough.
+        The policy is called with readings, not with the task's observations. If the scene is not
+        ready afterwards, `reset` is called again and may return a different policy.
 
         Raises:
-            NeedsPerson: it cannot be restored from here.
+            NeedsPerson: the scene cannot be restored automatically from its current state.
         """
         ...
 
@@ -226,56 +226,61 @@ class SimulatedTask(Task, Protocol):
 
     @property
     def scene(self) -> Scene:
-        """What is added to the arm's model."""
+        """The scene that is added to the arm's model."""
         ...
 
     def is_success(self, truth: Truth) -> bool:
-        """Ground truth, independent of any reward model: the task is solved at this instant."""
+        """Return whether the task is solved at this instant, by ground truth (no reward model)."""
         ...
 
     def progress(self, truth: Truth) -> float:
-        """How far along the task is, from 0 to 1; grows along a good trajectory."""
+        """Return the progress of the task, from 0 to 1; it grows along a good trajectory."""
         ...
 
     def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
-        """A scripted expert that can go on from any state of the scene."""
+        """Return a scripted expert that can continue from any state of the scene."""
         ...
 
     def training_defaults(self) -> Mapping[str, Any]:
-        """Tuned settings, as overrides of the training configuration."""
+        """Return tuned settings, as overrides of the training configuration."""
         ...
 
 
 @runtime_checkable
 class FeatureTuned(Protocol):
-    """What a task has besides that can be trained on what a pretrained encoder makes of images."""
+    """Additional method of a task that can be trained on a pretrained encoder's image features."""
 
     def feature_defaults(self) -> Mapping[str, Any]:
-        """Tuned settings where the small encoder stays as it is, put over `training_defaults`."""
+        """Return tuned settings for a frozen small encoder; they override `training_defaults`."""
         ...
 
 
 @runtime_checkable
 class Demonstrated(Protocol):
-    """What a task has besides that a demonstration defines, as a lap does the course."""
+    """Additional methods of a task that a demonstration defines, as a lap defines a course."""
 
     @property
     def defined(self) -> Mapping[str, Any]:
-        """The settings that a demonstration defines, as they are: whoever differs saw another."""
+        """The current values of the settings defined by a demonstration; they identify it."""
         ...
 
     def recording_defaults(self) -> Mapping[str, Any]:
-        """Settings, as overrides of its own, with which recordings hold what defines it."""
+        """Return overrides of the task's settings that make recordings hold the defining data."""
         ...
 
     def defined_by(self, demonstration: Episode) -> Mapping[str, Any]:
-        """Overrides of its own settings, of a success that was recorded so; those given stay.
+        """Return overrides of the task's settings that follow from a recorded success.
+
+        The recording was made with `recording_defaults`. Explicitly given settings are kept.
 
         Raises:
-            BadInput: it does not hold what is needed, or defines nothing; the line says why.
+            BadInput: the recording lacks the needed data or defines nothing; the message explains.
         """
         ...
 
     def retold(self, demonstration: Episode) -> Episode:
-        """A success that was recorded so, as this task sees and rewards it."""
+        """Return a recorded success with the observations and rewards of this task.
+
+        The recording was made with `recording_defaults`.
+        """
         ...

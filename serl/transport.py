@@ -1,4 +1,4 @@
-"""What carries steps to a learner and weights to actors, and the implementation in one process."""
+"""Contract of the transport of steps and weights, and an implementation within one process."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from serl.types import Arrival
 Weights = Mapping[str, np.ndarray[Any, Any]]
 
 DDS = "dds"
-"""The kind of transport that serl brings: the topics of ROS 2."""
+"""Kind of the transport included in serl: ROS 2 topics."""
 
 MAX_VERSION = 10**9
-"""Highest version of weights that is believed: more than a learner can publish in three years."""
+"""Highest accepted version of weights: more than a learner can publish in three years."""
 
 MAX_LEAD = 10**7
-"""A version so far ahead of the learner's own was not published by that learner."""
+"""Lead over the learner's version beyond which a version cannot stem from that learner."""
 
 
 def is_newer(version: int, known: int) -> bool:
-    """Whether weights of a version replace weights of a known version.
+    """Return whether weights of a version replace weights of a known version.
 
-    Lower versions replace a known version that is ahead of them by more than `MAX_LEAD`: a version
-    that was forged once would otherwise keep the learner's own weights out for good.
+    A lower version replaces a known version ahead of it by more than `MAX_LEAD`; otherwise a single
+    forged version would block the learner's own weights permanently.
     """
     return version > known or known > version + MAX_LEAD
 
 
 class Snapshot(NamedTuple):
-    """The actor's part of an agent at one moment.
+    """The actor weights of an agent at one moment.
 
     Attributes:
-        version: counts up from 1 with each publication.
+        version: version of the weights; counts up from 1 with each publication.
         trained: online environment steps that the learner had trained on, by actor.
         weights: arrays by name.
     """
@@ -51,45 +51,45 @@ class Snapshot(NamedTuple):
 
 
 class WeightSource(Protocol):
-    """Where an actor finds new weights."""
+    """A source of new weights for an actor."""
 
     def latest(self, newer_than: int) -> Snapshot | None:
-        """The newest weights, or None when their version is not above `newer_than`."""
+        """Return the newest weights, or None if their version is not above `newer_than`."""
         ...
 
 
 class LearnerEnd(Protocol):
-    """What a learner uses of a transport."""
+    """The learner's end of a transport."""
 
     def receive(self) -> Sequence[Arrival]:
-        """What arrived since the last call, in order per actor."""
+        """Return the records that arrived since the last call, in order per actor."""
         ...
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Offer new weights; only the newest matter."""
+        """Publish new weights; only the newest are kept."""
         ...
 
 
 class ActorEnd(WeightSource, Protocol):
-    """What an actor's link uses of a transport."""
+    """The actor's end of a transport."""
 
     def send(self, records: Sequence[Arrival]) -> None:
-        """Actor: hand over records in order; never blocks on the learner."""
+        """Send records in order; never blocks on the learner."""
         ...
 
 
 class Transport(ActorEnd, LearnerEnd, Protocol):
-    """Both directions between actors and a learner."""
+    """A transport with both ends: the actor's and the learner's."""
 
 
 class TransportConfig(BaseModel):
-    """What carries steps and weights.
+    """Settings of the transport of steps and weights.
 
-    A transport with settings of its own subclasses this, and names the subclass `Config`.
+    A transport with further settings subclasses this model as its `Config`.
 
     Attributes:
-        kind: "dds" for the topics of ROS 2; the name of one that an installed package brings; or
-            the path of a .py file.
+        kind: "dds" for ROS 2 topics; the name of a transport from an installed package; or the path
+            of a .py file.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -98,12 +98,12 @@ class TransportConfig(BaseModel):
 
 
 class Meeting(NamedTuple):
-    """Where actors and the learner of a run meet.
+    """The identity of a run, by which its actors and its learner find each other.
 
     Attributes:
-        folder: of the run, on the host of the process that asks.
-        run: its name.
-        spec: what records fit.
+        folder: folder of the run, on the host of the calling process.
+        run: name of the run.
+        spec: spec of the records.
     """
 
     folder: Path
@@ -112,29 +112,29 @@ class Meeting(NamedTuple):
 
 
 class TransportKind(Protocol):
-    """What a module names as its `transport`: both ends, which are in different processes.
+    """Factory of both ends, which run in different processes; exported as `transport`.
 
-    Records that an actor's end took arrive in order. A link that starts anew sends all records of
-    its actor again; those that the learner has already are left out (`serl.training.plain_link`).
-    An end that has a method `close` is closed at last.
+    Records accepted by an actor's end arrive in order. A restarted link sends all records of its
+    actor again; records that the learner already has are dropped (`serl.training.plain_link`).
+    An end with a method `close` is closed at the end.
 
     Attributes:
-        Config: its settings, `transport.*`; without it there are none but `kind`.
+        Config: model of the settings `transport.*`; if absent, `kind` is the only setting.
     """
 
     Config: ClassVar[type[TransportConfig]]
 
     def actor_end(self, config: TransportConfig, meeting: Meeting, actor: str) -> ActorEnd:
-        """The end of one actor; a class has this as a class method."""
+        """Open the end of one actor; a class method if the factory is a class."""
         ...
 
     def learner_end(self, config: TransportConfig, meeting: Meeting) -> LearnerEnd:
-        """The learner's end; a class has this as a class method."""
+        """Open the learner's end; a class method if the factory is a class."""
         ...
 
 
 class InProcess:
-    """Actor and learner in one process; safe between threads."""
+    """A transport between an actor and a learner in one process; thread-safe."""
 
     def __init__(self) -> None:
         self._records: deque[Arrival] = deque()
@@ -142,24 +142,24 @@ class InProcess:
         self._lock = Lock()
 
     def send(self, records: Sequence[Arrival]) -> None:
-        """Append to the queue."""
+        """Append records to the queue."""
         with self._lock:
             self._records.extend(records)
 
     def receive(self) -> Sequence[Arrival]:
-        """Empty the queue."""
+        """Return all records of the queue and empty it."""
         with self._lock:
             records = list(self._records)
             self._records.clear()
         return records
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Keep the newest weights."""
+        """Store weights if they are newer than the stored ones."""
         with self._lock:
             if self._snapshot is None or snapshot.version > self._snapshot.version:
                 self._snapshot = snapshot
 
     def latest(self, newer_than: int) -> Snapshot | None:
-        """The newest weights, if newer."""
+        """Return the newest weights, or None if their version is not above `newer_than`."""
         snapshot = self._snapshot
         return snapshot if snapshot is not None and snapshot.version > newer_than else None

@@ -1,4 +1,4 @@
-"""The values that everything passes on: observations, actions, steps, episodes, batches.
+"""The central data types: observations, actions, steps, episodes and batches.
 
 Units everywhere: metres, radians, newtons, newton metres, seconds. Quaternions are xyzw.
 """
@@ -21,7 +21,7 @@ Action = Array
 
 
 class ActionSource(StrEnum):
-    """Who chose the action of a step."""
+    """The source of a step's action."""
 
     POLICY = "policy"
     HUMAN = "human"
@@ -30,12 +30,12 @@ class ActionSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One stamped reading: named state arrays and images, and when each was measured.
+    """A stamped reading: named state arrays and images, and their times of measurement.
 
     Attributes:
         state: float32 arrays by name, in the order that the spec declares.
         images: uint8 RGB arrays of shape (H, W, 3) by camera name.
-        stamps: monotonic time in seconds per source of data ("robot", or a camera's name).
+        stamps: monotonic time in seconds by data source ("robot", or a camera's name).
     """
 
     state: Mapping[str, Array]
@@ -45,14 +45,14 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a task says of the reading after an action.
+    """The task's result of one step: reward, end of the episode, success.
 
     Attributes:
         reward: reward of the step.
         terminated: the task ended (success or failure): no bootstrap.
         truncated: the episode was cut (time limit, fault): bootstrap from the final observation.
         success: the task is solved.
-        provenance: who gave the reward: "truth", "classifier", "human".
+        provenance: source of the reward: "truth", "classifier", "human".
     """
 
     reward: float = 0.0
@@ -79,14 +79,14 @@ class Step:
 
     Attributes:
         key: identity.
-        observation: what was seen before acting.
-        requested: what the policy asked for (also while a human drives), shape (A,).
-        action: what was executed after takeover and limits, shape (A,); this is learned from.
-        reward: reward with its provenance.
+        observation: observation before the action.
+        requested: action chosen by the policy (also during human intervention), shape (A,).
+        action: action executed after takeover and limits, shape (A,); used for learning.
+        reward: reward of the step, from the source `reward_provenance`.
         terminated: the task ended with this step.
         truncated: the episode was cut after this step.
-        source: who chose the action.
-        policy_version: version of the weights that computed `requested`; 0 for none.
+        source: source of the action.
+        policy_version: version of the weights that computed `requested`; 0 without weights.
         monotonic_s: monotonic time at which the action was issued.
         wall_s: wall-clock time (seconds since 1970) at which the action was issued.
     """
@@ -107,15 +107,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Closes an episode: the true successor of its last step, and why it ended.
+    """The last record of an episode: its final observation and the reason of its end.
 
     Attributes:
         key: identity; `index` is the number of steps of the episode.
-        observation: the final observation; after a fault nothing was seen any more, and it is that
-            of the last step once more (see `is_fault` of `serl.intervention`).
+        observation: the final observation; after a fault there is none, and the observation of the
+            last step is repeated (see `is_fault` of `serl.intervention`).
         success: the task was solved.
         reason: "success", "failure", "time limit", "interrupted", one of `ENDINGS` of
-            `serl.intervention`, or a fault in words.
+            `serl.intervention`, or the description of a fault.
     """
 
     key: Key
@@ -127,21 +127,21 @@ class End:
 
 
 Record = Step | End
-"""An actor's stream: the steps of an episode, its `End`, the steps of the next one, ..."""
+"""An element of an actor's stream: steps of an episode, then its `End`, then the next episode."""
 
 
 def limited(record: Record, images: Iterable[str]) -> Record:
-    """The same without images of other names."""
+    """Return the record with only the named images."""
     kept = {name: record.observation.images[name] for name in images}
     return replace(record, observation=replace(record.observation, images=kept))
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Stands for a record that was logged and that nobody can read any more.
+    """A placeholder for a logged record that is no longer readable.
 
     Attributes:
-        key: its identity.
+        key: identity of the lost record.
         last: no further record of its episode follows.
     """
 
@@ -150,35 +150,38 @@ class Lost:
 
 
 Arrival = Record | Lost
-"""What a log that was damaged gives."""
+"""A record, or its placeholder if it was read from a damaged log."""
 
 
 def place_after(record: Arrival) -> tuple[int, int]:
-    """Episode and index of the record that follows, in the order of an actor's start."""
+    """Return episode and index of the next record within the same start of the actor."""
     key = record.key
     ends = record.last if isinstance(record, Lost) else isinstance(record, End)
     return (key.episode + 1, 0) if ends else (key.episode, key.index + 1)
 
 
 def is_online(record: Arrival) -> bool:
-    """Steps of the policy and of a human enter replay and the update budget."""
+    """Return whether a record is an online step, which enters replay and the update budget.
+
+    Online steps are those of the policy and of a human, not those of scripts.
+    """
     return isinstance(record, Step) and record.source is not ActionSource.SCRIPT
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """Steps and the final observation. `end` is None when the episode was cut by a crash."""
+    """The steps of an episode and its `End`, which is None if a crash cut the episode."""
 
     steps: tuple[Step, ...]
     end: End | None
 
     @property
     def success(self) -> bool:
-        """The episode ended with the task solved."""
+        """Whether the episode ended with the task solved."""
         return self.end is not None and self.end.success
 
     def count(self, source: ActionSource) -> int:
-        """Number of steps that `source` chose."""
+        """Return the number of steps whose action came from `source`."""
         return sum(step.source is source for step in self.steps)
 
 
@@ -193,8 +196,8 @@ class Batch:
         reward: sum of discounted rewards over the n steps.  # (B,)
         discount: gamma^n, or 0 where the task terminated.  # (B,)
         next_state: observation state vectors n steps later.  # (B, D)
-        next_images: the same n steps later.  # (B, H, W, 3)
-        prior: the transition is a demonstration or a human's.  # (B,) bool
+        next_images: frames n steps later, or their features.  # (B, H, W, 3)
+        prior: the transition is from a demonstration or a human.  # (B,) bool
     """
 
     state: Array

@@ -1,4 +1,4 @@
-"""What a person taught an arm on its first day: where it may go, what sees it, what was tried."""
+"""Results of `serl setup` for an arm: workspace, cameras and setup steps."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ LEAST_SIDE_M, LARGEST_SIDE_M = 0.04, 1.5
 _AXES = "xyz"
 
 Crop = tuple[float, float, float, float]
-"""Left, top, right and bottom of a part, as shares of a picture."""
+"""Left, top, right and bottom edge of a crop, as fractions of the picture."""
 
 WHOLE: Crop = (0.0, 0.0, 1.0, 1.0)
 CameraName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 
 
 class Workspace(BaseModel):
-    """Where the tool may be, in the base frame.
+    """The allowed positions and orientations of the tool, in the base frame.
 
     Attributes:
-        low_m: lowest corner of a box.
-        high_m: highest corner.
-        home_m: where the tool is when the joints are at home, inside the box.
-        reference: orientation of the tool there (xyzw); turns are limited about it.
-        max_rotation_rad: how far the tool may turn from it.
-        keep_out: boxes in it that the tool must not enter.
+        low_m: lowest corner of the box of allowed positions.
+        high_m: highest corner of the box.
+        home_m: position of the tool with the joints at home, inside the box.
+        reference: orientation of the tool at home (xyzw); rotations are limited about it.
+        max_rotation_rad: largest rotation of the tool from `reference`.
+        keep_out: boxes within the workspace that the tool must not enter.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -67,13 +67,13 @@ class Workspace(BaseModel):
 
 
 class CellCamera(BaseModel):
-    """A camera of the cell.
+    """A camera of the robot cell.
 
     Attributes:
-        topic: what `image_raw` is below, from the root, such as /front.
-        compressed: its pictures are JPEG or PNG.
-        crop: the part that tasks see.
-        rate_hz: as it was measured.
+        topic: absolute name to which `/image_raw` is appended, for example /front.
+        compressed: the images are JPEG or PNG.
+        crop: the part of the picture used by tasks.
+        rate_hz: measured frame rate.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -94,12 +94,12 @@ class CellCamera(BaseModel):
 
 
 class SetupResult(BaseModel):
-    """What came of a step of the first day.
+    """The result of one step of `serl setup`.
 
     Attributes:
         at: date and time.
-        found: what was measured, in one line.
-        skipped: why it was not done, in the person's words; empty when it was.
+        found: measured values, in one line.
+        skipped: reason given by the person for skipping the step; empty if it was done.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,11 +1,11 @@
-"""What every implementation of a contract must hold, as suites to subclass, and fakes that do.
+"""Conformance test suites for implementations of the contracts, and fakes that pass them.
 
     class TestMyArm(RobotSuite):
         def make(self) -> Robot:
             return MyArm()
 
-Each suite needs one method, `make`, and pytest finds its tests. Every call of `make` gives a new
-one, equal to the others.
+A subclass implements one method, `make`, and pytest collects its tests. Every call of `make`
+returns a new object, equal to the others.
 """
 
 from serl.testing.agent import AgentSuite

@@ -1,4 +1,4 @@
-"""Conformance of agents."""
+"""Conformance tests of agents."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from serl.types import Batch, Observation
 
 
 class AgentSuite(ABC):
-    """What `serl.agent.Agent` promises.
+    """Conformance tests of `serl.agent.Agent`.
 
     Attributes:
-        rows: transitions that one `update` takes.
+        rows: number of transitions in the batch of one `update`.
     """
 
     rows = 64
 
     @abstractmethod
     def make(self) -> tuple[Agent, Spec]:
-        """A fresh agent, equal to the ones made before, and what it was made for."""
+        """Return a new agent, equal to the earlier ones, and its spec."""
 
     def test_actions_fit_their_spec(self) -> None:
-        """Exploring or not, and the observation stays as it was."""
+        """Check that actions fit, exploring or not, and that observations are not modified."""
         agent, spec = self.make()
         for explore in (False, True):
             for seed in range(5):
@@ -39,14 +39,14 @@ class AgentSuite(ABC):
                 assert equal(observation.state, before), "act changed its observation"
 
     def test_only_exploration_is_random(self) -> None:
-        """The mode repeats itself, samples do not."""
+        """Check that the mode is deterministic and samples are not."""
         agent, spec = self.make()
         seen = _observation(spec)
         assert np.array_equal(agent.act(seen, False), agent.act(seen, False))
         assert not np.array_equal(agent.act(seen, True), agent.act(seen, True))
 
     def test_updates_change_the_actor(self) -> None:
-        """And report finite numbers, if any; the batch stays as it was."""
+        """Check that updates change the actor, report only finite metrics and keep the batch."""
         agent, spec = self.make()
         before = agent.actor_weights()
         batch = self._batch(spec, 0)
@@ -58,7 +58,7 @@ class AgentSuite(ABC):
         assert np.array_equal(batch.state, kept), "update changed the batch"
 
     def test_a_batch_that_is_not_finite_changes_no_weights(self) -> None:
-        """And the next one that is finite does."""
+        """Check that a non-finite batch changes no weights, and the next finite one does."""
         agent, spec = self.make()
         agent.update(self._batch(spec, 0))
         before = agent.actor_weights()
@@ -73,7 +73,7 @@ class AgentSuite(ABC):
         assert not equal(after, before), "it stopped learning"
 
     def test_weights_are_copies(self) -> None:
-        """What was handed out stays as it was while the agent learns on."""
+        """Check that returned weights do not change while the agent continues to learn."""
         agent, spec = self.make()
         for given in (agent.actor_weights(), agent.state_dict()):
             before = {name: value.copy() for name, value in given.items()}
@@ -81,7 +81,7 @@ class AgentSuite(ABC):
             assert equal(given, before), "weights that were handed out changed"
 
     def test_equal_agents_learn_equally(self) -> None:
-        """Bit by bit from equal batches."""
+        """Check that equal agents have bitwise equal states after equal batches."""
         (agent, spec), (other, _) = self.make(), self.make()
         for seed in range(3):
             agent.update(self._batch(spec, seed))
@@ -89,7 +89,7 @@ class AgentSuite(ABC):
         assert equal(agent.state_dict(), other.state_dict())
 
     def test_the_actor_part_is_all_that_acting_needs(self) -> None:
-        """An agent that takes them over acts the same: the normaliser is among them."""
+        """Check that loaded actor weights, including the normaliser, give equal actions."""
         (agent, spec), (other, _) = self.make(), self.make()
         agent.fit_normaliser(5.0 * self._batch(spec, 0).state + 3.0)
         agent.update(self._batch(spec, 0))
@@ -98,7 +98,7 @@ class AgentSuite(ABC):
         assert _modes(agent, spec) == _modes(other, spec)
 
     def test_a_restored_agent_continues_exactly(self) -> None:
-        """Networks, optimisers and generators: the next updates and samples are equal."""
+        """Check that the next updates and samples equal those of the original agent."""
         (agent, spec), (other, _) = self.make(), self.make()
         agent.update(self._batch(spec, 0))
         agent.act(_observation(spec), True)
@@ -110,14 +110,14 @@ class AgentSuite(ABC):
         assert np.array_equal(agent.act(seen, True), other.act(seen, True))
 
     def test_weights_that_do_not_fit_are_refused_whole(self) -> None:
-        """`SpecMismatch` for a missing, foreign, misshapen or non-finite array."""
+        """Check that a missing, foreign, misshapen or non-finite array raises `SpecMismatch`."""
         agent, spec = self.make()
         donor, _ = self.make()
         donor.update(self._batch(spec, 0))
         self._refuses(agent, agent.load_actor_weights, donor.actor_weights(), finite=True)
 
     def test_a_state_that_does_not_fit_is_refused_whole(self) -> None:
-        """`SpecMismatch` for a missing, foreign or misshapen array."""
+        """Check that a missing, foreign or misshapen array raises `SpecMismatch`."""
         agent, spec = self.make()
         donor, _ = self.make()
         donor.update(self._batch(spec, 0))
@@ -126,7 +126,7 @@ class AgentSuite(ABC):
     def _refuses(
         self, agent: Agent, load: Callable[[State], None], state: State, finite: bool
     ) -> None:
-        """Damage one array at a time, the last first: the others must not be loaded either."""
+        """Check that a state with its last array damaged is rejected without loading the others."""
         before = agent.state_dict()
         name = next(name for name in reversed(list(state)) if state[name].dtype == np.float32)
         rest = {other: value for other, value in state.items() if other != name}

@@ -1,4 +1,4 @@
-"""Conformance of teleoperation devices."""
+"""Conformance tests of teleoperation devices."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ from serl.testing.fakes import FakeRobot
 
 
 class DeviceBench(Protocol):
-    """A device, and a hand at it."""
+    """A device with a simulated hand that operates it."""
 
     @property
     def device(self) -> Device:
-        """The device."""
+        """The device under test."""
         ...
 
     @property
     def mapping(self) -> MappingConfig:
-        """What its reports mean."""
+        """The mapping from reports to actions."""
         ...
 
     def now_s(self) -> float:
-        """Of the device's stamps."""
+        """Return the time in seconds, by the clock of the device's stamps."""
         ...
 
     def wait(self, seconds: float) -> None:
-        """Time passes; what beats goes on beating."""
+        """Let time pass while periodic messages continue."""
         ...
 
     def push(self) -> None:
-        """The hand takes over and moves."""
+        """Take over with the hand and command motion."""
         ...
 
     def let_go(self) -> None:
-        """The hand is off."""
+        """Take the hand off the device."""
         ...
 
     def die(self) -> None:
-        """The device is unplugged, or its sender is gone."""
+        """Unplug the device, or end its sender."""
         ...
 
 
 class DeviceSuite(ABC):
-    """What `serl.teleop.device.Device` promises, with its own mapping."""
+    """Conformance tests of `serl.teleop.device.Device` with the device's own mapping."""
 
     @abstractmethod
     def make(self) -> DeviceBench:
-        """A device at rest."""
+        """Return a bench with a device at rest."""
 
     def wish(self, bench: DeviceBench) -> Wish:
-        """What the device reports now."""
+        """Return the device's current report after mapping."""
         report = bench.device.read()
         assert report is not None, "no report"
         wish = read_wish(report, bench.mapping)
@@ -61,11 +61,11 @@ class DeviceSuite(ABC):
         return wish
 
     def test_it_has_a_name(self) -> None:
-        """That people can read."""
+        """Check that the device has a readable name."""
         assert self.make().device.name
 
     def test_at_rest_it_wants_nothing(self) -> None:
-        """Hands are off, and nothing moves."""
+        """Check that there is no operator input and no motion at rest."""
         bench = self.make()
         bench.let_go()
         wish = self.wish(bench)
@@ -73,7 +73,7 @@ class DeviceSuite(ABC):
         assert not any(wish.motion)
 
     def test_a_push_takes_over_and_moves(self) -> None:
-        """Within -1 and 1, and fresh."""
+        """Check that a push is reported as a takeover, fresh and with motion in [-1, 1]."""
         bench = self.make()
         bench.push()
         report = bench.device.read()
@@ -85,7 +85,7 @@ class DeviceSuite(ABC):
         assert 0.0 < max(map(abs, wish.motion)) <= 1.0
 
     def test_letting_go_ends_it(self) -> None:
-        """At once."""
+        """Check that letting go ends the takeover immediately."""
         bench = self.make()
         bench.push()
         self.wish(bench)
@@ -95,7 +95,7 @@ class DeviceSuite(ABC):
         assert not any(wish.motion)
 
     def test_a_report_is_a_value(self) -> None:
-        """It stays as it was while the device goes on."""
+        """Check that a report does not change while the device continues."""
         bench = self.make()
         bench.let_go()
         report = bench.device.read()
@@ -106,7 +106,7 @@ class DeviceSuite(ABC):
         assert (dict(report.axes), report.buttons) == before
 
     def test_one_that_died_is_lost_or_silent(self) -> None:
-        """Its last report is never taken for a new one."""
+        """Check that a dead device's last report is not treated as a new one."""
         bench = self.make()
         bench.push()
         bench.device.read()
@@ -119,7 +119,7 @@ class DeviceSuite(ABC):
         assert report is None or bench.now_s() - report.stamp_s > OperatorConfig().stale_s
 
     def test_the_robot_holds_when_it_dies_in_a_hand(self) -> None:
-        """And does not go back to the policy."""
+        """Check that the robot holds and does not return to the policy."""
         bench = self.make()
         spec = FakeRobot.action_spec
         person = Operator(bench.device, bench.mapping, OperatorConfig(), spec, bench.now_s)
@@ -136,7 +136,7 @@ class DeviceSuite(ABC):
         assert person.hands is Hands.SILENT
 
     def test_closing_twice_does_no_harm(self) -> None:
-        """Nor does closing one that is gone."""
+        """Check that closing a device twice is harmless."""
         device = self.make().device
         device.close()
         device.close()

@@ -1,4 +1,4 @@
-"""The smallest robot and task that there are: a point in a plane, to be brought to the origin."""
+"""A minimal robot and task: a point in a plane that is to be moved to the origin."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SPEC = ObservationSpec(
 
 
 def arm_spec(arms: int = 1, gripper: bool = True) -> Spec:
-    """Of one arm, or of a left and a right one, whose grippers an action moves or not."""
+    """Return a spec of one arm, or of a left and a right one, with or without gripper actions."""
     motion = _MOTION.model_copy(update={"gripper": gripper})
     prefixes = ("",) if arms == 1 else ("left_", "right_")
     words = motion.action_spec.unit.split()
@@ -52,11 +52,11 @@ def arm_spec(arms: int = 1, gripper: bool = True) -> Spec:
 
 
 class FakeRobot:
-    """A point that goes where its target is, at limited speed; a `SimulatedRobot` without physics.
+    """A point that follows its target at limited speed; a `SimulatedRobot` without physics.
 
     Attributes:
-        stop_reason: the first reason for a stop; empty while motion is allowed.
-        broken: readings are not finite while this is True.
+        stop_reason: reason of the first stop; empty while motion is allowed.
+        broken: readings contain NaN while this is True.
     """
 
     observation_spec = _SPEC
@@ -67,20 +67,20 @@ class FakeRobot:
         self.reset(0)
 
     def reset(self, seed: int) -> Observation:
-        """Place the point anywhere in the box but near the origin, at rest."""
+        """Place the point at rest at a random position in the box, not near the origin."""
         self.place(*_draw(np.random.default_rng(seed)))
         self._time_s = 0.0
         self.stop_reason = ""
         return self.observe()
 
     def place(self, x: float, y: float) -> None:
-        """Put the point there (m), at rest."""
+        """Place the point at rest at a position (m)."""
         self._position: np.ndarray[Any, np.dtype[np.float64]] = np.array([x, y])
         self._target = self._position.copy()
         self._velocity = np.zeros(2)
 
     def observe(self) -> Observation:
-        """Position and velocity, stamped with simulated time."""
+        """Return position and velocity, stamped with simulated time."""
         position = np.full(2, np.nan) if self.broken else self._position
         state = {
             "position": position.astype(np.float32),
@@ -89,7 +89,7 @@ class FakeRobot:
         return Observation(state=state, stamps={"robot": self._time_s})
 
     def act(self, action: Action) -> Action:
-        """Move the target by an action, within the box; zeros while stopped."""
+        """Move the target within the box; return the executed action, zeros if stopped."""
         check_action(action, self.action_spec)
         if self.stop_reason:
             return np.zeros_like(action)
@@ -100,7 +100,7 @@ class FakeRobot:
         return np.clip(executed, -1.0, 1.0).astype(np.float32)
 
     def advance(self, dt_s: float) -> None:
-        """Go towards the target, at the speed limit at most."""
+        """Move the point towards its target, at most at the speed limit."""
         reach_m = _MOTION.limits.speed_m_s * dt_s
         step = np.clip(self._target - self._position, -reach_m, reach_m)
         self._position = self._position + step
@@ -108,7 +108,7 @@ class FakeRobot:
         self._time_s += dt_s
 
     def stop(self, reason: str) -> None:
-        """Stay here; the first reason is kept."""
+        """Hold the current position; the first reason is kept."""
         self.stop_reason = self.stop_reason or reason
         self._target = self._position.copy()
 
@@ -117,7 +117,7 @@ class FakeRobot:
         self.stop_reason = ""
 
     def truth(self) -> Truth:
-        """Where the point is."""
+        """Return the position of the point, also as `tcp_pose`."""
         x, y = self._position
         pose = np.array([x, y, 0.0, 0.0, 0.0, 0.0, 1.0], np.float32)
         return {"position": pose[:2], "tcp_pose": pose}
@@ -131,15 +131,15 @@ class FakeRobot:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Nothing to release."""
+        """Do nothing: there are no resources to release."""
 
 
 class FakeTaskConfig(TaskConfig):
-    """Two-dimensional motion, three seconds.
+    """Settings of the fake task: two-dimensional motion, three seconds.
 
     Attributes:
-        tolerance_m: this near to the origin is a success.
-        ready_m: this far from the origin an episode may start.
+        tolerance_m: distance from the origin that counts as a success.
+        ready_m: minimum distance from the origin at the start of an episode.
     """
 
     time_limit_s: float = 3.0
@@ -149,7 +149,7 @@ class FakeTaskConfig(TaskConfig):
 
 
 class FakeTask:
-    """Bring the point to the origin. A reset drives it away again."""
+    """A task to move the point to the origin; its reset moves the point away again."""
 
     name = "fake"
     observation_spec = _SPEC
@@ -159,7 +159,7 @@ class FakeTask:
 
     @property
     def scene(self) -> Scene:
-        """Starts of the point; there are no bodies."""
+        """The scene: starts of the point, without bodies."""
 
         def place(rng: np.random.Generator) -> Placement:
             return Placement(tcp=np.array([*_draw(rng), 0.0, 0.0, 0.0, 0.0, 1.0]))
@@ -167,39 +167,39 @@ class FakeTask:
         return Scene(bodies="", place=place)
 
     def begin(self, reading: Observation) -> None:
-        """Nothing to remember."""
+        """Do nothing: there is no state."""
 
     def observation(self, reading: Observation) -> Observation:
-        """The whole reading."""
+        """Return the whole reading."""
         return reading
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
-        """1 at the origin, else 0."""
+        """Return reward 1 and success at the origin, else 0."""
         if self._near(reading.state["position"]):
             return Outcome(reward=1.0, terminated=True, success=True)
         return Outcome(truncated=index + 1 >= self.config.max_steps)
 
     def reset(self, reading: Observation) -> Policy | None:
-        """Drive straight away from the origin, until far enough."""
+        """Return a policy that moves straight away from the origin; None when far enough."""
         if np.linalg.norm(reading.state["position"]) >= self.config.ready_m:
             return None
         return lambda observation: _toward(2 * _BOX_M * _direction(observation.state["position"]))
 
     def is_success(self, truth: Truth) -> bool:
-        """The point is at the origin."""
+        """Return whether the point is at the origin."""
         return self._near(truth["position"])
 
     def progress(self, truth: Truth) -> float:
-        """1 at the origin, 0 in the corners."""
+        """Return the progress: 1 at the origin, 0 in the corners."""
         distance_m = float(np.linalg.norm(truth["position"]))
         return max(0.0, 1.0 - distance_m / (math.sqrt(2.0) * _BOX_M))
 
     def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
-        """Goes straight to the origin."""
+        """Return a policy that moves straight to the origin."""
         return lambda observation: _toward(-truth()["position"])
 
     def training_defaults(self) -> Mapping[str, Any]:
-        """None."""
+        """Return no overrides."""
         return {}
 
     def _near(self, position: Array) -> bool:
@@ -207,7 +207,7 @@ class FakeTask:
 
 
 def _draw(rng: np.random.Generator) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """A position between a half and the whole of the way to the box, per axis."""
+    """Return a random position, on each axis between half and all of the box's extent."""
     sign = rng.choice((-1.0, 1.0), 2)
     return np.asarray(sign * rng.uniform(0.5 * _BOX_M, _BOX_M, 2))
 
@@ -222,30 +222,30 @@ def _toward(offset_m: Array) -> Action:
 
 
 TIMEOUT_S = 0.1
-"""Silence after which a controller holds by itself."""
+"""Time without a setpoint after which a controller holds by itself, seconds."""
 
 
 class FakeArm:
-    """A tool without mass, a share of the way behind its setpoint.
+    """A tool without mass that covers a fixed fraction of the way to its setpoint per 10 ms.
 
     Attributes:
-        pose: of the tool in the base frame.
-        holding: no setpoint came for too long.
+        pose: pose of the tool in the base frame.
+        holding: no setpoint was received for longer than `TIMEOUT_S`.
     """
 
     def __init__(self, pose: Pose, lag: float = 0.5) -> None:
         self.pose = pose
         self.holding = True
         self._target = pose
-        self._part = 1.0 - lag  # of the way, in 10 ms
+        self._part = 1.0 - lag  # fraction of the way covered in 10 ms
         self._heard_s = -math.inf
 
     def follow(self, setpoint: Pose, now_s: float) -> None:
-        """Take a setpoint."""
+        """Set the setpoint, received at `now_s`."""
         self._target, self._heard_s = setpoint, now_s
 
     def tick(self, now_s: float) -> Pose:
-        """Let 10 ms pass; where the tool is then."""
+        """Advance by 10 ms and return the new pose of the tool."""
         self.holding = now_s - self._heard_s > TIMEOUT_S
         if not self.holding:
             place, quaternion = self.pose

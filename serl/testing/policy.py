@@ -1,4 +1,4 @@
-"""Conformance of policies and of teleoperation devices."""
+"""Conformance tests of policies and of `Teleop` implementations."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from serl.testing.samples import copies, equal, random_observation
 
 
 class PolicySuite(ABC):
-    """What `serl.policy.Policy` promises."""
+    """Conformance tests of `serl.policy.Policy`."""
 
     @abstractmethod
     def make(self) -> tuple[Policy, ObservationSpec, ArraySpec]:
-        """A policy, what it sees, and what it answers with."""
+        """Return a policy and the specs of its observations and its actions."""
 
     def test_actions_fit_their_spec(self) -> None:
-        """For any observation within its spec."""
+        """Check that actions fit their spec for random observations that fit theirs."""
         policy, seen, answer = self.make()
         rng = np.random.default_rng(0)
         for _ in range(20):
             answer.validate_array(policy(random_observation(seen, rng)), "action")
 
     def test_an_observation_is_only_read(self) -> None:
-        """Its arrays stay as they were."""
+        """Check that the policy does not modify its observation."""
         policy, seen, _ = self.make()
         observation = random_observation(seen, np.random.default_rng(0))
         before = copies(observation.state)
@@ -35,7 +35,7 @@ class PolicySuite(ABC):
         assert equal(observation.state, before), "the policy changed its observation"
 
     def test_an_action_never_changes(self) -> None:
-        """What was answered stays as it was while the policy goes on."""
+        """Check that a returned action does not change in later calls of the policy."""
         policy, seen, _ = self.make()
         rng = np.random.default_rng(0)
         action = policy(random_observation(seen, rng))
@@ -46,14 +46,14 @@ class PolicySuite(ABC):
 
 
 class TeleopSuite(ABC):
-    """What `serl.intervention.Teleop` promises, with nobody or somebody at the device."""
+    """Conformance tests of `serl.intervention.Teleop`, with or without operator input."""
 
     @abstractmethod
     def make(self) -> tuple[Teleop, ArraySpec]:
-        """A device, and what its actions must fit."""
+        """Return a device and the spec of its actions."""
 
     def test_actions_fit_their_spec(self) -> None:
-        """Or are None, in one episode and the next."""
+        """Check that actions fit their spec or are None, in two episodes."""
         teleop, spec = self.make()
         for _ in range(2):
             teleop.begin()
@@ -63,7 +63,7 @@ class TeleopSuite(ABC):
                     spec.validate_array(action, "action")
 
     def test_events_are_told_once(self) -> None:
-        """A tuple of events, empty when asked again at once."""
+        """Check that events are a tuple, which is empty when queried again immediately."""
         teleop, _ = self.make()
         teleop.begin()
         teleop()

@@ -1,4 +1,4 @@
-"""Conformance of robots."""
+"""Conformance tests of robots."""
 
 from __future__ import annotations
 
@@ -17,31 +17,34 @@ _STILL_M = 2e-3
 
 
 class RobotSuite(ABC):
-    """What `serl.robot.Robot` promises. Moves the robot by single steps in any direction."""
+    """Conformance tests of `serl.robot.Robot`.
+
+    The tests move the robot by single steps in any direction.
+    """
 
     @abstractmethod
     def make(self) -> Robot:
-        """A robot that is ready to be driven."""
+        """Return a robot that is ready to move."""
 
     def pass_period(self, robot: Robot) -> None:  # noqa: B027 - time passes without it
-        """Let a control period pass; a robot in real time overrides this."""
+        """Let a control period pass; overridden for real-time robots."""
 
     def test_is_a_robot(self) -> None:
-        """All members are there, and the context manager gives the robot itself."""
+        """Check that all members exist and the context manager returns the robot itself."""
         robot = self.make()
         assert isinstance(robot, Robot), "a member of serl.robot.Robot is missing"
         with robot as entered:
             assert entered is robot, "__enter__ must return the robot itself"
 
     def test_action_spec(self) -> None:
-        """Actions are float32 vectors in [-1, 1]."""
+        """Check that actions are float32 vectors in [-1, 1]."""
         with self.make() as robot:
             spec = robot.action_spec
         assert len(spec.shape) == 1
         assert (spec.dtype, spec.low, spec.high) == ("float32", -1.0, 1.0)
 
     def test_readings_fit_their_spec(self) -> None:
-        """Names in their declared order, shapes, types, bounds; finite; stamped."""
+        """Check that readings fit their spec, with names in declared order, and have stamps."""
         with self.make() as robot:
             spec = robot.observation_spec
             for _ in range(3):
@@ -52,7 +55,7 @@ class RobotSuite(ABC):
                 self.pass_period(robot)
 
     def test_stamps_never_go_back(self) -> None:
-        """Each source's time is finite and monotonic."""
+        """Check that the stamps of each source are finite and monotonic."""
         with self.make() as robot:
             before = robot.observe().stamps
             for _ in range(3):
@@ -63,7 +66,7 @@ class RobotSuite(ABC):
                 before = after
 
     def test_a_reading_never_changes(self) -> None:
-        """What was read stays as it was while the robot moves on."""
+        """Check that a reading does not change while the robot moves."""
         with self.make() as robot:
             reading = robot.observe()
             copy = copies(reading.state)
@@ -74,7 +77,7 @@ class RobotSuite(ABC):
             assert equal(reading.state, copy), "an earlier reading changed"
 
     def test_act_returns_what_was_sent(self) -> None:
-        """A new action in [-1, 1]; the one that was given stays as it was."""
+        """Check that `act` returns an action in [-1, 1] and does not modify its argument."""
         with self.make() as robot:
             spec = robot.action_spec
             choose = Random(spec, seed=0)
@@ -91,7 +94,7 @@ class RobotSuite(ABC):
                 self.pass_period(robot)
 
     def test_act_refuses_nonsense(self) -> None:
-        """NaN, values out of range and wrong shapes raise `BadInput`."""
+        """Check that NaN, values out of range and wrong shapes raise `BadInput`."""
         with self.make() as robot:
             (size,) = robot.action_spec.shape
             for action in (
@@ -102,7 +105,7 @@ class RobotSuite(ABC):
                 assert_refused(BadInput, partial(robot.act, action), f"act({action})")
 
     def test_stop_keeps_actions_from_the_robot(self) -> None:
-        """After a stop nothing is sent, readings go on; stopping twice is harmless."""
+        """Check that a stopped robot executes no action but gives readings; two stops are safe."""
         with self.make() as robot:
             robot.stop("first")
             robot.stop("second")
@@ -115,21 +118,21 @@ class RobotSuite(ABC):
 
 
 class SimulatedRobotSuite(RobotSuite):
-    """What `serl.robot.SimulatedRobot` promises besides."""
+    """Further conformance tests of `serl.robot.SimulatedRobot`."""
 
     period_s = 0.1
 
     @abstractmethod
     def make(self) -> SimulatedRobot:
-        """A simulated robot."""
+        """Return a simulated robot."""
 
     def pass_period(self, robot: Robot) -> None:
-        """Advance by one period."""
+        """Advance simulated time by one period."""
         assert isinstance(robot, SimulatedRobot), "a member of SimulatedRobot is missing"
         robot.advance(self.period_s)
 
     def test_the_seed_gives_the_start(self) -> None:
-        """Equal seeds give equal starts, whatever was done before; others differ."""
+        """Check that equal seeds give equal starts, even after use, and different seeds do not."""
         robot = self.make()
         first = copies(robot.reset(1).state)
         self._drive(robot, seed=3)
@@ -138,14 +141,14 @@ class SimulatedRobotSuite(RobotSuite):
         assert not equal(robot.reset(2).state, first), "another seed gave the same start"
 
     def test_the_same_actions_lead_to_the_same_place(self) -> None:
-        """Bit by bit, in a new robot and in one that was used before."""
+        """Check that equal actions give bitwise equal readings, in a new and in a used robot."""
         robot, other = self.make(), self.make()
         first = self._drive(robot, seed=1)
         assert equal(self._drive(robot, seed=1), first), "a second run went elsewhere"
         assert equal(self._drive(other, seed=1), first), "an equal robot went elsewhere"
 
     def test_time_passes_in_advance_only(self) -> None:
-        """Without `advance` readings are equal; with it their stamps grow by as much."""
+        """Check that stamps are constant without `advance`, and grow by its time step with it."""
         robot = self.make()
         before = robot.reset(0)
         robot.act(np.ones(robot.action_spec.shape, np.float32))
@@ -156,7 +159,7 @@ class SimulatedRobotSuite(RobotSuite):
         assert abs(passed_s - self.period_s) < 1e-6, f"{passed_s} s passed in {self.period_s} s"
 
     def test_a_stopped_robot_stands_still(self) -> None:
-        """Once braked, no action moves it; `recover` lets it move again."""
+        """Check that no action moves a stopped robot after braking, and `recover` allows motion."""
         robot = self.make()
         robot.reset(0)
         action = Random(robot.action_spec, seed=0)(robot.observe())
@@ -173,7 +176,7 @@ class SimulatedRobotSuite(RobotSuite):
         assert moved_m > _STILL_M, "does not move after recover"
 
     def test_the_truth_is_named_arrays(self) -> None:
-        """Finite float32 arrays that stay as they were."""
+        """Check that the truth consists of finite float32 arrays that do not change later."""
         robot = self.make()
         robot.reset(0)
         truth = robot.truth()
@@ -199,7 +202,7 @@ class SimulatedRobotSuite(RobotSuite):
         return copies(reading.state)
 
     def _places(self, robot: SimulatedRobot) -> Array:
-        """All state that is measured in metres."""
+        """Return all state whose unit begins with metres, as one vector."""
         places = [
             robot.observe().state[name]
             for name, spec in robot.observation_spec.state.items()

@@ -1,4 +1,4 @@
-"""Values to test with: random ones that fit a spec, and the records of an episode."""
+"""Test data: random values that fit a spec, and the records of episodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from serl.types import ActionSource, Array, Batch, End, Key, Observation, Record
 
 
 def random_array(spec: ArraySpec, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Values within the bounds of `spec`; +-1 where it has none."""
+    """Return random values within the bounds of `spec`; +-1 where it has none."""
     if spec.dtype == "uint8":
         return rng.integers(0, 256, spec.shape, np.uint8)
     low, high = spec.low, spec.high
@@ -33,7 +33,7 @@ def random_array(spec: ArraySpec, rng: np.random.Generator) -> np.ndarray[Any, A
 
 
 def random_observation(spec: ObservationSpec, rng: np.random.Generator) -> Observation:
-    """An observation that fits `spec`."""
+    """Return a random observation that fits `spec`."""
     return Observation(
         state={name: random_array(array, rng) for name, array in spec.state.items()},
         images={name: random_array(array, rng) for name, array in spec.images.items()},
@@ -42,7 +42,7 @@ def random_observation(spec: ObservationSpec, rng: np.random.Generator) -> Obser
 
 
 def random_batch(spec: Spec, rows: int, rng: np.random.Generator) -> Batch:
-    """Transitions that fit `spec`: one in ten terminated, half of them demonstrated."""
+    """Return random transitions that fit `spec`: one in ten terminal, half from demonstrations."""
 
     def frames() -> dict[str, Any]:
         images = spec.observation.images.items()
@@ -70,9 +70,9 @@ def episode(
     seed: int = 0,
     key: EpisodeKey | None = None,
 ) -> list[Record]:
-    """The records of one episode in simulated time from the start that `seed` gives.
+    """Return the records of one episode in simulated time, from the start given by `seed`.
 
-    An episode that a task fails to end is interrupted after twice its time limit.
+    An episode that the task does not end is interrupted after twice its time limit.
     """
     robot.reset(seed)
     records: list[Record] = []
@@ -90,12 +90,12 @@ def episode(
 
 
 def copies(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Copies that no one else holds."""
+    """Return copies of named arrays."""
     return {name: value.copy() for name, value in arrays.items()}
 
 
 def equal(a: Mapping[str, np.ndarray[Any, Any]], b: Mapping[str, np.ndarray[Any, Any]]) -> bool:
-    """Whether two sets of named arrays have equal names, types, shapes and values."""
+    """Return whether two sets of named arrays have equal names, types, shapes and values."""
     return a.keys() == b.keys() and all(
         a[name].dtype == b[name].dtype and np.array_equal(a[name], b[name]) for name in a
     )
@@ -111,7 +111,7 @@ def assert_refused(error: type[Exception], call: Callable[[], object], what: str
 
 
 def failures(suite: object) -> set[str]:
-    """Names of the tests of a suite that fail, for whatever reason; without pytest."""
+    """Return the names of the tests of a suite that fail for any reason; works without pytest."""
     failed = set()
     for name in dir(suite):
         if name.startswith("test_"):
@@ -139,7 +139,10 @@ CONFIG = LogConfig(min_free_bytes=0)
 def random_records(
     *lengths: int, epoch: int = EPOCH, spec: Spec = SPEC, ended: bool = True
 ) -> list[Record]:
-    """Episodes of so many random steps, each with an end; equal arguments give equal records."""
+    """Return records of random episodes of these lengths; equal arguments give equal records.
+
+    Each episode has an `End` if `ended`.
+    """
     rng = np.random.default_rng(sum(lengths))
     records: list[Record] = []
     for episode, length in enumerate(lengths):
@@ -157,7 +160,7 @@ def random_records(
 
 
 def random_step(key: Key, spec: Spec, rng: np.random.Generator) -> Step:
-    """A step of the policy that fits `spec`."""
+    """Return a random step of the policy that fits `spec`."""
     action = random_array(spec.action, rng)
     return Step(
         key=key,
@@ -178,14 +181,14 @@ def random_step(key: Key, spec: Spec, rng: np.random.Generator) -> Step:
 def open_log(
     folder: Path, epoch: int = EPOCH, spec: Spec = SPEC, config: LogConfig = CONFIG
 ) -> EpisodeLog:
-    """The log of the actor of `random_records`."""
+    """Open the log of the actor of `random_records`."""
     return EpisodeLog(folder, spec, RUN, ACTOR, epoch, config)
 
 
 def write_log(
     folder: Path, records: Iterable[Record], epoch: int = EPOCH, spec: Spec = SPEC
 ) -> list[Path]:
-    """Log records; returns the sealed files."""
+    """Write records to a log; return the sealed files."""
     with open_log(folder, epoch, spec) as log:
         for record in records:
             log.append(record)
@@ -195,7 +198,7 @@ def write_log(
 def leave_open(
     folder: Path, records: Iterable[Record], spec: Spec = SPEC, epoch: int = EPOCH
 ) -> Path:
-    """The part file that an actor leaves when it is killed after so many records of an episode."""
+    """Return the part file left by an actor that is killed after these records of an episode."""
     with open_log(folder / "alive", epoch, spec) as log:
         for record in records:
             log.append(record)
@@ -206,5 +209,5 @@ def leave_open(
 
 
 def encoded(records: Iterable[Record]) -> list[bytes]:
-    """The records as bytes, which are equal where all their values are."""
+    """Return the records as bytes, which are equal if all values are equal."""
     return [encode_record(record) for record in records]

@@ -1,4 +1,4 @@
-"""Conformance of tasks."""
+"""Conformance tests of tasks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from serl.types import End, Observation, Outcome, Step
 
 
 class TaskSuite(ABC):
-    """What `serl.task.Task` promises, on a robot that stands at a start."""
+    """Conformance tests of `serl.task.Task`, on a robot at a start state."""
 
     @abstractmethod
     def make(self) -> tuple[Robot, Task]:
-        """A robot at a start, and the task for it."""
+        """Return a robot at a start state, and its task."""
 
     def test_it_fits_the_robot(self) -> None:
-        """Name, configuration, and actions that the robot takes."""
+        """Check that the task has a name and a configuration, and the action spec of the robot."""
         robot, task = self.make()
         assert task.name
         assert isinstance(task.config, TaskConfig)
@@ -29,7 +29,7 @@ class TaskSuite(ABC):
         assert robot.action_spec == task.config.action_spec
 
     def test_observations_fit_their_spec(self) -> None:
-        """In the declared order; the reading stays as it was."""
+        """Check that observations fit, in declared order, and the reading is not modified."""
         robot, task = self.make()
         reading = robot.observe()
         before = copies(reading.state)
@@ -40,7 +40,7 @@ class TaskSuite(ABC):
         assert equal(reading.state, before), "observation changed the reading"
 
     def test_the_time_limit_truncates(self) -> None:
-        """A start is no end; the last step of the time limit is one, without failure."""
+        """Check that an episode is not over at its start, and truncated at its time limit."""
         robot, task = self.make()
         reading = robot.observe()
         task.begin(reading)
@@ -52,7 +52,7 @@ class TaskSuite(ABC):
         assert not last.terminated, "the time limit is not an end of the task"
 
     def test_a_reset_acts_like_any_policy(self) -> None:
-        """None when the scene is ready, else actions that the robot takes."""
+        """Check that `reset` returns None or a policy whose actions fit the robot's spec."""
         robot, task = self.make()
         reading = robot.observe()
         task.begin(reading)
@@ -63,20 +63,20 @@ class TaskSuite(ABC):
 
 
 class SimulatedTaskSuite(TaskSuite):
-    """What `serl.task.SimulatedTask` promises besides.
+    """Further conformance tests of `serl.task.SimulatedTask`.
 
     Attributes:
-        seeds: starts that the expert must solve.
+        seeds: seeds of the starts that the expert must solve.
     """
 
     seeds: tuple[int, ...] = (0, 1, 2)
 
     @abstractmethod
     def make(self) -> tuple[SimulatedRobot, SimulatedTask]:
-        """A simulated robot, and the task for it."""
+        """Return a simulated robot and its task."""
 
     def test_starts_are_drawn_from_the_generator(self) -> None:
-        """Equal generators give equal starts; quaternions have norm 1."""
+        """Check that equal generators give equal starts, with quaternions of norm 1."""
         place = self.make()[1].scene.place
         first, again = place(np.random.default_rng(0)), place(np.random.default_rng(0))
         other = place(np.random.default_rng(1))
@@ -88,7 +88,7 @@ class SimulatedTaskSuite(TaskSuite):
             assert abs(np.linalg.norm(pose[3:]) - 1.0) < 1e-6, "quaternion not of norm 1"
 
     def test_a_start_is_not_a_success(self) -> None:
-        """Nothing is solved before anything was done."""
+        """Check that no start state counts as solved."""
         robot, task = self.make()
         for seed in self.seeds:
             robot.reset(seed)
@@ -97,7 +97,7 @@ class SimulatedTaskSuite(TaskSuite):
             assert 0.0 <= task.progress(truth) < 1.0, f"seed {seed}: progress out of range"
 
     def test_doing_nothing_ends_at_the_time_limit(self) -> None:
-        """Truncated at the last step, never terminated, no reward of success."""
+        """Check that zero actions lead to truncation at the time limit, without success."""
         robot, task = self.make()
         *steps, end = episode(robot, task, ZeroPolicy(robot.action_spec))
         assert isinstance(end, End)
@@ -106,7 +106,7 @@ class SimulatedTaskSuite(TaskSuite):
         assert not any(step.terminated for step in steps if isinstance(step, Step))
 
     def test_the_expert_solves_it(self) -> None:
-        """By the truth, in time, with growing progress."""
+        """Check that the expert succeeds by the ground truth, in time, with growing progress."""
         robot, task = self.make()
         for seed in self.seeds:
             robot.reset(seed)
@@ -118,7 +118,7 @@ class SimulatedTaskSuite(TaskSuite):
             assert before < task.progress(robot.truth()) <= 1.0, f"seed {seed}: no progress"
 
     def test_a_success_is_true(self) -> None:
-        """A success is true at that moment, terminates, and is never a time limit as well."""
+        """Check that a success agrees with the truth, terminates and is not truncated as well."""
         robot, task = self.make()
         judged = _Judged(task, robot)
         for policy in (task.expert(robot.truth, 0), ZeroPolicy(robot.action_spec)):
@@ -131,7 +131,7 @@ class SimulatedTaskSuite(TaskSuite):
             assert not (outcome.terminated and outcome.truncated), "ended twice"
 
     def test_an_episode_can_be_repeated(self) -> None:
-        """Equal starts and actions give equal records: `begin` forgets the last episode."""
+        """Check that equal starts and actions give equal records: `begin` clears all state."""
         robot, task = self.make()
         first, again = (
             episode(robot, task, task.expert(robot.truth, 0), self.seeds[0]) for _ in range(2)
@@ -148,13 +148,13 @@ class SimulatedTaskSuite(TaskSuite):
                 )
 
     def test_training_defaults_are_named(self) -> None:
-        """Overrides by name."""
+        """Check that the tuned settings are overrides by name."""
         defaults = self.make()[1].training_defaults()
         assert all(isinstance(name, str) for name in defaults)
 
 
 class _Judged:
-    """A task that notes each outcome beside what the truth said at that moment."""
+    """A task wrapper that records each outcome together with the ground truth at that step."""
 
     def __init__(self, task: SimulatedTask, robot: SimulatedRobot) -> None:
         self._task, self._robot = task, robot

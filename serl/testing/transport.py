@@ -1,4 +1,4 @@
-"""Conformance of transports."""
+"""Conformance tests of transports."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from serl.types import Arrival, Record, Step
 
 
 class TransportSuite(ABC):
-    """What `serl.transport.Transport` promises.
+    """Conformance tests of `serl.transport.Transport`.
 
     Attributes:
-        patience_s: how long to wait for what was sent; nothing waits that has arrived.
+        patience_s: timeout for data to arrive; the tests continue as soon as it has arrived.
     """
 
     patience_s = 10.0
 
     @abstractmethod
     def make(self) -> tuple[Transport, Transport]:
-        """An actor's end and the learner's end, connected."""
+        """Return an actor's end and the learner's end, connected."""
 
     def test_records_arrive_once_in_order_and_whole(self) -> None:
-        """Steps and ends of several episodes, whatever pieces they are sent in."""
+        """Check that records of several episodes arrive, whatever batches they are sent in."""
         actor, learner = self.make()
         sent = _records(episodes=3)
         actor.send(sent[:1])
@@ -44,7 +44,7 @@ class TransportSuite(ABC):
         assert list(learner.receive()) == [], "a record came twice"
 
     def test_sending_does_not_wait_for_the_learner(self) -> None:
-        """A thousand records may lie in wait."""
+        """Check that more than a thousand records can be queued."""
         actor, learner = self.make()
         sent = _records(episodes=40)
         assert len(sent) > 1000
@@ -53,12 +53,12 @@ class TransportSuite(ABC):
         assert len(self._receive(learner, len(sent))) == len(sent)
 
     def test_there_are_no_weights_before_the_first(self) -> None:
-        """None, not an empty snapshot."""
+        """Check that there is no snapshot before the first publication."""
         actor, _ = self.make()
         assert actor.latest(0) is None
 
     def test_the_newest_weights_win(self) -> None:
-        """Whatever was published before, and only once asked for something older."""
+        """Check that the newest weights arrive, and only if they are newer than requested."""
         actor, learner = self.make()
         for version in (1, 2, 3):
             learner.publish(_snapshot(version))
@@ -69,7 +69,7 @@ class TransportSuite(ABC):
         assert equal(snapshot.weights, expected.weights), "weights arrived changed"
 
     def test_older_weights_do_not_come_back(self) -> None:
-        """A late publication of an old version changes nothing."""
+        """Check that a late publication of an old version has no effect."""
         actor, learner = self.make()
         learner.publish(_snapshot(2))
         self._latest(actor, version=2)
