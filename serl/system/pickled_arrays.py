@@ -123,7 +123,7 @@ def _scalar(arguments: tuple[Any, ...]) -> Any:
 
 
 def _jax_array(arguments: tuple[Any, ...]) -> Array:
-    """Build the numpy array inside a JAX array; JAX's additions (weak type) are dropped."""
+    """Build the numpy array inside a JAX array, without JAX's additions such as a weak type."""
     match arguments:
         case (Name(make=make), tuple(inner), state, _) if make is _blank_array:
             _blank_array(inner)

@@ -113,7 +113,7 @@ class Supervisor:
             self._start(child.spec)
 
     def stop(self, grace_s: float = 4.0) -> None:
-        """Interrupt all processes, in reverse order of starting; kill those left after `grace_s`."""
+        """Interrupt all processes in reverse order of starting; kill those left after `grace_s`."""
         running = [c for c in reversed(self._children.values()) if c.process.poll() is None]
         for child in running:
             child.process.send_signal(signal.SIGINT)
